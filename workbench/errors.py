@@ -1,0 +1,125 @@
+"""The errors of the workbench: each says what is wrong, where, and what to do next.
+
+::
+
+    WorkbenchError               a job failed                          exit 1
+    |- UsageError                a bad argument, name or config        exit 2
+    |- SetupError                something is missing on this machine
+    |- ModelError                the model cannot be loaded or called
+    |- ExportError               torch.export or the partitioner failed
+    |- RunnerError               the runner reported a failure
+    |  |- RunnerCrash            the runner died (signal, or no answer)
+    |  `- RunnerTimeout          the runner did not answer in time
+    |- TraceError                a trace is malformed
+    |- StoreError                an artifact is missing, corrupt or foreign
+    |- ComparisonError           two runs cannot be compared
+    `- ReportError               a notebook or report failed
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class WorkbenchError(Exception):
+    """A job failed; the message is one line a person can act on.
+
+    Parameters
+    ----------
+    what
+        What is wrong, in a few words.
+    where
+        The file, operator or option concerned.
+    hint
+        The next step.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: object = None, hint: str | None = None):
+        self.what, self.where, self.hint = what, where, hint
+        super().__init__(what, where, hint)
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where is not None else ""
+        step = f" -> {self.hint}" if self.hint else ""
+        return " ".join(f"{place}{self.what}{step}".split())
+
+
+class UsageError(WorkbenchError):
+    """A bad argument, name or configuration."""
+
+    exit_code = 2
+
+
+class SetupError(WorkbenchError):
+    """Something this machine lacks."""
+
+
+class ModelError(WorkbenchError):
+    """A model that cannot be loaded or called."""
+
+
+class ExportError(WorkbenchError):
+    """``torch.export`` or the lowering failed."""
+
+
+class RunnerError(WorkbenchError):
+    """The runner reported a failure.
+
+    Parameters
+    ----------
+    kind
+        The runner's own word for it (``truncated``, ``operator``, ``isa``, ...).
+    """
+
+    def __init__(self, what: str, *, where: object = None, hint: str | None = None, kind: str = ""):
+        super().__init__(what, where=where, hint=hint)
+        self.kind = kind
+
+
+class RunnerCrash(RunnerError):
+    """The runner died by a signal or closed its output."""
+
+
+class RunnerTimeout(RunnerError):
+    """The runner did not answer in time."""
+
+
+class TraceError(WorkbenchError):
+    """A malformed trace.
+
+    Parameters
+    ----------
+    offset
+        Byte offset in the file at which it went wrong.
+    """
+
+    def __init__(
+        self, what: str, *, where: object = None, hint: str | None = None, offset: int | None = None
+    ):
+        super().__init__(what if offset is None else f"{what} (at byte {offset})", where=where, hint=hint)
+        self.offset = offset
+
+
+class StoreError(WorkbenchError):
+    """An artifact that is missing, corrupt or foreign."""
+
+
+class ComparisonError(WorkbenchError):
+    """Two runs that cannot be compared."""
+
+
+class ReportError(WorkbenchError):
+    """A notebook or a report that failed."""
+
+
+def unknown_name(
+    what: str, name: str, valid: Iterable[str], where: object = None
+) -> UsageError:
+    """The error for a name that is not among the valid ones, with the nearest one first."""
+    valid = sorted(valid)
+    near = difflib.get_close_matches(name, valid, n=1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return UsageError(
+        f"unknown {what} {name!r}", where=where, hint=f"{guess}valid: {', '.join(valid) or 'none'}"
+    )

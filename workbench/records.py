@@ -1,0 +1,225 @@
+"""What was exported and what was run, as frozen records that go to JSON and back."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from workbench.errors import StoreError, unknown_name
+
+SCHEMA_VERSION = 1
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """One input or output of a program; ``file`` holds an input's raw bytes, beside the ``.pte``."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    file: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Undelegated:
+    """An operator that the partitioner left to the portable kernels, and how often."""
+
+    operator: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Export:
+    """How a ``.pte`` came about."""
+
+    model: str
+    dtype: str
+    backend: str
+    pte: str
+    sha256: str
+    size_bytes: int
+    inputs: tuple[Tensor, ...]
+    input_source: str
+    outputs: tuple[Tensor, ...]
+    delegates: dict[str, int]
+    undelegated: tuple[Undelegated, ...]
+    versions: dict[str, str]
+    seconds: float
+    created: str
+    etrecord: str = ""
+    source: str = ""
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One way to run the program.
+
+    ``isa`` is a level of the ladder, ``isa_off`` further features to hide; ``runner`` is
+    ``wheel`` (the native runner), ``python``, or the path of an ``executor_runner``.
+    """
+
+    name: str
+    isa: str = "native"
+    isa_off: tuple[str, ...] = ()
+    runner: str = "wheel"
+    control: bool = False
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Which two experiments are compared: ``candidate`` against ``baseline``."""
+
+    baseline: str
+    candidate: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure, and how.
+
+    ``runs`` is the least number of timed inferences per experiment and thread count;
+    ``batch_ms`` the length of one batch between two changes of the experiment;
+    ``processes`` how often every runner is started afresh.
+    """
+
+    pte: str
+    sha256: str
+    model: str
+    stem: str
+    inputs: tuple[Tensor, ...]
+    input_source: str
+    experiments: tuple[Experiment, ...]
+    pairs: tuple[Pair, ...]
+    toggle: str = ""
+    target: str = "host"
+    threads: tuple[int, ...] = (1,)
+    runs: int = 50
+    warmup: int = 3
+    processes: int = 3
+    traced_runs: int = 30
+    batch_ms: float = 20.0
+    timeout_s: float = 120.0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Inferences timed in one go, in the order of measurement; times of ``Method::execute``."""
+
+    round: int
+    batch: int
+    wall_ns: tuple[int, ...]
+    cpu_ns: tuple[int, ...]
+    preempted: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Session:
+    """One runner process and all that it measured."""
+
+    experiment: str
+    threads: int
+    process: int
+    traced: bool
+    masked: tuple[str, ...]
+    load_ms: float
+    startup_ms: float
+    batches: tuple[Batch, ...]
+    etdump: str = ""
+    complete: bool = True
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far the outputs of two experiments are apart; ``scale`` is the largest |baseline|."""
+
+    baseline: str
+    candidate: str
+    threads: int
+    output: int
+    dtype: str
+    max_abs: float
+    scale: float
+    tolerance: float
+    agree: bool
+
+
+@dataclass(frozen=True)
+class Run:
+    """``manifest.json``: everything that was measured, on what, with what.
+
+    ``state`` is ``complete``, ``interrupted`` or ``failed``.
+    """
+
+    plan: Plan
+    platform: str
+    emulated: bool
+    state: str
+    started: str
+    finished: str
+    host: dict[str, Any]
+    runner: dict[str, Any]
+    versions: dict[str, str]
+    sessions: tuple[Session, ...] = ()
+    agreements: tuple[Agreement, ...] = ()
+    notes: tuple[str, ...] = ()
+    schema_version: int = SCHEMA_VERSION
+
+
+def to_json(record: object) -> str:
+    """A record as JSON text, lists of numbers on one line each."""
+    import cattrs
+
+    text = json.dumps(cattrs.unstructure(record), indent=1, allow_nan=False)
+    return re.sub(r"\[\n[-\d.eE,\s]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
+
+
+def from_json(cls: type[T], text: str | bytes, where: object) -> T:
+    """A record of type ``cls`` from JSON text that nobody vouches for.
+
+    Raises
+    ------
+    StoreError
+        Not JSON, a missing key, a value of the wrong type, or another schema version.
+    UsageError
+        An unknown key, with the nearest valid one.
+    """
+    import cattrs
+
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"not JSON: {error}", where=where) from None
+    if not isinstance(data, dict):
+        raise StoreError(f"not a {cls.__name__} record", where=where)
+    version = data.get("schema_version", SCHEMA_VERSION)
+    if version != SCHEMA_VERSION:
+        raise StoreError(
+            f"schema version {version!r}, this workbench reads {SCHEMA_VERSION}",
+            where=where,
+            hint="read it with the workbench version that wrote it",
+        )
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    try:
+        return converter.structure(data, cls)
+    except cattrs.BaseValidationError as error:
+        for leaf in _leaves(error):
+            if isinstance(leaf, cattrs.ForbiddenExtraKeysError):
+                valid = [f.name for f in fields(leaf.cl)]
+                raise unknown_name("key", min(leaf.extra_fields), valid, where) from None
+        reason = cattrs.transform_error(error)[0].replace(" @ $", ": $")
+        raise StoreError(f"not a {cls.__name__} record: {reason}", where=where) from None
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

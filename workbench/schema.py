@@ -1,0 +1,185 @@
+"""The frames that the stages hand to one another: columns, types, units, meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from workbench.errors import StoreError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, kind (``int``, ``float``, ``bool``, ``text``), unit and meaning."""
+
+    name: str
+    kind: str
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A named set of columns; a frame may carry further columns, never fewer."""
+
+    name: str
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The column names, in order."""
+        return [column.name for column in self.columns]
+
+    def table(self) -> str:
+        """The columns as a Markdown table."""
+        rows = [f"| {c.name} | {c.kind} | {c.unit} | {c.meaning} |" for c in self.columns]
+        return "\n".join(["| column | kind | unit | meaning |", "|---|---|---|---|", *rows])
+
+
+def _frame(name: str, *columns: tuple[str, str, str, str]) -> Frame:
+    return Frame(name, tuple(Column(*column) for column in columns))
+
+
+#: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
+SOURCE = (
+    ("experiment", "text", "", "name of the experiment"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("process", "int", "", "which process restart, from 0"),
+)
+
+EVENTS = _frame(
+    "events",
+    ("block", "int", "", "index of the ETDump run_data block"),
+    ("run", "int", "", "index of the Method::execute it belongs to, -1 outside any"),
+    ("event", "int", "", "position in the file, over all blocks"),
+    ("parent", "int", "", "event of the enclosing span, -1 at the top"),
+    ("kind", "text", "", "method | delegate_call | operator_call | kernel | delegate_operator | other"),
+    ("name", "text", "", "as logged: event name, or the delegate's operator name"),
+    ("chain", "int", "", "chain index, -1 if none"),
+    ("instruction", "int", "", "instruction id, -1 if none"),
+    ("delegate_id", "int", "", "the delegate's integer debug id, -1 if none"),
+    ("start_ns", "int", "ns", "start on the device's clock; laid end to end inside a delegate"),
+    ("duration_ns", "int", "ns", "end - start"),
+)
+
+LEDGER = _frame(
+    "ledger",
+    ("run", "int", "", "index of the Method::execute"),
+    ("row", "int", "", "position within the run"),
+    ("kind", "text", "", "delegated | portable | delegate_overhead | call_overhead | framework"),
+    ("name", "text", "", "as logged"),
+    ("operator", "text", "", "name without the per-delegate ordinal"),
+    ("key", "text", "", "what pairs this row with its like in another trace of the same program"),
+    ("instruction", "int", "", "instruction id, -1 for framework"),
+    ("duration_ns", "int", "ns", "time that belongs to this row alone; rows of a run sum to E2E"),
+)
+
+LATENCIES = _frame(
+    "latencies",
+    *SOURCE,
+    ("traced", "bool", "", "measured with ETDump on"),
+    ("round", "int", "", "interleaving round within the process"),
+    ("batch", "int", "", "batch within the round, in the order of measurement"),
+    ("wall_ns", "int", "ns", "wall time of one Method::execute"),
+    ("cpu_ns", "int", "ns", "CPU time of the process during it"),
+    ("preempted", "int", "", "involuntary context switches during it"),
+)
+
+STATISTICS = _frame(
+    "statistics",
+    ("n", "int", "", "number of values"),
+    ("mean", "float", "ms", "arithmetic mean"),
+    ("median", "float", "ms", "50th percentile"),
+    ("trimmed_mean", "float", "ms", "mean without the lowest and highest tenth"),
+    ("std", "float", "ms", "standard deviation (n - 1)"),
+    ("cv", "float", "", "std / mean"),
+    ("min", "float", "ms", "smallest value"),
+    ("p50", "float", "ms", "50th percentile"),
+    ("p90", "float", "ms", "90th percentile"),
+    ("p95", "float", "ms", "95th percentile"),
+    ("p99", "float", "ms", "99th percentile"),
+    ("max", "float", "ms", "largest value"),
+    ("outliers", "int", "", "values beyond 1.5 interquartile ranges from the quartiles"),
+    ("low", "float", "ms", "lower end of the 95 % interval of the median"),
+    ("high", "float", "ms", "upper end of the 95 % interval of the median"),
+)
+
+OPERATORS = _frame(
+    "operators",
+    ("key", "text", "", "as in the ledger"),
+    ("name", "text", "", "as logged"),
+    ("operator", "text", "", "name without the ordinal"),
+    ("kind", "text", "", "as in the ledger"),
+    ("category", "text", "", "Convolution | GEMM | Data Movement | Elementwise | Other"),
+    ("family", "text", "", "finer than the category"),
+    ("rule", "text", "", "the rule that placed it"),
+    ("calls", "float", "1/run", "occurrences per Method::execute"),
+    ("mean_ms", "float", "ms/run", "mean time per Method::execute"),
+    ("std_ms", "float", "ms/run", "standard deviation over the runs"),
+    ("share", "float", "", "mean time / mean E2E"),
+)
+
+CATEGORIES = _frame(
+    "categories",
+    ("category", "text", "", "Convolution | GEMM | Data Movement | Elementwise | Other"),
+    ("mean_ms", "float", "ms/run", "mean time per Method::execute"),
+    ("share", "float", "", "mean time / mean E2E"),
+    ("operators", "int", "", "distinct operators in it"),
+)
+
+COMPARISON = _frame(
+    "comparison",
+    ("level", "text", "", "e2e | category | operator"),
+    ("name", "text", "", "what is compared"),
+    ("baseline_ms", "float", "ms", "time of the baseline"),
+    ("candidate_ms", "float", "ms", "time of the candidate"),
+    ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive"),
+)
+
+SHIFT = _frame(
+    "shift",
+    ("category", "text", "", "operator category"),
+    ("baseline_ms", "float", "ms/run", "mean time in the baseline"),
+    ("candidate_ms", "float", "ms/run", "mean time in the candidate"),
+    ("share_before", "float", "", "share of E2E in the baseline"),
+    ("share_after", "float", "", "share of E2E in the candidate"),
+    ("delta_ms", "float", "ms/run", "candidate - baseline; the deltas sum to the E2E change"),
+    ("contribution", "float", "", "delta / E2E change"),
+    ("rank_before", "int", "", "1 is the largest category of the baseline"),
+    ("rank_after", "int", "", "1 is the largest category of the candidate"),
+)
+
+FRAMES = (EVENTS, LEDGER, LATENCIES, STATISTICS, OPERATORS, CATEGORIES, COMPARISON, SHIFT)
+
+
+def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
+    """Return ``frame`` if it has the columns of ``schema`` in the right kinds.
+
+    Raises
+    ------
+    StoreError
+        Naming the frame, the column, and what is wrong with it.
+    """
+    import pandas as pd
+
+    kinds = {
+        "int": pd.api.types.is_integer_dtype,
+        "float": pd.api.types.is_numeric_dtype,
+        "bool": pd.api.types.is_bool_dtype,
+        "text": lambda dtype: not pd.api.types.is_numeric_dtype(dtype),
+    }
+    for column in schema.columns:
+        if column.name not in frame.columns:
+            raise StoreError(f"column {column.name!r} is missing", where=f"{schema.name} frame")
+        dtype = frame[column.name].dtype
+        if len(frame) and not kinds[column.kind](dtype):
+            raise StoreError(
+                f"column {column.name!r} is {dtype}, not {column.kind}", where=f"{schema.name} frame"
+            )
+    return frame

@@ -1,0 +1,149 @@
+"""Where artifacts lie and how they are written: whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from pathlib import Path
+
+from workbench.errors import StoreError, UsageError
+from workbench.records import Export, Run, from_json, to_json
+
+MANIFEST = "manifest.json"
+METRICS = "metrics.json"
+SUMMARY = "analysis_summary.json"
+REPORT_HTML = "report.html"
+REPORT_MD = "report.md"
+
+
+def write_whole(path: Path, content: bytes | str) -> Path:
+    """Write a file so that a reader sees all of it or the old one; returns its path."""
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return path
+
+
+def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal.
+
+    Raises
+    ------
+    StoreError
+        The file cannot be read.
+    """
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), where=path) from None
+
+
+def stem_of(model: str, dtype: str, backend: str) -> str:
+    """The name that all artifacts of one program share: ``<model>_<backend>_<dtype>``."""
+    return f"{model}_{backend}_{dtype}"
+
+
+def safe_name(text: str) -> str:
+    """``text`` as a file name: letters, digits, ``._-`` only, never hidden, never empty."""
+    return re.sub(r"[^\w.-]+", "_", text, flags=re.ASCII).strip("._-") or "model"
+
+
+def default_root(model: str) -> Path:
+    """The output folder of a model: ``out_<model>`` in the working directory."""
+    return Path(f"out_{safe_name(model)}")
+
+
+def artifacts_dir(root: Path) -> Path:
+    """Where a model's exported programs lie."""
+    return root / "artifacts"
+
+
+def export_record_path(pte: Path) -> Path:
+    """The record that lies beside a ``.pte``."""
+    return pte.with_name(pte.name + ".export.json")
+
+
+def save_export(export: Export, directory: Path) -> Path:
+    """Write the record of an export beside its ``.pte``; returns the record's path."""
+    return write_whole(export_record_path(directory / export.pte), to_json(export))
+
+
+def load_export(pte: Path) -> Export | None:
+    """The record beside a ``.pte``, or None where there is none (a program of someone else).
+
+    Raises
+    ------
+    StoreError
+        The record is corrupt, or the ``.pte`` is not the one that it describes.
+    """
+    path = export_record_path(pte)
+    if not path.exists():
+        return None
+    export = from_json(Export, path.read_bytes(), path)
+    if sha256_of(pte) != export.sha256:
+        raise StoreError(
+            f"is not the program that {path.name} describes (SHA-256 differs)",
+            where=pte,
+            hint="export it again, or delete the record to run it as a foreign program",
+        )
+    return export
+
+
+def trace_path(run_dir: Path, stem: str, experiment: str, threads: int, process: int) -> Path:
+    """The ETDump of one traced process; the first bears the plain name."""
+    suffix = f"_p{process + 1}" if process else ""
+    return run_dir / experiment / f"{stem}_{experiment}_t{threads}{suffix}.etdump"
+
+
+def new_run_dir(root: Path, platform: str) -> Path:
+    """A fresh folder for a run: ``runs/<platform>``, then ``runs/<platform>-2``, and so on.
+
+    A run never overwrites another one.
+    """
+    number = 1
+    while True:
+        path = root / "runs" / (platform if number == 1 else f"{platform}-{number}")
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            number += 1
+
+
+def save_run(run: Run, run_dir: Path) -> Path:
+    """Write ``manifest.json``; returns its path."""
+    return write_whole(run_dir / MANIFEST, to_json(run))
+
+
+def load_run(run_dir: Path) -> Run:
+    """Read ``manifest.json``.
+
+    Raises
+    ------
+    UsageError
+        The folder is no run, with the runs found below it.
+    StoreError
+        The manifest is corrupt.
+    """
+    path = run_dir / MANIFEST
+    if not path.is_file():
+        found = ", ".join(str(p) for p in find_runs(run_dir)) or "none below it"
+        raise UsageError(f"no {MANIFEST}: not a run folder", where=run_dir, hint=f"runs: {found}")
+    return from_json(Run, path.read_bytes(), path)
+
+
+def find_runs(root: Path) -> list[Path]:
+    """All run folders below ``root``, the oldest first."""
+    manifests = [*root.glob("runs/*/" + MANIFEST), *root.glob("out_*/runs/*/" + MANIFEST)]
+    return [path.parent for path in sorted(manifests, key=lambda p: (p.stat().st_mtime, p))]
