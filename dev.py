@@ -1,0 +1,161 @@
+"""Set up and run everything, with nothing but Python >= 3.11 and pip.
+
+python3 dev.py demo    profile two models and print where the reports are
+python3 dev.py test    lint and test
+"""
+
+import argparse
+import hashlib
+import importlib.util
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "workbench-setup"
+CONSTRAINTS = ROOT / "constraints.txt"
+# PyPI's torch for Linux needs several gigabytes of CUDA packages; this project is about CPUs.
+TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+
+
+def main() -> int:
+    """Run the command named on the command line; returns its exit code."""
+    commands = {
+        "setup": (setup, "create .venv and install everything into it"),
+        "demo": (demo, "profile toy_cnn and mobilenet_v3_small, print the reports' paths"),
+        "test": (test, "lint, then run the fast tests (arguments go to pytest)"),
+        "lint": (lint, "ruff, and the notebooks are stripped"),
+        "lab": (lab, "JupyterLab on the notebooks"),
+        "bench": (bench, "run the benchmarks (or the named ones)"),
+    }
+    parser = argparse.ArgumentParser(prog="dev.py", description="Set-up, demo and tests.")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, (_, text) in commands.items():
+        subparsers.add_parser(name, help=text, add_help=False)
+    options, rest = parser.parse_known_args()
+    try:
+        if options.command != "setup":
+            setup([])
+        return commands[options.command][0](rest)
+    except SetupFailure as failure:
+        print(f"dev.py: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+class SetupFailure(Exception):
+    """The set-up cannot go on; the message says what to do."""
+
+
+def setup(_: list[str]) -> int:
+    """Create ``.venv`` and install the pinned packages; does nothing when that is done."""
+    if sys.version_info < (3, 11):
+        raise SetupFailure(f"Python >= 3.11 is needed, this is {platform.python_version()}")
+    if os.name != "posix":
+        raise SetupFailure("Linux or macOS is needed; on Windows use WSL")
+    wanted = _fingerprint()
+    if STAMP.exists() and STAMP.read_text() == wanted and PYTHON.exists():
+        return 0
+    print("setting up .venv (once; a few minutes with a slow network)", file=sys.stderr)
+    _create_venv()
+    _install_torch()
+    _pip("install", "-c", str(CONSTRAINTS), "-e", f"{ROOT}[lab,test]")
+    STAMP.write_text(wanted)
+    return 0
+
+
+def demo(arguments: list[str]) -> int:
+    """Profile the two demonstration models with the CPU's strongest extension on and off."""
+    models = ["toy_cnn", "mobilenet_v3_small"]
+    return _run("-m", "workbench", "profile", *models, "--dtype", "fp32", *arguments)
+
+
+def test(arguments: list[str]) -> int:
+    """Lint, then run the tests."""
+    return lint([]) or _run("-m", "pytest", *arguments)
+
+
+def lint(_: list[str]) -> int:
+    """Check style and formatting, and that no notebook carries outputs."""
+    notebooks = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "notebooks").glob("*.ipynb"))
+    keys = "metadata.papermill cell.metadata.papermill metadata.language_info.version"
+    return (
+        _run("-m", "ruff", "check", "--quiet", ".")
+        or _run("-m", "ruff", "format", "--check", "--quiet", ".")
+        or _run("-m", "nbstripout", "--verify", "--extra-keys", keys, *notebooks)
+    )
+
+
+def lab(arguments: list[str]) -> int:
+    """Open JupyterLab on the notebooks."""
+    return _run("-m", "workbench", "lab", *arguments)
+
+
+def bench(arguments: list[str]) -> int:
+    """Run the benchmarks; the exit code is 1 if one misses its claim."""
+    folder = ROOT / "tests" / "benchmarks"
+    known = sorted(path.stem for path in folder.glob("[!_]*.py"))
+    if unknown := set(arguments) - set(known):
+        raise SetupFailure(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    return max(_run(str(folder / f"{name}.py")) for name in arguments or known)
+
+
+def _fingerprint() -> str:
+    files = [ROOT / "pyproject.toml", CONSTRAINTS]
+    text = b"".join(path.read_bytes() for path in files) + sys.version.encode()
+    return f"{ROOT} {hashlib.sha256(text).hexdigest()}"
+
+
+def _create_venv() -> None:
+    # Debian's python3 comes without ensurepip: the venv is then served by the pip outside it.
+    flag = ["--without-pip"] if importlib.util.find_spec("pip") else []
+    made = subprocess.run([sys.executable, "-m", "venv", "--clear", *flag, str(VENV)])
+    if made.returncode:
+        raise SetupFailure("no virtual environment; install pip (Debian: apt install python3-pip)")
+
+
+def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> subprocess.CompletedProcess:
+    outside = importlib.util.find_spec("pip") is not None
+    command = [sys.executable, "-m", "pip", "--python", str(PYTHON)]
+    if not outside:
+        command = [str(PYTHON), "-m", "pip"]
+    command += [*arguments, "--quiet", "--disable-pip-version-check", "--no-input"]
+    done = subprocess.run(command, capture_output=quiet, text=True)
+    if check and done.returncode:
+        raise SetupFailure(f"pip {arguments[0]} failed; mend the cause above and run this again")
+    return done
+
+
+def _install_torch() -> None:
+    pin = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("torch=="))
+    if sys.platform == "linux" and not _resolves_to_cpu_build(pin):
+        done = _pip("install", "--no-deps", "--index-url", TORCH_CPU_INDEX, pin, check=False)
+        if done.returncode == 0:
+            return
+        print("dev.py: no CPU build of torch there; taking the default one", file=sys.stderr)
+    _pip("install", "-c", str(CONSTRAINTS), pin)
+
+
+def _resolves_to_cpu_build(pin: str) -> bool:
+    """Whether pip as it is configured here would take a CPU build (``2.x.y+cpu``)."""
+    dry = _pip(
+        "install", "--dry-run", "--no-deps", "--report", "-", pin, check=False, quiet=True
+    )
+    if dry.returncode:
+        return False
+    install = json.loads(dry.stdout)["install"]
+    return not install or install[0]["metadata"]["version"].endswith("+cpu")
+
+
+def _run(*arguments: str) -> int:
+    return subprocess.run([str(PYTHON), *arguments], cwd=ROOT).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())
