@@ -102,7 +102,9 @@ def bench(arguments: list[str]) -> int:
     folder = ROOT / "tests" / "benchmarks"
     known = sorted(path.stem for path in folder.glob("[!_]*.py"))
     if unknown := set(arguments) - set(known):
-        raise SetupFailure(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        raise SetupFailure(
+            f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}"
+        )
     return max(_run(str(folder / f"{name}.py")) for name in arguments or known)
 
 
@@ -144,9 +146,7 @@ def _install_torch() -> None:
 
 def _resolves_to_cpu_build(pin: str) -> bool:
     """Whether pip as it is configured here would take a CPU build (``2.x.y+cpu``)."""
-    dry = _pip(
-        "install", "--dry-run", "--no-deps", "--report", "-", pin, check=False, quiet=True
-    )
+    dry = _pip("install", "--dry-run", "--no-deps", "--report", "-", pin, check=False, quiet=True)
     if dry.returncode:
         return False
     install = json.loads(dry.stdout)["install"]

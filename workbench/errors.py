@@ -97,7 +97,9 @@ class TraceError(WorkbenchError):
     def __init__(
         self, what: str, *, where: object = None, hint: str | None = None, offset: int | None = None
     ):
-        super().__init__(what if offset is None else f"{what} (at byte {offset})", where=where, hint=hint)
+        super().__init__(
+            what if offset is None else f"{what} (at byte {offset})", where=where, hint=hint
+        )
         self.offset = offset
 
 
@@ -113,9 +115,7 @@ class ReportError(WorkbenchError):
     """A notebook or a report that failed."""
 
 
-def unknown_name(
-    what: str, name: str, valid: Iterable[str], where: object = None
-) -> UsageError:
+def unknown_name(what: str, name: str, valid: Iterable[str], where: object = None) -> UsageError:
     """The error for a name that is not among the valid ones, with the nearest one first."""
     valid = sorted(valid)
     near = difflib.get_close_matches(name, valid, n=1)

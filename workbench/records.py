@@ -137,14 +137,17 @@ class Session:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the outputs of two experiments are apart; ``scale`` is the largest |baseline|."""
+    """How far the outputs of two experiments are apart; ``scale`` is the largest |baseline|.
+
+    ``max_abs`` is None where they cannot be subtracted (other shape, NaN at other places).
+    """
 
     baseline: str
     candidate: str
     threads: int
     output: int
     dtype: str
-    max_abs: float
+    max_abs: float | None
     scale: float
     tolerance: float
     agree: bool
@@ -154,7 +157,7 @@ class Agreement:
 class Run:
     """``manifest.json``: everything that was measured, on what, with what.
 
-    ``state`` is ``complete``, ``interrupted`` or ``failed``.
+    ``state`` is ``incomplete`` until all is measured, then ``complete``; or ``failed``.
     """
 
     plan: Plan

@@ -56,7 +56,12 @@ EVENTS = _frame(
     ("run", "int", "", "index of the Method::execute it belongs to, -1 outside any"),
     ("event", "int", "", "position in the file, over all blocks"),
     ("parent", "int", "", "event of the enclosing span, -1 at the top"),
-    ("kind", "text", "", "method | delegate_call | operator_call | kernel | delegate_operator | other"),
+    (
+        "kind",
+        "text",
+        "",
+        "method | delegate_call | operator_call | kernel | delegate_operator | other",
+    ),
     ("name", "text", "", "as logged: event name, or the delegate's operator name"),
     ("chain", "int", "", "chain index, -1 if none"),
     ("instruction", "int", "", "instruction id, -1 if none"),
@@ -180,6 +185,7 @@ def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
         dtype = frame[column.name].dtype
         if len(frame) and not kinds[column.kind](dtype):
             raise StoreError(
-                f"column {column.name!r} is {dtype}, not {column.kind}", where=f"{schema.name} frame"
+                f"column {column.name!r} is {dtype}, not {column.kind}",
+                where=f"{schema.name} frame",
             )
     return frame

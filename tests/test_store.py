@@ -1,0 +1,83 @@
+import json
+
+import pytest
+
+from workbench import store
+from workbench.errors import StoreError, UsageError
+from workbench.records import Export, Tensor, to_json
+
+
+def make_export(pte, data=b"program"):
+    pte.write_bytes(data)
+    return Export(
+        model="net",
+        dtype="fp32",
+        backend="xnnpack",
+        pte=pte.name,
+        sha256=store.sha256_of(pte),
+        size_bytes=len(data),
+        inputs=(Tensor("float32", (1, 3)),),
+        input_source="example inputs",
+        outputs=(),
+        delegates={"XnnpackBackend": 1},
+        undelegated=(),
+        versions={},
+        seconds=1.0,
+        created="2026-01-01",
+    )
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
+    path = store.write_whole(tmp_path / "a.json", "old")
+    monkeypatch.setattr(store.os, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
+    with pytest.raises(OSError, match="full"):
+        store.write_whole(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_export_record_is_found_beside_its_program(tmp_path):
+    pte = tmp_path / "net_xnnpack_fp32.pte"
+    export = make_export(pte)
+    assert store.load_export(pte) is None
+    store.save_export(export, tmp_path)
+    assert store.load_export(pte) == export
+
+
+def test_a_program_that_is_not_the_recorded_one_is_refused(tmp_path):
+    pte = tmp_path / "net.pte"
+    store.save_export(make_export(pte), tmp_path)
+    pte.write_bytes(b"another")
+    with pytest.raises(StoreError, match="SHA-256 differs"):
+        store.load_export(pte)
+
+
+def test_run_folders_are_never_reused(tmp_path):
+    names = [store.new_run_dir(tmp_path, "linux").name for _ in range(3)]
+    assert names == ["linux", "linux-2", "linux-3"]
+
+
+def test_a_folder_without_manifest_names_the_runs_below_it(tmp_path):
+    run_dir = store.new_run_dir(tmp_path / "out_net", "linux")
+    (run_dir / store.MANIFEST).write_text("{}")
+    with pytest.raises(UsageError, match="out_net/runs/linux"):
+        store.load_run(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("a b/c", "a_b_c"), ("../../etc", "etc"), ("..", "model"), ("-rf", "rf"), ("näme", "n_me")],
+)
+def test_names_of_strangers_become_file_names(text, name):
+    assert store.safe_name(text) == name
+
+
+def test_the_first_traced_process_has_the_plain_name(tmp_path):
+    path = store.trace_path(tmp_path, "net_xnnpack_fp32", "sme2_on", 1, 0)
+    assert path == tmp_path / "sme2_on" / "net_xnnpack_fp32_sme2_on_t1.etdump"
+    assert store.trace_path(tmp_path, "n", "e", 2, 1).name == "n_e_t2_p2.etdump"
+
+
+def test_records_are_plain_json(tmp_path):
+    export = make_export(tmp_path / "net.pte")
+    assert json.loads(to_json(export))["delegates"] == {"XnnpackBackend": 1}

@@ -1,0 +1,5 @@
+"""``python -m workbench``."""
+
+from workbench.cli import main
+
+main()

@@ -1,0 +1,248 @@
+"""The command line: one subcommand per stage, each a few lines over one function."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+from workbench import store
+from workbench.errors import UsageError, WorkbenchError
+
+INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit: 0 done, 1 failed job, 2 usage, 130 interrupted."""
+    debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
+    try:
+        sys.exit(workbench.main(arguments, "workbench", standalone_mode=False) or 0)
+    except click.ClickException as error:
+        error.show(sys.stderr)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; the same command goes on with what was measured", err=True)
+        sys.exit(INTERRUPTED)
+    except (WorkbenchError, OSError) as error:
+        if debug:
+            raise
+        click.echo(f"error: {error}", err=True)
+        sys.exit(getattr(error, "exit_code", 1))
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(package_name="executorch-workbench")
+def workbench(debug: bool) -> None:
+    """Find performance bottlenecks in ExecuTorch models, with evidence."""
+
+
+def _options(*options):
+    def add(command):
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+class Percent(click.ParamType):
+    """A percentage such as ``5%`` or ``5``, as a fraction."""
+
+    name = "percent"
+
+    def convert(self, value, param, ctx):
+        """The fraction of 1 that ``value`` says."""
+        try:
+            fraction = float(str(value).removesuffix("%")) / 100
+        except ValueError:
+            self.fail(f"{value!r} is no percentage", param, ctx)
+        if not 0 <= fraction < 10:
+            self.fail(f"{value!r} is out of range", param, ctx)
+        return fraction
+
+
+class Numbers(click.ParamType):
+    """Whole numbers separated by commas."""
+
+    name = "n,n..."
+
+    def convert(self, value, param, ctx):
+        """The numbers as a tuple."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of whole numbers", param, ctx)
+
+
+PATH = click.Path(path_type=Path)
+OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
+EXPORT_OPTIONS = _options(
+    click.option("--dtype", default="fp32", show_default=True, help="fp32 or fp16."),
+    click.option("--backend", default="xnnpack", show_default=True, help="xnnpack or portable."),
+)
+RUN_OPTIONS = _options(
+    click.option(
+        "--toggle",
+        default="auto",
+        show_default=True,
+        help="CPU extension to switch off and on; auto: the strongest; none: an A/A run.",
+    ),
+    click.option("--threads", type=Numbers(), default="1", show_default=True, help="CPU threads."),
+    click.option("--runs", default=50, show_default=True, help="Least timed inferences of each."),
+    click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),
+    click.option("--processes", default=3, show_default=True, help="Restarts of every runner."),
+    click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
+    click.option("--timeout", default=120.0, show_default=True, help="Seconds for one answer."),
+)
+
+
+@workbench.command()
+def doctor() -> None:
+    """Say what this machine can do, with the fix for what it cannot."""
+    from workbench.run.doctor import examine_machine
+
+    findings = examine_machine()
+    width = max(len(finding.subject) for finding in findings)
+    for finding in findings:
+        fix = f"  -> {finding.fix}" if finding.fix else ""
+        click.echo(f"{finding.status:4}  {finding.subject:{width}}  {finding.detail}{fix}")
+    if any(finding.status == "fail" for finding in findings):
+        raise WorkbenchError("the main job cannot run here", hint="mend what says fail")
+
+
+@workbench.command()
+def models() -> None:
+    """List the registered models."""
+    from workbench.models import list_models
+
+    for name in list_models():
+        click.echo(name)
+
+
+@workbench.command()
+@click.argument("model")
+@EXPORT_OPTIONS
+@OUT
+def export(model: str, dtype: str, backend: str, out: Path | None) -> None:
+    """Export MODEL, a registered name or path/to/file.py:NAME, to a .pte."""
+    from workbench.export import export_model
+
+    click.echo(export_model(model, dtype=dtype, backend=backend, root=out))
+
+
+@workbench.command()
+@click.argument("pte", type=PATH)
+@RUN_OPTIONS
+@OUT
+def run(pte: Path, out: Path | None, **choices) -> None:
+    """Measure a .pte with a CPU extension off and on; prints the run's folder."""
+    from workbench.report import measure_program
+
+    with _progress() as progress:
+        run_dir = measure_program(pte, root=out, progress=progress, **_run_choices(choices))
+    click.echo(run_dir)
+
+
+@workbench.command()
+@click.argument("run_dir", type=PATH)
+def analyze(run_dir: Path) -> None:
+    """Make the CSV, JSON and Markdown files of a run anew from its ETDumps."""
+    from workbench.report import analyze_run, write_artifacts
+
+    for path in write_artifacts(analyze_run(run_dir)):
+        click.echo(path)
+
+
+@workbench.command()
+@click.argument("a", metavar="BASELINE")
+@click.argument("b", metavar="CANDIDATE")
+@click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
+@click.option("--fail-above", type=Percent(), help="Exit 1 if surely slower by more than this.")
+def compare(a: str, b: str, across: tuple[str, ...], fail_above: float | None) -> None:
+    """Compare two measurements, each RUN_DIR or RUN_DIR:EXPERIMENT."""
+    from workbench.report import compare_runs
+
+    comparison = compare_runs(a, b, across=across)
+    click.echo(comparison.verdict)
+    if fail_above is not None and comparison.is_slower_by(fail_above):
+        sys.exit(1)
+
+
+@workbench.command()
+@click.argument("run_dir", type=PATH)
+def report(run_dir: Path) -> None:
+    """Make report.html and report.md of a run."""
+    from workbench.report import make_report
+
+    for path in make_report(run_dir):
+        click.echo(path)
+
+
+@workbench.command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@EXPORT_OPTIONS
+@RUN_OPTIONS
+@OUT
+def profile(models: tuple[str, ...], dtype: str, backend: str, out: Path | None, **choices) -> None:
+    """Export, run, analyze and report: the main job.
+
+    MODEL is a registered name or path/to/file.py:NAME.
+    """
+    from workbench.report import profile_model
+
+    if out and len(models) > 1:
+        raise UsageError(
+            "one folder for several models", where="--out", hint="profile one at a time"
+        )
+    for model in models:
+        with _progress() as progress:
+            result = profile_model(
+                model,
+                dtype=dtype,
+                backend=backend,
+                root=out,
+                progress=progress,
+                **_run_choices(choices),
+            )
+        for verdict in result.verdicts:
+            click.echo(verdict)
+        click.echo(f"report: {result.html}")
+
+
+@workbench.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def lab(arguments: tuple[str, ...]) -> None:
+    """Open JupyterLab on the notebooks; ARGUMENTS go to JupyterLab."""
+    from workbench.report import open_lab
+
+    open_lab(arguments)
+
+
+def _run_choices(choices: dict) -> dict:
+    return {**choices, "timeout_s": choices.pop("timeout")}
+
+
+class _progress:
+    """A tqdm bar on a terminal, plain lines elsewhere; all on stderr."""
+
+    def __enter__(self):
+        from tqdm import tqdm
+
+        self.last = ""
+        bar = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
+        self.bar = tqdm(total=1.0, bar_format=bar, leave=False, disable=not sys.stderr.isatty())
+        return self
+
+    def __call__(self, text: str, part: float) -> None:
+        self.bar.set_description_str(text)
+        self.bar.update(part - self.bar.n)
+        if self.bar.disable and text != self.last:
+            click.echo(text, err=True)
+        self.last = text
+
+    def __exit__(self, *_):
+        self.bar.close()

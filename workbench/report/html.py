@@ -1,0 +1,35 @@
+"""A notebook with results as one page that needs nothing else."""
+
+from __future__ import annotations
+
+import html
+import string
+from importlib import resources
+from pathlib import Path
+
+from workbench.store import write_whole
+
+#: Cells with one of these tags stay in the notebook and out of the page.
+HIDDEN_TAGS = {"parameters", "injected-parameters", "interactive", "hide"}
+
+
+def export_html(notebook: Path, page: Path, title: str) -> Path:
+    """Write a notebook as a self-contained HTML page, without its code; returns ``page``.
+
+    Figures are embedded; the page has no script and fetches nothing, and its content security
+    policy forbids both.
+    """
+    import nbformat
+    from nbconvert import HTMLExporter
+
+    node = nbformat.read(notebook, as_version=4)
+    node.cells = [c for c in node.cells if not HIDDEN_TAGS & set(c.metadata.get("tags", []))]
+    exporter = HTMLExporter(
+        template_name="basic",
+        exclude_input=True,
+        exclude_input_prompt=True,
+        exclude_output_prompt=True,
+    )
+    body, _ = exporter.from_notebook_node(node)
+    shell = (resources.files("workbench.report") / "page.html").read_text()
+    return write_whole(page, string.Template(shell).substitute(title=html.escape(title), body=body))

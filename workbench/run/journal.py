@@ -1,0 +1,59 @@
+"""The manifest of a run in progress: grows with each step, on disk at all times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from workbench.records import Agreement, Run, Session
+from workbench.store import MANIFEST, load_run, save_run
+
+
+@dataclass
+class Journal:
+    """A run's folder and its manifest so far."""
+
+    run_dir: Path
+    run: Run
+
+    @classmethod
+    def open(cls, run_dir: Path, fresh: Run) -> Journal:
+        """Go on with the manifest in ``run_dir``, or begin the fresh one."""
+        journal = cls(run_dir, load_run(run_dir) if (run_dir / MANIFEST).exists() else fresh)
+        journal._save()
+        return journal
+
+    def has(self, threads: int, process: int, traced: bool) -> bool:
+        """Whether this step was measured to its end."""
+        step = (threads, process, traced)
+        return any(_step(s) == step and s.complete for s in self.run.sessions)
+
+    def note_sessions(self, sessions: Iterable[Session]) -> None:
+        """Add what a step measured; replaces what an interrupted attempt at it left."""
+        new = tuple(sessions)
+        steps = {_step(session) for session in new}
+        kept = tuple(session for session in self.run.sessions if _step(session) not in steps)
+        self.run = replace(self.run, sessions=kept + new)
+        self._save()
+
+    def note_agreements(self, agreements: Iterable[Agreement]) -> None:
+        """Add comparisons of outputs; those of an interrupted attempt are replaced."""
+        new = tuple(agreements)
+        threads = {agreement.threads for agreement in new}
+        kept = tuple(a for a in self.run.agreements if a.threads not in threads)
+        self.run = replace(self.run, agreements=kept + new)
+
+    def close(self, state: str) -> None:
+        """Write the final state."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.run = replace(self.run, state=state, finished=now)
+        self._save()
+
+    def _save(self) -> None:
+        save_run(self.run, self.run_dir)
+
+
+def _step(session: Session) -> tuple[int, int, bool]:
+    return session.threads, session.process, session.traced

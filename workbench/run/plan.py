@@ -1,0 +1,96 @@
+"""From a program and a few choices to a plan of what to measure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from workbench.errors import StoreError, UsageError
+from workbench.records import Experiment, Pair, Plan
+from workbench.run.inputs import RANDOM_SOURCE, strip_files
+from workbench.run.isa import Toggle, read_isa, resolve_toggle
+from workbench.run.runner import Runner, open_runner
+from workbench.store import load_export, safe_name, sha256_of
+
+
+def make_plan(
+    pte: Path,
+    *,
+    runner: Runner,
+    toggle: str = "auto",
+    threads: Sequence[int] = (1,),
+    runs: int = 50,
+    warmup: int = 3,
+    processes: int = 3,
+    timeout_s: float = 120.0,
+) -> Plan:
+    """Plan an A/B run of a program: an ISA extension off (baseline) against on (candidate).
+
+    The program is loaded once, so that a bad one is refused before anything is measured.
+
+    Parameters
+    ----------
+    pte
+        The program; its export record, if it lies beside it, names the inputs.
+    toggle
+        An extension of this CPU, ``auto`` for the strongest, ``none`` for an A/A run.
+    threads
+        Thread counts to measure, each for itself.
+    runs
+        Least number of timed inferences per experiment and thread count.
+    processes
+        How often every runner process is started afresh.
+    timeout_s
+        How long one batch of a runner may take, in seconds.
+
+    Raises
+    ------
+    UsageError
+        An unknown toggle, or a number out of range.
+    StoreError, RunnerError
+        The program cannot be read or loaded.
+    """
+    for name, least, values in (
+        ("threads", 1, threads),
+        ("runs", 1, [runs]),
+        ("warmup", 0, [warmup]),
+        ("processes", 1, [processes]),
+    ):
+        if not values or min(values) < least:
+            raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
+    if not pte.is_file():
+        raise StoreError("no such file", where=pte, hint="workbench export MODEL makes one")
+    switch = resolve_toggle(toggle, read_isa(runner.command))
+    export = load_export(pte)
+    with open_runner(runner, ["--model_path", str(pte)], timeout_s=timeout_s) as session:
+        ready = session.ready
+    experiments, pair = plan_experiments(switch)
+    return Plan(
+        pte=str(pte.resolve()),
+        sha256=sha256_of(pte),
+        model=export.model if export else safe_name(pte.stem),
+        stem=safe_name(pte.stem),
+        inputs=export.inputs if export else strip_files(ready.inputs),
+        input_source=export.input_source if export else RANDOM_SOURCE,
+        experiments=experiments,
+        pairs=(pair,),
+        toggle=switch.name,
+        threads=tuple(dict.fromkeys(threads)),
+        runs=runs,
+        warmup=warmup,
+        processes=processes,
+        timeout_s=timeout_s,
+    )
+
+
+def plan_experiments(switch: Toggle) -> tuple[tuple[Experiment, ...], Pair]:
+    """Baseline, candidate, and a control that equals the baseline: the noise floor."""
+    if switch.name == "none":
+        baseline, candidate = Experiment("baseline"), Experiment("repeat")
+        label = "the same twice"
+    else:
+        baseline = Experiment(f"{switch.name}_off", isa=switch.off)
+        candidate = Experiment(f"{switch.name}_on", isa=switch.on)
+        label = f"with {switch.name}"
+    control = Experiment(f"{baseline.name}_control", isa=baseline.isa, control=True)
+    return (baseline, candidate, control), Pair(baseline.name, candidate.name, label)
