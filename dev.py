@@ -55,7 +55,7 @@ class SetupFailure(Exception):
 
 def setup(_: list[str]) -> int:
     """Create ``.venv`` and install the pinned packages; does nothing when that is done."""
-    if sys.version_info < (3, 11):
+    if sys.version_info < (3, 11):  # noqa: UP036  (no pip has checked it yet)
         raise SetupFailure(f"Python >= 3.11 is needed, this is {platform.python_version()}")
     if os.name != "posix":
         raise SetupFailure("Linux or macOS is needed; on Windows use WSL")
@@ -101,10 +101,8 @@ def bench(arguments: list[str]) -> int:
     """Run the benchmarks; the exit code is 1 if one misses its claim."""
     folder = ROOT / "tests" / "benchmarks"
     known = sorted(path.stem for path in folder.glob("[!_]*.py"))
-    if unknown := set(arguments) - set(known):
-        raise SetupFailure(
-            f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(known)}"
-        )
+    if unknown := sorted(set(arguments) - set(known)):
+        raise SetupFailure(f"no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
     return max(_run(str(folder / f"{name}.py")) for name in arguments or known)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from workbench import store
 from workbench.errors import UsageError, WorkbenchError
 
 INTERRUPTED = 130
@@ -142,7 +141,7 @@ def run(pte: Path, out: Path | None, **choices) -> None:
     """Measure a .pte with a CPU extension off and on; prints the run's folder."""
     from workbench.report import measure_program
 
-    with _progress() as progress:
+    with ProgressBar() as progress:
         run_dir = measure_program(pte, root=out, progress=progress, **_run_choices(choices))
     click.echo(run_dir)
 
@@ -195,11 +194,9 @@ def profile(models: tuple[str, ...], dtype: str, backend: str, out: Path | None,
     from workbench.report import profile_model
 
     if out and len(models) > 1:
-        raise UsageError(
-            "one folder for several models", where="--out", hint="profile one at a time"
-        )
+        raise UsageError("is one folder, for one model", where="--out")
     for model in models:
-        with _progress() as progress:
+        with ProgressBar() as progress:
             result = profile_model(
                 model,
                 dtype=dtype,
@@ -226,7 +223,7 @@ def _run_choices(choices: dict) -> dict:
     return {**choices, "timeout_s": choices.pop("timeout")}
 
 
-class _progress:
+class ProgressBar:
     """A tqdm bar on a terminal, plain lines elsewhere; all on stderr."""
 
     def __enter__(self):

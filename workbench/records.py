@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output of a program; ``file`` holds an input's raw bytes, beside the ``.pte``."""
+    """One input or output of a program; ``file`` beside the ``.pte`` holds an input's raw bytes."""
 
     dtype: str
     shape: tuple[int, ...]

@@ -22,16 +22,16 @@ def write_whole(path: Path, content: bytes | str) -> Path:
     """Write a file so that a reader sees all of it or the old one; returns its path."""
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        temporary.chmod(0o644)
+        return temporary.replace(path)
     except BaseException:
-        os.unlink(temporary)
+        temporary.unlink()
         raise
-    return path
 
 
 def sha256_of(path: Path) -> str:

@@ -37,8 +37,7 @@ def examine_machine() -> list[Finding]:
 
 def _python() -> Finding:
     version = platform.python_version()
-    if sys.version_info < (3, 11):
-        return Finding("Python", "fail", version, "install Python 3.11 or newer")
+    return Finding("Python", "fail", version, "install Python 3.11 or newer")
     return Finding("Python", "ok", f"{version} at {sys.executable}")
 
 

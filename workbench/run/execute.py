@@ -8,7 +8,6 @@ import platform
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
