@@ -1,1 +1,53 @@
-"""The ExecuTorch performance workbench."""
+"""Finds performance bottlenecks in ExecuTorch models, with evidence.
+
+The verbs of the workbench, in the order in which data walks: model -> export -> run -> trace ->
+analyze -> show -> report. They are imported when they are first used.
+"""
+
+from importlib import import_module
+
+_HOME = {
+    "EagerModelBase": "models",
+    "list_models": "models",
+    "load_model": "models",
+    "register_model": "models",
+    "export_model": "export",
+    "examine_machine": "run",
+    "find_runner": "run",
+    "make_plan": "run",
+    "read_isa": "run",
+    "run_plan": "run",
+    "read_etdump": "trace",
+    "build_ledger": "analyze",
+    "load_case_study": "analyze",
+    "tabulate_rules": "analyze",
+    "explore": "show",
+    "plot_categories": "show",
+    "plot_latencies": "show",
+    "plot_operators": "show",
+    "plot_shift": "show",
+    "plot_speedups": "show",
+    "show_table": "show",
+    "analyze_run": "report",
+    "check_run": "report",
+    "compare_runs": "report",
+    "describe_run": "report",
+    "make_report": "report",
+    "measure_program": "report",
+    "profile_model": "report",
+    "show_undelegated": "report",
+    "show_verdicts": "report",
+    "sample_run": "testing",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

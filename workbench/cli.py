@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
@@ -93,9 +95,11 @@ RUN_OPTIONS = _options(
     click.option("--threads", type=Numbers(), default="1", show_default=True, help="CPU threads."),
     click.option("--runs", default=50, show_default=True, help="Least timed inferences of each."),
     click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),
-    click.option("--processes", default=3, show_default=True, help="Restarts of every runner."),
+    click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
     click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
-    click.option("--timeout", default=120.0, show_default=True, help="Seconds for one answer."),
+    click.option(
+        "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for one answer."
+    ),
 )
 
 
@@ -141,8 +145,8 @@ def run(pte: Path, out: Path | None, **choices) -> None:
     """Measure a .pte with a CPU extension off and on; prints the run's folder."""
     from workbench.report import measure_program
 
-    with ProgressBar() as progress:
-        run_dir = measure_program(pte, root=out, progress=progress, **_run_choices(choices))
+    with show_progress() as progress:
+        run_dir = measure_program(pte, root=out, progress=progress, **choices)
     click.echo(run_dir)
 
 
@@ -163,11 +167,12 @@ def analyze(run_dir: Path) -> None:
 @click.option("--fail-above", type=Percent(), help="Exit 1 if surely slower by more than this.")
 def compare(a: str, b: str, across: tuple[str, ...], fail_above: float | None) -> None:
     """Compare two measurements, each RUN_DIR or RUN_DIR:EXPERIMENT."""
-    from workbench.report import compare_runs
+    from workbench.analyze import summarize_verdict
+    from workbench.report import compare_runs, is_slower_by
 
-    comparison = compare_runs(a, b, across=across)
-    click.echo(comparison.verdict)
-    if fail_above is not None and comparison.is_slower_by(fail_above):
+    verdict = compare_runs(a, b, across=across)
+    click.echo(summarize_verdict(verdict))
+    if fail_above is not None and is_slower_by(verdict, fail_above):
         sys.exit(1)
 
 
@@ -196,14 +201,14 @@ def profile(models: tuple[str, ...], dtype: str, backend: str, out: Path | None,
     if out and len(models) > 1:
         raise UsageError("is one folder, for one model", where="--out")
     for model in models:
-        with ProgressBar() as progress:
+        with show_progress() as progress:
             result = profile_model(
                 model,
                 dtype=dtype,
                 backend=backend,
                 root=out,
                 progress=progress,
-                **_run_choices(choices),
+                **choices,
             )
         for verdict in result.verdicts:
             click.echo(verdict)
@@ -219,27 +224,19 @@ def lab(arguments: tuple[str, ...]) -> None:
     open_lab(arguments)
 
 
-def _run_choices(choices: dict) -> dict:
-    return {**choices, "timeout_s": choices.pop("timeout")}
+@contextlib.contextmanager
+def show_progress() -> Iterator[Callable[[str, float], None]]:
+    """A bar on a terminal, plain lines elsewhere; all on stderr."""
+    from tqdm import tqdm
 
+    if not sys.stderr.isatty():
+        yield lambda text, part: click.echo(text, err=True)
+        return
+    bar_format = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
+    with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar:
 
-class ProgressBar:
-    """A tqdm bar on a terminal, plain lines elsewhere; all on stderr."""
+        def show(text: str, part: float) -> None:
+            bar.set_description_str(text)
+            bar.update(part - bar.n)
 
-    def __enter__(self):
-        from tqdm import tqdm
-
-        self.last = ""
-        bar = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
-        self.bar = tqdm(total=1.0, bar_format=bar, leave=False, disable=not sys.stderr.isatty())
-        return self
-
-    def __call__(self, text: str, part: float) -> None:
-        self.bar.set_description_str(text)
-        self.bar.update(part - self.bar.n)
-        if self.bar.disable and text != self.last:
-            click.echo(text, err=True)
-        self.last = text
-
-    def __exit__(self, *_):
-        self.bar.close()
+        yield show

@@ -102,8 +102,8 @@ class Plan:
     threads: tuple[int, ...] = (1,)
     runs: int = 50
     warmup: int = 3
-    processes: int = 3
-    traced_runs: int = 30
+    processes: int = 5
+    traced_runs: int = 50
     batch_ms: float = 20.0
     timeout_s: float = 120.0
 
@@ -121,7 +121,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Session:
-    """One runner process and all that it measured."""
+    """One runner process and all that it measured; ``clock`` says what a lap was."""
 
     experiment: str
     threads: int
@@ -131,6 +131,7 @@ class Session:
     load_ms: float
     startup_ms: float
     batches: tuple[Batch, ...]
+    clock: str = "Method::execute"
     etdump: str = ""
     complete: bool = True
 
@@ -157,7 +158,8 @@ class Agreement:
 class Run:
     """``manifest.json``: everything that was measured, on what, with what.
 
-    ``state`` is ``incomplete`` until all is measured, then ``complete``; or ``failed``.
+    ``state`` is ``incomplete`` until all is measured, then ``complete``; or ``failed``. ``export``
+    is None for a program of unknown origin.
     """
 
     plan: Plan
@@ -171,7 +173,7 @@ class Run:
     versions: dict[str, str]
     sessions: tuple[Session, ...] = ()
     agreements: tuple[Agreement, ...] = ()
-    notes: tuple[str, ...] = ()
+    export: Export | None = None
     schema_version: int = SCHEMA_VERSION
 
 

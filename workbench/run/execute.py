@@ -22,7 +22,7 @@ from workbench.run.journal import Journal
 from workbench.run.outputs import compare_outputs, read_output
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Session
-from workbench.store import find_runs, load_run, new_run_dir, sha256_of, trace_path
+from workbench.store import find_runs, load_export, load_run, new_run_dir, sha256_of, trace_path
 
 #: Told what is being measured, and which part of it all is done (0 to 1).
 Progress = Callable[[str, float], None]
@@ -79,6 +79,7 @@ def begin_run(plan: Plan, runner: Runner) -> Run:
         host=describe_host(),
         runner=runner.description,
         versions={**versions, "python": platform.python_version()},
+        export=load_export(Path(plan.pte)),
     )
 
 
@@ -107,8 +108,7 @@ def measure_process(
     plan, run_dir = journal.run.plan, journal.run_dir
     if sha256_of(Path(plan.pte)) != plan.sha256:
         raise StoreError("changed since the run was planned", where=plan.pte, hint="run it anew")
-    # The control tells how far equal things differ in latency; it needs no trace.
-    experiments = [e for e in plan.experiments if not (traced and e.control)]
+    experiments = plan.experiments
     sessions: dict[str, Session] = {}
     taken: dict[str, list[Batch]] = {e.name: [] for e in experiments}
     traces = {
@@ -149,6 +149,7 @@ def measure_process(
                 load_ms=session.ready.load_ms,
                 startup_ms=session.ready.startup_ms,
                 batches=tuple(taken[name]),
+                clock=session.ready.clock,
                 etdump=str(traces[name].relative_to(run_dir)) if complete and traced else "",
                 complete=complete,
             )

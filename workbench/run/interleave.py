@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 #: Fewer rounds than this per process leave the bootstrap nothing to resample.
-MIN_ROUNDS = 8
+MIN_ROUNDS = 6
 
 
 def interleave(names: Sequence[str], rounds: int) -> Iterator[list[str]]:

@@ -21,7 +21,7 @@ def make_plan(
     threads: Sequence[int] = (1,),
     runs: int = 50,
     warmup: int = 3,
-    processes: int = 3,
+    processes: int = 5,
     timeout_s: float = 120.0,
 ) -> Plan:
     """Plan an A/B run of a program: an ISA extension off (baseline) against on (candidate).
@@ -66,7 +66,7 @@ def make_plan(
         ready = session.ready
     experiments, pair = plan_experiments(switch)
     return Plan(
-        pte=str(pte.resolve()),
+        pte=str(pte),
         sha256=sha256_of(pte),
         model=export.model if export else safe_name(pte.stem),
         stem=safe_name(pte.stem),
@@ -87,7 +87,7 @@ def plan_experiments(switch: Toggle) -> tuple[tuple[Experiment, ...], Pair]:
     """Baseline, candidate, and a control that equals the baseline: the noise floor."""
     if switch.name == "none":
         baseline, candidate = Experiment("baseline"), Experiment("repeat")
-        label = "the same twice"
+        label = "with nothing toggled"
     else:
         baseline = Experiment(f"{switch.name}_off", isa=switch.off)
         candidate = Experiment(f"{switch.name}_on", isa=switch.on)

@@ -1,0 +1,312 @@
+import math
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from workbench.analyze.compare import (
+    compare_categories,
+    compare_latencies,
+    compare_operators,
+    judge,
+)
+from workbench.analyze.operators import summarize_categories, summarize_operators
+from workbench.analyze.shift import bottleneck_shift
+from workbench.analyze.verdict import Verdict, digits_of, reach_verdict, summarize_verdict
+from workbench.errors import ComparisonError, UsageError
+from workbench.records import Agreement
+from workbench.schema import COMPARISON, check
+from workbench.testing import synthetic_latencies, synthetic_ledger
+
+
+def only(frame):
+    assert len(frame) == 1
+    return frame.iloc[0]
+
+
+def test_a_known_speedup_is_found():
+    latencies = synthetic_latencies({"off": 6.0, "on": 3.0, "off again": 6.0})
+    frame = compare_latencies(latencies, "off", "on", control="off again")
+    check(frame, COMPARISON)
+    row = only(frame)
+    assert (row["level"], row["name"], row["outcome"]) == ("e2e", "on", "faster")
+    assert row["low"] < 2.0 < row["high"]
+    assert row["speedup"] == pytest.approx(2.0, rel=0.02)
+    assert row["baseline_ms"] == pytest.approx(6.0, rel=0.05)
+    assert row["speedup"] == pytest.approx(row["baseline_ms"] / row["candidate_ms"], rel=0.01)
+    assert (row["restarts"], row["rounds"]) == (5, 40)
+    assert 0 < row["floor"] < 0.05
+
+
+def test_the_other_way_round_it_is_slower():
+    latencies = synthetic_latencies({"off": 6.0, "on": 3.0})
+    assert only(compare_latencies(latencies, "on", "off"))["outcome"] == "slower"
+
+
+def test_an_experiment_equals_itself():
+    latencies = synthetic_latencies({"off": 6.0, "again": 6.0})
+    assert only(compare_latencies(latencies, "off", "again"))["outcome"] == "equivalent"
+    row = only(compare_latencies(latencies, "off", "off"))
+    assert (row["speedup"], row["low"], row["high"]) == (1.0, 1.0, 1.0)
+
+
+def test_a_noisy_control_takes_a_small_difference_back():
+    quiet = synthetic_latencies({"off": 6.0, "on": 5.7, "again": 6.0}, restart=0.001)
+    noisy = quiet.copy()
+    again = noisy["experiment"] == "again"
+    noisy.loc[again, "cpu_ns"] = (noisy.loc[again, "cpu_ns"] * 1.08).astype("int64")
+    assert only(compare_latencies(quiet, "off", "on", control="again"))["outcome"] == "faster"
+    row = only(compare_latencies(noisy, "off", "on", control="again"))
+    assert row["outcome"] == "inconclusive"
+    assert row["floor"] > 0.075
+
+
+def test_drift_that_both_share_cancels():
+    latencies = synthetic_latencies({"off": 6.0, "on": 3.0}, drift=0.5, noise=0.001, outliers=0)
+    row = only(compare_latencies(latencies, "off", "on"))
+    assert row["speedup"] == pytest.approx(2.0, rel=0.03)
+
+
+def test_the_clock_is_cpu_time_for_one_thread_and_wall_time_for_several():
+    one = synthetic_latencies({"off": 6.0, "on": 3.0})
+    one["wall_ns"] = 6_000_000
+    assert only(compare_latencies(one, "off", "on"))["outcome"] == "faster"
+    assert only(compare_latencies(one, "off", "on", clock="wall_ns"))["speedup"] == 1.0
+    four = one.assign(threads=4)
+    assert only(compare_latencies(four, "off", "on"))["speedup"] == 1.0
+
+
+def test_several_thread_counts_need_a_choice():
+    both = pd.concat(
+        [synthetic_latencies({"off": 6.0, "on": 3.0}, threads=count) for count in (1, 2)]
+    )
+    with pytest.raises(ComparisonError, match=r"several thread counts: \[1, 2\]"):
+        compare_latencies(both, "off", "on")
+    assert only(compare_latencies(both, "off", "on", threads=2))["outcome"] == "faster"
+    with pytest.raises(UsageError, match="thread count '4'"):
+        compare_latencies(both, "off", "on", threads=4)
+
+
+def test_traced_latencies_are_left_out():
+    latencies = synthetic_latencies({"off": 6.0, "on": 3.0})
+    traced = synthetic_latencies({"off": 60.0, "on": 3.0}, traced=True)
+    row = only(compare_latencies(pd.concat([latencies, traced]), "off", "on"))
+    assert row["baseline_ms"] == pytest.approx(6.0, rel=0.05)
+    with pytest.raises(ComparisonError, match="no untraced latencies"):
+        compare_latencies(traced, "off", "on")
+
+
+def test_an_interrupted_round_is_left_out():
+    latencies = synthetic_latencies({"off": 6.0, "on": 3.0}, outliers=0)
+    last = (latencies["process"] == 4) & (latencies["round"] == 7) & (latencies["batch"] >= 2)
+    assert only(compare_latencies(latencies[~last], "off", "on"))["rounds"] == 39
+
+
+def test_mistakes_are_named():
+    latencies = synthetic_latencies({"off": 6.0, "on": 3.0})
+    with pytest.raises(UsageError, match="unknown experiment 'onn' -> did you mean 'on'"):
+        compare_latencies(latencies, "off", "onn")
+    with pytest.raises(ComparisonError, match="no round holds both"):
+        moved = latencies["process"] + 10 * (latencies["experiment"] == "on")
+        compare_latencies(latencies.assign(process=moved), "off", "on")
+    with pytest.raises(ComparisonError, match="did not tick"):
+        compare_latencies(latencies.assign(cpu_ns=0), "off", "on")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "outcome"),
+    [
+        ((1.5, 1.4, 1.6, 0.0), "faster"),
+        ((0.7, 0.6, 0.8, 0.0), "slower"),
+        ((1.0, 0.99, 1.01, 0.0), "equivalent"),
+        ((1.01, 1.005, 1.015, 0.0), "equivalent"),
+        ((1.0, 0.9, 1.1, 0.0), "inconclusive"),
+        ((1.05, 1.03, 1.07, 0.06), "inconclusive"),
+        ((0.95, 0.93, 0.97, 0.06), "inconclusive"),
+        ((1.5, 1.4, 1.6, math.inf), "inconclusive"),
+        ((1.5, math.nan, math.nan, 0.0), "inconclusive"),
+        ((math.nan, math.nan, math.nan, 0.0), "inconclusive"),
+    ],
+)
+def test_outcomes(numbers, outcome):
+    assert judge(*numbers, margin=0.02) == outcome
+
+
+# Ledgers.
+
+
+def test_categories_show_their_own_speedups():
+    before, after = synthetic_ledger(), synthetic_ledger({"Convolution": 4, "GEMM": 0.5}, seed=1)
+    table = check(compare_categories(before, after), COMPARISON).set_index("name")
+    assert list(table.index) == ["Convolution", "GEMM", "Data Movement", "Elementwise", "Other"]
+    assert table.loc["Convolution", "low"] < 4 < table.loc["Convolution", "high"]
+    assert list(table["outcome"]) == ["faster", "slower", *["equivalent"] * 3]
+    mean = summarize_categories(before).set_index("category")["mean_ms"]
+    assert table["baseline_ms"].to_numpy() == pytest.approx(mean.to_numpy(), rel=0.01)
+
+
+def test_a_control_gives_every_category_its_floor():
+    before, after = synthetic_ledger(), synthetic_ledger({"Convolution": 1.03}, seed=1)
+    control = synthetic_ledger({"Convolution": 0.9}, seed=2)
+    alone = compare_categories(before, after).set_index("name")
+    held = compare_categories(before, after, control=control).set_index("name")
+    assert alone.loc["Convolution", "outcome"] == "faster"
+    assert held.loc["Convolution", "outcome"] == "inconclusive"
+    assert held.loc["Convolution", "floor"] > 0.1 > held.loc["Other", "floor"]
+
+
+def test_operators_are_paired_by_key():
+    before, after = synthetic_ledger(), synthetic_ledger({"Convolution": 4}, seed=1)
+    after = after.replace(
+        {"operator": {"Convolution (NHWC, F32) IGEMM": "Convolution (NHWC, PF32) IGEMM"}}
+    )
+    table = check(compare_operators(before, after), COMPARISON)
+    assert set(table["key"]) == set(before["key"])
+    top = table.iloc[0]
+    assert top["name"] == "Convolution (NHWC, F32) IGEMM"
+    assert top["candidate_name"] == "Convolution (NHWC, PF32) IGEMM"
+    assert (top["category"], top["outcome"]) == ("Convolution", "faster")
+
+
+def test_columns_of_categories_serve_as_those_of_text():
+    columns = ["kind", "name", "operator", "key"]
+    before, after = synthetic_ledger(), synthetic_ledger({"GEMM": 2}, seed=1)[20:]
+    packed = [side.astype(dict.fromkeys(columns, "category")) for side in (before, after)]
+    for compare in (compare_categories, compare_operators):
+        pd.testing.assert_frame_equal(compare(*packed), compare(before, after))
+    for summarize in (summarize_categories, summarize_operators):
+        pd.testing.assert_frame_equal(summarize(packed[1]), summarize(after), check_dtype=False)
+
+
+def test_an_operator_of_one_side_only_is_inconclusive():
+    before, after = synthetic_ledger(), synthetic_ledger(seed=1)
+    gone = after[after["key"] != "delegated/11"]
+    table = compare_operators(before, gone).set_index("key")
+    row = table.loc["delegated/11"]
+    assert row["outcome"] == "inconclusive"
+    assert np.isnan([row["candidate_ms"], row["speedup"], row["low"]]).all()
+    assert row["baseline_ms"] > 0
+    back = compare_operators(gone, before).set_index("key").loc["delegated/11"]
+    assert np.isnan(back["baseline_ms"])
+    assert back["name"] == "Copy (NC, X32)"
+
+
+def test_whole_microseconds_limit_what_a_short_operator_can_show():
+    ledger = synthetic_ledger(noise=0)
+    short = ledger["key"] == "delegated/8"
+    before, after = ledger.copy(), ledger.copy()
+    before.loc[short, "duration_ns"] = 4000
+    after.loc[short, "duration_ns"] = 3000
+    row = compare_operators(before, after).set_index("key").loc["delegated/8"]
+    assert row["speedup"] == pytest.approx(4 / 3)
+    assert row["low"] < 1.2
+    after.loc[short, "duration_ns"] = 0
+    row = compare_operators(before, after).set_index("key").loc["delegated/8"]
+    assert (row["candidate_ms"], row["outcome"]) == (0, "inconclusive")
+
+
+def test_an_overhead_below_zero_keeps_its_time_and_has_no_ratio():
+    before, after = synthetic_ledger(), synthetic_ledger(seed=1)
+    after.loc[after["kind"] == "delegate_overhead", "duration_ns"] = -300
+    table = compare_operators(before, after).set_index("name")
+    row = table.loc["DELEGATE_CALL"]
+    assert row["candidate_ms"] == pytest.approx(-0.0003)
+    assert np.isnan(row["speedup"]) and row["outcome"] == "inconclusive"
+
+
+def test_ledgers_that_cannot_be_compared():
+    ledger = synthetic_ledger()
+    with pytest.raises(ComparisonError, match="holds no run"):
+        compare_categories(ledger, ledger[:0])
+    with pytest.raises(ComparisonError, match="no restart in common"):
+        compare_categories(ledger, ledger.assign(process=ledger["process"] + 10))
+    mixed = pd.concat([ledger.assign(experiment="a"), ledger.assign(experiment="b")])
+    with pytest.raises(ComparisonError, match="several values of experiment: a, b"):
+        summarize_operators(mixed)
+
+
+# Verdicts.
+
+
+def verdict(outcome, speedup, low, high, **more):
+    return Verdict("net", "with avx512", outcome, speedup, low, high, 0.013, 0.02, **more)
+
+
+def test_a_verdict_from_measurements():
+    latencies = synthetic_latencies({"off": 6.0, "on": 3.0, "again": 6.0})
+    before = summarize_categories(synthetic_ledger())
+    after = summarize_categories(synthetic_ledger({"Convolution": 40, "GEMM": 40}))
+    line = summarize_verdict(
+        reach_verdict(
+            "net",
+            "with avx512",
+            compare_latencies(latencies, "off", "on", control="again"),
+            bottleneck_shift(before, after),
+        )
+    )
+    assert re.match(r"net: [12]\.\d+x faster with avx512 \(95 % CI 1\.\d+-2\.\d+\)", line)
+    assert line.endswith("bottleneck Convolution 63 % -> Data Movement 38 %")
+
+
+def test_an_a_a_run_names_no_speedup():
+    for outcome in ("equivalent", "inconclusive"):
+        line = summarize_verdict(verdict(outcome, 1.004, 0.996, 1.012))
+        assert outcome in line
+        assert "latency -1.2 % to +0.4 %" in line
+        assert "faster" not in line and "x " not in line
+
+
+def test_an_inconclusive_verdict_tells_the_noise_floor():
+    assert "noise floor 1.3 %" in summarize_verdict(verdict("inconclusive", 1.1, 0.9, 1.3))
+    line = summarize_verdict(verdict("inconclusive", 1.1, math.nan, math.nan))
+    assert "too few rounds for an interval" in line
+
+
+def test_slower_is_told_as_a_factor_above_one():
+    line = summarize_verdict(verdict("slower", 0.5, 0.48, 0.52))
+    assert line == "net: 2.00x slower with avx512 (95 % CI 1.92-2.08)"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "digits"),
+    [(1.87, 1.93, 2), (1.5, 2.5, 1), (10, 30, 0), (1.8990, 1.8999, 3), (2, 2, 3)],
+)
+def test_digits_follow_the_uncertainty(low, high, digits):
+    assert digits_of(low, high) == digits
+
+
+def test_outputs_that_differ_are_part_of_the_verdict():
+    agreements = [
+        Agreement("off", "on", 1, 0, "float32", 1e-7, 1.0, 1e-5, True),
+        Agreement("off", "on", 1, 1, "float32", 0.26, 2.0, 1e-5, False),
+        Agreement("off", "on", 1, 2, "float32", None, 2.0, 1e-5, False),
+    ]
+    frame = compare_latencies(synthetic_latencies({"off": 6.0, "on": 3.0}), "off", "on")
+    line = summarize_verdict(reach_verdict("net", "", frame, agreements=agreements))
+    assert line.endswith(
+        "outputs differ: output 1 by 0.1 of its largest value (tolerance 1e-05); "
+        "output 2 cannot be compared"
+    )
+
+
+def test_a_verdict_needs_one_e2e_row():
+    with pytest.raises(ComparisonError, match="one E2E comparison, not 0"):
+        reach_verdict("net", "", compare_categories(synthetic_ledger(), synthetic_ledger()))
+
+
+@pytest.mark.slow
+def test_equal_experiments_are_seldom_told_apart():
+    outcomes = [
+        only(
+            compare_latencies(
+                synthetic_latencies({"a": 6, "b": 6, "c": 6}, restart=0.01, seed=seed),
+                "a",
+                "b",
+                control="c",
+            )
+        )["outcome"]
+        for seed in range(150)
+    ]
+    told = sum(outcome in ("faster", "slower") for outcome in outcomes)
+    assert told <= 5

@@ -1,0 +1,83 @@
+"""The notebooks: short, stripped, headless, and of one form."""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def cells_of(path):
+    cells = json.loads(path.read_text())["cells"]
+    return [{**cell, "source": "".join(cell["source"])} for cell in cells]
+
+
+def code_of(path):
+    return [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
+
+
+def test_there_are_notebooks():
+    assert [path.stem[:2] for path in NOTEBOOKS] == ["00", "01", "12"]
+
+
+@every_notebook
+def test_title_is_first_then_parameters_then_imports(path):
+    first, second, third = cells_of(path)[:3]
+    assert first["source"].startswith("# ")
+    assert second["metadata"]["tags"] == ["parameters"]
+    lines = [line for line in third["source"].splitlines() if line]
+    assert all(line.startswith(("import ", "from ")) for line in lines)
+    assert len(lines) <= 3
+
+
+@every_notebook
+def test_every_parameter_is_an_annotated_literal_with_an_explanation(path):
+    source = cells_of(path)[1]["source"]
+    for node, line in zip(ast.parse(source).body, source.splitlines(), strict=True):
+        assert isinstance(node, ast.AnnAssign), line
+        ast.literal_eval(node.value)
+        assert "  # " in line, line
+    assert "headless: bool = False" in source
+
+
+@every_notebook
+def test_cells_are_few_and_short(path):
+    code = code_of(path)
+    assert len(code) <= 15
+    for cell in code:
+        assert len(cell["source"].splitlines()) <= 10, cell["source"]
+
+
+@every_notebook
+def test_logic_lives_in_the_package(path):
+    for cell in code_of(path):
+        assert not re.search(r"^\s*(def|class|!|%)\b|sys\.path|[\"']/", cell["source"], re.M)
+
+
+@every_notebook
+def test_it_is_stripped_and_keeps_its_kernel(path):
+    notebook = json.loads(path.read_text())
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    for cell in code_of(path):
+        assert cell["outputs"] == []
+        assert cell["execution_count"] is None
+
+
+@every_notebook
+def test_it_runs_in_process(path, monkeypatch, tmp_path):
+    """All cells with recorded data, in this process: a second, not ten."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    monkeypatch.chdir(tmp_path)
+    shell = InteractiveShell()
+    for cell in code_of(path):
+        shell.run_cell(cell["source"]).raise_error()
+        if "parameters" in cell["metadata"].get("tags", []):
+            shell.run_cell("headless, live = True, False").raise_error()

@@ -1,0 +1,183 @@
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.analyze.case_study import FOLDER, load_case_study
+from workbench.analyze.categories import CATEGORIES
+from workbench.analyze.operators import summarize_categories, summarize_operators, total_runs
+from workbench.analyze.shift import UNSPLIT, bottleneck_shift
+from workbench.errors import StoreError, UsageError
+from workbench.schema import CATEGORIES as CATEGORIES_FRAME
+from workbench.schema import OPERATORS, SHIFT, check
+from workbench.testing import NETWORK, synthetic_ledger
+
+OPERATOR_NAMES = sorted({(kind, operator) for _, kind, operator, _ in NETWORK})
+
+
+@st.composite
+def ledgers(draw):
+    rows = draw(
+        st.lists(
+            st.tuples(
+                st.integers(0, 2),
+                st.integers(0, 3),
+                st.sampled_from(OPERATOR_NAMES),
+                st.integers(0, 10**12),
+            ),
+            min_size=1,
+            max_size=60,
+        )
+    )
+    frame = pd.DataFrame(
+        [(p, run, kind, name, ns) for p, run, (kind, name), ns in rows],
+        columns=["process", "run", "kind", "operator", "duration_ns"],
+    )
+    return frame.assign(key=frame["kind"] + frame["operator"], name=frame["operator"])
+
+
+@settings(deadline=None, max_examples=40)
+@given(ledgers())
+def test_categories_and_operators_sum_to_e2e(ledger):
+    runs = ledger[["process", "run"]].drop_duplicates()
+    e2e = int(ledger["duration_ns"].sum()) / len(runs) / 1e6
+    for table in (summarize_operators(ledger), summarize_categories(ledger)):
+        assert table["mean_ms"].sum() == pytest.approx(e2e, rel=1e-9)
+        if e2e:
+            assert table["share"].sum() == pytest.approx(1, rel=1e-9)
+    calls = summarize_operators(ledger)["calls"]
+    assert calls.sum() * len(runs) == pytest.approx(len(ledger))
+
+
+def test_operators_come_with_their_place_and_the_dearest_first():
+    table = check(summarize_operators(synthetic_ledger()), OPERATORS)
+    assert len(table) == len(NETWORK)
+    assert table["mean_ms"].is_monotonic_decreasing
+    assert table.loc[0, "operator"] == "Convolution (NHWC, F32) IGEMM"
+    assert table.loc[0, "mean_ms"] == pytest.approx(2.14, rel=0.02)
+    assert (table["calls"] == 1).all()
+    assert set(table["category"]) == set(CATEGORIES)
+
+
+def test_the_categories_keep_their_order_and_the_absent_ones_are_zero():
+    ledger = synthetic_ledger()
+    table = summarize_categories(ledger[ledger["kind"] != "delegated"])
+    check(table, CATEGORIES_FRAME)
+    assert list(table["category"]) == list(CATEGORIES)
+    assert list(table["mean_ms"] > 0) == [False, False, False, False, True]
+    assert list(table["operators"]) == [0, 0, 0, 0, 4]
+
+
+def test_one_run_has_no_spread():
+    table = summarize_operators(synthetic_ledger(processes=1, runs=1))
+    assert table["std_ms"].isna().all()
+
+
+def test_runs_of_several_processes_are_runs_of_their_own():
+    assert len(total_runs(synthetic_ledger(processes=3, runs=4), "key")) == 12
+
+
+def categories(times):
+    return pd.DataFrame({"category": list(times), "mean_ms": list(times.values())})
+
+
+millis = st.dictionaries(st.sampled_from(CATEGORIES), st.floats(1e-3, 1e3), min_size=1)
+
+
+@settings(deadline=None)
+@given(millis, millis)
+def test_contributions_sum_to_the_change(before, after):
+    shift = check(bottleneck_shift(categories(before), categories(after)), SHIFT)
+    change = sum(after.values()) - sum(before.values())
+    assert shift["delta_ms"].sum() == pytest.approx(change, rel=1e-9, abs=1e-9)
+    assert shift["share_before"].sum() == pytest.approx(1)
+    assert shift["share_after"].sum() == pytest.approx(1)
+    if abs(change) > 1e-6:
+        assert shift["contribution"].sum() == pytest.approx(1, rel=1e-6)
+    for side in ("rank_before", "rank_after"):
+        assert sorted(shift[side]) == list(range(1, len(shift) + 1))
+
+
+def test_a_shift_of_known_size():
+    shift = bottleneck_shift(
+        categories({"Convolution": 8.0, "Data Movement": 1.5, "Other": 0.5}),
+        categories({"Convolution": 1.0, "Data Movement": 1.5, "Other": 0.5}),
+    ).set_index("category")
+    assert shift.loc["Convolution", "share_before"] == 0.8
+    assert shift.loc["Convolution", "contribution"] == 1.0
+    assert list(shift["delta_ms"]) == [-7.0, 0.0, 0.0]
+    assert list(shift["rank_before"]) == [1, 2, 3]
+    assert list(shift["rank_after"]) == [2, 1, 3]
+
+
+def test_no_change_has_no_contributions():
+    shift = bottleneck_shift(categories({"GEMM": 1.0}), categories({"GEMM": 1.0}))
+    assert shift["contribution"].isna().all()
+
+
+def test_what_was_not_split_up_is_compared_as_a_whole():
+    shift = bottleneck_shift(
+        categories({"Convolution": 80.0, UNSPLIT: 20.0}),
+        categories({"Convolution": 10.0, "Data Movement": 12.0, "Other": 5.0}),
+    )
+    assert list(shift["category"]) == ["Convolution", "Data Movement + Other"]
+    assert list(shift["delta_ms"]) == [-70.0, -3.0]
+
+
+def test_both_sides_may_be_incomplete():
+    shift = bottleneck_shift(
+        categories({"Convolution": 80.0, UNSPLIT: 20.0}),
+        categories({"GEMM": 30.0, UNSPLIT: 10.0}),
+    )
+    assert list(shift["delta_ms"]) == [-60.0]
+    assert np.isclose(shift["contribution"].sum(), 1)
+
+
+def test_the_published_case_reproduces_its_story():
+    study = load_case_study("squeezesam")
+    speedup = study.latencies.set_index("dtype")["speedup"]
+    assert (round(speedup["fp16"], 1), round(speedup["int8"], 2)) == (3.9, 1.83)
+    off, on = study.categories.values()
+    assert off["mean_ms"].sum() == 1163
+    assert on["mean_ms"].sum() == pytest.approx(298.2)
+    top = on.sort_values("share").iloc[-1]
+    assert (top["category"], round(top["share"], 2)) == ("Data Movement", 0.40)
+    assert list(off["category"]) == ["Convolution", "GEMM", UNSPLIT]
+    shift = bottleneck_shift(off, on)
+    assert list(shift["category"])[2] == "Data Movement + Elementwise + Other"
+    assert shift["delta_ms"].sum() == pytest.approx(298.2 - 1163)
+    assert shift.loc[0, "share_before"] == pytest.approx(0.7575, abs=1e-4)
+
+
+def change(**figures):
+    data = json.loads((FOLDER / "squeezesam.json").read_text())
+    data["experiments"][1].update(figures)
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("{", StoreError, "not JSON"),
+        ("{}", StoreError, "not a CaseStudy record"),
+        (change(e2e_ms=100), StoreError, "do not add up"),
+        (change(e2e_ms=float("nan")), StoreError, "a time that is none"),
+        (change(categories_ms={"Convolutoin": 1.0}), UsageError, "did you mean 'Convolution'"),
+        (change(speed=1), UsageError, "unknown key 'speed'"),
+    ],
+)
+def test_a_case_study_that_is_none(tmp_path, text, error, message):
+    path = tmp_path / "study.json"
+    path.write_text(text)
+    with pytest.raises(error, match=message):
+        load_case_study(path)
+
+
+def test_a_case_study_that_does_not_exist(tmp_path):
+    with pytest.raises(UsageError, match="did you mean 'squeezesam'"):
+        load_case_study("squeezesamm")
+    with pytest.raises(StoreError, match="No such file"):
+        load_case_study(tmp_path / "none.json")

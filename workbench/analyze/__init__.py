@@ -1,0 +1,44 @@
+"""From frames to frames: ledger, categories, statistics, comparisons, bottleneck shift."""
+
+from workbench.analyze.apart import compare_apart
+from workbench.analyze.case_study import CaseStudy, load_case_study
+from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
+from workbench.analyze.compare import (
+    compare_categories,
+    compare_latencies,
+    compare_operators,
+    judge,
+)
+from workbench.analyze.latencies import clock_of, tabulate_latencies
+from workbench.analyze.ledger import build_ledger
+from workbench.analyze.operators import summarize_categories, summarize_operators
+from workbench.analyze.quiet import find_quiet_runs
+from workbench.analyze.shift import bottleneck_shift
+from workbench.analyze.statistics import describe, describe_latencies
+from workbench.analyze.verdict import Verdict, reach_verdict, summarize_verdict
+
+__all__ = [
+    "CaseStudy",
+    "Category",
+    "Verdict",
+    "add_categories",
+    "bottleneck_shift",
+    "build_ledger",
+    "categorize",
+    "clock_of",
+    "compare_apart",
+    "compare_categories",
+    "compare_latencies",
+    "compare_operators",
+    "describe",
+    "describe_latencies",
+    "find_quiet_runs",
+    "judge",
+    "load_case_study",
+    "reach_verdict",
+    "summarize_categories",
+    "summarize_operators",
+    "summarize_verdict",
+    "tabulate_latencies",
+    "tabulate_rules",
+]

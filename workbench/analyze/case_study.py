@@ -1,0 +1,139 @@
+"""Published measurements as frames, for the same figures and tables as one's own."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+import workbench
+from workbench.analyze.categories import CATEGORIES
+from workbench.analyze.shift import UNSPLIT
+from workbench.errors import StoreError, unknown_name
+from workbench.records import SCHEMA_VERSION, from_json
+from workbench.schema import CATEGORIES as CATEGORIES_FRAME
+from workbench.schema import check
+
+#: Where the case studies of the repository lie.
+FOLDER = Path(workbench.__file__).parents[1] / "data" / "case_studies"
+
+#: How far published categories may miss the published total, which is rounded.
+_ROUNDING = 0.01
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where figures were published."""
+
+    title: str
+    publisher: str
+    url: str
+
+
+@dataclass(frozen=True)
+class Published:
+    """One experiment as published; None where a category's time was not."""
+
+    name: str
+    dtype: str
+    sme2: bool
+    e2e_ms: float
+    categories_ms: dict[str, float | None]
+    approximate: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class CaseStudy:
+    """Published figures: what was measured, and who says so."""
+
+    title: str
+    model: str
+    device: str
+    threads: int
+    source: Source
+    see_also: tuple[Source, ...]
+    notes: tuple[str, ...]
+    experiments: tuple[Published, ...]
+    schema_version: int = SCHEMA_VERSION
+
+    @property
+    def latencies(self) -> pd.DataFrame:
+        """E2E by ``dtype``: ``baseline_ms`` (SME2 off), ``candidate_ms`` (on) and ``speedup``."""
+        times = {(e.dtype, e.sme2): e.e2e_ms for e in self.experiments}
+        dtypes = dict.fromkeys(e.dtype for e in self.experiments)
+        rows = [(d, times.get((d, False)), times.get((d, True))) for d in dtypes]
+        table = pd.DataFrame(rows, columns=["dtype", "baseline_ms", "candidate_ms"])
+        return table.assign(speedup=table["baseline_ms"] / table["candidate_ms"])
+
+    @property
+    def categories(self) -> dict[str, pd.DataFrame]:
+        """``schema.CATEGORIES`` by name of the experiment, of those that were split up.
+
+        What the source leaves out of E2E is one row "not published".
+        """
+        return {
+            e.name: _tabulate(e)
+            for e in self.experiments
+            if any(ms is not None for ms in e.categories_ms.values())
+        }
+
+
+def load_case_study(name: str | Path) -> CaseStudy:
+    """Read a case study.
+
+    Parameters
+    ----------
+    name
+        That of a file in ``data/case_studies`` (``squeezesam``), or the path of a JSON file.
+
+    Raises
+    ------
+    UsageError
+        There is no such case study.
+    StoreError
+        The file is not a case study, or its figures contradict each other.
+    """
+    path = Path(name)
+    if path.suffix != ".json":
+        path = FOLDER / f"{name}.json"
+        if not path.is_file():
+            raise unknown_name("case study", str(name), [p.stem for p in FOLDER.glob("*.json")])
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), where=path) from None
+    study = from_json(CaseStudy, text, path)
+    for experiment in study.experiments:
+        _check(experiment, path)
+    return study
+
+
+def _check(experiment: Published, path: Path) -> None:
+    """Refuse figures that cannot be."""
+    for category in experiment.categories_ms:
+        if category not in CATEGORIES:
+            raise unknown_name("category", category, CATEGORIES, where=path)
+    known = [ms for ms in experiment.categories_ms.values() if ms is not None]
+    if not all(math.isfinite(ms) and ms >= 0 for ms in [experiment.e2e_ms, *known]):
+        raise StoreError(f"{experiment.name!r} has a time that is none", where=path)
+    complete = len(known) == len(CATEGORIES)
+    missed = experiment.e2e_ms - sum(known)
+    slack = _ROUNDING * experiment.e2e_ms
+    if missed < -slack or (complete and missed > slack):
+        raise StoreError(
+            f"the categories of {experiment.name!r} do not add up to its E2E latency", where=path
+        )
+
+
+def _tabulate(experiment: Published) -> pd.DataFrame:
+    known = {c: experiment.categories_ms.get(c) for c in CATEGORIES}
+    times = {category: ms for category, ms in known.items() if ms is not None}
+    if len(times) < len(CATEGORIES):
+        times[UNSPLIT] = max(0.0, experiment.e2e_ms - sum(times.values()))
+    table = pd.DataFrame({"category": list(times), "mean_ms": list(times.values())})
+    table["share"] = table["mean_ms"] / table["mean_ms"].sum()
+    table["operators"] = pd.array([pd.NA] * len(table), dtype="Int64")
+    table["approximate"] = table["category"].isin([*experiment.approximate, UNSPLIT])
+    return check(table, CATEGORIES_FRAME)

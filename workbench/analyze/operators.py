@@ -1,0 +1,122 @@
+"""The ledger summed up: by operator and by category."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from workbench.analyze.categories import CATEGORIES, add_categories
+from workbench.errors import ComparisonError
+from workbench.schema import CATEGORIES as CATEGORIES_FRAME
+from workbench.schema import OPERATORS, check
+
+
+def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
+    """Time of every run by key, operator or category.
+
+    Parameters
+    ----------
+    ledger
+        ``schema.LEDGER`` of one experiment and thread count, with the column ``by``; with the
+        column ``process`` where it holds several restarts.
+    by
+        The column to sum over.
+
+    Returns
+    -------
+    DataFrame
+        Milliseconds; one row per ``(process, run)``, one column per value of ``by``, 0 where a
+        run lacks it. The rows sum to the E2E time of each run.
+
+    Raises
+    ------
+    ComparisonError
+        The ledger has no run, or mixes several experiments or thread counts.
+    """
+    if ledger.empty:
+        raise ComparisonError("the ledger holds no run", hint="record it with tracing on")
+    for column in ("experiment", "threads"):
+        if column in ledger and ledger[column].nunique() > 1:
+            found = ", ".join(str(value) for value in ledger[column].unique())
+            raise ComparisonError(
+                f"the ledger mixes several values of {column}: {found}",
+                hint=f"select one {column} first",
+            )
+    process = ledger["process"] if "process" in ledger else pd.Series(0, ledger.index)
+    keys = [process.rename("process"), ledger["run"], ledger[by].astype(object)]
+    sums = ledger["duration_ns"].groupby(keys, sort=False).sum()
+    return sums.unstack(fill_value=0) / 1e6
+
+
+def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
+    """Every operator of one experiment: calls, time and share, the most expensive first.
+
+    Parameters
+    ----------
+    ledger
+        ``schema.LEDGER`` of one experiment and thread count, of one or several restarts.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.OPERATORS``; ``mean_ms`` sums to the mean E2E time, ``share`` to 1.
+
+    Raises
+    ------
+    ComparisonError
+        The ledger has no run, or mixes several experiments or thread counts.
+    """
+    runs = total_runs(ledger, "key")
+    table = first_rows(ledger).assign(
+        calls=ledger["key"].astype(object).value_counts() / len(runs),
+        mean_ms=runs.mean(),
+        std_ms=runs.std() if len(runs) > 1 else np.nan,
+        share=_shares(runs.mean()),
+    )
+    table = table.sort_values("mean_ms", ascending=False, kind="stable").reset_index()
+    return check(table[OPERATORS.names], OPERATORS)
+
+
+def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
+    """The five categories of one experiment, in their usual order; 0 ms where one is absent.
+
+    Parameters
+    ----------
+    ledger
+        ``schema.LEDGER`` of one experiment and thread count, of one or several restarts.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.CATEGORIES``, and ``std_ms`` over the runs; ``mean_ms`` sums to the mean E2E
+        time, ``share`` to 1.
+
+    Raises
+    ------
+    ComparisonError
+        The ledger has no run, or mixes several experiments or thread counts.
+    """
+    ledger = add_categories(ledger)
+    runs = total_runs(ledger, "category").reindex(columns=list(CATEGORIES), fill_value=0.0)
+    distinct = ledger.drop_duplicates("key")["category"].value_counts()
+    table = pd.DataFrame(
+        {
+            "mean_ms": runs.mean(),
+            "share": _shares(runs.mean()),
+            "operators": distinct.reindex(CATEGORIES, fill_value=0),
+            "std_ms": runs.std() if len(runs) > 1 else np.nan,
+        },
+        index=pd.Index(CATEGORIES, name="category"),
+    )
+    return check(table.reset_index(), CATEGORIES_FRAME)
+
+
+def first_rows(ledger: pd.DataFrame) -> pd.DataFrame:
+    """What every operator is: name, operator, kind, category, family and rule by ``key``."""
+    first = ledger.drop_duplicates("key")[["key", "name", "operator", "kind"]].astype(object)
+    return add_categories(first).set_index("key")
+
+
+def _shares(mean: pd.Series) -> pd.Series:
+    total = mean.sum()
+    return mean / total if total else mean * np.nan

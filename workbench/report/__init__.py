@@ -1,0 +1,35 @@
+"""Runs to analyses, analyses to reports, and the main job that does it all."""
+
+from workbench.report.analysis import Analysis, Comparison, analyze_run
+from workbench.report.checks import check_run
+from workbench.report.comparison import compare_runs, is_slower_by
+from workbench.report.facts import describe_run
+from workbench.report.notebooks import execute_notebook, notebooks_dir, open_lab
+from workbench.report.notes import show_undelegated, show_verdicts
+from workbench.report.pipeline import (
+    Profile,
+    make_report,
+    measure_program,
+    profile_model,
+    write_artifacts,
+)
+
+__all__ = [
+    "Analysis",
+    "Comparison",
+    "Profile",
+    "analyze_run",
+    "check_run",
+    "compare_runs",
+    "describe_run",
+    "execute_notebook",
+    "is_slower_by",
+    "make_report",
+    "measure_program",
+    "notebooks_dir",
+    "open_lab",
+    "profile_model",
+    "show_undelegated",
+    "show_verdicts",
+    "write_artifacts",
+]

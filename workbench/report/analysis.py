@@ -1,0 +1,195 @@
+"""A run's folder as frames: everything that figures, tables and reports are made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from workbench.analyze import (
+    Verdict,
+    bottleneck_shift,
+    build_ledger,
+    clock_of,
+    compare_categories,
+    compare_latencies,
+    compare_operators,
+    describe_latencies,
+    find_quiet_runs,
+    reach_verdict,
+    summarize_categories,
+    summarize_operators,
+    summarize_verdict,
+    tabulate_latencies,
+)
+from workbench.errors import StoreError, TraceError
+from workbench.records import Pair, Run, Session
+from workbench.schema import SOURCE
+from workbench.store import load_run
+from workbench.trace import read_etdump
+
+#: Whose rows: what the frames of several measurements are told apart by.
+MEASUREMENT = ["experiment", "threads"]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate against its baseline at one thread count; frames as ``schema`` has them."""
+
+    pair: Pair
+    threads: int
+    latency: pd.DataFrame
+    categories: pd.DataFrame
+    operators: pd.DataFrame
+    shift: pd.DataFrame
+    verdict: Verdict
+
+    @property
+    def speedups(self) -> pd.DataFrame:
+        """E2E and every category as ``schema.COMPARISON``."""
+        return pd.concat([self.latency.assign(name="E2E"), self.categories], ignore_index=True)
+
+    @property
+    def text(self) -> str:
+        """The verdict in one line."""
+        return summarize_verdict(self.verdict)
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """All that a run says.
+
+    ``latencies`` and ``ledger`` hold every measurement; ``statistics``, ``operators`` and
+    ``categories`` one summary for each experiment and thread count; all carry the columns
+    ``experiment`` and ``threads``.
+    """
+
+    run_dir: Path
+    run: Run
+    latencies: pd.DataFrame
+    ledger: pd.DataFrame
+    statistics: pd.DataFrame
+    operators: pd.DataFrame
+    categories: pd.DataFrame
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def experiments(self) -> list[str]:
+        """The experiments that are compared, without their controls."""
+        return [e.name for e in self.run.plan.experiments if not e.control]
+
+    def select(self, frame: pd.DataFrame, experiment: str, threads: int) -> pd.DataFrame:
+        """The rows of one experiment at one thread count."""
+        chosen = (frame["experiment"] == experiment) & (frame["threads"] == threads)
+        return frame[chosen].reset_index(drop=True)
+
+
+def analyze_run(run_dir: str | Path) -> Analysis:
+    """Read the manifest and the ETDumps of a run, and work out everything from them.
+
+    Raises
+    ------
+    UsageError
+        The folder is no run.
+    StoreError
+        Nothing in it was measured to the end.
+    TraceError
+        An ETDump is malformed.
+    """
+    run_dir = Path(run_dir)
+    run = load_run(run_dir)
+    if not any(session.complete and session.traced for session in run.sessions):
+        raise StoreError(
+            "nothing was measured to its end",
+            where=run_dir,
+            hint="the same `workbench run` goes on where it stopped",
+        )
+    latencies = tabulate_latencies(run)
+    ledger = pd.concat(
+        [read_ledger(run_dir, s) for s in run.sessions if s.complete and s.etdump],
+        ignore_index=True,
+    )
+    groups = ledger.groupby(MEASUREMENT, sort=False)
+    return Analysis(
+        run_dir=run_dir,
+        run=run,
+        latencies=latencies,
+        ledger=ledger,
+        statistics=describe_latencies(latencies),
+        operators=_stack({key: summarize_operators(part) for key, part in groups}),
+        categories=_stack({key: summarize_categories(part) for key, part in groups}),
+        comparisons=tuple(
+            compare_pair(run, pair, threads, latencies, ledger)
+            for pair in run.plan.pairs
+            for threads in sorted(set(ledger["threads"]))
+        ),
+    )
+
+
+def read_ledger(run_dir: Path, session: Session) -> pd.DataFrame:
+    """The ledger of the quiet runs of one traced process, with the columns that say whose it is."""
+    path = run_dir / session.etdump
+    if not path.resolve().is_relative_to(run_dir.resolve()):
+        raise StoreError("names a trace outside its folder", where=run_dir / "manifest.json")
+    ledger = build_ledger(read_etdump(path))
+    wall, cpu = (
+        np.concatenate([getattr(batch, clock) for batch in session.batches])
+        for clock in ("wall_ns", "cpu_ns")
+    )
+    if ledger["run"].nunique() != len(wall):
+        raise TraceError(
+            f"holds {ledger['run'].nunique()} runs, the manifest {len(wall)}", where=path
+        )
+    quiet = find_quiet_runs(wall, cpu, session.threads)
+    ledger = ledger[quiet[ledger["run"]]].reset_index(drop=True)
+    for place, (name, *_) in enumerate(SOURCE):
+        ledger.insert(place, name, getattr(session, name))
+    return ledger
+
+
+def compare_pair(
+    run: Run, pair: Pair, threads: int, latencies: pd.DataFrame, ledger: pd.DataFrame
+) -> Comparison:
+    """Compare the two experiments of a pair, with the control of its baseline if there is one."""
+    control = next((e.name for e in run.plan.experiments if e.control), None)
+    sides = {
+        name: ledger[(ledger["experiment"] == name) & (ledger["threads"] == threads)]
+        for name in (pair.baseline, pair.candidate, control)
+        if name
+    }
+    before, after, repeated = sides[pair.baseline], sides[pair.candidate], sides.get(control)
+    latency = compare_latencies(
+        latencies, pair.baseline, pair.candidate, control=control, threads=threads
+    )
+    shift = bottleneck_shift(summarize_categories(before), summarize_categories(after))
+    return Comparison(
+        pair=pair,
+        threads=threads,
+        latency=latency,
+        categories=compare_categories(before, after, control=repeated),
+        operators=compare_operators(before, after, control=repeated),
+        shift=shift,
+        verdict=reach_verdict(
+            run.plan.model,
+            pair.label if len(run.plan.threads) == 1 else f"{pair.label}, {threads} thread(s)",
+            latency,
+            shift,
+            [
+                a
+                for a in run.agreements
+                if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, threads)
+            ],
+        ),
+    )
+
+
+def latency_clock(threads: int) -> str:
+    """What latency means at this thread count, in words."""
+    return "CPU time" if clock_of(threads) == "cpu_ns" else "wall time"
+
+
+def _stack(frames: dict[tuple[str, int], pd.DataFrame]) -> pd.DataFrame:
+    stacked = pd.concat(frames, names=MEASUREMENT)
+    return stacked.reset_index(level=MEASUREMENT).reset_index(drop=True)

@@ -1,0 +1,159 @@
+"""Whether the numbers of a run can be trusted: one row per check, with its evidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pandas as pd
+
+from workbench.analyze import clock_of
+from workbench.report.analysis import Analysis, Comparison
+
+#: A tracer that costs more than this moves the shares it measures.
+TRACER_LIMIT = 0.05
+#: More inferences than this were interrupted by another program.
+PREEMPTED_LIMIT = 0.10
+#: With fewer undisturbed traced runs than this, the shares are blurred.
+QUIET_LEAST = 0.6
+
+
+def check_run(analysis: Analysis) -> pd.DataFrame:
+    """Look at everything that could make the numbers of a run wrong.
+
+    Returns
+    -------
+    DataFrame
+        ``check``, ``status`` (``ok``, ``note`` or ``fail``), ``evidence``.
+    """
+    rows = [
+        _state(analysis),
+        *_platform(analysis),
+        *(row for comparison in analysis.comparisons for row in _comparison(analysis, comparison)),
+        *_outputs(analysis),
+        _ledger(analysis),
+        *_tracer(analysis),
+        _quiet(analysis),
+        _preemption(analysis),
+    ]
+    return pd.DataFrame(rows, columns=["check", "status", "evidence"])
+
+
+Row = tuple[str, str, str]
+
+
+def _state(analysis: Analysis) -> Row:
+    run = analysis.run
+    steps = 2 * len(run.plan.threads) * run.plan.processes
+    done = len({(s.threads, s.process, s.traced) for s in run.sessions if s.complete})
+    status = "ok" if run.state == "complete" else "note"
+    return "run is complete", status, f"{run.state}, {done} of {steps} steps measured"
+
+
+def _platform(analysis: Analysis) -> Iterator[Row]:
+    run = analysis.run
+    if run.emulated:
+        yield "real silicon", "fail", "emulated: says which code runs, never how fast"
+    if run.runner.get("kind") == "python":
+        yield "runner", "note", f"Python runner ({run.runner.get('reason', '')})"
+    else:
+        yield "runner", "ok", f"{run.runner.get('kind')} runner, the same binary on both sides"
+
+
+def _comparison(analysis: Analysis, comparison: Comparison) -> Iterator[Row]:
+    pair, row = comparison.pair, comparison.latency.iloc[0]
+    name = f"{pair.candidate} against {pair.baseline}, {comparison.threads} thread(s)"
+    if math.isfinite(row["floor"]) and row["floor"] > 0:
+        status = "ok" if row["floor"] < 0.05 else "note"
+        evidence = f"A/A control differs by at most {_percent(row['floor'])}"
+        yield f"noise floor of {name}", status, evidence
+    yield f"toggle took effect in {name}", *_toggle(analysis, comparison)
+
+
+def _toggle(analysis: Analysis, comparison: Comparison) -> tuple[str, str]:
+    experiments = {e.name: e for e in analysis.run.plan.experiments}
+    before, after = experiments[comparison.pair.baseline], experiments[comparison.pair.candidate]
+    if (before.isa, before.isa_off) == (after.isa, after.isa_off):
+        return "ok", "none wanted: both sides are the same"
+    hidden = _masked(analysis, before.name) - _masked(analysis, after.name)
+    if not hidden:
+        return "fail", "no CPU feature was hidden from the baseline"
+    renamed = comparison.operators.dropna(subset=["candidate_ms", "baseline_ms"])
+    renamed = int((renamed["name"] != renamed["candidate_name"]).sum())
+    names = f"; {renamed} operators log another kernel" if renamed else ""
+    return "ok", f"hidden from the baseline: {', '.join(sorted(hidden))}{names}"
+
+
+def _masked(analysis: Analysis, experiment: str) -> set[str]:
+    """Features that were hidden in every process of an experiment."""
+    masks = [set(s.masked) for s in analysis.run.sessions if s.experiment == experiment]
+    return set.intersection(*masks) if masks else set()
+
+
+def _outputs(analysis: Analysis) -> Iterator[Row]:
+    for pair, threads in ((c.pair, c.threads) for c in analysis.comparisons):
+        found = [
+            a
+            for a in analysis.run.agreements
+            if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, threads)
+        ]
+        name = f"outputs of {pair.candidate} and {pair.baseline} agree, {threads} thread(s)"
+        if not found:
+            yield name, "note", "not compared"
+            continue
+        worst = max(found, key=lambda a: (not a.agree, (a.max_abs or 0) / (a.scale or 1)))
+        apart = "at different places" if worst.max_abs is None else f"{worst.max_abs:.2g}"
+        evidence = (
+            f"largest difference {apart}, largest value {worst.scale:.3g}, "
+            f"tolerated {worst.tolerance:g} of that ({worst.dtype})"
+        )
+        if worst.scale == 0:
+            yield name, "note", "every output is zero: nothing to compare"
+        else:
+            yield name, "ok" if all(a.agree for a in found) else "fail", evidence
+
+
+def _ledger(analysis: Analysis) -> Row:
+    runs = analysis.ledger.groupby(["experiment", "threads", "process", "run"], sort=False)
+    lowest = analysis.ledger["duration_ns"].min() / 1e3
+    rounding = f"; lowest row {lowest:.1f} us, from rounding" if lowest < 0 else ""
+    return "ledger closes", "ok", f"{runs.ngroups} runs, rows sum to Method::execute{rounding}"
+
+
+def _quiet(analysis: Analysis) -> Row:
+    runs = analysis.ledger.groupby(["experiment", "threads", "process", "run"], sort=False)
+    traced = int(analysis.latencies["traced"].sum())
+    share = runs.ngroups / traced
+    status = "ok" if share > QUIET_LEAST else "note"
+    return "traces are quiet", status, f"{runs.ngroups} of {traced} traced runs were used"
+
+
+def _tracer(analysis: Analysis) -> Iterator[Row]:
+    for (experiment, threads), cost in tracer_overhead(analysis).items():
+        status = "ok" if cost < TRACER_LIMIT else "note"
+        yield (
+            f"tracing {experiment} is cheap, {threads} thread(s)",
+            status,
+            f"{_percent(cost)} latency",
+        )
+
+
+def tracer_overhead(analysis: Analysis) -> dict[tuple[str, int], float]:
+    """How much longer traced inferences take, as a fraction, by experiment and thread count."""
+    found = {}
+    for (experiment, threads), part in analysis.latencies.groupby(["experiment", "threads"]):
+        median = part.groupby("traced")[clock_of(threads)].median()
+        if experiment in analysis.experiments and {True, False} <= set(median.index):
+            found[experiment, threads] = median[True] / median[False] - 1
+    return found
+
+
+def _preemption(analysis: Analysis) -> Row:
+    untraced = analysis.latencies[~analysis.latencies["traced"]]
+    share = (untraced["preempted"] > 0).mean()
+    status = "ok" if share < PREEMPTED_LIMIT else "note"
+    return "machine was quiet", status, f"{_percent(share)} of the inferences were interrupted"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"

@@ -1,0 +1,76 @@
+"""A run as Markdown: what ``report.md`` and the pipeline summary say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from workbench.report.analysis import Analysis, Comparison
+from workbench.report.checks import check_run
+from workbench.report.facts import describe_run
+from workbench.report.notes import show_undelegated, show_verdicts
+from workbench.show import show_table
+from workbench.store import REPORT_HTML, REPORT_MD, SUMMARY, write_whole
+
+#: Rows of the operator table.
+TOP = 12
+
+
+def write_markdown(analysis: Analysis) -> tuple[Path, Path]:
+    """Write ``report.md`` and ``<stem>_pipeline_summary.md``; returns their paths."""
+    stem = analysis.run.plan.stem
+    report = write_whole(analysis.run_dir / REPORT_MD, render_report(analysis))
+    summary = analysis.run_dir / f"{stem}_pipeline_summary.md"
+    return report, write_whole(summary, render_summary(analysis))
+
+
+def render_summary(analysis: Analysis) -> str:
+    """The verdicts, the checks that did not pass, and where everything lies."""
+    checks = check_run(analysis)
+    doubts = checks[checks["status"] != "ok"]
+    return _join(
+        f"# {analysis.run.plan.stem}",
+        show_verdicts(analysis),
+        show_table(doubts, caption="To be kept in mind") if len(doubts) else "All checks passed.",
+        show_table(describe_run(analysis)),
+        f"Details: {REPORT_HTML}, {REPORT_MD}, {SUMMARY}.",
+    )
+
+
+def render_report(analysis: Analysis) -> str:
+    """The whole report."""
+    return _join(
+        f"# {analysis.run.plan.stem}: where the time goes",
+        show_verdicts(analysis),
+        "## Latency",
+        "Untraced `Method::execute`, in ms.",
+        show_table(
+            analysis.statistics,
+            ["experiment", "threads", "clock", "n", "median", "low", "high", "mean", "p95", "p99"],
+        ),
+        *(part for c in analysis.comparisons for part in _comparison(analysis, c)),
+        "## Operators without a delegate",
+        show_undelegated(analysis),
+        "## Can the numbers be trusted?",
+        show_table(check_run(analysis)),
+        "## What was measured",
+        show_table(describe_run(analysis)),
+    )
+
+
+def _comparison(analysis: Analysis, comparison: Comparison) -> list[object]:
+    pair, threads = comparison.pair, comparison.threads
+    operators = analysis.select(analysis.operators, pair.candidate, threads)
+    columns = ["operator", "category", "family", "calls", "mean_ms", "std_ms", "share"]
+    return [
+        f"## {pair.candidate} against {pair.baseline}, {threads} thread(s)",
+        "Traced `Method::execute` by category; times add up to E2E.",
+        show_table(comparison.shift),
+        "Speed-up by category, with 95 % intervals.",
+        show_table(comparison.categories, ["name", "speedup", "low", "high", "outcome"]),
+        f"The most expensive operators of {pair.candidate}.",
+        show_table(operators, columns, rows=TOP),
+    ]
+
+
+def _join(*parts: object) -> str:
+    return "\n\n".join(str(part) for part in parts) + "\n"

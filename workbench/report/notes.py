@@ -1,0 +1,34 @@
+"""The sentences of a report: verdicts, and what there is to say where there is no table."""
+
+from __future__ import annotations
+
+import html
+
+from workbench.report.analysis import Analysis
+from workbench.report.facts import undelegated
+from workbench.show import Table, show_table
+
+EMULATED = "Emulated: says which code runs, never how fast."
+
+
+def show_note(*lines: str) -> Table:
+    """Sentences as a set-off paragraph; whatever they hold is text there, never markup."""
+    safe = [html.escape(line, quote=False) for line in lines]
+    paragraphs = "".join(f"<p>{line}</p>" for line in safe)
+    return Table(f"<blockquote>{paragraphs}</blockquote>", "\n>\n".join(f"> {t}" for t in safe))
+
+
+def show_verdicts(analysis: Analysis) -> Table:
+    """One sentence per comparison, and the mark of an emulated run before them."""
+    mark = [EMULATED] if analysis.run.emulated else []
+    return show_note(*mark, *(comparison.text for comparison in analysis.comparisons))
+
+
+def show_undelegated(analysis: Analysis) -> Table:
+    """The operators that the partitioner left to portable kernels, or that there are none."""
+    table = undelegated(analysis)
+    if table is None:
+        return show_note("Not known: the program has no export record.")
+    if table.empty:
+        return show_note("None: every operator went to a delegate.")
+    return show_table(table)

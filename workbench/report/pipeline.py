@@ -1,0 +1,163 @@
+"""The stages in one go: model -> export -> run -> trace -> analyze -> show -> report."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.records import Session
+from workbench.report.analysis import Analysis, analyze_run
+from workbench.report.html import export_html
+from workbench.report.markdown import write_markdown
+from workbench.report.notebooks import execute_notebook
+from workbench.report.summary import write_metrics, write_pipeline_summary, write_summary
+from workbench.store import REPORT_HTML, artifacts_dir, default_root
+from workbench.trace import read_etdump, write_csvs
+
+Progress = Callable[[str, float], None]
+
+#: The notebook that every report is.
+REPORT_NOTEBOOK = "12_report"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the main job leaves behind."""
+
+    analysis: Analysis
+    html: Path
+    markdown: Path
+
+    @property
+    def verdicts(self) -> list[str]:
+        """One line for each comparison."""
+        return [comparison.text for comparison in self.analysis.comparisons]
+
+
+def profile_model(
+    model: str,
+    *,
+    dtype: str = "fp32",
+    backend: str = "xnnpack",
+    root: Path | None = None,
+    progress: Progress = lambda text, part: None,
+    **choices: Any,
+) -> Profile:
+    """Export a model, measure it with an extension off and on, analyse and report: the main job.
+
+    Parameters
+    ----------
+    model
+        A registered name, or ``path/to/file.py:NAME``.
+    dtype, backend, root
+        As for ``export_model``.
+    progress
+        Told what is being done, and which part of it is done (0 to 1).
+    choices
+        As for ``measure_program``.
+
+    Raises
+    ------
+    WorkbenchError
+        Any stage failed; what the stages before it made is kept.
+    """
+    from workbench.export import export_model
+
+    progress(f"{model}: exporting {dtype}", 0.0)
+    pte = export_model(model, dtype=dtype, backend=backend, root=root)
+    run_dir = measure_program(
+        pte, progress=lambda text, part: progress(f"{model}: {text}", part), **choices
+    )
+    progress(f"{model}: reporting", 1.0)
+    html, markdown = make_report(run_dir)
+    return Profile(analyze_run(run_dir), html, markdown)
+
+
+def measure_program(
+    pte: Path,
+    *,
+    root: Path | None = None,
+    runner: str = "wheel",
+    progress: Progress = lambda text, part: None,
+    **choices: Any,
+) -> Path:
+    """Measure a program and write the artifacts of the run; returns the run's folder.
+
+    Parameters
+    ----------
+    pte
+        The program.
+    root
+        The output folder; None takes the one that the program lies in, or ``out_<model>``.
+    runner
+        ``wheel``, ``native`` or ``python``.
+    choices
+        As for ``make_plan``: ``toggle``, ``threads``, ``runs``, ``warmup``, ``processes``,
+        ``timeout_s``.
+    """
+    from workbench.run import find_runner, make_plan, run_plan
+
+    pte = Path(pte)
+    found = find_runner(runner)
+    plan = make_plan(pte, runner=found, **choices)
+    run_dir = run_plan(plan, found, root or root_of(pte), progress=progress)
+    write_artifacts(analyze_run(run_dir))
+    return run_dir
+
+
+def root_of(pte: Path) -> Path:
+    """The output folder that a program belongs to."""
+    folder = pte.parent
+    return folder.parent if folder == artifacts_dir(folder.parent) else default_root(pte.stem)
+
+
+def write_artifacts(analysis: Analysis) -> list[Path]:
+    """Write all that can be made anew from the ETDumps and the manifest; returns the paths.
+
+    The CSVs are those of the first process of each experiment.
+    """
+    written = [
+        path
+        for session in analysis.run.sessions
+        if session.complete and session.etdump and session.process == 0
+        for path in write_trace_csvs(analysis, session)
+    ]
+    return [
+        *written,
+        write_metrics(analysis),
+        write_summary(analysis),
+        write_pipeline_summary(analysis),
+        *write_markdown(analysis),
+    ]
+
+
+def write_trace_csvs(analysis: Analysis, session: Session) -> list[Path]:
+    """Write the three CSVs of one ETDump, beside it."""
+    path = analysis.run_dir / session.etdump
+    export = analysis.run.export
+    backends = ", ".join(export.delegates) if export else ""
+    events = read_etdump(path)
+    return write_csvs(events, path, model_id=analysis.run.plan.model, delegate_backend=backends)
+
+
+def make_report(run_dir: str | Path) -> tuple[Path, Path]:
+    """Make ``report.html`` and ``report.md`` of a run; returns their paths.
+
+    The page is the notebook ``12_report``, run headless; should a cell of it fail, the notebook
+    stays beside the report with the error in it.
+    """
+    run_dir = Path(run_dir)
+    analysis = analyze_run(run_dir)
+    markdown, *_ = write_markdown(analysis)
+    notebook = run_dir / f".{REPORT_NOTEBOOK}.ipynb"
+    parameters = {"run_dir": str(run_dir.resolve()), "headless": True}
+    execute_notebook(REPORT_NOTEBOOK, notebook, parameters)
+    plan = analysis.run.plan
+    title = f"{plan.stem}: {plan.toggle or 'profile'}"
+    page = export_html(notebook, run_dir / REPORT_HTML, title)
+    with contextlib.suppress(FileNotFoundError):
+        notebook.unlink()
+    return page, markdown

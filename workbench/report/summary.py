@@ -1,0 +1,189 @@
+"""The machine-readable artifacts of an analysed run."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from workbench.analyze import clock_of, describe
+from workbench.records import SCHEMA_VERSION
+from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
+from workbench.report.checks import check_run, tracer_overhead
+from workbench.schema import COMPARISON, SHIFT, STATISTICS
+from workbench.store import METRICS, SUMMARY, write_whole
+
+
+def write_json(path: Path, content: Any) -> Path:
+    """Write JSON; numbers that are not finite become null, which JSON can say."""
+    return write_whole(path, json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+
+
+def write_summary(analysis: Analysis) -> Path:
+    """Write ``analysis_summary.json``: E2E, categories, operators and comparisons.
+
+    The figures at the top are those of the candidate of the first comparison; ``measurements``
+    holds them for every experiment and thread count. ``e2e`` is ``Method::execute`` of the traced
+    runs, to whose mean the categories add up; ``latency`` is that of the untraced ones.
+    """
+    subject = analysis.comparisons[0]
+    measurements = {
+        measured: _measurement(analysis, *measured)
+        for measured, _ in analysis.operators.groupby(MEASUREMENT, sort=False)
+    }
+    etdumps = [s for s in analysis.run.sessions if s.complete and s.etdump]
+    export = analysis.run.export
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "run_dir": str(analysis.run_dir),
+        "model": analysis.run.plan.model,
+        "emulated": analysis.run.emulated,
+        "etrecord": export.etrecord if export else None,
+        "etdump_count": len(etdumps),
+        **measurements[subject.pair.candidate, subject.threads],
+        "per_etdump": [
+            {
+                "etdump": session.etdump,
+                "experiment": session.experiment,
+                "threads": session.threads,
+                "process": session.process,
+                "e2e": _e2e(_of_session(analysis.ledger, session)),
+            }
+            for session in etdumps
+        ],
+        "comparisons": [_comparison(comparison) for comparison in analysis.comparisons],
+        "measurements": list(measurements.values()),
+        "checks": check_run(analysis).to_dict("records"),
+    }
+    return write_json(analysis.run_dir / SUMMARY, content)
+
+
+def write_metrics(analysis: Analysis) -> Path:
+    """Write ``metrics.json``: untraced latency, tracer overhead and start-up of everything."""
+    overhead = tracer_overhead(analysis)
+    rows = []
+    for row in analysis.statistics.to_dict("records"):
+        key = (row["experiment"], row["threads"])
+        sessions = [s for s in analysis.run.sessions if (s.experiment, s.threads) == key]
+        rows.append(
+            {
+                **row,
+                "tracer_overhead": overhead.get(key),
+                "load_ms": [s.load_ms for s in sessions],
+                "startup_ms": [s.startup_ms for s in sessions],
+            }
+        )
+    content = {"schema_version": SCHEMA_VERSION, "unit": "ms", "latencies": rows}
+    return write_json(analysis.run_dir / METRICS, content)
+
+
+def write_pipeline_summary(analysis: Analysis) -> Path:
+    """Write ``<stem>_pipeline_summary.json``: what was exported, run and found, and where it is."""
+    run = analysis.run
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "model": run.plan.model,
+        "verdicts": [comparison.text for comparison in analysis.comparisons],
+        "export": asdict(run.export) if run.export else None,
+        "run": {
+            "dir": str(analysis.run_dir),
+            "state": run.state,
+            "platform": run.platform,
+            "emulated": run.emulated,
+            "host": run.host,
+            "runner": run.runner,
+            "versions": run.versions,
+            "started": run.started,
+            "finished": run.finished,
+            "plan": asdict(run.plan),
+        },
+    }
+    return write_json(analysis.run_dir / f"{run.plan.stem}_pipeline_summary.json", content)
+
+
+def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str, Any]:
+    ledger = analysis.select(analysis.ledger, experiment, threads)
+    operators = analysis.select(analysis.operators, experiment, threads)
+    categories = analysis.select(analysis.categories, experiment, threads)
+    statistics = analysis.select(analysis.statistics, experiment, threads)
+    return {
+        "experiment": experiment,
+        "threads": threads,
+        "latency": {
+            "clock": clock_of(threads),
+            **_records(statistics, STATISTICS.names)[0],
+        },
+        "e2e": _e2e(ledger),
+        "category_totals_ms": dict(zip(categories["category"], categories["mean_ms"], strict=True)),
+        "operator_details": [
+            {
+                "name": row.operator,
+                "category": row.category,
+                "family": row.family,
+                "rule": row.rule,
+                "avg_ms": row.mean_ms / row.calls,
+                "count": row.calls,
+                "total_ms": row.mean_ms,
+                "share": row.share,
+                "kernel_hint": kernel_hint(row.operator),
+                "layer": None,
+                "key": row.key,
+            }
+            for row in operators.itertuples()
+        ],
+    }
+
+
+def kernel_hint(operator: str) -> str | None:
+    """What the logged name says of the kernel: layout, types, microkernel.
+
+    Examples
+    --------
+    >>> kernel_hint("Convolution (NHWC, PF32) IGEMM")
+    'NHWC, PF32, IGEMM'
+    """
+    found = re.fullmatch(r"[^(]+\((?P<types>[^)]+)\)(?: (?P<ukernel>.+))?", operator)
+    return ", ".join(part for part in found.groups() if part) if found else None
+
+
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "label": comparison.pair.label,
+        "baseline": {"experiment": comparison.pair.baseline, "threads": comparison.threads},
+        "candidate": {"experiment": comparison.pair.candidate, "threads": comparison.threads},
+        "verdict": comparison.text,
+        "latency": _records(comparison.latency, [*COMPARISON.names, "floor", "margin"])[0],
+        "categories": _records(comparison.categories, COMPARISON.names),
+        "operators": _records(comparison.operators, ["key", *COMPARISON.names]),
+        "shift": _records(comparison.shift, SHIFT.names),
+    }
+
+
+def _e2e(ledger: pd.DataFrame) -> dict[str, float]:
+    runs = ledger.groupby(["process", "run"], sort=False)["duration_ns"].sum() / 1e6
+    return describe(runs.to_numpy())
+
+
+def _of_session(ledger: pd.DataFrame, session: Any) -> pd.DataFrame:
+    keys = ("experiment", "threads", "process")
+    chosen = pd.concat([ledger[key] == getattr(session, key) for key in keys], axis=1)
+    return ledger[chosen.all(axis=1)]
+
+
+def _records(frame: pd.DataFrame, columns: list[str]) -> list[dict[str, Any]]:
+    return frame[columns].to_dict("records")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value.item() if hasattr(value, "item") else value

@@ -1,0 +1,23 @@
+"""From frames to figures, tables and widgets; nothing here computes a statistic."""
+
+from workbench.show.categories import plot_categories
+from workbench.show.explore import explore
+from workbench.show.latencies import plot_latencies
+from workbench.show.operators import plot_operators
+from workbench.show.shift import plot_shift
+from workbench.show.speedups import plot_speedups
+from workbench.show.style import COLORS, mark_figure
+from workbench.show.tables import Table, show_table
+
+__all__ = [
+    "COLORS",
+    "Table",
+    "explore",
+    "mark_figure",
+    "plot_categories",
+    "plot_latencies",
+    "plot_operators",
+    "plot_shift",
+    "plot_speedups",
+    "show_table",
+]

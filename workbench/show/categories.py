@@ -1,0 +1,102 @@
+"""Where the time goes, by category: one stacked bar per experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from workbench.show.style import (
+    COLORS,
+    INK,
+    WIDTH,
+    color_of,
+    format_ms,
+    format_share,
+    ink_on,
+    label_margin,
+    label_x,
+    new_figure,
+    set_rows,
+    set_title,
+    shorten,
+    text_inches,
+)
+
+
+def plot_categories(
+    categories: Mapping[str, pd.DataFrame], title: str = "Where the time goes"
+) -> Figure:
+    """One bar per experiment, as long as its mean E2E time, split into categories.
+
+    Parameters
+    ----------
+    categories
+        ``schema.CATEGORIES`` by name of the experiment, from top to bottom.
+    title
+        Of the figure.
+
+    Returns
+    -------
+    Figure
+        Segments that are wide enough bear name, time and share; a key names those that are not.
+    """
+    labels = [shorten(name, 28) for name in categories]
+    totals = [float(frame["mean_ms"].sum()) for frame in categories.values()]
+    left, right = label_margin(labels), 0.95
+    figure, (axis,) = new_figure(1.4 + 0.6 * len(labels), left=left, right=right, top=0.74)
+    longest = max(totals, default=0) or 1.0
+    inches_per_ms = (WIDTH - left - right) / longest
+    unnamed = {}
+    for row, (frame, total) in enumerate(zip(categories.values(), totals, strict=True)):
+        start = 0.0
+        for category, ms, share in frame[["category", "mean_ms", "share"]].itertuples(index=False):
+            text = _label(category, ms, share, ms * inches_per_ms)
+            _draw_segment(axis, row, start, ms, category, text)
+            if ms > 0:
+                unnamed[category] = unnamed.get(category, True) and category not in text
+            start += ms
+        axis.text(total + 0.08 / inches_per_ms, row, format_ms(total), va="center", fontsize=10,
+                  fontweight="bold", color=INK)  # fmt: skip
+    set_rows(axis, labels)
+    axis.set_xlim(0, longest)
+    label_x(axis, "mean time per inference (ms)")
+    _add_key(figure, left, [category for category, missing in unnamed.items() if missing])
+    set_title(figure, title)
+    return figure
+
+
+def _draw_segment(axis, row: int, start: float, ms: float, category: str, text: str) -> None:
+    color = color_of(category)
+    axis.barh(row, ms, left=start, height=0.74, color=color, edgecolor="white", linewidth=1,
+              hatch=None if category in COLORS else "///", label=category)  # fmt: skip
+    if text:
+        axis.text(start + ms / 2, row, text, ha="center", va="center", fontsize=8,
+                  color=ink_on(color), linespacing=1.25)  # fmt: skip
+
+
+def _label(category: str, ms: float, share: float, inches: float) -> str:
+    """The fullest label that fits into a segment; empty if none does."""
+    numbers = f"{format_ms(ms)} · {format_share(share)}"
+    stacked = f"{format_ms(ms)}\n{format_share(share)}"
+    texts = (f"{category}\n{numbers}", stacked, format_share(share))
+    return next((text for text in texts if text_inches(text, 8) + 0.06 < inches), "")
+
+
+def _add_key(figure: Figure, left: float, categories: list[str]) -> None:
+    if not categories:
+        return
+    order = [*COLORS, *(c for c in categories if c not in COLORS)]
+    chips = [
+        Patch(
+            facecolor=color_of(c), hatch=None if c in COLORS else "///", edgecolor="white", label=c
+        )
+        for c in sorted(categories, key=order.index)
+    ]
+    figure.legend(
+        handles=chips, loc="upper left", ncols=len(chips), frameon=False, fontsize=9,
+        bbox_to_anchor=(left / WIDTH, 1 - 0.4 / figure.get_figheight()), borderaxespad=0,
+        borderpad=0, handlelength=1, handleheight=1, handletextpad=0.4, columnspacing=1.4,
+    )  # fmt: skip

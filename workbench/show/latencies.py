@@ -1,0 +1,89 @@
+"""Every latency that was measured, with the median and its interval."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from workbench.show.style import (
+    COLORS,
+    FAINT,
+    HIGHLIGHT,
+    INK,
+    format_ms,
+    label_margin,
+    label_x,
+    new_figure,
+    set_rows,
+    set_title,
+    shorten,
+)
+
+_CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
+
+
+def plot_latencies(
+    latencies: pd.DataFrame, statistics: pd.DataFrame, title: str = "Latency of every inference"
+) -> Figure:
+    """One row of dots per experiment and thread count, with the median and its 95 % interval.
+
+    Parameters
+    ----------
+    latencies
+        ``schema.LATENCIES``; traced rows are left out.
+    statistics
+        From ``describe_latencies``; says which rows there are, and which clock they go by.
+    title
+        Of the figure.
+
+    Returns
+    -------
+    Figure
+        The axis ends a tenth beyond the largest 99th percentile; each row counts the inferences
+        that took still longer.
+    """
+    several = statistics["threads"].nunique() > 1
+    labels = [
+        shorten(row.experiment, 26) + (f", {row.threads} threads" if several else "")
+        for row in statistics.itertuples()
+    ]
+    figure, (axis,) = new_figure(
+        1.25 + 0.5 * len(labels), left=label_margin(labels), right=1.0, top=0.5
+    )
+    times = [_times(latencies, row) for row in statistics.itertuples()]
+    start = min((t.min() for t in times), default=0.0)
+    end = max((min(t.max(), 1.1 * np.percentile(t, 99)) for t in times), default=1.0)
+    pad = 0.03 * (end - start or end)
+    axis.set_xlim(max(0.0, start - pad), end + pad)
+    for row, (entry, values) in enumerate(zip(statistics.itertuples(), times, strict=True)):
+        _draw_row(axis, row, values, entry)
+    set_rows(axis, labels)
+    clocks = dict.fromkeys(statistics["clock"])
+    clock = _CLOCKS[next(iter(clocks))] if len(clocks) == 1 else "CPU time if one thread, else wall"
+    label_x(axis, f"latency of one inference (ms, {clock}); median with 95 % interval")
+    set_title(figure, title)
+    return figure
+
+
+def _times(latencies: pd.DataFrame, entry) -> np.ndarray:
+    same = (latencies["experiment"] == entry.experiment) & (latencies["threads"] == entry.threads)
+    return latencies.loc[same & ~latencies["traced"], entry.clock].to_numpy() / 1e6
+
+
+def _draw_row(axis: Axes, row: int, values: np.ndarray, entry) -> None:
+    spread = np.random.default_rng(0).uniform(-0.3, 0.3, values.size)
+    axis.scatter(values, row + spread, s=7, color=COLORS["Convolution"], alpha=0.35,
+                 linewidths=0, rasterized=True, label=entry.experiment)  # fmt: skip
+    if np.isfinite([entry.low, entry.high]).all():
+        axis.fill_betweenx([row - 0.36, row + 0.36], entry.low, entry.high, color=HIGHLIGHT,
+                           alpha=0.35, linewidth=0)  # fmt: skip
+    axis.plot([entry.median] * 2, [row - 0.36, row + 0.36], color=HIGHLIGHT, linewidth=1.8)
+    aside = axis.get_yaxis_transform()
+    axis.text(1.01, row, format_ms(entry.median), transform=aside, va="center", fontsize=10,
+              fontweight="bold", color=INK)  # fmt: skip
+    beyond = np.count_nonzero(values > axis.get_xlim()[1])
+    if beyond:
+        axis.text(1.01, row + 0.32, f"{beyond} beyond", transform=aside, va="center",
+                  fontsize=8, color=FAINT)  # fmt: skip

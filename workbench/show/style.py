@@ -1,0 +1,179 @@
+"""One look for all figures: colours, axes and how numbers are written."""
+
+from __future__ import annotations
+
+import io
+import math
+
+import numpy as np
+from IPython.display import display
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+#: The palette of Okabe and Ito, which colour-blind readers can tell apart. The two categories
+#: that multiply matrices are both blue: they are what an extension such as SME2 speeds up.
+COLORS = {
+    "Convolution": "#0072B2",
+    "GEMM": "#56B4E9",
+    "Data Movement": "#E69F00",
+    "Elementwise": "#009E73",
+    "Other": "#8A8A8A",
+}
+
+#: For what belongs to no single category.
+UNSPLIT_COLOR = "#D4D4D4"
+INK = "#222222"
+FAINT = "#6B6B6B"
+HIGHLIGHT = "#C8401F"
+
+#: Inches: what a notebook and a report page are wide.
+WIDTH = 9.0
+_DPI = 110
+_INCH_PER_LETTER = {8: 0.072, 9: 0.081, 10: 0.090}
+#: Stands for a number that there is not.
+MISSING = "\N{EN DASH}"
+
+
+class Chart(Figure):
+    """A figure that every notebook shows, sharp, whatever its matplotlib is set up to do."""
+
+    def _ipython_display_(self) -> None:
+        # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.
+        file = io.BytesIO()
+        self.savefig(file, format="png", dpi=2 * _DPI)
+        width, height = (round(inches * _DPI) for inches in self.get_size_inches())
+        display(
+            {"image/png": file.getvalue(), "text/plain": repr(self)},
+            metadata={"image/png": {"width": width, "height": height}},
+            raw=True,
+        )
+
+
+def new_figure(
+    height: float,
+    columns: int = 1,
+    *,
+    left: float = 0.3,
+    right: float = 0.3,
+    top: float = 0.45,
+    bottom: float = 0.5,
+    ratios: tuple[float, ...] | None = None,
+    gap: float = 0.3,
+    share_y: bool = False,
+) -> tuple[Chart, list[Axes]]:
+    """A figure of the standard width with tidied axes side by side; all measures in inches.
+
+    It belongs to no window and to no global state: the caller shows or saves it.
+    """
+    figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
+    room = (WIDTH - left - right - gap * (columns - 1)) / columns
+    axes = figure.subplots(
+        1,
+        columns,
+        squeeze=False,
+        sharey=share_y,
+        gridspec_kw={
+            "left": left / WIDTH,
+            "right": 1 - right / WIDTH,
+            "top": 1 - top / height,
+            "bottom": bottom / height,
+            "wspace": gap / room,
+            "width_ratios": ratios,
+        },
+    )[0]
+    for axis in axes:
+        tidy(axis)
+    return figure, list(axes)
+
+
+def tidy(axis: Axes) -> None:
+    """Leave of the axes what helps to read: a baseline, faint vertical lines, no ticks."""
+    for side in ("top", "right", "left"):
+        axis.spines[side].set_visible(False)
+    axis.spines["bottom"].set_color("#BBBBBB")
+    axis.grid(axis="x", color="#E6E6E6", linewidth=0.8)
+    axis.set_axisbelow(True)
+    axis.tick_params(axis="both", length=0, labelsize=9, labelcolor=FAINT)
+    axis.tick_params(axis="y", labelcolor=INK)
+
+
+def set_title(figure: Figure, title: str) -> None:
+    """The title, at the upper left corner."""
+    height = figure.get_figheight()
+    figure.text(0.1 / WIDTH, 1 - 0.12 / height, title, va="top", fontsize=11, fontweight="bold",
+                color=INK)  # fmt: skip
+
+
+def set_rows(axis: Axes, labels: list[str]) -> None:
+    """Name the rows of a horizontal chart, the first on top."""
+    axis.set_yticks(range(len(labels)), labels)
+    axis.set_ylim(max(len(labels), 1) - 0.5, -0.5)
+
+
+def label_x(axis: Axes, text: str) -> None:
+    """Name the quantity on the x axis, and its unit."""
+    axis.set_xlabel(text, fontsize=9, color=FAINT)
+
+
+def mark_figure(figure: Figure, text: str) -> Figure:
+    """Write a reservation into the upper right corner: "emulated: says nothing of speed"."""
+    figure.text(1 - 0.1 / WIDTH, 1 - 0.12 / figure.get_figheight(), text, ha="right", va="top",
+                fontsize=9, fontweight="bold", color=HIGHLIGHT)  # fmt: skip
+    return figure
+
+
+def color_of(category: str) -> str:
+    """The colour of a category; light grey for what is none."""
+    return COLORS.get(category, UNSPLIT_COLOR)
+
+
+def ink_on(color: str) -> str:
+    """White or dark ink, whichever is easier to read on a colour."""
+    luminance = np.dot(to_rgb(color), (0.299, 0.587, 0.114))
+    return "white" if luminance < 0.52 else INK
+
+
+def text_inches(text: str, size: int = 9) -> float:
+    """About how wide the longest line of a text is."""
+    return max(map(len, text.split("\n")), default=0) * _INCH_PER_LETTER[size]
+
+
+def shorten(text: str, letters: int) -> str:
+    """The text, cut in the middle if it is too long: both ends of an operator's name matter."""
+    if len(text) <= letters:
+        return text
+    tail = (letters - 1) // 3
+    return f"{text[: letters - 1 - tail]}…{text[-tail:] if tail else ''}"
+
+
+def label_margin(labels: list[str], least: float = 0.8) -> float:
+    """Inches that row labels need left of the axes."""
+    return max(least, 0.25 + max(map(text_inches, labels), default=0.0))
+
+
+def format_ms(ms: float) -> str:
+    """Milliseconds with three figures and their unit; small ones in microseconds."""
+    if not math.isfinite(ms):
+        return MISSING
+    if 0 < abs(ms) < 0.1:
+        return f"{format_number(1000 * ms, decimals_of(1000 * ms))} µs"
+    return f"{format_number(ms, decimals_of(ms))} ms"
+
+
+def format_share(share: float, decimals: int = 0) -> str:
+    """A share in per cent."""
+    return f"{format_number(100 * share, decimals)} %" if math.isfinite(share) else MISSING
+
+
+def format_number(value: float, decimals: int, sign: str = "-") -> str:
+    """A number with a true minus, and none before a zero; ``sign`` as in a format, "+" or "-"."""
+    if not math.isfinite(value):
+        return MISSING
+    text = f"{value:{sign}.{decimals}f}"
+    return text.replace("-", "\N{MINUS SIGN}") if float(text) else text.lstrip("+-")
+
+
+def decimals_of(value: float, figures: int = 3) -> int:
+    """How many decimals show so many figures of a value."""
+    return max(0, figures - 1 - math.floor(math.log10(abs(value)) + 1e-9)) if value else 2

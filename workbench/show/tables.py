@@ -1,0 +1,186 @@
+"""Frames as tables for people: units in the header, as many digits as make sense."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import pandas as pd
+
+from workbench.errors import unknown_name
+from workbench.schema import FRAMES
+from workbench.show.style import COLORS, MISSING, format_number
+
+_SHARES = {"share", "share_before", "share_after", "contribution", "cv", "floor", "margin"}
+_RATIOS = {"speedup", "low", "high"}
+
+_TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:#222;margin:.4em 0"
+_CAPTION = "caption-side:top;text-align:left;font-weight:600;padding:.3em 0"
+_HEAD = "padding:.3em .7em;border-bottom:1.5px solid #999;background:none"
+_CELL = "padding:.22em .7em;border-bottom:1px solid #eee"
+_CHIP = "display:inline-block;width:.75em;height:.75em;border-radius:2px;margin-right:.45em"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table as HTML, for notebooks and reports, and as Markdown, for everything else."""
+
+    html: str
+    markdown: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __str__(self) -> str:
+        return self.markdown
+
+
+def show_table(
+    frame: pd.DataFrame,
+    columns: Sequence[str] | None = None,
+    *,
+    rows: int | None = None,
+    caption: str = "",
+) -> Table:
+    """A frame as a table; whatever the frame holds is text there, never markup.
+
+    Parameters
+    ----------
+    frame
+        Any frame; columns that ``schema`` knows get their unit.
+    columns
+        Which, in this order; None shows all.
+    rows
+        How many from the top; None shows all.
+    caption
+        A line above the table.
+
+    Raises
+    ------
+    UsageError
+        The frame has no such column.
+    """
+    for name in columns or ():
+        if name not in frame:
+            raise unknown_name("column", name, map(str, frame.columns))
+    shown = frame if columns is None else frame[list(columns)]
+    shown = shown if rows is None else shown.head(rows)
+    units = _units(frame)
+    heads = [_head(str(name), shown[name], units) for name in shown]
+    ratios = _RATIOS if "speedup" in frame else set()
+    texts = [_texts(shown[name], _writer(str(name), shown[name], ratios)) for name in shown]
+    numeric = [_is_number(shown[name]) for name in shown]
+    lines = list(zip(*texts, strict=True))
+    names = [str(name) for name in shown]
+    return Table(
+        _html(names, heads, numeric, lines, caption), _markdown(heads, numeric, lines, caption)
+    )
+
+
+def _is_number(column: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
+
+
+def _units(frame: pd.DataFrame) -> dict[str, str]:
+    """Units by column, from the largest of the known frames that this one contains."""
+    contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
+    largest = max(contained, key=lambda schema: len(schema.columns), default=None)
+    return {column.name: column.unit for column in largest.columns} if largest else {}
+
+
+def _head(name: str, column: pd.Series, units: dict[str, str]) -> tuple[str, str]:
+    """The words and the unit of a column's header."""
+    unit = units.get(name, "")
+    if name in _SHARES:
+        unit = "%"
+    for suffix, meaning in (("_ms", "ms"), ("_ns", "ns")):
+        if name.endswith(suffix) and _is_number(column):
+            name, unit = name.removesuffix(suffix), unit or meaning
+    return name.replace("_", " "), unit
+
+
+def _texts(column: pd.Series, write: Callable[[Any], str]) -> list[str]:
+    return [MISSING if _is_missing(value) else write(value) for value in column]
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value is pd.NA or (isinstance(value, Real) and math.isnan(value))
+
+
+def _writer(name: str, column: pd.Series, ratios: set[str]) -> Callable[[Any], str]:
+    """How the values of a column are written."""
+    if pd.api.types.is_bool_dtype(column):
+        return lambda value: "yes" if value else "no"
+    if not _is_number(column):
+        return str
+    if name in _SHARES:
+        return lambda value: format_number(100 * value, 1)
+    if name in ratios:
+        return lambda value: f"{value:.2f}x"
+    if all(isinstance(v, Integral) or float(v).is_integer() for v in column.dropna()):
+        return lambda value: format_number(value, 0)
+    decimals = _decimals(column)
+    return lambda value: format_number(value, decimals)
+
+
+def _decimals(column: pd.Series) -> int:
+    """The same decimals for a whole column, so that it lines up: five figures, at most three."""
+    finite = column[column.abs() < math.inf].abs()
+    largest = finite.max() if len(finite) else 0.0
+    before = math.floor(math.log10(largest)) + 1 if largest >= 1 else 1
+    return min(3, max(0, 5 - before))
+
+
+def _html(
+    names: list[str],
+    heads: list[tuple[str, str]],
+    numeric: list[bool],
+    lines: list[tuple[str, ...]],
+    caption: str,
+) -> str:
+    sides = [f"text-align:{'right' if number else 'left'}" for number in numeric]
+    parts = [f'<table style="{_TABLE}">']
+    if caption:
+        parts.append(f'<caption style="{_CAPTION}">{html.escape(caption)}</caption>')
+    parts.append("<thead><tr>")
+    for (words, unit), side in zip(heads, sides, strict=True):
+        mark = (
+            f' <span style="color:#888;font-weight:400">{html.escape(unit)}</span>' if unit else ""
+        )
+        parts.append(f'<th style="{_HEAD};{side}">{html.escape(words)}{mark}</th>')
+    parts.append("</tr></thead><tbody>")
+    for line in lines:
+        cells = zip(names, line, sides, strict=True)
+        parts.append(
+            "<tr>" + "".join(_cell(name, text, side) for name, text, side in cells) + "</tr>"
+        )
+    parts.append("</tbody></table>")
+    return "".join(parts)
+
+
+def _cell(name: str, text: str, side: str) -> str:
+    color = COLORS.get(text) if name == "category" or name == "name" else None
+    chip = f'<span style="{_CHIP};background:{color}"></span>' if color else ""
+    return f'<td style="{_CELL};{side}">{chip}{html.escape(text)}</td>'
+
+
+def _markdown(
+    heads: list[tuple[str, str]],
+    numeric: list[bool],
+    lines: list[tuple[str, ...]],
+    caption: str,
+) -> str:
+    words = [f"{text} ({unit})" if unit else text for text, unit in heads]
+    rule = ["---:" if number else "---" for number in numeric]
+    table = [words, rule, *lines]
+    rows = ["| " + " | ".join(map(_escape, cells)) + " |" for cells in table]
+    return "\n".join([*([f"**{_escape(caption)}**", ""] if caption else []), *rows])
+
+
+def _escape(text: str) -> str:
+    """Text that stays text in a Markdown table."""
+    return " ".join(html.escape(text, quote=False).replace("|", "\\|").split())
