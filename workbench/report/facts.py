@@ -29,7 +29,7 @@ def describe_run(analysis: Analysis) -> pd.DataFrame:
         "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
         "protocol": (
             f"{plan.processes} processes of every experiment, taking turns in batches of about "
-            f"{plan.batch_ms:g} ms; at least {plan.runs} timed inferences each after {plan.warmup} more"
+            f"{plan.batch_ms:g} ms; at least {plan.runs} timed inferences each"
         ),
         "experiments": "; ".join(map(_describe_experiment, plan.experiments)),
         "measured": f"{run.started} to {run.finished or 'interrupted'}",

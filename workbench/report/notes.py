@@ -13,9 +13,11 @@ EMULATED = "Emulated: says which code runs, never how fast."
 
 def show_note(*lines: str) -> Table:
     """Sentences as a set-off paragraph; whatever they hold is text there, never markup."""
-    safe = [html.escape(line, quote=False) for line in lines]
-    paragraphs = "".join(f"<p>{line}</p>" for line in safe)
-    return Table(f"<blockquote>{paragraphs}</blockquote>", "\n>\n".join(f"> {t}" for t in safe))
+    paragraphs = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+    quoted = [line.replace("&", "&amp;").replace("<", "&lt;") for line in lines]
+    return Table(
+        f"<blockquote>{paragraphs}</blockquote>", "\n>\n".join(f"> {line}" for line in quoted)
+    )
 
 
 def show_verdicts(analysis: Analysis) -> Table:

@@ -65,7 +65,9 @@ def profile_model(
         Any stage failed; what the stages before it made is kept.
     """
     from workbench.export import export_model
+    from workbench.run import check_toggle
 
+    check_toggle(choices.get("toggle", "auto"), choices.get("runner", "wheel"))
     progress(f"{model}: exporting {dtype}", 0.0)
     pte = export_model(model, dtype=dtype, backend=backend, root=root)
     run_dir = measure_program(

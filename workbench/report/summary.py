@@ -40,7 +40,7 @@ def write_summary(analysis: Analysis) -> Path:
     export = analysis.run.export
     content = {
         "schema_version": SCHEMA_VERSION,
-        "run_dir": str(analysis.run_dir),
+        "run_dir": _place(analysis.run_dir),
         "model": analysis.run.plan.model,
         "emulated": analysis.run.emulated,
         "etrecord": export.etrecord if export else None,
@@ -91,7 +91,7 @@ def write_pipeline_summary(analysis: Analysis) -> Path:
         "verdicts": [comparison.text for comparison in analysis.comparisons],
         "export": asdict(run.export) if run.export else None,
         "run": {
-            "dir": str(analysis.run_dir),
+            "dir": _place(analysis.run_dir),
             "state": run.state,
             "platform": run.platform,
             "emulated": run.emulated,
@@ -177,6 +177,11 @@ def _of_session(ledger: pd.DataFrame, session: Any) -> pd.DataFrame:
 
 def _records(frame: pd.DataFrame, columns: list[str]) -> list[dict[str, Any]]:
     return frame[columns].to_dict("records")
+
+
+def _place(run_dir: Path) -> str:
+    """The run's folder as ``out_<model>/runs/<platform>``, wherever that lies."""
+    return "/".join(run_dir.resolve().parts[-3:])
 
 
 def _finite(value: Any) -> Any:

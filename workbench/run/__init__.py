@@ -3,12 +3,13 @@
 from workbench.run.doctor import Finding, examine_machine
 from workbench.run.execute import run_plan
 from workbench.run.isa import read_isa
-from workbench.run.plan import make_plan
+from workbench.run.plan import check_toggle, make_plan
 from workbench.run.runner import Runner, find_runner
 
 __all__ = [
     "Finding",
     "Runner",
+    "check_toggle",
     "examine_machine",
     "find_runner",
     "make_plan",

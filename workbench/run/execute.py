@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import platform
-import statistics
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -17,7 +16,7 @@ from workbench.records import Agreement, Batch, Experiment, Plan, Run
 from workbench.records import Session as SessionRecord
 from workbench.run.host import describe_host, platform_name
 from workbench.run.inputs import locate_inputs
-from workbench.run.interleave import MIN_ROUNDS, batch_size, interleave, rounds_needed
+from workbench.run.interleave import MIN_ROUNDS, batch_size, batch_within, interleave, rounds_needed
 from workbench.run.journal import Journal
 from workbench.run.outputs import compare_outputs, read_output
 from workbench.run.runner import Runner, open_runner
@@ -123,8 +122,13 @@ def measure_process(
                 session = open_runner(runner, flags, timeout_s=plan.timeout_s)
                 sessions[experiment.name] = stack.enter_context(session)
             sizes = warm_up(sessions, plan)
-            runs, least = (plan.traced_runs, 1) if traced else (plan.runs, MIN_ROUNDS)
-            rounds = rounds_needed(runs, plan.processes, min(sizes.values()), least=least)
+            if traced:
+                sizes = {
+                    n: batch_within(s, plan.traced_runs, plan.processes) for n, s in sizes.items()
+                }
+                rounds = rounds_needed(plan.traced_runs, plan.processes, min(sizes.values()))
+            else:
+                rounds = rounds_needed(plan.runs, plan.processes, min(sizes.values()), MIN_ROUNDS)
             for number, order in enumerate(interleave(list(sessions), rounds)):
                 for place, name in enumerate(order):
                     laps = sessions[name].run(sizes[name])
@@ -179,8 +183,8 @@ def warm_up(sessions: dict[str, Session], plan: Plan) -> dict[str, int]:
     sizes = {}
     for name, session in sessions.items():
         session.run(max(1, plan.warmup))
-        latency = statistics.median(session.run(3).wall_ns)
-        sizes[name] = batch_size(latency, plan.batch_ms)
+        # The shortest lap: two equal experiments shall get equal batches on a busy machine too.
+        sizes[name] = batch_size(min(session.run(5).wall_ns), plan.batch_ms)
         session.run(sizes[name])
         session.reset()
     return sizes

@@ -31,6 +31,11 @@ def batch_size(latency_ns: float, batch_ms: float) -> int:
     return max(1, round(batch_ms * 1e6 / max(latency_ns, 1.0)))
 
 
-def rounds_needed(runs: int, processes: int, smallest_batch: int, *, least: int) -> int:
+def batch_within(size: int, runs: int, processes: int) -> int:
+    """A batch no larger than makes ``runs`` inferences in one round of two batches a process."""
+    return min(size, math.ceil(runs / (2 * processes)))
+
+
+def rounds_needed(runs: int, processes: int, smallest_batch: int, least: int = 1) -> int:
     """Rounds per process until every experiment has ``runs`` inferences, two batches a round."""
     return max(least, math.ceil(runs / (2 * processes * smallest_batch)))

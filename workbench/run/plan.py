@@ -9,7 +9,7 @@ from workbench.errors import StoreError, UsageError
 from workbench.records import Experiment, Pair, Plan
 from workbench.run.inputs import RANDOM_SOURCE, strip_files
 from workbench.run.isa import Toggle, read_isa, resolve_toggle
-from workbench.run.runner import Runner, open_runner
+from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.store import load_export, safe_name, sha256_of
 
 
@@ -81,6 +81,17 @@ def make_plan(
         processes=processes,
         timeout_s=timeout_s,
     )
+
+
+def check_toggle(toggle: str, runner: str = "wheel") -> Toggle:
+    """What a toggle means on this CPU; for refusing an unknown one before long work begins.
+
+    Raises
+    ------
+    UsageError
+        An unknown runner or toggle, or an extension that this CPU lacks.
+    """
+    return resolve_toggle(toggle, read_isa(find_runner(runner).command))
 
 
 def plan_experiments(switch: Toggle) -> tuple[tuple[Experiment, ...], Pair]:

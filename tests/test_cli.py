@@ -1,0 +1,157 @@
+"""The command line: one clear line and the documented exit code for whatever goes wrong."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from workbench import store
+from workbench.cli import main
+from workbench.report import measure_program
+
+
+@pytest.fixture
+def cli(capfd, tmp_path, monkeypatch):
+    """Run a command line in an empty folder: its exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["export", "mobilnet_v3_small"], "did you mean 'mobilenet_v3_small'?"),
+        (["export", "toy_cnn", "--dtype", "fp8"], "valid: fp16, fp32"),
+        (["export", "toy_cnn", "--backend", "vulkan"], "valid: portable, xnnpack"),
+        (["export", "nothing.py:Net"], "nothing.py"),
+        (["profile", "toy_cnn", "--toggle", "sme9"], "unknown toggle 'sme9'"),
+        (["profile", "a", "b", "--out", "x"], "--out"),
+        (["run", "x.pte", "--threads", "one"], "whole numbers"),
+        (["compare", "a", "b"], "not a run folder"),
+        (["compare", "a", "b", "--fail-above", "lots"], "no percentage"),
+        (["compare", "a", "b", "--across", "colour"], "valid: build, device, program, threads"),
+        (["report", "."], "not a run folder"),
+        (["analyze", "."], "not a run folder"),
+        (["nonsense"], "nonsense"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_code_2(cli, tmp_path, arguments, words):
+    code, out, err = cli(*arguments)
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [None, b"", b"not a program\n" * 20, bytes(range(256)) * 8],
+    ids=["missing", "empty", "foreign", "random"],
+)
+def test_a_bad_program_is_one_line_and_exit_code_1(cli, tmp_path, content):
+    if content is not None:
+        (tmp_path / "bad.pte").write_bytes(content)
+    code, out, err = cli("run", "bad.pte")
+    assert code == 1
+    assert out == ""
+    assert err.startswith("error: ")
+    assert "bad.pte" in err
+    assert len(err.splitlines()) == 1
+    assert not (tmp_path / "out_bad").exists()
+
+
+def test_a_truncated_program(cli, conv_pte, tmp_path):
+    data = conv_pte.read_bytes()
+    (tmp_path / "cut.pte").write_bytes(data[: len(data) // 2])
+    code, _, err = cli("run", "cut.pte")
+    assert code == 1
+    assert "its header promises more" in err
+
+
+@pytest.fixture(scope="module")
+def recorded(conv_pte, tmp_path_factory):
+    """A small finished run of a program without export record."""
+    folder = tmp_path_factory.mktemp("recorded")
+    pte = shutil.copy(conv_pte, folder / "conv.pte")
+    return measure_program(pte, root=folder / "out_conv", runs=8, processes=2)
+
+
+@pytest.fixture
+def run_dir(recorded, tmp_path):
+    """A copy of that run."""
+    return Path(shutil.copytree(recorded, tmp_path / "out_conv" / "runs" / recorded.name))
+
+
+def test_a_run_leaves_all_artifacts(run_dir):
+    names = {path.name for path in run_dir.iterdir()}
+    assert {"manifest.json", "metrics.json", "analysis_summary.json", "report.md"} <= names
+    assert {"conv_pipeline_summary.json", "conv_pipeline_summary.md"} <= names
+    etdumps = list(run_dir.glob("*/*.etdump"))
+    summary = json.loads((run_dir / "analysis_summary.json").read_text())
+    assert summary["etdump_count"] == len(etdumps)
+    for measured in [summary, *summary["measurements"]]:
+        total = sum(measured["category_totals_ms"].values())
+        assert total == pytest.approx(measured["e2e"]["mean"], rel=1e-6)
+        details = sum(detail["total_ms"] for detail in measured["operator_details"])
+        assert details == pytest.approx(measured["e2e"]["mean"], rel=1e-6)
+
+
+def test_a_deleted_artifact_can_be_made_anew(run_dir, cli):
+    kept = {store.MANIFEST}
+    before = {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()}
+    for path in before:
+        if path.suffix != ".etdump" and path.name not in kept:
+            path.unlink()
+    code, out, _ = cli("analyze", run_dir)
+    assert code == 0
+    assert {run_dir / line for line in out.split()} <= before.keys()
+    assert all(path.read_bytes() == before[path] for path in run_dir.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("damage", ["truncate", "random", "delete"])
+def test_a_bad_trace_is_one_line_and_exit_code_1(run_dir, cli, damage):
+    trace = sorted(run_dir.glob("*/*.etdump"))[0]
+    if damage == "truncate":
+        trace.write_bytes(trace.read_bytes()[:-40])
+    elif damage == "random":
+        trace.write_bytes(bytes(range(256)) * 4)
+    else:
+        trace.unlink()
+    code, _, err = cli("analyze", run_dir)
+    assert code == 1
+    assert trace.name in err
+    assert len(err.splitlines()) == 1
+
+
+def test_compare_gates_on_the_interval(run_dir, cli):
+    run = store.load_run(run_dir)
+    pair = run.plan.pairs[0]
+    if run.plan.toggle == "none":
+        pytest.skip("this CPU has nothing to switch off")
+    off, on = f"{run_dir}:{pair.baseline}", f"{run_dir}:{pair.candidate}"
+    assert cli("compare", off, on, "--fail-above", "5%")[0] == 0
+    code, out, _ = cli("compare", off, f"{run_dir}:{pair.baseline}_control", "--fail-above", "50%")
+    assert code == 0
+    assert "faster" not in out
+
+
+def test_models_and_help(cli):
+    assert "mobilenet_v3_small" in cli("models")[1].split()
+    code, out, _ = cli("--help")
+    assert code == 0
+    assert all(name in out for name in ("doctor", "export", "run", "compare", "report", "profile"))
+
+
+def test_doctor_finds_the_main_job_possible_here(cli):
+    code, out, err = cli("doctor")
+    assert code == 0, out + err
+    assert "runner" in out

@@ -1,0 +1,223 @@
+"""Plans carried out on a real program, interrupted, crashed and resumed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from workbench import store
+from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
+from workbench.records import Tensor
+from workbench.run import execute, find_runner, make_plan, run_plan
+from workbench.run.build import find_compiler
+from workbench.run.inputs import locate_inputs, random_bytes
+from workbench.run.session import Session
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def runner():
+    return find_runner()
+
+
+@pytest.fixture
+def plan(conv_pte, runner, tmp_path):
+    pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
+    return replace(
+        make_plan(Path(pte), runner=runner, runs=8, processes=2, warmup=1),
+        batch_ms=1.0,
+        traced_runs=4,
+    )
+
+
+def batches_of(run, experiment, traced=False):
+    return [
+        b
+        for s in run.sessions
+        if (s.experiment, s.traced) == (experiment, traced)
+        for b in s.batches
+    ]
+
+
+def test_everything_is_measured_and_written_down(plan, runner, tmp_path):
+    run_dir = run_plan(plan, runner, tmp_path / "out")
+    run = store.load_run(run_dir)
+    assert run.state == "complete"
+    assert run_dir == tmp_path / "out" / "runs" / run.platform
+    for experiment in plan.experiments:
+        laps = [t for b in batches_of(run, experiment.name) for t in b.wall_ns]
+        assert len(laps) >= plan.runs
+        assert min(laps) > 0
+    for session in run.sessions:
+        assert (session.etdump != "") is session.traced
+        if session.traced:
+            assert (run_dir / session.etdump).stat().st_size > 0
+    assert len(run.agreements) == len(plan.experiments) - 1
+    assert all(agreement.agree for agreement in run.agreements)
+
+
+def test_the_toggle_is_on_in_one_experiment_only(plan, runner, tmp_path):
+    if plan.toggle == "none":
+        pytest.skip("this CPU has nothing to switch off")
+    run = store.load_run(run_plan(plan, runner, tmp_path / "out"))
+    pair = plan.pairs[0]
+    masked = {s.experiment: set(s.masked) for s in run.sessions}
+    assert masked[pair.baseline] > masked[pair.candidate]
+    assert masked[f"{pair.baseline}_control"] == masked[pair.baseline]
+
+
+def test_experiments_take_turns(plan, runner, tmp_path):
+    run = store.load_run(run_plan(plan, runner, tmp_path / "out"))
+    placed = {}
+    for session in run.sessions:
+        for batch in session.batches:
+            key = (session.process, session.traced, batch.round)
+            placed.setdefault(key, {})[batch.batch] = session.experiment
+    for round_ in placed.values():
+        order = [round_[place] for place in sorted(round_)]
+        assert order == order[::-1]
+
+
+def interrupt_after(monkeypatch, calls, error):
+    """The nth burst of a runner fails."""
+    left = iter(range(calls))
+    real = Session.run
+
+    def run(self, count):
+        if next(left, None) is None:
+            raise error
+        return real(self, count)
+
+    monkeypatch.setattr(Session, "run", run)
+
+
+def test_an_interrupted_run_keeps_what_it_has_and_goes_on(plan, runner, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt_after(patch, 80, KeyboardInterrupt())
+        run_plan(plan, runner, tmp_path / "out")
+    (run_dir,) = store.find_runs(tmp_path / "out")
+    partial = store.load_run(run_dir)
+    assert partial.state == "incomplete"
+    assert any(s.batches and not s.complete for s in partial.sessions)
+    finished = [s for s in partial.sessions if s.complete]
+    assert finished
+
+    assert run_plan(plan, runner, tmp_path / "out") == run_dir
+    run = store.load_run(run_dir)
+    assert run.state == "complete"
+    assert set(finished) < set(run.sessions)
+    assert all(s.complete for s in run.sessions)
+    steps = [(s.experiment, s.process, s.traced) for s in run.sessions]
+    assert len(steps) == len(set(steps)) == 2 * 2 * len(plan.experiments)
+
+
+def test_another_plan_does_not_go_on_with_it(plan, runner, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        interrupt_after(patch, 30, KeyboardInterrupt())
+        run_plan(plan, runner, tmp_path / "out")
+    other = run_plan(replace(plan, runs=9), runner, tmp_path / "out")
+    assert other.name.endswith("-2")
+
+
+def test_a_crash_keeps_what_was_measured_before(plan, runner, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch, pytest.raises(RunnerCrash):
+        interrupt_after(patch, 60, RunnerCrash("died of SIGSEGV"))
+        run_plan(plan, runner, tmp_path / "out")
+    (run_dir,) = store.find_runs(tmp_path / "out")
+    run = store.load_run(run_dir)
+    assert run.state == "failed"
+    assert any(s.complete for s in run.sessions)
+
+
+def test_a_program_that_changes_under_the_run_is_noticed(plan, runner, tmp_path):
+    with open(plan.pte, "ab") as file:
+        file.write(b"x")
+    with pytest.raises(StoreError, match="changed since the run was planned"):
+        run_plan(plan, runner, tmp_path / "out")
+
+
+def test_inputs_of_a_foreign_program_are_random_but_the_same_every_time(plan, tmp_path):
+    (path,) = locate_inputs(plan, tmp_path)
+    values = np.frombuffer(path.read_bytes(), np.float32)
+    assert values.size == 3 * 64 * 64
+    assert 0.9 < values.std() < 1.1
+    assert locate_inputs(plan, tmp_path / "again")[0].read_bytes() == path.read_bytes()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int64", "uint8", "bool"])
+def test_random_inputs_of_every_dtype(dtype):
+    size = {"float16": 2, "bfloat16": 2, "int64": 8, "uint8": 1, "bool": 1}[dtype]
+    data = random_bytes(Tensor(dtype, (5, 7)), seed=1)
+    assert len(data) == 35 * size
+    assert len(set(data)) > 1
+
+
+def test_a_saved_input_that_is_not_the_exported_one_is_refused(plan, tmp_path):
+    (Path(plan.pte).parent / "x.bin").write_bytes(b"other")
+    bad = replace(plan, inputs=(Tensor("float32", (1, 3, 64, 64), "x.bin", "0" * 64),))
+    with pytest.raises(StoreError, match="not the input that was exported"):
+        locate_inputs(bad, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        ({"toggle": "avx1024"}, "unknown toggle 'avx1024'"),
+        ({"runs": 0}, "--runs: runs must be at least 1"),
+        ({"threads": ()}, "--threads: threads must be at least 1"),
+        ({"processes": -1}, "--processes"),
+    ],
+)
+def test_a_bad_choice_is_refused_before_anything_runs(conv_pte, runner, choices, words):
+    with pytest.raises(UsageError, match=words):
+        make_plan(conv_pte, runner=runner, **choices)
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [(None, StoreError), (b"", RunnerError), (b"\x7fELF" + bytes(200), RunnerError)],
+)
+def test_a_bad_program_is_refused_before_a_folder_is_made(tmp_path, runner, content, error):
+    pte = tmp_path / "bad.pte"
+    if content is not None:
+        pte.write_bytes(content)
+    with pytest.raises(error, match=r"bad\.pte"):
+        make_plan(pte, runner=runner)
+    assert not (tmp_path / "out").exists()
+
+
+@needs_compiler
+def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, tmp_path):
+    pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
+    command = [sys.executable, "-m", "workbench", "run", str(pte), "--runs", "100000"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    manifest = tmp_path / "out_conv" / "runs" / execute.platform_name() / store.MANIFEST
+    deadline = time.monotonic() + 60
+    while not manifest.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    assert "goes on" in errors
+    run = json.loads(manifest.read_text())
+    assert run["state"] == "incomplete"
+    assert any(session["batches"] for session in run["sessions"])
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(pte) in _command(p)]
+
+
+def _command(path):
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:
+        return os.devnull
