@@ -54,10 +54,12 @@ def _platform(analysis: Analysis) -> Iterator[Row]:
     run = analysis.run
     if run.emulated:
         yield "real silicon", "fail", "emulated: says which code runs, never how fast"
+    clocks = ", ".join(sorted({session.clock for session in run.sessions}))
     if run.runner.get("kind") == "python":
-        yield "runner", "note", f"Python runner ({run.runner.get('reason', '')})"
+        reason = run.runner.get("reason", "")
+        yield "runner", "note", f"Python runner ({reason}), a lap is {clocks}"
     else:
-        yield "runner", "ok", f"{run.runner.get('kind')} runner, the same binary on both sides"
+        yield "runner", "ok", f"{run.runner.get('kind')} runner, a lap is {clocks}"
 
 
 def _comparison(analysis: Analysis, comparison: Comparison) -> Iterator[Row]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from workbench.errors import unknown_name
@@ -40,12 +39,10 @@ def find_runner(choice: str = "wheel") -> Runner:
     if choice not in KINDS:
         raise unknown_name("runner", choice, KINDS)
     if choice == "python" or (choice == "wheel" and find_compiler() is None):
-        script = Path(python_runner.__file__)
-        description = {
-            "kind": "python",
-            "reason": "chosen" if choice == "python" else "no C++ compiler",
-        }
-        return Runner("python", (sys.executable, str(script)), description)
+        # -P: the script's folder is no place to import packages from.
+        command = (sys.executable, "-P", python_runner.__file__)
+        reason = "chosen" if choice == "python" else "no C++ compiler"
+        return Runner("python", command, {**describe_runner(command), "reason": reason})
     binary = build_runner()
     return Runner("native", (str(binary),), describe_runner(binary))
 

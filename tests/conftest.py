@@ -1,0 +1,88 @@
+"""Small programs that several tests run, exported once and kept between test runs."""
+
+import hashlib
+import warnings
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+
+def export_conv():
+    import torch
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    class Conv(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.features = torch.nn.Sequential(
+                torch.nn.Conv2d(3, 32, 3, padding=1),
+                torch.nn.ReLU(),
+                torch.nn.Conv2d(32, 64, 3, padding=1, stride=2),
+                torch.nn.ReLU(),
+            )
+            self.classify = torch.nn.Linear(64, 10)
+
+        def forward(self, x):
+            return self.classify(self.features(x).mean((2, 3)))
+
+    torch.manual_seed(0)
+    exported = torch.export.export(Conv().eval(), (torch.ones(1, 3, 64, 64),))
+    lowered = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+    return lowered.to_executorch().buffer
+
+
+def export_pair(planned=True):
+    """Two inputs and outputs of several dtypes; a second method takes a number."""
+    import torch
+    from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
+    from executorch.exir.passes import MemoryPlanningPass
+
+    class Pair(torch.nn.Module):
+        def forward(self, x, index):
+            return x.to(torch.float16) + 1, index * 2
+
+    class Times(torch.nn.Module):
+        def forward(self, x, n: int):
+            return x * n
+
+    methods = {
+        "forward": torch.export.export(Pair(), (torch.ones(2, 3), torch.arange(4))),
+        "times": torch.export.export(Times(), (torch.ones(2), 3)),
+    }
+    plan = MemoryPlanningPass(alloc_graph_input=planned, alloc_graph_output=planned)
+    config = ExecutorchBackendConfig(memory_planning_pass=plan)
+    return to_edge_transform_and_lower(methods).to_executorch(config).buffer
+
+
+def kept(request, name, export):
+    """The exported program's path; exported again if this file or a version changed."""
+    versions = "".join(metadata.version(package) for package in ("executorch", "torch"))
+    key = hashlib.sha256(Path(__file__).read_bytes() + versions.encode()).hexdigest()[:12]
+    path = request.config.cache.mkdir(f"programs-{key}") / f"{name}.pte"
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            partial.write_bytes(export())
+        partial.replace(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def conv_pte(request):
+    """A convolution net for 1x3x64x64 floats, in XNNPACK but for a mean."""
+    return kept(request, "conv", export_conv)
+
+
+@pytest.fixture(scope="session")
+def pair_pte(request):
+    """float32 (2, 3) and int64 (4) to float16 and int64, portable kernels only."""
+    return kept(request, "pair", export_pair)
+
+
+@pytest.fixture(scope="session")
+def unplanned_pte(request):
+    """The same, without memory planned for inputs and outputs."""
+    return kept(request, "unplanned", lambda: export_pair(planned=False))

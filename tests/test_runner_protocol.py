@@ -1,0 +1,405 @@
+"""Both runners as processes: flags, exit codes, answers, and programs that are none."""
+
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from workbench.errors import RunnerError, UsageError
+from workbench.run.build import NATIVE, build_runner, compile_flags, find_compiler, find_sdk
+from workbench.run.python_model import read_program
+from workbench.run.python_runner import parse_flags
+from workbench.run.session import open_session
+
+NEEDS_COMPILER = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+FOREIGN = {
+    "empty": b"",
+    "short": b"ET12",
+    "text": b"This is a letter and no program, but it is long enough to be one. " * 2,
+    "random": np.random.default_rng(0).bytes(5000),
+    "zeros": bytes(5000),
+}
+
+
+def command_of(runner):
+    if runner == "native":
+        return [str(build_runner())]
+    return [sys.executable, "-P", str(NATIVE.parent / "python_runner.py")]
+
+
+@pytest.fixture(params=[pytest.param("native", marks=NEEDS_COMPILER), "python"])
+def command(request):
+    """Either runner, where it answers before it imports torch."""
+    return command_of(request.param)
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("native", marks=NEEDS_COMPILER),
+        pytest.param("python", marks=pytest.mark.slow),
+    ]
+)
+def loading(request):
+    """Either runner, where it has to load a program."""
+    return command_of(request.param)
+
+
+@pytest.fixture(params=[pytest.param("native", marks=NEEDS_COMPILER)])
+def native(request):
+    return command_of(request.param)
+
+
+def ask(command, *flags, stdin=b""):
+    """The exit code, the answers, and what went to standard error."""
+    done = subprocess.run([*command, *flags], input=stdin, capture_output=True, timeout=120)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def assert_fails(command, *flags, code, kind, says):
+    """One JSON line, one line on standard error, and the documented exit code."""
+    returncode, answers, errors = ask(command, *flags)
+    assert (returncode, len(answers)) == (code, 1), answers
+    assert answers[0]["error"] == kind
+    assert says in answers[0]["message"]
+    assert errors.decode().splitlines()[-1].startswith("error: ")
+    return answers[0]
+
+
+@pytest.fixture
+def live(loading):
+    """Open a session of either runner."""
+
+    def start(pte, *flags, threads=1):
+        flags = ["--server_mode", "--cpu_threads", str(threads), "--model_path", pte, *flags]
+        return open_session([*loading, *flags], timeout_s=60)
+
+    return start
+
+
+def bad_programs(whole):
+    """What is no program, or not all of one: the bytes, and the word for it."""
+    yield from ((content, "not_pte") for content in FOREIGN.values())
+    yield whole[:4] + b"ET99" + whole[8:], "version"
+    lengths = {1, 7, 8, 39, 40, 63, 64, 65, 4096, len(whole) - 4096, len(whole) - 1}
+    lengths |= set(np.random.default_rng(1).integers(0, len(whole), 30).tolist())
+    yield from ((whole[:length], "truncated" if length >= 64 else "not_pte") for length in lengths)
+    for offset in (16, 24, 32):  # sizes and offsets in the header, so large that sums overflow
+        for value in (2**32, 2**63, 2**64 - 1):
+            yield whole[:offset] + struct.pack("<Q", value) + whole[offset + 8 :], "truncated"
+
+
+def test_bad_programs(native, conv_pte, tmp_path):
+    path = tmp_path / "bad.pte"
+    for content, kind in bad_programs(conv_pte.read_bytes()):
+        path.write_bytes(content)
+        answer = assert_fails(native, "--model_path", path, code=4, kind=kind, says=str(path))
+        with pytest.raises(RunnerError) as caught:  # the Python runner, without its process
+            read_program(path)
+        assert (caught.value.kind, str(caught.value)) == (kind, answer["message"])
+
+
+def test_a_program_that_cannot_be_read(command, tmp_path):
+    missing = tmp_path / "none.pte"
+    assert_fails(command, "--model_path", missing, code=3, kind="model_file", says="No such file")
+    assert_fails(command, "--model_path", tmp_path, code=3, kind="model_file", says="regular file")
+
+
+def test_a_truncated_program(command, conv_pte, tmp_path):
+    path = tmp_path / "cut.pte"
+    path.write_bytes(conv_pte.read_bytes()[:-1])
+    assert_fails(command, "--model_path", path, code=4, kind="truncated", says="header promises")
+
+
+def test_a_damaged_program(loading, conv_pte, tmp_path):
+    content = bytearray(conv_pte.read_bytes())
+    content[64:1024] = bytes(960)
+    path = tmp_path / "damaged.pte"
+    path.write_bytes(content)
+    assert_fails(loading, "--model_path", path, code=4, kind="program", says="broken")
+
+
+def test_random_damage_never_hangs_and_always_answers(native, conv_pte, tmp_path):
+    """Where ExecuTorch itself does not notice, the process may crash, but says nothing false."""
+    whole, path = conv_pte.read_bytes(), tmp_path / "damaged.pte"
+    rng = np.random.default_rng(2)
+    for _ in range(40):
+        content = bytearray(whole)
+        for at in rng.integers(0, 20_000, 4):
+            content[at] = rng.integers(256)
+        path.write_bytes(content)
+        code, answers, _ = ask(native, "--model_path", path)
+        assert code <= 0 or "error" in answers[-1]
+
+
+def test_a_check_inside_executorch_is_an_answer_too(native, tmp_path):
+    source = tmp_path / "check.cpp"
+    source.write_text(
+        '#include "failure.h"\n#include <executorch/runtime/platform/assert.h>\n'
+        'int main() { catch_executorch_errors(); ET_CHECK_MSG(1 == 2, "one is not two"); }\n'
+    )
+    flags = [
+        str(source) if flag.endswith("runner.cpp") else flag for flag in compile_flags(find_sdk())
+    ]
+    binary = tmp_path / "check"
+    command = [*find_compiler(), f"-I{NATIVE}", *flags, "-o", str(binary)]
+    subprocess.run(command, check=True)
+    answer = assert_fails([binary], code=4, kind="check", says="a check inside ExecuTorch")
+    assert "one is not two" in " ".join(answer["log"])
+
+
+def test_an_unknown_backend(loading, conv_pte, tmp_path):
+    path = tmp_path / "other.pte"
+    path.write_bytes(conv_pte.read_bytes().replace(b"XnnpackBackend", b"XnnpackBackenX"))
+    answer = assert_fails(loading, "--model_path", path, code=5, kind="backend", says="")
+    assert "0x:20" in answer["message"] or "XnnpackBackenX" in answer["message"]
+
+
+def test_an_unknown_operator(loading, conv_pte, tmp_path):
+    path = tmp_path / "other.pte"
+    path.write_bytes(conv_pte.read_bytes().replace(b"aten::mean", b"aten::meaX"))
+    answer = assert_fails(loading, "--model_path", path, code=5, kind="operator", says="")
+    if len(loading) == 1:
+        assert any("aten::meaX" in line for line in answer["log"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--frobnicate"], "frobnicate"),
+        (["--frobnicate=1"], "frobnicate"),
+        (["positional"], "positional"),
+        (["--model_path"], "--model_path"),
+        (["--cpu_threads", "two"], "number from 1 to 1024, not 'two'"),
+        (["--cpu_threads=0"], "number from 1 to 1024, not '0'"),
+        (["--cpu_threads=-1"], "number from 1 to 1024, not '-1'"),
+        (["--cpu_threads", ""], "number from 1 to 1024, not ''"),
+        (["--num_executions", "1e3"], "number from 1 to 1000000, not '1e3'"),
+        (["--num_executions", " 5"], "number from 1 to 1000000, not ' 5'"),
+        (["--num_executions", "99999999999999999999"], "number from 1 to 1000000"),
+        (["--warmup", "5x"], "number from 0 to 1000000, not '5x'"),
+        (["--cpus", "0,x"], "number from 0 to 1023, not 'x'"),
+        (["--server_mode=perhaps"], "true or false, not 'perhaps'"),
+    ],
+)
+def test_wrong_flags(native, flags, says):
+    assert_fails(native, *flags, code=2, kind="usage", says=says)
+    with pytest.raises(UsageError, match=re.escape(says)):  # the Python runner, without its process
+        parse_flags(flags)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ([], "--model_path is missing"),
+        (["--model_path", "x.pte", "--isa", "avx9000"], "unknown ISA level 'avx9000'"),
+        (["--model_path", "x.pte", "--isa_off", "avx9000"], "unknown feature 'avx9000'"),
+    ],
+)
+def test_flags_that_do_not_fit(command, flags, says):
+    assert_fails(command, *flags, code=2, kind="usage", says=says)
+
+
+def test_help_and_exit_codes(native):
+    done = subprocess.run([*native, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0
+    for flag in ("--model_path", "--inputs", "--isa", "--etdump_path", "Exit codes: 2 usage"):
+        assert flag in done.stdout
+
+
+def test_missing_libraries(native, conv_pte, tmp_path):
+    flags = ["--model_path", conv_pte, "--lib_dir", tmp_path]
+    assert_fails(native, *flags, code=5, kind="library", says="executorch_kernels_optimized")
+
+
+def test_wrong_method_and_inputs(loading, pair_pte, tmp_path):
+    short, right = tmp_path / "short.bin", tmp_path / "right.bin"
+    short.write_bytes(bytes(23))
+    right.write_bytes(bytes(24))
+    for flags, code, kind, says in [
+        (["--method_name", "backward"], 2, "method", "forward, times"),
+        (["--method_name", "times"], 2, "inputs", "input 1 is not a tensor"),
+        (["--inputs", right], 2, "inputs", "1 input files, the method takes 2"),
+        (["--inputs", f"{short},{right}"], 2, "inputs", "has 23 bytes, input 0 takes 24"),
+        (["--inputs", f"{right},{tmp_path}/none"], 9, "io", "No such file"),
+    ]:
+        # A given file that is there stands alone: this list is split.
+        flags = ["--model_path", pair_pte, *flags]
+        assert_fails(loading, *flags, code=code, kind=kind, says=says)
+
+
+@pytest.mark.parametrize("program", ["pair_pte", "unplanned_pte"])
+def test_inputs_and_outputs(live, request, program, tmp_path):
+    pte = request.getfixturevalue(program)
+    x = np.arange(6, dtype=np.float32).reshape(2, 3) / 7
+    index = np.array([3, -1, 2**40, 0])
+    folder = tmp_path / "a folder, with a comma"
+    folder.mkdir()
+    x.tofile(folder / "x.bin")
+    index.tofile(folder / "index.bin")
+    files = ["--inputs", folder / "x.bin", "--inputs", folder / "index.bin"]
+    with live(pte, *files, "--method_name", "forward") as session:
+        ready = session.ready
+        assert [(t.dtype, t.shape) for t in ready.inputs] == [("float32", (2, 3)), ("int64", (4,))]
+        assert [(t.dtype, t.shape) for t in ready.outputs] == [("float16", (2, 3)), ("int64", (4,))]
+        assert (ready.method, ready.methods) == ("forward", ("forward", "times"))
+        assert ready.backends == ()
+        for _ in range(2):
+            session.run(3)
+            first, second = session.output(folder / "out")
+            assert (first.dtype, first.shape) == ("float16", (2, 3))
+            assert (second.dtype, second.shape) == ("int64", (4,))
+            np.testing.assert_array_equal(
+                np.fromfile(first.file, np.float16).reshape(2, 3), x.astype(np.float16) + 1
+            )
+            np.testing.assert_array_equal(np.fromfile(second.file, np.int64), index * 2)
+    assert sorted(path.name for path in folder.iterdir()) == [
+        *("index.bin", "out-0.bin", "out-1.bin", "x.bin")
+    ]
+
+
+def test_without_inputs_all_are_ones(live, pair_pte, tmp_path):
+    with live(pair_pte) as session:
+        session.run(1)
+        first, second = session.output(tmp_path / "out")
+    assert set(np.fromfile(first.file, np.float16)) == {2}
+    assert set(np.fromfile(second.file, np.int64)) == {2}
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_laps_and_traces(live, conv_pte, tmp_path, threads):
+    trace = tmp_path / "default.etdump"
+    with live(conv_pte, "--etdump_path", trace, threads=threads) as session:
+        assert session.ready.traced
+        assert session.ready.threads == threads
+        assert session.ready.startup_ms > session.ready.load_ms > 0
+        laps = session.run(10)
+        assert len(laps.wall_ns) == 10
+        assert min(laps.wall_ns) > 10_000
+        assert min(laps.cpu_ns) > 10_000
+        for wall, cpu in zip(laps.wall_ns, laps.cpu_ns, strict=True):
+            # read around the wall clock, on a machine that may be busy
+            assert cpu < 1.1 * threads * wall + 1_000_000
+        session.etdump(tmp_path / "ten runs.etdump")
+        session.run(20)
+        session.etdump(tmp_path / "twenty.etdump")
+        session.run(5)
+        session.reset()
+        session.run(10)
+        session.etdump(tmp_path / "again.etdump")
+    ten, twenty, again = (
+        (tmp_path / f"{name}.etdump").read_bytes() for name in ("ten runs", "twenty", "again")
+    )
+    assert all(dump[8:12] == b"ED00" for dump in (ten, twenty, again))
+    # Every dump holds what came after the one before: sizes go with the number of runs.
+    per_run = (len(twenty) - len(again)) / 10
+    assert per_run > 100
+    assert abs(len(again) - 10 * per_run) < 2 * per_run
+    assert not trace.exists()
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_trace_of_thousands_of_runs(native, pair_pte, tmp_path):
+    flags = ["--server_mode", "--cpu_threads", "1", "--etdump_path", tmp_path / "x.etdump"]
+    with open_session([*native, *flags, "--model_path", pair_pte], timeout_s=60) as session:
+        sizes, memory = [], []
+        for _ in range(4):
+            session.run(5000)
+            session.etdump(tmp_path / "x.etdump")
+            sizes.append((tmp_path / "x.etdump").stat().st_size)
+            memory.append(resident_kb(session._process.pid))
+    assert min(sizes[1:]) > 5000 * 100
+    assert max(sizes[1:]) - min(sizes[1:]) < 0.01 * sizes[1]
+    assert memory[-1] - memory[1] < 1024
+
+
+def resident_kb(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+
+
+def test_commands_that_make_no_sense(command, pair_pte, tmp_path):
+    commands = [
+        b"output " + os.fsencode(tmp_path / "early"),
+        b"etdump",
+        b"run 1",
+        b"run",
+        b"run 0",
+        b"run 1e3",
+        b"run 99999999999999999999",
+        b"",
+        b"dance",
+        b"reset now",
+        b"output",
+        b"\xff\xfe\x00\x01",
+        b"x" * 65536,
+        b"output " + os.fsencode(tmp_path / "no\x00where"),
+        b"output /proc/none/such",
+        b"run 2",
+        b"quit",
+        b"run 1",
+    ]
+    flags = ["--server_mode", "--cpu_threads", "1", "--model_path", pair_pte]
+    code, (ready, *answers), _ = ask(command, *flags, stdin=b"\n".join(commands) + b"\n")
+    assert code == 0
+    assert ready["event"] == "ready"
+    assert len(answers) == len(commands) - 2
+    assert "".join(answer.get("error", answer.get("event"))[0] for answer in answers) == (
+        "ccruuuucccccccir"
+    )
+    assert all(len(answer.get("message", "")) < 500 for answer in answers)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_garbage_without_an_end(loading, pair_pte):
+    garbage = np.random.default_rng(3).bytes(65536).replace(b"\n", b"")
+    flags = ["--server_mode", "--cpu_threads", "1", "--model_path", pair_pte]
+    code, (ready, answer), _ = ask(loading, *flags, stdin=garbage)
+    assert (code, ready["event"], answer["error"]) == (0, "ready", "command")
+
+
+@pytest.mark.parametrize(
+    "name", [b'quo"te\\ \t caf\xc3\xa9 \xf0\x9f\x98\x80', b"\xff\xc3(\xed\xa0\x80"]
+)
+def test_names_of_any_bytes(loading, pair_pte, tmp_path, name):
+    folder = tmp_path / os.fsdecode(name)
+    folder.mkdir()
+    (folder / "p.pte").write_bytes(pair_pte.read_bytes())
+    flags = ["--model_path", folder / "p.pte", "--output_file", folder / "out"]
+    code, answers, _ = ask(loading, *flags, "--etdump_path", folder / "trace")
+    assert code == 0
+    assert [answer["event"] for answer in answers] == ["ready", "run", "output", "etdump"]
+    written = sorted(path.name for path in folder.iterdir())
+    assert written == ["out-0.bin", "out-1.bin", "p.pte", "trace"]
+
+
+@pytest.mark.parametrize("name", [b'"\\ \t caf\xc3\xa9', b"\xff\xc3(\xed\xa0\x80", b"a\nb"])
+def test_names_of_any_bytes_in_an_error(command, tmp_path, name):
+    path = tmp_path / os.fsdecode(name)
+    assert_fails(command, "--model_path", path, code=3, kind="model_file", says="No such file")
+
+
+def test_one_shot(loading, pair_pte, tmp_path):
+    flags = ["--num_executions=7", "--warmup=2", "--cpu_threads=1", f"--model_path={pair_pte}"]
+    trace = f"--etdump_path={tmp_path}/t.etdump"
+    code, answers, _ = ask(loading, *flags, trace, "--output_file", tmp_path / "out")
+    assert code == 0
+    ready, laps, output, etdump = answers
+    assert ready["clock"].startswith("Method::execute")
+    assert len(laps["wall_ns"]) == 7
+    assert [file["index"] for file in output["files"]] == [0, 1]
+    assert etdump["event"] == "etdump"
+    assert (tmp_path / "t.etdump").stat().st_size > 0
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no CPU affinity")
+def test_cpus(loading, pair_pte):
+    cpu = min(os.sched_getaffinity(0))
+    flags = ["--model_path", pair_pte, "--server_mode", "--cpus"]
+    with open_session([*loading, *flags, str(cpu)], timeout_s=60) as session:
+        assert os.sched_getaffinity(session._process.pid) == {cpu}
+    assert_fails(loading, *flags, "1023", code=2, kind="usage", says="--cpus")

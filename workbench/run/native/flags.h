@@ -1,0 +1,132 @@
+// The command line.
+#pragma once
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include "failure.h"
+
+struct Flags {
+  std::string model_path, method_name, output_file, etdump_path, lib_dir, isa = "native";
+  std::vector<std::string> inputs, isa_off;
+  std::vector<int> cpus;
+  int num_executions = 1, warmup = 0, cpu_threads = 0;
+  bool server_mode = false, print_isa = false, version = false, help = false;
+};
+
+inline constexpr int kMaxExecutions = 1'000'000, kMaxThreads = 1024, kMaxCpu = 1023;
+
+inline constexpr char kHelp[] =
+    R"(Runs one method of an ExecuTorch program and times Method::execute.
+
+  --model_path FILE     the .pte program
+  --method_name NAME    which method (default: forward, or the only one)
+  --inputs FILE,FILE    raw bytes of each input, in order; may be repeated; a FILE's name with a
+                        comma must stand alone (default: every input filled with ones)
+  --output_file BASE    write the outputs to BASE-0.bin, BASE-1.bin, ...
+  --num_executions N    timed executions (default 1)
+  --warmup N            executions before those, neither timed nor traced (default 0)
+  --cpu_threads N       threads (default: the CPU's performance cores)
+  --cpus 0,1            run on these CPUs only (Linux)
+  --etdump_path FILE    trace, and write the ETDump there (in server mode: when told to)
+  --isa LEVEL           hide instruction set extensions from XNNPACK (default native: none)
+  --isa_off a,b         hide further ones
+  --print_isa           tell the extensions of this CPU and the levels, and end
+  --version             tell how this runner was built, and end
+  --lib_dir DIR         where ExecuTorch's libraries are
+  --server_mode         load, answer "ready", then obey commands on standard input:
+                          run N | output BASE | etdump [FILE] | reset | quit
+
+Answers are JSON, one line each, on standard output. Exit codes: 2 usage, 3 model file, 4 program,
+5 operator, backend or library missing, 6 delegate, 7 execution, 8 ISA self-check, 9 files.
+)";
+
+inline int parse_number(const std::string& flag, const std::string& text, int least, int most) {
+  int value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < least || value > most) {
+    throw Failure(kUsage, "usage",
+                  flag + " takes a number from " + std::to_string(least) + " to " +
+                      std::to_string(most) + ", not '" + text + "'");
+  }
+  return value;
+}
+
+inline std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  for (size_t start = 0; start <= text.size();) {
+    const size_t comma = std::min(text.find(',', start), text.size());
+    if (comma > start) parts.push_back(text.substr(start, comma - start));
+    start = comma + 1;
+  }
+  return parts;
+}
+
+inline Flags parse_flags(int argc, char** argv) {
+  Flags flags;
+  for (int i = 1; i < argc; i++) {
+    const std::string argument = argv[i];
+    const size_t equals = argument.find('=');
+    const std::string flag = argument.substr(0, equals);
+    const auto value = [&] {
+      if (equals != std::string::npos) return argument.substr(equals + 1);
+      if (i + 1 == argc) throw Failure(kUsage, "usage", flag + " needs a value");
+      return std::string(argv[++i]);
+    };
+    const auto number = [&](int least, int most) {
+      return parse_number(flag, value(), least, most);
+    };
+    const auto is_on = [&] {
+      const std::string text = equals == std::string::npos ? "true" : value();
+      if (text == "true" || text == "false") return text == "true";
+      throw Failure(kUsage, "usage", flag + " takes true or false, not '" + text + "'");
+    };
+    if (flag == "--model_path") {
+      flags.model_path = value();
+    } else if (flag == "--method_name") {
+      flags.method_name = value();
+    } else if (flag == "--inputs") {
+      const std::string text = value();
+      const bool one_file = access(text.c_str(), F_OK) == 0;
+      for (const auto& file : one_file ? std::vector{text} : split(text)) {
+        flags.inputs.push_back(file);
+      }
+    } else if (flag == "--output_file") {
+      flags.output_file = value();
+    } else if (flag == "--num_executions") {
+      flags.num_executions = number(1, kMaxExecutions);
+    } else if (flag == "--warmup") {
+      flags.warmup = number(0, kMaxExecutions);
+    } else if (flag == "--cpu_threads") {
+      flags.cpu_threads = number(1, kMaxThreads);
+    } else if (flag == "--cpus") {
+      for (const auto& cpu : split(value())) {
+        flags.cpus.push_back(parse_number(flag, cpu, 0, kMaxCpu));
+      }
+    } else if (flag == "--etdump_path") {
+      flags.etdump_path = value();
+    } else if (flag == "--isa") {
+      flags.isa = value();
+    } else if (flag == "--isa_off") {
+      for (const auto& feature : split(value())) flags.isa_off.push_back(feature);
+    } else if (flag == "--lib_dir") {
+      flags.lib_dir = value();
+    } else if (flag == "--server_mode") {
+      flags.server_mode = is_on();
+    } else if (flag == "--print_isa") {
+      flags.print_isa = is_on();
+    } else if (flag == "--version") {
+      flags.version = is_on();
+    } else if (flag == "--help") {
+      flags.help = is_on();
+    } else {
+      throw Failure(kUsage, "usage", "unknown flag '" + flag + "'; --help lists them");
+    }
+  }
+  return flags;
+}

@@ -1,0 +1,384 @@
+// An ExecuTorch program: loaded with its inputs, executed, its outputs read.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <sys/resource.h>
+#include <time.h>
+
+#include <executorch/extension/data_loader/buffer_data_loader.h>
+#include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
+#include <executorch/runtime/backend/interface.h>
+#include <executorch/runtime/executor/method.h>
+#include <executorch/runtime/executor/program.h>
+
+#include "failure.h"
+#include "files.h"
+#include "json.h"
+
+namespace et = executorch::runtime;
+using et::Error;
+using executorch::aten::ScalarType;
+
+struct Lap {
+  int64_t wall_ns, cpu_ns, preempted;
+};
+
+inline int64_t now_ns(clockid_t clock) {
+  timespec time;
+  clock_gettime(clock, &time);
+  return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
+}
+
+inline int64_t preemptions() {
+  rusage usage;
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_nivcsw;
+}
+
+// A dtype by the name that torch and numpy give it.
+inline std::string dtype_name(ScalarType type) {
+  switch (type) {
+    case ScalarType::Byte: return "uint8";
+    case ScalarType::Char: return "int8";
+    case ScalarType::Short: return "int16";
+    case ScalarType::Int: return "int32";
+    case ScalarType::Long: return "int64";
+    case ScalarType::UInt16: return "uint16";
+    case ScalarType::UInt32: return "uint32";
+    case ScalarType::UInt64: return "uint64";
+    case ScalarType::Half: return "float16";
+    case ScalarType::BFloat16: return "bfloat16";
+    case ScalarType::Float: return "float32";
+    case ScalarType::Double: return "float64";
+    case ScalarType::Bool: return "bool";
+    default: return "scalar_type_" + std::to_string(static_cast<int>(type));
+  }
+}
+
+inline json::Object describe(ScalarType type, et::Span<const int32_t> sizes) {
+  return json::Object()
+      .add("dtype", dtype_name(type))
+      .add("shape", std::vector<int>(sizes.begin(), sizes.end()));
+}
+
+// The number one in the type's own bytes; empty for a type that has none.
+inline std::string one(ScalarType type) {
+  const auto bytes = [](auto value) {
+    return std::string(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  switch (type) {
+    case ScalarType::Byte:
+    case ScalarType::Char:
+    case ScalarType::Bool: return bytes(uint8_t{1});
+    case ScalarType::Short:
+    case ScalarType::UInt16: return bytes(uint16_t{1});
+    case ScalarType::Int:
+    case ScalarType::UInt32: return bytes(uint32_t{1});
+    case ScalarType::Long:
+    case ScalarType::UInt64: return bytes(uint64_t{1});
+    case ScalarType::Half: return bytes(uint16_t{0x3c00});
+    case ScalarType::BFloat16: return bytes(uint16_t{0x3f80});
+    case ScalarType::Float: return bytes(1.0f);
+    case ScalarType::Double: return bytes(1.0);
+    default: return "";
+  }
+}
+
+// The bytes of a program. What is none, or less than all of one, is refused here, before ExecuTorch
+// follows its offsets. Layout: bytes 4-8 the FlatBuffer's identifier; from byte 8, in programs that
+// have it, the extended header "eh00": u32 its length, u64 size of the FlatBuffer, u64 offset of
+// the segments, u64 their size.
+inline MappedFile open_program(const std::string& path) {
+  MappedFile file(path, kModelFile, "model_file");
+  const auto fail = [&](const char* kind, const std::string& why) {
+    throw Failure(kProgram, kind, path + ": " + why);
+  };
+  if (file.size() == 0) fail("not_pte", "is empty");
+  if (file.size() < et::Program::kMinHeadBytes) {
+    fail("not_pte", std::to_string(file.size()) + " bytes are too few for an ExecuTorch program");
+  }
+  const auto status = et::Program::check_header(file.data(), file.size());
+  if (status == et::Program::IncompatibleVersion) {
+    fail("version", "made for another version of ExecuTorch's file format");
+  }
+  if (status != et::Program::CompatibleVersion) fail("not_pte", "is not an ExecuTorch program");
+  if (std::memcmp(file.data() + 8, "eh00", 4) != 0) return file;
+  const auto number = [&](size_t offset, size_t width) {
+    uint64_t value = 0;
+    for (size_t i = width; i-- > 0;) value = value << 8 | file.data()[offset + i];
+    return value;
+  };
+  const uint64_t program = number(16, 8), base = number(24, 8);
+  const uint64_t segments = number(12, 4) >= 32 ? number(32, 8) : 0;
+  const uint64_t size = file.size();
+  if (program > size || base > size || segments > size - base) {
+    fail("truncated", "has " + std::to_string(size) + " bytes, its header promises more");
+  }
+  return file;
+}
+
+class Model {
+ public:
+  Model(const std::string& path, std::string method, et::EventTracer* tracer)
+      : file_(open_program(path)), loader_(file_.data(), file_.size()) {
+    auto program = et::Program::load(&loader_, et::Program::Verification::InternalConsistency);
+    if (!program.ok()) {
+      throw Failure(kProgram, "program", path + ": the program is broken", program.error());
+    }
+    program_.emplace(std::move(*program));
+    choose_method(method);
+    check_backends();
+    const int64_t start = now_ns(CLOCK_MONOTONIC);
+    load_method(tracer);
+    load_ms_ = static_cast<double>(now_ns(CLOCK_MONOTONIC) - start) / 1e6;
+    place_outputs();
+  }
+
+  // Takes the inputs from files of raw bytes, or fills them with ones where there are no files.
+  void set_inputs(const std::vector<std::string>& files) {
+    const et::MethodMeta meta = method_->method_meta();
+    if (!files.empty() && files.size() != meta.num_inputs()) {
+      throw Failure(kUsage, "inputs",
+                    std::to_string(files.size()) + " input files, the method takes " +
+                        std::to_string(meta.num_inputs()));
+    }
+    for (size_t i = 0; i < meta.num_inputs(); i++) {
+      const et::TensorInfo info = input_info(meta, i);
+      inputs_.emplace_back(info, files.empty() ? ones(info, i) : read_input(files[i], info, i));
+      values_.emplace_back(executorch::aten::Tensor(&inputs_.back().tensor));
+    }
+  }
+
+  Lap run() {
+    for (size_t i = 0; i < values_.size(); i++) {
+      check(method_->set_input(values_[i], i), "cannot set input " + std::to_string(i));
+    }
+    const int64_t preempted = preemptions();
+    const int64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), wall = now_ns(CLOCK_MONOTONIC);
+    const Error error = method_->execute();
+    const int64_t wall_end = now_ns(CLOCK_MONOTONIC), cpu_end = now_ns(CLOCK_PROCESS_CPUTIME_ID);
+    const Lap lap{wall_end - wall, cpu_end - cpu, preemptions() - preempted};
+    check(error, "the execution failed");
+    executed_ = true;
+    return lap;
+  }
+
+  // Writes every output tensor, in the shape it has now, to BASE-<index>.bin.
+  std::vector<json::Object> write_outputs(const std::string& base) const {
+    if (!executed_) throw Failure(kUsage, "command", "nothing was executed yet");
+    std::vector<json::Object> written;
+    for (size_t i = 0; i < method_->outputs_size(); i++) {
+      const et::EValue& value = method_->get_output(i);
+      if (!value.isTensor()) continue;
+      const auto tensor = value.toTensor();
+      const std::string path = base + "-" + std::to_string(i) + ".bin";
+      write_whole(path, tensor.const_data_ptr(), tensor.nbytes());
+      const auto sizes = tensor.sizes();
+      written.push_back(describe(tensor.scalar_type(), {sizes.data(), sizes.size()})
+                            .add("index", i)
+                            .add("file", path));
+    }
+    return written;
+  }
+
+  json::Object describe_method() const {
+    const et::MethodMeta meta = method_->method_meta();
+    std::vector<std::string> methods, backends;
+    std::vector<json::Object> inputs, outputs;
+    for (size_t i = 0; i < program_->num_methods(); i++) {
+      methods.emplace_back(program_->get_method_name(i).get());
+    }
+    for (size_t i = 0; i < meta.num_backends(); i++) {
+      backends.emplace_back(meta.get_backend_name(i).get());
+    }
+    for (size_t i = 0; i < meta.num_inputs(); i++) {
+      const et::TensorInfo info = input_info(meta, i);
+      inputs.push_back(describe(info.scalar_type(), info.sizes()));
+    }
+    for (size_t i = 0; i < meta.num_outputs(); i++) {
+      const auto info = meta.output_tensor_meta(i);
+      outputs.push_back(
+          info.ok() ? describe(info->scalar_type(), info->sizes())
+                    : json::Object().add("dtype", "not a tensor").add("shape", std::vector<int>()));
+    }
+    return json::Object()
+        .add("method", meta.name())
+        .add("methods", methods)
+        .add("backends", backends)
+        .add("inputs", inputs)
+        .add("outputs", outputs)
+        .add("load_ms", load_ms_);
+  }
+
+ private:
+  // A tensor over bytes of ours. Lives in a deque: ExecuTorch keeps pointers into it.
+  struct Input {
+    std::vector<executorch::aten::SizesType> sizes;
+    std::vector<executorch::aten::DimOrderType> order;
+    std::vector<executorch::aten::StridesType> strides;
+    std::string bytes;
+    executorch::aten::TensorImpl tensor;
+
+    Input(const et::TensorInfo& info, std::string content)
+        : sizes(info.sizes().begin(), info.sizes().end()),
+          order(info.dim_order().begin(), info.dim_order().end()),
+          strides(sizes.size()),
+          bytes(std::move(content)),
+          tensor(info.scalar_type(), static_cast<ssize_t>(sizes.size()), sizes.data(), bytes.data(),
+                 order.data(), strides.data()) {
+      executorch::aten::StridesType stride = 1;
+      for (size_t i = order.size(); i-- > 0;) {
+        if (order[i] >= sizes.size()) throw Failure(kProgram, "program", "a broken dim order");
+        strides[order[i]] = stride;
+        stride *= sizes[order[i]];
+      }
+    }
+  };
+
+  struct Free {
+    void operator()(void* memory) const { std::free(memory); }
+  };
+  using Memory = std::unique_ptr<uint8_t, Free>;
+
+  // Zeroed, and aligned the same in every process, so that two processes compare.
+  static Memory allocate(size_t size) {
+    constexpr size_t kAlignment = 64;
+    void* memory = nullptr;
+    if (posix_memalign(&memory, kAlignment, std::max(size, size_t{1})) != 0) {
+      throw Failure(kProgram, "memory", "no memory for " + std::to_string(size) + " bytes");
+    }
+    std::memset(memory, 0, size);
+    return Memory(static_cast<uint8_t*>(memory));
+  }
+
+  static et::TensorInfo input_info(const et::MethodMeta& meta, size_t index) {
+    const auto info = meta.input_tensor_meta(index);
+    if (!info.ok()) {
+      throw Failure(kUsage, "inputs", "input " + std::to_string(index) + " is not a tensor",
+                    info.error());
+    }
+    return *info;
+  }
+
+  static std::string ones(const et::TensorInfo& info, size_t index) {
+    const std::string unit = one(info.scalar_type());
+    if (unit.empty()) {
+      throw Failure(kUsage, "inputs",
+                    "input " + std::to_string(index) + " is of " + dtype_name(info.scalar_type()) +
+                        " and cannot be filled with ones: give --inputs");
+    }
+    std::string bytes;
+    bytes.reserve(info.nbytes());
+    while (bytes.size() < info.nbytes()) bytes += unit;
+    return bytes;
+  }
+
+  static std::string read_input(const std::string& path, const et::TensorInfo& info, size_t index) {
+    const MappedFile file(path, kIo, "io");
+    if (file.size() != info.nbytes()) {
+      throw Failure(kUsage, "inputs",
+                    path + " has " + std::to_string(file.size()) + " bytes, input " +
+                        std::to_string(index) + " takes " + std::to_string(info.nbytes()));
+    }
+    return std::string(reinterpret_cast<const char*>(file.data()), file.size());
+  }
+
+  static void check(Error error, const std::string& what) {
+    if (error != Error::Ok) throw Failure(kExecution, "execution", what, error);
+  }
+
+  void choose_method(const std::string& wanted) {
+    std::string names;
+    for (size_t i = 0; i < program_->num_methods(); i++) {
+      const std::string name = program_->get_method_name(i).get();
+      const bool default_one = name == "forward" || program_->num_methods() == 1;
+      if (wanted.empty() ? default_one : name == wanted) method_name_ = name;
+      names += (i ? ", " : "") + name;
+    }
+    if (method_name_.empty()) {
+      throw Failure(kUsage, "method",
+                    (wanted.empty() ? "no method 'forward'" : "no method '" + wanted + "'") +
+                        std::string("; the program has: ") + names);
+    }
+  }
+
+  void check_backends() const {
+    const et::MethodMeta meta = method_meta();
+    for (size_t i = 0; i < meta.num_backends(); i++) {
+      const char* name = meta.get_backend_name(i).get();
+      if (!et::get_backend_class(name)) {
+        throw Failure(kMissing, "backend",
+                      std::string("backend ") + name + " is not in this runner", Error::NotFound);
+      }
+    }
+  }
+
+  et::MethodMeta method_meta() const {
+    const auto meta = program_->method_meta(method_name_.c_str());
+    if (!meta.ok()) {
+      throw Failure(kProgram, "program", "method " + method_name_ + " is broken", meta.error());
+    }
+    return *meta;
+  }
+
+  void load_method(et::EventTracer* tracer) {
+    const et::MethodMeta meta = method_meta();
+    std::vector<et::Span<uint8_t>> spans;
+    for (size_t i = 0; i < meta.num_memory_planned_buffers(); i++) {
+      const int64_t size = meta.memory_planned_buffer_size(i).get();
+      if (size < 0) throw Failure(kProgram, "program", "a memory plan of negative size");
+      planned_.push_back(allocate(static_cast<size_t>(size)));
+      planned_spans_.push_back({planned_.back().get(), static_cast<size_t>(size)});
+    }
+    arena_.emplace(et::Span<et::Span<uint8_t>>(planned_spans_.data(), planned_spans_.size()));
+    memory_.emplace(&method_allocator_, &*arena_, &temporary_allocator_);
+    auto method = program_->load_method(method_name_.c_str(), &*memory_, tracer);
+    if (method.ok()) {
+      method_.emplace(std::move(*method));
+    } else if (method.error() == Error::OperatorMissing) {
+      throw Failure(kMissing, "operator", "the program needs operators that this runner lacks",
+                    method.error());
+    } else if (method.error() == Error::InvalidProgram || meta.num_backends() == 0) {
+      throw Failure(kProgram, "program", "cannot load method " + method_name_, method.error());
+    } else {
+      throw Failure(kDelegate, "delegate", "cannot set up the delegates of method " + method_name_,
+                    method.error());
+    }
+  }
+
+  // Gives memory to the outputs for which the exporter planned none.
+  void place_outputs() {
+    const et::MethodMeta meta = method_->method_meta();
+    for (size_t i = 0; i < meta.num_outputs(); i++) {
+      const auto info = meta.output_tensor_meta(i);
+      if (!info.ok() || info->is_memory_planned() || info->nbytes() == 0) continue;
+      planned_.push_back(allocate(info->nbytes()));
+      check(method_->set_output_data_ptr(planned_.back().get(), info->nbytes(), i),
+            "cannot place output " + std::to_string(i));
+    }
+  }
+
+  MappedFile file_;
+  executorch::extension::BufferDataLoader loader_;
+  std::optional<et::Program> program_;
+  std::string method_name_;
+  std::vector<Memory> planned_;
+  std::vector<et::Span<uint8_t>> planned_spans_;
+  executorch::extension::MallocMemoryAllocator method_allocator_, temporary_allocator_;
+  std::optional<et::HierarchicalAllocator> arena_;
+  std::optional<et::MemoryManager> memory_;
+  std::deque<Input> inputs_;
+  std::vector<et::EValue> values_;
+  std::optional<et::Method> method_;
+  double load_ms_ = 0;
+  bool executed_ = false;
+};

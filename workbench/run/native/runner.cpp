@@ -1,0 +1,281 @@
+// The native runner: one ExecuTorch method, timed, with or without an instruction set extension.
+//
+// Links the runtime of the installed wheel; kernels and the XNNPACK delegate are loaded at run
+// time, because what XNNPACK may see of the CPU must be settled before (isa.h).
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <dlfcn.h>
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include <executorch/devtools/etdump/etdump_flatcc.h>
+#include <executorch/extension/threadpool/threadpool_guard.h>
+
+#include "failure.h"
+#include "files.h"
+#include "flags.h"
+#include "isa.h"
+#include "json.h"
+#include "model.h"
+
+// The wheel exports these and ships no header for them; a change of signature fails to link.
+namespace executorch::extension::threadpool {
+class ThreadPool {
+ public:
+  size_t get_thread_count() const;
+  bool _unsafe_reset_threadpool(uint32_t count);
+};
+ThreadPool* get_threadpool();
+}  // namespace executorch::extension::threadpool
+namespace executorch::extension::cpuinfo {
+uint32_t get_num_performant_cores();
+}
+
+#if defined(__clang__)
+#define COMPILER "clang " __clang_version__
+#else
+#define COMPILER "gcc " __VERSION__
+#endif
+#if defined(__APPLE__)
+#define LIBRARY_PREFIX "@rpath/"
+#define LIBRARY_SUFFIX ".dylib"
+#else
+#define LIBRARY_PREFIX ""
+#define LIBRARY_SUFFIX ".so"
+#endif
+
+using executorch::etdump::ETDumpGen;
+namespace threadpool = executorch::extension::threadpool;
+
+namespace {
+
+void print_isa() {
+  unsigned char* flags = isa::find_flags();
+  const std::string verdict = isa::self_check(flags, isa::size_of_flags(flags));
+  std::vector<json::Object> levels, features;
+  for (const isa::Level& level : isa::kLevels) {
+    levels.push_back(json::Object().add("name", level.name).add("meaning", level.meaning));
+  }
+  for (const isa::Feature& feature : isa::kFeatures) {
+    if (!*feature.level) continue;
+    features.push_back(json::Object()
+                           .add("name", feature.name)
+                           .add("on", verdict == "ok" && flags[feature.byte] != 0)
+                           .add("level", feature.level)
+                           .add("meaning", feature.meaning));
+  }
+  json::answer(json::Object()
+                   .add("event", "isa")
+                   .add("arch", isa::kArch)
+                   .add("self_check", verdict)
+                   .add("levels", levels)
+                   .add("features", features));
+}
+
+// Hides what the flags say from XNNPACK, and tells what it can see.
+json::Object settle_isa(const Flags& flags) {
+  unsigned char* bytes = isa::find_flags();
+  const std::string verdict = isa::self_check(bytes, isa::size_of_flags(bytes));
+  const bool known = verdict == "ok";
+  std::vector<std::string> masked;
+  try {
+    if (isa::level_index(flags.isa) > 0 || !flags.isa_off.empty()) {
+      if (!known) throw Failure(kIsa, "isa", "refusing to hide CPU features: " + verdict);
+      masked = isa::hide(bytes, flags.isa, flags.isa_off);
+    }
+  } catch (const std::invalid_argument& error) {
+    throw Failure(kUsage, "usage", error.what());
+  }
+  return json::Object()
+      .add("isa", flags.isa)
+      .add("masked", masked)
+      .add("features", known ? isa::visible(bytes) : std::vector<std::string>())
+      .add("self_check", verdict);
+}
+
+bool load_library(const std::string& directory, const std::string& name) {
+  const std::string file = "lib" + name + LIBRARY_SUFFIX;
+  const std::string path = directory.empty() ? LIBRARY_PREFIX + file : directory + "/" + file;
+  return dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr;
+}
+
+// Registers kernels and delegates; the wheels of some platforms lack some of the optional ones.
+void load_libraries(const std::string& directory) {
+  for (const char* name : {"executorch_kernels_optimized", "executorch_backend_xnnpack"}) {
+    if (!load_library(directory, name)) throw Failure(kMissing, "library", dlerror());
+  }
+  for (const char* name : {"executorch_kernels_quantized", "executorch_kernels_torchao"}) {
+    load_library(directory, name);
+  }
+}
+
+void set_threads(int wanted) {
+  const uint32_t count = wanted ? static_cast<uint32_t>(wanted)
+                                : executorch::extension::cpuinfo::get_num_performant_cores();
+  threadpool::ThreadPool* pool = threadpool::get_threadpool();
+  if (!pool) throw Failure(kExecution, "threads", "ExecuTorch has no thread pool");
+  if (count != 0 && count != pool->get_thread_count()) pool->_unsafe_reset_threadpool(count);
+  // With one thread, run on this one instead of handing work to a pool of one.
+  threadpool::NoThreadPoolGuard::set_enabled(pool->get_thread_count() == 1);
+}
+
+void set_cpus(const std::vector<int>& cpus) {
+  if (cpus.empty()) return;
+#if defined(__linux__)
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const int cpu : cpus) CPU_SET(static_cast<size_t>(cpu), &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) {
+    throw Failure(kUsage, "usage", std::string("--cpus: ") + std::strerror(errno));
+  }
+#else
+  throw Failure(kUsage, "usage", "--cpus: this system cannot bind a process to CPUs");
+#endif
+}
+
+void write_etdump(ETDumpGen* tracer, const std::string& path) {
+  if (!tracer) throw Failure(kUsage, "command", "nothing is traced: start with --etdump_path");
+  const auto dump = tracer->get_etdump_data();
+  const std::unique_ptr<void, void (*)(void*)> owner(dump.buf, std::free);
+  tracer->reset();
+  if (!dump.buf) throw Failure(kUsage, "command", "nothing was traced since the last dump");
+  write_whole(path, dump.buf, dump.size);
+}
+
+json::Object time_runs(Model& model, int count) {
+  std::vector<int64_t> wall, cpu, preempted;
+  for (auto* times : {&wall, &cpu, &preempted}) times->reserve(static_cast<size_t>(count));
+  for (int i = 0; i < count; i++) {
+    const Lap lap = model.run();
+    wall.push_back(lap.wall_ns);
+    cpu.push_back(lap.cpu_ns);
+    preempted.push_back(lap.preempted);
+  }
+  return json::Object()
+      .add("event", "run")
+      .add("wall_ns", wall)
+      .add("cpu_ns", cpu)
+      .add("preempted", preempted);
+}
+
+json::Object obey(const std::string& line, Model& model, ETDumpGen* tracer, const Flags& flags) {
+  const size_t space = line.find(' ');
+  const std::string command = line.substr(0, space);
+  const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
+  if (line.find('\0') != std::string::npos) {
+    throw Failure(kUsage, "command", "a command with a null byte");
+  }
+  if (command == "run") {
+    return time_runs(model, parse_number("run", rest, 1, kMaxExecutions));
+  }
+  if (command == "output" && !rest.empty()) {
+    return json::Object().add("event", "output").add("files", model.write_outputs(rest));
+  }
+  if (command == "etdump") {
+    const std::string path = rest.empty() ? flags.etdump_path : rest;
+    write_etdump(tracer, path);
+    return json::Object().add("event", "etdump").add("file", path);
+  }
+  if (command == "reset" && rest.empty()) {
+    if (tracer) tracer->reset();
+    return json::Object().add("event", "reset");
+  }
+  constexpr size_t kShown = 80;
+  throw Failure(kUsage, "command", "unknown command '" + line.substr(0, kShown) + "'");
+}
+
+// Obeys until "quit" or the end of the input. What a command got wrong is answered and survived.
+void serve(Model& model, ETDumpGen* tracer, const Flags& flags) {
+  std::string line;
+  while (read_line(line) && line != "quit") {
+    try {
+      json::answer(obey(line, model, tracer, flags));
+    } catch (const Failure& failure) {
+      if (failure.code != kUsage && failure.code != kIo) throw;
+      report(failure);
+    }
+  }
+}
+
+void run_once(Model& model, ETDumpGen* tracer, const Flags& flags) {
+  for (int i = 0; i < flags.warmup; i++) model.run();
+  if (tracer) tracer->reset();
+  json::answer(time_runs(model, flags.num_executions));
+  if (!flags.output_file.empty()) {
+    json::answer(
+        json::Object().add("event", "output").add("files", model.write_outputs(flags.output_file)));
+  }
+  if (tracer) {
+    write_etdump(tracer, flags.etdump_path);
+    json::answer(json::Object().add("event", "etdump").add("file", flags.etdump_path));
+  }
+}
+
+void run(int argc, char** argv) {
+  const int64_t start = now_ns(CLOCK_MONOTONIC);
+  const Flags flags = parse_flags(argc, argv);
+  if (flags.help) {
+    std::fputs(kHelp, stdout);
+    return;
+  }
+  if (flags.version) {
+    json::answer(
+        json::Object().add("event", "version").add("runner", "native").add("compiler", COMPILER));
+    return;
+  }
+  catch_executorch_errors();
+  if (!cpuinfo_initialize()) throw Failure(kIsa, "isa", "cpuinfo does not know this CPU");
+  if (flags.print_isa) {
+    print_isa();
+    return;
+  }
+  if (flags.model_path.empty()) throw Failure(kUsage, "usage", "--model_path is missing");
+  set_cpus(flags.cpus);
+  const json::Object isa = settle_isa(flags);
+  load_libraries(flags.lib_dir);
+  set_threads(flags.cpu_threads);
+
+  const auto tracer = flags.etdump_path.empty() ? nullptr : std::make_unique<ETDumpGen>();
+  Model model(flags.model_path, flags.method_name, tracer.get());
+  model.set_inputs(flags.inputs);
+  abort_code = kExecution;
+  json::answer(json::Object()
+                   .add("event", "ready")
+                   .add("runner", "native")
+                   .add("clock", "Method::execute")
+                   .add("traced", tracer != nullptr)
+                   .add("threads", threadpool::get_threadpool()->get_thread_count())
+                   .add("startup_ms", static_cast<double>(now_ns(CLOCK_MONOTONIC) - start) / 1e6)
+                   .extend(isa)
+                   .extend(model.describe_method()));
+  if (flags.server_mode) {
+    serve(model, tracer.get(), flags);
+  } else {
+    run_once(model, tracer.get(), flags);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(argc, argv);
+    return 0;
+  } catch (const Failure& failure) {
+    report(failure);
+    return failure.code;
+  } catch (const std::bad_alloc&) {
+    report(Failure(abort_code, "memory", "out of memory"));
+    return abort_code;
+  } catch (const std::length_error&) {
+    report(Failure(abort_code, "memory", "the program asks for impossible amounts of memory"));
+    return abort_code;
+  }
+}
