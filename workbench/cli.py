@@ -84,6 +84,9 @@ OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>
 EXPORT_OPTIONS = _options(
     click.option("--dtype", default="fp32", show_default=True, help="fp32 or fp16."),
     click.option("--backend", default="xnnpack", show_default=True, help="xnnpack or portable."),
+    click.option(
+        "--state-dict", type=PATH, help="Weights: a file that torch.save(state_dict) wrote."
+    ),
 )
 RUN_OPTIONS = _options(
     click.option(
@@ -130,11 +133,13 @@ def models() -> None:
 @click.argument("model")
 @EXPORT_OPTIONS
 @OUT
-def export(model: str, dtype: str, backend: str, out: Path | None) -> None:
+def export(model: str, dtype: str, backend: str, state_dict: Path | None, out: Path | None) -> None:
     """Export MODEL, a registered name or path/to/file.py:NAME, to a .pte."""
     from workbench.export import export_model
+    from workbench.models import load_model
 
-    click.echo(export_model(model, dtype=dtype, backend=backend, root=out))
+    loaded = load_model(model, state_dict=state_dict)
+    click.echo(export_model(loaded, dtype=dtype, backend=backend, root=out))
 
 
 @workbench.command()
@@ -191,7 +196,7 @@ def report(run_dir: Path) -> None:
 @EXPORT_OPTIONS
 @RUN_OPTIONS
 @OUT
-def profile(models: tuple[str, ...], dtype: str, backend: str, out: Path | None, **choices) -> None:
+def profile(models: tuple[str, ...], out: Path | None, **choices) -> None:
     """Export, run, analyze and report: the main job.
 
     MODEL is a registered name or path/to/file.py:NAME.
@@ -202,14 +207,7 @@ def profile(models: tuple[str, ...], dtype: str, backend: str, out: Path | None,
         raise UsageError("is one folder, for one model", where="--out")
     for model in models:
         with show_progress() as progress:
-            result = profile_model(
-                model,
-                dtype=dtype,
-                backend=backend,
-                root=out,
-                progress=progress,
-                **choices,
-            )
+            result = profile_model(model, root=out, progress=progress, **choices)
         for verdict in result.verdicts:
             click.echo(verdict)
         click.echo(f"report: {result.html}")

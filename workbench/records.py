@@ -53,6 +53,7 @@ class Export:
     created: str
     etrecord: str = ""
     source: str = ""
+    weights: str = ""
     schema_version: int = SCHEMA_VERSION
 
 

@@ -161,23 +161,21 @@ def _methods(
 ) -> np.ndarray:
     """The index of each row's method: runs belong to one if their instructions do the same.
 
-    What an instruction does is the bag of operators within it. Runs need only agree on the
-    instructions that both executed, for control flow may have skipped some.
+    What a call of an instruction does is the bag of operators within it. Runs need only agree on
+    the instructions that both executed, for control flow may have skipped some.
     """
     weights = np.random.default_rng(0).integers(0, 2**64, base.max(initial=0) + 1, np.uint64)
-    does = np.zeros(len(run), np.uint64)
-    np.add.at(does, top, weights[base])
+    bag = np.zeros(len(run), np.uint64)
+    np.add.at(bag, top, weights[base])
+    deed = _pair(place, pd.factorize(bag)[0])
     method_of_run = np.zeros(run.max(initial=0) + 1, np.int64)
     left = np.flatnonzero((top == np.arange(len(run))) & (kind != _METHOD))
     for label in range(_MOST_METHODS):
         if not len(left):
             return method_of_run[run]
-        first = left[run[left] == run[left[0]]]
-        expected_at = np.full(place.max() + 1, -1)
-        expected_at[place[first]] = first
-        known = expected_at[place[left]]
-        differs = (known >= 0) & (does[known] != does[left]) & (run[left] != run[first[0]])
         method_of_run[run[left]] = label
+        first = left[run[left] == run[left[0]]]
+        differs = np.isin(place[left], place[first]) & ~np.isin(deed[left], deed[first])
         left = left[np.isin(run[left], run[left[differs]])]
     return np.zeros(len(run), np.int64)
 

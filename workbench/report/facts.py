@@ -35,6 +35,7 @@ def describe_run(analysis: Analysis) -> pd.DataFrame:
         "measured": f"{run.started} to {run.finished or 'interrupted'}",
     }
     if run.export:
+        facts["weights"] = run.export.weights or "not recorded"
         facts["exported"] = (
             f"{run.export.dtype}, {run.export.backend}, {run.export.size_bytes / 1e6:.1f} MB, "
             f"delegates: {_counts(run.export.delegates)}"

@@ -42,6 +42,7 @@ def profile_model(
     *,
     dtype: str = "fp32",
     backend: str = "xnnpack",
+    state_dict: Path | None = None,
     root: Path | None = None,
     progress: Progress = lambda text, part: None,
     **choices: Any,
@@ -52,7 +53,7 @@ def profile_model(
     ----------
     model
         A registered name, or ``path/to/file.py:NAME``.
-    dtype, backend, root
+    dtype, backend, state_dict, root
         As for ``export_model``.
     progress
         Told what is being done, and which part of it is done (0 to 1).
@@ -69,7 +70,7 @@ def profile_model(
 
     check_toggle(choices.get("toggle", "auto"), choices.get("runner", "wheel"))
     progress(f"{model}: exporting {dtype}", 0.0)
-    pte = export_model(model, dtype=dtype, backend=backend, root=root)
+    pte = export_model(model, dtype=dtype, backend=backend, root=root, state_dict=state_dict)
     run_dir = measure_program(
         pte, progress=lambda text, part: progress(f"{model}: {text}", part), **choices
     )

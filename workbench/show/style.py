@@ -10,6 +10,7 @@ from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 #: The palette of Okabe and Ito, which colour-blind readers can tell apart. The two categories
 #: that multiply matrices are both blue: they are what an extension such as SME2 speeds up.
@@ -38,14 +39,21 @@ MISSING = "\N{EN DASH}"
 class Chart(Figure):
     """A figure that every notebook shows, sharp, whatever its matplotlib is set up to do."""
 
+    @property
+    def alt_text(self) -> str:
+        """All that is written in the figure, for those who cannot see it."""
+        texts = (text.get_text() for text in self.findobj(Text) if text.get_visible())
+        return "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts if text.strip()))
+
     def _ipython_display_(self) -> None:
         # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.
         file = io.BytesIO()
         self.savefig(file, format="png", dpi=2 * _DPI)
         width, height = (round(inches * _DPI) for inches in self.get_size_inches())
+        size = {"width": width, "height": height, "alt": self.alt_text}
         display(
             {"image/png": file.getvalue(), "text/plain": repr(self)},
-            metadata={"image/png": {"width": width, "height": height}},
+            metadata={"image/png": size},
             raw=True,
         )
 

@@ -1,0 +1,455 @@
+import itertools
+import json
+import logging
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from workbench import store
+from workbench.errors import ExportError, ModelError, UsageError
+from workbench.export import BACKENDS, DTYPES, export_model
+from workbench.export.inputs import bind_constants, raw_bytes
+from workbench.models import LoadedModel, load_model
+
+TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2}
+
+
+class Small(nn.Module):
+    """Delegated convolutions around an operator that XNNPACK does not take."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+        self.fc = nn.Linear(8, 4)
+
+    def forward(self, x):
+        return self.fc(self.conv(x).relu().mean(dim=(2, 3)))
+
+
+def small_model(**changes):
+    torch.manual_seed(1)
+    fields = {"module": Small(), "example_inputs": (torch.randn(1, 3, 8, 8),)}
+    return LoadedModel("small", **fields | changes)
+
+
+def saved_inputs(pte):
+    """The inputs that lie beside a program, as the tensors that it takes."""
+    tensors = []
+    for tensor in store.load_export(pte).inputs:
+        data = np.fromfile(pte.parent / tensor.file, dtype=tensor.dtype)
+        tensors.append(torch.from_numpy(data).reshape(tensor.shape))
+    return tensors
+
+
+def run_program(pte, inputs):
+    from executorch.extension.pybindings.portable_lib import _load_for_executorch
+
+    return _load_for_executorch(str(pte)).run_method("forward", inputs)
+
+
+def assert_agrees(model, pte):
+    """Compare the program on its saved inputs with the eager fp32 model on the original ones."""
+    export = store.load_export(pte)
+    with torch.no_grad():
+        expected = model.module(*model.example_inputs)
+    (output,) = run_program(pte, saved_inputs(pte))
+    assert (
+        str(output.dtype) == f"torch.{export.outputs[0].dtype}" == f"torch.{DTYPES[export.dtype]}"
+    )
+    assert tuple(output.shape) == export.outputs[0].shape
+    error = (output.float() - expected).abs().max() / expected.abs().max()
+    assert error < TOLERANCE[export.dtype]
+
+
+def files_below(folder):
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory):
+    """The toy model and its programs in both dtypes, exported once."""
+    model = load_model("toy_cnn")
+    root = tmp_path_factory.mktemp("toy")
+    return model, {dtype: export_model(model, dtype=dtype, root=root) for dtype in DTYPES}
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a file of the user's into the working directory; returns its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(text):
+        (tmp_path / "mine.py").write_text(textwrap.dedent(text))
+        return "mine.py"
+
+    return write_file
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_program_computes_what_the_model_does(toy, dtype):
+    model, programs = toy
+    assert_agrees(model, programs[dtype])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_record_describes_what_lies_there(toy, dtype):
+    pte = toy[1][dtype]
+    export = store.load_export(pte)  # also compares the SHA-256
+    assert pte.name == export.pte == f"toy_cnn_xnnpack_{dtype}.pte"
+    assert files_below(pte.parent) == sorted(
+        f"toy_cnn_xnnpack_{each}.pte{suffix}"
+        for each in DTYPES
+        for suffix in ("", ".etrecord", ".export.json", ".input0.bin")
+    )
+    assert (export.model, export.dtype, export.backend) == ("toy_cnn", dtype, "xnnpack")
+    assert export.size_bytes == pte.stat().st_size
+    assert export.source.endswith("toy_cnn.py")
+    assert export.versions.keys() == {"python", "torch", "executorch", "torchao", "workbench"}
+    assert export.seconds > 0
+    (tensor,) = export.inputs
+    assert (tensor.dtype, tensor.shape) == (DTYPES[dtype], (1, 3, 224, 224))
+    assert store.sha256_of(pte.parent / tensor.file) == tensor.sha256
+    assert export.delegates == {"XnnpackBackend": 2}
+    assert [(u.operator, u.count) for u in export.undelegated] == [("aten::mean.out", 1)]
+
+
+def test_the_etrecord_is_readable(toy):
+    from executorch.devtools.etrecord import parse_etrecord
+
+    pte = toy[1]["fp32"]
+    record = parse_etrecord(str(pte.parent / store.load_export(pte).etrecord))
+    assert record.edge_dialect_program is not None
+    assert record._debug_handle_map
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mobilenet_computes_what_the_model_does(dtype, tmp_path):
+    model = load_model("mobilenet_v3_small")
+    pte = export_model(model, dtype=dtype, root=tmp_path)
+    assert_agrees(model, pte)
+    # hardsigmoid's constants are cast at run time; in fp16 its arithmetic is done in fp32
+    casts = {"fp32": 18, "fp16": 36}[dtype]
+    (undelegated,) = store.load_export(pte).undelegated
+    assert undelegated.operator == "dim_order_ops::_to_dim_order_copy.out"
+    assert undelegated.count == casts
+
+
+def test_portable_programs_have_no_delegate(tmp_path):
+    from executorch.extension.pybindings.portable_lib import _get_operator_names
+
+    model = small_model()
+    pte = export_model(model, backend="portable", root=tmp_path)
+    assert_agrees(model, pte)
+    export = store.load_export(pte)
+    assert pte.name == "small_portable_fp32.pte"
+    assert export.delegates == {}
+    calls = {u.operator: u.count for u in export.undelegated}
+    assert calls["aten::convolution.out"] == calls["aten::mean.out"] == 1
+    assert calls.keys() <= set(_get_operator_names())
+
+
+def test_the_model_stays_as_it_is(tmp_path):
+    model = small_model()
+    model.module.train()
+    before = {name: value.clone() for name, value in model.module.state_dict().items()}
+    export_model(model, dtype="fp16", backend="portable", root=tmp_path)
+    assert model.module.training
+    assert model.example_inputs[0].dtype == torch.float32
+    for name, value in model.module.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_the_same_model_gives_the_same_program(toy, tmp_path):
+    again = export_model("toy_cnn", root=tmp_path)
+    assert again.read_bytes() == toy[1]["fp32"].read_bytes()
+
+
+def test_a_loaded_model_is_exported_below_the_working_directory(write, tmp_path):
+    file = write("""\
+        import torch
+        net = torch.nn.Linear(4, 2)
+        example_inputs = torch.ones(1, 4)
+        """)
+    pte = export_model(f"{file}:net")
+    assert str(pte) == "out_net/artifacts/net_xnnpack_fp32.pte"
+    assert store.load_export(pte).source == "mine.py"
+
+
+# Inputs
+
+
+class Picky(nn.Module):
+    """Takes tensors of several kinds, nested ones, and constants."""
+
+    def forward(self, x, times, flag, nothing=None, *, pair, mask, scale=1.0):
+        y = x * times * scale + pair["a"][0]
+        return (y if flag else -y), pair["a"][1] + mask
+
+
+def test_constants_are_bound_and_every_saved_input_is_the_programs(tmp_path):
+    x = torch.randn(1, 3, 4, 5).to(memory_format=torch.channels_last)
+    args = (x, 3, True, None)
+    kwargs = {
+        "mask": torch.tensor([True, False]),
+        "pair": {"a": (torch.tensor([0.5]), torch.tensor([7, 8]))},
+        "scale": 2.0,
+    }
+    model = LoadedModel("picky", Picky(), args, kwargs)
+    pte = export_model(model, root=tmp_path)
+    export = store.load_export(pte)
+    assert [(t.dtype, t.shape) for t in export.inputs] == [
+        ("float32", (1, 3, 4, 5)),
+        ("bool", (2,)),
+        ("float32", (1,)),
+        ("int64", (2,)),
+    ]
+    image, *others = saved_inputs(pte)
+    assert image.flatten().tolist() == x.permute(0, 2, 3, 1).flatten().tolist()
+    outputs = run_program(pte, [x, *others])
+    for output, expected in zip(outputs, model.module(*args, **kwargs), strict=True):
+        torch.testing.assert_close(output, expected)
+
+
+def test_keyword_inputs_are_saved_in_the_programs_order(tmp_path):
+    class Difference(nn.Module):
+        def forward(self, *, a, b):
+            return a - b
+
+    kwargs = {"b": torch.ones(2), "a": torch.zeros(2)}
+    pte = export_model(
+        LoadedModel("difference", Difference(), (), kwargs), backend="portable", root=tmp_path
+    )
+    (output,) = run_program(pte, saved_inputs(pte))
+    assert output.tolist() == [-1, -1]
+
+
+def test_a_module_that_takes_tensors_only_is_not_wrapped():
+    module = Small()
+    arguments = (torch.ones(1),), {"x": torch.ones(1)}
+    assert bind_constants(module, *arguments) == (module, *arguments)
+
+
+def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
+    shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
+    model = small_model(example_inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
+    pte = export_model(model, backend="portable", root=tmp_path)
+    assert store.load_export(pte).inputs[0].shape == (4, 3, 8, 8)
+    assert run_program(pte, saved_inputs(pte))[0].shape == (4, 4)
+
+
+@given(st.integers(0, 4).flatmap(lambda n: st.permutations(range(n))), st.data())
+def test_raw_bytes_lie_in_the_given_order(dim_order, data):
+    shape = [data.draw(st.integers(0, 4)) for _ in dim_order]
+    dtype = data.draw(st.sampled_from([torch.float32, torch.float16, torch.int64, torch.bool]))
+    tensor = torch.arange(int(np.prod(shape))).reshape(shape).to(dtype)
+    stored = iter(np.frombuffer(raw_bytes(tensor, tuple(dim_order)), tensor.numpy().dtype))
+    for place in itertools.product(*(range(shape[d]) for d in dim_order)):
+        index = [0] * len(shape)
+        for dimension, position in zip(dim_order, place, strict=True):
+            index[dimension] = position
+        assert next(stored) == tensor[tuple(index)]
+    assert next(stored, None) is None
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    ("options", "valid"),
+    [({"dtype": "int3"}, DTYPES), ({"backend": "vulcan"}, BACKENDS)],
+)
+def test_unknown_names_are_refused(options, valid, tmp_path):
+    with pytest.raises(UsageError) as caught:
+        export_model("toy_cnn", root=tmp_path, **options)
+    assert all(name in str(caught.value) for name in valid)
+
+
+HEADER = """\
+import torch
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 1)
+
+    def forward(self, x):
+        x = self.conv(x)
+        return {}
+
+
+EXAMPLE_INPUTS = (torch.ones(1, 3, 8, 8),)
+"""
+
+
+@pytest.fixture
+def twice():
+    """An operator of the user's own, without a kernel in ExecuTorch."""
+    library = torch.library.Library("workbench_tests", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    yield
+    library._destroy()
+
+
+@pytest.mark.parametrize(
+    ("expression", "parts"),
+    [
+        ("x if x.sum() > 0 else -x", ["branches on a tensor's value", "torch.where"]),
+        ("x.reshape(int(x.abs().sum().item()) * 0 + 4, -1)", ["makes a size of it"]),
+        ("torch.fft.fft2(x).abs()", ["aten::_fft_c2c.out", "no kernel"]),
+        ("torch.linalg.svd(x)[1]", ["aten::_linalg_svd.U", "no kernel"]),
+        ("x.sort()[0]", ["aten::sort.values", "no kernel"]),
+        ("x.cumprod(1).sort()[0]", ["aten::cumprod.out, aten::sort.values", "no kernel"]),
+        ("torch.ops.workbench_tests.twice(x)", ["workbench_tests::twice", "no kernel"]),
+        ("torch.from_numpy(x.detach().numpy())", ["RuntimeError", "without values"]),
+    ],
+)
+def test_failures_name_operator_and_line(write, tmp_path, capfd, twice, expression, parts):
+    file = write(HEADER.format(expression))
+    with pytest.raises(ExportError) as caught:
+        export_model(f"{file}:Net")
+    text = str(caught.value)
+    assert text.startswith("mine.py:11: ")
+    assert " -> " in text
+    assert "\n" not in text
+    for part in parts:
+        assert part in text
+    assert files_below(tmp_path) == ["mine.py"]
+    assert "def forward" not in capfd.readouterr().err  # torch.export prints its graph there
+
+
+def test_a_wrong_number_of_inputs_is_refused(tmp_path):
+    image = torch.ones(1, 3, 8, 8)
+    with pytest.raises(
+        ExportError,
+        match=r"model small: forward\(\) fails in fp32: TypeError.*inputs that it takes",
+    ):
+        export_model(small_model(example_inputs=(image, image)), root=tmp_path)
+    assert files_below(tmp_path) == []
+
+
+def test_wrong_dynamic_shapes_are_refused(tmp_path):
+    class Fixed(nn.Module):
+        def forward(self, x):
+            return x.reshape(2, 8)
+
+    shapes = ({0: torch.export.Dim("batch", min=2, max=16)},)
+    model = LoadedModel("fixed", Fixed(), (torch.ones(4, 4),), dynamic_shapes=shapes)
+    with pytest.raises(ExportError, match=r"model fixed: .*batch.*get_dynamic_shapes"):
+        export_model(model, root=tmp_path)
+
+
+def test_a_model_that_fails_in_half_precision_only_says_where(write, tmp_path):
+    file = write("""\
+        import torch
+
+
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return x @ torch.ones(4, 4)
+
+
+        EXAMPLE_INPUTS = (torch.ones(1, 4),)
+        """)
+    export_model(f"{file}:Net", backend="portable")
+    with pytest.raises(ExportError, match=r"^mine.py:6: forward\(\) fails in fp16: Runtime"):
+        export_model(f"{file}:Net", dtype="fp16")
+
+
+def test_a_failed_export_leaves_the_last_good_one(write):
+    good = "import torch\nnet = torch.nn.ReLU()\nexample_inputs = torch.ones(4)\n"
+    file = write(good)
+    pte = export_model(f"{file}:net", backend="portable")
+    before = {name: (pte.parent / name).read_bytes() for name in files_below(pte.parent)}
+    write(good.replace("torch.nn.ReLU()", "lambda x: x.sort()[0]"))
+    with pytest.raises(ModelError):
+        export_model(f"{file}:net", backend="portable")
+    assert {name: (pte.parent / name).read_bytes() for name in files_below(pte.parent)} == before
+    assert store.load_export(pte) is not None
+
+
+def test_an_interrupted_export_leaves_no_record(tmp_path, monkeypatch):
+    pte = export_model(small_model(), backend="portable", root=tmp_path)
+    write_whole = store.write_whole
+
+    def interrupted(path, content):
+        if path.suffix == ".pte":
+            raise KeyboardInterrupt
+        return write_whole(path, content)
+
+    monkeypatch.setattr(store, "write_whole", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        export_model(small_model(), backend="portable", root=tmp_path)
+    assert not store.export_record_path(pte).exists()
+
+
+def test_a_graph_that_cannot_be_serialised_has_no_etrecord(tmp_path):
+    class Scaled(nn.Module):
+        def forward(self, x):
+            return x * x.sum().item()
+
+    arguments = (torch.ones(3),)
+    stale = tmp_path / "artifacts" / "scaled_portable_fp32.pte.etrecord"
+    store.write_whole(stale, "of an earlier export")
+    with pytest.warns(UserWarning, match="no ETRecord"):
+        pte = export_model(
+            LoadedModel("scaled", Scaled(), arguments), backend="portable", root=tmp_path
+        )
+    assert store.load_export(pte).etrecord == ""
+    assert not stale.exists()
+    assert run_program(pte, list(arguments))[0].tolist() == [3, 3, 3]
+
+
+# Silence
+
+
+def test_an_export_prints_only_what_the_model_does(write, tmp_path):
+    file = write("""\
+        import torch
+
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = torch.nn.Linear(4, 4)
+
+            def forward(self, x):
+                print("hello from the model")
+                return torch.nn.functional.hardswish(self.fc(x))
+
+
+        EXAMPLE_INPUTS = (torch.ones(1, 4),)
+        """)
+    code = f"from workbench.export import export_model; export_model('{file}:Net', dtype='fp16')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert set(done.stdout.splitlines()) == {"hello from the model"}
+    assert done.stderr == ""
+    (record,) = tmp_path.rglob("*.export.json")
+    assert json.loads(record.read_text())["dtype"] == "fp16"
+
+
+def test_warnings_and_logging_are_put_back(tmp_path):
+    logging.disable(logging.DEBUG)
+    filters = list(warnings.filters)
+    try:
+        export_model(small_model(), backend="portable", root=tmp_path)
+        assert logging.root.manager.disable == logging.DEBUG
+        assert list(warnings.filters) == filters
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def test_importing_the_exporter_does_not_import_torch():
+    code = "import sys, workbench.export as e; print(list(e.DTYPES), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['fp32', 'fp16'] False\n"

@@ -1,0 +1,368 @@
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+from workbench.errors import ModelError, UsageError
+from workbench.models import EagerModelBase, list_models, load_model, register_model, registry
+from workbench.models.blame import reason, user_line_of_stack
+
+NET = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.fc(x)
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a file of the user's into the working directory; returns its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(text, name="mine.py"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+        return name
+
+    return write_file
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
+
+
+def message(call, *arguments, error, **options):
+    with pytest.raises(error) as caught:
+        call(*arguments, **options)
+    return str(caught.value)
+
+
+# Registry
+
+
+def test_importing_the_registry_does_not_import_torch():
+    code = "import sys, workbench.models as m; print(m.list_models(), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "['mobilenet_v3_small', 'toy_cnn'] False\n"
+
+
+def test_an_unknown_model_is_named_with_the_nearest_one():
+    text = message(load_model, "toy_cn", error=UsageError)
+    assert "'toy_cn'" in text
+    assert "did you mean 'toy_cnn'?" in text
+    assert "path/to/file.py:NAME" in text
+
+
+def test_a_model_can_be_registered_and_replaced(registered):
+    @register_model("tiny")
+    class Tiny(EagerModelBase):
+        size = 2
+
+        def get_eager_model(self):
+            return nn.Linear(4, self.size)
+
+        def get_example_inputs(self):
+            return (torch.ones(1, 4),)
+
+    class Wider(Tiny):
+        size = 3
+
+    assert "tiny" in list_models()
+    assert load_model("tiny").module.out_features == 2
+    assert register_model("tiny", Wider) is Wider
+    loaded = load_model("tiny")
+    assert (loaded.name, loaded.module.out_features) == ("tiny", 3)
+    assert loaded.source.endswith("test_models.py")
+    assert (loaded.kwargs, loaded.dynamic_shapes) == ({}, None)
+
+
+def test_a_class_without_the_interface_is_refused(registered):
+    assert "get_eager_model" in message(register_model, "plain", nn.Linear, error=UsageError)
+    assert "plain" not in list_models()
+
+
+def test_the_name_of_a_builtin_model_is_taken(registered):
+    cls = type("Other", (), {"get_eager_model": print, "get_example_inputs": print})
+    assert "toy_cnn" in message(register_model, "toy_cnn", cls, error=UsageError)
+
+
+# Models of the workbench
+
+
+@pytest.mark.parametrize("name", ["toy_cnn", "mobilenet_v3_small"])
+def test_loading_is_repeatable_and_leaves_the_random_numbers_alone(name):
+    before = torch.get_rng_state()
+    first, second = load_model(name), load_model(name)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first.example_inputs[0], second.example_inputs[0])
+    for a, b in zip(first.module.parameters(), second.module.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize(("name", "classes"), [("toy_cnn", 10), ("mobilenet_v3_small", 1000)])
+def test_activations_stay_alive(name, classes):
+    model = load_model(name)
+    assert not any(module.training for module in model.module.modules())
+    with torch.no_grad():
+        logits = model.module(*model.example_inputs)
+        patches = nn.functional.interpolate(torch.randn(1, 3, 7, 7), size=224)
+        others = model.module(patches)
+        half = model.module.half()(*[x.half() for x in model.example_inputs]).float()
+    assert logits.shape == (1, classes)
+    assert 0.02 < logits.std() < 50
+    assert (logits - others).abs().mean() > 0.1 * logits.abs().mean()
+    assert (half - logits).abs().max() < 2e-2 * logits.abs().max()
+
+
+def test_mobilenet_is_the_published_network():
+    module = load_model("mobilenet_v3_small").module
+    assert sum(p.numel() for p in module.parameters()) == 2_542_856
+    macs = []
+
+    def count(layer, _, output):
+        per_output = layer.weight[0].numel()
+        macs.append(output.numel() * per_output)
+
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(count)
+    with torch.no_grad():
+        module(torch.zeros(1, 3, 224, 224))
+    assert sum(macs) == pytest.approx(56e6, rel=0.02)  # the paper's table 3: 56 M multiply-adds
+
+
+def test_mobilenet_bears_torchvisions_parameter_names():
+    state = load_model("mobilenet_v3_small").module.state_dict()
+    shapes = {
+        "features.0.0.weight": (16, 3, 3, 3),
+        "features.0.1.running_var": (16,),
+        "features.1.block.0.0.weight": (16, 1, 3, 3),
+        "features.1.block.1.fc1.weight": (8, 16, 1, 1),
+        "features.1.block.2.0.weight": (16, 16, 1, 1),
+        "features.2.block.2.1.num_batches_tracked": (),
+        "features.4.block.2.fc2.bias": (96,),
+        "features.11.block.3.1.bias": (96,),
+        "features.12.0.weight": (576, 96, 1, 1),
+        "classifier.0.weight": (1024, 576),
+        "classifier.3.bias": (1000,),
+    }
+    assert {name: tuple(state[name].shape) for name in shapes} == shapes
+    assert next(iter(state)) == "features.0.0.weight"
+    assert next(reversed(state)) == "classifier.3.bias"
+    assert len(state) == 244
+
+
+# Weights of the user's
+
+
+def test_a_state_dict_is_loaded(tmp_path):
+    state = {k: v + 1 for k, v in load_model("toy_cnn").module.state_dict().items()}
+    torch.save(state, tmp_path / "weights.pt")
+    loaded = load_model("toy_cnn", state_dict=tmp_path / "weights.pt")
+    assert torch.equal(loaded.module.fc.bias, state["fc.bias"])
+
+
+def test_a_state_dict_that_does_not_fit_is_refused(tmp_path):
+    file = tmp_path / "weights.pt"
+    state = load_model("toy_cnn").module.state_dict()
+    torch.save({k: v for k, v in state.items() if k != "fc.bias"}, file)
+    assert "lacks 'fc.bias'" in message(load_model, "toy_cnn", state_dict=file, error=ModelError)
+    torch.save(state | {"head": torch.ones(1)}, file)
+    assert "'head'" in message(load_model, "toy_cnn", state_dict=file, error=ModelError)
+    torch.save(state | {"fc.bias": torch.ones(3)}, file)
+    assert "size mismatch" in message(load_model, "toy_cnn", state_dict=file, error=ModelError)
+
+
+def test_a_state_dict_that_would_run_code_is_refused(tmp_path):
+    file = tmp_path / "weights.pt"
+    torch.save(nn.Linear(2, 2), file)
+    text = message(load_model, "toy_cnn", state_dict=file, error=ModelError)
+    assert "cannot be loaded as a state dict" in text
+    assert "\n" not in text
+    gone = tmp_path / "gone.pt"
+    assert "no such file" in message(load_model, "toy_cnn", state_dict=gone, error=UsageError)
+
+
+# Files of the user's
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "EXAMPLE_INPUTS = (torch.ones(3, 4),)",
+        "example_inputs = torch.ones(3, 4)",
+        "def get_example_inputs():\n    return [torch.ones(3, 4)]",
+        "Net.get_example_inputs = staticmethod(lambda: (torch.ones(3, 4),))",
+    ],
+)
+def test_example_inputs_are_found(write, rest):
+    file = write(f"{NET}\n\n{rest}\n")
+    loaded = load_model(f"{file}:Net")
+    assert (loaded.name, loaded.source) == ("Net", "mine.py")
+    assert [tuple(x.shape) for x in loaded.example_inputs] == [(3, 4)]
+    assert not loaded.module.training
+
+
+@pytest.mark.parametrize("name", ["Net", "Eager", "made", "eager", "make", "make_eager"])
+def test_classes_instances_and_functions_are_models(write, name):
+    file = write(
+        NET
+        + textwrap.dedent("""
+        class Eager:
+            def get_eager_model(self):
+                return Net()
+
+            def get_example_inputs(self):
+                return (torch.ones(1, 4),)
+
+            def get_example_kwarg_inputs(self):
+                return {}
+
+            def get_dynamic_shapes(self):
+                return ({0: torch.export.Dim("batch")},)
+
+
+        def make():
+            return Net()
+
+
+        def make_eager():
+            return Eager()
+
+
+        made, eager = Net(), Eager()
+        example_inputs = (torch.ones(1, 4),)
+        """)
+    )
+    loaded = load_model(f"{file}:{name}")
+    assert isinstance(loaded.module, nn.Module)
+    assert (loaded.dynamic_shapes is None) == (name in ("Net", "made", "make"))
+
+
+def test_a_users_random_weights_and_inputs_are_repeatable(write):
+    file = write(f"{NET}\nEXAMPLE_INPUTS = (torch.randn(1, 4),)\n")
+    first = load_model(f"{file}:Net")
+    torch.rand(5)
+    second = load_model(f"{file}:Net")
+    assert torch.equal(first.module.fc.weight, second.module.fc.weight)
+    assert torch.equal(first.example_inputs[0], second.example_inputs[0])
+    assert "seed 0" in first.input_source
+
+
+def test_neighbours_of_the_same_name_are_kept_apart(write):
+    before = list(sys.path)
+    for size, folder in ((2, "a"), (3, "b")):
+        write(f"SIZE = {size}\n", f"{folder}/layers.py")
+        write("from layers import SIZE\n", f"{folder}/parts/__init__.py")
+        text = """\
+            import torch
+            from parts import SIZE
+            net = torch.nn.Linear(4, SIZE)
+            example_inputs = torch.ones(1, 4)
+            """
+        file = write(text, f"{folder}/net.py")
+        assert load_model(f"{file}:net").module.out_features == size
+    assert sys.path == before
+    assert not {"layers", "parts", "net", "model_file_net"} & set(sys.modules)
+
+
+def test_the_trial_run_does_not_touch_the_model(write):
+    file = write("""\
+        import torch
+
+
+        class Counter(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("calls", torch.zeros(1))
+
+            def forward(self, x):
+                self.calls += 1
+                return x.add_(self.calls)
+
+
+        EXAMPLE_INPUTS = (torch.zeros(2),)
+        """)
+    loaded = load_model(f"{file}:Counter")
+    assert loaded.module.calls.item() == 0
+    assert loaded.example_inputs[0].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "spec", "error", "parts"),
+    [
+        (NET, "gone.py:Net", UsageError, ["gone.py: no such file"]),
+        (NET, "mine.py", UsageError, ["mine.py: no model named", "path/to/file.py:NAME"]),
+        (NET, "mine.py:", UsageError, ["no model named"]),
+        (NET, "mine.txt:Net", UsageError, ["mine.txt: not a Python file"]),
+        (NET, "mine.py:Nett", UsageError, ["mine.py: unknown", "did you mean 'Net'?"]),
+        (NET + "SIZE = 3\n", "mine.py:SIZE", UsageError, ["unknown model 'SIZE'", "valid: Net"]),
+        (NET, "mine.py:Net", ModelError, ["mine.py: Net has no example inputs", "EXAMPLE_INPUTS"]),
+        (NET + "example_inputs = 3\n", "mine.py:Net", ModelError, ["has no example inputs"]),
+        ("import torch\n1 / 0\n", "mine.py:Net", ModelError, ["mine.py:2:", "ZeroDivisionError"]),
+        ("import torch\n)\n", "mine.py:Net", ModelError, ["mine.py:2:", "SyntaxError"]),
+        ("import gone_module\n", "mine.py:Net", ModelError, ["mine.py:1:", "gone_module"]),
+        ("raise SystemExit(3)\n", "mine.py:Net", ModelError, ["mine.py:1:", "SystemExit"]),
+        ("def f():\n    return 3\n", "mine.py:f", ModelError, ["mine.py: f gives 'int'"]),
+        ("def f(n):\n    return n\n", "mine.py:f", ModelError, ["cannot be built", "'n'"]),
+        (
+            NET + "example_inputs = torch.ones(1, 5)\n",
+            "mine.py:Net",
+            ModelError,
+            ["mine.py:11: forward() fails on the example inputs", "1x5 and 4x2"],
+        ),
+        (
+            NET + "example_inputs = (torch.ones(1, 4), 2)\n",
+            "mine.py:Net",
+            ModelError,
+            ["mine.py: forward() fails", "TypeError"],
+        ),
+        (
+            NET + "\n\ndef get_example_inputs():\n    raise OSError('no data')\n",
+            "mine.py:Net",
+            ModelError,
+            ["mine.py:15: example inputs cannot be made", "no data"],
+        ),
+    ],
+)
+def test_each_way_to_fail_has_one_clear_line(write, text, spec, error, parts):
+    write(text)
+    said = message(load_model, spec, error=error)
+    assert "\n" not in said
+    for part in parts:
+        assert part in said
+
+
+def test_the_innermost_line_of_the_user_is_blamed(tmp_path):
+    stack = "".join(
+        f'  File "{file}", line {line}, in forward\n    code\n'
+        for file, line in [
+            (tmp_path / "outer.py", 3),
+            (nn.modules.module.__file__, 10),
+            (tmp_path / "inner.py", 7),
+            (nn.functional.__file__, 20),
+            (subprocess.__file__, 30),
+            ("<eval_with_key>.1", 40),
+        ]
+    )
+    assert user_line_of_stack(stack) == f"{tmp_path}/inner.py:7"
+    assert user_line_of_stack("no frames") == user_line_of_stack(None) == ""
+
+
+def test_a_reason_is_one_sentence():
+    assert reason(ValueError("First part.\nSecond part.")) == "ValueError: First part."
+    assert reason(ValueError("of 1.5 to\n 2")) == "ValueError: of 1.5 to 2"
+    assert reason(KeyError()) == "KeyError"

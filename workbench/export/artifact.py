@@ -1,0 +1,154 @@
+"""A ``.pte`` and what lies beside it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import time
+import warnings
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench import store
+from workbench.errors import unknown_name
+from workbench.export.inputs import raw_bytes
+from workbench.export.lower import BACKENDS, DTYPES, lower_model
+from workbench.export.program import Contents, Slot
+from workbench.export.quiet import quiet
+from workbench.models import LoadedModel, load_model
+from workbench.models.loader import SEED
+from workbench.records import Export, Tensor, Undelegated
+
+if TYPE_CHECKING:
+    import torch
+
+_PACKAGES = {
+    "torch": "torch",
+    "executorch": "executorch",
+    "torchao": "torchao",
+    "workbench": "executorch-workbench",
+}
+
+
+def export_model(
+    model: LoadedModel | str,
+    *,
+    dtype: str = "fp32",
+    backend: str = "xnnpack",
+    root: str | os.PathLike[str] | None = None,
+    state_dict: str | os.PathLike[str] | None = None,
+) -> Path:
+    """Export a model to ``<root>/artifacts/<model>_<backend>_<dtype>.pte``; returns that path.
+
+    Beside it lie the ETRecord, one ``.input<i>.bin`` per input (the example inputs, raw, in the
+    layout the program expects) and the record, which `workbench.store.load_export` reads. The
+    record is written last: where there is one, everything is there.
+
+    Parameters
+    ----------
+    model
+        A loaded model, or what `load_model` takes.
+    dtype
+        ``fp32`` or ``fp16``, for weights, activations and inputs.
+    backend
+        ``xnnpack``, or ``portable`` for ExecuTorch's own kernels only.
+    root
+        The output folder, ``out_<model>`` by default.
+    state_dict
+        Weights, as for `load_model`; for a model that is loaded here.
+
+    Raises
+    ------
+    UsageError
+        An unknown model, dtype or backend.
+    ModelError
+        The model cannot be loaded.
+    ExportError
+        It cannot be exported: which operator, and where in the user's source.
+
+    Notes
+    -----
+    The first export of a process takes some ten seconds longer than the next ones.
+    """
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES)
+    if backend not in BACKENDS:
+        raise unknown_name("backend", backend, BACKENDS)
+    if isinstance(model, str):
+        model = load_model(model, state_dict=state_dict)
+    directory = store.artifacts_dir(Path(root) if root else store.default_root(model.name))
+    pte = directory / f"{store.stem_of(store.safe_name(model.name), dtype, backend)}.pte"
+
+    started = time.perf_counter()
+    with quiet():
+        lowered = lower_model(model, dtype, backend)
+    seconds = time.perf_counter() - started
+
+    contents = lowered.contents
+    store.export_record_path(pte).unlink(missing_ok=True)
+    inputs = _write_inputs(lowered.inputs, contents.inputs, pte)
+    etrecord = _write_etrecord(lowered.etrecord, pte)
+    store.write_whole(pte, lowered.pte)
+    export = Export(
+        model=model.name,
+        dtype=dtype,
+        backend=backend,
+        pte=pte.name,
+        sha256=store.sha256_of(pte),
+        size_bytes=pte.stat().st_size,
+        inputs=inputs,
+        input_source=model.input_source,
+        outputs=tuple(Tensor(slot.dtype, slot.shape) for slot in contents.outputs),
+        delegates=dict(contents.delegates),
+        undelegated=_undelegated(contents),
+        versions=_versions(),
+        seconds=round(seconds, 3),
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        etrecord=etrecord,
+        source=model.source,
+        weights=_describe_weights(model),
+    )
+    store.save_export(export, directory)
+    return pte
+
+
+def _write_inputs(
+    tensors: list[torch.Tensor], slots: tuple[Slot, ...], pte: Path
+) -> tuple[Tensor, ...]:
+    written = []
+    for number, (tensor, slot) in enumerate(zip(tensors, slots, strict=True)):
+        path = pte.with_name(f"{pte.name}.input{number}.bin")
+        store.write_whole(path, raw_bytes(tensor, slot.dim_order))
+        written.append(
+            Tensor(slot.dtype, tuple(tensor.shape), file=path.name, sha256=store.sha256_of(path))
+        )
+    return tuple(written)
+
+
+def _write_etrecord(etrecord: bytes, pte: Path) -> str:
+    """Write the ETRecord, or do away with an earlier one; returns its file name or nothing."""
+    path = pte.with_name(f"{pte.name}.etrecord")
+    if etrecord:
+        return store.write_whole(path, etrecord).name
+    warnings.warn(f"{pte.name}: no ETRecord, PyTorch cannot serialise its graph", stacklevel=3)
+    path.unlink(missing_ok=True)
+    return ""
+
+
+def _describe_weights(model: LoadedModel) -> str:
+    if model.weights is None:
+        return f"as the model makes them, torch seed {SEED}"
+    return f"{model.weights.name}, SHA-256 {store.sha256_of(model.weights)[:16]}"
+
+
+def _undelegated(contents: Contents) -> tuple[Undelegated, ...]:
+    """The operators left to ExecuTorch's own kernels, the most frequent one first."""
+    ordered = sorted(contents.operators.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(Undelegated(operator, count) for operator, count in ordered)
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: importlib.metadata.version(dist) for name, dist in _PACKAGES.items()}
+    return {"python": platform.python_version(), **packages}

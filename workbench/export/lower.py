@@ -1,0 +1,144 @@
+"""From an eager module to an ExecuTorch program."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import ExportError
+from workbench.export.failure import (
+    explain_forward,
+    explain_lowering,
+    explain_tracing,
+    no_kernel_error,
+)
+from workbench.export.inputs import bind_constants, cast_floats
+from workbench.export.program import Contents, missing_kernels, read_contents
+
+if TYPE_CHECKING:
+    import torch
+    from executorch.exir import ExecutorchProgramManager
+    from torch import nn
+    from torch.export import ExportedProgram
+
+    from workbench.models import LoadedModel
+
+#: How weights, activations and inputs are stored, and PyTorch's name for it.
+DTYPES = {"fp32": "float32", "fp16": "float16"}
+
+BACKENDS = ("xnnpack", "portable")
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program, its ETRecord (empty where PyTorch cannot write one), and what it is fed with.
+
+    ``inputs`` are the model's example tensors, in the dtype and the order of the program.
+    """
+
+    pte: bytes
+    etrecord: bytes
+    contents: Contents
+    inputs: list[torch.Tensor]
+
+
+def lower_model(model: LoadedModel, dtype: str, backend: str) -> Lowered:
+    """Export a model and lower it to a backend; the model itself stays as it is.
+
+    Raises
+    ------
+    ExportError
+        With the operator and the line in the user's source, where these are known.
+    """
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    torch_dtype = getattr(torch, DTYPES[dtype])
+    with explain_forward(dtype, model.origin):
+        module = copy.deepcopy(model.module).to(torch_dtype).eval()
+        args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
+        _try_forward(module, args, kwargs)
+    with explain_tracing(model.origin):
+        exported = _trace(*bind_constants(module, args, kwargs), model.dynamic_shapes)
+    with explain_lowering(exported, model.origin):
+        program = _lower(exported, backend)
+    contents = read_contents(program)
+    if missing := missing_kernels(contents):
+        raise no_kernel_error(missing, program.exported_program(), model.origin)
+    inputs = tree_leaves(exported.example_inputs)
+    _check_inputs(inputs, contents, model.origin)
+    with explain_lowering(exported, model.origin):
+        return Lowered(program.buffer, _write_etrecord(program), contents, inputs)
+
+
+def _try_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Run a copy once in its new dtype: tracing does not notice operands that do not match."""
+    import torch
+
+    module, args, kwargs = copy.deepcopy((module, args, kwargs))
+    # What PyTorch itself cannot do in half precision, the runtime may.
+    with torch.no_grad(), contextlib.suppress(NotImplementedError):
+        module(*args, **kwargs)
+
+
+def _trace(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+) -> ExportedProgram:
+    """``torch.export``, without the graph that it prints to stderr when it fails."""
+    import torch
+
+    printed = io.StringIO()
+    with contextlib.redirect_stderr(printed), torch.no_grad():
+        exported = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+    sys.stderr.write(printed.getvalue())
+    return exported
+
+
+def _lower(exported: ExportedProgram, backend: str) -> ExecutorchProgramManager:
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+    edge = to_edge_transform_and_lower(
+        exported,
+        partitioner=_partitioners(backend),
+        # It would turn down operators outside of Core ATen that the runtime does have kernels for
+        # (bitwise shifts, masked_select); which ones it lacks is checked on the emitted program.
+        compile_config=EdgeCompileConfig(_check_ir_validity=False),
+        generate_etrecord=True,
+    )
+    return edge.to_executorch()
+
+
+def _partitioners(backend: str) -> list[Any]:
+    if backend == "portable":
+        return []
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+    return [XnnpackPartitioner()]
+
+
+def _write_etrecord(program: ExecutorchProgramManager) -> bytes:
+    """The ETRecord; empty for the few graphs that PyTorch emits but cannot serialise."""
+    from executorch.exir.serde.export_serialize import SerializeError
+
+    buffer = io.BytesIO()
+    try:
+        program.get_etrecord().save(buffer)
+    except SerializeError:
+        return b""
+    return buffer.getvalue()
+
+
+def _check_inputs(inputs: list[torch.Tensor], contents: Contents, origin: str) -> None:
+    """Make sure that each example tensor is the program's input at the same place."""
+    given = [(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in inputs]
+    taken = [(slot.dtype, slot.shape) for slot in contents.inputs]
+    fits = len(given) == len(taken) and all(
+        g == t or (slot.dynamic and g[0] == t[0] and len(g[1]) == len(t[1]))
+        for g, t, slot in zip(given, taken, contents.inputs, strict=True)
+    )
+    if not fits:
+        raise ExportError(f"the program takes {taken}, the examples are {given}", where=origin)

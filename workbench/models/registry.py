@@ -1,0 +1,113 @@
+"""The models that have a name, and the interface by which each is found."""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from torch import nn
+
+#: Those of the workbench: each is the module of that name in this package, imported on demand.
+BUILTIN = ("mobilenet_v3_small", "toy_cnn")
+
+
+class EagerModelBase(ABC):
+    """A model and the inputs it is exported and measured with.
+
+    The interface of ExecuTorch's own example models: a class written for those works here,
+    and the other way round, whatever its base class.
+    """
+
+    @abstractmethod
+    def get_eager_model(self) -> nn.Module:
+        """The model."""
+
+    @abstractmethod
+    def get_example_inputs(self) -> tuple[Any, ...]:
+        """The positional arguments of its ``forward``."""
+
+    def get_example_kwarg_inputs(self) -> dict[str, Any]:
+        """The keyword arguments of its ``forward``."""
+        return {}
+
+    def get_dynamic_shapes(self) -> Any:
+        """The ``dynamic_shapes`` for ``torch.export``, or None where every shape is fixed."""
+        return None
+
+
+_registered: dict[str, type] = {}
+
+
+def register_model(name: str, cls: type | None = None) -> Callable[[type], type] | type:
+    """Give a model a name; with the name alone, a class decorator.
+
+    Parameters
+    ----------
+    name
+        What ``load_model`` and ``workbench export`` call it.
+    cls
+        A class with the methods of `EagerModelBase`; a later class replaces an earlier one.
+
+    Raises
+    ------
+    UsageError
+        The class lacks a method, or the name belongs to a model of the workbench.
+
+    Examples
+    --------
+    >>> @register_model("tiny")
+    ... class Tiny(EagerModelBase):
+    ...     def get_eager_model(self):
+    ...         return torch.nn.Linear(4, 2)
+    ...
+    ...     def get_example_inputs(self):
+    ...         return (torch.ones(1, 4),)
+    """
+    if cls is None:
+        return lambda decorated: register_model(name, decorated)
+    if not is_eager_model(cls):
+        raise UsageError(
+            "lacks get_eager_model() or get_example_inputs()",
+            where=f"model {name!r}",
+            hint="derive it from workbench.models.EagerModelBase",
+        )
+    if name in BUILTIN and cls.__module__ != module_of(name):
+        raise UsageError(f"{name!r} is a model of the workbench", hint="choose another name")
+    _registered[name] = cls
+    return cls
+
+
+def list_models() -> list[str]:
+    """The names of all registered models, in alphabetical order."""
+    return sorted({*BUILTIN, *_registered})
+
+
+def find_model(name: str) -> type:
+    """The class that bears a name.
+
+    Raises
+    ------
+    UsageError
+        Nobody registered the name.
+    """
+    if name not in _registered and name in BUILTIN:
+        importlib.import_module(module_of(name))
+    if name not in _registered:
+        raise unknown_name("model", name, list_models())
+    return _registered[name]
+
+
+def is_eager_model(thing: object) -> bool:
+    """Whether a class or an instance has the methods that `EagerModelBase` demands."""
+    wanted = ("get_eager_model", "get_example_inputs")
+    return all(callable(getattr(thing, method, None)) for method in wanted)
+
+
+def module_of(name: str) -> str:
+    """The module of a model of the workbench."""
+    return f"{__package__}.{name}"
