@@ -133,13 +133,11 @@ def models() -> None:
 @click.argument("model")
 @EXPORT_OPTIONS
 @OUT
-def export(model: str, dtype: str, backend: str, state_dict: Path | None, out: Path | None) -> None:
+def export(model: str, out: Path | None, **choices) -> None:
     """Export MODEL, a registered name or path/to/file.py:NAME, to a .pte."""
     from workbench.export import export_model
-    from workbench.models import load_model
 
-    loaded = load_model(model, state_dict=state_dict)
-    click.echo(export_model(loaded, dtype=dtype, backend=backend, root=out))
+    click.echo(export_model(model, root=out, **choices))
 
 
 @workbench.command()

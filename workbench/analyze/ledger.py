@@ -86,7 +86,10 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     place = _pair(chain.clip(0), instruction)
     method = _methods(run, place, base.codes, top, kind)
     slot = _pair(_pair(method, place), base.codes)
-    occurrence = pd.Series(slot).groupby(_pair(run, slot)).cumcount().to_numpy()
+    named = pd.DataFrame(
+        {"method": method, "chain": chain, "instruction": instruction, "base": base}
+    )
+    named["occurrence"] = named.groupby(_pair(run, slot)).cumcount()
 
     ledger = pd.DataFrame(
         {
@@ -95,7 +98,7 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
             "kind": pd.Categorical.from_codes(_ledger_kinds(events, kind, parent, top), KINDS),
             "name": name,
             "operator": operator,
-            "key": _keys(method, chain, instruction, base, slot, occurrence),
+            "key": _keys(named, slot),
             "instruction": instruction,
             "duration_ns": _own_time(events["duration_ns"].to_numpy(np.int64), parent),
             "method": method,
@@ -180,21 +183,15 @@ def _methods(
     return np.zeros(len(run), np.int64)
 
 
-def _keys(
-    method: np.ndarray,
-    chain: np.ndarray,
-    instruction: np.ndarray,
-    base: pd.Categorical,
-    slot: np.ndarray,
-    occurrence: np.ndarray,
-) -> pd.Categorical:
-    codes = _pair(slot, occurrence)
-    first = np.flatnonzero(~pd.Series(codes).duplicated().to_numpy())
+def _keys(rows: pd.DataFrame, slot: np.ndarray) -> pd.Categorical:
+    """Text of ``method, chain, instruction, base, occurrence``; the first four make the slot."""
+    codes = _pair(slot, rows["occurrence"].to_numpy())
+    distinct = rows[~pd.Series(codes).duplicated().to_numpy()]
     texts = [
-        (f"m{method[row]}/" if method[row] else "")
-        + (f"{chain[row]}:" if chain[row] > 0 else "")
-        + f"{instruction[row]}/{base[row]}/{occurrence[row]}"
-        for row in first.tolist()
+        (f"m{method}/" if method else "")
+        + (f"{chain}:" if chain > 0 else "")
+        + f"{instruction}/{base}/{occurrence}"
+        for method, chain, instruction, base, occurrence in distinct.itertuples(index=False)
     ]
     return pd.Categorical.from_codes(codes, texts)
 
@@ -206,6 +203,7 @@ def _rename(names: pd.Categorical, rename: Callable[[str], str]) -> pd.Categoric
 
 def _pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """One code from 0 for each distinct pair, in order of appearance."""
-    least = int(second.min(initial=0))
-    span = int(second.max(initial=0)) - least + 1
-    return pd.factorize(first.astype(np.int64) * span + (second - least))[0]
+    first, second = first.astype(np.int64), second.astype(np.int64)
+    least = second.min(initial=0)
+    span = second.max(initial=0) - least + 1
+    return pd.factorize(first * span + (second - least))[0]
