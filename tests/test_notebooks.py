@@ -3,9 +3,13 @@
 import ast
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+
+from workbench.report import execute_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -81,3 +85,26 @@ def test_it_runs_in_process(path, monkeypatch, tmp_path):
         shell.run_cell(cell["source"]).raise_error()
         if "parameters" in cell["metadata"].get("tags", []):
             shell.run_cell("headless, live = True, False").raise_error()
+
+
+@pytest.mark.slow
+@every_notebook
+def test_papermill_runs_it_with_defaults(path, tmp_path):
+    output = execute_notebook(path.stem, tmp_path / path.name, {"headless": True})
+    images = [
+        data
+        for cell in json.loads(output.read_text())["cells"]
+        for result in cell.get("outputs", [])
+        for data in result.get("data", {})
+        if data == "image/png"
+    ]
+    assert images or path.stem == "00_check_setup"
+
+
+@pytest.mark.slow
+def test_papermill_explains_every_parameter():
+    for path in NOTEBOOKS:
+        command = [sys.executable, "-m", "papermill", "--help-notebook", str(path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert "headless: bool" in done.stdout
+        assert "nobody is there" in done.stdout

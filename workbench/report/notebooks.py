@@ -59,7 +59,7 @@ def execute_notebook(name: str, output: Path, parameters: dict[str, Any]) -> Pat
     import papermill
     from traitlets.config import Config
 
-    # Where the kernel's transport can be encrypted it is; where not, no warning is due.
+    # Where the kernel's transport can be encrypted, it is.
     config = Config({"KernelManager": {"transport_encryption": "auto"}})
     source = find_notebook(name)
     with _quiet():
@@ -76,6 +76,7 @@ def execute_notebook(name: str, output: Path, parameters: dict[str, Any]) -> Pat
                 progress_bar=False,
                 execution_timeout=CELL_TIMEOUT,
                 config=config,
+                extra_arguments=["--log-level=CRITICAL"],  # the kernel's log, not the notebook's
             )
         except papermill.PapermillExecutionError as error:
             raise ReportError(

@@ -1,0 +1,243 @@
+"""From the recorded sample to reports: the numbers agree everywhere, and nothing is fetched."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from workbench import store
+from workbench.analyze import summarize_verdict
+from workbench.errors import ComparisonError, ReportError, StoreError, TraceError, UsageError
+from workbench.report import (
+    analyze_run,
+    check_run,
+    compare_runs,
+    describe_run,
+    execute_notebook,
+    is_slower_by,
+    make_report,
+    show_undelegated,
+    show_verdicts,
+    write_artifacts,
+)
+from workbench.testing import sample_run
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return analyze_run(sample_run())
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """A copy of the sample that a test may spoil."""
+    return Path(shutil.copytree(sample_run(), tmp_path / "runs" / "linux"))
+
+
+def change_manifest(run_dir, **changes):
+    run = store.load_run(run_dir)
+    store.save_run(replace(run, **changes), run_dir)
+
+
+def test_categories_operators_and_ledger_have_the_same_total(sample):
+    for name in sample.experiments:
+        e2e = sample.select(sample.ledger, name, 1).groupby(["process", "run"])["duration_ns"].sum()
+        for frame in (sample.categories, sample.operators):
+            total = sample.select(frame, name, 1)["mean_ms"].sum()
+            assert total == pytest.approx(e2e.mean() / 1e6, rel=1e-9)
+
+
+def test_the_shift_adds_up_to_the_change(sample):
+    shift = sample.comparisons[0].shift
+    change = shift["candidate_ms"].sum() - shift["baseline_ms"].sum()
+    assert shift["delta_ms"].sum() == pytest.approx(change, rel=1e-9)
+
+
+def test_the_sample_is_what_its_description_says(sample):
+    assert sample.run.state == "complete"
+    assert sample.run.plan.toggle == "avx512"
+    checks = check_run(sample).set_index("check")["status"]
+    assert not (checks == "fail").any()
+    assert "avx512f" in check_run(sample)["evidence"].str.cat()
+
+
+def test_outputs_that_differ_are_in_the_verdict_and_fail_a_check(run_dir):
+    run = store.load_run(run_dir)
+    bad = [replace(a, max_abs=1.0, scale=1.0, agree=False) for a in run.agreements]
+    change_manifest(run_dir, agreements=tuple(bad))
+    analysis = analyze_run(run_dir)
+    assert "outputs differ" in analysis.comparisons[0].text
+    checks = check_run(analysis)
+    assert (checks["status"] == "fail").any()
+
+
+def test_a_toggle_that_hid_nothing_fails_a_check(run_dir):
+    run = store.load_run(run_dir)
+    change_manifest(run_dir, sessions=tuple(replace(s, masked=()) for s in run.sessions))
+    checks = check_run(analyze_run(run_dir)).set_index("evidence")["status"]
+    assert checks["no CPU feature was hidden from the baseline"] == "fail"
+
+
+def test_an_emulated_run_says_so_first(run_dir):
+    change_manifest(run_dir, emulated=True)
+    analysis = analyze_run(run_dir)
+    assert str(show_verdicts(analysis)).startswith("> Emulated")
+    assert "(emulated)" in describe_run(analysis)["value"].str.cat()
+    assert "fail" in set(check_run(analysis)["status"])
+
+
+def test_a_program_of_unknown_origin_has_no_table_of_undelegated_operators(run_dir):
+    change_manifest(run_dir, export=None)
+    assert "no export record" in str(show_undelegated(analyze_run(run_dir)))
+
+
+def test_text_from_a_manifest_stays_text(run_dir):
+    run = store.load_run(run_dir)
+    evil = "<script>alert(1)</script>"
+    change_manifest(run_dir, plan=replace(run.plan, model=evil), host={**run.host, "cpu": evil})
+    write_artifacts(analyze_run(run_dir))
+    assert "<script>" not in (run_dir / store.REPORT_MD).read_text()
+    analysis = analyze_run(run_dir)
+    assert "<script>" not in show_verdicts(analysis)._repr_html_()
+
+
+def test_an_etdump_outside_the_folder_is_not_read(run_dir):
+    run = store.load_run(run_dir)
+    sessions = [replace(s, etdump="../../../etc/passwd") if s.etdump else s for s in run.sessions]
+    change_manifest(run_dir, sessions=tuple(sessions))
+    with pytest.raises(StoreError, match="outside its folder"):
+        analyze_run(run_dir)
+
+
+def test_a_trace_of_another_run_is_noticed(run_dir):
+    run = store.load_run(run_dir)
+    sessions = tuple(replace(s, batches=s.batches[:1]) if s.etdump else s for s in run.sessions)
+    change_manifest(run_dir, sessions=sessions)
+    with pytest.raises(TraceError, match="the manifest"):
+        analyze_run(run_dir)
+
+
+def test_a_run_that_measured_nothing_says_how_to_go_on(run_dir):
+    change_manifest(run_dir, sessions=())
+    with pytest.raises(StoreError, match="goes on where it stopped"):
+        analyze_run(run_dir)
+
+
+def test_summary_figures_are_those_of_the_frames(run_dir):
+    write_artifacts(analyze_run(run_dir))
+    summary = json.loads((run_dir / store.SUMMARY).read_text())
+    assert sum(summary["category_totals_ms"].values()) == pytest.approx(
+        summary["e2e"]["mean"], rel=1e-6
+    )
+    assert summary["etdump_count"] == len(summary["per_etdump"]) == 15
+    comparison = summary["comparisons"][0]
+    assert comparison["latency"]["low"] <= comparison["latency"]["speedup"]
+    latencies = json.loads((run_dir / store.METRICS).read_text())["latencies"]
+    manifest = json.loads((run_dir / store.MANIFEST).read_text())
+    for row in latencies:
+        raw = [
+            t
+            for s in manifest["sessions"]
+            if s["experiment"] == row["experiment"] and not s["traced"]
+            for b in s["batches"]
+            for t in b["cpu_ns"]
+        ]
+        assert row["n"] == len(raw)
+        assert row["median"] == pytest.approx(np.median(raw) / 1e6)
+
+
+class Page(HTMLParser):
+    """What a page would fetch or run."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+        self.images = []
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if tag in ("script", "iframe", "object", "embed", "link"):
+            self.found.append(tag)
+        if tag == "img":
+            self.images.append(given)
+
+
+@pytest.mark.slow
+def test_the_report_is_one_page_that_fetches_nothing(run_dir):
+    page, markdown = make_report(run_dir)
+    text = page.read_text()
+    parser = Page()
+    parser.feed(text)
+    assert parser.found == []
+    assert len(parser.images) == 5
+    for image in parser.images:
+        assert image["src"].startswith("data:image/png;base64,")
+        assert len(image["alt"]) > 40
+    assert not re.search(r"url\(|@import", text)
+    assert analyze_run(run_dir).comparisons[0].text.replace(">", "&gt;") in text
+    assert markdown.read_text().startswith("# mobilenet_v3_small_xnnpack_fp32")
+    assert not list(run_dir.glob(".*"))
+
+
+def test_a_wrong_parameter_is_refused_with_the_nearest(tmp_path):
+    with pytest.raises(UsageError, match="did you mean 'run_dir'"):
+        execute_notebook("12_report", tmp_path / "x.ipynb", {"rundir": "x"})
+    with pytest.raises(UsageError, match="unknown notebook"):
+        execute_notebook("13_report", tmp_path / "x.ipynb", {})
+
+
+@pytest.mark.slow
+def test_a_failing_cell_is_one_line(tmp_path):
+    with pytest.raises(ReportError, match=r"12_report.*not a run folder") as caught:
+        execute_notebook("12_report", tmp_path / "x.ipynb", {"run_dir": str(tmp_path)})
+    assert "\n" not in str(caught.value)
+
+
+def test_experiments_of_one_run_are_compared_in_turns():
+    folder = sample_run()
+    verdict = compare_runs(f"{folder}:avx512_off", f"{folder}:avx512_on")
+    assert verdict.outcome == "faster"
+    assert verdict.low < verdict.speedup < verdict.high
+    slower = compare_runs(f"{folder}:avx512_on", f"{folder}:avx512_off")
+    assert slower.speedup == pytest.approx(1 / verdict.speedup)
+    assert is_slower_by(slower, 0.05)
+    assert not is_slower_by(slower, 5.0)
+    assert not is_slower_by(verdict, 0.0)
+
+
+def test_a_run_and_its_copy_are_equivalent(run_dir):
+    verdict = compare_runs(str(sample_run()), str(run_dir))
+    assert verdict.outcome in ("equivalent", "inconclusive")
+    assert verdict.speedup == pytest.approx(1.0)
+    assert "faster" not in summarize_verdict(verdict)
+
+
+@pytest.mark.parametrize(
+    ("axis", "change"),
+    [
+        ("program", lambda run: {"plan": replace(run.plan, sha256="0" * 64)}),
+        ("device", lambda run: {"host": {**run.host, "cpu": "another"}}),
+        ("build", lambda run: {"versions": {**run.versions, "executorch": "9.9"}}),
+    ],
+)
+def test_what_differs_must_be_declared(run_dir, axis, change):
+    change_manifest(run_dir, **change(store.load_run(run_dir)))
+    with pytest.raises(ComparisonError, match=f"differ in {axis}: .* against .*--across {axis}"):
+        compare_runs(str(sample_run()), str(run_dir))
+    compare_runs(str(sample_run()), str(run_dir), across=[axis])
+
+
+def test_analysing_needs_neither_torch_nor_executorch():
+    code = (
+        "import sys, workbench as wb; wb.analyze_run(wb.sample_run());"
+        "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'executorch')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
