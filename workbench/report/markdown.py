@@ -60,7 +60,7 @@ def render_report(analysis: Analysis) -> str:
 def _comparison(analysis: Analysis, comparison: Comparison) -> list[object]:
     pair, threads = comparison.pair, comparison.threads
     operators = analysis.select(analysis.operators, pair.candidate, threads)
-    columns = ["operator", "category", "family", "calls", "mean_ms", "std_ms", "share"]
+    columns = ["name", "category", "family", "calls", "mean_ms", "std_ms", "share"]
     return [
         f"## {pair.candidate} against {pair.baseline}, {threads} thread(s)",
         "Traced `Method::execute` by category; times add up to E2E.",

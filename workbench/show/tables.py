@@ -165,6 +165,7 @@ def _html(
 def _cell(name: str, text: str, side: str) -> str:
     color = COLORS.get(text) if name == "category" or name == "name" else None
     chip = f'<span style="{_CHIP};background:{color}"></span>' if color else ""
+    side += ";white-space:nowrap" if chip else ""
     return f'<td style="{_CELL};{side}">{chip}{html.escape(text)}</td>'
 
 
