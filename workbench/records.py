@@ -122,7 +122,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Session:
-    """One runner process and all that it measured; ``clock`` says what a lap was."""
+    """One runner process and all that it measured; ``clock`` says what a lap was.
+
+    ``core`` is the one it was pinned to, None if it was free.
+    """
 
     experiment: str
     threads: int
@@ -133,6 +136,7 @@ class Session:
     startup_ms: float
     batches: tuple[Batch, ...]
     clock: str = "Method::execute"
+    core: int | None = None
     etdump: str = ""
     complete: bool = True
 

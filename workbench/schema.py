@@ -53,6 +53,7 @@ SOURCE = (
 EVENTS = _frame(
     "events",
     ("block", "int", "", "index of the ETDump run_data block"),
+    ("block_name", "text", "", "its name: Default while loading, Execute, or the user's"),
     ("run", "int", "", "index of the Method::execute it belongs to, -1 outside any"),
     ("event", "int", "", "position in the file, over all blocks"),
     ("parent", "int", "", "event of the enclosing span, -1 at the top"),
@@ -80,6 +81,21 @@ LEDGER = _frame(
     ("key", "text", "", "what pairs this row with its like in another trace of the same program"),
     ("instruction", "int", "", "instruction id, -1 for framework"),
     ("duration_ns", "int", "ns", "time that belongs to this row alone; rows of a run sum to E2E"),
+)
+
+SPANS = Frame(
+    "spans",
+    (
+        *EVENTS.columns,
+        Column("block_name", "text", "", "the runtime's name for the block"),
+        Column("ledger_kind", "text", "", "kind of its ledger row; none outside any whole run"),
+        Column("operator", "text", "", "name without the per-delegate ordinal"),
+        Column("key", "text", "", "as in the ledger"),
+        Column("own_ns", "int", "ns", "time that belongs to it alone; sums to E2E over a run"),
+        Column("category", "text", "", "of its own time, as in the operators frame"),
+        Column("family", "text", "", "finer than the category"),
+        Column("rule", "text", "", "the rule that placed it"),
+    ),
 )
 
 LATENCIES = _frame(
@@ -160,7 +176,46 @@ SHIFT = _frame(
     ("rank_after", "int", "", "1 is the largest category of the candidate"),
 )
 
-FRAMES = (EVENTS, LEDGER, LATENCIES, STATISTICS, OPERATORS, CATEGORIES, COMPARISON, SHIFT)
+KERNELS = _frame(
+    "kernels",
+    ("line", "int", "", "first line of the log that names it, from 1"),
+    ("operator", "text", "", "what XNNPACK registered it for: gemm, igemm, dwconv, unary, ..."),
+    ("kernel", "text", "", "name of the microkernel, as logged"),
+    ("type", "text", "", "kind of microkernel in the name: gemm, igemm, dwconv, vadd, ..."),
+    ("dtype", "text", "", "data types in the name, as its library spells them: f32, qs8_qc8w"),
+    ("variant", "text", "", "what is fused or how is rounded: minmax, relu, minmax_fp32"),
+    ("tile", "text", "", "what it computes at a time, as in the name: 7x16, 4x16c4, 9p8c"),
+    ("arch", "text", "", "instruction sets, processor and unrolling: asm_aarch64_neonfma_ld128"),
+    ("sme", "bool", "", "needs SME, in whichever version"),
+    ("sme2", "bool", "", "needs SME2"),
+    ("config", "text", "", "function of XNNPACK that registered it; empty in older logs"),
+    ("count", "int", "", "how often it was registered"),
+)
+
+KERNEL_CHANGES = _frame(
+    "kernel changes",
+    ("type", "text", "", "kind of microkernel"),
+    ("dtype", "text", "", "data types, without how operands are packed"),
+    ("off", "text", "", "microkernels with the extension off, in the order of the log"),
+    ("on", "text", "", "microkernels with the extension on, in the order of the log"),
+    ("change", "text", "", "same | changed | only on | only off"),
+    ("sme", "bool", "", "one of `on` needs SME, in whichever version"),
+    ("sme2", "bool", "", "one of `on` needs SME2"),
+)
+
+FRAMES = (
+    EVENTS,
+    LEDGER,
+    SPANS,
+    LATENCIES,
+    STATISTICS,
+    OPERATORS,
+    CATEGORIES,
+    COMPARISON,
+    SHIFT,
+    KERNELS,
+    KERNEL_CHANGES,
+)
 
 
 def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:

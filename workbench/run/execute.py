@@ -14,7 +14,7 @@ from pathlib import Path
 from workbench.errors import StoreError, WorkbenchError
 from workbench.records import Agreement, Batch, Experiment, Plan, Run
 from workbench.records import Session as SessionRecord
-from workbench.run.host import describe_host, platform_name
+from workbench.run.host import describe_host, fast_cores, platform_name
 from workbench.run.inputs import locate_inputs
 from workbench.run.interleave import MIN_ROUNDS, batch_size, batch_within, interleave, rounds_needed
 from workbench.run.journal import Journal
@@ -107,7 +107,7 @@ def measure_process(
     plan, run_dir = journal.run.plan, journal.run_dir
     if sha256_of(Path(plan.pte)) != plan.sha256:
         raise StoreError("changed since the run was planned", where=plan.pte, hint="run it anew")
-    experiments = plan.experiments
+    experiments, core = plan.experiments, shared_core(threads, process)
     sessions: dict[str, Session] = {}
     taken: dict[str, list[Batch]] = {e.name: [] for e in experiments}
     traces = {
@@ -118,7 +118,9 @@ def measure_process(
     try:
         with contextlib.ExitStack() as stack:
             for experiment in experiments:
-                flags = runner_flags(plan, experiment, inputs, threads, traces[experiment.name])
+                flags = runner_flags(
+                    plan, experiment, inputs, threads, core, traces[experiment.name]
+                )
                 session = open_runner(runner, flags, timeout_s=plan.timeout_s)
                 sessions[experiment.name] = stack.enter_context(session)
             sizes = warm_up(sessions, plan)
@@ -154,6 +156,7 @@ def measure_process(
                 startup_ms=session.ready.startup_ms,
                 batches=tuple(taken[name]),
                 clock=session.ready.clock,
+                core=core,
                 etdump=str(traces[name].relative_to(run_dir)) if complete and traced else "",
                 complete=complete,
             )
@@ -161,8 +164,23 @@ def measure_process(
         )
 
 
+def shared_core(threads: int, process: int) -> int | None:
+    """The core that all experiments of a process share, if they run one thread each.
+
+    Two cores are never equally fast (another guest, another clock): an experiment that the system
+    put on the better one would win by it. The next process takes the next core.
+    """
+    cores = fast_cores() if threads == 1 else []
+    return cores[process % len(cores)] if cores else None
+
+
 def runner_flags(
-    plan: Plan, experiment: Experiment, inputs: Sequence[Path], threads: int, trace: Path | None
+    plan: Plan,
+    experiment: Experiment,
+    inputs: Sequence[Path],
+    threads: int,
+    core: int | None,
+    trace: Path | None,
 ) -> list[str]:
     """The runner's command line for one experiment."""
     flags = ["--model_path", plan.pte, "--cpu_threads", str(threads), "--isa", experiment.isa]
@@ -170,6 +188,8 @@ def runner_flags(
         flags += ["--isa_off", ",".join(experiment.isa_off)]
     for path in inputs:
         flags += ["--inputs", str(path)]
+    if core is not None:
+        flags += ["--cpus", str(core)]
     if trace:
         flags += ["--etdump_path", str(trace)]
     return flags

@@ -33,6 +33,16 @@ def describe_host() -> dict[str, Any]:
     }
 
 
+def fast_cores() -> list[int]:
+    """The cores this process may use, without the slower ones of a mixed CPU; [] if unknown."""
+    if not hasattr(os, "sched_getaffinity"):
+        return []
+    cores = sorted(os.sched_getaffinity(0))
+    capacity = [_read(f"/sys/devices/system/cpu/cpu{core}/cpu_capacity") for core in cores]
+    values = [int(text) if text.isdecimal() else 0 for text in capacity]
+    return [core for core, value in zip(cores, values, strict=True) if value == max(values)]
+
+
 def _usable_cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
