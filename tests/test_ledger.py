@@ -41,7 +41,7 @@ def frame(*runs) -> pd.DataFrame:
     events = pd.concat(parts, ignore_index=True)
     events["event"] = events.index
     events["chain"] = np.where(events["instruction"] < 0, -1, 0)
-    return events.assign(delegate_id=-1, start_ns=0)
+    return events.assign(delegate_id=-1, start_ns=0, block_name="Execute")
 
 
 def renamed(run, old: str, new: str):

@@ -180,6 +180,19 @@ def compare(a: str, b: str, across: tuple[str, ...], fail_above: float | None) -
 
 
 @workbench.command()
+@click.argument("etdump", type=PATH)
+@click.option("--to", required=True, help="csv, parquet, perfetto or speedscope.")
+@click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
+@click.option("--baseline", type=PATH, help="A second ETDump to show it against.")
+def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> None:
+    """Write an ETDump in another format; prints the files."""
+    from workbench.report import export_trace
+
+    for path in export_trace(etdump, to, out=out, baseline=baseline):
+        click.echo(path)
+
+
+@workbench.command()
 @click.argument("run_dir", type=PATH)
 def report(run_dir: Path) -> None:
     """Make report.html and report.md of a run."""

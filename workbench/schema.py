@@ -87,7 +87,6 @@ SPANS = Frame(
     "spans",
     (
         *EVENTS.columns,
-        Column("block_name", "text", "", "the runtime's name for the block"),
         Column("ledger_kind", "text", "", "kind of its ledger row; none outside any whole run"),
         Column("operator", "text", "", "name without the per-delegate ordinal"),
         Column("key", "text", "", "as in the ledger"),
@@ -183,7 +182,7 @@ KERNELS = _frame(
     ("kernel", "text", "", "name of the microkernel, as logged"),
     ("type", "text", "", "kind of microkernel in the name: gemm, igemm, dwconv, vadd, ..."),
     ("dtype", "text", "", "data types in the name, as its library spells them: f32, qs8_qc8w"),
-    ("variant", "text", "", "what is fused or how is rounded: minmax, relu, minmax_fp32"),
+    ("variant", "text", "", "what is fused, and how it rounds: minmax, relu, minmax_fp32"),
     ("tile", "text", "", "what it computes at a time, as in the name: 7x16, 4x16c4, 9p8c"),
     ("arch", "text", "", "instruction sets, processor and unrolling: asm_aarch64_neonfma_ld128"),
     ("sme", "bool", "", "needs SME, in whichever version"),

@@ -9,6 +9,7 @@ from workbench.analyze.compare import (
     compare_operators,
     judge,
 )
+from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.latencies import clock_of, tabulate_latencies
 from workbench.analyze.ledger import build_ledger
 from workbench.analyze.operators import summarize_categories, summarize_operators
@@ -28,6 +29,7 @@ __all__ = [
     "clock_of",
     "compare_apart",
     "compare_categories",
+    "compare_kernels",
     "compare_latencies",
     "compare_operators",
     "describe",

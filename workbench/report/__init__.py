@@ -3,6 +3,7 @@
 from workbench.report.analysis import Analysis, Comparison, analyze_run
 from workbench.report.checks import check_run
 from workbench.report.comparison import compare_runs, is_slower_by
+from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.facts import describe_run
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_lab
 from workbench.report.notes import show_undelegated, show_verdicts
@@ -22,7 +23,9 @@ __all__ = [
     "check_run",
     "compare_runs",
     "describe_run",
+    "describe_spans",
     "execute_notebook",
+    "export_trace",
     "is_slower_by",
     "make_report",
     "measure_program",
