@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 
 from workbench.errors import StoreError, WorkbenchError
-from workbench.records import Agreement, Batch, Experiment, Plan, Run
+from workbench.records import Agreement, Batch, Experiment, Plan, Run, count_threads
 from workbench.records import Session as SessionRecord
 from workbench.run.host import describe_host, fast_cores, platform_name
 from workbench.run.inputs import locate_inputs
@@ -52,7 +52,7 @@ def run_plan(
     steps = list(itertools.product(plan.threads, range(plan.processes), (False, True)))
     try:
         for number, (threads, process, traced) in enumerate(steps):
-            text = f"{threads} thread(s), process {process + 1}/{plan.processes}"
+            text = f"{count_threads(threads)}, process {process + 1}/{plan.processes}"
             text += ", traced" if traced else ""
             progress(text, number / len(steps))
             if not journal.has(threads, process, traced):
