@@ -19,6 +19,7 @@ import pandas as pd
 
 import workbench as wb
 from workbench.analyze.statistics import midmean
+from workbench.run.execute import shared_core
 from workbench.run.interleave import batch_size, interleave
 from workbench.run.isa import resolve_toggle
 from workbench.run.runner import find_runner, open_runner
@@ -40,9 +41,9 @@ def main() -> int:
         pte = wb.export_model(options.model, root=Path(folder))
         protocols = {"in turns": in_turns, "one after the other": one_after_the_other}
         estimates = {(name, clock): [] for name in protocols for clock in ("cpu_ns", "wall_ns")}
-        for _ in range(options.repeats):
+        for repeat in range(options.repeats):
             for name, protocol in protocols.items():
-                off, on = protocol(runner, pte, (switch.off, switch.on), options.rounds)
+                off, on = protocol(runner, pte, (switch.off, switch.on), options.rounds, repeat)
                 for clock in ("cpu_ns", "wall_ns"):
                     estimates[name, clock].append(speedup(off[clock], on[clock]))
     table = pd.DataFrame(
@@ -59,10 +60,11 @@ def main() -> int:
     return 0 if ratio > 1 else 1
 
 
-def in_turns(runner, pte, levels, rounds):
-    """Two live processes that alternate in batches of 20 ms: one value per round and side."""
+def in_turns(runner, pte, levels, rounds, repeat):
+    """Two live processes that alternate on one core in batches of 20 ms: a value per round."""
+    core = shared_core(threads=1, process=repeat)
     with contextlib.ExitStack() as stack:
-        sessions = {level: stack.enter_context(start(runner, pte, level)) for level in levels}
+        sessions = {level: stack.enter_context(start(runner, pte, level, core)) for level in levels}
         sizes = {level: warm(session) for level, session in sessions.items()}
         taken = {level: {"cpu_ns": [], "wall_ns": []} for level in levels}
         for order in interleave(list(levels), rounds):
@@ -77,7 +79,7 @@ def in_turns(runner, pte, levels, rounds):
     return [taken[level] for level in levels]
 
 
-def one_after_the_other(runner, pte, levels, rounds):
+def one_after_the_other(runner, pte, levels, rounds, repeat):
     """One process after the other: all inferences of a side in one go."""
     taken = []
     for level in levels:
@@ -88,8 +90,9 @@ def one_after_the_other(runner, pte, levels, rounds):
     return taken
 
 
-def start(runner, pte, level):
+def start(runner, pte, level, core=None):
     flags = ["--model_path", str(pte), "--cpu_threads", "1", "--isa", level]
+    flags += [] if core is None else ["--cpus", str(core)]
     return open_runner(runner, flags, timeout_s=120)
 
 
