@@ -19,9 +19,9 @@ import pandas as pd
 
 import workbench as wb
 from workbench.analyze.statistics import midmean
-from workbench.run.execute import shared_core
 from workbench.run.interleave import batch_size, interleave
 from workbench.run.isa import resolve_toggle
+from workbench.run.measure import Step
 from workbench.run.runner import find_runner, open_runner
 
 
@@ -62,7 +62,7 @@ def main() -> int:
 
 def in_turns(runner, pte, levels, rounds, repeat):
     """Two live processes that alternate on one core in batches of 20 ms: a value per round."""
-    core = shared_core(threads=1, process=repeat)
+    core = Step(threads=1, process=repeat, traced=False).core
     with contextlib.ExitStack() as stack:
         sessions = {level: stack.enter_context(start(runner, pte, level, core)) for level in levels}
         sizes = {level: warm(session) for level, session in sessions.items()}
