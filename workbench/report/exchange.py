@@ -130,8 +130,8 @@ def _label(path: Path) -> str:
 
 
 def _to_csv(traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
-    (events,) = traces.values()
-    return write_csvs(events, target)
+    ((label, events),) = traces.items()
+    return write_csvs(events, target, model_id=label)
 
 
 def _to_parquet(traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
