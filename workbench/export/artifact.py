@@ -42,9 +42,10 @@ def export_model(
 ) -> Path:
     """Export a model to ``<root>/artifacts/<model>_<backend>_<dtype>.pte``; returns that path.
 
-    Beside it lie the ETRecord, one ``.input<i>.bin`` per input (the example inputs, raw, in the
-    layout the program expects) and the record, which `workbench.store.load_export` reads. The
-    record is written last: where there is one, everything is there.
+    Beside it lie the ETRecord, the layer sidecar, one ``.input<i>.bin`` per input (the example
+    inputs, raw, in the layout the program expects) and the record, which
+    `workbench.store.load_export` reads. The record is written last: where there is one, everything
+    is there.
 
     Parameters
     ----------
@@ -90,6 +91,7 @@ def export_model(
     store.export_record_path(pte).unlink(missing_ok=True)
     inputs = _write_inputs(lowered.inputs, contents.inputs, pte)
     etrecord = _write_etrecord(lowered.etrecord, pte)
+    layers = store.save_layers(lowered.layers, store.layers_path(pte))
     store.write_whole(pte, lowered.pte)
     export = Export(
         model=model.name,
@@ -107,6 +109,7 @@ def export_model(
         seconds=round(seconds, 3),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         etrecord=etrecord,
+        layers=layers.name,
         source=model.source,
         weights=_describe_weights(model),
     )

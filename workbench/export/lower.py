@@ -17,6 +17,7 @@ from workbench.export.failure import (
     no_kernel_error,
 )
 from workbench.export.inputs import bind_constants, cast_floats
+from workbench.export.layers import describe_program
 from workbench.export.program import Contents, missing_kernels, read_contents
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from workbench.models import LoadedModel
+    from workbench.records import Layers
 
 #: How weights, activations and inputs are stored, and PyTorch's name for it.
 DTYPES = {"fp32": "float32", "fp16": "float16"}
@@ -35,7 +37,7 @@ BACKENDS = ("xnnpack", "portable")
 
 @dataclass(frozen=True)
 class Lowered:
-    """A program, its ETRecord (empty where PyTorch cannot write one), and what it is fed with.
+    """A program, its ETRecord (empty where PyTorch cannot write one), its layers, and its inputs.
 
     ``inputs`` are the model's example tensors, in the dtype and the order of the program.
     """
@@ -44,6 +46,7 @@ class Lowered:
     etrecord: bytes
     contents: Contents
     inputs: list[torch.Tensor]
+    layers: Layers
 
 
 def lower_model(model: LoadedModel, dtype: str, backend: str) -> Lowered:
@@ -72,7 +75,8 @@ def lower_model(model: LoadedModel, dtype: str, backend: str) -> Lowered:
     inputs = tree_leaves(exported.example_inputs)
     _check_inputs(inputs, contents, model.origin)
     with explain_lowering(exported, model.origin):
-        return Lowered(program.buffer, _write_etrecord(program), contents, inputs)
+        etrecord, layers = _write_etrecord(program), describe_program(program)
+    return Lowered(program.buffer, etrecord, contents, inputs, layers)
 
 
 def _try_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
