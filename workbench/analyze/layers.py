@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from workbench.records import Layers
 from workbench.schema import ATTRIBUTION, LAYERS, OPERATORS, check
 
 
@@ -13,7 +14,7 @@ def add_layers(operators: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFra
     return operators.merge(check(attribution, ATTRIBUTION), on="key", how="left", validate="1:1")
 
 
-def summarize_layers(operators: pd.DataFrame, modules: dict[str, str]) -> pd.DataFrame:
+def summarize_layers(operators: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     """The time of every module, by itself and with all that lie in it.
 
     A row is counted once, in the layer that ``module`` names, whatever else it does on the way.
@@ -22,8 +23,8 @@ def summarize_layers(operators: pd.DataFrame, modules: dict[str, str]) -> pd.Dat
     ----------
     operators
         ``schema.OPERATORS`` with the columns that `add_layers` adds.
-    modules
-        The class of every module by its path, as the sidecar has it.
+    layers
+        The sidecar, for the class of every module.
 
     Returns
     -------
@@ -33,6 +34,7 @@ def summarize_layers(operators: pd.DataFrame, modules: dict[str, str]) -> pd.Dat
         module, is what belongs to no layer.
     """
     check(operators, OPERATORS)
+    modules = {path: kind for method in layers.methods for path, kind in method.modules.items()}
     placed = operators[operators["module"].notna()]
     rest = operators[operators["module"].isna()]
     pairs = [(path, row) for row, module in placed["module"].items() for path in _lineage(module)]
