@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from torch import nn
 
 from workbench import store
 from workbench.errors import ExportError, ModelError, UsageError
-from workbench.export import BACKENDS, DTYPES, export_model
+from workbench.export import BACKENDS, DTYPES, describe_pte, export_model
 from workbench.export.inputs import bind_constants, raw_bytes
 from workbench.models import LoadedModel, load_model
 
@@ -107,7 +108,7 @@ def test_the_record_describes_what_lies_there(toy, dtype):
     assert files_below(pte.parent) == sorted(
         f"toy_cnn_xnnpack_{each}.pte{suffix}"
         for each in DTYPES
-        for suffix in ("", ".etrecord", ".export.json", ".input0.bin")
+        for suffix in ("", ".etrecord", ".export.json", ".input0.bin", ".layers.json")
     )
     assert (export.model, export.dtype, export.backend) == ("toy_cnn", dtype, "xnnpack")
     assert export.size_bytes == pte.stat().st_size
@@ -128,6 +129,43 @@ def test_the_etrecord_is_readable(toy):
     record = parse_etrecord(str(pte.parent / store.load_export(pte).etrecord))
     assert record.edge_dialect_program is not None
     assert record._debug_handle_map
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_sidecar_knows_the_layer_of_every_operator(toy, dtype):
+    pte = toy[1][dtype]
+    export = store.load_export(pte)
+    assert export.layers == store.layers_path(pte).name
+    layers = store.load_layers(store.layers_path(pte), export.sha256)
+    (method,) = layers.methods
+    assert method.modules["conv4"] == "Conv2d"
+    origins = method.origins
+    backbone, mean, head = method.instructions
+    convs = [node for node in backbone.xnodes if node.type == "Conv2d"]
+    assert [origins[node.origins[0]].module for node in convs] == [f"conv{n}" for n in range(1, 5)]
+    assert [origins[node.absorbed[0]].module for node in convs] == ["act"] * 4
+    assert origins[mean.origin].source.startswith("workbench/models/toy_cnn.py:")
+    assert [origins[node.origins[0]].module_class for node in head.xnodes] == ["Linear"]
+    layouts = [node for node in backbone.xnodes if node.role == "layout"]
+    assert [backbone.xnodes[node.borrows] for node in layouts] == [convs[0], convs[-1]]
+    assert [node.flops for node in convs][1] == 2 * 112 * 112 * 64 * 32 * 9
+    read = method.values[backbone.inputs[0]]
+    assert (read.shape, read.arena, read.offset is not None) == ((1, 3, 224, 224), 1, True)
+    assert method.arena_bytes[0] >= read.size_bytes + read.offset
+
+
+def test_the_sidecar_of_a_foreign_program_is_the_same_without_layers(toy):
+    pte = toy[1]["fp32"]
+    layers = store.load_layers(store.layers_path(pte), store.sha256_of(pte))
+    bare = describe_pte(pte.read_bytes(), pte)
+    (known,), (found,) = layers.methods, bare.methods
+    assert (found.values, found.arena_bytes) == (known.values, known.arena_bytes)
+    for here, there in zip(found.instructions, known.instructions, strict=True):
+        assert here == replace(
+            there,
+            origin=None,
+            xnodes=tuple(replace(n, origins=(), absorbed=(), borrows=None) for n in there.xnodes),
+        )
 
 
 @pytest.mark.slow

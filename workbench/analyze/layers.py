@@ -58,7 +58,7 @@ def summarize_layers(operators: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     table = pd.concat([table.astype({"module": object}), _outside(rest, flops)], ignore_index=True)
     total = operators["mean_ms"].sum()
     table["share"] = table["total_ms"] / total if total else float("nan")
-    return check(table[LAYERS.names], LAYERS)
+    return check(table[LAYERS.names].astype({"depth": int, "operators": int}), LAYERS)
 
 
 def _outside(rest: pd.DataFrame, flops: pd.Series) -> pd.DataFrame:
