@@ -221,6 +221,23 @@ def test_a_sidecar_of_another_program_attributes_nothing(trace):
     assert set(table["confidence"]) == {"unattributed"}
 
 
+@pytest.mark.parametrize(
+    ("name", "logged", "packed"),
+    [
+        ("residual", "(NHWC, F32) IGEMM", "(NHWC, PF32) IGEMM"),
+        ("residual", "(NC, F32) GEMM", "(NC, PF32) GEMM"),
+        ("transformer-fp16", "(NC, F16) GEMM", "(NC, PF16) GEMM"),
+    ],
+)
+def test_operands_packed_for_sme2_change_nothing(trace, name, logged, packed):
+    ledger, layers = trace(name, "native")
+    renamed = ledger["operator"].astype(object).str.replace(logged, packed, regex=False)
+    assert (renamed != ledger["operator"]).any()
+    pd.testing.assert_frame_equal(
+        attribute_layers(ledger.assign(operator=renamed), layers), attribute_layers(ledger, layers)
+    )
+
+
 def test_a_log_with_a_missing_event_is_never_sure_where_it_cannot_be(trace):
     """Without one of the convolutions nobody knows which one; what is unlike them stays known."""
     ledger, layers = trace("toy_cnn", "native")
