@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -105,42 +107,48 @@ def _is_steady(ledger: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
 
 def _attribute_method(rows: pd.DataFrame, method: Method) -> Iterator[tuple[str, dict[str, Any]]]:
     learned: frozenset[str] = frozenset()
-    for number, part in rows[rows["instruction"] >= 0].groupby("instruction", sort=True):
-        if not number < len(method.instructions):
-            continue
+    ordered = rows[rows["instruction"] >= 0].sort_values("instruction", kind="stable")
+    # Plain tuples: a frame for every one of a thousand instructions would take a second.
+    for number, group in groupby(ordered.itertuples(), key=attrgetter("instruction")):
+        if number >= len(method.instructions):
+            break
         instruction = method.instructions[number]
         provenance = Provenance(method, instruction)
         if instruction.kind == "kernel":
-            yield from _attribute_kernel(part, provenance)
-        for call in _delegate_calls(part) if instruction.xnodes else ():
-            names = [str(name) for name in call["operator"]]
-            fit = fit_operators(instruction, names, learned)
+            yield from _attribute_kernel(group, provenance)
+        for call in _delegate_calls(group) if instruction.xnodes else ():
+            fit = fit_operators(instruction, [row.operator for row in call], learned)
             learned = fit.lacking if fit.complete else learned
             yield from _attribute_call(call, fit, provenance)
 
 
 def _attribute_kernel(
-    rows: pd.DataFrame, provenance: Provenance
+    rows: Iterable[Any], provenance: Provenance
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     facts = {**provenance.of_kernel(), "confidence": _EXACT}
     overhead = {**facts, "role": "overhead", "flops": 0.0, "bytes": 0.0}
-    for row in rows.itertuples():
+    for row in rows:
         yield row.key, facts if row.kind == "portable" else overhead
 
 
-def _delegate_calls(rows: pd.DataFrame) -> Iterable[pd.DataFrame]:
+def _delegate_calls(rows: Iterable[Any]) -> Iterator[list[Any]]:
     """The operators of each call of a delegate within a run; the rest of the call ends it."""
-    ends = rows["kind"] == "delegate_overhead"
-    number = ends.cumsum() - ends
-    delegated = rows[rows["kind"] == "delegated"]
-    return [call for _, call in delegated.groupby(number)]
+    call = []
+    for row in rows:
+        if row.kind == "delegated":
+            call.append(row)
+        elif row.kind == "delegate_overhead":
+            yield call
+            call = []
+    if call:
+        yield call
 
 
 def _attribute_call(
-    rows: pd.DataFrame, fit: Fit, provenance: Provenance
+    rows: list[Any], fit: Fit, provenance: Provenance
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     alignment = fit.alignment
-    for row, pair, rivals in zip(rows.itertuples(), alignment.pairs, alignment.rivals, strict=True):
+    for row, pair, rivals in zip(rows, alignment.pairs, alignment.rivals, strict=True):
         if pair < 0:
             yield row.key, {**_UNKNOWN, "role": None}
             continue
