@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from workbench.errors import StoreError, unknown_name
@@ -34,8 +34,34 @@ class Undelegated:
 
 
 @dataclass(frozen=True)
+class Fidelity:
+    """How far one output of a program is from that of the eager model in its own dtype.
+
+    ``sqnr_db`` is the signal to noise ratio, 10 log10(sum eager^2 / sum difference^2), in dB, and
+    None where either sum is zero; ``max_abs`` the largest difference, ``scale`` the largest |eager|.
+    All are None where the two cannot be subtracted (NaN or infinite at different places).
+    ``constant`` says that the program's output has one value only, and the model's has several;
+    ``faithful`` is None for what is no floating-point number: only a person can judge that.
+    """
+
+    output: int
+    dtype: str
+    least_sqnr_db: float
+    sqnr_db: float | None = None
+    max_abs: float | None = None
+    scale: float | None = None
+    cosine: float | None = None
+    constant: bool = False
+    faithful: bool | None = None
+
+
+@dataclass(frozen=True)
 class Export:
-    """How a ``.pte`` came about."""
+    """How a ``.pte`` came about.
+
+    ``problem`` says in one line what is wrong with it, and is empty if nothing is known to be;
+    ``options`` what was asked for beyond dtype and backend, and what was done to the graph.
+    """
 
     model: str
     dtype: str
@@ -54,6 +80,9 @@ class Export:
     etrecord: str = ""
     source: str = ""
     weights: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+    fidelity: tuple[Fidelity, ...] = ()
+    problem: str = ""
     schema_version: int = SCHEMA_VERSION
 
 

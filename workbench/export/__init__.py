@@ -1,6 +1,7 @@
 """From a model to a ``.pte`` with its ETRecord, its inputs and a record of how it came about."""
 
 from workbench.export.artifact import export_model
-from workbench.export.lower import BACKENDS, DTYPES
+from workbench.export.dtypes import DTYPES
+from workbench.export.lower import BACKENDS
 
 __all__ = ["BACKENDS", "DTYPES", "export_model"]

@@ -34,6 +34,7 @@ class LoadedModel:
 
     ``source`` is the file that defines it; ``input_source`` says where the inputs
     are from, ``weights`` is the file of its state dict, None if the model made its own.
+    ``calibration`` are further arguments of ``forward``, to observe ranges of activations on.
     """
 
     name: str
@@ -44,6 +45,7 @@ class LoadedModel:
     source: str = ""
     input_source: str = "example inputs"
     weights: Path | None = None
+    calibration: tuple[tuple[Any, ...], ...] = ()
 
     @property
     def origin(self) -> str:
@@ -170,6 +172,7 @@ def _prepare(
         inputs = _look_up(holders, *_INPUT_NAMES)
         kwargs = _look_up(holders, "get_example_kwarg_inputs") or {}
         shapes = _look_up(holders, "get_dynamic_shapes")
+        calibration = tuple(_look_up(holders, "get_calibration_inputs") or ())
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, tuple | list) or not isinstance(kwargs, dict):
@@ -188,6 +191,7 @@ def _prepare(
         source=source,
         input_source=f"example inputs of the model, torch seed {SEED}",
         weights=Path(weights) if weights is not None else None,
+        calibration=calibration,
     )
     _try_forward(model)
     return model

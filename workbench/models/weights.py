@@ -11,7 +11,7 @@ def initialize(module: nn.Module) -> nn.Module:
     precision could tell from zero.
     """
     for layer in module.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
+        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
