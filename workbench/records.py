@@ -38,8 +38,8 @@ class Fidelity:
     """How far one output of a program is from that of the eager model in its own dtype.
 
     ``sqnr_db`` is the signal to noise ratio, 10 log10(sum eager^2 / sum difference^2), in dB, and
-    None where either sum is zero; ``max_abs`` the largest difference, ``scale`` the largest |eager|.
-    All are None where the two cannot be subtracted (NaN or infinite at different places).
+    None where either sum is zero; ``max_abs`` the largest difference, ``scale`` the largest of the
+    model's values. All are None where the two cannot be subtracted (NaN or infinite at different places).
     ``constant`` says that the program's output has one value only, and the model's has several;
     ``faithful`` is None for what is no floating-point number: only a person can judge that.
     """

@@ -61,9 +61,7 @@ class Lowered:
     notes: dict[str, str]
 
 
-def lower_model(
-    model: LoadedModel, dtype: str, backend: str, options: Options
-) -> Lowered:
+def lower_model(model: LoadedModel, dtype: str, backend: str, options: Options) -> Lowered:
     """Export a model and lower it to a backend; the model itself stays as it is.
 
     Raises

@@ -107,9 +107,7 @@ def _attention(node: torch.fx.Node) -> bool:
     scale = node.kwargs.get("scale") or 1 / math.sqrt(width)
 
     def spell(query: Any, key: Any, value: Any) -> Any:
-        scores = aten.matmul.default(
-            aten.mul.Tensor(query, scale), aten.transpose.int(key, -2, -1)
-        )
+        scores = aten.matmul.default(aten.mul.Tensor(query, scale), aten.transpose.int(key, -2, -1))
         return aten.matmul.default(aten.softmax.int(scores, -1), value)
 
     return _replace(node, spell)

@@ -166,6 +166,9 @@ def _prepare(
         raise ModelError(f"{name} gives {type(module).__name__!r}, not an nn.Module", where=origin)
     if weights is not None:
         _load_weights(module, Path(weights))
+    if not is_module and hasattr(thing, "prepare_for_export"):
+        with _blame("cannot be prepared for export", origin):
+            module = thing.prepare_for_export(module.eval())
 
     holders = [thing, namespace] if is_module else [thing]
     with _blame("example inputs cannot be made", origin):

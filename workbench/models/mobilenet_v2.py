@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from workbench.models.registry import EagerModelBase, register_model
-from workbench.models.weights import initialize
+from workbench.models.weights import initialize, settle
 
 # expansion, output channels, repetitions, stride of the first
 STAGES = (
@@ -62,9 +62,7 @@ class MobileNetV2(nn.Module):
         layers: list[nn.Module] = [convolution(3, inputs, 3, 2)]
         for expansion, outputs, repetitions, stride in STAGES:
             for number in range(repetitions):
-                layers.append(
-                    InvertedResidual(inputs, outputs, 1 if number else stride, expansion)
-                )
+                layers.append(InvertedResidual(inputs, outputs, 1 if number else stride, expansion))
                 inputs = outputs
         layers.append(convolution(inputs, 1280))
         self.features = nn.Sequential(*layers)
@@ -82,7 +80,7 @@ class MobileNetV2Model(EagerModelBase):
 
     def get_eager_model(self) -> nn.Module:
         """The network, with random weights."""
-        return initialize(MobileNetV2())
+        return settle(initialize(MobileNetV2()), torch.randn(2, 3, 64, 64))
 
     def get_example_inputs(self) -> tuple[Tensor, ...]:
         """One image of noise."""

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from workbench.models.registry import EagerModelBase, register_model
 from workbench.models.resnet import BasicBlock, ResNet
-from workbench.models.weights import initialize
+from workbench.models.weights import initialize, settle
 
 
 @register_model("resnet18")
@@ -14,7 +14,7 @@ class ResNet18Model(EagerModelBase):
 
     def get_eager_model(self) -> nn.Module:
         """The network, with random weights."""
-        return initialize(ResNet(BasicBlock, (2, 2, 2, 2)))
+        return settle(initialize(ResNet(BasicBlock, (2, 2, 2, 2))), torch.randn(2, 3, 64, 64))
 
     def get_example_inputs(self) -> tuple[Tensor, ...]:
         """One image of noise."""

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from workbench.models.registry import EagerModelBase, register_model
 from workbench.models.resnet import Bottleneck, ResNet
-from workbench.models.weights import initialize
+from workbench.models.weights import initialize, settle
 
 
 @register_model("resnet50")
@@ -14,7 +14,7 @@ class ResNet50Model(EagerModelBase):
 
     def get_eager_model(self) -> nn.Module:
         """The network, with random weights."""
-        return initialize(ResNet(Bottleneck, (3, 4, 6, 3)))
+        return settle(initialize(ResNet(Bottleneck, (3, 4, 6, 3))), torch.randn(2, 3, 64, 64))
 
     def get_example_inputs(self) -> tuple[Tensor, ...]:
         """One image of noise."""

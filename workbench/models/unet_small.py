@@ -3,11 +3,13 @@
 Padded convolutions with batch norm, as is usual since, in place of cropping.
 """
 
+import itertools
+
 import torch
 from torch import Tensor, nn
 
 from workbench.models.registry import EagerModelBase, register_model
-from workbench.models.weights import initialize
+from workbench.models.weights import initialize, settle
 
 
 def double_convolution(inputs: int, outputs: int) -> nn.Sequential:
@@ -37,7 +39,7 @@ class UNet(nn.Module):
             for inputs, outputs in zip([3, *widths], widths, strict=False)
         )
         widths.reverse()
-        pairs = list(zip(widths, widths[1:], strict=False))
+        pairs = list(itertools.pairwise(widths))
         self.grow = nn.ModuleList(nn.ConvTranspose2d(low, high, 2, 2) for low, high in pairs)
         self.up = nn.ModuleList(double_convolution(low, high) for low, high in pairs)
         self.head = nn.Conv2d(channels, classes, 1)
@@ -56,11 +58,11 @@ class UNet(nn.Module):
 
 @register_model("unet_small")
 class UNetSmallModel(EagerModelBase):
-    """The U-Net on one image of 3 x 256 x 256; 486 538 parameters."""
+    """The U-Net on one image of 3 x 256 x 256; 486 562 parameters."""
 
     def get_eager_model(self) -> nn.Module:
         """The network, with random weights."""
-        return initialize(UNet())
+        return settle(initialize(UNet()), torch.randn(2, 3, 64, 64))
 
     def get_example_inputs(self) -> tuple[Tensor, ...]:
         """One image of noise."""
