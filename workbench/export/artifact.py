@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench import store
-from workbench.errors import unknown_name
+from workbench.errors import UsageError, unknown_name
 from workbench.export.dtypes import DTYPES, RECIPES
 from workbench.export.fidelity import compare_outputs, describe_problem, run_eagerly, run_program
 from workbench.export.inputs import raw_bytes
@@ -79,7 +79,7 @@ def export_model(
     Raises
     ------
     UsageError
-        An unknown model, dtype or backend.
+        An unknown model, dtype or backend, or two that do not go together.
     ModelError
         The model cannot be loaded.
     ExportError
@@ -93,6 +93,12 @@ def export_model(
         raise unknown_name("dtype", dtype, DTYPES)
     if backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
+    if backend == "portable" and RECIPES[dtype].quantizes:
+        raise UsageError(
+            "the portable kernels do not run quantised programs",
+            where=f"dtype {dtype}",
+            hint="the xnnpack backend, or fp32, fp16, bf16",
+        )
     if isinstance(model, str):
         model = load_model(model, state_dict=state_dict)
     directory = store.artifacts_dir(Path(root) if root else store.default_root(model.name))
@@ -129,6 +135,7 @@ def export_model(
         source=model.source,
         weights=_describe_weights(model),
         options=_describe_options(options, lowered.notes),
+        partition=lowered.partition,
         fidelity=fidelity,
         problem=problem,
     )

@@ -19,6 +19,7 @@ from workbench.export.failure import (
 )
 from workbench.export.half_weights import keep_half_weights
 from workbench.export.inputs import bind_constants, cast_floats
+from workbench.export.partition import collect_reasons, tabulate_partition
 from workbench.export.program import Contents, missing_kernels, read_contents
 from workbench.export.quantize import count_quantized, quantize_activations, quantize_weights
 from workbench.export.rewrite import rewrite_graph, transform_passes
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from workbench.models import LoadedModel
+    from workbench.records import Partition
 
 BACKENDS = ("xnnpack", "portable")
 
@@ -59,6 +61,7 @@ class Lowered:
     contents: Contents
     inputs: list[torch.Tensor]
     notes: dict[str, str]
+    partition: tuple[Partition, ...]
 
 
 def lower_model(model: LoadedModel, dtype: str, backend: str, options: Options) -> Lowered:
@@ -83,14 +86,14 @@ def lower_model(model: LoadedModel, dtype: str, backend: str, options: Options) 
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
     keeping = keep_half_weights() if RECIPES[dtype].half_weights else contextlib.nullcontext()
     with explain_lowering(exported, model.origin), keeping:
-        program = _lower(exported, backend, options.rewrite)
+        program, partition = _lower(exported, backend, options.rewrite)
     contents = read_contents(program)
     if missing := missing_kernels(contents):
         raise no_kernel_error(missing, program.exported_program(), model.origin)
     inputs = tree_leaves(exported.example_inputs)
     _check_inputs(inputs, contents, model.origin)
     with explain_lowering(exported, model.origin):
-        return Lowered(program.buffer, _write_etrecord(program), contents, inputs, notes)
+        return Lowered(program.buffer, _write_etrecord(program), contents, inputs, notes, partition)
 
 
 def _export(
@@ -154,19 +157,24 @@ def _trace(
     return exported
 
 
-def _lower(exported: ExportedProgram, backend: str, rewrite: bool) -> ExecutorchProgramManager:
+def _lower(
+    exported: ExportedProgram, backend: str, rewrite: bool
+) -> tuple[ExecutorchProgramManager, tuple[Partition, ...]]:
+    """The program, and what the partitioner did."""
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
-    edge = to_edge_transform_and_lower(
-        exported,
-        transform_passes=transform_passes() if rewrite else None,
-        partitioner=_partitioners(backend),
-        # It would turn down operators outside of Core ATen that the runtime does have kernels for
-        # (bitwise shifts, masked_select); which ones it lacks is checked on the emitted program.
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-        generate_etrecord=True,
-    )
-    return edge.to_executorch()
+    with collect_reasons() as reasons:
+        edge = to_edge_transform_and_lower(
+            exported,
+            transform_passes=transform_passes() if rewrite else None,
+            partitioner=_partitioners(backend),
+            # It would turn down operators outside of Core ATen that the runtime does have kernels
+            # for (bitwise shifts, masked_select); what it lacks is checked on the emitted program.
+            compile_config=EdgeCompileConfig(_check_ir_validity=False),
+            generate_etrecord=True,
+        )
+    partition = tabulate_partition(edge, reasons, backend)
+    return edge.to_executorch(), partition
 
 
 def _partitioners(backend: str) -> list[Any]:

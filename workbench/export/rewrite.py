@@ -22,6 +22,8 @@ def rewrite_graph(exported: ExportedProgram) -> Counter[str]:
       and in half precision all of its arithmetic.
     - GELU in half precision by its approximation with tanh, which is 5e-4 off at most, as much as
       half precision itself at 1.
+    - Layer norm in half precision and bfloat16 between casts to single: ExecuTorch 1.5.1's kernel
+      for these returns wrong values for rows of some lengths, 256 among them.
     - Attention without a mask as two matrix products and a softmax: PyTorch's decomposition guards
       against rows that are masked completely, by five operators that XNNPACK does not have.
     """
@@ -30,6 +32,7 @@ def rewrite_graph(exported: ExportedProgram) -> Counter[str]:
     rules = {
         torch.ops.aten.hardsigmoid.default: _hard_sigmoid,
         torch.ops.aten.gelu.default: _gelu,
+        torch.ops.aten.layer_norm.default: _layer_norm,
         torch.ops.aten.scaled_dot_product_attention.default: _attention,
     }
     graph = exported.graph
@@ -90,6 +93,24 @@ def _gelu(node: torch.fx.Node) -> bool:
         inner = aten.mul.Tensor(aten.add.Tensor(x, cube), math.sqrt(2 / math.pi))
         gate = aten.mul.Tensor(aten.add.Tensor(aten.tanh.default(inner), 1.0), 0.5)
         return aten.mul.Tensor(x, gate)
+
+    return _replace(node, spell)
+
+
+def _layer_norm(node: torch.fx.Node) -> bool:
+    import torch
+
+    dtype = node.args[0].meta["val"].dtype
+    if dtype not in (torch.float16, torch.bfloat16):
+        return False
+    aten = torch.ops.aten
+    shape, rest = node.args[1], node.args[2:]
+
+    def spell(*tensors: Any) -> Any:
+        x, *scales = (aten.to.dtype(tensor, torch.float32) for tensor in tensors)
+        given = iter(scales)
+        affine = [value if value is None else next(given) for value in rest[:2]]
+        return aten.to.dtype(aten.layer_norm.default(x, shape, *affine, *rest[2:]), dtype)
 
     return _replace(node, spell)
 
