@@ -1,5 +1,6 @@
 """Quantised and half-precision programs, what is done to their graphs, and how it is told."""
 
+import functools
 import warnings
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 from workbench import store
 from workbench.errors import ExportError, UsageError
 from workbench.export import describe_export, export_model
-from workbench.export.dtypes import DTYPES, RECIPES
+from workbench.export.dtypes import DTYPES
 from workbench.export.fidelity import compare_outputs, describe_problem
 from workbench.export.rewrite import rewrite_graph
 from workbench.models import LoadedModel, load_model
@@ -48,23 +49,33 @@ def export_quietly(model, root, **options):
 
 
 @pytest.fixture(scope="module")
-def records(tmp_path_factory):
+def record_of(tmp_path_factory):
+    """The record of the mixed model in a dtype, exported once."""
     root = tmp_path_factory.mktemp("mixed")
-    return {dtype: export_quietly(mixed_model(), root, dtype=dtype) for dtype in DTYPES}
+    return functools.cache(lambda dtype: export_quietly(mixed_model(), root, dtype=dtype))
 
 
 # Dtypes
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
-    ("dtype", "least"),
+    ("dtype", "least", "quantized"),
     [
-        ("fp32", 100), ("fp16", 45), ("fp16w", 45), ("bf16", 25), ("int8", 20), ("int8dyn", 30),
-        ("8da4w", 12),
+        ("fp32", 100, ""),
+        ("fp16w", 45, ""),
+        slow("fp16", 45, ""),
+        slow("bf16", 25, ""),
+        ("int8", 20, "4 of 4"),
+        slow("int8dyn", 30, "2 of 4"),
+        ("8da4w", 12, "2 of 4"),
     ],
-)  # fmt: skip
-def test_each_dtype_computes_what_the_model_does(records, dtype, least):
-    export = records[dtype]
+)
+def test_each_dtype_computes_what_the_model_does(record_of, dtype, least, quantized):
+    export = record_of(dtype)
     (output,) = export.fidelity
     assert least < output.sqnr_db < 200
     assert output.faithful is True
@@ -72,30 +83,28 @@ def test_each_dtype_computes_what_the_model_does(records, dtype, least):
     assert 0 < output.max_abs < output.scale
     assert 0.95 < output.cosine <= 1 + 1e-9
     assert export.problem == ""
+    assert export.pte == f"mixed_xnnpack_{dtype}.pte"
+    assert export.options.get("quantized", "").startswith(quantized)
+    left = sum(row.count for row in export.partition if not row.delegated)
+    assert left == sum(row.count for row in export.undelegated)
 
 
-def test_every_dtype_is_tried_here(records):
-    assert records.keys() == RECIPES.keys()
-    assert "mixed_xnnpack_8da4w.pte" in {export.pte for export in records.values()}
-
-
-def test_quantised_layers_are_counted(records):
-    told = {dtype: export.options.get("quantized", "")[:6] for dtype, export in records.items()}
-    assert told == dict.fromkeys(("fp32", "fp16", "fp16w", "bf16"), "") | {
-        "int8": "4 of 4", "int8dyn": "2 of 4", "8da4w": "2 of 4"
-    }  # fmt: skip
-
-
-def test_smaller_dtypes_make_smaller_files(records):
-    sizes = {dtype: export.size_bytes for dtype, export in records.items()}
+@pytest.mark.slow
+def test_smaller_dtypes_make_smaller_files(record_of):
+    sizes = {dtype: record_of(dtype).size_bytes for dtype in DTYPES}
     assert sizes["fp16w"] < sizes["fp16"] < sizes["fp32"]
     assert sizes["int8"] < sizes["int8dyn"] < sizes["fp32"]
     assert sizes["8da4w"] < sizes["int8dyn"]
 
 
-def test_half_weights_end_with_the_export(records, tmp_path):
-    again = export_quietly(mixed_model(), tmp_path, dtype="fp16")
-    assert again.sha256 == records["fp16"].sha256
+def test_half_weights_end_with_the_export(tmp_path):
+    model = LoadedModel("conv", nn.Conv2d(8, 16, 3), (torch.randn(1, 8, 6, 6),))
+    before, half, after = (
+        export_quietly(model, tmp_path, dtype=dtype) for dtype in ("fp16", "fp16w", "fp16")
+    )
+    assert half.size_bytes < before.size_bytes
+    assert after.sha256 == before.sha256
+    assert half.fidelity[0].sqnr_db > 45
 
 
 def test_transposed_convolutions_keep_what_xnnpack_takes(tmp_path):
@@ -125,6 +134,7 @@ def test_nothing_to_quantise_is_an_error(dtype, tmp_path):
     assert not list(tmp_path.rglob("*"))
 
 
+@pytest.mark.slow
 def test_calibration_sees_every_batch(tmp_path):
     """Ranges from the small example alone would clip what the larger batch shows."""
     torch.manual_seed(0)
@@ -142,6 +152,7 @@ def test_a_portable_program_is_not_quantised(tmp_path):
         export_model(mixed_model(), dtype="int8", backend="portable", root=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_batch_of_any_size_can_be_quantised(tmp_path):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
     model = LoadedModel("linear", nn.Linear(32, 8), (torch.randn(4, 32),), dynamic_shapes=shapes)
@@ -346,17 +357,9 @@ def test_the_partition_says_what_was_left_and_why(tmp_path):
                describe_export(export))  # fmt: skip
 
 
-def test_the_partitioners_own_reasons_are_kept(records, tmp_path):
-    (mean,) = [row for row in records["fp32"].partition if row.operator == "aten.mean.dim"]
+def test_the_partitioners_own_reasons_are_kept(record_of):
+    (mean,) = [row for row in record_of("fp32").partition if row.operator == "aten.mean.dim"]
     assert (mean.delegated, mean.reason) == (False, "mean.dim only supports keepdim=True")
-    rows = records["bf16"].partition
-    assert "invalid dtype" in {row.reason for row in rows if row.operator == "aten.convolution"}
-
-
-def test_the_counts_are_those_of_the_program(records):
-    for export in records.values():
-        left = sum(row.count for row in export.partition if not row.delegated)
-        assert left == sum(row.count for row in export.undelegated)
 
 
 # Models with structure

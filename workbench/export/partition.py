@@ -70,7 +70,7 @@ def _walk(edge: EdgeProgramManager) -> Iterator[tuple[torch.fx.Node, bool]]:
     for node in module.graph.nodes:
         if _is_operator(node):
             yield node, False
-    for child in vars(module).values():
+    for child in module.children():
         if isinstance(child, LoweredBackendModule):
             inner = child.original_module.graph_module.graph.nodes
             yield from ((node, True) for node in inner if _is_operator(node))
