@@ -50,7 +50,6 @@ def test_the_source_compiles_without_a_warning(cache, monkeypatch):
     said = describe_runner(binary)
     assert said["kind"] == "native"
     assert said["compiler"].split()[0] in ("gcc", "clang")
-    assert said["path"] == str(binary)
     assert len(said["sha256"]) == 64
     assert said["executorch"].startswith("1.")
     built = binary.stat().st_mtime_ns

@@ -112,7 +112,7 @@ def test_the_record_describes_what_lies_there(toy, dtype):
     )
     assert (export.model, export.dtype, export.backend) == ("toy_cnn", dtype, "xnnpack")
     assert export.size_bytes == pte.stat().st_size
-    assert export.source.endswith("toy_cnn.py")
+    assert export.source == "workbench.models.toy_cnn"
     assert export.versions.keys() == {"python", "torch", "executorch", "torchao", "workbench"}
     assert export.seconds > 0
     (tensor,) = export.inputs

@@ -29,8 +29,12 @@ def make_export(pte, data=b"program"):
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
     path = store.write_whole(tmp_path / "a.json", "old")
-    monkeypatch.setattr(store.Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("full")))
-    with pytest.raises(OSError, match="full"):
+
+    def fail(*_):
+        raise OSError(28, "disk full")
+
+    monkeypatch.setattr(store.Path, "replace", fail)
+    with pytest.raises(StoreError, match=r"a\.json: cannot be written: disk full"):
         store.write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

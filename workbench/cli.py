@@ -165,10 +165,12 @@ def export(model: str, out: Path | None, **choices) -> None:
 @OUT
 def run(pte: Path, out: Path | None, **choices) -> None:
     """Measure a .pte with a CPU extension off and on; prints the run's folder."""
-    from workbench.report import measure_program
+    from workbench.report import analyze_run, measure_program
 
     with show_progress() as progress:
         run_dir = measure_program(pte, root=out, progress=progress, **choices)
+    for comparison in analyze_run(run_dir).comparisons:
+        click.echo(comparison.text)
     click.echo(run_dir)
 
 

@@ -155,6 +155,11 @@ class Plan:
     timeout_s: float = 120.0
 
 
+def count_threads(threads: int) -> str:
+    """``1 thread``, ``2 threads``."""
+    return f"{threads} thread" + ("s" if threads != 1 else "")
+
+
 @dataclass(frozen=True)
 class Batch:
     """Inferences timed in one go, in the order of measurement; times of ``Method::execute``."""

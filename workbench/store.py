@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import re
 import tempfile
@@ -19,18 +20,29 @@ REPORT_MD = "report.md"
 
 
 def write_whole(path: Path, content: bytes | str) -> Path:
-    """Write a file so that a reader sees all of it or the old one; returns its path."""
+    """Write a file so that a reader sees all of it or the old one; returns its path.
+
+    Raises
+    ------
+    StoreError
+        The disk is full, the folder read-only, or the like.
+    """
     data = content.encode() if isinstance(content, str) else content
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise StoreError(f"cannot be written: {error.strerror}", where=path) from None
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         temporary.chmod(0o644)
         return temporary.replace(path)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink()
+        if isinstance(error, OSError):
+            raise StoreError(f"cannot be written: {error.strerror}", where=path) from None
         raise
 
 
@@ -110,15 +122,21 @@ def new_run_dir(root: Path, platform: str) -> Path:
     """A fresh folder for a run: ``runs/<platform>``, then ``runs/<platform>-2``, and so on.
 
     A run never overwrites another one.
+
+    Raises
+    ------
+    StoreError
+        No folder can be made there.
     """
-    number = 1
-    while True:
+    for number in itertools.count(1):
         path = root / "runs" / (platform if number == 1 else f"{platform}-{number}")
         try:
             path.mkdir(parents=True)
             return path
         except FileExistsError:
-            number += 1
+            continue
+        except OSError as error:
+            raise StoreError(f"cannot be made: {error.strerror}", where=path) from None
 
 
 def save_run(run: Run, run_dir: Path) -> Path:

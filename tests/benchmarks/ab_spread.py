@@ -1,7 +1,8 @@
 """How far an estimated speed-up scatters: experiments in turns against one after the other.
 
-Both protocols take the same number of inferences of the same two experiments, while other programs
-come and go on this machine. Exits 1 if taking turns is not the steadier one.
+In turns is what ``workbench run`` does. One after the other is what a script around a runner does:
+as many inferences of the one experiment, then of the other, and the ratio of the medians of their
+wall times. Meanwhile other programs come and go. Exits 1 if taking turns is not the steadier one.
 """
 
 import argparse
@@ -12,16 +13,20 @@ import statistics
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 import workbench as wb
-from workbench.analyze.statistics import midmean
-from workbench.run.interleave import batch_size, interleave
-from workbench.run.isa import resolve_toggle
-from workbench.run.runner import find_runner, open_runner
+from workbench.analyze import compare_latencies, tabulate_latencies
+from workbench.run.inputs import locate_inputs
+from workbench.run.measure import runner_flags
+from workbench.run.runner import open_runner
+from workbench.store import load_run
+
+CLOCKS = ("cpu_ns", "wall_ns")
 
 
 def main() -> int:
@@ -29,82 +34,62 @@ def main() -> int:
     parser.add_argument("--model", default="toy_cnn")
     parser.add_argument("--toggle", default="auto")
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--quiet", action="store_true", help="no other programs")
     options = parser.parse_args()
 
-    runner = find_runner()
-    switch = resolve_toggle(options.toggle, wb.read_isa(runner.command))
+    runner = wb.find_runner()
     load = contextlib.nullcontext() if options.quiet else other_programs()
+    estimates = {
+        (name, clock): [] for name in ("in turns", "one after the other") for clock in CLOCKS
+    }
     with tempfile.TemporaryDirectory() as folder, load:
         pte = wb.export_model(options.model, root=Path(folder))
-        protocols = {"in turns": in_turns, "one after the other": one_after_the_other}
-        estimates = {(name, clock): [] for name in protocols for clock in ("cpu_ns", "wall_ns")}
+        plan = wb.make_plan(pte, runner=runner, toggle=options.toggle, processes=4)
+        plan = replace(plan, traced_runs=1)
         for _ in range(options.repeats):
-            for name, protocol in protocols.items():
-                off, on = protocol(runner, pte, (switch.off, switch.on), options.rounds)
-                for clock in ("cpu_ns", "wall_ns"):
-                    estimates[name, clock].append(speedup(off[clock], on[clock]))
+            run_dir = wb.run_plan(plan, runner, Path(folder))
+            latencies = tabulate_latencies(load_run(run_dir))
+            count = (latencies["experiment"] == plan.pairs[0].candidate).sum()
+            alone = one_after_the_other(plan, runner, run_dir, int(count))
+            for clock in CLOCKS:
+                estimates["in turns", clock].append(in_turns(plan, latencies, clock))
+                estimates["one after the other", clock].append(alone[clock])
     table = pd.DataFrame(
         [(*key, statistics.mean(e), 100 * statistics.stdev(e) / statistics.mean(e),
           100 * (max(e) / min(e) - 1)) for key, e in estimates.items()],
         columns=["protocol", "clock", "mean speed-up", "std dev (%)", "max / min - 1 (%)"],
     )  # fmt: skip
-    print(f"{options.model}, {switch.name} on against off, {options.repeats} repeats, "
-          f"{'quiet' if options.quiet else 'other programs running'}")  # fmt: skip
-    print(table.to_markdown(index=False, floatfmt=".3f"))
+    around = "nothing else" if options.quiet else "other programs"
+    print(f"{plan.stem}, {plan.toggle} on against off, {options.repeats} repeats, {around} running")
+    print(table.to_markdown(index=False, floatfmt=".2f"))
     spread = table.set_index(["protocol", "clock"])["std dev (%)"]
     ratio = spread["one after the other", "wall_ns"] / spread["in turns", "cpu_ns"]
-    print(f"taking turns, by CPU time, scatters {ratio:.1f} times less than one after the other")
+    print(f"one after the other, by wall time, scatters {ratio:.1f} times as far as in turns")
     return 0 if ratio > 1 else 1
 
 
-def in_turns(runner, pte, levels, rounds):
-    """Two live processes that alternate in batches of 20 ms: one value per round and side."""
-    with contextlib.ExitStack() as stack:
-        sessions = {level: stack.enter_context(start(runner, pte, level)) for level in levels}
-        sizes = {level: warm(session) for level, session in sessions.items()}
-        taken = {level: {"cpu_ns": [], "wall_ns": []} for level in levels}
-        for order in interleave(list(levels), rounds):
-            values = {level: {"cpu_ns": [], "wall_ns": []} for level in levels}
-            for level in order:
-                laps = sessions[level].run(sizes[level])
-                for clock, batches in values[level].items():
-                    batches.append(midmean(np.array(getattr(laps, clock))))
-            for level, clocks in values.items():
-                for clock, batches in clocks.items():
-                    taken[level][clock].append(statistics.mean(batches))
-    return [taken[level] for level in levels]
+def in_turns(plan, latencies, clock) -> float:
+    pair = plan.pairs[0]
+    row = compare_latencies(latencies, pair.baseline, pair.candidate, clock=clock).iloc[0]
+    return float(row["speedup"])
 
 
-def one_after_the_other(runner, pte, levels, rounds):
-    """One process after the other: all inferences of a side in one go."""
-    taken = []
-    for level in levels:
-        with start(runner, pte, level) as session:
-            laps = session.run(2 * rounds * warm(session))
-            clocks = ("cpu_ns", "wall_ns")
-            taken.append({clock: [np.median(getattr(laps, clock))] for clock in clocks})
-    return taken
-
-
-def start(runner, pte, level):
-    flags = ["--model_path", str(pte), "--cpu_threads", "1", "--isa", level]
-    return open_runner(runner, flags, timeout_s=120)
-
-
-def warm(session) -> int:
-    session.run(3)
-    return batch_size(statistics.median(session.run(3).wall_ns), 20.0)
-
-
-def speedup(off, on) -> float:
-    return float(np.exp(midmean(np.log(np.array(off) / np.array(on)))))
+def one_after_the_other(plan, runner, run_dir, count) -> dict[str, float]:
+    """The speed-up by either clock, from one process of each experiment."""
+    medians = {}
+    for experiment in plan.experiments[:2]:
+        flags = runner_flags(plan, experiment, locate_inputs(plan, run_dir), 1, None)
+        with open_runner(runner, flags, timeout_s=120) as session:
+            session.run(plan.warmup + 5)
+            laps = session.run(count)
+        medians[experiment.name] = {clock: np.median(getattr(laps, clock)) for clock in CLOCKS}
+    off, on = medians.values()
+    return {clock: float(off[clock] / on[clock]) for clock in CLOCKS}
 
 
 @contextlib.contextmanager
 def other_programs():
-    """As many bursty programs as there are cores."""
+    """As many programs as there are cores, each busy now and then."""
     processes = [
         multiprocessing.Process(target=come_and_go, args=(seed,), daemon=True)
         for seed in range(multiprocessing.cpu_count())
@@ -120,12 +105,14 @@ def other_programs():
 
 
 def come_and_go(seed: int) -> None:
+    """Idle, then work that needs the caches and the memory of others, for up to seconds."""
     rng = random.Random(seed)
+    values = np.ones(8_000_000)
     while True:
-        end = time.monotonic() + rng.uniform(0.05, 1.5)
+        end = time.monotonic() + rng.uniform(0.1, 4)
         while time.monotonic() < end:
-            sum(range(1000))
-        time.sleep(rng.uniform(0.05, 1.5))
+            values += 1
+        time.sleep(rng.uniform(0.1, 4))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ _INPUT_NAMES = ("get_example_inputs", "example_inputs", "EXAMPLE_INPUTS")
 class LoadedModel:
     """A model and the arguments of its ``forward`` to export and measure it with.
 
-    ``source`` is the file that defines it; ``input_source`` says where the inputs
+    ``source`` is the file or module that defines it; ``input_source`` says where the inputs
     are from, ``weights`` is the file of its state dict, None if the model made its own.
     ``calibration`` are further arguments of ``forward``, to observe ranges of activations on.
     """
@@ -153,9 +153,7 @@ def _prepare(
     """Build a model, load its weights, find its inputs, try it."""
     import torch
 
-    home = namespace or sys.modules.get(definition.__module__)
-    file = getattr(home, "__file__", None)
-    source = shown_path(Path(file)) if file else ""
+    source = shown_path(Path(namespace.__file__)) if namespace else definition.__module__
     origin = source or f"model {name}"
 
     with _blame("cannot be built", origin):

@@ -25,7 +25,7 @@ from workbench.analyze import (
     tabulate_latencies,
 )
 from workbench.errors import StoreError, TraceError
-from workbench.records import Pair, Run, Session
+from workbench.records import Pair, Run, Session, count_threads
 from workbench.schema import SOURCE
 from workbench.store import load_run
 from workbench.trace import read_etdump
@@ -79,6 +79,17 @@ class Analysis:
     def experiments(self) -> list[str]:
         """The experiments that are compared, without their controls."""
         return [e.name for e in self.run.plan.experiments if not e.control]
+
+    @property
+    def bars(self) -> dict[str, pd.DataFrame]:
+        """Categories by what was measured, without the controls."""
+        several = len(self.run.plan.threads) > 1
+        return {
+            f"{name}, {count_threads(threads)}" if several else name: part
+            for threads in self.run.plan.threads
+            for name in self.experiments
+            if len(part := self.select(self.categories, name, threads))
+        }
 
     def select(self, frame: pd.DataFrame, experiment: str, threads: int) -> pd.DataFrame:
         """The rows of one experiment at one thread count."""
@@ -173,7 +184,7 @@ def compare_pair(
         shift=shift,
         verdict=reach_verdict(
             run.plan.model,
-            pair.label if len(run.plan.threads) == 1 else f"{pair.label}, {threads} thread(s)",
+            pair.label if len(run.plan.threads) == 1 else f"{pair.label}, {count_threads(threads)}",
             latency,
             shift,
             [

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from workbench.analyze import clock_of
+from workbench.records import count_threads
 from workbench.report.analysis import Analysis, Comparison
 
 #: A tracer that costs more than this moves the shares it measures.
@@ -64,7 +65,7 @@ def _platform(analysis: Analysis) -> Iterator[Row]:
 
 def _comparison(analysis: Analysis, comparison: Comparison) -> Iterator[Row]:
     pair, row = comparison.pair, comparison.latency.iloc[0]
-    name = f"{pair.candidate} against {pair.baseline}, {comparison.threads} thread(s)"
+    name = f"{pair.candidate} against {pair.baseline}, {count_threads(comparison.threads)}"
     if math.isfinite(row["floor"]) and row["floor"] > 0:
         status = "ok" if row["floor"] < 0.05 else "note"
         evidence = f"A/A control differs by at most {_percent(row['floor'])}"
@@ -99,7 +100,7 @@ def _outputs(analysis: Analysis) -> Iterator[Row]:
             for a in analysis.run.agreements
             if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, threads)
         ]
-        name = f"outputs of {pair.candidate} and {pair.baseline} agree, {threads} thread(s)"
+        name = f"outputs of {pair.candidate} and {pair.baseline} agree, {count_threads(threads)}"
         if not found:
             yield name, "note", "not compared"
             continue
@@ -134,7 +135,7 @@ def _tracer(analysis: Analysis) -> Iterator[Row]:
     for (experiment, threads), cost in tracer_overhead(analysis).items():
         status = "ok" if cost < TRACER_LIMIT else "note"
         yield (
-            f"tracing {experiment} is cheap, {threads} thread(s)",
+            f"tracing {experiment} is cheap, {count_threads(threads)}",
             status,
             f"{_percent(cost)} latency",
         )

@@ -25,7 +25,7 @@ def describe_run(analysis: Analysis) -> pd.DataFrame:
         "machine": ", ".join(map(str, machine)),
         "platform": run.platform + (" (emulated)" if run.emulated else ""),
         "load at the start": " ".join(str(load) for load in host.get("load_average", [])),
-        "runner": ", ".join(f"{k} {v}" for k, v in run.runner.items() if k != "path"),
+        "runner": ", ".join(f"{k} {v}" for k, v in run.runner.items()),
         "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
         "protocol": (
             f"{plan.processes} processes of every experiment, taking turns in batches of about "

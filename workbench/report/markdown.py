@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from workbench.records import count_threads
 from workbench.report.analysis import Analysis, Comparison
 from workbench.report.checks import check_run
 from workbench.report.facts import describe_run
@@ -62,7 +63,7 @@ def _comparison(analysis: Analysis, comparison: Comparison) -> list[object]:
     operators = analysis.select(analysis.operators, pair.candidate, threads)
     columns = ["name", "category", "family", "calls", "mean_ms", "std_ms", "share"]
     return [
-        f"## {pair.candidate} against {pair.baseline}, {threads} thread(s)",
+        f"## {pair.candidate} against {pair.baseline}, {count_threads(threads)}",
         "Traced `Method::execute` by category; times add up to E2E.",
         show_table(comparison.shift),
         "Speed-up by category, with 95 % intervals.",

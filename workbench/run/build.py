@@ -151,7 +151,6 @@ def describe_runner(runner: Path | Sequence[str]) -> dict[str, str]:
     return {
         "kind": kind,
         "compiler": compiler,
-        "path": command[-1],
         "sha256": sha256_of(Path(command[-1])),
         "executorch": metadata.version("executorch"),
     }

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from workbench.errors import RunnerError, UsageError, WorkbenchError
+from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError
 from workbench.run.cpu_flags import ask_system, find_flags, load_cpuinfo
 from workbench.run.isa import Table, hide, load_table, self_check
 from workbench.run.python_model import Model
@@ -59,7 +59,8 @@ def main(argv: list[str]) -> int:
 
 def report(answers: BinaryIO, error: WorkbenchError) -> int:
     """Answer with a failure, and say it on standard error; returns its exit code."""
-    kind = "usage" if isinstance(error, UsageError) else getattr(error, "kind", "library")
+    kinds = {UsageError: "usage", StoreError: "io"}
+    kind = kinds.get(type(error)) or getattr(error, "kind", "library")
     answer(answers, error=kind, message=str(error), et_error="", log=[])
     print(f"error: {error}", file=sys.stderr, flush=True)
     return EXIT_CODES[kind]

@@ -1,0 +1,71 @@
+"""The set-up script: standard library only, and clear where it cannot go on."""
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture
+def dev():
+    spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_it_needs_the_standard_library_only():
+    tree = ast.parse((ROOT / "dev.py").read_text())
+    names = {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}
+    names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize(
+    ("version", "cpu"), [("2.13.0+cpu", True), ("2.13.0", False), (None, True)]
+)
+def test_a_configured_cpu_build_of_torch_wins(dev, monkeypatch, version, cpu):
+    install = [] if version is None else [{"metadata": {"version": version}}]
+    answer = subprocess.CompletedProcess([], 0, stdout=json.dumps({"install": install}))
+    monkeypatch.setattr(dev, "_pip", lambda *_, **__: answer)
+    assert dev._resolves_to_cpu_build("torch==2.13.0") is cpu
+
+
+def test_the_cpu_index_is_asked_where_pip_has_no_cpu_build(dev, monkeypatch):
+    calls = []
+
+    def pip(*arguments, **_):
+        calls.append(arguments)
+        answer = {"install": [{"metadata": {"version": "2.13.0"}}]}
+        return subprocess.CompletedProcess([], 0, stdout=json.dumps(answer))
+
+    monkeypatch.setattr(dev, "_pip", pip)
+    monkeypatch.setattr(dev.sys, "platform", "linux")
+    dev._install_torch()
+    assert calls[-1][:4] == ("install", "--no-deps", "--index-url", dev.TORCH_CPU_INDEX)
+
+
+def test_an_unknown_benchmark_is_named(dev):
+    with pytest.raises(dev.SetupFailure, match="no benchmark speed; there are ab_spread, parse"):
+        dev.bench(["speed"])
+
+
+def test_a_finished_setup_is_not_repeated(dev, monkeypatch, tmp_path):
+    stamp = tmp_path / "stamp"
+    stamp.write_text(dev._fingerprint())
+    monkeypatch.setattr(dev, "STAMP", stamp)
+    monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(dev, "_create_venv", lambda: pytest.fail("made again"))
+    assert dev.setup([]) == 0
+
+
+def test_without_a_command_the_commands_are_listed():
+    done = subprocess.run([sys.executable, ROOT / "dev.py"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "usage" in done.stderr

@@ -1,0 +1,187 @@
+"""XNNPACK logs: names taken apart, odd bytes passed over, off against on."""
+
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench.analyze import compare_kernels
+from workbench.errors import TraceError
+from workbench.schema import KERNEL_CHANGES, KERNELS
+from workbench.trace import KernelName, parse_kernel_name, read_xnn_log
+from workbench.trace.xnn_log import LONGEST_LINE
+
+DATA = Path(__file__).parent / "data" / "xnn_log"
+OFF = (DATA / "sme2_off.log").read_text()
+ON = (DATA / "sme2_on.log").read_text()
+NAMES = [line.split() for line in (DATA / "names.txt").read_text().splitlines()[1:]]
+
+
+@pytest.mark.parametrize(("name", "parts"), [(name, parts) for name, *parts in NAMES])
+def test_a_name_is_taken_apart(name, parts):
+    expected = KernelName(*("" if part == "-" else part for part in parts))
+    assert parse_kernel_name(name) == expected
+    assert expected.sme2 == ("sme2" in name)
+    assert expected.sme == ("sme" in name)
+
+
+@pytest.fixture
+def log(tmp_path):
+    """Write a log and read it."""
+
+    def read(content):
+        path = tmp_path / "xnntrace.log"
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return read_xnn_log(path)
+
+    return read
+
+
+def test_each_registration_is_a_row(log):
+    kernels = log(OFF)
+    assert list(kernels) == KERNELS.names
+    assert kernels["line"].tolist() == [2, 3, 4, 5, 7]
+    assert kernels["operator"].tolist() == ["gemm", "gemm", "igemm", "dwconv", "unary"]
+    assert kernels["config"].tolist()[2:4] == ["init_f16_gemm_config", "init_f32_dwconv_config"]
+    assert kernels["tile"].tolist() == ["1x8", "6x8", "6x16", "9p8c", ""]
+    assert not kernels["sme"].any()
+    assert kernels["count"].eq(1).all()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Using gemm microkernel 'xnn_f32_gemm_minmax_ukernel_6x8__neon'",
+        "Note (XNNPACK): Using gemm microkernel 'xnn_f32_gemm_minmax_ukernel_6x8__neon'.",
+        "07-01 12:00:00.000  77  78 I XNNPACK : Using gemm microkernel "
+        "'xnn_f32_gemm_minmax_ukernel_6x8__neon'. (init_f32_gemm_config, gemm-config.c:1)\r",
+    ],
+    ids=["kit", "older", "logcat"],
+)
+def test_all_ways_to_log_it_are_read(log, line):
+    (row,) = log(f"{line}\n").to_dict("records")
+    assert (row["kernel"], row["tile"]) == ("xnn_f32_gemm_minmax_ukernel_6x8__neon", "6x8")
+    assert row["config"] == ("init_f32_gemm_config" if "init" in line else "")
+
+
+def test_registrations_are_counted_by_place(log):
+    line = "Using gemm microkernel 'xnn_f32_gemm_minmax_ukernel_6x8__neon'. ({}, x.c:1)\n"
+    kernels = log(line.format("init_a") * 3 + line.format("init_b") + line.format("init_a"))
+    assert kernels[["config", "line", "count"]].values.tolist() == [
+        ["init_a", 1, 4],
+        ["init_b", 4, 1],
+    ]
+
+
+def test_garbage_is_passed_over(log):
+    good = b"Using gemm microkernel 'xnn_f32_gemm_ukernel_6x8__neon'.\n"
+    content = b"\x00\xff\xfe\n" + b"Using gemm microkernel '\xff\xff'\n" + b"\x80" * 10**6 + b"\n"
+    kernels = log(content + good + b"Using  microkernel ''\nUsing gemm microkernel 'xnn_")
+    assert kernels[["line", "count"]].values.tolist() == [[4, 1]]
+
+
+def test_a_long_line_counts_as_one_and_is_read_at_its_beginning(log):
+    good = b"Using gemm microkernel 'xnn_f32_gemm_ukernel_6x8__neon'."
+    other = good.replace(b"6x8", b"9x9")
+    kernels = log(good + b" " * LONGEST_LINE + other + b"\n" + good + b"\n")
+    assert kernels[["line", "tile", "count"]].values.tolist() == [[1, "6x8", 2]]
+
+
+@pytest.mark.parametrize("content", [b"", b"Model executed.\n"], ids=["empty", "no logging build"])
+def test_a_log_without_a_microkernel_says_how_to_get_one(log, content):
+    with pytest.raises(TraceError, match="XNN_LOG_LEVEL"):
+        log(content)
+
+
+def test_a_log_that_is_none(tmp_path):
+    with pytest.raises(TraceError, match="No such file"):
+        read_xnn_log(tmp_path / "none.log")
+    with pytest.raises(TraceError, match="directory"):
+        read_xnn_log(tmp_path)
+
+
+@settings(deadline=None)
+@given(
+    st.lists(
+        st.binary(max_size=40)
+        | st.sampled_from(
+            [b"Using ", b" microkernel '", b"'", b"gemm", b"\n", b"xnn_", b"_ukernel_"]
+        )
+    )
+)
+def test_any_bytes_are_a_frame_or_an_error(tmp_path_factory, pieces):
+    path = tmp_path_factory.getbasetemp() / "any.log"
+    path.write_bytes(b"".join(pieces))
+    try:
+        kernels = read_xnn_log(path)
+    except TraceError:
+        return
+    assert kernels["kernel"].str.fullmatch(r"\w+", flags=0).all()
+    assert kernels["count"].sum() <= path.read_bytes().count(b" microkernel '")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kai_" + "f3_" * 80 + "x",
+        "kai_a" + "_f3" * 80 + "_",
+        "kai_a_f32" + "_1x1" * 60 + "_",
+        "xnn_" + "f3_" * 80 + "x",
+        "xnn_" + "a_minmax_" * 25 + "ukernel",
+        "xnn_a_ukernel_" + "_" * 230,
+    ],
+)
+def test_no_name_takes_long(name):
+    begin = time.perf_counter()
+    parse_kernel_name(name)
+    assert time.perf_counter() - begin < 0.5
+
+
+def test_off_against_on(log):
+    off, on = log(OFF), log(ON)
+    table = compare_kernels(on, off)
+    assert list(table) == KERNEL_CHANGES.names
+    rows = table.set_index(["type", "dtype"])
+    gemm = rows.loc[("gemm", "f32")]
+    assert gemm["change"] == "changed"
+    assert gemm["sme2"]
+    assert gemm["off"].count(", ") == gemm["on"].count(", ") == 1
+    assert rows.loc[("igemm", "f16"), "change"] == "changed"
+    assert rows.loc[("pack_lh", "x32"), "change"] == "only on"
+    assert rows.loc[("vabs", "f32"), ["change", "sme"]].tolist() == ["only off", False]
+    assert rows.loc[("dwconv", "f32"), ["change", "sme2"]].tolist() == ["same", False]
+    assert table["change"].iloc[-1] == "same"
+
+
+def test_sme_alone_is_told_from_sme2(log):
+    on = log(ON.replace("neonsme2", "neonsme"))
+    table = compare_kernels(on, log(OFF)).set_index(["type", "dtype"])
+    assert table.loc[("gemm", "f32"), ["sme", "sme2"]].tolist() == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("packed", "plain"),
+    [
+        ("pqs8_qc8w", "qs8_qc8w"),
+        ("qp8_f32_qc8w", "qd8_f32_qc8w"),
+        ("pf32", "f32"),
+        ("pf16_f16", "f16_f32acc"),
+    ],
+)
+def test_packing_makes_no_other_data_type(log, packed, plain):
+    packed = f"xnn_{packed}_gemm_minmax_ukernel_32x32__neonsme2"
+    plain = f"xnn_{plain}_gemm_minmax_ukernel_4x8__neon"
+    line = "Using gemm microkernel '{}'\n"
+    (row,) = compare_kernels(log(line.format(packed)), log(line.format(plain))).to_dict("records")
+    assert (row["change"], row["on"], row["off"]) == ("changed", packed, plain)
+
+
+def test_logs_that_are_the_same_have_no_change(log):
+    table = compare_kernels(log(ON), log(ON))
+    assert table["change"].eq("same").all()
+    assert table["on"].equals(table["off"])
+    assert compare_kernels(log(ON).iloc[:0], log(ON).iloc[:0]).empty
+    assert isinstance(table, pd.DataFrame)

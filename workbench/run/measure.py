@@ -1,0 +1,166 @@
+"""Measure all experiments once, each in a fresh process, taking turns."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.errors import StoreError
+from workbench.records import Agreement, Batch, Experiment, Plan
+from workbench.records import Session as SessionRecord
+from workbench.run.host import fast_cores
+from workbench.run.interleave import (
+    MIN_ROUNDS,
+    batch_size,
+    batch_within,
+    interleave,
+    rounds_needed,
+)
+from workbench.run.journal import Journal
+from workbench.run.outputs import compare_outputs, read_output
+from workbench.run.runner import Runner, open_runner
+from workbench.run.session import Session
+from workbench.store import sha256_of, trace_path
+
+
+@dataclass(frozen=True)
+class Step:
+    """One fresh process of every experiment: at how many threads, which restart, traced or not."""
+
+    threads: int
+    process: int
+    traced: bool
+
+    @property
+    def core(self) -> int | None:
+        """The core that all experiments of the step share, if they run one thread each.
+
+        Two cores are never equally fast (another guest, another clock): an experiment that the
+        system put on the better one would win by it. The next process takes the next core.
+        """
+        cores = fast_cores() if self.threads == 1 else []
+        return cores[self.process % len(cores)] if cores else None
+
+
+def measure_step(journal: Journal, runner: Runner, inputs: Sequence[Path], step: Step) -> None:
+    """Measure every experiment of the plan, and note it in the journal.
+
+    What was measured before an interruption is noted too, as incomplete.
+
+    Raises
+    ------
+    StoreError
+        The program is not the planned one any more.
+    RunnerError
+        A runner failed.
+    """
+    plan, run_dir = journal.run.plan, journal.run_dir
+    if sha256_of(Path(plan.pte)) != plan.sha256:
+        raise StoreError("changed since the run was planned", where=plan.pte, hint="run it anew")
+    core, complete = step.core, False
+    traces = {
+        e.name: trace_path(run_dir, plan.stem, e.name, step.threads, step.process)
+        for e in plan.experiments
+        if step.traced
+    }
+    taken: dict[str, list[Batch]] = {e.name: [] for e in plan.experiments}
+    sessions: dict[str, Session] = {}
+    try:
+        with contextlib.ExitStack() as stack:
+            for experiment in plan.experiments:
+                flags = runner_flags(plan, experiment, inputs, step.threads, core)
+                if step.traced:
+                    flags += ["--etdump_path", str(traces[experiment.name])]
+                session = open_runner(runner, flags, timeout_s=plan.timeout_s)
+                sessions[experiment.name] = stack.enter_context(session)
+            take_turns(sessions, plan, step.traced, taken)
+            for name, path in traces.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                sessions[name].etdump(path)
+            if step.process == 0 and not step.traced:
+                journal.note_agreements(compare_experiments(sessions, step.threads))
+        complete = True
+    finally:
+        journal.note_sessions(
+            SessionRecord(
+                experiment=name,
+                threads=step.threads,
+                process=step.process,
+                traced=step.traced,
+                masked=session.ready.masked,
+                load_ms=session.ready.load_ms,
+                startup_ms=session.ready.startup_ms,
+                batches=tuple(taken[name]),
+                clock=session.ready.clock,
+                core=core,
+                etdump=str(traces[name].relative_to(run_dir)) if complete and traces else "",
+                complete=complete,
+            )
+            for name, session in sessions.items()
+        )
+
+
+def runner_flags(
+    plan: Plan, experiment: Experiment, inputs: Sequence[Path], threads: int, core: int | None
+) -> list[str]:
+    """The runner's command line for one experiment."""
+    flags = ["--model_path", plan.pte, "--cpu_threads", str(threads), "--isa", experiment.isa]
+    if experiment.isa_off:
+        flags += ["--isa_off", ",".join(experiment.isa_off)]
+    for path in inputs:
+        flags += ["--inputs", str(path)]
+    if core is not None:
+        flags += ["--cpus", str(core)]
+    return flags
+
+
+def take_turns(
+    sessions: dict[str, Session], plan: Plan, traced: bool, taken: dict[str, list[Batch]]
+) -> None:
+    """Warm every session up, then time them in turns; each batch is added to ``taken`` at once."""
+    sizes = {name: warm_up(session, plan) for name, session in sessions.items()}
+    runs, least = plan.runs, MIN_ROUNDS
+    if traced:
+        runs, least = plan.traced_runs, 1
+        sizes = {name: batch_within(size, runs, plan.processes) for name, size in sizes.items()}
+    rounds = rounds_needed(runs, plan.processes, min(sizes.values()), least)
+    for number, order in enumerate(interleave(list(sessions), rounds)):
+        for place, name in enumerate(order):
+            laps = sessions[name].run(sizes[name])
+            taken[name].append(Batch(number, place, laps.wall_ns, laps.cpu_ns, laps.preempted))
+
+
+def warm_up(session: Session, plan: Plan) -> int:
+    """Warm a session up, untraced, for ``plan.warmup`` inferences and a batch; its batch size."""
+    session.run(max(1, plan.warmup))
+    # The shortest lap: two equal experiments shall get equal batches on a busy machine too.
+    size = batch_size(min(session.run(5).wall_ns), plan.batch_ms)
+    session.run(size)
+    session.reset()
+    return size
+
+
+def compare_experiments(sessions: dict[str, Session], threads: int) -> list[Agreement]:
+    """Compare the outputs of every experiment with those of the first."""
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = {
+            name: session.output(Path(folder) / str(number))
+            for number, (name, session) in enumerate(sessions.items())
+        }
+        values = {
+            name: [read_output(Path(tensor.file), tensor.dtype) for tensor in tensors]
+            for name, tensors in outputs.items()
+        }
+    baseline, *others = sessions
+    return [
+        compare_outputs(
+            a, b, names=(baseline, other), threads=threads, output=number, dtype=tensor.dtype
+        )
+        for other in others
+        for number, (a, b, tensor) in enumerate(
+            zip(values[baseline], values[other], outputs[baseline], strict=True)
+        )
+    ]
