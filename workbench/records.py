@@ -34,8 +34,50 @@ class Undelegated:
 
 
 @dataclass(frozen=True)
+class Partition:
+    """An operator of the edge program, how often, and whether a backend took it.
+
+    What was left behind has a ``reason``, the user's line as ``source``, and the paths of its
+    ``modules``.
+    """
+
+    operator: str
+    count: int
+    delegated: bool
+    reason: str = ""
+    source: str = ""
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How far one output of a program is from that of the eager model in its own dtype.
+
+    ``sqnr_db`` is the signal to noise ratio, 10 log10(sum eager^2 / sum difference^2), in dB, and
+    None where either sum is zero; ``max_abs`` the largest difference, ``scale`` the largest of the
+    model's values. All are None where the two cannot be subtracted (NaN or infinite elsewhere).
+    ``constant`` says that the program's output has one value only, and the model's has several;
+    ``faithful`` is None for what is no floating-point number: only a person can judge that.
+    """
+
+    output: int
+    dtype: str
+    least_sqnr_db: float
+    sqnr_db: float | None = None
+    max_abs: float | None = None
+    scale: float | None = None
+    cosine: float | None = None
+    constant: bool = False
+    faithful: bool | None = None
+
+
+@dataclass(frozen=True)
 class Export:
-    """How a ``.pte`` came about."""
+    """How a ``.pte`` came about.
+
+    ``problem`` says in one line what is wrong with it, and is empty if nothing is known to be;
+    ``options`` what was asked for beyond dtype and backend, and what was done to the graph.
+    """
 
     model: str
     dtype: str
@@ -55,6 +97,10 @@ class Export:
     layers: str = ""
     source: str = ""
     weights: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+    partition: tuple[Partition, ...] = ()
+    fidelity: tuple[Fidelity, ...] = ()
+    problem: str = ""
     schema_version: int = SCHEMA_VERSION
 
 
