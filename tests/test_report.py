@@ -126,6 +126,13 @@ def test_a_toggle_that_hid_nothing_fails_a_check(run_dir):
     assert checks["no CPU feature was hidden from the baseline"] == "fail"
 
 
+def test_a_wrong_export_fails_a_check(run_dir):
+    run = store.load_run(run_dir)
+    change_manifest(run_dir, export=replace(run.export, problem="output 0 is constant"))
+    checks = check_run(analyze_run(run_dir)).set_index("evidence")["status"]
+    assert checks["output 0 is constant"] == "fail"
+
+
 def test_an_emulated_run_says_so_first(run_dir):
     change_manifest(run_dir, emulated=True)
     analysis = analyze_run(run_dir)
