@@ -185,6 +185,19 @@ def analyze(run_dir: Path) -> None:
 
 
 @workbench.command()
+@click.argument("run_dir", type=PATH)
+@click.option("--experiment", default="", help="Which one [default: the first candidate].")
+@click.option("--threads", type=int, help="At which thread count [default: the first].")
+def findings(run_dir: Path, experiment: str, threads: int | None) -> None:
+    """Say what to do next about a run, what brings most first."""
+    from workbench.report import analyze_run, find_next_steps, list_findings
+
+    found = find_next_steps(analyze_run(run_dir), experiment, threads)
+    for line in list_findings(found, rows=len(found)) or ["nothing stands out"]:
+        click.echo(line)
+
+
+@workbench.command()
 @click.argument("a", metavar="BASELINE")
 @click.argument("b", metavar="CANDIDATE")
 @click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
@@ -233,7 +246,7 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> None:
 
     MODEL is a registered name or path/to/file.py:NAME.
     """
-    from workbench.report import profile_model
+    from workbench.report import find_next_steps, list_findings, profile_model
 
     if out and len(models) > 1:
         raise UsageError("is one folder, for one model", where="--out")
@@ -242,6 +255,8 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> None:
             result = profile_model(model, root=out, progress=progress, **choices)
         for verdict in result.verdicts:
             click.echo(verdict)
+        for line in list_findings(find_next_steps(result.analysis), rows=3):
+            click.echo(line)
         click.echo(f"report: {result.html}")
 
 

@@ -150,6 +150,7 @@ ATTRIBUTION = _frame(
     ("source", "text", "", "the user's line, file:line"),
     ("also", "text", "", "other layers that it does work of, by path"),
     ("nodes", "text", "", "nodes of the exporter's graph that it stands for, the main one first"),
+    ("xnodes", "text", "", "operators of the sidecar's delegate that it does, by number"),
     ("role", "text", "", "compute | layout | quantize | dequantize | cast | overhead"),
     ("shapes", "text", "", "of its inputs and outputs, without constants; images as NHWC"),
     ("flops", "float", "1/call", "floating-point operations; NaN where nobody knows"),
@@ -229,6 +230,28 @@ KERNEL_CHANGES = _frame(
     ("sme2", "bool", "", "one of `on` needs SME2"),
 )
 
+FINDINGS = _frame(
+    "findings",
+    ("rank", "int", "", "1 comes first"),
+    ("rule", "text", "", "which rule found it"),
+    ("title", "text", "", "what was seen"),
+    (
+        "gain_ms",
+        "float",
+        "ms/run",
+        "what E2E would get shorter by; NaN where only bounds are known",
+    ),
+    ("low_ms", "float", "ms/run", "lower end of the gain"),
+    ("high_ms", "float", "ms/run", "upper end of the gain"),
+    ("share", "float", "", "gain, or its upper bound, as a part of E2E"),
+    ("basis", "text", "", "measured | estimated | bound"),
+    ("action", "text", "", "what to do"),
+    ("hint", "text", "", "the same as code"),
+    ("keys", "text", "", "rows of the operators frame that show it, one per line"),
+    ("notebook", "text", "", "where to look at them"),
+    ("heading", "text", "", "under which heading"),
+)
+
 FRAMES = (
     EVENTS,
     LEDGER,
@@ -243,6 +266,7 @@ FRAMES = (
     SHIFT,
     KERNELS,
     KERNEL_CHANGES,
+    FINDINGS,
 )
 
 

@@ -1,7 +1,7 @@
 """From frames to frames: ledger, categories, statistics, comparisons, bottleneck shift."""
 
 from workbench.analyze.apart import compare_apart
-from workbench.analyze.attribution import attribute_layers
+from workbench.analyze.attribution import attribute_layers, find_method
 from workbench.analyze.case_study import CaseStudy, load_case_study
 from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
 from workbench.analyze.compare import (
@@ -10,11 +10,13 @@ from workbench.analyze.compare import (
     compare_operators,
     judge,
 )
+from workbench.analyze.finding_facts import Facts, Rival
+from workbench.analyze.findings import find_bottlenecks
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.latencies import clock_of, tabulate_latencies
 from workbench.analyze.layers import add_layers, summarize_layers
 from workbench.analyze.ledger import build_ledger
-from workbench.analyze.operators import summarize_categories, summarize_operators
+from workbench.analyze.operators import summarize_categories, summarize_operators, total_runs
 from workbench.analyze.quiet import find_quiet_runs
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
@@ -23,6 +25,8 @@ from workbench.analyze.verdict import Verdict, reach_verdict, summarize_verdict
 __all__ = [
     "CaseStudy",
     "Category",
+    "Facts",
+    "Rival",
     "Verdict",
     "add_categories",
     "add_layers",
@@ -38,6 +42,8 @@ __all__ = [
     "compare_operators",
     "describe",
     "describe_latencies",
+    "find_bottlenecks",
+    "find_method",
     "find_quiet_runs",
     "judge",
     "load_case_study",
@@ -48,4 +54,5 @@ __all__ = [
     "summarize_verdict",
     "tabulate_latencies",
     "tabulate_rules",
+    "total_runs",
 ]

@@ -5,6 +5,7 @@ from workbench.report.checks import check_run
 from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.facts import describe_run
+from workbench.report.findings import find_next_steps, list_findings, show_findings
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_lab
 from workbench.report.notes import show_layers, show_undelegated, show_verdicts
 from workbench.report.pipeline import (
@@ -26,12 +27,15 @@ __all__ = [
     "describe_spans",
     "execute_notebook",
     "export_trace",
+    "find_next_steps",
     "is_slower_by",
+    "list_findings",
     "make_report",
     "measure_program",
     "notebooks_dir",
     "open_lab",
     "profile_model",
+    "show_findings",
     "show_layers",
     "show_undelegated",
     "show_verdicts",

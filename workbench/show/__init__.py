@@ -6,13 +6,15 @@ from workbench.show.latencies import plot_latencies
 from workbench.show.operators import plot_operators
 from workbench.show.shift import plot_shift
 from workbench.show.speedups import plot_speedups
-from workbench.show.style import COLORS, mark_figure
+from workbench.show.style import COLORS, format_ms, format_share, mark_figure
 from workbench.show.tables import Table, show_table
 
 __all__ = [
     "COLORS",
     "Table",
     "explore",
+    "format_ms",
+    "format_share",
     "mark_figure",
     "plot_categories",
     "plot_latencies",
