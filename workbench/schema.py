@@ -179,7 +179,7 @@ CATEGORIES = _frame(
 
 COMPARISON = _frame(
     "comparison",
-    ("level", "text", "", "e2e | category | operator"),
+    ("level", "text", "", "e2e | category | operator | layer"),
     ("name", "text", "", "what is compared"),
     ("baseline_ms", "float", "ms", "time of the baseline"),
     ("candidate_ms", "float", "ms", "time of the candidate"),
@@ -187,6 +187,10 @@ COMPARISON = _frame(
     ("low", "float", "", "lower end of the speed-up's 95 % interval"),
     ("high", "float", "", "upper end of the speed-up's 95 % interval"),
     ("outcome", "text", "", "faster | slower | equivalent | inconclusive"),
+    ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
+    ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
+    ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
+    ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
 )
 
 SHIFT = _frame(
