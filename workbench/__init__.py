@@ -40,6 +40,7 @@ _HOME = {
     "measure_program": "report",
     "profile_model": "report",
     "show_layers": "report",
+    "show_timeline": "report",
     "show_undelegated": "report",
     "show_verdicts": "report",
     "sample_run": "testing",
