@@ -157,6 +157,19 @@ ATTRIBUTION = _frame(
     ("confidence", "text", "", "exact | fitted | ambiguous | unattributed"),
 )
 
+TREE = _frame(
+    "tree",
+    ("path", "text", "", "module in the model, empty for the model itself; none: no layer"),
+    ("parent", "text", "", "the module around it; none at the top"),
+    ("depth", "int", "", "modules around it"),
+    ("class", "text", "", "class of the module, empty if unknown"),
+    ("exclusive_ns", "float", "ns/run", "mean time of it alone; sums to the mean E2E time"),
+    ("inclusive_ns", "float", "ns/run", "mean time of it and all modules in it"),
+    ("share", "float", "", "inclusive time / mean E2E"),
+    ("operators", "int", "", "distinct operators in it and all modules in it"),
+    ("flops", "float", "1/run", "floating-point operations of those that are known"),
+)
+
 LAYERS = _frame(
     "layers",
     ("module", "text", "", "path in the model, empty for the model itself; none: no layer"),
@@ -237,6 +250,7 @@ FRAMES = (
     STATISTICS,
     OPERATORS,
     ATTRIBUTION,
+    TREE,
     LAYERS,
     CATEGORIES,
     COMPARISON,

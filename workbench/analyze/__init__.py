@@ -18,6 +18,7 @@ from workbench.analyze.operators import summarize_categories, summarize_operator
 from workbench.analyze.quiet import find_quiet_runs
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
+from workbench.analyze.tree import build_model_tree
 from workbench.analyze.verdict import Verdict, reach_verdict, summarize_verdict
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "attribute_layers",
     "bottleneck_shift",
     "build_ledger",
+    "build_model_tree",
     "categorize",
     "clock_of",
     "compare_apart",
