@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analyze import add_categories, build_ledger, summarize_operators
-from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.errors import UsageError, unknown_name
 from workbench.schema import SPANS, check
 from workbench.trace import (
     read_etdump,
@@ -95,10 +95,7 @@ def export_trace(
         if target.resolve() in (path.resolve() for path in paths.values()):
             raise UsageError("is a trace to read; write elsewhere", where=target)
     traces = {label: read_etdump(path) for label, path in paths.items()}
-    try:
-        return write(traces, target)
-    except OSError as error:
-        raise StoreError(f"cannot be written: {error.strerror}", where=target) from None
+    return write(traces, target)
 
 
 def describe_spans(events: pd.DataFrame) -> pd.DataFrame:
