@@ -29,7 +29,10 @@ def cli(capfd, tmp_path, monkeypatch):
     ("arguments", "words"),
     [
         (["export", "mobilnet_v3_small"], "did you mean 'mobilenet_v3_small'?"),
-        (["export", "toy_cnn", "--dtype", "fp8"], "valid: fp16, fp32"),
+        (
+            ["export", "toy_cnn", "--dtype", "fp8"],
+            "valid: 8da4w, bf16, fp16, fp16w, fp32, int8, int8dyn",
+        ),
         (["export", "toy_cnn", "--backend", "vulkan"], "valid: portable, xnnpack"),
         (["export", "nothing.py:Net"], "nothing.py"),
         (["profile", "toy_cnn", "--toggle", "sme9"], "unknown toggle 'sme9'"),
@@ -106,7 +109,7 @@ def test_a_run_leaves_all_artifacts(run_dir):
 
 
 def test_a_deleted_artifact_can_be_made_anew(run_dir, cli):
-    kept = {store.MANIFEST}
+    kept = {store.MANIFEST, store.LAYERS}
     before = {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()}
     for path in before:
         if path.suffix != ".etdump" and path.name not in kept:

@@ -15,7 +15,7 @@ import pytest
 
 from workbench import store
 from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
-from workbench.records import Tensor
+from workbench.records import Layers, Tensor
 from workbench.run import execute, find_runner, make_plan, run_plan
 from workbench.run.build import find_compiler
 from workbench.run.inputs import locate_inputs, random_bytes
@@ -63,6 +63,14 @@ def test_everything_is_measured_and_written_down(plan, runner, tmp_path):
             assert (run_dir / session.etdump).stat().st_size > 0
     assert len(run.agreements) == len(plan.experiments) - 1
     assert all(agreement.agree for agreement in run.agreements)
+
+
+def test_the_sidecar_goes_with_the_run(plan, runner, tmp_path):
+    pte = Path(plan.pte)
+    layers = Layers(plan.sha256, ())
+    store.save_layers(layers, store.layers_path(pte))
+    run_dir = run_plan(replace(plan, processes=1), runner, tmp_path / "out")
+    assert store.load_layers(run_dir / store.LAYERS, plan.sha256) == layers
 
 
 def test_the_toggle_is_on_in_one_experiment_only(plan, runner, tmp_path):

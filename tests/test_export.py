@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,11 +16,12 @@ from torch import nn
 
 from workbench import store
 from workbench.errors import ExportError, ModelError, UsageError
-from workbench.export import BACKENDS, DTYPES, export_model
+from workbench.export import BACKENDS, DTYPES, describe_pte, export_model
 from workbench.export.inputs import bind_constants, raw_bytes
 from workbench.models import LoadedModel, load_model
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2}
+TRIED = tuple(TOLERANCE)
 
 
 class Small(nn.Module):
@@ -78,7 +80,7 @@ def toy(tmp_path_factory):
     """The toy model and its programs in both dtypes, exported once."""
     model = load_model("toy_cnn")
     root = tmp_path_factory.mktemp("toy")
-    return model, {dtype: export_model(model, dtype=dtype, root=root) for dtype in DTYPES}
+    return model, {dtype: export_model(model, dtype=dtype, root=root) for dtype in TRIED}
 
 
 @pytest.fixture
@@ -93,21 +95,21 @@ def write(tmp_path, monkeypatch):
     return write_file
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", TRIED)
 def test_the_program_computes_what_the_model_does(toy, dtype):
     model, programs = toy
     assert_agrees(model, programs[dtype])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", TRIED)
 def test_the_record_describes_what_lies_there(toy, dtype):
     pte = toy[1][dtype]
     export = store.load_export(pte)  # also compares the SHA-256
     assert pte.name == export.pte == f"toy_cnn_xnnpack_{dtype}.pte"
     assert files_below(pte.parent) == sorted(
         f"toy_cnn_xnnpack_{each}.pte{suffix}"
-        for each in DTYPES
-        for suffix in ("", ".etrecord", ".export.json", ".input0.bin")
+        for each in TRIED
+        for suffix in ("", ".etrecord", ".export.json", ".input0.bin", ".layers.json")
     )
     assert (export.model, export.dtype, export.backend) == ("toy_cnn", dtype, "xnnpack")
     assert export.size_bytes == pte.stat().st_size
@@ -130,17 +132,53 @@ def test_the_etrecord_is_readable(toy):
     assert record._debug_handle_map
 
 
+@pytest.mark.parametrize("dtype", TRIED)
+def test_the_sidecar_knows_the_layer_of_every_operator(toy, dtype):
+    pte = toy[1][dtype]
+    export = store.load_export(pte)
+    assert export.layers == store.layers_path(pte).name
+    layers = store.load_layers(store.layers_path(pte), export.sha256)
+    (method,) = layers.methods
+    assert method.modules["conv4"] == "Conv2d"
+    origins = method.origins
+    backbone, mean, head = method.instructions
+    convs = [node for node in backbone.xnodes if node.type == "Conv2d"]
+    assert [origins[node.origins[0]].module for node in convs] == [f"conv{n}" for n in range(1, 5)]
+    assert [origins[node.absorbed[0]].module for node in convs] == ["act"] * 4
+    assert origins[mean.origin].source.startswith("workbench/models/toy_cnn.py:")
+    assert [origins[node.origins[0]].module_class for node in head.xnodes] == ["Linear"]
+    layouts = [node for node in backbone.xnodes if node.role == "layout"]
+    assert [backbone.xnodes[node.borrows] for node in layouts] == [convs[0], convs[-1]]
+    assert [node.flops for node in convs][1] == 2 * 112 * 112 * 64 * 32 * 9
+    read = method.values[backbone.inputs[0]]
+    assert (read.shape, read.arena, read.offset is not None) == ((1, 3, 224, 224), 1, True)
+    assert method.arena_bytes[0] >= read.size_bytes + read.offset
+
+
+def test_the_sidecar_of_a_foreign_program_is_the_same_without_layers(toy):
+    pte = toy[1]["fp32"]
+    layers = store.load_layers(store.layers_path(pte), store.sha256_of(pte))
+    bare = describe_pte(pte.read_bytes(), pte)
+    (known,), (found,) = layers.methods, bare.methods
+    assert (found.values, found.arena_bytes) == (known.values, known.arena_bytes)
+    for here, there in zip(found.instructions, known.instructions, strict=True):
+        assert here == replace(
+            there,
+            origin=None,
+            xnodes=tuple(replace(n, origins=(), absorbed=(), borrows=None) for n in there.xnodes),
+        )
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", TRIED)
 def test_mobilenet_computes_what_the_model_does(dtype, tmp_path):
     model = load_model("mobilenet_v3_small")
     pte = export_model(model, dtype=dtype, root=tmp_path)
     assert_agrees(model, pte)
-    # hardsigmoid's constants are cast at run time; in fp16 its arithmetic is done in fp32
-    casts = {"fp32": 18, "fp16": 36}[dtype]
-    (undelegated,) = store.load_export(pte).undelegated
-    assert undelegated.operator == "dim_order_ops::_to_dim_order_copy.out"
-    assert undelegated.count == casts
+    export = store.load_export(pte)
+    assert export.delegates == {"XnnpackBackend": 1}
+    assert export.undelegated == ()
+    assert export.options == {"rewritten": "9 hardsigmoid"}
 
 
 def test_portable_programs_have_no_delegate(tmp_path):
@@ -452,4 +490,4 @@ def test_warnings_and_logging_are_put_back(tmp_path):
 def test_importing_the_exporter_does_not_import_torch():
     code = "import sys, workbench.export as e; print(list(e.DTYPES), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "['fp32', 'fp16'] False\n"
+    assert done.stdout == f"{list(DTYPES)} False\n"

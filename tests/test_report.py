@@ -23,6 +23,7 @@ from workbench.report import (
     execute_notebook,
     is_slower_by,
     make_report,
+    show_layers,
     show_undelegated,
     show_verdicts,
     write_artifacts,
@@ -60,6 +61,46 @@ def test_the_shift_adds_up_to_the_change(sample):
     assert shift["delta_ms"].sum() == pytest.approx(change, rel=1e-9)
 
 
+def test_the_sample_names_the_layer_of_every_operator(sample):
+    operators = sample.operators
+    known = operators["kind"].isin(["delegated", "portable"])
+    assert (operators["confidence"] == "exact")[known].all()
+    assert operators["module"].notna()[known].all()
+    for name in sample.experiments:
+        layers = sample.select(sample.layers, name, 1)
+        categories = sample.select(sample.categories, name, 1)
+        assert layers["own_ms"].sum() == pytest.approx(categories["mean_ms"].sum(), rel=1e-9)
+        assert layers["total_ms"].iloc[[0, -1]].sum() == pytest.approx(layers["own_ms"].sum())
+    row = operators[operators["module"] == "classifier.3"].iloc[0]
+    assert row["module_class"] == "Linear"
+    assert row["source"].startswith("workbench/models/mobilenet_v3_small.py:")
+    assert (row["shapes"], row["flops"]) == ("1x1024 -> 1x1000", 2 * 1024 * 1000)
+
+
+def test_layers_and_lines_are_in_the_artifacts(run_dir):
+    write_artifacts(analyze_run(run_dir))
+    summary = json.loads((run_dir / store.SUMMARY).read_text())
+    assert summary["layers"][0]["module_class"] == "MobileNetV3Small"
+    by_layer = {row["layer"]: row for row in summary["operator_details"]}
+    assert by_layer["features.0.0"]["confidence"] == "exact"
+    assert "mobilenet_v3_small.py:" in by_layer["features.0.0"]["source"]
+    report = (run_dir / store.REPORT_MD).read_text()
+    assert "| classifier.3 | Linear |" in report
+    assert "workbench/models/mobilenet_v3_small.py:" in report
+
+
+def test_without_a_sidecar_no_layer_is_named(run_dir):
+    (run_dir / store.LAYERS).unlink()
+    analysis = analyze_run(run_dir)
+    assert analysis.layers is None
+    assert "confidence" not in analysis.operators
+    assert "Not known" in str(show_layers(analysis, "avx512_on", 1))
+    write_artifacts(analysis)
+    summary = json.loads((run_dir / store.SUMMARY).read_text())
+    assert {row["layer"] for row in summary["operator_details"]} == {None}
+    assert summary["layers"] is None
+
+
 def test_the_sample_is_what_its_description_says(sample):
     assert sample.run.state == "complete"
     assert sample.run.plan.toggle == "avx512"
@@ -83,6 +124,13 @@ def test_a_toggle_that_hid_nothing_fails_a_check(run_dir):
     change_manifest(run_dir, sessions=tuple(replace(s, masked=()) for s in run.sessions))
     checks = check_run(analyze_run(run_dir)).set_index("evidence")["status"]
     assert checks["no CPU feature was hidden from the baseline"] == "fail"
+
+
+def test_a_wrong_export_fails_a_check(run_dir):
+    run = store.load_run(run_dir)
+    change_manifest(run_dir, export=replace(run.export, problem="output 0 is constant"))
+    checks = check_run(analyze_run(run_dir)).set_index("evidence")["status"]
+    assert checks["output 0 is constant"] == "fail"
 
 
 def test_an_emulated_run_says_so_first(run_dir):

@@ -4,7 +4,7 @@ import pytest
 
 from workbench import store
 from workbench.errors import StoreError, UsageError
-from workbench.records import Export, Tensor, to_json
+from workbench.records import Export, Layers, Tensor, to_json
 
 
 def make_export(pte, data=b"program"):
@@ -85,3 +85,28 @@ def test_the_first_traced_process_has_the_plain_name(tmp_path):
 def test_records_are_plain_json(tmp_path):
     export = make_export(tmp_path / "net.pte")
     assert json.loads(to_json(export))["delegates"] == {"XnnpackBackend": 1}
+
+
+def test_a_sidecar_is_read_for_its_own_program_only(tmp_path):
+    pte = tmp_path / "x.pte"
+    path = store.layers_path(pte)
+    assert path.name == "x.pte.layers.json"
+    assert store.load_layers(path, "1") is None
+    layers = Layers("1", ())
+    store.save_layers(layers, path)
+    assert store.load_layers(path, "1") == layers
+    assert store.load_layers(path, "2") is None
+    path.write_text(path.read_text().replace("methods", "method"))
+    with pytest.raises(UsageError, match="did you mean 'methods'"):
+        store.load_layers(path, "1")
+    path.write_text("[]")
+    with pytest.raises(StoreError, match="not a Layers record"):
+        store.load_layers(path, "1")
+
+
+def test_a_run_keeps_the_sidecar_if_there_is_one(tmp_path):
+    store.keep_layers(tmp_path / "x.pte", tmp_path)
+    assert not (tmp_path / store.LAYERS).exists()
+    store.save_layers(Layers("1", ()), store.layers_path(tmp_path / "x.pte"))
+    store.keep_layers(tmp_path / "x.pte", tmp_path)
+    assert store.load_layers(tmp_path / store.LAYERS, "1") == Layers("1", ())

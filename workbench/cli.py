@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,7 +83,12 @@ class Numbers(click.ParamType):
 PATH = click.Path(path_type=Path)
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
 EXPORT_OPTIONS = _options(
-    click.option("--dtype", default="fp32", show_default=True, help="fp32 or fp16."),
+    click.option(
+        "--dtype",
+        default="fp32",
+        show_default=True,
+        help="fp32, fp16, fp16w, bf16, int8, int8dyn or 8da4w.",
+    ),
     click.option("--backend", default="xnnpack", show_default=True, help="xnnpack or portable."),
     click.option(
         "--state-dict", type=PATH, help="Weights: a file that torch.save(state_dict) wrote."
@@ -132,12 +138,25 @@ def models() -> None:
 @workbench.command()
 @click.argument("model")
 @EXPORT_OPTIONS
+@click.option(
+    "--keep-float", multiple=True, metavar="PATTERN", help="Module paths not to quantise."
+)
+@click.option("--rewrite/--no-rewrite", default=True, help="Spell out what XNNPACK cannot take.")
 @OUT
 def export(model: str, out: Path | None, **choices) -> None:
-    """Export MODEL, a registered name or path/to/file.py:NAME, to a .pte."""
-    from workbench.export import export_model
+    """Export MODEL, a registered name or path/to/file.py:NAME, to a .pte.
 
-    click.echo(export_model(model, root=out, **choices))
+    What the partitioner left behind, and whether the program computes what the model does, is said
+    on stderr.
+    """
+    from workbench.export import describe_export, export_model
+    from workbench.store import load_export
+
+    with warnings.catch_warnings(action="ignore"):
+        pte = export_model(model, root=out, **choices)
+    for line in describe_export(load_export(pte)):
+        click.echo(line, err=True)
+    click.echo(pte)
 
 
 @workbench.command()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from workbench.errors import StoreError, unknown_name
@@ -34,8 +34,50 @@ class Undelegated:
 
 
 @dataclass(frozen=True)
+class Partition:
+    """An operator of the edge program, how often, and whether a backend took it.
+
+    What was left behind has a ``reason``, the user's line as ``source``, and the paths of its
+    ``modules``.
+    """
+
+    operator: str
+    count: int
+    delegated: bool
+    reason: str = ""
+    source: str = ""
+    modules: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """How far one output of a program is from that of the eager model in its own dtype.
+
+    ``sqnr_db`` is the signal to noise ratio, 10 log10(sum eager^2 / sum difference^2), in dB, and
+    None where either sum is zero; ``max_abs`` the largest difference, ``scale`` the largest of the
+    model's values. All are None where the two cannot be subtracted (NaN or infinite elsewhere).
+    ``constant`` says that the program's output has one value only, and the model's has several;
+    ``faithful`` is None for what is no floating-point number: only a person can judge that.
+    """
+
+    output: int
+    dtype: str
+    least_sqnr_db: float
+    sqnr_db: float | None = None
+    max_abs: float | None = None
+    scale: float | None = None
+    cosine: float | None = None
+    constant: bool = False
+    faithful: bool | None = None
+
+
+@dataclass(frozen=True)
 class Export:
-    """How a ``.pte`` came about."""
+    """How a ``.pte`` came about.
+
+    ``problem`` says in one line what is wrong with it, and is empty if nothing is known to be;
+    ``options`` what was asked for beyond dtype and backend, and what was done to the graph.
+    """
 
     model: str
     dtype: str
@@ -52,8 +94,13 @@ class Export:
     seconds: float
     created: str
     etrecord: str = ""
+    layers: str = ""
     source: str = ""
     weights: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+    partition: tuple[Partition, ...] = ()
+    fidelity: tuple[Fidelity, ...] = ()
+    problem: str = ""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -184,6 +231,118 @@ class Run:
     sessions: tuple[Session, ...] = ()
     agreements: tuple[Agreement, ...] = ()
     export: Export | None = None
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an operator was in the model.
+
+    ``node`` and ``operator`` are of the exporter's graph; ``module`` is the path of the innermost
+    ``nn.Module`` (empty for the model itself), ``module_class`` its class (empty if unknown);
+    ``source`` is the user's line as ``file:line``.
+    """
+
+    node: str
+    operator: str
+    module: str = ""
+    module_class: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of a method; ``arena`` and ``offset`` are where the memory planner put it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    constant: bool = False
+    arena: int | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True)
+class XValue:
+    """A tensor of an XNNPACK delegate.
+
+    ``role`` is ``constant``, ``input``, ``output``, or empty for an intermediate.
+    """
+
+    id: int
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    role: str = ""
+    zero_point: int = 0
+
+
+@dataclass(frozen=True)
+class XNode:
+    """An operator of an XNNPACK delegate, as exported: what runs is made from these on the device.
+
+    ``inputs`` and ``outputs`` are ids of values, ``clamp`` the bounds of a fused activation.
+    ``origins`` number the operators of the model that it stands for, the main one first, and
+    ``absorbed`` those whose work is folded into it. One that the exporter made up (a change of
+    layout) ``borrows`` the layer of another. ``role`` is ``compute``, ``layout``, ``quantize``,
+    ``dequantize`` or ``cast``.
+    """
+
+    type: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attributes: dict[str, Any]
+    flops: int
+    bytes: int
+    handle: int
+    clamp: tuple[float | None, float | None] | None = None
+    role: str = "compute"
+    origins: tuple[int, ...] = ()
+    absorbed: tuple[int, ...] = ()
+    borrows: int | None = None
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of a method.
+
+    ``name`` is the kernel's (``aten::mean.out``) or the backend's; ``inputs`` and ``outputs``
+    number values of the method; ``flops`` is None where nobody knows. The last two are those of
+    an XNNPACK delegate.
+    """
+
+    kind: str
+    name: str = ""
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    origin: int | None = None
+    flops: int | None = None
+    bytes: int = 0
+    xvalues: tuple[XValue, ...] = ()
+    xnodes: tuple[XNode, ...] = ()
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a program; ``modules`` has the class of every module by its path."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+    values: dict[int, Value]
+    arena_bytes: tuple[int, ...]
+    origins: tuple[Origin, ...] = ()
+    modules: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """``<program>.pte.layers.json``: what each instruction of a program was in the model.
+
+    Without origins it was read from the program alone, which names operators but no layers.
+    """
+
+    sha256: str
+    methods: tuple[Method, ...]
     schema_version: int = SCHEMA_VERSION
 
 

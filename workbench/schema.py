@@ -173,6 +173,33 @@ OPERATORS = _frame(
     ("share", "float", "", "mean time / mean E2E"),
 )
 
+ATTRIBUTION = _frame(
+    "attribution",
+    ("key", "text", "", "as in the ledger"),
+    ("module", "text", "", "path of its layer in the model, empty for the model itself"),
+    ("module_class", "text", "", "class of the layer"),
+    ("source", "text", "", "the user's line, file:line"),
+    ("also", "text", "", "other layers that it does work of, by path"),
+    ("nodes", "text", "", "nodes of the exporter's graph that it stands for, the main one first"),
+    ("role", "text", "", "compute | layout | quantize | dequantize | cast | overhead"),
+    ("shapes", "text", "", "of its inputs and outputs, without constants; images as NHWC"),
+    ("flops", "float", "1/call", "floating-point operations; NaN where nobody knows"),
+    ("bytes", "float", "1/call", "size of its inputs, constants and outputs"),
+    ("confidence", "text", "", "exact | fitted | ambiguous | unattributed"),
+)
+
+LAYERS = _frame(
+    "layers",
+    ("module", "text", "", "path in the model, empty for the model itself; none: no layer"),
+    ("module_class", "text", "", "class of the layer"),
+    ("depth", "int", "", "modules around it"),
+    ("own_ms", "float", "ms/run", "mean time of the layer itself; sums to the mean E2E time"),
+    ("total_ms", "float", "ms/run", "mean time of it and all layers in it"),
+    ("share", "float", "", "total time / mean E2E"),
+    ("operators", "int", "", "distinct operators in it and all layers in it"),
+    ("flops", "float", "1/run", "floating-point operations of those that are known"),
+)
+
 CATEGORIES = _frame(
     "categories",
     ("category", "text", "", "Convolution | GEMM | Data Movement | Elementwise | Other"),
@@ -242,6 +269,8 @@ FRAMES = (
     LATENCIES,
     STATISTICS,
     OPERATORS,
+    ATTRIBUTION,
+    LAYERS,
     CATEGORIES,
     COMPARISON,
     SHIFT,

@@ -10,13 +10,14 @@ import tempfile
 from pathlib import Path
 
 from workbench.errors import StoreError, UsageError
-from workbench.records import Export, Run, from_json, to_json
+from workbench.records import Export, Layers, Run, from_json, to_json
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.json"
 SUMMARY = "analysis_summary.json"
 REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
+LAYERS = "layers.json"
 
 
 def write_whole(path: Path, content: bytes | str) -> Path:
@@ -110,6 +111,37 @@ def load_export(pte: Path) -> Export | None:
             hint="export it again, or delete the record to run it as a foreign program",
         )
     return export
+
+
+def layers_path(pte: Path) -> Path:
+    """The sidecar beside a ``.pte``: what its instructions were in the model."""
+    return pte.with_name(f"{pte.name}.{LAYERS}")
+
+
+def save_layers(layers: Layers, path: Path) -> Path:
+    """Write a sidecar; returns its path."""
+    return write_whole(path, to_json(layers))
+
+
+def load_layers(path: Path, sha256: str) -> Layers | None:
+    """Read the sidecar of the program with this SHA-256; None where there is none for it.
+
+    Raises
+    ------
+    StoreError
+        The sidecar is corrupt.
+    """
+    if not path.exists():
+        return None
+    layers = from_json(Layers, path.read_bytes(), path)
+    return layers if layers.sha256 == sha256 else None
+
+
+def keep_layers(pte: Path, run_dir: Path) -> None:
+    """Copy the sidecar beside a ``.pte`` into a run's folder, which then stands alone."""
+    source = layers_path(pte)
+    if source.exists():
+        write_whole(run_dir / LAYERS, source.read_bytes())
 
 
 def trace_path(run_dir: Path, stem: str, experiment: str, threads: int, process: int) -> Path:

@@ -1,6 +1,7 @@
 """From frames to frames: ledger, categories, statistics, comparisons, bottleneck shift."""
 
 from workbench.analyze.apart import compare_apart
+from workbench.analyze.attribution import attribute_layers
 from workbench.analyze.case_study import CaseStudy, load_case_study
 from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
 from workbench.analyze.compare import (
@@ -11,6 +12,7 @@ from workbench.analyze.compare import (
 )
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.latencies import clock_of, tabulate_latencies
+from workbench.analyze.layers import add_layers, summarize_layers
 from workbench.analyze.ledger import build_ledger
 from workbench.analyze.methods import Methods, find_methods
 from workbench.analyze.operators import summarize_categories, summarize_operators
@@ -25,6 +27,8 @@ __all__ = [
     "Methods",
     "Verdict",
     "add_categories",
+    "add_layers",
+    "attribute_layers",
     "bottleneck_shift",
     "build_ledger",
     "categorize",
@@ -42,6 +46,7 @@ __all__ = [
     "load_case_study",
     "reach_verdict",
     "summarize_categories",
+    "summarize_layers",
     "summarize_operators",
     "summarize_verdict",
     "tabulate_latencies",

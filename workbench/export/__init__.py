@@ -1,6 +1,9 @@
 """From a model to a ``.pte`` with its ETRecord, its inputs and a record of how it came about."""
 
 from workbench.export.artifact import export_model
-from workbench.export.lower import BACKENDS, DTYPES
+from workbench.export.describe import describe_export
+from workbench.export.dtypes import DTYPES
+from workbench.export.layers import describe_pte
+from workbench.export.lower import BACKENDS
 
-__all__ = ["BACKENDS", "DTYPES", "export_model"]
+__all__ = ["BACKENDS", "DTYPES", "describe_export", "describe_pte", "export_model"]

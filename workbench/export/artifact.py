@@ -7,19 +7,23 @@ import os
 import platform
 import time
 import warnings
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench import store
-from workbench.errors import unknown_name
+from workbench.errors import UsageError, unknown_name
+from workbench.export.dtypes import DTYPES, RECIPES
+from workbench.export.fidelity import compare_outputs, describe_problem, run_eagerly, run_program
 from workbench.export.inputs import raw_bytes
-from workbench.export.lower import BACKENDS, DTYPES, lower_model
+from workbench.export.lower import BACKENDS, Lowered, Options, lower_model
 from workbench.export.program import Contents, Slot
 from workbench.export.quiet import quiet
 from workbench.models import LoadedModel, load_model
+from workbench.models.blame import reason
 from workbench.models.loader import SEED
-from workbench.records import Export, Tensor, Undelegated
+from workbench.records import Export, Fidelity, Tensor, Undelegated
 
 if TYPE_CHECKING:
     import torch
@@ -39,30 +43,44 @@ def export_model(
     backend: str = "xnnpack",
     root: str | os.PathLike[str] | None = None,
     state_dict: str | os.PathLike[str] | None = None,
+    keep_float: Iterable[str] = (),
+    rewrite: bool = True,
 ) -> Path:
     """Export a model to ``<root>/artifacts/<model>_<backend>_<dtype>.pte``; returns that path.
 
-    Beside it lie the ETRecord, one ``.input<i>.bin`` per input (the example inputs, raw, in the
-    layout the program expects) and the record, which `workbench.store.load_export` reads. The
-    record is written last: where there is one, everything is there.
+    Beside it lie the ETRecord, the layer sidecar, one ``.input<i>.bin`` per input (the example
+    inputs, raw, in the layout the program expects) and the record, which
+    `workbench.store.load_export` reads. The record is written last: where there is one, everything
+    is there.
 
     Parameters
     ----------
     model
         A loaded model, or what `load_model` takes.
     dtype
-        ``fp32`` or ``fp16``, for weights, activations and inputs.
+        A name in `DTYPES`: ``fp32``, ``fp16``, ``fp16w`` (fp16 with all weights in half precision),
+        ``bf16``, ``int8`` (static), ``int8dyn``, ``8da4w``.
     backend
         ``xnnpack``, or ``portable`` for ExecuTorch's own kernels only.
     root
         The output folder, ``out_<model>`` by default.
     state_dict
         Weights, as for `load_model`; for a model that is loaded here.
+    keep_float
+        Patterns of module paths, such as ``head`` or ``blocks.*.attn``, not to quantise.
+    rewrite
+        Spell operators that XNNPACK has no node for in ones that it has, and make casts of
+        constants once and for all; the record says what was done.
+
+    Warns
+    -----
+    UserWarning
+        The program was run, and is not what the model computes. The record's ``problem`` says so.
 
     Raises
     ------
     UsageError
-        An unknown model, dtype or backend.
+        An unknown model, dtype or backend, or two that do not go together.
     ModelError
         The model cannot be loaded.
     ExportError
@@ -76,20 +94,29 @@ def export_model(
         raise unknown_name("dtype", dtype, DTYPES)
     if backend not in BACKENDS:
         raise unknown_name("backend", backend, BACKENDS)
+    if backend == "portable" and RECIPES[dtype].quantizes:
+        raise UsageError(
+            "the portable kernels do not run quantised programs",
+            where=f"dtype {dtype}",
+            hint="the xnnpack backend, or fp32, fp16, bf16",
+        )
     if isinstance(model, str):
         model = load_model(model, state_dict=state_dict)
     directory = store.artifacts_dir(Path(root) if root else store.default_root(model.name))
     pte = directory / f"{store.stem_of(store.safe_name(model.name), dtype, backend)}.pte"
 
+    options = Options(tuple(keep_float), rewrite)
     started = time.perf_counter()
     with quiet():
-        lowered = lower_model(model, dtype, backend)
+        lowered = lower_model(model, dtype, backend, options)
+        fidelity, problem = _check(model, lowered, dtype)
     seconds = time.perf_counter() - started
 
     contents = lowered.contents
     store.export_record_path(pte).unlink(missing_ok=True)
     inputs = _write_inputs(lowered.inputs, contents.inputs, pte)
     etrecord = _write_etrecord(lowered.etrecord, pte)
+    layers = store.save_layers(lowered.layers, store.layers_path(pte))
     store.write_whole(pte, lowered.pte)
     export = Export(
         model=model.name,
@@ -107,11 +134,29 @@ def export_model(
         seconds=round(seconds, 3),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         etrecord=etrecord,
+        layers=layers.name,
         source=model.source,
         weights=_describe_weights(model),
+        options=_describe_options(options, lowered.notes),
+        partition=lowered.partition,
+        fidelity=fidelity,
+        problem=problem,
     )
     store.save_export(export, directory)
+    if problem:
+        warnings.warn(f"{pte.name}: {problem}", stacklevel=2)
     return pte
+
+
+def _check(model: LoadedModel, lowered: Lowered, dtype: str) -> tuple[tuple[Fidelity, ...], str]:
+    """Run the program, compare it with the eager model; the figures, and what is wrong if any."""
+    eager = run_eagerly(model.module, model.example_inputs, model.kwargs)
+    try:
+        outputs = run_program(lowered.pte, lowered.inputs)
+        fidelity = compare_outputs(outputs, eager, RECIPES[dtype].least_sqnr_db)
+    except (RuntimeError, ValueError) as error:
+        return (), f"it does not run here: {reason(error)}"
+    return fidelity, describe_problem(fidelity)
 
 
 def _write_inputs(
@@ -141,6 +186,14 @@ def _describe_weights(model: LoadedModel) -> str:
     if model.weights is None:
         return f"as the model makes them, torch seed {SEED}"
     return f"{model.weights.name}, SHA-256 {store.sha256_of(model.weights)[:16]}"
+
+
+def _describe_options(options: Options, notes: dict[str, str]) -> dict[str, str]:
+    asked = {
+        "keep_float": ", ".join(options.keep_float),
+        "rewrite": "" if options.rewrite else "no",
+    }
+    return {name: text for name, text in (asked | notes).items() if text}
 
 
 def _undelegated(contents: Contents) -> tuple[Undelegated, ...]:

@@ -10,14 +10,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ExportError
+from workbench.export.dtypes import DTYPES, RECIPES
 from workbench.export.failure import (
     explain_forward,
     explain_lowering,
     explain_tracing,
     no_kernel_error,
 )
+from workbench.export.half_weights import keep_half_weights
 from workbench.export.inputs import bind_constants, cast_floats
+from workbench.export.layers import describe_program
+from workbench.export.partition import collect_reasons, tabulate_partition
 from workbench.export.program import Contents, missing_kernels, read_contents
+from workbench.export.quantize import count_quantized, quantize_activations, quantize_weights
+from workbench.export.rewrite import rewrite_graph, transform_passes
 
 if TYPE_CHECKING:
     import torch
@@ -26,27 +32,41 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from workbench.models import LoadedModel
-
-#: How weights, activations and inputs are stored, and PyTorch's name for it.
-DTYPES = {"fp32": "float32", "fp16": "float16"}
+    from workbench.records import Layers, Partition
 
 BACKENDS = ("xnnpack", "portable")
 
 
 @dataclass(frozen=True)
-class Lowered:
-    """A program, its ETRecord (empty where PyTorch cannot write one), and what it is fed with.
+class Options:
+    """How a program is made; what a record tells of it besides its dtype and backend.
 
-    ``inputs`` are the model's example tensors, in the dtype and the order of the program.
+    ``keep_float`` are patterns of module paths that quantisation leaves alone; ``rewrite`` whether
+    operators that XNNPACK has no node for are spelled out in ones that it has.
+    """
+
+    keep_float: tuple[str, ...] = ()
+    rewrite: bool = True
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program, its ETRecord (empty where PyTorch cannot write one), its layers, and its inputs.
+
+    ``inputs`` are the model's example tensors, in the dtype and the order of the program; ``notes``
+    say what was done to the graph.
     """
 
     pte: bytes
     etrecord: bytes
     contents: Contents
     inputs: list[torch.Tensor]
+    layers: Layers
+    notes: dict[str, str]
+    partition: tuple[Partition, ...]
 
 
-def lower_model(model: LoadedModel, dtype: str, backend: str) -> Lowered:
+def lower_model(model: LoadedModel, dtype: str, backend: str, options: Options) -> Lowered:
     """Export a model and lower it to a backend; the model itself stays as it is.
 
     Raises
@@ -62,17 +82,59 @@ def lower_model(model: LoadedModel, dtype: str, backend: str) -> Lowered:
         module = copy.deepcopy(model.module).to(torch_dtype).eval()
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
         _try_forward(module, args, kwargs)
-    with explain_tracing(model.origin):
-        exported = _trace(*bind_constants(module, args, kwargs), model.dynamic_shapes)
-    with explain_lowering(exported, model.origin):
-        program = _lower(exported, backend)
+    exported, notes = _export(module, args, kwargs, model, dtype, options)
+    if options.rewrite and backend == "xnnpack":
+        counts = sorted(rewrite_graph(exported).items())
+        notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
+    keeping = keep_half_weights() if RECIPES[dtype].half_weights else contextlib.nullcontext()
+    with explain_lowering(exported, model.origin), keeping:
+        program, partition = _lower(exported, backend, options.rewrite)
     contents = read_contents(program)
     if missing := missing_kernels(contents):
         raise no_kernel_error(missing, program.exported_program(), model.origin)
     inputs = tree_leaves(exported.example_inputs)
     _check_inputs(inputs, contents, model.origin)
     with explain_lowering(exported, model.origin):
-        return Lowered(program.buffer, _write_etrecord(program), contents, inputs)
+        etrecord, layers = _write_etrecord(program), describe_program(program)
+    return Lowered(program.buffer, etrecord, contents, inputs, layers, notes, partition)
+
+
+def _export(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    model: LoadedModel,
+    dtype: str,
+    options: Options,
+) -> tuple[ExportedProgram, dict[str, str]]:
+    """The exported program, quantised if the dtype says so, and notes on that."""
+    recipe = RECIPES[dtype]
+    with explain_tracing(model.origin):
+        if recipe.quantizes == "weights":
+            quantize_weights(module, options.keep_float)
+        bound = bind_constants(module, args, kwargs)
+        exported = _trace(*bound, model.dynamic_shapes)
+        if recipe.quantizes == "graph":
+            batches = [bound[1:]]
+            batches += [bind_constants(module, batch, kwargs)[1:] for batch in model.calibration]
+            exported = _trace(
+                quantize_activations(exported, dtype, batches, options.keep_float),
+                *bound[1:],
+                model.dynamic_shapes,
+            )
+    if not recipe.quantizes:
+        return exported, {}
+    quantized, layers = count_quantized(exported)
+    if not quantized:
+        raise ExportError(
+            f"nothing to quantise for {dtype} ({recipe.meaning})",
+            where=model.origin,
+            hint="choose int8 for convolutions; see what --keep-float excludes",
+        )
+    notes = {"quantized": f"{quantized} of {layers} convolutions and linear layers"}
+    if recipe.calibrated:
+        notes["calibration"] = f"{1 + len(model.calibration)} batches: {model.input_source}"
+    return exported, notes
 
 
 def _try_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -98,18 +160,24 @@ def _trace(
     return exported
 
 
-def _lower(exported: ExportedProgram, backend: str) -> ExecutorchProgramManager:
+def _lower(
+    exported: ExportedProgram, backend: str, rewrite: bool
+) -> tuple[ExecutorchProgramManager, tuple[Partition, ...]]:
+    """The program, and what the partitioner did."""
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
-    edge = to_edge_transform_and_lower(
-        exported,
-        partitioner=_partitioners(backend),
-        # It would turn down operators outside of Core ATen that the runtime does have kernels for
-        # (bitwise shifts, masked_select); which ones it lacks is checked on the emitted program.
-        compile_config=EdgeCompileConfig(_check_ir_validity=False),
-        generate_etrecord=True,
-    )
-    return edge.to_executorch()
+    with collect_reasons() as reasons:
+        edge = to_edge_transform_and_lower(
+            exported,
+            transform_passes=transform_passes() if rewrite else None,
+            partitioner=_partitioners(backend),
+            # It would turn down operators outside of Core ATen that the runtime does have kernels
+            # for (bitwise shifts, masked_select); what it lacks is checked on the emitted program.
+            compile_config=EdgeCompileConfig(_check_ir_validity=False),
+            generate_etrecord=True,
+        )
+    partition = tabulate_partition(edge, reasons, backend)
+    return edge.to_executorch(), partition
 
 
 def _partitioners(backend: str) -> list[Any]:

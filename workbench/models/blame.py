@@ -9,11 +9,11 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-from workbench.models.registry import BUILTIN
-
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|\n\n|\nFor more information")
-_WORKBENCH = Path(__file__).parents[1]
+_MODELS = Path(__file__).parent
+_WORKBENCH = _MODELS.parent
+_MACHINERY = ("__init__", "blame", "loader", "registry", "weights")
 _LIBRARIES = ("torch", "torchao", "executorch", "functorch")
 
 
@@ -53,7 +53,7 @@ def _innermost(frames: list[tuple[str, int]]) -> str:
 def _is_users(file: Path) -> bool:
     """Whether a file is neither of Python, PyTorch, ExecuTorch nor the workbench's machinery."""
     if file.is_relative_to(_WORKBENCH):
-        return file.stem in BUILTIN
+        return file.parent == _MODELS and file.stem not in _MACHINERY
     if {"site-packages", "dist-packages"}.isdisjoint(file.parts):
         return not file.is_relative_to(sysconfig.get_path("stdlib"))
     return not any(file.is_relative_to(folder) for folder in _library_folders())

@@ -34,6 +34,7 @@ class LoadedModel:
 
     ``source`` is the file or module that defines it; ``input_source`` says where the inputs
     are from, ``weights`` is the file of its state dict, None if the model made its own.
+    ``calibration`` are further arguments of ``forward``, to observe ranges of activations on.
     """
 
     name: str
@@ -44,6 +45,7 @@ class LoadedModel:
     source: str = ""
     input_source: str = "example inputs"
     weights: Path | None = None
+    calibration: tuple[tuple[Any, ...], ...] = ()
 
     @property
     def origin(self) -> str:
@@ -162,12 +164,16 @@ def _prepare(
         raise ModelError(f"{name} gives {type(module).__name__!r}, not an nn.Module", where=origin)
     if weights is not None:
         _load_weights(module, Path(weights))
+    if not is_module and hasattr(thing, "prepare_for_export"):
+        with _blame("cannot be prepared for export", origin):
+            module = thing.prepare_for_export(module.eval())
 
     holders = [thing, namespace] if is_module else [thing]
     with _blame("example inputs cannot be made", origin):
         inputs = _look_up(holders, *_INPUT_NAMES)
         kwargs = _look_up(holders, "get_example_kwarg_inputs") or {}
         shapes = _look_up(holders, "get_dynamic_shapes")
+        calibration = tuple(_look_up(holders, "get_calibration_inputs") or ())
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, tuple | list) or not isinstance(kwargs, dict):
@@ -186,6 +192,7 @@ def _prepare(
         source=source,
         input_source=f"example inputs of the model, torch seed {SEED}",
         weights=Path(weights) if weights is not None else None,
+        calibration=calibration,
     )
     _try_forward(model)
     return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import UsageError, unknown_name
@@ -13,7 +13,21 @@ if TYPE_CHECKING:
     from torch import nn
 
 #: Those of the workbench: each is the module of that name in this package, imported on demand.
-BUILTIN = ("mobilenet_v3_small", "toy_cnn")
+BUILTIN = (
+    "edgetam_image_encoder",
+    "efficient_sam_tiny_encoder",
+    "llama_block",
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "mobilevit_xs",
+    "resnet18",
+    "resnet50",
+    "squeezesam",
+    "toy_cnn",
+    "unet_small",
+    "vit_tiny",
+    "whisper_tiny_encoder",
+)
 
 
 class EagerModelBase(ABC):
@@ -34,6 +48,14 @@ class EagerModelBase(ABC):
     def get_example_kwarg_inputs(self) -> dict[str, Any]:
         """The keyword arguments of its ``forward``."""
         return {}
+
+    def get_calibration_inputs(self) -> Iterable[tuple[Any, ...]]:
+        """Further arguments of its ``forward``, to observe the ranges of activations on."""
+        return ()
+
+    def prepare_for_export(self, module: nn.Module) -> nn.Module:
+        """The model as it is to be deployed, once its weights are loaded."""
+        return module
 
     def get_dynamic_shapes(self) -> Any:
         """The ``dynamic_shapes`` for ``torch.export``, or None where every shape is fixed."""

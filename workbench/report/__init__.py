@@ -6,7 +6,7 @@ from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.facts import describe_run
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_lab
-from workbench.report.notes import show_undelegated, show_verdicts
+from workbench.report.notes import show_layers, show_undelegated, show_verdicts
 from workbench.report.pipeline import (
     Profile,
     make_report,
@@ -32,6 +32,7 @@ __all__ = [
     "notebooks_dir",
     "open_lab",
     "profile_model",
+    "show_layers",
     "show_undelegated",
     "show_verdicts",
     "write_artifacts",

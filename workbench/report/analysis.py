@@ -10,6 +10,8 @@ import pandas as pd
 
 from workbench.analyze import (
     Verdict,
+    add_layers,
+    attribute_layers,
     bottleneck_shift,
     build_ledger,
     clock_of,
@@ -20,6 +22,7 @@ from workbench.analyze import (
     find_quiet_runs,
     reach_verdict,
     summarize_categories,
+    summarize_layers,
     summarize_operators,
     summarize_verdict,
     tabulate_latencies,
@@ -27,7 +30,7 @@ from workbench.analyze import (
 from workbench.errors import StoreError, TraceError
 from workbench.records import Pair, Run, Session, count_threads
 from workbench.schema import SOURCE
-from workbench.store import load_run
+from workbench.store import LAYERS, load_layers, load_run
 from workbench.trace import read_etdump
 
 #: Whose rows: what the frames of several measurements are told apart by.
@@ -63,7 +66,8 @@ class Analysis:
 
     ``latencies`` and ``ledger`` hold every measurement; ``statistics``, ``operators`` and
     ``categories`` one summary for each experiment and thread count; all carry the columns
-    ``experiment`` and ``threads``.
+    ``experiment`` and ``threads``. With a sidecar, ``operators`` has the columns of
+    ``schema.ATTRIBUTION`` besides; ``layers`` is None where the sidecar is missing or names none.
     """
 
     run_dir: Path
@@ -74,6 +78,7 @@ class Analysis:
     operators: pd.DataFrame
     categories: pd.DataFrame
     comparisons: tuple[Comparison, ...]
+    layers: pd.DataFrame | None = None
 
     @property
     def experiments(self) -> list[str]:
@@ -122,20 +127,28 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         [read_ledger(run_dir, s) for s in run.sessions if s.complete and s.etdump],
         ignore_index=True,
     )
-    groups = ledger.groupby(MEASUREMENT, sort=False)
+    groups = dict(list(ledger.groupby(MEASUREMENT, sort=False)))
+    operators = {key: summarize_operators(part) for key, part in groups.items()}
+    sidecar, layers = load_layers(run_dir / LAYERS, run.plan.sha256), None
+    if sidecar:
+        for key, part in groups.items():
+            operators[key] = add_layers(operators[key], attribute_layers(part, sidecar))
+        if any(method.modules for method in sidecar.methods):
+            layers = {key: summarize_layers(part, sidecar) for key, part in operators.items()}
     return Analysis(
         run_dir=run_dir,
         run=run,
         latencies=latencies,
         ledger=ledger,
         statistics=describe_latencies(latencies),
-        operators=_stack({key: summarize_operators(part) for key, part in groups}),
-        categories=_stack({key: summarize_categories(part) for key, part in groups}),
+        operators=_stack(operators),
+        categories=_stack({key: summarize_categories(part) for key, part in groups.items()}),
         comparisons=tuple(
             compare_pair(run, pair, threads, latencies, ledger)
             for pair in run.plan.pairs
             for threads in sorted(set(ledger["threads"]))
         ),
+        layers=_stack(layers) if layers else None,
     )
 
 

@@ -30,6 +30,7 @@ def check_run(analysis: Analysis) -> pd.DataFrame:
     rows = [
         _state(analysis),
         *_platform(analysis),
+        *_export(analysis),
         *(row for comparison in analysis.comparisons for row in _comparison(analysis, comparison)),
         *_outputs(analysis),
         _ledger(analysis),
@@ -61,6 +62,18 @@ def _platform(analysis: Analysis) -> Iterator[Row]:
         yield "runner", "note", f"Python runner ({reason}), a lap is {clocks}"
     else:
         yield "runner", "ok", f"{run.runner.get('kind')} runner, a lap is {clocks}"
+
+
+def _export(analysis: Analysis) -> Iterator[Row]:
+    """Whether the exported program computed what the model does, where that was looked at."""
+    export = analysis.run.export
+    name = "the program computes what the model does"
+    if export and export.problem:
+        yield name, "fail", export.problem
+    elif export and export.fidelity:
+        found = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None]
+        evidence = f"SQNR against eager at least {min(found):.0f} dB" if found else "outputs equal"
+        yield name, "ok", evidence
 
 
 def _comparison(analysis: Analysis, comparison: Comparison) -> Iterator[Row]:

@@ -8,7 +8,7 @@ from workbench.records import count_threads
 from workbench.report.analysis import Analysis, Comparison
 from workbench.report.checks import check_run
 from workbench.report.facts import describe_run
-from workbench.report.notes import show_undelegated, show_verdicts
+from workbench.report.notes import show_layers, show_undelegated, show_verdicts
 from workbench.show import show_table
 from workbench.store import REPORT_HTML, REPORT_MD, SUMMARY, write_whole
 
@@ -62,6 +62,9 @@ def _comparison(analysis: Analysis, comparison: Comparison) -> list[object]:
     pair, threads = comparison.pair, comparison.threads
     operators = analysis.select(analysis.operators, pair.candidate, threads)
     columns = ["name", "category", "family", "calls", "mean_ms", "std_ms", "share"]
+    if "confidence" in operators:
+        layer = ["module", "module_class", "source", "confidence"]
+        columns = ["name", "category", *layer, "mean_ms", "share"]
     return [
         f"## {pair.candidate} against {pair.baseline}, {count_threads(threads)}",
         "Traced `Method::execute` by category; times add up to E2E.",
@@ -70,6 +73,8 @@ def _comparison(analysis: Analysis, comparison: Comparison) -> list[object]:
         show_table(comparison.categories, ["name", "speedup", "low", "high", "outcome"]),
         f"The most expensive operators of {pair.candidate}.",
         show_table(operators, columns, rows=TOP),
+        "The layers that they come from.",
+        show_layers(analysis, pair.candidate, threads),
     ]
 
 

@@ -8,6 +8,9 @@ from workbench.report.analysis import Analysis
 from workbench.report.facts import undelegated
 from workbench.show import Table, show_table
 
+#: Rows of the table of layers.
+TOP_LAYERS = 12
+
 EMULATED = "Emulated: says which code runs, never how fast."
 
 
@@ -24,6 +27,22 @@ def show_verdicts(analysis: Analysis) -> Table:
     """One sentence per comparison, and the mark of an emulated run before them."""
     mark = [EMULATED] if analysis.run.emulated else []
     return show_note(*mark, *(comparison.text for comparison in analysis.comparisons))
+
+
+def show_layers(analysis: Analysis, experiment: str, threads: int, rows: int = TOP_LAYERS) -> Table:
+    """The layers of the model that take the most time by themselves; or that none is known."""
+    if analysis.layers is None:
+        return show_note("Not known: the program has no layer sidecar, or one without layers.")
+    layers = analysis.select(analysis.layers, experiment, threads)
+    layers["share"] = layers["own_ms"] / layers["own_ms"].sum()
+    layers["module"] = layers["module"].fillna("(no layer)").replace("", "(the model itself)")
+    columns = ["module", "module_class", "own_ms", "share", "total_ms", "operators", "flops"]
+    return show_table(
+        layers.sort_values("own_ms", ascending=False, kind="stable"),
+        columns,
+        rows=rows,
+        caption="Layers by their own time; total: with the layers in them",
+    )
 
 
 def show_undelegated(analysis: Analysis) -> Table:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.errors import SetupError, StoreError
 from workbench.records import Session
 from workbench.report.analysis import Analysis, analyze_run
 from workbench.report.html import export_html
 from workbench.report.markdown import write_markdown
 from workbench.report.notebooks import execute_notebook
 from workbench.report.summary import write_metrics, write_pipeline_summary, write_summary
-from workbench.store import REPORT_HTML, artifacts_dir, default_root
+from workbench.store import LAYERS, REPORT_HTML, artifacts_dir, default_root, save_layers
 from workbench.trace import read_etdump, write_csvs
 
 Progress = Callable[[str, float], None]
@@ -107,8 +108,22 @@ def measure_program(
     found = find_runner(runner)
     plan = make_plan(pte, runner=found, **choices)
     run_dir = run_plan(plan, found, root or root_of(pte), progress=progress)
+    describe_foreign(pte, run_dir)
     write_artifacts(analyze_run(run_dir))
     return run_dir
+
+
+def describe_foreign(pte: Path, run_dir: Path) -> None:
+    """Make a sidecar for a run of a program that came without one: shapes and costs, no layers.
+
+    A program that only the runtime can read is analysed all the same.
+    """
+    from workbench.export import describe_pte
+
+    path = run_dir / LAYERS
+    if not path.exists():
+        with contextlib.suppress(StoreError, SetupError):
+            save_layers(describe_pte(pte.read_bytes(), pte), path)
 
 
 def root_of(pte: Path) -> Path:

@@ -15,7 +15,7 @@ from workbench.analyze import clock_of, describe
 from workbench.records import SCHEMA_VERSION
 from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
 from workbench.report.checks import check_run, tracer_overhead
-from workbench.schema import COMPARISON, SHIFT, STATISTICS
+from workbench.schema import ATTRIBUTION, COMPARISON, LAYERS, SHIFT, STATISTICS
 from workbench.store import METRICS, SUMMARY, write_whole
 
 
@@ -111,6 +111,9 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
     operators = analysis.select(analysis.operators, experiment, threads)
     categories = analysis.select(analysis.categories, experiment, threads)
     statistics = analysis.select(analysis.statistics, experiment, threads)
+    layers = analysis.layers
+    if layers is not None:
+        layers = analysis.select(layers, experiment, threads)
     return {
         "experiment": experiment,
         "threads": threads,
@@ -122,21 +125,30 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
         "category_totals_ms": dict(zip(categories["category"], categories["mean_ms"], strict=True)),
         "operator_details": [
             {
-                "name": row.operator,
-                "category": row.category,
-                "family": row.family,
-                "rule": row.rule,
-                "avg_ms": row.mean_ms / row.calls,
-                "count": row.calls,
-                "total_ms": row.mean_ms,
-                "share": row.share,
-                "kernel_hint": kernel_hint(row.operator),
-                "layer": None,
-                "key": row.key,
+                "name": row["operator"],
+                "category": row["category"],
+                "family": row["family"],
+                "rule": row["rule"],
+                "avg_ms": row["mean_ms"] / row["calls"],
+                "count": row["calls"],
+                "total_ms": row["mean_ms"],
+                "share": row["share"],
+                "kernel_hint": kernel_hint(row["operator"]),
+                **_layer(row),
+                "key": row["key"],
             }
-            for row in operators.itertuples()
+            for row in operators.to_dict("records")
         ],
+        "layers": None if layers is None else _records(layers, LAYERS.names),
     }
+
+
+def _layer(row: dict[str, Any]) -> dict[str, Any]:
+    """What is known of an operator's layer; ``layer`` is its path, None where nothing is known."""
+    if "confidence" not in row:
+        return {"layer": None}
+    facts = {name: row[name] for name in ATTRIBUTION.names if name not in ("key", "module")}
+    return {"layer": row["module"], **facts}
 
 
 def kernel_hint(operator: str) -> str | None:

@@ -16,7 +16,7 @@ from workbench.run.inputs import locate_inputs
 from workbench.run.journal import Journal
 from workbench.run.measure import Step, measure_step
 from workbench.run.runner import Runner
-from workbench.store import find_runs, load_export, load_run, new_run_dir
+from workbench.store import find_runs, keep_layers, load_export, load_run, new_run_dir
 
 #: Told what is being measured, and which part of it all is done (0 to 1).
 Progress = Callable[[str, float], None]
@@ -38,6 +38,7 @@ def run_plan(
     """
     run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, platform_name())
     journal = Journal.open(run_dir, begin_run(plan, runner))
+    keep_layers(Path(plan.pte), run_dir)
     inputs = locate_inputs(plan, run_dir)
     steps = [
         Step(threads, process, traced)

@@ -1,0 +1,200 @@
+"""Networks in which every layer makes a tensor of a shape of its own, and their sidecars.
+
+So the shape of an operator's result tells which layer it is of, whatever its name and place.
+"""
+
+import json
+import warnings
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from workbench.export.layers import describe_program
+from workbench.models import load_model
+from workbench.records import to_json
+
+
+class Residual(nn.Module):
+    """3x3 and 1x1 convolutions with batch norm, activations, and an addition around some."""
+
+    def __init__(self, scale=1):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 24, 3, stride=2, padding=1), nn.ReLU6())
+        self.squeeze = nn.Conv2d(24, 40 * scale, 1)
+        self.norm = nn.BatchNorm2d(40 * scale)
+        self.middle = nn.Conv2d(40 * scale, 56, 3, padding=1)
+        self.act = nn.Hardswish()
+        self.expand = nn.Conv2d(56, 24, 1)
+        self.pool = nn.AvgPool2d(2)
+        self.head = nn.Linear(24, 17)
+
+    def forward(self, x):
+        x = self.stem(x)
+        y = self.act(self.middle(functional.relu(self.norm(self.squeeze(x)))))
+        x = self.pool(x + self.expand(y))
+        return self.head(x.mean((2, 3), keepdim=True).flatten(1))
+
+
+class Separable(nn.Module):
+    """Depthwise and pointwise convolutions of growing width, with padding and clamps apart."""
+
+    def __init__(self):
+        super().__init__()
+        widths = (3, 20, 36, 52, 76)
+        self.blocks = nn.Sequential(
+            *(
+                nn.Sequential(
+                    nn.Conv2d(a, a, 3, padding=1, groups=a, stride=1 + (a == 20)),
+                    nn.Conv2d(a, b, 1),
+                    (nn.ReLU(), nn.Hardtanh(), nn.Sigmoid(), nn.ELU())[i],
+                )
+                for i, (a, b) in enumerate(pairwise(widths))
+            )
+        )
+        self.last = nn.Conv2d(76, 84, 3)
+
+    def forward(self, x):
+        x = functional.pad(self.blocks(x), (1, 1, 1, 1))
+        x = self.last(x)
+        return torch.clamp(x * x, max=3.0).reshape(1, 12, -1).reshape(1, 84, -1)
+
+
+class Unet(nn.Module):
+    """Two levels down and up again, with transposed convolutions and concatenated skips."""
+
+    def __init__(self):
+        super().__init__()
+        self.down1 = nn.Conv2d(3, 12, 3, padding=1)
+        self.down2 = nn.Conv2d(12, 20, 3, padding=1)
+        self.bottom = nn.Conv2d(20, 28, 3, padding=1)
+        self.up2 = nn.ConvTranspose2d(28, 21, 2, stride=2)
+        self.merge2 = nn.Conv2d(41, 22, 3, padding=1)
+        self.up1 = nn.ConvTranspose2d(22, 14, 2, stride=2)
+        self.merge1 = nn.Conv2d(26, 13, 3, padding=1)
+        self.out = nn.Conv2d(13, 5, 1)
+        self.grow = nn.UpsamplingBilinear2d(scale_factor=2)
+        self.pool = nn.MaxPool2d(2)
+
+    def forward(self, x):
+        a = functional.relu(self.down1(x))
+        b = functional.leaky_relu(self.down2(self.pool(a)))
+        y = torch.tanh(self.bottom(self.pool(b)))
+        y = functional.relu(self.merge2(torch.cat([b, self.up2(y)], 1)))
+        y = functional.relu(self.merge1(torch.cat([a, self.up1(y)], 1)))
+        return self.grow(self.out(y))
+
+
+class Transformer(nn.Module):
+    """One block: attention written out, layer norms, a GELU feed-forward part."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(48), nn.LayerNorm(48)
+        self.query, self.key = nn.Linear(48, 40), nn.Linear(48, 40)
+        self.value, self.project = nn.Linear(48, 56), nn.Linear(56, 48)
+        self.up, self.down = nn.Linear(48, 144), nn.Linear(144, 48)
+        self.act = nn.GELU()
+        self.softmax = nn.Softmax(-1)
+
+    def forward(self, x):
+        y = self.norm1(x)
+        scores = self.query(y) @ self.key(y).transpose(1, 2)
+        x = x + self.project(self.softmax(scores / 6.3) @ self.value(y))
+        return x + self.down(self.act(self.up(self.norm2(x))))
+
+
+IMAGE = (torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0)),)
+TOKENS = (torch.randn(1, 19, 48, generator=torch.Generator().manual_seed(0)),)
+
+#: Module, inputs, dtype, quantised how.
+PROGRAMS = {
+    "residual": lambda: (Residual(), IMAGE, "float32", None),
+    "residual-wide": lambda: (Residual(scale=8), IMAGE, "float32", None),
+    "residual-fp16": lambda: (Residual(), IMAGE, "float16", None),
+    "residual-int8": lambda: (Residual(), IMAGE, "float32", "static"),
+    "separable": lambda: (Separable(), IMAGE, "float32", None),
+    "separable-fp16": lambda: (Separable(), IMAGE, "float16", None),
+    "separable-int8": lambda: (Separable(), IMAGE, "float32", "static"),
+    "unet": lambda: (Unet(), IMAGE, "float32", None),
+    "unet-fp16": lambda: (Unet(), IMAGE, "float16", None),
+    "unet-int8": lambda: (Unet(), IMAGE, "float32", "static"),
+    "transformer": lambda: (Transformer(), TOKENS, "float32", None),
+    "transformer-fp16": lambda: (Transformer(), TOKENS, "float16", None),
+    "transformer-int8": lambda: (Transformer(), TOKENS, "float32", "static"),
+    "transformer-int8dyn": lambda: (Transformer(), TOKENS, "float32", "dynamic"),
+    "toy_cnn": lambda: (*_registered("toy_cnn"), "float32", None),
+    "mobilenet": lambda: (*_registered("mobilenet_v3_small"), "float32", None),
+    "mobilenet-fp16": lambda: (*_registered("mobilenet_v3_small"), "float16", None),
+}
+
+
+def export_layers(name, folder):
+    """Write a program, its sidecar, its inputs and the shapes that its layers make."""
+    module, inputs, dtype, quantized = PROGRAMS[name]()
+    torch.manual_seed(0)
+    dtype = getattr(torch, dtype)
+    module, inputs = module.eval().to(dtype), tuple(tensor.to(dtype) for tensor in inputs)
+    shapes = {path: list(shape) for path, shape in _observe(module, inputs).items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = _lower(module, inputs, quantized)
+    (folder / f"{name}.pte").write_bytes(program.buffer)
+    (folder / f"{name}.layers.json").write_text(to_json(describe_program(program)))
+    (folder / f"{name}.shapes.json").write_text(json.dumps(shapes))
+    raw = inputs[0].contiguous().view(torch.uint8).numpy().tobytes()
+    (folder / f"{name}.input").write_bytes(raw)
+
+
+def _registered(name):
+    model = load_model(name)
+    return model.module, model.example_inputs
+
+
+def _observe(module, inputs):
+    """The shape that each module without children makes, if it is called once."""
+    seen = {}
+
+    def watch(path):
+        def hook(_, __, result):
+            seen.setdefault(path, []).append(tuple(result.shape))
+
+        return hook
+
+    handles = [
+        child.register_forward_hook(watch(path))
+        for path, child in module.named_modules()
+        if not list(child.children())
+    ]
+    with torch.no_grad():
+        module(*inputs)
+    for handle in handles:
+        handle.remove()
+    return {path: shapes[0] for path, shapes in seen.items() if len(shapes) == 1}
+
+
+def _lower(module, inputs, quantized):
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    with torch.no_grad():
+        exported = torch.export.export(module, inputs)
+        if quantized:
+            exported = torch.export.export(_quantize(exported, inputs, quantized), inputs)
+    edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+    return edge.to_executorch()
+
+
+def _quantize(exported, inputs, how):
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+    )
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=how == "dynamic")
+    quantizer = XNNPACKQuantizer().set_global(config)
+    prepared = prepare_pt2e(exported.module(), quantizer)
+    prepared(*inputs)
+    return convert_pt2e(prepared)

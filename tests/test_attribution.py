@@ -1,0 +1,270 @@
+"""Events of real runs find the layers that made them: checked by shapes, by cost and by change."""
+
+import hashlib
+import json
+import re
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import workbench.export
+from workbench.analyze import attribute_layers, build_ledger
+from workbench.analyze.attribution import CONFIDENCES
+from workbench.records import Layers, from_json
+from workbench.run import find_runner, read_isa
+from workbench.run.build import find_compiler
+from workbench.run.runner import open_runner
+from workbench.testing import synthetic_ledger
+from workbench.trace import read_etdump
+
+RUNS = 20
+
+FAST = ["residual", "residual-wide", "unet", "transformer-fp16", "toy_cnn"]
+SLOW = [
+    "residual-fp16", "residual-int8", "separable", "separable-fp16", "separable-int8", "unet-fp16",
+    "unet-int8", "transformer", "transformer-int8", "transformer-int8dyn", "mobilenet",
+    "mobilenet-fp16",
+]  # fmt: skip
+
+programs = pytest.mark.parametrize(
+    "name", [*FAST, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
+)
+levels = pytest.mark.parametrize("level", ["native", "least"])
+
+#: What a layer of a class may run as.
+KERNELS = {
+    "Conv2d": "Convolution|Fully Connected",
+    "ConvTranspose2d": "Deconvolution",
+    "Linear": "Fully Connected",
+    "LayerNorm": "native_call_native_layer_norm",
+    "MaxPool2d": "Max Pooling",
+    "AvgPool2d": "Average Pooling",
+    "Softmax": "Softmax|native_call__softmax",
+}
+
+
+@pytest.fixture(scope="session")
+def program(request):
+    """From the name of a network to the folder of its program; exported once."""
+    tests, export = Path(__file__).parent, Path(workbench.export.__file__).parent
+    sources = [
+        tests / "layer_models.py",
+        export.parent / "records.py",
+        *sorted(export.glob("*.py")),
+    ]
+    text = b"".join(path.read_bytes() for path in sources)
+    text += "".join(metadata.version(name) for name in ("executorch", "torch")).encode()
+    folder = request.config.cache.mkdir(f"layers-{hashlib.sha256(text).hexdigest()[:12]}")
+
+    def find(name):
+        if not (folder / f"{name}.input").exists():
+            from layer_models import export_layers
+
+            export_layers(name, folder)
+        return folder
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def trace(program, tmp_path_factory):
+    """From a network and an ISA level to the ledger of a real run, and the sidecar."""
+    if find_compiler() is None:
+        pytest.skip("no C++ compiler")
+    runner, known = find_runner("native"), {}
+    least = list(read_isa(runner.command).levels)[-1]
+
+    def run(name, level):
+        if (name, level) not in known:
+            folder, etdump = program(name), tmp_path_factory.mktemp("traces") / "x.etdump"
+            flags = ["--model_path", str(folder / f"{name}.pte"), "--cpu_threads", "1"]
+            flags += ["--inputs", str(folder / f"{name}.input"), "--etdump_path", str(etdump)]
+            flags += ["--isa", least if level == "least" else level]
+            with open_runner(runner, flags, timeout_s=60) as session:
+                session.run(3)
+                session.reset()
+                session.run(RUNS)
+                session.etdump(etdump)
+            text = (folder / f"{name}.layers.json").read_text()
+            ledger = build_ledger(read_etdump(etdump))
+            known[name, level] = ledger, from_json(Layers, text, name)
+        return known[name, level]
+
+    return run
+
+
+def rows_of(ledger, layers):
+    """The attribution in the order of execution, with names and the least time of all runs."""
+    first = ledger.drop_duplicates("key")[["key", "operator", "kind"]].astype(object)
+    best = ledger.groupby("key", observed=True)["duration_ns"].min()
+    rows = first.merge(attribute_layers(ledger, layers), on="key", validate="1:1")
+    return rows.assign(ns=rows["key"].map(best).astype(float))
+
+
+def results(shapes):
+    """The shapes that a row makes, without ones and in any order: NCHW and NHWC are alike."""
+    made = re.findall(r"[\dx]+", shapes.partition("-> ")[2])
+    return [sorted(int(d) for d in text.split("x") if d != "1") for text in made]
+
+
+@programs
+@levels
+def test_every_event_of_a_layer_makes_its_shape(trace, program, name, level):
+    rows = rows_of(*trace(name, level))
+    truth = json.loads((program(name) / f"{name}.shapes.json").read_text())
+    sure = rows[rows["confidence"].isin(["exact", "fitted"]) & (rows["role"] == "compute")]
+    constants = sure["operator"].str.contains("_to_dim_order_copy")
+    checked = sure[sure["module"].isin(truth) & ~constants]
+    assert len(checked)
+    for row in checked.itertuples():
+        expected = sorted(d for d in truth[row.module] if d != 1)
+        assert expected in results(row.shapes), row
+
+
+@programs
+@levels
+def test_every_layer_has_its_kernel(trace, name, level):
+    ledger, layers = trace(name, level)
+    rows = rows_of(ledger, layers)
+    work = rows[rows["role"] == "compute"]
+    for path, kind in layers.methods[0].modules.items():
+        if kind in KERNELS:
+            ran = work.loc[work["module"] == path, "operator"]
+            assert len(ran), path
+            assert ran.str.contains(KERNELS[kind]).any(), (path, list(ran))
+    products = work[work["operator"].str.match("(Conv|Deconv|Fully)")]
+    classes = {"Conv2d", "ConvTranspose2d", "Linear"}
+    assert set(products["module_class"]) <= classes
+    assert products["module"].is_unique
+
+
+@programs
+@levels
+def test_every_row_is_attributed_once_and_for_sure(trace, name, level):
+    ledger, layers = trace(name, level)
+    table = attribute_layers(ledger, layers)
+    assert list(table["key"]) == list(ledger["key"].astype(object).drop_duplicates())
+    rows = rows_of(ledger, layers)
+    assert set(rows["confidence"]) <= set(CONFIDENCES)
+    operators = rows[rows["kind"].isin(["delegated", "portable"])]
+    assert set(operators["confidence"]) <= {"exact", "fitted"}
+    assert operators["module"].notna().all()
+    rest = rows[rows["kind"].isin(["framework", "delegate_overhead"])]
+    assert set(rest["confidence"]) == {"unattributed"}
+    assert rest["module"].isna().all()
+    assert rest["flops"].isna().all()
+
+
+@pytest.mark.parametrize("name", ["residual-wide", "unet", "toy_cnn"])
+def test_time_follows_the_operations_of_the_layer(trace, name):
+    """Off by one layer, and large ones would seem to run in no time."""
+    rows = rows_of(*trace(name, "least"))
+    products = rows[rows["operator"].str.match("(Conv|Fully)") & (rows["flops"] > 1e5)]
+    assert len(products) >= 3
+    speed = products["flops"] / products["ns"].clip(lower=1e3)
+    assert speed.max() / speed.min() < 12
+    ranks = products[["flops", "ns"]].rank().corr().iloc[0, 1]
+    assert ranks > 0.7
+
+
+def test_a_layer_that_grows_changes_its_own_events_only(trace):
+    """``squeeze`` makes, and ``middle`` reads, eight times the channels; nothing else differs."""
+    before, after = (
+        rows_of(*trace(name, "least")).groupby("module")["ns"].sum() / 1e3
+        for name in ("residual", "residual-wide")
+    )
+    grown = {"squeeze", "middle"}
+    assert set(before.index) == set(after.index)
+    for module in before.index:
+        if module in grown:
+            assert after[module] > 4 * before[module], module
+        else:
+            assert after[module] < 2 * before[module] + 10, module
+
+
+def test_a_1x1_convolution_that_runs_as_a_product_is_still_a_convolution(trace):
+    rows = rows_of(*trace("residual", "native")).set_index("module")
+    squeeze = rows.loc["squeeze"]
+    assert squeeze["operator"].startswith("Fully Connected")
+    assert squeeze["module_class"] == "Conv2d"
+    assert squeeze["shapes"] == "1x16x16x24 -> 1x16x16x40"
+    assert squeeze["flops"] == 2 * 16 * 16 * 24 * 40
+    assert squeeze["also"].startswith("norm")
+    assert re.search(r"layer_models\.py:\d+$", squeeze["source"])
+
+
+def test_what_was_folded_into_an_operator_is_listed(trace):
+    rows = rows_of(*trace("residual", "native")).set_index("module")
+    assert rows.loc["stem.0", "also"].tolist() == ["", "stem.1"]
+    assert rows.loc["stem.0", "role"].tolist() == ["layout", "compute"]
+
+
+def test_a_sidecar_without_layers_still_tells_shapes_and_costs(trace, program):
+    ledger, layers = trace("unet", "native")
+    bare = workbench.export.describe_pte((program("unet") / "unet.pte").read_bytes())
+    assert bare.sha256 == layers.sha256
+    named, unnamed = attribute_layers(ledger, layers), attribute_layers(ledger, bare)
+    columns = ["key", "shapes", "flops", "bytes", "confidence"]
+    pd.testing.assert_frame_equal(named[columns], unnamed[columns])
+    assert unnamed["module"].isna().all()
+    assert unnamed["source"].isna().all()
+
+
+def test_a_sidecar_of_another_program_attributes_nothing(trace):
+    ledger, _ = trace("transformer-fp16", "native")
+    _, other = trace("unet", "native")
+    assert set(attribute_layers(ledger, other)["confidence"]) == {"unattributed"}
+    table = attribute_layers(synthetic_ledger(runs=2), other)
+    assert set(table["confidence"]) == {"unattributed"}
+
+
+@pytest.mark.parametrize(
+    ("name", "logged", "packed"),
+    [
+        ("residual", "(NHWC, F32) IGEMM", "(NHWC, PF32) IGEMM"),
+        ("residual", "(NC, F32) GEMM", "(NC, PF32) GEMM"),
+        ("transformer-fp16", "(NC, F16) GEMM", "(NC, PF16) GEMM"),
+    ],
+)
+def test_operands_packed_for_sme2_change_nothing(trace, name, logged, packed):
+    ledger, layers = trace(name, "native")
+    renamed = ledger["operator"].astype(object).str.replace(logged, packed, regex=False)
+    assert (renamed != ledger["operator"]).any()
+    pd.testing.assert_frame_equal(
+        attribute_layers(ledger.assign(operator=renamed), layers), attribute_layers(ledger, layers)
+    )
+
+
+def test_a_log_with_a_missing_event_is_never_sure_where_it_cannot_be(trace):
+    """Without one of the convolutions nobody knows which one; what is unlike them stays known."""
+    ledger, layers = trace("toy_cnn", "native")
+    truth = attribute_layers(ledger, layers).set_index("key")
+    for lost in ("0/Convolution/0", "0/Convolution/1", "0/Convolution/2"):
+        left = ledger[ledger["key"] != lost].reset_index(drop=True)
+        found = attribute_layers(left, layers).set_index("key")
+        sure = found[found["confidence"].isin(["exact", "fitted"])]
+        right = truth.loc[sure.index, "module"]
+        assert right.fillna("-").equals(sure["module"].fillna("-"))
+        ambiguous = found[found["confidence"] == "ambiguous"]
+        assert len(ambiguous)
+        assert "Max Pooling" in "".join(sure.index)
+
+
+def test_runs_that_differ_are_never_sure(trace):
+    ledger, layers = trace("toy_cnn", "native")
+    odd = (ledger["run"] == 1) & (ledger["key"] == "0/Max Pooling/0")
+    found = attribute_layers(ledger[~odd].reset_index(drop=True), layers).set_index("key")
+    inside = [key for key in found.index if key.startswith("0/") and "DELEGATE" not in key]
+    assert set(found.loc[inside, "confidence"]) == {"ambiguous"}
+    assert found.loc["1/native_call_mean.out/0", "confidence"] == "exact"
+
+
+def test_unknown_numbers_are_absent(trace):
+    rows = rows_of(*trace("transformer-fp16", "native"))
+    norm = rows[rows["operator"] == "native_call_native_layer_norm.out"]
+    assert len(norm) == 2
+    assert norm["flops"].isna().all()
+    assert np.isfinite(norm["bytes"]).all()

@@ -1,0 +1,382 @@
+"""Quantised and half-precision programs, what is done to their graphs, and how it is told."""
+
+import functools
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from workbench import store
+from workbench.errors import ExportError, UsageError
+from workbench.export import describe_export, export_model
+from workbench.export.dtypes import DTYPES
+from workbench.export.fidelity import compare_outputs, describe_problem
+from workbench.export.rewrite import rewrite_graph
+from workbench.models import LoadedModel, load_model
+from workbench.models import mobilenet_v3_small as mobilenet
+from workbench.models.squeezesam import SqueezeSam, pointed_at
+from workbench.models.transformer import Block
+from workbench.models.weights import initialize, settle
+
+
+class Mixed(nn.Module):
+    """A convolution, a scalar that multiplies, a gate, a head of linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 32, 3, padding=1)
+        self.pointwise = nn.Conv2d(32, 64, 1)
+        self.gain = nn.Parameter(torch.tensor(1.5))
+        self.head = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 10))
+
+    def forward(self, x):
+        x = self.pointwise(self.conv(x).relu())
+        x = x * nn.functional.hardsigmoid(x) * self.gain
+        return self.head(x.mean((2, 3)))
+
+
+def mixed_model(**changes):
+    torch.manual_seed(1)
+    fields = {"module": initialize(Mixed()), "example_inputs": (torch.randn(1, 3, 12, 12),)}
+    return LoadedModel("mixed", **fields | changes)
+
+
+def export_quietly(model, root, **options):
+    """The record of an export; its warning is in the record, too."""
+    with warnings.catch_warnings(action="ignore"):
+        return store.load_export(export_model(model, root=root, **options))
+
+
+@pytest.fixture(scope="module")
+def record_of(tmp_path_factory):
+    """The record of the mixed model in a dtype, exported once."""
+    root = tmp_path_factory.mktemp("mixed")
+    return functools.cache(lambda dtype: export_quietly(mixed_model(), root, dtype=dtype))
+
+
+# Dtypes
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "quantized"),
+    [
+        ("fp32", 100, ""),
+        ("fp16w", 45, ""),
+        slow("fp16", 45, ""),
+        slow("bf16", 25, ""),
+        ("int8", 20, "4 of 4"),
+        slow("int8dyn", 30, "2 of 4"),
+        ("8da4w", 12, "2 of 4"),
+    ],
+)
+def test_each_dtype_computes_what_the_model_does(record_of, dtype, least, quantized):
+    export = record_of(dtype)
+    (output,) = export.fidelity
+    assert least < output.sqnr_db < 200
+    assert output.faithful is True
+    assert output.dtype == DTYPES[dtype]
+    assert 0 < output.max_abs < output.scale
+    assert 0.95 < output.cosine <= 1 + 1e-9
+    assert export.problem == ""
+    assert export.pte == f"mixed_xnnpack_{dtype}.pte"
+    assert export.options.get("quantized", "").startswith(quantized)
+    left = sum(row.count for row in export.partition if not row.delegated)
+    assert left == sum(row.count for row in export.undelegated)
+
+
+@pytest.mark.slow
+def test_smaller_dtypes_make_smaller_files(record_of):
+    sizes = {dtype: record_of(dtype).size_bytes for dtype in DTYPES}
+    assert sizes["fp16w"] < sizes["fp16"] < sizes["fp32"]
+    assert sizes["int8"] < sizes["int8dyn"] < sizes["fp32"]
+    assert sizes["8da4w"] < sizes["int8dyn"]
+
+
+def test_half_weights_end_with_the_export(tmp_path):
+    model = LoadedModel("conv", nn.Conv2d(8, 16, 3), (torch.randn(1, 8, 6, 6),))
+    before, half, after = (
+        export_quietly(model, tmp_path, dtype=dtype) for dtype in ("fp16", "fp16w", "fp16")
+    )
+    assert half.size_bytes < before.size_bytes
+    assert after.sha256 == before.sha256
+    assert half.fidelity[0].sqnr_db > 45
+
+
+def test_transposed_convolutions_keep_what_xnnpack_takes(tmp_path):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.ConvTranspose2d(4, 8, 2, 2), nn.Conv2d(8, 4, 1))
+    model = LoadedModel("up", module, (torch.randn(1, 4, 6, 6),))
+    export = export_quietly(model, tmp_path, dtype="fp16w")
+    assert export.delegates == {"XnnpackBackend": 1}
+    assert export.fidelity[0].sqnr_db > 45
+
+
+def test_layers_can_be_kept_in_float(tmp_path):
+    module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)))
+    model = LoadedModel("deep", module, (torch.randn(2, 8),))
+    export = export_quietly(model, tmp_path, dtype="int8dyn", keep_float=["[1-9]"])
+    assert export.options["quantized"].startswith("1 of 3")
+    assert export.options["keep_float"] == "[1-9]"
+    export = export_quietly(mixed_model(), tmp_path, dtype="8da4w", keep_float=["head.0"])
+    assert export.options["quantized"].startswith("1 of 4")
+
+
+@pytest.mark.parametrize("dtype", ["int8dyn", "8da4w"])
+def test_nothing_to_quantise_is_an_error(dtype, tmp_path):
+    model = LoadedModel("conv", nn.Conv2d(3, 4, 1), (torch.ones(1, 3, 4, 4),))
+    with pytest.raises(ExportError, match=rf"^model conv: nothing to quantise for {dtype}.*int8"):
+        export_model(model, dtype=dtype, root=tmp_path)
+    assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.slow
+def test_calibration_sees_every_batch(tmp_path):
+    """Ranges from the small example alone would clip what the larger batch shows."""
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(16, 16)), torch.randn(4, 16)
+    narrow = LoadedModel("narrow", module, (x,), calibration=())
+    wide = LoadedModel("wide", module, (x,), calibration=((x * 30,), (x * 10,)))
+    exports = [export_quietly(model, tmp_path, dtype="int8") for model in (narrow, wide)]
+    assert exports[0].options["calibration"].startswith("1 batches")
+    assert exports[1].options["calibration"].startswith("3 batches")
+    assert exports[0].fidelity[0].sqnr_db > exports[1].fidelity[0].sqnr_db + 15
+
+
+def test_a_portable_program_is_not_quantised(tmp_path):
+    with pytest.raises(UsageError, match=r"^dtype int8: the portable kernels.*fp16"):
+        export_model(mixed_model(), dtype="int8", backend="portable", root=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_batch_of_any_size_can_be_quantised(tmp_path):
+    shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
+    model = LoadedModel("linear", nn.Linear(32, 8), (torch.randn(4, 32),), dynamic_shapes=shapes)
+    export = export_quietly(model, tmp_path, dtype="int8")
+    assert export.inputs[0].shape == (4, 32)
+    assert export.fidelity[0].sqnr_db > 25
+
+
+# An export that is wrong is said to be wrong
+
+
+def test_an_export_that_collapses_is_told(tmp_path):
+    """Small values in a range that a large constant stretches: int8 rounds them all to zero."""
+
+    class Collapsing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return torch.cat([self.fc(x), torch.full((1, 8), 1e6)], 1)[:, :8]
+
+    torch.manual_seed(0)
+    model = LoadedModel("collapsing", Collapsing(), (torch.randn(1, 8),))
+    with pytest.warns(UserWarning, match=r"collapsing_xnnpack_int8.pte: output 0 is"):
+        pte = export_model(model, dtype="int8", root=tmp_path)
+    export = store.load_export(pte)
+    assert export.problem == "output 0 is constant, the model's is not"
+    assert export.fidelity[0].faithful is False
+    assert describe_export(export)[-1] == f"warning: this export is wrong: {export.problem}"
+
+
+def test_a_program_that_computes_something_else_is_told(tmp_path):
+    class Moody(nn.Module):
+        def forward(self, x):
+            return x * 2 if torch.compiler.is_exporting() else x * 3
+
+    export = export_quietly(LoadedModel("moody", Moody(), (torch.randn(5),)), tmp_path)
+    assert export.problem == "output 0 is not the model's: SQNR 9.5 dB, at least 60 expected"
+
+
+def compared(program, eager, least=20):
+    (output,) = compare_outputs([program], [eager], least)
+    return output, describe_problem((output,))
+
+
+def test_signal_and_noise_are_told_apart():
+    eager = torch.tensor([3.0, 4.0])
+    output, problem = compared(torch.tensor([3.0, 4.5]), eager)
+    assert output.sqnr_db == pytest.approx(20)
+    assert (output.max_abs, output.scale) == (0.5, 4)
+    assert output.cosine == pytest.approx((9 + 18) / (5 * (9 + 4.5**2) ** 0.5))
+    assert (output.faithful, problem) == (True, "")
+    assert "SQNR 20.0 dB, at least 21 expected" in compared(torch.tensor([3.0, 4.5]), eager, 21)[1]
+
+
+def test_equal_outputs_are_faithful_without_a_ratio():
+    for values in ([0.0, 0.0], [1.0, 2.0], [float("nan"), 1.0, float("-inf")]):
+        output, problem = compared(torch.tensor(values), torch.tensor(values))
+        assert (output.sqnr_db, output.max_abs, output.faithful) == (None, 0, True)
+        assert problem == ""
+
+
+@pytest.mark.parametrize(
+    ("program", "eager", "words"),
+    [
+        ([1.0, float("nan")], [1.0, 2.0], "NaN"),
+        ([1.0, 2.0], [1.0, float("nan")], "NaN"),
+        ([1.0, float("inf")], [1.0, float("-inf")], "NaN"),
+        ([0.0, 0.0], [1.0, 2.0], "constant"),
+        ([1.0, 1.0], [0.0, 0.0], "zeros"),
+        ([-1.0, -2.0], [1.0, 2.0], "SQNR -6.0 dB"),
+    ],
+)
+def test_wrong_outputs_are_told(program, eager, words):
+    output, problem = compared(torch.tensor(program), torch.tensor(eager))
+    assert output.faithful is False
+    assert words in problem
+
+
+def test_whole_numbers_are_not_judged():
+    output, problem = compared(torch.tensor([1, 2]), torch.tensor([1, 3]))
+    assert (output.faithful, output.max_abs, problem) == (None, 1, "")
+    output, _ = compared(torch.ones(0), torch.ones(0))
+    assert output.faithful is True
+
+
+def test_sums_are_in_double_precision():
+    eager = torch.full((1 << 20,), 60_000.0, dtype=torch.float16)
+    eager[0] = 1.0
+    output, _ = compared(eager + 32, eager)
+    assert output.sqnr_db == pytest.approx(20 * torch.tensor(60_000 / 32).log10().item(), abs=0.01)
+
+
+def test_outputs_of_another_shape_are_refused():
+    with pytest.raises(ValueError, match="it returns"):
+        compared(torch.ones(2), torch.ones(3))
+
+
+# Rewrites
+
+
+class Attending(nn.Module):
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, q, k, v):
+        return nn.functional.scaled_dot_product_attention(q, k, v, **self.options)
+
+
+def rewritten(module, *inputs):
+    """What a rewritten program returns, what the module does, and what was rewritten."""
+    exported = torch.export.export(module, inputs)
+    counts = rewrite_graph(exported)
+    return exported.module()(*inputs), module(*inputs), dict(counts)
+
+
+def test_hardsigmoid_is_spelled_out():
+    ours, theirs, counts = rewritten(nn.Hardsigmoid(), torch.linspace(-5, 5, 101))
+    assert counts == {"hardsigmoid": 1}
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_gelu_is_approximated_in_half_precision_only():
+    x = torch.linspace(-300, 300, 60_001)
+    ours, theirs, counts = rewritten(nn.GELU(), x.half())
+    assert counts == {"gelu": 1}
+    assert bool(ours.isfinite().all())
+    assert (ours - theirs).abs().max() < 4e-3
+    assert rewritten(nn.GELU(), x)[2] == {}
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_layer_norm_is_made_in_single_precision(affine, tmp_path):
+    """For rows of 256 in fp16, the runtime's kernel is wrong: its result has the noise of -4 dB."""
+    torch.manual_seed(0)
+    norm = nn.LayerNorm(256, elementwise_affine=affine)
+    model = LoadedModel("norm", norm, (torch.randn(1, 4, 256),))
+    export = export_quietly(model, tmp_path, dtype="fp16", backend="xnnpack")
+    assert export.options == {"rewritten": "1 layer_norm"}
+    assert export.fidelity[0].sqnr_db > 60
+    assert rewritten(norm, torch.randn(1, 4, 256))[2] == {}
+
+
+@pytest.mark.parametrize("options", [{}, {"scale": 0.3}])
+def test_attention_is_spelled_out(options):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(1, 2, 5, 8), torch.randn(1, 2, 7, 8), torch.randn(1, 2, 7, 8)
+    ours, theirs, counts = rewritten(Attending(**options), q, k, v)
+    assert counts == {"scaled_dot_product_attention": 1}
+    torch.testing.assert_close(ours, theirs)
+
+
+def test_attention_with_a_mask_stays():
+    q = torch.randn(1, 2, 5, 8)
+    for options in ({"is_causal": True}, {"attn_mask": torch.ones(5, 5, dtype=torch.bool)}):
+        assert rewritten(Attending(**options), q, q, q)[2] == {}
+    grouped = torch.randn(1, 1, 5, 8)
+    assert rewritten(Attending(enable_gqa=True), q, grouped, grouped)[2] == {}
+
+
+def test_rewrites_keep_their_origin():
+    exported = torch.export.export(nn.Sequential(nn.Hardsigmoid()), (torch.ones(2),))
+    rewrite_graph(exported)
+    nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
+    assert len(nodes) == 3
+    assert all("hardsigmoid" in node.meta["stack_trace"] for node in nodes)
+    assert all(node.meta["nn_module_stack"] for node in nodes)
+
+
+def test_rewriting_leaves_nothing_behind(tmp_path):
+    """A block of MobileNetV3 in half precision: one delegate, where there were several."""
+    torch.manual_seed(0)
+    block = mobilenet.InvertedResidual(16, 3, 16, 16, True, nn.Hardswish, 1)
+    model = LoadedModel("block", initialize(block), (torch.randn(1, 16, 8, 8),))
+    ours = export_quietly(model, tmp_path, dtype="fp16")
+    plain = export_quietly(model, tmp_path, dtype="fp16", rewrite=False)
+    assert ours.options == {"rewritten": "1 hardsigmoid"}
+    assert plain.options == {"rewrite": "no"}
+    assert (sum(ours.delegates.values()), ours.undelegated) == (1, ())
+    assert (sum(plain.delegates.values()), plain.undelegated[0].count) == (3, 4)
+
+
+# What the partitioner did
+
+
+def test_the_partition_says_what_was_left_and_why(tmp_path):
+    torch.manual_seed(0)
+    block = initialize(nn.Sequential(Block(32, 2, 64)))
+    export = export_quietly(LoadedModel("block", block, (torch.randn(1, 5, 32),)), tmp_path)
+    norms = [row for row in export.partition if row.operator == "aten.native_layer_norm"]
+    assert [norm.count for norm in norms] == [1, 1]
+    assert {norm.modules for norm in norms} == {("0.norm1",), ("0.norm2",)}
+    for norm in norms:
+        assert "transformer.py:" in norm.source
+        assert (norm.delegated, norm.reason) == (False, "XNNPACK has no node for it")
+    taken = {row.operator: row.count for row in export.partition if row.delegated}
+    assert taken["aten.linear"] == 4
+    assert taken["aten.bmm"] == 2
+    assert any(line.startswith("left: 1 x aten.native_layer_norm") for line in
+               describe_export(export))  # fmt: skip
+
+
+def test_the_partitioners_own_reasons_are_kept(record_of):
+    (mean,) = [row for row in record_of("fp32").partition if row.operator == "aten.mean.dim"]
+    assert (mean.delegated, mean.reason) == (False, "mean.dim only supports keepdim=True")
+
+
+# Models with structure
+
+
+@pytest.mark.slow
+def test_a_small_squeezesam_survives_quantisation(tmp_path):
+    torch.manual_seed(0)
+    image, pointers = torch.randn(1, 3, 64, 64), pointed_at(64)
+    module = settle(initialize(SqueezeSam(64, (8, 8, 16, 16))), image, *pointers)
+    export = export_quietly(LoadedModel("sam", module, (image, *pointers)), tmp_path, dtype="int8")
+    assert [output.faithful for output in export.fidelity] == [True, True]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["fp32", "fp16w", "int8"])
+def test_mobilenet_v2_is_one_delegate(dtype, tmp_path):
+    export = export_quietly(load_model("mobilenet_v2"), tmp_path, dtype=dtype)
+    assert (export.delegates, export.undelegated) == ({"XnnpackBackend": 1}, ())
+    assert export.problem == ""

@@ -1,0 +1,163 @@
+"""Which layer of the model each row of a ledger comes from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.analyze.fit import Fit, fit_operators
+from workbench.analyze.provenance import Provenance
+from workbench.records import Instruction, Layers, Method
+from workbench.schema import ATTRIBUTION, LEDGER, check
+
+#: How sure a row's layer is, the surest first.
+CONFIDENCES = ("exact", "fitted", "ambiguous", "unattributed")
+_EXACT, _FITTED, _AMBIGUOUS, _UNATTRIBUTED = CONFIDENCES
+
+_KEY = re.compile(r"(?:m(\d+)/)?(?:(\d+):)?")
+_UNKNOWN: dict[str, Any] = {
+    **dict.fromkeys(("module", "module_class", "source", "also", "nodes", "shapes")),
+    "role": "overhead",
+    "flops": np.nan,
+    "bytes": np.nan,
+    "confidence": _UNATTRIBUTED,
+}
+
+
+def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
+    """Say of every operator of one experiment which layer it is of, and how sure that is.
+
+    Kernels of ExecuTorch are known by the number of their instruction. Operators of an XNNPACK
+    delegate are logged by name and in order only, and XNNPACK rewrites what was exported before it
+    runs it; so its rewrites are replayed, and what they predict is aligned with the log.
+
+    - ``exact``: the instruction's number and name agree; or all operators of the delegate are as
+      predicted.
+    - ``fitted``: they are so once the CPU is assumed to lack certain fp16 kernels; or some operator
+      of the delegate is not explained, but this one can be no other.
+    - ``ambiguous``: it may as well be of another layer; the likeliest is named.
+    - ``unattributed``: time of no layer (of the framework, or of a delegate as a whole), a
+      delegate that is not XNNPACK's, or an operator that nothing explains.
+
+    Parameters
+    ----------
+    ledger
+        ``schema.LEDGER`` of one experiment and thread count, of one or several restarts.
+    layers
+        The sidecar of the program. Without origins it tells shapes and costs, but no modules.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.ATTRIBUTION``, one row per key of the ledger.
+    """
+    check(ledger, LEDGER)
+    rows = ledger.drop_duplicates("key")[["key", "kind", "operator", "instruction"]].astype(
+        {"key": object, "kind": object, "operator": object}
+    )
+    found = rows["key"].str.extract(_KEY).fillna("0").astype(int)
+    rows["method"], chain = found[0], found[1]
+    rows["steady"] = _is_steady(ledger, rows)
+    known: dict[str, dict[str, Any]] = {}
+    # A program has one chain; what runs in another is not in the sidecar.
+    for _, part in rows[chain == 0].groupby("method"):
+        method = find_method(part, layers)
+        if method is not None:
+            known.update(_attribute_method(part, method))
+    table = pd.DataFrame([{"key": key, **known.get(key, _UNKNOWN)} for key in rows["key"]])
+    return check(table[ATTRIBUTION.names], ATTRIBUTION)
+
+
+def find_method(rows: pd.DataFrame, layers: Layers) -> Method | None:
+    """The method whose instructions are those that the rows name; None if there is none."""
+    calls = rows[rows["kind"].isin(["portable", "delegate_overhead"])]
+    pairs = list(zip(calls["instruction"], calls["operator"], strict=True))
+    for method in layers.methods:
+        if pairs and all(_agrees(method.instructions, *pair) for pair in pairs):
+            return method
+    return None
+
+
+def _agrees(instructions: Sequence[Instruction], number: int, name: str) -> bool:
+    """Whether an instruction is a delegate, or the kernel that a row names."""
+    if not 0 <= number < len(instructions):
+        return False
+    instruction = instructions[number]
+    if not name.startswith("native_call_"):
+        return name == "OPERATOR_CALL" or instruction.kind == "delegate"
+    return instruction.kind == "kernel" and name == _logged_name(instruction)
+
+
+def _logged_name(instruction: Instruction) -> str:
+    return f"native_call_{instruction.name.rpartition('::')[2]}"
+
+
+def _is_steady(ledger: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
+    """Whether an operator's instruction does the same in every run of its method."""
+    times = rows["key"].map(ledger["key"].astype(object).value_counts())
+    group = times.groupby([rows["method"], rows["instruction"]])
+    return (group.transform("min") == group.transform("max")).to_numpy()
+
+
+def _attribute_method(rows: pd.DataFrame, method: Method) -> Iterator[tuple[str, dict[str, Any]]]:
+    learned: frozenset[str] = frozenset()
+    ordered = rows[rows["instruction"] >= 0].sort_values("instruction", kind="stable")
+    # Plain tuples: a frame for every one of a thousand instructions would take a second.
+    for number, group in groupby(ordered.itertuples(), key=attrgetter("instruction")):
+        if number >= len(method.instructions):
+            break
+        instruction = method.instructions[number]
+        provenance = Provenance(method, instruction)
+        if instruction.kind == "kernel":
+            yield from _attribute_kernel(group, provenance)
+        for call in _delegate_calls(group) if instruction.xnodes else ():
+            fit = fit_operators(instruction, [row.operator for row in call], learned)
+            learned = fit.lacking if fit.complete else learned
+            yield from _attribute_call(call, fit, provenance)
+
+
+def _attribute_kernel(
+    rows: Iterable[Any], provenance: Provenance
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    facts = {**provenance.of_kernel(), "confidence": _EXACT}
+    overhead = {**facts, "role": "overhead", "flops": 0.0, "bytes": 0.0}
+    for row in rows:
+        yield row.key, facts if row.kind == "portable" else overhead
+
+
+def _delegate_calls(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    """The operators of each call of a delegate within a run; the rest of the call ends it."""
+    call = []
+    for row in rows:
+        if row.kind == "delegated":
+            call.append(row)
+        elif row.kind == "delegate_overhead":
+            yield call
+            call = []
+    if call:
+        yield call
+
+
+def _attribute_call(
+    rows: list[Any], fit: Fit, provenance: Provenance
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    alignment = fit.alignment
+    for row, pair, rivals in zip(rows, alignment.pairs, alignment.rivals, strict=True):
+        if pair < 0:
+            yield row.key, {**_UNKNOWN, "role": None}
+            continue
+        facts = provenance.of_operator(fit.operators[pair])
+        others = {provenance.of_operator(fit.operators[rival])["module"] for rival in rivals}
+        yield row.key, {**facts, "confidence": _confidence(fit, row.steady, facts, others)}
+
+
+def _confidence(fit: Fit, steady: bool, facts: dict[str, Any], others: set[Any]) -> str:
+    if not steady or (not fit.complete and others - {facts["module"]}):
+        return _AMBIGUOUS
+    return _EXACT if fit.complete and not fit.lacking else _FITTED

@@ -1,0 +1,132 @@
+"""Whether a program computes what the model does: it is run, and its outputs are compared."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from workbench.records import Fidelity
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The outputs of a copy of the model, in the order of the program's."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    module, args, kwargs = copy.deepcopy((module, args, kwargs))
+    with torch.no_grad():
+        return tree_leaves(module(*args, **kwargs))
+
+
+def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
+    """The outputs of a program in this process; a RuntimeError if it cannot be run here."""
+    from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
+
+    with _silent_stderr():
+        program = _load_for_executorch_from_buffer(pte)
+        return program.run_method("forward", [tensor.clone() for tensor in inputs])
+
+
+def compare_outputs(
+    program: list[Any], eager: list[Any], least_sqnr_db: float
+) -> tuple[Fidelity, ...]:
+    """How far each output tensor of a program is from that of the eager model.
+
+    Raises
+    ------
+    ValueError
+        They have not the same outputs.
+    """
+    import torch
+
+    def shapes(values: list[Any]) -> list[tuple[int, ...] | None]:
+        return [tuple(v.shape) if isinstance(v, torch.Tensor) else None for v in values]
+
+    if shapes(program) != shapes(eager):
+        raise ValueError(f"it returns {shapes(program)}, the model {shapes(eager)}")
+    return tuple(
+        _compare(number, ours, theirs, least_sqnr_db)
+        for number, (ours, theirs) in enumerate(zip(program, eager, strict=True))
+        if isinstance(theirs, torch.Tensor)
+    )
+
+
+def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
+    """What is wrong with a program in one line; empty if nothing is."""
+    wrong = [output for output in outputs if output.faithful is False]
+    if not wrong:
+        return ""
+    worst = min(wrong, key=lambda output: -math.inf if output.sqnr_db is None else output.sqnr_db)
+    if worst.constant:
+        return f"output {worst.output} is constant, the model's is not"
+    if worst.sqnr_db is None:
+        return f"output {worst.output} is not the model's (NaN, infinite, or all zeros)"
+    return (
+        f"output {worst.output} is not the model's: "
+        f"SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:g} expected"
+    )
+
+
+def _compare(
+    number: int, program: torch.Tensor, eager: torch.Tensor, least_sqnr_db: float
+) -> Fidelity:
+    """One output; sums are in double precision. What is no floating-point number is not judged."""
+    import torch
+
+    dtype = str(program.dtype).removeprefix("torch.")
+    ours, theirs = program.detach().double().flatten(), eager.detach().double().flatten()
+    judged = eager.is_floating_point()
+    # Masked attention and logarithms make infinities: these have to be at the same places.
+    finite = torch.isfinite(theirs)
+    same_elsewhere = torch.equal(
+        ours[~finite].nan_to_num(0.5, 1, -1), theirs[~finite].nan_to_num(0.5, 1, -1)
+    )
+    ours, theirs = ours[finite], theirs[finite]
+    if not same_elsewhere or not bool(torch.isfinite(ours).all()) or theirs.numel() == 0:
+        faithful = same_elsewhere and ours.numel() == 0
+        return Fidelity(number, dtype, least_sqnr_db, faithful=faithful if judged else None)
+
+    noise = ours - theirs
+    signal_power, noise_power = float(theirs.square().sum()), float(noise.square().sum())
+    sqnr = None
+    if signal_power and noise_power:
+        sqnr = 10 * (math.log10(signal_power) - math.log10(noise_power))
+    norms = float(ours.norm() * theirs.norm())
+    constant = bool((ours == ours[0]).all()) and not bool((theirs == theirs[0]).all())
+    faithful = noise_power == 0 or (sqnr is not None and sqnr >= least_sqnr_db and not constant)
+    return Fidelity(
+        output=number,
+        dtype=dtype,
+        least_sqnr_db=least_sqnr_db,
+        sqnr_db=sqnr,
+        max_abs=float(noise.abs().max()),
+        scale=float(theirs.abs().max()),
+        cosine=float(ours @ theirs) / norms if norms else None,
+        constant=constant,
+        faithful=faithful if judged else None,
+    )
+
+
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Keep what C++ code writes to file descriptor 2 from the terminal, for a while.
+
+    The runtime's CPU detection complains there about files that desktop machines do not have.
+    """
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(nowhere)
+        os.close(kept)

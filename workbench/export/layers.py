@@ -1,0 +1,168 @@
+"""The sidecar of a program: what each of its instructions does, and was in the model."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import StoreError
+from workbench.export.cost import kernel_flops
+from workbench.export.pte import Pte, read_pte
+from workbench.export.xnnpack_blob import read_xnnpack_blob
+from workbench.records import Instruction, Layers, Method, Value
+
+if TYPE_CHECKING:
+    from executorch.exir import ExecutorchProgramManager
+
+_WIDTHS = {
+    "BYTE": 1, "CHAR": 1, "SHORT": 2, "INT": 4, "LONG": 8, "HALF": 2, "FLOAT": 4, "DOUBLE": 8,
+    "BOOL": 1, "QINT8": 1, "QUINT8": 1, "QINT32": 4, "BFLOAT16": 2, "BITS16": 2, "FLOAT8E5M2": 1,
+    "FLOAT8E4M3FN": 1, "FLOAT8E5M2FNUZ": 1, "FLOAT8E4M3FNUZ": 1, "UINT16": 2, "UINT32": 4,
+    "UINT64": 8,
+}  # fmt: skip
+_DTYPES = {
+    "BYTE": "uint8", "CHAR": "int8", "SHORT": "int16", "INT": "int32", "LONG": "int64",
+    "HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64",
+}  # fmt: skip
+_KINDS = {
+    "KernelCall": "kernel",
+    "DelegateCall": "delegate",
+    "MoveCall": "move",
+    "JumpFalseCall": "jump",
+    "FreeCall": "free",
+}
+_XNNPACK = "XnnpackBackend"
+
+
+def describe_pte(data: bytes | memoryview, where: object = None) -> Layers:
+    """The sidecar of any program, from its bytes alone: operators, shapes and costs, no layers.
+
+    Raises
+    ------
+    StoreError
+        It is no program, or malformed.
+    """
+    pte = read_pte(data, where)
+    methods = tuple(_describe_method(pte, plan) for plan in pte.tables["execution_plan"] or [])
+    return Layers(sha256=hashlib.sha256(data).hexdigest(), methods=methods)
+
+
+def describe_program(program: ExecutorchProgramManager) -> Layers:
+    """The sidecar of a program that was just emitted, with the layer of each operator.
+
+    Instructions in the body of control flow keep their operators and shapes, but no layer: the
+    emitter does not say which node they come from.
+    """
+    from workbench.export.origins import add_origins
+
+    layers = describe_pte(program.buffer)
+    return replace(
+        layers,
+        methods=tuple(
+            add_origins(method, program.exported_program(method.name)) for method in layers.methods
+        ),
+    )
+
+
+def _describe_method(pte: Pte, plan: dict[str, Any]) -> Method:
+    values = _tensors(plan)
+    chains = plan["chains"] or []
+    calls = chains[0]["instructions"] or [] if chains else []
+    return Method(
+        name=plan["name"] or "",
+        instructions=tuple(_describe_call(pte, plan, call["instr_args"], values) for call in calls),
+        values=values,
+        arena_bytes=tuple((plan["non_const_buffer_sizes"] or [0])[1:]),
+    )
+
+
+def _describe_call(
+    pte: Pte, plan: dict[str, Any], call: Any, values: dict[int, Value]
+) -> Instruction:
+    kind, fields = call or ("", {})
+    if kind == "KernelCall":
+        return _describe_kernel(pte, plan, fields, values)
+    if kind == "DelegateCall":
+        return _describe_delegate(pte, plan, fields, values)
+    return Instruction(kind=_KINDS.get(kind, "unknown"))
+
+
+def _describe_kernel(
+    pte: Pte, plan: dict[str, Any], call: dict[str, Any], values: dict[int, Value]
+) -> Instruction:
+    operator = _entry(pte, plan, "operators", call["op_index"])
+    name = ".".join(filter(None, (operator["name"], operator["overload"])))
+    arguments = call["args"] or []
+    # The last argument is what the kernel returns; an out variant has it among the others too.
+    outputs = _expand(plan, arguments[-1:], values)
+    inputs = [number for number in _expand(plan, arguments[:-1], values) if number not in outputs]
+    return Instruction(
+        kind="kernel",
+        name=name,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        flops=kernel_flops(name, *([values[n].shape for n in side] for side in (inputs, outputs))),
+        bytes=sum(values[number].size_bytes for number in (*inputs, *outputs)),
+    )
+
+
+def _describe_delegate(
+    pte: Pte, plan: dict[str, Any], call: dict[str, Any], values: dict[int, Value]
+) -> Instruction:
+    delegate = _entry(pte, plan, "delegates", call["delegate_index"])
+    xvalues, xnodes = (), ()
+    if delegate["id"] == _XNNPACK:
+        xvalues, xnodes = read_xnnpack_blob(pte.payload(delegate), pte.where)
+    arguments = _expand(plan, call["args"] or [], values)
+    returned = sum(value.role == "output" for value in xvalues)
+    first = max(len(arguments) - returned, 0)
+    return Instruction(
+        kind="delegate",
+        name=delegate["id"] or "",
+        inputs=tuple(arguments[:first]),
+        outputs=tuple(arguments[first:]),
+        flops=sum(node.flops for node in xnodes) if xnodes else None,
+        bytes=sum(values[number].size_bytes for number in arguments),
+        xvalues=xvalues,
+        xnodes=xnodes,
+    )
+
+
+def _entry(pte: Pte, plan: dict[str, Any], table: str, index: int) -> dict[str, Any]:
+    entries = plan[table] or []
+    if not 0 <= index < len(entries):
+        raise StoreError(f"calls entry {index} of {len(entries)} {table}", where=pte.where)
+    return entries[index]
+
+
+def _tensors(plan: dict[str, Any]) -> dict[int, Value]:
+    found = enumerate(plan["values"] or [])
+    return {n: _tensor(v["val"][1]) for n, v in found if v["val"] and v["val"][0] == "Tensor"}
+
+
+def _tensor(tensor: dict[str, Any]) -> Value:
+    scalar, place = str(tensor["scalar_type"]), tensor["allocation_info"]
+    shape = tuple(tensor["sizes"] or ())
+    return Value(
+        dtype=_DTYPES.get(scalar, scalar.lower()),
+        shape=shape,
+        size_bytes=math.prod(shape) * _WIDTHS.get(scalar, 4),
+        constant=place is None and bool(tensor["data_buffer_idx"]),
+        arena=place["memory_id"] if place else None,
+        offset=place["memory_offset_low"] | place["memory_offset_high"] << 32 if place else None,
+    )
+
+
+def _expand(plan: dict[str, Any], arguments: list[int], values: dict[int, Value]) -> list[int]:
+    """The tensors among some arguments, each one once, lists of tensors taken apart."""
+    entries = plan["values"] or []
+    found: list[int] = []
+    for number in arguments:
+        value = entries[number]["val"] if 0 <= number < len(entries) else None
+        if value and value[0] in ("TensorList", "OptionalTensorList"):
+            found += value[1]["items"] or []
+        else:
+            found.append(number)
+    return [number for number in dict.fromkeys(found) if number in values]

@@ -1,0 +1,116 @@
+"""Integer weights and activations, by the tools that the XNNPACK partitioner understands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+    from torch.export import ExportedProgram
+
+#: Weights that share one scale in ``8da4w``.
+GROUP_SIZE = 32
+
+_LAYERS = ("aten::conv1d", "aten::conv2d", "aten::linear", "aten::conv_transpose2d")
+
+
+def quantize_activations(
+    exported: ExportedProgram,
+    dtype: str,
+    batches: Iterable[tuple[tuple[Any, ...], dict[str, Any]]],
+    keep_float: tuple[str, ...] = (),
+) -> torch.fx.GraphModule:
+    """Post-training quantisation of an exported program (PT2E), to be exported once more.
+
+    Weights have one scale per output channel, symmetric. ``int8`` quantises whatever the XNNPACK
+    quantiser has a pattern for, by ranges observed on the batches; ``int8dyn`` linear layers only,
+    as dynamically quantised convolutions of fused activations are not lowered reliably.
+
+    Parameters
+    ----------
+    batches
+        Arguments and keyword arguments of calls to observe.
+    keep_float
+        Patterns of module paths (``fnmatch``) to leave alone, with all that lies below.
+    """
+    import torch
+    from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
+        XNNPACKQuantizer,
+        get_symmetric_quantization_config,
+    )
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    is_dynamic = dtype == "int8dyn"
+    config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=is_dynamic)
+    quantizer = XNNPACKQuantizer().set_filter_function(_may_be_quantized(keep_float))
+    if is_dynamic:
+        quantizer.set_operator_type(torch.ops.aten.linear.default, config)
+    else:
+        quantizer.set_global(config)
+    prepared = prepare_pt2e(exported.module(), quantizer)
+    with torch.no_grad():
+        for args, kwargs in batches:
+            prepared(*args, **kwargs)
+        return convert_pt2e(prepared)
+
+
+def quantize_weights(module: nn.Module, keep_float: tuple[str, ...] = ()) -> None:
+    """Give linear layers int4 weights in groups, and activations quantised to int8 at run time.
+
+    Layers whose input does not divide into groups stay as they are. In place.
+    """
+    import torch
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
+    from torchao.quantization.granularity import PerGroup
+
+    def is_wanted(layer: nn.Module, path: str) -> bool:
+        return (
+            isinstance(layer, torch.nn.Linear)
+            and layer.in_features % GROUP_SIZE == 0
+            and not _is_kept(path, keep_float)
+        )
+
+    config = Int8DynamicActivationIntxWeightConfig(
+        weight_dtype=torch.int4, weight_granularity=PerGroup(GROUP_SIZE)
+    )
+    quantize_(module, config, filter_fn=is_wanted)
+
+
+def count_quantized(exported: ExportedProgram) -> tuple[int, int]:
+    """How many convolutions and linear layers have quantised weights, and how many there are."""
+    layers = [node for node in exported.graph.nodes if _operator(node) in _LAYERS]
+    return sum("dequantize" in _operator(node.args[1]) for node in layers), len(layers)
+
+
+def module_path(node: torch.fx.Node) -> str:
+    """The path of the innermost module that a node of an exported program stems from."""
+    stack = node.meta.get("nn_module_stack") or {}
+    path = next(reversed(stack.values()))[0] if stack else ""
+    return re.sub(r"^L\['self'\]\.?", "", path)
+
+
+def _may_be_quantized(keep_float: tuple[str, ...]) -> Callable[[torch.fx.Node], bool]:
+    def may_be_quantized(node: torch.fx.Node) -> bool:
+        # The XNNPACK backend cannot lay out a quantised tensor without dimensions.
+        values = [source.meta.get("val") for source in node.all_input_nodes]
+        is_scalar = any(getattr(value, "ndim", 1) == 0 for value in values)
+        return not is_scalar and not _is_kept(module_path(node), keep_float)
+
+    return may_be_quantized
+
+
+def _is_kept(path: str, patterns: tuple[str, ...]) -> bool:
+    """Whether a pattern matches a module or one that it is in."""
+    parts = path.split(".")
+    above = [".".join(parts[: end + 1]) for end in range(len(parts))]
+    return any(fnmatchcase(name, pattern) for name in above for pattern in patterns)
+
+
+def _operator(node: Any) -> str:
+    """The name of what a node calls, such as ``aten::linear``; empty if it calls nothing."""
+    schema = getattr(getattr(node, "target", None), "_schema", None)
+    return schema.name if schema is not None else ""
