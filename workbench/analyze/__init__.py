@@ -14,6 +14,7 @@ from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.latencies import clock_of, tabulate_latencies
 from workbench.analyze.layers import add_layers, summarize_layers
 from workbench.analyze.ledger import build_ledger
+from workbench.analyze.methods import Methods, find_methods
 from workbench.analyze.operators import summarize_categories, summarize_operators
 from workbench.analyze.quiet import find_quiet_runs
 from workbench.analyze.shift import bottleneck_shift
@@ -24,6 +25,7 @@ from workbench.analyze.verdict import Verdict, reach_verdict, summarize_verdict
 __all__ = [
     "CaseStudy",
     "Category",
+    "Methods",
     "Verdict",
     "add_categories",
     "add_layers",
@@ -40,6 +42,7 @@ __all__ = [
     "compare_operators",
     "describe",
     "describe_latencies",
+    "find_methods",
     "find_quiet_runs",
     "judge",
     "load_case_study",
