@@ -21,6 +21,7 @@ _HOME = {
     "read_xnn_log": "trace",
     "attribute_layers": "analyze",
     "build_ledger": "analyze",
+    "build_model_tree": "analyze",
     "compare_kernels": "analyze",
     "load_case_study": "analyze",
     "tabulate_rules": "analyze",
