@@ -12,6 +12,9 @@ from workbench.errors import StoreError, unknown_name
 
 SCHEMA_VERSION = 1
 
+#: The toggle of a plan that measures every ISA level, each an experiment, the lowest first.
+LADDER_TOGGLE = "ladder"
+
 T = TypeVar("T")
 
 

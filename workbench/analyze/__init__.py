@@ -11,6 +11,7 @@ from workbench.analyze.compare import (
     judge,
 )
 from workbench.analyze.kernels import compare_kernels
+from workbench.analyze.ladder import climb_ladder
 from workbench.analyze.latencies import clock_of, tabulate_latencies
 from workbench.analyze.layers import add_layers, summarize_layers
 from workbench.analyze.ledger import build_ledger
@@ -18,6 +19,7 @@ from workbench.analyze.operators import summarize_categories, summarize_operator
 from workbench.analyze.quiet import find_quiet_runs
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
+from workbench.analyze.threads import find_crossovers, sweep_threads
 from workbench.analyze.verdict import Verdict, reach_verdict, summarize_verdict
 
 __all__ = [
@@ -30,6 +32,7 @@ __all__ = [
     "bottleneck_shift",
     "build_ledger",
     "categorize",
+    "climb_ladder",
     "clock_of",
     "compare_apart",
     "compare_categories",
@@ -38,6 +41,7 @@ __all__ = [
     "compare_operators",
     "describe",
     "describe_latencies",
+    "find_crossovers",
     "find_quiet_runs",
     "judge",
     "load_case_study",
@@ -46,6 +50,7 @@ __all__ = [
     "summarize_layers",
     "summarize_operators",
     "summarize_verdict",
+    "sweep_threads",
     "tabulate_latencies",
     "tabulate_rules",
 ]

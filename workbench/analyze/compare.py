@@ -25,6 +25,7 @@ def compare_latencies(
     candidate: str,
     *,
     control: str | None = None,
+    control_of: str | None = None,
     threads: int | None = None,
     clock: str | None = None,
     margin: float = MARGIN,
@@ -34,8 +35,8 @@ def compare_latencies(
     Within a round each experiment is measured there and back again (A B C C B A), so the mean of
     its two batches is free of linear drift; a batch counts with the midmean of its inferences.
     The speed-up and its interval come from ``speedup_of_pairs``. The noise floor is what the
-    control, an experiment identical to the baseline, differed from it at most: the end of its
-    interval that lies farther from 1.
+    control, a repetition of the baseline or of ``control_of``, differed from that at most: the
+    end of its interval that lies farther from 1.
 
     Parameters
     ----------
@@ -43,6 +44,8 @@ def compare_latencies(
         ``schema.LATENCIES``; traced rows are left out.
     baseline, candidate, control
         Names of experiments. None: no control, hence no noise floor.
+    control_of
+        Which experiment the control repeats; None: the baseline.
     threads
         Which thread count; None if the frame holds only one.
     clock
@@ -72,7 +75,9 @@ def compare_latencies(
     clock = clock or clock_of(int(part["threads"].iloc[0]))
     floor = np.zeros(1)
     if control is not None:
-        floor = _floor(speedup_of_pairs(*_paired_rounds(part, baseline, control, clock)))
+        floor = _floor(
+            speedup_of_pairs(*_paired_rounds(part, control_of or baseline, control, clock))
+        )
     before, after = _paired_rounds(part, baseline, candidate, clock)
     table = _table(
         "e2e", [candidate], _typical(before), _typical(after), speedup_of_pairs(before, after),
@@ -86,6 +91,7 @@ def compare_categories(
     candidate: pd.DataFrame,
     *,
     control: pd.DataFrame | None = None,
+    control_of: pd.DataFrame | None = None,
     margin: float = MARGIN,
 ) -> pd.DataFrame:
     """The speed-up of every category, from traced runs.
@@ -94,7 +100,7 @@ def compare_categories(
     ----------
     baseline, candidate, control
         ``schema.LEDGER``, each of one experiment and thread count; the control is a repetition
-        of the baseline, from which each category gets its noise floor.
+        of the baseline, or of ``control_of``, from which each category gets its noise floor.
     margin
         Relative difference up to which times count as equal.
 
@@ -111,7 +117,8 @@ def compare_categories(
     ComparisonError
         A ledger is empty or mixed, or the two share no restart.
     """
-    sides = [None if s is None else add_categories(s) for s in (baseline, candidate, control)]
+    sides = (baseline, candidate, control, control_of)
+    sides = [None if side is None else add_categories(side) for side in sides]
     table = _compare_ledgers("category", "category", *sides, margin)
     order = table["name"].map(CATEGORIES.index)
     return table.iloc[np.argsort(order)].drop(columns="key").reset_index(drop=True)
@@ -122,13 +129,14 @@ def compare_operators(
     candidate: pd.DataFrame,
     *,
     control: pd.DataFrame | None = None,
+    control_of: pd.DataFrame | None = None,
     margin: float = MARGIN,
 ) -> pd.DataFrame:
     """The speed-up of every operator, from traced runs of the same program.
 
     Parameters
     ----------
-    baseline, candidate, control
+    baseline, candidate, control, control_of
         As for ``compare_categories``; operators are paired by ``key``.
     margin
         Relative difference up to which times count as equal.
@@ -146,7 +154,7 @@ def compare_operators(
     ComparisonError
         A ledger is empty or mixed, or the two share no restart.
     """
-    table = _compare_ledgers("operator", "key", baseline, candidate, control, margin)
+    table = _compare_ledgers("operator", "key", baseline, candidate, control, control_of, margin)
     before, after = first_rows(baseline), first_rows(candidate)
     both = before.combine_first(after)
     table["name"] = table["key"].map(both["operator"])
@@ -239,6 +247,7 @@ def _compare_ledgers(
     baseline: pd.DataFrame,
     candidate: pd.DataFrame,
     control: pd.DataFrame | None,
+    control_of: pd.DataFrame | None,
     margin: float,
 ) -> pd.DataFrame:
     """One row for every value of ``by`` that either side has."""
@@ -246,8 +255,9 @@ def _compare_ledgers(
     names = before.columns.union(after.columns, sort=False)
     floor = np.zeros(len(names))
     if control is not None:
-        repeated = total_runs(control, by)
-        found = _speedup_of_ledgers(before, repeated, names, _clock_error(baseline, control, by))
+        origin = baseline if control_of is None else control_of
+        pair = (total_runs(origin, by), total_runs(control, by))
+        found = _speedup_of_ledgers(*pair, names, _clock_error(origin, control, by))
         floor = _floor(found)
     error = _clock_error(baseline, candidate, by)
     speedup = _speedup_of_ledgers(before, after, names, error)
