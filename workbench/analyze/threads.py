@@ -8,8 +8,9 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from workbench.analyze.compare import MARGIN, judge
-from workbench.analyze.statistics import describe_latencies, speedup_of_runs
+from workbench.analyze.outcome import MARGIN, judge
+from workbench.analyze.speedup import speedup_of_runs
+from workbench.analyze.statistics import describe_latencies
 from workbench.schema import SCALING, check
 
 #: Latency with several threads is how long the caller waits; with one it then must be, too.

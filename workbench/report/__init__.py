@@ -15,6 +15,7 @@ from workbench.report.pipeline import (
     profile_model,
     write_artifacts,
 )
+from workbench.report.timeline import show_timeline
 
 __all__ = [
     "Analysis",
@@ -35,6 +36,7 @@ __all__ = [
     "profile_model",
     "show_axes",
     "show_layers",
+    "show_timeline",
     "show_undelegated",
     "show_verdicts",
     "write_artifacts",

@@ -19,10 +19,12 @@ from workbench.analyze import (
     climb_ladder,
     compare_categories,
     compare_latencies,
+    compare_layers,
     compare_operators,
     describe_latencies,
     find_crossovers,
     find_quiet_runs,
+    place_rows,
     reach_verdict,
     summarize_categories,
     summarize_layers,
@@ -43,7 +45,10 @@ MEASUREMENT = ["experiment", "threads"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A candidate against its baseline at one thread count; frames as ``schema`` has them."""
+    """A candidate against its baseline at one thread count; frames as ``schema`` has them.
+
+    ``layers`` is None where no layer is known.
+    """
 
     pair: Pair
     threads: int
@@ -52,6 +57,7 @@ class Comparison:
     operators: pd.DataFrame
     shift: pd.DataFrame
     verdict: Verdict
+    layers: pd.DataFrame | None = None
 
     @property
     def speedups(self) -> pd.DataFrame:
@@ -71,10 +77,10 @@ class Analysis:
     ``latencies`` and ``ledger`` hold every measurement; ``statistics``, ``operators`` and
     ``categories`` one summary for each experiment and thread count; all carry the columns
     ``experiment`` and ``threads``. With a sidecar, ``operators`` has the columns of
-    ``schema.ATTRIBUTION`` besides; ``layers`` is None where the sidecar is missing or names none.
-    ``ladder`` (``schema.LADDER``) is None unless every ISA level was measured, ``scaling``
-    (``schema.SCALING``) unless several thread counts were; ``crossovers`` says what changes
-    between these.
+    ``schema.ATTRIBUTION`` and ``ledger`` that of `place_rows` besides; ``layers`` is None where
+    the sidecar is missing or names none. ``ladder`` (``schema.LADDER``) is None unless every ISA
+    level was measured, ``scaling`` (``schema.SCALING``) unless several thread counts were;
+    ``crossovers`` says what changes between these.
     """
 
     run_dir: Path
@@ -142,7 +148,10 @@ def analyze_run(run_dir: str | Path) -> Analysis:
     sidecar, layers = load_layers(run_dir / LAYERS, run.plan.sha256), None
     if sidecar:
         for key, part in groups.items():
-            operators[key] = add_layers(operators[key], attribute_layers(part, sidecar))
+            attribution = attribute_layers(part, sidecar)
+            operators[key] = add_layers(operators[key], attribution)
+            groups[key] = place_rows(part, attribution)
+        ledger = pd.concat(groups.values(), ignore_index=True)
         if any(method.modules for method in sidecar.methods):
             layers = {key: summarize_layers(part, sidecar) for key, part in operators.items()}
     return Analysis(
@@ -154,7 +163,7 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         operators=_stack(operators),
         categories=_stack({key: summarize_categories(part) for key, part in groups.items()}),
         comparisons=tuple(
-            compare_pair(run, pair, threads, latencies, ledger)
+            compare_pair(run, pair, threads, latencies, ledger, layers is not None)
             for pair in run.plan.pairs
             for threads in sorted(set(ledger["threads"]))
         ),
@@ -185,9 +194,17 @@ def read_ledger(run_dir: Path, session: Session) -> pd.DataFrame:
 
 
 def compare_pair(
-    run: Run, pair: Pair, threads: int, latencies: pd.DataFrame, ledger: pd.DataFrame
+    run: Run,
+    pair: Pair,
+    threads: int,
+    latencies: pd.DataFrame,
+    ledger: pd.DataFrame,
+    layered: bool = False,
 ) -> Comparison:
-    """Compare the two experiments of a pair, with the noise that the control shows."""
+    """Compare the two experiments of a pair, with the noise that the control shows.
+
+    Layers are compared where the ledger is ``layered``: has the column ``layer``.
+    """
     origin, control = find_control(run.plan, pair.baseline)
     before, after, original, repeated = (
         ledger[(ledger["experiment"] == name) & (ledger["threads"] == threads)] if name else None
@@ -221,6 +238,7 @@ def compare_pair(
                 if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, threads)
             ],
         ),
+        layers=compare_layers(before, after, **noise) if layered else None,
     )
 
 

@@ -172,9 +172,12 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "baseline": {"experiment": comparison.pair.baseline, "threads": comparison.threads},
         "candidate": {"experiment": comparison.pair.candidate, "threads": comparison.threads},
         "verdict": comparison.text,
-        "latency": _records(comparison.latency, [*COMPARISON.names, "floor", "margin"])[0],
+        "latency": _records(comparison.latency, COMPARISON.names)[0],
         "categories": _records(comparison.categories, COMPARISON.names),
         "operators": _records(comparison.operators, ["key", *COMPARISON.names]),
+        "layers": None
+        if comparison.layers is None
+        else _records(comparison.layers, COMPARISON.names),
         "shift": _records(comparison.shift, SHIFT.names),
     }
 

@@ -11,11 +11,23 @@ from workbench.show.shift import plot_shift
 from workbench.show.speedups import plot_speedups
 from workbench.show.style import COLORS, mark_figure
 from workbench.show.tables import Table, show_table
+from workbench.show.timeline import (
+    PAGE_CLASS,
+    Page,
+    Timeline,
+    draw_timeline,
+    plot_timeline,
+    timeline_script,
+)
 
 __all__ = [
     "COLORS",
+    "PAGE_CLASS",
+    "Page",
     "Sheet",
     "Table",
+    "Timeline",
+    "draw_timeline",
     "explore",
     "mark_figure",
     "plot_categories",
@@ -25,6 +37,8 @@ __all__ = [
     "plot_scaling",
     "plot_shift",
     "plot_speedups",
+    "plot_timeline",
     "show_table",
     "show_together",
+    "timeline_script",
 ]
