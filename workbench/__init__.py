@@ -27,11 +27,14 @@ _HOME = {
     "tabulate_rules": "analyze",
     "explore": "show",
     "plot_categories": "show",
+    "plot_ladder": "show",
     "plot_latencies": "show",
     "plot_operators": "show",
+    "plot_scaling": "show",
     "plot_shift": "show",
     "plot_speedups": "show",
     "show_table": "show",
+    "show_together": "show",
     "analyze_run": "report",
     "check_run": "report",
     "compare_runs": "report",
@@ -41,7 +44,11 @@ _HOME = {
     "make_report": "report",
     "measure_program": "report",
     "profile_model": "report",
+<<<<<<< HEAD
     "show_findings": "report",
+=======
+    "show_axes": "report",
+>>>>>>> main
     "show_layers": "report",
     "show_timeline": "report",
     "show_undelegated": "report",
