@@ -1,0 +1,45 @@
+"""x86-64 machine code: which vector extension an instruction belongs to, and where functions end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+#: From the narrowest to the widest, along the levels of the ISA ladder: ``avx2`` is also FMA3 and
+#: F16C, ``avx512vnni`` also VBMI, BF16 and GFNI.
+CLASSES = ("scalar", "sse", "avx", "avx2", "avx512", "avx512vnni")
+
+# With VNNI come, in the CPUs that have it, the other late extensions of AVX-512.
+_LATE = re.compile(r"vpdp|vdpbf16|vcvtn?e?2?ps2?bf16|vperm(b|[it]2b)\b|vgf2p8")
+_FUSED = re.compile(r"vfn?m(add|sub)|vcvt(ph2ps|ps2ph)")
+_EVEX, _VEX = b"\x62", (b"\xc4", b"\xc5")
+
+
+def disassemble(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
+    """Address, position in :data:`CLASSES` and mnemonic of every instruction.
+
+    Bytes that are no instruction are skipped.
+    """
+    import capstone
+
+    engine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    engine.detail = engine.skipdata = True
+    for instruction in engine.disasm(code, address):
+        if instruction.id:
+            name = _classify(instruction)
+            yield instruction.address, CLASSES.index(name), instruction.mnemonic
+
+
+def _classify(instruction) -> str:
+    """The class, by the prefix that encodes it; for VEX by what the operation is."""
+    mnemonic, first = instruction.mnemonic, bytes(instruction.bytes[:1])
+    if first == _EVEX:
+        return "avx512vnni" if _LATE.match(mnemonic) else "avx512"
+    groups = {instruction.group_name(group) for group in instruction.groups}
+    if first in _VEX:
+        if mnemonic.startswith("k"):
+            return "avx512"  # masks
+        if "avx2" in groups or _FUSED.match(mnemonic):
+            return "avx2"
+        return "avx" if mnemonic.startswith("v") and mnemonic != "vzeroupper" else "scalar"
+    return "sse" if any(group.startswith(("sse", "ssse")) for group in groups) else "scalar"
