@@ -14,21 +14,25 @@ from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.latencies import clock_of, tabulate_latencies
 from workbench.analyze.layers import add_layers, summarize_layers
 from workbench.analyze.ledger import build_ledger
+from workbench.analyze.methods import Methods, find_methods
 from workbench.analyze.operators import summarize_categories, summarize_operators
 from workbench.analyze.quiet import find_quiet_runs
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
+from workbench.analyze.tree import build_model_tree
 from workbench.analyze.verdict import Verdict, reach_verdict, summarize_verdict
 
 __all__ = [
     "CaseStudy",
     "Category",
+    "Methods",
     "Verdict",
     "add_categories",
     "add_layers",
     "attribute_layers",
     "bottleneck_shift",
     "build_ledger",
+    "build_model_tree",
     "categorize",
     "clock_of",
     "compare_apart",
@@ -38,6 +42,7 @@ __all__ = [
     "compare_operators",
     "describe",
     "describe_latencies",
+    "find_methods",
     "find_quiet_runs",
     "judge",
     "load_case_study",

@@ -14,6 +14,7 @@ from workbench.report.pipeline import (
     profile_model,
     write_artifacts,
 )
+from workbench.report.timeline import show_timeline
 
 __all__ = [
     "Analysis",
@@ -33,6 +34,7 @@ __all__ = [
     "open_lab",
     "profile_model",
     "show_layers",
+    "show_timeline",
     "show_undelegated",
     "show_verdicts",
     "write_artifacts",

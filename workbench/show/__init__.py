@@ -8,10 +8,22 @@ from workbench.show.shift import plot_shift
 from workbench.show.speedups import plot_speedups
 from workbench.show.style import COLORS, mark_figure
 from workbench.show.tables import Table, show_table
+from workbench.show.timeline import (
+    PAGE_CLASS,
+    Page,
+    Timeline,
+    draw_timeline,
+    plot_timeline,
+    timeline_script,
+)
 
 __all__ = [
     "COLORS",
+    "PAGE_CLASS",
+    "Page",
     "Table",
+    "Timeline",
+    "draw_timeline",
     "explore",
     "mark_figure",
     "plot_categories",
@@ -19,5 +31,7 @@ __all__ = [
     "plot_operators",
     "plot_shift",
     "plot_speedups",
+    "plot_timeline",
     "show_table",
+    "timeline_script",
 ]

@@ -1,11 +1,11 @@
 """Files of PC samples: where the CPU was while a program ran.
 
 The native runner writes one JSON object: ``format`` ("workbench samples"), ``version`` (1),
-``machine`` (x86_64 or aarch64), ``hz`` (samples a second of each thread, on average), ``lost`` (how
-many did not fit), ``modules`` (loaded files, each with ``path`` and ``build_id``), and one array each
-with a value for every sample: ``time_ns`` on the clock of the ETDump of the same process,
-``cpu_ns`` on the thread's CPU clock, ``thread``, ``module`` (position in ``modules``, -1 for none) and
-``address`` (the program counter as a virtual address in the module's file).
+``machine`` (x86_64 or aarch64), ``hz`` (samples a second of each thread, on average), ``lost``
+(how many did not fit), ``modules`` (loaded files, each with ``path`` and ``build_id``), and one
+array each with a value for every sample: ``time_ns`` on the clock of the ETDump of the same
+process, ``cpu_ns`` on the thread's CPU clock, ``thread``, ``module`` (position in ``modules``, -1
+for none) and ``address`` (the program counter as a virtual address in the module's file).
 """
 
 from __future__ import annotations

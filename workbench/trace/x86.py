@@ -1,4 +1,4 @@
-"""x86-64 machine code: which vector extension an instruction belongs to, and where functions end."""
+"""x86-64 machine code: which vector extension an instruction belongs to."""
 
 from __future__ import annotations
 
