@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from workbench.trace import aarch64, x86
 
 #: Longer stretches of code than this are no function; they are not disassembled.
 _LONGEST = 1 << 20
+_HIGHEST = 1 << 62
 
 
 def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataFrame | None:
@@ -121,7 +123,11 @@ def _open(path: Path) -> _Image | None:
     if machine is None or not notes:
         return None
     executable = lief.ELF.Section.FLAGS.EXECINSTR
-    known = sorted((f.address, f.address + f.size) for f in elf.functions if f.size)
+    known = sorted(
+        (f.address, f.address + f.size)
+        for f in elf.functions
+        if f.size and f.address + f.size < _HIGHEST
+    )
     begins, ends = np.array(known, np.int64).reshape(-1, 2).T
     return _Image(
         elf=elf,
@@ -143,7 +149,8 @@ def _exported_names(elf: object) -> dict[int, str]:
     names = {}
     for symbol in elf.dynamic_symbols:
         if symbol.is_function and symbol.value:
-            names[symbol.value] = (symbol.demangled_name or symbol.name).partition("(")[0]
+            with contextlib.suppress(UnicodeDecodeError):
+                names[symbol.value] = (symbol.demangled_name or symbol.name).partition("(")[0]
     return names
 
 

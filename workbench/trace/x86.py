@@ -6,11 +6,10 @@ import re
 from collections.abc import Iterator
 
 #: From the narrowest to the widest, along the levels of the ISA ladder: ``avx2`` is also FMA3 and
-#: F16C, ``avx512vnni`` also VBMI, BF16 and GFNI.
+#: F16C, ``avx512vnni`` also VBMI, which comes with VNNI.
 CLASSES = ("scalar", "sse", "avx", "avx2", "avx512", "avx512vnni")
 
-# With VNNI come, in the CPUs that have it, the other late extensions of AVX-512.
-_LATE = re.compile(r"vpdp|vdpbf16|vcvtn?e?2?ps2?bf16|vperm(b|[it]2b)\b|vgf2p8")
+_LATE = re.compile(r"vpdp|vperm(b|[it]2b)\b")
 _FUSED = re.compile(r"vfn?m(add|sub)|vcvt(ph2ps|ps2ph)")
 _EVEX, _VEX = b"\x62", (b"\xc4", b"\xc5")
 
@@ -18,14 +17,15 @@ _EVEX, _VEX = b"\x62", (b"\xc4", b"\xc5")
 def disassemble(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
     """Address, position in :data:`CLASSES` and mnemonic of every instruction.
 
-    Bytes that are no instruction are skipped.
+    Bytes that are no instruction are skipped, but for the prefix of AVX-512, of which capstone
+    does not know every extension.
     """
     import capstone
 
     engine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     engine.detail = engine.skipdata = True
     for instruction in engine.disasm(code, address):
-        if instruction.id:
+        if instruction.id or instruction.bytes[:1] == _EVEX:
             name = _classify(instruction)
             yield instruction.address, CLASSES.index(name), instruction.mnemonic
 
