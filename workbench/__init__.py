@@ -44,11 +44,8 @@ _HOME = {
     "make_report": "report",
     "measure_program": "report",
     "profile_model": "report",
-<<<<<<< HEAD
     "show_findings": "report",
-=======
     "show_axes": "report",
->>>>>>> main
     "show_layers": "report",
     "show_timeline": "report",
     "show_undelegated": "report",

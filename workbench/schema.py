@@ -310,17 +310,37 @@ KERNEL_CHANGES = _frame(
     ("sme2", "bool", "", "one of `on` needs SME2"),
 )
 
+SAMPLES = _frame(
+    "samples",
+    ("time_ns", "int", "ns", "when, on the clock of the trace"),
+    ("thread", "int", "", "the system's id of the thread"),
+    ("busy", "bool", "", "the thread computed since its sample before; else it waited"),
+    ("library", "text", "", "path of the loaded file; empty for code outside any"),
+    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
+    ("address", "int", "", "program counter as a virtual address in that file"),
+)
+
+FUNCTIONS = _frame(
+    "functions",
+    ("library", "text", "", "name of the file"),
+    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
+    ("start", "int", "", "virtual address of the first byte"),
+    ("size", "int", "byte", "length"),
+    ("name", "text", "", "as exported; else library+address"),
+    (
+        "code",
+        "text",
+        "",
+        "widest class of its instructions: scalar, sse, ... avx512; neon, ... sme2",
+    ),
+)
+
 FINDINGS = _frame(
     "findings",
     ("rank", "int", "", "1 comes first"),
     ("rule", "text", "", "which rule found it"),
     ("title", "text", "", "what was seen"),
-    (
-        "gain_ms",
-        "float",
-        "ms/run",
-        "what E2E would get shorter by; NaN where only bounds are known",
-    ),
+    ("gain_ms", "float", "ms/run", "what E2E would get shorter by; NaN where only bounds are known"),
     ("low_ms", "float", "ms/run", "lower end of the gain"),
     ("high_ms", "float", "ms/run", "upper end of the gain"),
     ("share", "float", "", "gain, or its upper bound, as a part of E2E"),
@@ -351,6 +371,8 @@ FRAMES = (
     SHIFT,
     KERNELS,
     KERNEL_CHANGES,
+    SAMPLES,
+    FUNCTIONS,
     FINDINGS,
 )
 

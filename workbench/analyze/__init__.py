@@ -46,12 +46,9 @@ __all__ = [
     "compare_operators",
     "describe",
     "describe_latencies",
-<<<<<<< HEAD
     "find_bottlenecks",
-    "find_method",
-=======
     "find_crossovers",
->>>>>>> main
+    "find_method",
     "find_methods",
     "find_quiet_runs",
     "judge",
