@@ -16,7 +16,8 @@ from workbench.analyze.findings import RULES
 from workbench.errors import UsageError
 from workbench.records import Export, Partition
 from workbench.report.findings import find_next_steps, list_findings, show_findings
-from workbench.schema import FINDINGS, STATISTICS, check
+from workbench.schema import STATISTICS, check
+from workbench.schema_advice import FINDINGS
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
