@@ -15,6 +15,7 @@ from workbench.analyze.latencies import clock_of, tabulate_latencies
 from workbench.analyze.layers import add_layers, summarize_layers
 from workbench.analyze.ledger import build_ledger
 from workbench.analyze.methods import Methods, find_methods
+from workbench.analyze.naive import add_up_spans
 from workbench.analyze.operators import summarize_categories, summarize_operators
 from workbench.analyze.quiet import find_quiet_runs
 from workbench.analyze.shift import bottleneck_shift
@@ -29,6 +30,7 @@ __all__ = [
     "Verdict",
     "add_categories",
     "add_layers",
+    "add_up_spans",
     "attribute_layers",
     "bottleneck_shift",
     "build_ledger",

@@ -6,6 +6,7 @@ from workbench.show.latencies import plot_latencies
 from workbench.show.operators import plot_operators
 from workbench.show.shift import plot_shift
 from workbench.show.speedups import plot_speedups
+from workbench.show.stack import plot_stack
 from workbench.show.style import COLORS, mark_figure
 from workbench.show.tables import Table, show_table
 from workbench.show.timeline import (
@@ -16,6 +17,7 @@ from workbench.show.timeline import (
     plot_timeline,
     timeline_script,
 )
+from workbench.show.turns import plot_turns
 
 __all__ = [
     "COLORS",
@@ -31,7 +33,9 @@ __all__ = [
     "plot_operators",
     "plot_shift",
     "plot_speedups",
+    "plot_stack",
     "plot_timeline",
+    "plot_turns",
     "show_table",
     "timeline_script",
 ]
