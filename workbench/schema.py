@@ -223,7 +223,7 @@ CATEGORIES = _frame(
 
 COMPARISON = _frame(
     "comparison",
-    ("level", "text", "", "e2e | category | operator"),
+    ("level", "text", "", "e2e | category | operator | layer"),
     ("name", "text", "", "what is compared"),
     ("baseline_ms", "float", "ms", "time of the baseline"),
     ("candidate_ms", "float", "ms", "time of the candidate"),
@@ -231,6 +231,42 @@ COMPARISON = _frame(
     ("low", "float", "", "lower end of the speed-up's 95 % interval"),
     ("high", "float", "", "upper end of the speed-up's 95 % interval"),
     ("outcome", "text", "", "faster | slower | equivalent | inconclusive"),
+    ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
+    ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
+    ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
+    ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
+)
+
+LADDER = _frame(
+    "ladder",
+    ("level", "text", "", "ISA level, the lowest first"),
+    ("reveals", "text", "", "CPU features that the level below hides"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("latency_ms", "float", "ms", "median latency of one inference"),
+    ("latency_low_ms", "float", "ms", "lower end of its 95 % interval"),
+    ("latency_high_ms", "float", "ms", "upper end of its 95 % interval"),
+    ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; none for the lowest"),
+    ("total", "float", "", "latency of the lowest level / this one's"),
+    ("total_low", "float", "", "lower end of its 95 % interval"),
+    ("total_high", "float", "", "upper end of its 95 % interval"),
+    ("floor", "float", "", "noise floor of the speed-up, as a ratio - 1"),
+)
+
+SCALING = _frame(
+    "scaling",
+    ("experiment", "text", "", "name of the experiment"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("latency_ms", "float", "ms", "median wall time of one inference"),
+    ("latency_low_ms", "float", "ms", "lower end of its 95 % interval"),
+    ("latency_high_ms", "float", "ms", "upper end of its 95 % interval"),
+    ("speedup", "float", "", "latency with the fewest threads / this one's"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; none for the fewest"),
+    ("efficiency", "float", "", "speed-up / how many times as many threads"),
 )
 
 SHIFT = _frame(
@@ -287,6 +323,8 @@ FRAMES = (
     LAYERS,
     CATEGORIES,
     COMPARISON,
+    LADDER,
+    SCALING,
     SHIFT,
     KERNELS,
     KERNEL_CHANGES,
