@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from workbench.codec import from_json
 from workbench.errors import UsageError
-from workbench.records import Export, from_json
+from workbench.records import Export
 
 RECORD = ".export.json"
 
