@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from workbench.errors import StoreError, UsageError
 from workbench.records import Experiment, Pair, Plan
 from workbench.run.inputs import RANDOM_SOURCE, strip_files
 from workbench.run.isa import Toggle, read_isa, resolve_toggle
-from workbench.run.runner import Runner, find_runner, open_runner
+from workbench.run.runner import Runner, open_runner
 from workbench.store import load_export, safe_name, sha256_of
+
+#: Inferences of every experiment on an emulated CPU.
+EMULATED_RUNS = 2
 
 
 def make_plan(
@@ -62,10 +66,12 @@ def make_plan(
         raise StoreError("no such file", where=pte, hint="workbench export MODEL makes one")
     switch = resolve_toggle(toggle, read_isa(runner.command))
     export = load_export(pte)
-    with open_runner(runner, ["--model_path", str(pte)], timeout_s=timeout_s) as session:
+    with open_runner(
+        runner, ["--model_path", runner.target.push(pte)], timeout_s=timeout_s
+    ) as session:
         ready = session.ready
     experiments, pair = plan_experiments(switch)
-    return Plan(
+    plan = Plan(
         pte=str(pte),
         sha256=sha256_of(pte),
         model=export.model if export else safe_name(pte.stem),
@@ -75,23 +81,42 @@ def make_plan(
         experiments=experiments,
         pairs=(pair,),
         toggle=switch.name,
+        target=runner.target.name,
         threads=tuple(dict.fromkeys(threads)),
         runs=runs,
         warmup=warmup,
         processes=processes,
         timeout_s=timeout_s,
     )
+    return shorten_plan(plan) if runner.target.emulated else plan
 
 
-def check_toggle(toggle: str, runner: str = "wheel") -> Toggle:
-    """What a toggle means on this CPU; for refusing an unknown one before long work begins.
+def shorten_plan(plan: Plan) -> Plan:
+    """The plan for an emulated CPU, where an inference takes long and its time means nothing.
+
+    Every experiment runs in one process of each kind, in batches of one inference, and no control
+    is needed: what is asked is which code runs, and whether it computes the same.
+    """
+    return replace(
+        plan,
+        experiments=tuple(e for e in plan.experiments if not e.control),
+        runs=min(plan.runs, EMULATED_RUNS),
+        traced_runs=min(plan.traced_runs, EMULATED_RUNS),
+        warmup=min(plan.warmup, 1),
+        processes=1,
+        batch_ms=0.0,
+    )
+
+
+def check_toggle(toggle: str, runner: Runner) -> Toggle:
+    """What a toggle means on a runner's CPU; for refusing a bad one before long work begins.
 
     Raises
     ------
     UsageError
-        An unknown runner or toggle, or an extension that this CPU lacks.
+        An unknown toggle, or an extension that this CPU lacks.
     """
-    return resolve_toggle(toggle, read_isa(find_runner(runner).command))
+    return resolve_toggle(toggle, read_isa(runner.command))
 
 
 def plan_experiments(switch: Toggle) -> tuple[tuple[Experiment, ...], Pair]:
