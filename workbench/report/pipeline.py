@@ -69,10 +69,9 @@ def profile_model(
     from workbench.export import export_model
     from workbench.run import check_toggle, find_runner, open_target
 
+    toggle, ladder = choices.get("toggle", "auto"), choices.get("isa_ladder", False)
     with open_target(choices.get("target", "host")) as there:
-        check_toggle(
-            choices.get("toggle", "auto"), find_runner(choices.get("runner", "wheel"), there)
-        )
+        check_toggle(toggle, find_runner(choices.get("runner", "wheel"), there), isa_ladder=ladder)
     progress(f"{model}: exporting {dtype}", 0.0)
     pte = export_model(model, dtype=dtype, backend=backend, root=root, state_dict=state_dict)
     run_dir = measure_program(
@@ -105,8 +104,8 @@ def measure_program(
     target
         As for ``open_target``: where it runs.
     choices
-        As for ``make_plan``: ``toggle``, ``threads``, ``runs``, ``warmup``, ``processes``,
-        ``timeout_s``.
+        As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
+        ``processes``, ``timeout_s``.
     """
     from workbench.run import find_runner, make_plan, open_target, run_plan
 
