@@ -309,6 +309,31 @@ KERNEL_CHANGES = _frame(
     ("sme2", "bool", "", "one of `on` needs SME2"),
 )
 
+SAMPLES = _frame(
+    "samples",
+    ("time_ns", "int", "ns", "when, on the clock of the trace"),
+    ("thread", "int", "", "the system's id of the thread"),
+    ("busy", "bool", "", "the thread computed since its sample before; else it waited"),
+    ("library", "text", "", "path of the loaded file; empty for code outside any"),
+    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
+    ("address", "int", "", "program counter as a virtual address in that file"),
+)
+
+FUNCTIONS = _frame(
+    "functions",
+    ("library", "text", "", "name of the file"),
+    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
+    ("start", "int", "", "virtual address of the first byte"),
+    ("size", "int", "byte", "length"),
+    ("name", "text", "", "as exported; else library+address"),
+    (
+        "code",
+        "text",
+        "",
+        "widest class of its instructions: scalar, sse, ... avx512; neon, ... sme2",
+    ),
+)
+
 FRAMES = (
     EVENTS,
     ALLOCATIONS,
@@ -328,6 +353,8 @@ FRAMES = (
     SHIFT,
     KERNELS,
     KERNEL_CHANGES,
+    SAMPLES,
+    FUNCTIONS,
 )
 
 
