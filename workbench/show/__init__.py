@@ -10,6 +10,8 @@ from workbench.show.sheet import Sheet, show_together
 from workbench.show.shift import plot_shift
 from workbench.show.speedups import plot_speedups
 from workbench.show.style import COLORS, format_ms, format_share, mark_figure
+from workbench.show.stack import plot_stack
+from workbench.show.style import COLORS, mark_figure
 from workbench.show.tables import Table, show_table
 from workbench.show.timeline import (
     PAGE_CLASS,
@@ -19,6 +21,7 @@ from workbench.show.timeline import (
     plot_timeline,
     timeline_script,
 )
+from workbench.show.turns import plot_turns
 
 __all__ = [
     "COLORS",
@@ -39,7 +42,9 @@ __all__ = [
     "plot_scaling",
     "plot_shift",
     "plot_speedups",
+    "plot_stack",
     "plot_timeline",
+    "plot_turns",
     "show_table",
     "show_together",
     "timeline_script",
