@@ -12,9 +12,8 @@ from workbench.analyze.latencies import clock_of, tabulate_latencies
 from workbench.analyze.layers import add_layers, place_rows, summarize_layers
 from workbench.analyze.ledger import build_ledger
 from workbench.analyze.methods import Methods, find_methods
-from workbench.analyze.operators import summarize_categories, summarize_operators, total_runs
 from workbench.analyze.naive import add_up_spans
-from workbench.analyze.operators import summarize_categories, summarize_operators
+from workbench.analyze.operators import summarize_categories, summarize_operators, total_runs
 from workbench.analyze.outcome import judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
 from workbench.analyze.quiet import find_quiet_runs

@@ -9,9 +9,8 @@ from workbench.show.scaling import plot_scaling
 from workbench.show.sheet import Sheet, show_together
 from workbench.show.shift import plot_shift
 from workbench.show.speedups import plot_speedups
-from workbench.show.style import COLORS, format_ms, format_share, mark_figure
 from workbench.show.stack import plot_stack
-from workbench.show.style import COLORS, mark_figure
+from workbench.show.style import COLORS, format_ms, format_share, mark_figure
 from workbench.show.tables import Table, show_table
 from workbench.show.timeline import (
     PAGE_CLASS,
