@@ -31,8 +31,8 @@ def find_operators(events: pd.DataFrame, time_ns: np.ndarray) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``key``, ``operator`` and ``kind`` as in the ledger, and ``sure``; one row for each time, with
-        NaN outside any run.
+        ``key``, ``operator`` and ``kind`` as in the ledger, and ``sure``; one row for each time,
+        with NaN outside any run.
     """
     ledger = build_ledger(events)
     events = events[events["run"] >= 0].reset_index(drop=True)
