@@ -11,6 +11,7 @@ from workbench.analyze.latencies import clock_of, tabulate_latencies
 from workbench.analyze.layers import add_layers, place_rows, summarize_layers
 from workbench.analyze.ledger import build_ledger
 from workbench.analyze.methods import Methods, find_methods
+from workbench.analyze.naive import add_up_spans
 from workbench.analyze.operators import summarize_categories, summarize_operators
 from workbench.analyze.outcome import judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
@@ -30,6 +31,7 @@ __all__ = [
     "Verdict",
     "add_categories",
     "add_layers",
+    "add_up_spans",
     "attribute_layers",
     "bottleneck_shift",
     "build_ledger",
