@@ -6,6 +6,7 @@ from workbench.analyze.categories import Category, add_categories, categorize, t
 from workbench.analyze.compare import compare_apart, compare_latencies
 from workbench.analyze.finding_facts import Facts, Rival
 from workbench.analyze.findings import find_bottlenecks
+from workbench.analyze.evidence import gather_evidence, name_kernels, split_code
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.ladder import climb_ladder
 from workbench.analyze.latencies import clock_of, tabulate_latencies
@@ -16,6 +17,7 @@ from workbench.analyze.naive import add_up_spans
 from workbench.analyze.operators import summarize_categories, summarize_operators, total_runs
 from workbench.analyze.outcome import judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
+from workbench.analyze.proof import Proof, compare_evidence, prove_change
 from workbench.analyze.quiet import find_quiet_runs
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
@@ -29,6 +31,7 @@ __all__ = [
     "Facts",
     "Methods",
     "Rival",
+    "Proof",
     "Verdict",
     "add_categories",
     "add_layers",
@@ -42,6 +45,7 @@ __all__ = [
     "clock_of",
     "compare_apart",
     "compare_categories",
+    "compare_evidence",
     "compare_kernels",
     "compare_latencies",
     "compare_layers",
@@ -53,10 +57,14 @@ __all__ = [
     "find_method",
     "find_methods",
     "find_quiet_runs",
+    "gather_evidence",
     "judge",
     "load_case_study",
+    "name_kernels",
     "place_rows",
+    "prove_change",
     "reach_verdict",
+    "split_code",
     "summarize_categories",
     "summarize_layers",
     "summarize_operators",
