@@ -4,9 +4,9 @@ from workbench.analyze.attribution import attribute_layers, find_method
 from workbench.analyze.case_study import CaseStudy, load_case_study
 from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
 from workbench.analyze.compare import compare_apart, compare_latencies
+from workbench.analyze.evidence import gather_evidence, name_kernels, split_code
 from workbench.analyze.finding_facts import Facts, Rival
 from workbench.analyze.findings import find_bottlenecks
-from workbench.analyze.evidence import gather_evidence, name_kernels, split_code
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.ladder import climb_ladder
 from workbench.analyze.latencies import clock_of, tabulate_latencies
@@ -30,8 +30,8 @@ __all__ = [
     "Category",
     "Facts",
     "Methods",
-    "Rival",
     "Proof",
+    "Rival",
     "Verdict",
     "add_categories",
     "add_layers",
