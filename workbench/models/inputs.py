@@ -196,10 +196,9 @@ def _read(
     import torch
 
     read: list[tuple[torch.Tensor, str]] = []
-    for source in sources:
-        left = examples[len(read) :]
-        if not left:
-            break
+    unused = list(sources)
+    while unused and len(read) < len(examples):
+        source, left = unused.pop(0), examples[len(read) :]
         seed = random_seed(source)
         if seed is not None:
             generator = torch.Generator().manual_seed(seed)
@@ -211,10 +210,10 @@ def _read(
             read += [(tensor, source) for tensor in arrays.values()]
         else:
             read.append((read_images(source, tuple(left[0].shape), mean, std), source))
-    if len(read) != len(examples) or source is not sources[-1]:
+    if len(read) != len(examples) or unused:
+        spare = f", {', '.join(unused)} left over" if unused else ""
         raise UsageError(
-            f"{len(read)} tensors in {len(sources)} sources, forward() takes {len(examples)}: "
-            f"{', '.join(names)}",
+            f"{len(read)} tensors{spare}; forward() takes {len(examples)}: {', '.join(names)}",
             where="--inputs",
         )
     return read

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ModelError, UsageError, WorkbenchError, unknown_name
-from workbench.models.blame import reason, shown_path, user_line
+from workbench.models.blame import forward_line, reason, shown_path, user_line
 from workbench.models.libraries import find_in_library
 from workbench.models.names import FILE_FORM, parse_name
 from workbench.models.registry import find_model, is_eager_model, list_models
@@ -52,8 +52,8 @@ class LoadedModel:
 
     @property
     def origin(self) -> str:
-        """What an error message points at if it knows no line."""
-        return self.source or f"model {self.name}"
+        """What an error message points at if it knows no better line."""
+        return forward_line(self.module) or self.source or f"model {self.name}"
 
 
 def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -> LoadedModel:

@@ -98,6 +98,7 @@ def read_images(
     import numpy as np
     import torch
 
+    paths = sample_files([source])
     if len(shape) != 4 or shape[1] not in (1, 3):
         raise UsageError(
             f"images do not fit an input of shape {shape}", where=source, hint="give an array file"
@@ -107,7 +108,7 @@ def read_images(
             raise UsageError(f"{len(values)} values for {shape[1]} channels", where="--mean, --std")
     if 0 in std:
         raise UsageError("a deviation of 0", where="--std")
-    images = np.stack([_read_image(path, shape) for path in sample_files([source])])
+    images = np.stack([_read_image(path, shape) for path in paths])
     means, deviations = (
         np.array(values or default, np.float32).reshape(-1, 1, 1)
         for values, default in ((mean, (0,)), (std, (1,)))
