@@ -6,7 +6,15 @@ from dataclasses import dataclass
 
 import flatbuffers
 import numpy as np
-from flatbuffers.number_types import Int32Flags, Int64Flags, Uint32Flags, Uint64Flags
+from flatbuffers.number_types import (
+    Float32Flags,
+    Float64Flags,
+    Int8Flags,
+    Int32Flags,
+    Int64Flags,
+    Uint32Flags,
+    Uint64Flags,
+)
 
 
 @dataclass(frozen=True)
@@ -32,11 +40,26 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class Debug:
-    """One debug event that holds an integer."""
+class Tensor:
+    """A tensor whose elements are elsewhere."""
 
-    name: str
-    value: int
+    dtype: int
+    shape: Sequence[int]
+    strides: Sequence[int]
+    offset: int = 0
+
+
+@dataclass(frozen=True)
+class Debug:
+    """One debug event; a float is a double, or else a ``np.float32``."""
+
+    name: str | None
+    value: int | float | bool | np.float32 | Tensor | Sequence[Tensor] | None
+    chain: int = 0
+    instruction: int = 7
+    delegate_int: int = -1
+    delegate_str: str | None = None
+    output: bool | None = None
 
 
 Event = Profile | Allocation | Debug | None
@@ -49,6 +72,7 @@ class Block:
     name: str | None
     events: Sequence[Event]
     bundled_input: int = -1
+    allocators: Sequence[str | None] | None = None
 
 
 def build_etdump(
@@ -59,13 +83,15 @@ def build_etdump(
     share_strings: bool = False,
     repeat: int = 1,
     unknown_fields: int = 0,
+    known_fields: int | None = None,
 ) -> bytes:
     """The bytes of an ETDump.
 
-    ``repeat`` lists every block that often without writing it again, which no runtime does;
-    ``unknown_fields`` are appended to every table, as a newer schema would.
+    ``repeat`` lists every block that often without writing it again, which no runtime does.
+    ``unknown_fields`` are appended to every table, as a newer schema would; those beyond the first
+    ``known_fields`` are unheard of, as in an older one.
     """
-    writer = _Writer(share_strings, unknown_fields)
+    writer = _Writer(share_strings, unknown_fields, known_fields)
     runs = [writer.block(block) for block in blocks] * repeat
     root = writer.table([("u32", version, 0), ("ref", writer.vector(runs), 0)])
     finish = writer.builder.FinishSizePrefixed if size_prefixed else writer.builder.Finish
@@ -74,16 +100,23 @@ def build_etdump(
 
 
 class _Writer:
-    def __init__(self, share_strings: bool, unknown_fields: int):
+    def __init__(
+        self, share_strings: bool = False, unknown_fields: int = 0, known_fields: int | None = None
+    ):
         self.builder = flatbuffers.Builder(1024)
         self.string = (
             self.builder.CreateSharedString if share_strings else self.builder.CreateString
         )
         self.unknown_fields = unknown_fields
+        self.known_fields = known_fields
 
     def table(self, fields: Sequence[tuple[str, int | None, int]]) -> int:
         builder = self.builder
+        fields = fields[: self.known_fields]
         prepend = {
+            "i8": lambda *field: builder.PrependSlot(Int8Flags, *field),
+            "f32": lambda *field: builder.PrependSlot(Float32Flags, *field),
+            "f64": lambda *field: builder.PrependSlot(Float64Flags, *field),
             "i32": lambda *field: builder.PrependSlot(Int32Flags, *field),
             "i64": lambda *field: builder.PrependSlot(Int64Flags, *field),
             "u32": lambda *field: builder.PrependSlot(Uint32Flags, *field),
@@ -112,10 +145,15 @@ class _Writer:
             [
                 ("ref", self.text(block.name), 0),
                 ("i32", block.bundled_input, -1),
-                ("ref", None, 0),
+                ("ref", self.allocators(block.allocators), 0),
                 ("ref", events, 0),
             ]
         )
+
+    def allocators(self, names: Sequence[str | None] | None) -> int | None:
+        if names is None:
+            return None
+        return self.vector([self.table([("ref", self.text(name), 0)]) for name in names])
 
     def event(self, event: Event) -> int:
         writers = {Profile: self.profile, Allocation: self.allocation, Debug: self.debug}
@@ -146,18 +184,40 @@ class _Writer:
         return self.table([("i32", event.allocator, 0), ("u64", event.size, 0)])
 
     def debug(self, event: Debug) -> int:
-        number = self.table([("i64", event.value, 0)])
-        value = self.table([("ref", None, 0)] * 3 + [("ref", number, 0)])
         return self.table(
             [
-                ("u64", 0, 1),
-                ("i32", 7, -1),
-                ("ref", value, 0),
-                ("i32", -1, -1),
-                ("ref", None, 0),
-                ("ref", self.string(event.name), 0),
+                ("u64", event.chain % 2**64, 0),
+                ("i32", event.instruction, -1),
+                ("ref", self.value(event), 0),
+                ("i32", event.delegate_int, -1),
+                ("ref", self.text(event.delegate_str), 0),
+                ("ref", self.text(event.name), 0),
             ]
         )
+
+    def value(self, event: Debug) -> int:
+        kinds = {bool: ("i8", 6), int: ("i64", 3), float: ("f64", 5), np.float32: ("f32", 4)}
+        slots = [("i8", 0, 0)] + [("ref", None, 0)] * 7
+        value = event.value
+        if isinstance(value, Tensor):
+            slots[1] = ("ref", self.tensor(value), 0)
+        elif type(value) in kinds:
+            kind, slot = kinds[type(value)]
+            slots[slot] = ("ref", self.table([(kind, value, 0)]), 0)
+        elif value is not None:
+            tensors = self.vector([self.tensor(tensor) for tensor in value])
+            slots[2] = ("ref", self.table([("ref", tensors, 0)]), 0)
+        if event.output is not None:
+            slots[7] = ("ref", self.table([("i8", event.output, 0)]), 0)
+        return self.table(slots)
+
+    def tensor(self, tensor: Tensor) -> int:
+        shape, strides = (
+            self.builder.CreateNumpyVector(np.array(numbers, "<i8"))
+            for numbers in (tensor.shape, tensor.strides)
+        )
+        fields = [("i8", tensor.dtype, 0), ("ref", shape, 0), ("ref", strides, 0)]
+        return self.table([*fields, ("i64", tensor.offset, 0)])
 
 
 def repeat_block(block: Block, times: int) -> bytes:
@@ -165,7 +225,7 @@ def repeat_block(block: Block, times: int) -> bytes:
 
     References are relative, so the bytes of one block stand wherever they are copied to.
     """
-    writer = _Writer(share_strings=False, unknown_fields=0)
+    writer = _Writer()
     writer.builder.Finish(writer.block(block))
     body = bytes(writer.builder.Output())
     body += bytes(-len(body) % 8)

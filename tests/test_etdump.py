@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from workbench.analyze.ledger import build_ledger
 from workbench.errors import TraceError, UsageError
 from workbench.schema import EVENTS, check
-from workbench.trace import names as names_module
+from workbench.trace import contents as contents_module
 from workbench.trace import read_etdump
 
-GOLDEN = sorted((Path(__file__).parent / "data" / "etdump").glob("*.etdump"))
+DATA = Path(__file__).parent / "data" / "etdump"
+GOLDEN = sorted(DATA.glob("*.etdump"))
+TWO_METHODS = DATA / "two_methods.etdump"
 golden = pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.stem)
 
 RUN = (
@@ -81,7 +83,7 @@ def test_flatc_decodes_the_same_events(trace):
     expected = [
         (
             at,
-            event.name or event.delegate_debug_id_str,
+            event.name or event.delegate_debug_id_str or str(event.delegate_debug_id_int),
             event.chain_index,
             event.instruction_id if event.chain_index >= 0 else -1,
             event.delegate_debug_id_int,
@@ -94,12 +96,18 @@ def test_flatc_decodes_the_same_events(trace):
     events = read_etdump(trace)
     assert list(events[columns].itertuples(index=False, name=None)) == expected
     names = events.drop_duplicates("block").set_index("block")["block_name"]
-    assert names.to_dict() == {n: block.name for n, block in enumerate(blocks) if block.events}
+    assert names.to_dict() == {
+        n: block.name
+        for n, block in enumerate(blocks)
+        if any(event.profile_event for event in block.events)
+    }
 
 
 @golden
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:Output Buffer not found")
 def test_inspector_agrees_on_every_duration(trace):
+    if trace.stem == "allocations":
+        pytest.skip("the Inspector does not read traces with allocation events")
     devtools = pytest.importorskip("executorch.devtools")
     inspected = Counter(
         (event.name, round(1e6 * milliseconds))
@@ -259,7 +267,7 @@ def test_names_of_any_length_are_told_apart(tmp_path_factory, weights, texts):
     path.write_bytes(build_etdump([Block("Execute", [Profile(text) for text in texts])]))
     with pytest.MonkeyPatch.context() as patch:
         if weights == "all collide":
-            patch.setattr(names_module, "_WEIGHTS", np.zeros_like(names_module._WEIGHTS))
+            patch.setattr(contents_module, "_WEIGHTS", np.zeros_like(contents_module._WEIGHTS))
         events = read_etdump(path)
     assert events["name"].tolist() == texts
     assert set(events["name"].cat.categories) == set(texts)
@@ -393,7 +401,7 @@ MALFORMED = {
     "text": (b"name,duration_ms\n" * 9, "is not an ETDump"),
     "a program": (b"\x1c\0\0\0ET12" + bytes(40), "this is a program"),
     "an archive": (b"PK\x03\x04" + bytes(40), "this is an archive"),
-    "cut short": (GOLDEN[0].read_bytes()[:-1], "is cut short: 3687 of 3688 bytes"),
+    "cut short": (TWO_METHODS.read_bytes()[:-1], "is cut short: 3639 of 3640 bytes"),
     "bare header": (b"\x08\0\0\0ED00", r"leads nowhere \(at byte 0\)"),
     "small size": (b"\x03\0\0\0\x08\0\0\0ED00" + bytes(9), "states a size of 7 bytes"),
     "root outside": (patched(PLAIN, 0, "<I", 4000), r"the root leads nowhere \(at byte 0\)"),
@@ -410,7 +418,7 @@ MALFORMED = {
     "ages": (build_etdump([Block("", [Profile(end=2**62)] * 3)]), "more than a century"),
     "not UTF-8": (build_etdump([Block("", [Profile(b"\xff")])]), "a name is not UTF-8"),
     "long name": (build_etdump([Block("", [Profile("x" * 1021)])]), "more than 1020 bytes"),
-    "shared events": (build_etdump([Block("", RUN)], repeat=2), "events of a block overlap"),
+    "shared events": (build_etdump([Block("", RUN)], repeat=99), "events of a block overlap"),
 }
 
 

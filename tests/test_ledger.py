@@ -13,7 +13,8 @@ from workbench.errors import StoreError
 from workbench.schema import LEDGER, check
 from workbench.trace import read_etdump
 
-GOLDEN = sorted((Path(__file__).parent / "data" / "etdump").glob("*.etdump"))
+DATA = Path(__file__).parent / "data" / "etdump"
+GOLDEN = sorted(DATA.glob("*.etdump"))
 
 #: One inference: (kind, name, parent, instruction, duration).
 CONVOLUTION = [
@@ -212,14 +213,12 @@ def test_real_traces_close(trace):
 
 
 def test_two_real_methods_are_told_apart():
-    ledger = build_ledger(read_etdump(GOLDEN[-1]))
-    assert GOLDEN[-1].stem == "two_methods"
+    ledger = build_ledger(read_etdump(DATA / "two_methods.etdump"))
     assert ledger.groupby("run")["method"].first().tolist() == [0, 0, 1, 1, 1, 0]
 
 
 def test_branches_of_one_real_method_are_not():
-    assert GOLDEN[0].stem == "control_flow"
-    ledger = build_ledger(read_etdump(GOLDEN[0]))
+    ledger = build_ledger(read_etdump(DATA / "control_flow.etdump"))
     assert set(ledger["method"]) == {0}
     cos = ledger[ledger["key"] == "8/native_call_cos.out/0"]
     assert cos["run"].tolist() == [1]

@@ -154,11 +154,15 @@ RUN_OPTIONS = _options(
         show_default=True,
         help="CPU extension to switch off and on; auto: the strongest; none: an A/A run.",
     ),
+    click.option("--isa-ladder", is_flag=True, help="Measure every ISA level of this CPU instead."),
     click.option("--threads", type=Numbers(), default="1", show_default=True, help="CPU threads."),
     click.option("--runs", default=50, show_default=True, help="Least timed inferences of each."),
     click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),
     click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
     click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
+    click.option(
+        "--target", default="host", show_default=True, help="Where it runs: host or qemu[:CPU]."
+    ),
     click.option(
         "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for one answer."
     ),

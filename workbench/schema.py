@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, kind (``int``, ``float``, ``bool``, ``text``), unit and meaning."""
+    """One column: its name, kind, unit and meaning.
+
+    Kinds are ``int``, ``float``, ``bool``, ``text``, ``bytes``, and ``object`` for Python objects
+    such as a shape.
+    """
 
     name: str
     kind: str
@@ -69,6 +73,33 @@ EVENTS = _frame(
     ("delegate_id", "int", "", "the delegate's integer debug id, -1 if none"),
     ("start_ns", "int", "ns", "start on the device's clock; laid end to end inside a delegate"),
     ("duration_ns", "int", "ns", "end - start"),
+)
+
+ALLOCATIONS = _frame(
+    "allocations",
+    ("block", "int", "", "index of the ETDump run_data block"),
+    ("event", "int", "", "position in the file, over all blocks"),
+    ("allocator", "text", "", "name of the allocator, empty if none was given"),
+    ("allocator_id", "int", "", "its number, as the runtime counts them: from 1"),
+    ("size", "int", "B", "bytes taken"),
+)
+
+VALUES = _frame(
+    "values",
+    ("block", "int", "", "index of the ETDump run_data block"),
+    ("event", "int", "", "position in the file, over all blocks"),
+    ("element", "int", "", "position in a list of tensors, -1 if it is none"),
+    ("chain", "int", "", "chain index, -1 if none"),
+    ("instruction", "int", "", "instruction id, -1 if none"),
+    ("delegate_id", "int", "", "the delegate's integer debug id, -1 if none"),
+    ("name", "text", "", "the delegate's name for it, or the runtime's; empty if none"),
+    ("output", "bool", "", "is an output of the method"),
+    ("type", "text", "", "tensor | int | float | bool | none"),
+    ("dtype", "text", "", "of a tensor, as PyTorch calls it"),
+    ("shape", "object", "", "of a tensor: a tuple"),
+    ("strides", "object", "elements", "of a tensor: a tuple"),
+    ("offset", "int", "B", "where in the debug buffer a tensor's elements are, -1 if it has none"),
+    ("value", "object", "", "a number; an array if the debug buffer was given, else None"),
 )
 
 LEDGER = _frame(
@@ -157,6 +188,19 @@ ATTRIBUTION = _frame(
     ("confidence", "text", "", "exact | fitted | ambiguous | unattributed"),
 )
 
+TREE = _frame(
+    "tree",
+    ("path", "text", "", "module in the model, empty for the model itself; none: no layer"),
+    ("parent", "text", "", "the module around it; none at the top"),
+    ("depth", "int", "", "modules around it"),
+    ("class", "text", "", "class of the module, empty if unknown"),
+    ("exclusive_ns", "float", "ns/run", "mean time of it alone; sums to the mean E2E time"),
+    ("inclusive_ns", "float", "ns/run", "mean time of it and all modules in it"),
+    ("share", "float", "", "inclusive time / mean E2E"),
+    ("operators", "int", "", "distinct operators in it and all modules in it"),
+    ("flops", "float", "1/run", "floating-point operations of those that are known"),
+)
+
 LAYERS = _frame(
     "layers",
     ("module", "text", "", "path in the model, empty for the model itself; none: no layer"),
@@ -179,7 +223,7 @@ CATEGORIES = _frame(
 
 COMPARISON = _frame(
     "comparison",
-    ("level", "text", "", "e2e | category | operator"),
+    ("level", "text", "", "e2e | category | operator | layer"),
     ("name", "text", "", "what is compared"),
     ("baseline_ms", "float", "ms", "time of the baseline"),
     ("candidate_ms", "float", "ms", "time of the candidate"),
@@ -187,6 +231,42 @@ COMPARISON = _frame(
     ("low", "float", "", "lower end of the speed-up's 95 % interval"),
     ("high", "float", "", "upper end of the speed-up's 95 % interval"),
     ("outcome", "text", "", "faster | slower | equivalent | inconclusive"),
+    ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
+    ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
+    ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
+    ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
+)
+
+LADDER = _frame(
+    "ladder",
+    ("level", "text", "", "ISA level, the lowest first"),
+    ("reveals", "text", "", "CPU features that the level below hides"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("latency_ms", "float", "ms", "median latency of one inference"),
+    ("latency_low_ms", "float", "ms", "lower end of its 95 % interval"),
+    ("latency_high_ms", "float", "ms", "upper end of its 95 % interval"),
+    ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; none for the lowest"),
+    ("total", "float", "", "latency of the lowest level / this one's"),
+    ("total_low", "float", "", "lower end of its 95 % interval"),
+    ("total_high", "float", "", "upper end of its 95 % interval"),
+    ("floor", "float", "", "noise floor of the speed-up, as a ratio - 1"),
+)
+
+SCALING = _frame(
+    "scaling",
+    ("experiment", "text", "", "name of the experiment"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("latency_ms", "float", "ms", "median wall time of one inference"),
+    ("latency_low_ms", "float", "ms", "lower end of its 95 % interval"),
+    ("latency_high_ms", "float", "ms", "upper end of its 95 % interval"),
+    ("speedup", "float", "", "latency with the fewest threads / this one's"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; none for the fewest"),
+    ("efficiency", "float", "", "speed-up / how many times as many threads"),
 )
 
 SHIFT = _frame(
@@ -229,20 +309,52 @@ KERNEL_CHANGES = _frame(
     ("sme2", "bool", "", "one of `on` needs SME2"),
 )
 
+SAMPLES = _frame(
+    "samples",
+    ("time_ns", "int", "ns", "when, on the clock of the trace"),
+    ("thread", "int", "", "the system's id of the thread"),
+    ("busy", "bool", "", "the thread computed since its sample before; else it waited"),
+    ("library", "text", "", "path of the loaded file; empty for code outside any"),
+    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
+    ("address", "int", "", "program counter as a virtual address in that file"),
+)
+
+FUNCTIONS = _frame(
+    "functions",
+    ("library", "text", "", "name of the file"),
+    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
+    ("start", "int", "", "virtual address of the first byte"),
+    ("size", "int", "byte", "length"),
+    ("name", "text", "", "as exported; else library+address"),
+    (
+        "code",
+        "text",
+        "",
+        "widest class of its instructions: scalar, sse, ... avx512; neon, ... sme2",
+    ),
+)
+
 FRAMES = (
     EVENTS,
+    ALLOCATIONS,
+    VALUES,
     LEDGER,
     SPANS,
     LATENCIES,
     STATISTICS,
     OPERATORS,
     ATTRIBUTION,
+    TREE,
     LAYERS,
     CATEGORIES,
     COMPARISON,
+    LADDER,
+    SCALING,
     SHIFT,
     KERNELS,
     KERNEL_CHANGES,
+    SAMPLES,
+    FUNCTIONS,
 )
 
 
@@ -261,6 +373,8 @@ def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
         "float": pd.api.types.is_numeric_dtype,
         "bool": pd.api.types.is_bool_dtype,
         "text": lambda dtype: not pd.api.types.is_numeric_dtype(dtype),
+        "bytes": lambda dtype: not pd.api.types.is_numeric_dtype(dtype),
+        "object": pd.api.types.is_object_dtype,
     }
     for column in schema.columns:
         if column.name not in frame.columns:

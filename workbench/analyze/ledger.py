@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 
-from workbench.errors import StoreError
-from workbench.schema import EVENTS, LEDGER, check
+from workbench.analyze.methods import Methods, number_methods
+from workbench.analyze.rows import DELEGATE_CALL, OPERATOR_CALL, OTHER, Rows, arrange_rows
+from workbench.schema import LEDGER, check
 
 #: Values of the column ``kind``; their positions are the codes below.
 KINDS = ("delegated", "portable", "delegate_overhead", "call_overhead", "framework")
 _DELEGATED, _PORTABLE, _DELEGATE_OVERHEAD, _CALL_OVERHEAD, _FRAMEWORK = range(len(KINDS))
 
-_EVENT_KINDS = (
-    "method",
-    "delegate_call",
-    "operator_call",
-    "kernel",
-    "delegate_operator",
-    "other",
-)
-_METHOD, _DELEGATE_CALL, _OPERATOR_CALL, _KERNEL, _DELEGATE_OPERATOR, _OTHER = range(6)
-
-# The ledger's kind for each of them: for one that holds no other event, and for one that does.
+# The ledger's kind for each kind of event: for one that holds no other, and for one that does.
 _OF_LEAF = (_FRAMEWORK, _DELEGATED, _PORTABLE, _PORTABLE, _DELEGATED, _CALL_OVERHEAD)
 _OF_SPAN = (_FRAMEWORK, _DELEGATE_OVERHEAD, _CALL_OVERHEAD, _PORTABLE, _DELEGATED, _CALL_OVERHEAD)
 
-# More methods than this are no methods, but calls whose events differ from run to run.
-_MOST_METHODS = 16
 
-
-def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
+def build_ledger(events: pd.DataFrame, methods: Methods | None = None) -> pd.DataFrame:
     """Split the time of every ``Method::execute`` into rows that sum to it exactly.
 
     Each event of a run is one row, and its time is its duration less that of the events directly
@@ -64,6 +49,8 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     ----------
     events
         A frame of :data:`workbench.schema.EVENTS` with whole runs, as ``read_etdump`` gives it.
+    methods
+        Those of the whole trace, from ``find_methods``, if ``events`` are a part of it.
 
     Returns
     -------
@@ -72,66 +59,30 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
         index of the method. Events outside any run, and those of a last run that was cut off,
         have no row.
     """
-    check(events, EVENTS)
-    events = events[events["run"] >= 0]
-    run = events["run"].to_numpy()
-    kind = pd.Categorical(events["kind"], categories=_EVENT_KINDS).codes
-    parent = _rows_of_parents(events)
-    top = _instructions_of(kind, parent)
-
-    name = pd.Categorical(events["name"]).remove_unused_categories()
-    operator = _rename(name, lambda text: re.sub(r" #\d+\Z", "", text))
-    base = _rename(operator, lambda text: text.partition(" (")[0])
-    chain, instruction = events["chain"].to_numpy(), events["instruction"].to_numpy()
-    place = _pair(chain.clip(0), instruction)
-    method = _methods(run, place, base.codes, top, kind)
-    slot = _pair(_pair(method, place), base.codes)
+    rows = arrange_rows(events)
+    run = rows.run
+    method, _ = number_methods(rows, methods or Methods())
+    slot = _pair(_pair(method, rows.place), rows.base.codes)
     named = pd.DataFrame(
-        {"method": method, "chain": chain, "instruction": instruction, "base": base}
+        {"method": method, "chain": rows.chain, "instruction": rows.instruction, "base": rows.base}
     )
     named["occurrence"] = named.groupby(_pair(run, slot)).cumcount()
+    duration = events.loc[events["run"] >= 0, "duration_ns"].to_numpy(np.int64)
 
     ledger = pd.DataFrame(
         {
             "run": run,
             "row": np.arange(len(run)) - np.searchsorted(run, run),
-            "kind": pd.Categorical.from_codes(_ledger_kinds(events, kind, parent, top), KINDS),
-            "name": name,
-            "operator": operator,
+            "kind": pd.Categorical.from_codes(_ledger_kinds(rows), KINDS),
+            "name": rows.name,
+            "operator": rows.operator,
             "key": _keys(named, slot),
-            "instruction": instruction,
-            "duration_ns": _own_time(events["duration_ns"].to_numpy(np.int64), parent),
+            "instruction": rows.instruction,
+            "duration_ns": _own_time(duration, rows.parent),
             "method": method,
         }
     )
     return check(ledger, LEDGER)
-
-
-def _rows_of_parents(events: pd.DataFrame) -> np.ndarray:
-    """The row of each event's parent, -1 for none."""
-    event, parent = events["event"].to_numpy(), events["parent"].to_numpy()
-    if not (np.diff(event) > 0).all():
-        raise StoreError("events are not those of one trace, in order", where="events frame")
-    rows = np.searchsorted(event, parent)
-    known = rows < len(event)
-    known[known] = event[rows[known]] == parent[known]
-    lost = np.flatnonzero(~known & (parent >= 0))
-    if len(lost):
-        raise StoreError(
-            f"event {event[lost[0]]} lies in event {parent[lost[0]]}, which is missing",
-            where="events frame",
-        )
-    return np.where(known, rows, -1)
-
-
-def _instructions_of(kind: np.ndarray, parent: np.ndarray) -> np.ndarray:
-    """The row directly below ``Method::execute`` that each row lies in, or is."""
-    below = np.flatnonzero((parent >= 0) & (kind[parent] != _METHOD))
-    top = np.arange(len(kind))
-    top[below] = parent[below]
-    while not np.array_equal(above := top[top], top):
-        top = above
-    return top
 
 
 def _own_time(duration: np.ndarray, parent: np.ndarray) -> np.ndarray:
@@ -142,45 +93,19 @@ def _own_time(duration: np.ndarray, parent: np.ndarray) -> np.ndarray:
     return own
 
 
-def _ledger_kinds(
-    events: pd.DataFrame, kind: np.ndarray, parent: np.ndarray, top: np.ndarray
-) -> np.ndarray:
+def _ledger_kinds(rows: Rows) -> np.ndarray:
+    kind, parent = rows.kind, rows.parent
     holds = np.zeros(len(kind), bool)
     holds[parent[parent >= 0]] = True
     codes = np.where(holds, np.array(_OF_SPAN)[kind], np.array(_OF_LEAF)[kind])
-    other = np.flatnonzero(kind == _OTHER)
-    within = kind[top[other]]
-    in_instruction = events["chain"].to_numpy()[other] >= 0
+    other = np.flatnonzero(kind == OTHER)
+    within = kind[rows.top[other]]
     codes[other] = np.select(
-        [within == _DELEGATE_CALL, within == _OPERATOR_CALL, in_instruction],
+        [within == DELEGATE_CALL, within == OPERATOR_CALL, rows.chain[other] >= 0],
         [_DELEGATED, _PORTABLE, _CALL_OVERHEAD],
         _FRAMEWORK,
     )
     return codes
-
-
-def _methods(
-    run: np.ndarray, place: np.ndarray, base: np.ndarray, top: np.ndarray, kind: np.ndarray
-) -> np.ndarray:
-    """The index of each row's method: runs belong to one if their instructions do the same.
-
-    What a call of an instruction does is the bag of operators within it. Runs need only agree on
-    the instructions that both executed, for control flow may have skipped some.
-    """
-    weights = np.random.default_rng(0).integers(0, 2**64, base.max(initial=0) + 1, np.uint64)
-    bag = np.zeros(len(run), np.uint64)
-    np.add.at(bag, top, weights[base])
-    deed = _pair(place, pd.factorize(bag)[0])
-    method_of_run = np.zeros(run.max(initial=0) + 1, np.int64)
-    left = np.flatnonzero((top == np.arange(len(run))) & (kind != _METHOD))
-    for label in range(_MOST_METHODS):
-        if not len(left):
-            return method_of_run[run]
-        method_of_run[run[left]] = label
-        first = left[run[left] == run[left[0]]]
-        differs = np.isin(place[left], place[first]) & ~np.isin(deed[left], deed[first])
-        left = left[np.isin(run[left], run[left[differs]])]
-    return np.zeros(len(run), np.int64)
 
 
 def _keys(rows: pd.DataFrame, slot: np.ndarray) -> pd.Categorical:
@@ -194,11 +119,6 @@ def _keys(rows: pd.DataFrame, slot: np.ndarray) -> pd.Categorical:
         for method, chain, instruction, base, occurrence in distinct.itertuples(index=False)
     ]
     return pd.Categorical.from_codes(codes, texts)
-
-
-def _rename(names: pd.Categorical, rename: Callable[[str], str]) -> pd.Categorical:
-    codes, texts = pd.factorize(np.array([rename(text) for text in names.categories], object))
-    return pd.Categorical.from_codes(codes[names.codes], texts)
 
 
 def _pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -68,18 +68,15 @@ class FlatBuffer:
         return Tables(self, at, what)
 
     def vectors(self, at: np.ndarray, what: str) -> tuple[np.ndarray, np.ndarray]:
-        """First positions and lengths of the vectors of references at ``at`` (0: an empty one).
-
-        Vectors that share bytes are refused: they would let a small file stand for a huge one.
-        """
+        """First positions and lengths of the vectors of references at ``at`` (0: an empty one)."""
         lengths = np.where(at > 0, self.words[at >> 2], 0).astype(np.int64)
         inside = at + 4 + 4 * lengths <= self.size
         self.require(inside, at, f"{what} reach beyond the end of the file")
-        used = np.flatnonzero(lengths)
-        used = used[np.argsort(at[used], kind="stable")]
-        ends = at[used] + 4 + 4 * lengths[used]
-        self.require(ends[:-1] <= at[used[1:]], at[used[1:]], f"{what} overlap")
         return at + 4, lengths
+
+    def i8(self, at: np.ndarray, default: int) -> np.ndarray:
+        """Signed bytes, ``default`` where absent."""
+        return self._present(at, self.bytes.view(np.int8)[at], default)
 
     def i32(self, at: np.ndarray, default: int) -> np.ndarray:
         """Signed 32-bit values, ``default`` where absent."""
@@ -109,8 +106,13 @@ class Tables:
         self._first = layouts >> 1
         self._entries = buffer.halves[self._first] // 2
         self._sizes = buffer.halves[self._first + 1].astype(np.int64)
-        fits = at + self._sizes[self.layout] <= buffer.size
+        fits = self.ends <= buffer.size
         buffer.require(fits, at, f"{what} reaches beyond the end of the file")
+
+    @property
+    def ends(self) -> np.ndarray:
+        """Where the tables end."""
+        return self.at + self._sizes[self.layout]
 
     def _check_layouts(self, layouts: np.ndarray) -> None:
         buffer, what = self.buffer, f"the layout of {self.what}"
@@ -124,11 +126,15 @@ class Tables:
         buffer.require(fine, layouts, f"{what} is malformed")
 
     def field(self, slot: int, width: int = 4) -> np.ndarray:
-        """Positions of the field number ``slot`` of ``width`` bytes, 0 where absent."""
+        """Positions of the field number ``slot`` of ``width`` bytes, 0 where absent.
+
+        The first byte of a field lies at a multiple of four, unless it is the only one.
+        """
         known = slot + 2 < self._entries
         offsets = np.zeros(len(known), np.int64)
         offsets[known] = self.buffer.halves[self._first[known] + 2 + slot]
-        fine = (offsets >= 4) & (offsets + width <= self._sizes) & (offsets & 3 == 0)
+        fine = (offsets >= 4) & (offsets + width <= self._sizes)
+        fine &= (offsets & 3 == 0) | (width == 1)
         self.buffer.require(
             fine | (offsets == 0), self._first * 2, f"field {slot} of {self.what} lies outside it"
         )
