@@ -9,6 +9,7 @@ from workbench.show.scaling import plot_scaling
 from workbench.show.sheet import Sheet, show_together
 from workbench.show.shift import plot_shift
 from workbench.show.speedups import plot_speedups
+from workbench.show.stack import plot_stack
 from workbench.show.style import COLORS, mark_figure
 from workbench.show.tables import Table, show_table
 from workbench.show.timeline import (
@@ -19,6 +20,7 @@ from workbench.show.timeline import (
     plot_timeline,
     timeline_script,
 )
+from workbench.show.turns import plot_turns
 
 __all__ = [
     "COLORS",
@@ -37,7 +39,9 @@ __all__ = [
     "plot_scaling",
     "plot_shift",
     "plot_speedups",
+    "plot_stack",
     "plot_timeline",
+    "plot_turns",
     "show_table",
     "show_together",
     "timeline_script",
