@@ -1,5 +1,7 @@
 """Plan a measurement and carry it out with a runner."""
 
+from workbench.run.cache import cache_folder
+from workbench.run.ceilings import device_of_run, measure_ceilings
 from workbench.run.doctor import Finding, examine_machine
 from workbench.run.execute import run_plan
 from workbench.run.isa import read_isa
@@ -11,10 +13,13 @@ __all__ = [
     "Finding",
     "Host",
     "Runner",
+    "cache_folder",
     "check_toggle",
+    "device_of_run",
     "examine_machine",
     "find_runner",
     "make_plan",
+    "measure_ceilings",
     "open_target",
     "read_isa",
     "run_plan",
