@@ -41,6 +41,7 @@ _HOME = {
     "describe_run": "report",
     "export_trace": "report",
     "make_report": "report",
+    "measure_config": "report",
     "measure_program": "report",
     "profile_model": "report",
     "show_axes": "report",

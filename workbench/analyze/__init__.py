@@ -6,7 +6,7 @@ from workbench.analyze.categories import Category, add_categories, categorize, t
 from workbench.analyze.compare import compare_apart, compare_latencies
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.ladder import climb_ladder
-from workbench.analyze.latencies import clock_of, tabulate_latencies
+from workbench.analyze.latencies import add_traced, clock_of, pick_timed, tabulate_latencies
 from workbench.analyze.layers import add_layers, place_rows, summarize_layers
 from workbench.analyze.ledger import build_ledger
 from workbench.analyze.methods import Methods, find_methods
@@ -27,6 +27,7 @@ __all__ = [
     "Verdict",
     "add_categories",
     "add_layers",
+    "add_traced",
     "attribute_layers",
     "bottleneck_shift",
     "build_ledger",
@@ -47,6 +48,7 @@ __all__ = [
     "find_quiet_runs",
     "judge",
     "load_case_study",
+    "pick_timed",
     "place_rows",
     "reach_verdict",
     "summarize_categories",

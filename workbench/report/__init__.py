@@ -11,6 +11,7 @@ from workbench.report.notes import show_layers, show_undelegated, show_verdicts
 from workbench.report.pipeline import (
     Profile,
     make_report,
+    measure_config,
     measure_program,
     profile_model,
     write_artifacts,
@@ -30,6 +31,7 @@ __all__ = [
     "export_trace",
     "is_slower_by",
     "make_report",
+    "measure_config",
     "measure_program",
     "notebooks_dir",
     "open_lab",
