@@ -7,9 +7,11 @@ from workbench.run.isa import read_isa
 from workbench.run.plan import check_toggle, make_plan
 from workbench.run.processes import run_processes
 from workbench.run.runner import Runner, find_runner
+from workbench.run.target import Host, open_target
 
 __all__ = [
     "Finding",
+    "Host",
     "Runner",
     "check_toggle",
     "complete_plan",
@@ -19,6 +21,7 @@ __all__ = [
     "output_place",
     "plan_config",
     "read_config",
+    "open_target",
     "read_isa",
     "run_plan",
     "run_processes",
