@@ -169,9 +169,9 @@ def export(model: str, out: Path | None, **choices) -> None:
 @OUT
 @click.pass_context
 def run(context: click.Context, subject: Path, out: Path | None, **choices) -> None:
-    """Measure a .pte with a CPU extension off and on, or what a config says; prints the run's folder.
+    """Measure a .pte with a CPU extension off and on; prints the run's folder.
 
-    A config is the JSON of Arm's profiling kit; it says all that the options would.
+    A config, the JSON of Arm's profiling kit, says itself what is measured and how.
     """
     from workbench.report import analyze_run, measure_config, measure_program
 

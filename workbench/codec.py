@@ -48,8 +48,10 @@ def from_json(cls: type[T], text: str | bytes, where: object) -> T:
     return structure(cls, data, where)
 
 
-def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
-    """A record of type ``cls`` from what was in a JSON file; nothing is converted on the way.
+def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool = False) -> T:
+    """A record of type ``cls`` from what was in a JSON file.
+
+    ``strict`` takes a person at their word: ``"2"`` and ``1.5`` are no whole numbers.
 
     Raises
     ------
@@ -61,7 +63,7 @@ def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
     import cattrs
 
     converter = cattrs.Converter(forbid_extra_keys=True)
-    for kind in (int, str, bool):
+    for kind in (int, str, bool) if strict else ():
         converter.register_structure_hook(kind, _take_only)
     try:
         return converter.structure(data, cls)

@@ -50,7 +50,8 @@ def add_traced(latencies: pd.DataFrame, ledger: pd.DataFrame, run: Run) -> pd.Da
     traced = times.rename(columns={"duration_ns": "wall_ns"}).assign(
         traced=True, round=0, batch=0, cpu_ns=0, preempted=0
     )
-    return check(pd.concat([latencies, traced[LATENCIES.names]], ignore_index=True), LATENCIES)
+    parts = [part for part in (latencies, traced[LATENCIES.names]) if len(part)]
+    return check(pd.concat(parts, ignore_index=True), LATENCIES)
 
 
 def pick_timed(latencies: pd.DataFrame) -> pd.DataFrame:

@@ -250,7 +250,7 @@ def read_ledger(run_dir: Path, session: Session) -> pd.DataFrame:
 
 
 def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:
-    """Which runs of a trace count: the quiet ones, or all after the warm-up if nobody timed them."""
+    """Which runs of a trace count: the quiet ones; all after the warm-up if nobody timed them."""
     if not session.batches:
         if runs <= session.skipped:
             raise TraceError(f"holds {runs} runs, {session.skipped} of them to warm up", where=path)
@@ -348,9 +348,11 @@ def analyze_axes(run: Run, latencies: pd.DataFrame) -> dict[str, Any]:
         noise = {"reveals": reveals, "control": control, "control_of": origin}
         climbs = [climb_ladder(latencies, names, threads=count, **noise) for count in counts]
         found["ladder"] = pd.concat(climbs, ignore_index=True)
-    if len(counts) > 1:
-        found["scaling"] = sweep_threads(latencies, names)
-        found["crossovers"] = tuple(find_crossovers(latencies, names))
+    at = pick_timed(latencies).groupby("experiment")["threads"].nunique()
+    swept = [name for name in names if at.get(name, 0) == len(counts)]
+    if len(counts) > 1 and swept:
+        found["scaling"] = sweep_threads(latencies, swept)
+        found["crossovers"] = tuple(find_crossovers(latencies, swept))
     return found
 
 

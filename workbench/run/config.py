@@ -101,7 +101,7 @@ def read_config(path: Path) -> Config:
         raise StoreError(f"not JSON: {error}", where=path) from None
     if not isinstance(data, dict):
         raise StoreError("not a config of experiments", where=path)
-    config = structure(Config, _as_lists(data, path), path)
+    config = structure(Config, _as_lists(data, path), path, strict=True)
     _check(config, path)
     return config
 
