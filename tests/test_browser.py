@@ -29,10 +29,15 @@ def lab(tmp_path_factory):
     """JupyterLab on a copy of the notebooks; its address."""
     folder = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", folder / "notebooks")
-    settings = folder / "settings" / "@jupyterlab" / "notebook-extension"
-    settings.mkdir(parents=True)
-    # All cells are in the page, not only those in sight.
-    (settings / "tracker.jupyterlab-settings").write_text(json.dumps({"windowingMode": "none"}))
+    settings = {
+        # All cells are in the page, not only those in sight.
+        "notebook-extension/tracker": {"windowingMode": "none"},
+        "apputils-extension/notification": {"fetchNews": "false"},
+    }
+    for name, values in settings.items():
+        path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(values))
     environment = {
         **os.environ,
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
@@ -44,7 +49,6 @@ def lab(tmp_path_factory):
             [
                 *(sys.executable, "-m", "jupyterlab", str(folder / "notebooks"), "--no-browser"),
                 *("--allow-root", "--port=0", "--expose-app-in-browser"),
-                "--LabApp.news_url=None",
             ],
             stdout=file,
             stderr=subprocess.STDOUT,
@@ -140,7 +144,7 @@ def test_it_runs_without_a_red_cell_and_its_controls_change_the_view(path, open_
                 control.select_option(index=1)
                 page.wait_for_timeout(1500)
                 assert settled(output, page) != before, options
-        for slider in cell.locator(".widget-slider .noUi-handle, .widget-slider [role=slider]").all():
+        for slider in cell.locator(".widget-slider .noUi-handle").all():
             before = settled(output, page)
             slider.focus()
             page.keyboard.press("ArrowRight")
