@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
 import pandas as pd
 
 from workbench.analyze import (
@@ -17,17 +16,14 @@ from workbench.analyze import (
     add_traced,
     attribute_layers,
     bottleneck_shift,
-    build_ledger,
     climb_ladder,
     compare_apart,
     compare_categories,
-    compare_kernels,
     compare_latencies,
     compare_layers,
     compare_operators,
     describe_latencies,
     find_crossovers,
-    find_quiet_runs,
     pick_timed,
     place_rows,
     reach_verdict,
@@ -38,11 +34,13 @@ from workbench.analyze import (
     sweep_threads,
     tabulate_latencies,
 )
-from workbench.errors import StoreError, TraceError
-from workbench.records import LADDER_TOGGLE, Pair, Plan, Run, Session, count_threads
-from workbench.schema import SOURCE
+from workbench.emulation import mark_emulated
+from workbench.errors import StoreError
+from workbench.records import LADDER_TOGGLE, Pair, Plan, Run, count_threads
+from workbench.report.traces import compare_logs, read_ledger
 from workbench.store import LAYERS, load_layers, load_run
-from workbench.trace import read_etdump, read_xnn_log
+
+T = TypeVar("T")
 
 #: Whose rows: what the frames of several measurements are told apart by.
 MEASUREMENT = ["experiment", "threads"]
@@ -176,7 +174,7 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         ledger = pd.concat(groups.values(), ignore_index=True)
         if any(method.modules for method in sidecar.methods):
             layers = {key: summarize_layers(part, sidecar) for key, part in operators.items()}
-    return Analysis(
+    analysis = Analysis(
         run_dir=run_dir,
         run=run,
         latencies=latencies,
@@ -192,6 +190,33 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         kernel_changes=compare_logs(run_dir, run),
         **analyze_axes(run, latencies),
     )
+    return mark_analysis(analysis) if run.emulated else analysis
+
+
+def mark_analysis(analysis: Analysis) -> Analysis:
+    """The analysis of an emulated run: every frame is marked, and nothing is said of speed."""
+    return replace(
+        _mark_frames(analysis),
+        comparisons=tuple(
+            replace(
+                _mark_frames(comparison),
+                verdict=replace(comparison.verdict, outcome="emulated", before=None, after=None),
+            )
+            for comparison in analysis.comparisons
+        ),
+        crossovers=(),
+    )
+
+
+def _mark_frames(record: T) -> T:
+    """A record whose frames are marked, and judge nothing."""
+    frames = {}
+    for entry in fields(record):
+        frame = getattr(record, entry.name)
+        if isinstance(frame, pd.DataFrame):
+            judged = {"outcome": "emulated"} if "outcome" in frame else {}
+            frames[entry.name] = mark_emulated(frame.assign(**judged))
+    return replace(record, **frames)
 
 
 def compared(run: Run, latencies: pd.DataFrame) -> Iterator[tuple[Pair, tuple[int, int]]]:
@@ -203,65 +228,6 @@ def compared(run: Run, latencies: pd.DataFrame) -> Iterator[tuple[Pair, tuple[in
         for before, after in counts:
             if {(pair.baseline, before), (pair.candidate, after)} <= measured:
                 yield pair, (before, after)
-
-
-def compare_logs(run_dir: Path, run: Run) -> dict[str, pd.DataFrame]:
-    """Which microkernels differ between the runs whose logs name them, by what was compared."""
-    logs = {
-        s.experiment: read_xnn_log(inside(run_dir, s.log))
-        for s in run.sessions
-        if s.complete and s.log and not s.etdump
-    }
-    pairs = [
-        (p.baseline, p.candidate)
-        for p in run.plan.pairs
-        if {p.baseline, p.candidate} <= logs.keys()
-    ]
-    first, *others = logs or [""]
-    return {
-        f"{after} against {before}": compare_kernels(logs[after], logs[before])
-        for before, after in pairs or [(first, other) for other in others]
-    }
-
-
-def inside(run_dir: Path, name: str) -> Path:
-    """A file that the manifest names, which must lie in the run's folder.
-
-    Raises
-    ------
-    StoreError
-        It lies elsewhere.
-    """
-    path = run_dir / name
-    if not path.resolve().is_relative_to(run_dir.resolve()):
-        raise StoreError("names a trace outside its folder", where=run_dir / "manifest.json")
-    return path
-
-
-def read_ledger(run_dir: Path, session: Session) -> pd.DataFrame:
-    """The ledger of the quiet runs of one traced process, with the columns that say whose it is."""
-    path = inside(run_dir, session.etdump)
-    ledger = build_ledger(read_etdump(path))
-    keep = kept_runs(session, ledger["run"].nunique(), path)
-    ledger = ledger[keep[ledger["run"]]].reset_index(drop=True)
-    for place, (name, *_) in enumerate(SOURCE):
-        ledger.insert(place, name, getattr(session, name))
-    return ledger
-
-
-def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:
-    """Which runs of a trace count: the quiet ones; all after the warm-up if nobody timed them."""
-    if not session.batches:
-        if runs <= session.skipped:
-            raise TraceError(f"holds {runs} runs, {session.skipped} of them to warm up", where=path)
-        return np.arange(runs) >= session.skipped
-    wall, cpu = (
-        np.concatenate([getattr(batch, clock) for batch in session.batches])
-        for clock in ("wall_ns", "cpu_ns")
-    )
-    if runs != len(wall):
-        raise TraceError(f"holds {runs} runs, the manifest {len(wall)}", where=path)
-    return find_quiet_runs(wall, cpu, session.threads)
 
 
 def compare_pair(
