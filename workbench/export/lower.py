@@ -83,8 +83,8 @@ def lower_model(model: LoadedModel, dtype: str, backend: str, options: Options) 
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
         _try_forward(module, args, kwargs)
     exported, notes = _export(module, args, kwargs, model, dtype, options)
-    if options.rewrite and backend == "xnnpack":
-        counts = sorted(rewrite_graph(exported).items())
+    if options.rewrite:
+        counts = sorted(rewrite_graph(exported, backend).items())
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
     keeping = keep_half_weights() if RECIPES[dtype].half_weights else contextlib.nullcontext()
     with explain_lowering(exported, model.origin), keeping:
