@@ -32,7 +32,7 @@ HEADER = ["model", "dtype", "seconds", "MB", "delegates", "left", "SQNR (dB)", "
 LONGEST_S = 1200
 LARGEST_BYTES = 14 * 10**9
 EPILOGUE = """
-*seconds*: CPU time of the export with its checks, one thread; *delegates*: partitions given to
+*seconds*: CPU time of the export with its checks; *delegates*: partitions given to
 XNNPACK; *left*: operators that portable kernels run; *SQNR*: of the worst output of the program,
 run on the machine that exported it, against the eager model in single precision. Weights are
 random: an SQNR says whether the graph is sound, not how accurate a trained model would be. Written
