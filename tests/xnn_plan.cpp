@@ -1,7 +1,7 @@
 // Preloaded before XNNPACK: tells which values each operator of a delegate reads and makes.
 //
 // One line per delegate goes to the file named by XNN_PLAN, in the order in which they are loaded:
-//   <values the caller provides> <operators>: <events>/<ids read>/<ids made> ...
+//   <values the caller provides> <operators>: <events, 0 or 1>/<ids read>/<ids made> ...
 // The structures are those of the XNNPACK in executorch 1.5.1; ids are checked against the program
 // by whoever reads them.
 
@@ -41,9 +41,7 @@ void write_plan(FILE* file, uint32_t external_values, const Runtime& runtime) {
   fprintf(file, "%u %zu:", external_values, runtime.operator_count);
   for (size_t i = 0; i < runtime.operator_count; i++) {
     const Operator& op = runtime.operators[i];
-    int events = 0;
-    for (const void* object : op.objects) events += object != nullptr;
-    fprintf(file, " %d/", events);
+    fprintf(file, " %d/", op.objects[0] != nullptr);
     write_ids(file, op.inputs, op.input_count, 5);
     fputc('/', file);
     write_ids(file, op.outputs, op.output_count, 4);
@@ -59,8 +57,12 @@ extern "C" int xnn_create_runtime_v4(uint32_t* subgraph, void* cache, void* work
   void* library = dlopen("libexecutorch_backend_xnnpack.so", RTLD_NOLOAD | RTLD_LAZY);
   auto* create = reinterpret_cast<Create*>(dlsym(library, "xnn_create_runtime_v4"));
   const uint32_t external_values = subgraph[0];
+  // XNNPACK fills its lookup tables by a graph of its own, while it creates that of the delegate.
+  static int depth = 0;
+  depth++;
   const int status = create(subgraph, cache, workspace, pool, flags, runtime);
-  FILE* file = status == 0 ? fopen(getenv("XNN_PLAN"), "a") : nullptr;
+  depth--;
+  FILE* file = status == 0 && depth == 0 ? fopen(getenv("XNN_PLAN"), "a") : nullptr;
   if (file) {
     write_plan(file, external_values, **runtime);
     fclose(file);
