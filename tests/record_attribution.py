@@ -17,7 +17,8 @@ from layer_models import PROGRAMS, export_layers
 from layer_truth import Record, probe_command, read_plans, true_modules
 
 from workbench.analyze import build_ledger
-from workbench.records import Layers, from_json
+from workbench.codec import from_json
+from workbench.records import Layers
 from workbench.trace import read_etdump
 
 GOLDEN = Path(__file__).parent / "data" / "attribution"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from workbench.analyze import attribute_layers, build_ledger
-from workbench.records import Layers, from_json
+from workbench.codec import from_json
+from workbench.records import Layers
 from workbench.trace import read_etdump
 
 GOLDEN = Path(__file__).parent / "data" / "attribution"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -53,11 +54,16 @@ def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
     return done
 
 
-def transform_passes() -> Any:
-    """The passes that clean the edge program before it is partitioned.
+def transform_passes(rewrite: bool, see: Callable[[ExportedProgram], None]) -> Any:
+    """The passes over the edge program before it is partitioned.
 
-    Expansions to the shape that a tensor has already go, and so do casts of constants: these are
-    made once, here.
+    Parameters
+    ----------
+    rewrite
+        Whether to clean it: expansions to the shape that a tensor has already go, and so do casts
+        of constants, which are made once, here.
+    see
+        Given a copy of what the partitioner is going to get.
     """
     from executorch.backends.xnnpack.utils.configs import get_transform_passes
     from executorch.exir.dialects._ops import ops
@@ -69,11 +75,20 @@ def transform_passes() -> Any:
 
     class FoldCasts(ExportedProgramPassBase):
         def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
-            others = {node.target for node in exported_program.graph.nodes} - {cast}
+            targets = {node.target for node in exported_program.graph.nodes}
+            if cast not in targets:
+                return ExportedProgramPassResult(exported_program, False)
+            others = targets - {cast}
             folded = constant_prop_pass(exported_program, others, _skip_dim_order=False)
             return ExportedProgramPassResult(folded, True)
 
-    return ExportedProgramPassManager([*get_transform_passes(), FoldCasts()])
+    class Show(ExportedProgramPassBase):
+        def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
+            see(copy.deepcopy(exported_program))
+            return ExportedProgramPassResult(exported_program, False)
+
+    cleaning = [*get_transform_passes(), FoldCasts()] if rewrite else []
+    return ExportedProgramPassManager([*cleaning, Show()])
 
 
 def _hard_sigmoid(node: torch.fx.Node) -> bool:

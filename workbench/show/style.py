@@ -22,6 +22,9 @@ COLORS = {
     "Other": "#8A8A8A",
 }
 
+#: For experiments, threads, models: whatever is no category. Of the same palette.
+SERIES = ("#0072B2", "#D55E00", "#8A8A8A", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
 #: For what belongs to no single category.
 UNSPLIT_COLOR = "#D4D4D4"
 INK = "#222222"
@@ -45,14 +48,18 @@ class Chart(Figure):
         texts = (text.get_text() for text in self.findobj(Text) if text.get_visible())
         return "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts if text.strip()))
 
-    def _ipython_display_(self) -> None:
-        # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.
+    def to_png(self) -> bytes:
+        """The figure as a file, at twice the resolution of its size."""
         file = io.BytesIO()
         self.savefig(file, format="png", dpi=2 * _DPI)
+        return file.getvalue()
+
+    def _ipython_display_(self) -> None:
+        # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.
         width, height = (round(inches * _DPI) for inches in self.get_size_inches())
         size = {"width": width, "height": height, "alt": self.alt_text}
         display(
-            {"image/png": file.getvalue(), "text/plain": repr(self)},
+            {"image/png": self.to_png(), "text/plain": repr(self)},
             metadata={"image/png": size},
             raw=True,
         )
