@@ -191,7 +191,7 @@ COMPARISON = _frame(
     ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
     ("low", "float", "", "lower end of the speed-up's 95 % interval"),
     ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-    ("outcome", "text", "", "faster | slower | equivalent | inconclusive"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive | emulated"),
     ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
     ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
     ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),

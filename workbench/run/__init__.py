@@ -2,10 +2,12 @@
 
 from workbench.run.cache import cache_folder
 from workbench.run.ceilings import device_of_run, measure_ceilings
+from workbench.run.config import complete_plan, output_place, plan_config, read_config
 from workbench.run.doctor import Finding, examine_machine
 from workbench.run.execute import run_plan
 from workbench.run.isa import read_isa
 from workbench.run.plan import check_toggle, make_plan
+from workbench.run.processes import run_processes
 from workbench.run.runner import Runner, find_runner
 from workbench.run.target import Host, open_target
 
@@ -16,11 +18,16 @@ __all__ = [
     "cache_folder",
     "check_toggle",
     "device_of_run",
+    "complete_plan",
     "examine_machine",
     "find_runner",
     "make_plan",
     "measure_ceilings",
     "open_target",
+    "output_place",
+    "plan_config",
+    "read_config",
     "read_isa",
     "run_plan",
+    "run_processes",
 ]
