@@ -262,6 +262,21 @@ def findings(run_dir: Path, experiment: str, threads: int | None) -> None:
 
 
 @workbench.command()
+@click.argument("run_dir", type=PATH)
+@click.option("--again", is_flag=True, help="Measure anew what is kept of this machine.")
+@click.option("--top", default=12, show_default=True, help="Operators to list.")
+def roofline(run_dir: Path, again: bool, top: int) -> None:
+    """Measure what this machine can do, and how near a run's operators come to it."""
+    from workbench.report import analyze_run, describe_roofline, measure_roof, write_artifacts
+
+    with show_progress() as progress:
+        measure_roof(run_dir, again=again, progress=progress)
+    analysis = analyze_run(run_dir)
+    write_artifacts(analysis)
+    click.echo(describe_roofline(analysis, top))
+
+
+@workbench.command()
 @click.argument("a", metavar="BASELINE")
 @click.argument("b", metavar="CANDIDATE")
 @click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")

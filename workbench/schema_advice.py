@@ -40,7 +40,7 @@ _ROOFLINE = (
     ("roof_gbps", "float", "GB/s", "the most that it reaches at this footprint"),
     ("least_ms", "float", "ms/run", "time at the roof"),
     ("roof_share", "float", "", "least time / mean time; NaN: too short to tell"),
-    ("bound", "text", "", "compute | memory | overhead: what keeps it from being faster"),
+    ("bound", "text", "", "compute | memory | overhead | unknown: what keeps it from being faster"),
 )
 
 ROOFLINE = Frame("roofline", tuple(Column(*column) for column in _ROOFLINE))

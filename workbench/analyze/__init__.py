@@ -19,6 +19,13 @@ from workbench.analyze.outcome import judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
 from workbench.analyze.proof import Proof, compare_evidence, prove_change
 from workbench.analyze.quiet import find_quiet_runs
+from workbench.analyze.roofline import (
+    Roof,
+    build_roof,
+    place_layers,
+    place_operators,
+    tabulate_ceilings,
+)
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
 from workbench.analyze.threads import find_crossovers, sweep_threads
@@ -32,6 +39,7 @@ __all__ = [
     "Methods",
     "Proof",
     "Rival",
+    "Roof",
     "Verdict",
     "add_categories",
     "add_layers",
@@ -41,6 +49,7 @@ __all__ = [
     "bottleneck_shift",
     "build_ledger",
     "build_model_tree",
+    "build_roof",
     "categorize",
     "climb_ladder",
     "clock_of",
@@ -63,6 +72,8 @@ __all__ = [
     "load_case_study",
     "name_kernels",
     "pick_timed",
+    "place_layers",
+    "place_operators",
     "place_rows",
     "prove_change",
     "reach_verdict",
@@ -72,6 +83,7 @@ __all__ = [
     "summarize_operators",
     "summarize_verdict",
     "sweep_threads",
+    "tabulate_ceilings",
     "tabulate_latencies",
     "tabulate_rules",
     "total_runs",

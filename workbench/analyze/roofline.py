@@ -44,8 +44,8 @@ class Roof:
         return max(rate for place, rate in self.bandwidths if place >= least)
 
     def peak(self, dtype: str) -> float:
-        """GFLOP/s in a dtype; of the nearest that was measured."""
-        return self.peaks.get(dtype, max(self.peaks.values()))
+        """GFLOP/s in a dtype; NaN if it was not measured."""
+        return self.peaks.get(dtype, math.nan)
 
 
 def build_roof(ceilings: Ceilings) -> Roof:
@@ -110,8 +110,9 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
             np.full(len(known), roof.call_ms),
         ]
     )
-    least = costs.max(axis=1, initial=0.0)
+    least = np.array([row.max() for row in costs])
     bounds = np.array(["compute", "memory", "overhead"], dtype=object)[costs.argmax(axis=1)]
+    bounds[np.isnan(least)] = "unknown"
     timed = (call_ms >= RESOLVED_MS) & (call_ms > 0)
     share = pd.Series(least, known.index) / call_ms
     table = known.assign(

@@ -5,11 +5,12 @@ from workbench.export.describe import describe_export
 from workbench.export.dtypes import DTYPES
 from workbench.export.layers import describe_pte
 from workbench.export.lower import BACKENDS
-from workbench.export.probes import export_probes
+from workbench.export.probes import PROBES_VERSION, export_probes
 
 __all__ = [
     "BACKENDS",
     "DTYPES",
+    "PROBES_VERSION",
     "describe_export",
     "describe_pte",
     "export_model",

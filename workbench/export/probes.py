@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,8 @@ from workbench.store import write_whole
 if TYPE_CHECKING:
     from torch import nn
 
+#: Changes whenever the probes do: those of another version are not used.
+PROBES_VERSION = 1
 #: Of the matrix products: large enough to be limited by arithmetic alone.
 _SIDE, _PRODUCTS = 1024, 4
 #: Footprints of one copying operator, in bytes: from the inner caches to memory.
@@ -27,7 +29,7 @@ _CHAIN_BYTES, _LONGEST = 2**26, 256
 _TINY = 64
 
 
-def export_probes(dtypes: set[str], folder: Path) -> list[Probe]:
+def export_probes(dtypes: Iterable[str], folder: Path) -> list[Probe]:
     """Write one program per probe into a folder.
 
     ``gemm`` multiplies large matrices, once for each dtype; ``stream`` negates tensors over and
@@ -43,11 +45,11 @@ def export_probes(dtypes: set[str], folder: Path) -> list[Probe]:
     """
     return [
         replace(probe, file=_write(module, probe, shape, folder))
-        for probe, module, shape in _design(sorted(dtypes))
+        for probe, module, shape in _design(dtypes)
     ]
 
 
-def _design(dtypes: list[str]) -> Iterator[tuple[Probe, nn.Module, tuple[int, ...]]]:
+def _design(dtypes: Iterable[str]) -> Iterator[tuple[Probe, nn.Module, tuple[int, ...]]]:
     import torch
     from torch import nn
 

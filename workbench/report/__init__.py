@@ -2,6 +2,7 @@
 
 from workbench.report.analysis import Analysis, Comparison, analyze_run
 from workbench.report.axes import show_axes
+from workbench.report.ceilings import describe_roofline, find_roofline, measure_roof, show_roofline
 from workbench.report.checks import check_run
 from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
@@ -31,11 +32,13 @@ __all__ = [
     "check_run",
     "compare_exports",
     "compare_runs",
+    "describe_roofline",
     "describe_run",
     "describe_spans",
     "execute_notebook",
     "export_trace",
     "find_next_steps",
+    "find_roofline",
     "is_slower_by",
     "list_findings",
     "list_partition",
@@ -43,6 +46,7 @@ __all__ = [
     "make_report",
     "measure_config",
     "measure_program",
+    "measure_roof",
     "notebooks_dir",
     "open_lab",
     "profile_model",
@@ -50,6 +54,7 @@ __all__ = [
     "show_axes",
     "show_findings",
     "show_layers",
+    "show_roofline",
     "show_timeline",
     "show_undelegated",
     "show_verdicts",

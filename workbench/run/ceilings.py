@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench.records import Ceilings, Probe, Run, count_threads
-from workbench.run.host import describe_host
+from workbench.records import Ceilings, Probe, count_threads
 from workbench.run.runner import Runner, open_runner
 
 #: Fresh processes for each probe, on a core of their own each; the best one counts.
@@ -56,7 +55,7 @@ def measure_ceilings(
         times = sorted(_run(probe, folder, runner, isa, threads, n) for n in range(PROCESSES))
         measured.append(replace(probe, ms=times[0], spread=times[-1] / times[0] - 1))
     return Ceilings(
-        **device_of(describe_host(), runner.description),
+        **device_of(runner.target.describe(), runner.description),
         isa=isa,
         threads=threads,
         measured=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -65,17 +64,11 @@ def measure_ceilings(
 
 
 def device_of(host: dict[str, object], runner: dict[str, object]) -> dict[str, str]:
-    """What ceilings hold for: the CPU, and the runner as it was built."""
-    build = str(runner.get("sha256") or runner.get("executorch") or "")
+    """What ceilings hold for: the CPU, and the wheel that the kernels are from."""
     return {
         "cpu": f"{host.get('machine')} {host.get('cpu')}, {host.get('cores_usable')} cores",
-        "runner": f"{runner.get('kind', 'native')} {build[:16]}".strip(),
+        "runner": f"{runner.get('kind')} runner, executorch {runner.get('executorch')}",
     }
-
-
-def device_of_run(run: Run) -> dict[str, str]:
-    """The same of a recorded run."""
-    return device_of(run.host, run.runner)
 
 
 def _run(probe: Probe, folder: Path, runner: Runner, isa: str, threads: int, process: int) -> float:
