@@ -25,23 +25,25 @@ _DTYPES = (("Q", "int8"), ("F16", "fp16"), ("PF16", "fp16"), ("BF16", "bf16"))
 class Roof:
     """What a machine can do, from its ceilings.
 
-    ``peaks`` are GFLOP/s by dtype; ``bandwidths`` pairs of a footprint in bytes and GB/s, the
-    smallest footprint first; ``call_ms`` is what an operator takes that does nothing.
+    ``peaks`` are GFLOP/s by dtype; ``bandwidths`` pairs of a footprint in bytes and the GB/s that
+    were reached at it or any larger one, the smallest footprint first; ``call_ms`` is what an
+    operator takes that does nothing; ``spread`` how far another process stayed below a ceiling at
+    most.
     """
 
     peaks: dict[str, float]
     bandwidths: tuple[tuple[int, float], ...]
     call_ms: float
+    spread: float
 
     def bandwidth(self, size: float) -> float:
         """GB/s at which so many bytes can be read and written at most.
 
-        That of the largest footprint measured that is no larger, or of any larger one: what was
-        just computed may still be in a cache.
+        That of the largest footprint measured that is no larger: what was just computed may
+        still be in a cache.
         """
-        below = [place for place, _ in self.bandwidths if place <= size]
-        least = max(below, default=0)
-        return max(rate for place, rate in self.bandwidths if place >= least)
+        below = [rate for place, rate in self.bandwidths if place <= size]
+        return below[-1] if below else self.bandwidths[0][1]
 
     def peak(self, dtype: str) -> float:
         """GFLOP/s in a dtype; NaN if it was not measured."""
@@ -64,11 +66,13 @@ def build_roof(ceilings: Ceilings) -> Roof:
     program = max(0.0, kinds["program"].ms - call)
     peaks = {p.dtype: p.flops / p.ms / 1e6 for p in probes if p.kind == "gemm"}
     moved = [p for p in probes if p.bytes]
-    rates = sorted(
-        (p.bytes, p.bytes / (max(p.ms - program, 1e-9) / p.operators - call) / 1e6) for p in moved
-    )
-    known = tuple((size, rate) for size, rate in rates if math.isfinite(rate) and rate > 0)
-    return Roof(peaks, known, call)
+    # Less what the calls took; never as little as nothing, should the clock have been off.
+    times = [max((p.ms - program) / p.operators - call, p.ms / p.operators / 2) for p in moved]
+    rates = sorted((p.bytes, p.bytes / ms / 1e6) for p, ms in zip(moved, times, strict=True))
+    best = np.maximum.accumulate([rate for _, rate in reversed(rates)])[::-1]
+    sizes = [size for size, _ in rates]
+    spread = max(p.spread for p in probes if p.kind in ("gemm", "stream"))
+    return Roof(peaks, tuple(zip(sizes, best.tolist(), strict=True)), call, spread)
 
 
 def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") -> pd.DataFrame:

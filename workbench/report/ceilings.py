@@ -111,7 +111,9 @@ def show_roofline(
             "measures the former, an export by the workbench has the latter."
         )
     roof = find_roof(analysis, experiment, threads)
-    figure = plot_roofline(table, roof.peaks, roof.bandwidths, title=f"Roofline of {experiment}")
+    figure = plot_roofline(
+        table, roof.peaks, roof.bandwidths, roof.spread, title=f"Roofline of {experiment}"
+    )
     return mark_figure(figure, EMULATED) if analysis.run.emulated else figure
 
 
