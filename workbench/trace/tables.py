@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from workbench.files import write_whole
 from workbench.schema import EVENTS, check
-from workbench.store import write_whole
 
 TIMELINE = (
     "model_id",
