@@ -1,6 +1,6 @@
 """Mutated traces: each is read for what it says or refused, soon and in little memory.
 
-    python tests/fuzz_etdump.py [--count 100000 | --seconds 60] [--seed 0]
+    python3 dev.py fuzz [--count 100000 | --seconds 60] [--seed 0]
 
 Mutants come from real traces and from built ones, by edits of bits, bytes and words anywhere, of
 references, layouts and lengths where these are, and by cuts, splices and copies. A mutant fails if

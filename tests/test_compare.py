@@ -5,14 +5,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.analyze.compare import (
-    compare_categories,
-    compare_latencies,
-    compare_operators,
-    judge,
-)
+from workbench.analyze.compare import compare_latencies
 from workbench.analyze.operators import summarize_categories, summarize_operators
+from workbench.analyze.outcome import adjust_for_many, judge
+from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
 from workbench.analyze.shift import bottleneck_shift
+from workbench.analyze.speedup import Speedup, speedup_of_pairs
 from workbench.analyze.verdict import Verdict, digits_of, reach_verdict, summarize_verdict
 from workbench.errors import ComparisonError, UsageError
 from workbench.records import Agreement
@@ -133,6 +131,33 @@ def test_outcomes(numbers, outcome):
     assert judge(*numbers, margin=0.02) == outcome
 
 
+def test_one_row_among_many_needs_stronger_evidence():
+    p = np.array([0.001, 0.04, 0.2, 0.5, 0.9, np.nan])
+    q = adjust_for_many(p)
+    assert q[:2] == pytest.approx([0.005, 0.1])
+    assert np.isnan(q[5])
+    assert judge(1.5, 1.4, 1.6, 0.0, 0.02, q[0]) == "faster"
+    assert judge(1.5, 1.01, 2.2, 0.0, 0.02, q[1]) == "inconclusive"
+    assert np.isnan(adjust_for_many(np.array([np.nan]))).all()
+
+
+def test_the_noise_floor_is_part_of_what_could_be_shown():
+    found = Speedup(np.zeros(1), np.full(1, 0.01), np.full(1, 4.0))
+    assert found.detectable() == pytest.approx(np.expm1(0.01 * (2.7764 + 0.9410)), rel=1e-3)
+    assert found.detectable(0.01) == found.detectable()
+    assert found.detectable(0.10) == pytest.approx(1.10 * np.exp(0.01 * 0.9410) - 1, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_what_is_called_detectable_is_detected_in_4_of_5_repetitions():
+    rng = np.random.default_rng(0)
+    restarts, repetitions = 5, 20_000
+    known = Speedup(np.zeros(1), np.full(1, 0.01 / np.sqrt(restarts)), np.full(1, restarts - 1.0))
+    times = (1 + known.detectable()) * np.exp(rng.normal(0, 0.01, (restarts, 1, repetitions)))
+    found = speedup_of_pairs(list(times), list(np.ones_like(times)))
+    assert 0.78 < np.mean(found.low > 1) < 0.82
+
+
 # Ledgers.
 
 
@@ -154,6 +179,37 @@ def test_a_control_gives_every_category_its_floor():
     assert alone.loc["Convolution", "outcome"] == "faster"
     assert held.loc["Convolution", "outcome"] == "inconclusive"
     assert held.loc["Convolution", "floor"] > 0.1 > held.loc["Other", "floor"]
+
+
+def with_layers(ledger):
+    """Two operators to a layer."""
+    return ledger.assign(layer="block." + (ledger["row"] // 2).astype(str))
+
+
+def test_layers_show_their_own_speedups():
+    before, after = synthetic_ledger(), synthetic_ledger({"Convolution": 4}, seed=1)
+    table = check(compare_layers(with_layers(before), with_layers(after)), COMPARISON)
+    assert set(table["level"]) == {"layer"}
+    assert list(table["name"][:2]) == ["block.1", "block.4"]
+    assert (table["outcome"][:2] == "faster").all()
+    assert table["baseline_ms"].sum() == pytest.approx(
+        compare_categories(before, after)["baseline_ms"].sum(), rel=0.01
+    )
+
+
+def test_runs_of_their_own_are_compared_without_pairing_restarts():
+    before, after = synthetic_ledger(), synthetic_ledger({"Convolution": 4}, processes=4, seed=1)
+    moved = after.assign(process=after["process"] + 10)
+    with pytest.raises(ComparisonError, match="no restart in common"):
+        compare_operators(before, moved)
+    table = compare_operators(before, moved, apart=True)
+    assert list(table["restarts"]) == [3] * len(table)
+    first = table.iloc[0]
+    assert (first["category"], first["outcome"]) == ("Convolution", "faster")
+    assert first["low"] < 4 < first["high"]
+    alone = compare_categories(before, moved[moved["process"] == 10], apart=True)
+    assert alone["low"].isna().all()
+    assert set(alone["outcome"]) == {"inconclusive"}
 
 
 def test_operators_are_paired_by_key():

@@ -71,7 +71,7 @@ def test_each_module_is_followed_by_those_in_it_the_slowest_first():
     assert table["own_ms"].tolist() == [0.5, 0, 3, 1, 2, 9]
     assert table["total_ms"].tolist() == [6.5, 4, 3, 1, 2, 9]
     assert table["flops"].tolist() == [26, 10, 0, 10, 14, 0]
-    assert table["module_class"].tolist() == ["", "Block", "", "", "", ""]
+    assert table["module_class"].tolist() == ["x", "Block", "x", "x", "x", ""]
     assert table["share"].iloc[0] == pytest.approx(6.5 / 15.5)
 
 

@@ -130,12 +130,12 @@ def test_any_dense_tensor_comes_back(tmp_path_factory, tensors, dtype, listed, g
     arrays, logged, data = [], [], b""
     rng = np.random.default_rng(0)
     for shape, order in tensors:
-        array = rng.integers(0, 2, shape).astype(dtype)
+        stored = rng.integers(0, 2, shape).astype(dtype)
+        array = stored.transpose(order)
         data += bytes(gap)
-        array = array.transpose(order)
         strides = [step // array.itemsize for step in array.strides]
         logged.append(Tensor(number, array.shape, strides, len(data)))
-        data += array.tobytes()
+        data += stored.tobytes()
         arrays.append(array)
     events = [Debug(None, logged)] if listed else [Debug(None, tensor) for tensor in logged]
     (folder / "it.etdump").write_bytes(build_etdump([Block("", events)]))

@@ -2,50 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from workbench.columns import Column, Frame, check
+from workbench.columns import make_frame as _frame
 
-from workbench.errors import StoreError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column: its name, kind, unit and meaning.
-
-    Kinds are ``int``, ``float``, ``bool``, ``text``, ``bytes``, and ``object`` for Python objects
-    such as a shape.
-    """
-
-    name: str
-    kind: str
-    unit: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A named set of columns; a frame may carry further columns, never fewer."""
-
-    name: str
-    columns: tuple[Column, ...]
-
-    @property
-    def names(self) -> list[str]:
-        """The column names, in order."""
-        return [column.name for column in self.columns]
-
-    def table(self) -> str:
-        """The columns as a Markdown table."""
-        rows = [f"| {c.name} | {c.kind} | {c.unit} | {c.meaning} |" for c in self.columns]
-        return "\n".join(["| column | kind | unit | meaning |", "|---|---|---|---|", *rows])
-
-
-def _frame(name: str, *columns: tuple[str, str, str, str]) -> Frame:
-    return Frame(name, tuple(Column(*column) for column in columns))
-
+__all__ = ["FRAMES", "Column", "Frame", "check"]
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
 SOURCE = (
@@ -181,11 +141,25 @@ ATTRIBUTION = _frame(
     ("source", "text", "", "the user's line, file:line"),
     ("also", "text", "", "other layers that it does work of, by path"),
     ("nodes", "text", "", "nodes of the exporter's graph that it stands for, the main one first"),
+    ("xnodes", "text", "", "operators of the sidecar's delegate that it does, by number"),
     ("role", "text", "", "compute | layout | quantize | dequantize | cast | overhead"),
     ("shapes", "text", "", "of its inputs and outputs, without constants; images as NHWC"),
     ("flops", "float", "1/call", "floating-point operations; NaN where nobody knows"),
     ("bytes", "float", "1/call", "size of its inputs, constants and outputs"),
     ("confidence", "text", "", "exact | fitted | ambiguous | unattributed"),
+)
+
+TREE = _frame(
+    "tree",
+    ("path", "text", "", "module in the model, empty for the model itself; none: no layer"),
+    ("parent", "text", "", "the module around it; none at the top"),
+    ("depth", "int", "", "modules around it"),
+    ("class", "text", "", "class of the module, empty if unknown"),
+    ("exclusive_ns", "float", "ns/run", "mean time of it alone; sums to the mean E2E time"),
+    ("inclusive_ns", "float", "ns/run", "mean time of it and all modules in it"),
+    ("share", "float", "", "inclusive time / mean E2E"),
+    ("operators", "int", "", "distinct operators in it and all modules in it"),
+    ("flops", "float", "1/run", "floating-point operations of those that are known"),
 )
 
 LAYERS = _frame(
@@ -210,14 +184,50 @@ CATEGORIES = _frame(
 
 COMPARISON = _frame(
     "comparison",
-    ("level", "text", "", "e2e | category | operator"),
+    ("level", "text", "", "e2e | category | operator | layer"),
     ("name", "text", "", "what is compared"),
     ("baseline_ms", "float", "ms", "time of the baseline"),
     ("candidate_ms", "float", "ms", "time of the candidate"),
     ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
     ("low", "float", "", "lower end of the speed-up's 95 % interval"),
     ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-    ("outcome", "text", "", "faster | slower | equivalent | inconclusive"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive | emulated"),
+    ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
+    ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
+    ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
+    ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
+)
+
+LADDER = _frame(
+    "ladder",
+    ("level", "text", "", "ISA level, the lowest first"),
+    ("reveals", "text", "", "CPU features that the level below hides"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("latency_ms", "float", "ms", "median latency of one inference"),
+    ("latency_low_ms", "float", "ms", "lower end of its 95 % interval"),
+    ("latency_high_ms", "float", "ms", "upper end of its 95 % interval"),
+    ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; none for the lowest"),
+    ("total", "float", "", "latency of the lowest level / this one's"),
+    ("total_low", "float", "", "lower end of its 95 % interval"),
+    ("total_high", "float", "", "upper end of its 95 % interval"),
+    ("floor", "float", "", "noise floor of the speed-up, as a ratio - 1"),
+)
+
+SCALING = _frame(
+    "scaling",
+    ("experiment", "text", "", "name of the experiment"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("latency_ms", "float", "ms", "median wall time of one inference"),
+    ("latency_low_ms", "float", "ms", "lower end of its 95 % interval"),
+    ("latency_high_ms", "float", "ms", "upper end of its 95 % interval"),
+    ("speedup", "float", "", "latency with the fewest threads / this one's"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; none for the fewest"),
+    ("efficiency", "float", "", "speed-up / how many times as many threads"),
 )
 
 SHIFT = _frame(
@@ -260,6 +270,74 @@ KERNEL_CHANGES = _frame(
     ("sme2", "bool", "", "one of `on` needs SME2"),
 )
 
+SAMPLES = _frame(
+    "samples",
+    ("time_ns", "int", "ns", "when, on the clock of the trace"),
+    ("thread", "int", "", "the system's id of the thread"),
+    ("busy", "bool", "", "the thread computed since its sample before; else it waited"),
+    ("library", "text", "", "path of the loaded file; empty for code outside any"),
+    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
+    ("address", "int", "", "program counter as a virtual address in that file"),
+)
+
+FUNCTIONS = _frame(
+    "functions",
+    ("library", "text", "", "name of the file"),
+    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
+    ("start", "int", "", "virtual address of the first byte"),
+    ("size", "int", "byte", "length"),
+    ("name", "text", "", "as exported; else library+address"),
+    (
+        "code",
+        "text",
+        "",
+        "widest class of its instructions: scalar, sse, ... avx512; neon, ... sme2",
+    ),
+)
+
+EVIDENCE = _frame(
+    "evidence",
+    ("key", "text", "", "as in the ledger; empty for samples that two operators may claim"),
+    ("operator", "text", "", "name without the ordinal"),
+    ("kind", "text", "", "as in the ledger"),
+    ("category", "text", "", "as in the operators frame"),
+    ("family", "text", "", "finer than the category"),
+    ("function", "text", "", "what ran: exported name, or library+address"),
+    ("library", "text", "", "name of the file that it is in"),
+    ("code", "text", "", "widest class of its instructions; unknown without the file"),
+    ("samples", "int", "", "samples of the operator in this function"),
+    ("share", "float", "", "of the operator's samples"),
+    ("low", "float", "", "lower end of the share's 95 % interval"),
+    ("high", "float", "", "upper end of the share's 95 % interval"),
+)
+
+CODE_SHARES = _frame(
+    "code shares",
+    ("part", "text", "", "E2E, or an operator, family or category"),
+    ("code", "text", "", "widest class of instructions of the functions"),
+    ("samples", "int", "", "samples in such functions"),
+    ("share", "float", "", "of the part's samples"),
+    ("low", "float", "", "lower end of the share's 95 % interval"),
+    ("high", "float", "", "upper end of the share's 95 % interval"),
+)
+
+KERNEL_EVIDENCE = _frame(
+    "kernel evidence",
+    ("key", "text", "", "as in the ledger"),
+    ("operator", "text", "", "name in the baseline, without the ordinal"),
+    ("candidate_operator", "text", "", "name in the candidate"),
+    ("category", "text", "", "as in the operators frame"),
+    ("baseline_kernel", "text", "", "function that most samples of the baseline are in"),
+    ("baseline_code", "text", "", "widest class of its instructions"),
+    ("baseline_share", "float", "", "its share of the operator's samples"),
+    ("baseline_samples", "int", "", "samples of the operator in the baseline"),
+    ("candidate_kernel", "text", "", "function that most samples of the candidate are in"),
+    ("candidate_code", "text", "", "widest class of its instructions"),
+    ("candidate_share", "float", "", "its share of the operator's samples"),
+    ("candidate_samples", "int", "", "samples of the operator in the candidate"),
+    ("change", "text", "", "changed | same | not shown, if there are too few samples"),
+)
+
 FRAMES = (
     EVENTS,
     ALLOCATIONS,
@@ -270,40 +348,18 @@ FRAMES = (
     STATISTICS,
     OPERATORS,
     ATTRIBUTION,
+    TREE,
     LAYERS,
     CATEGORIES,
     COMPARISON,
+    LADDER,
+    SCALING,
     SHIFT,
     KERNELS,
     KERNEL_CHANGES,
+    SAMPLES,
+    FUNCTIONS,
+    EVIDENCE,
+    CODE_SHARES,
+    KERNEL_EVIDENCE,
 )
-
-
-def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
-    """Return ``frame`` if it has the columns of ``schema`` in the right kinds.
-
-    Raises
-    ------
-    StoreError
-        Naming the frame, the column, and what is wrong with it.
-    """
-    import pandas as pd
-
-    kinds = {
-        "int": pd.api.types.is_integer_dtype,
-        "float": pd.api.types.is_numeric_dtype,
-        "bool": pd.api.types.is_bool_dtype,
-        "text": lambda dtype: not pd.api.types.is_numeric_dtype(dtype),
-        "bytes": lambda dtype: not pd.api.types.is_numeric_dtype(dtype),
-        "object": pd.api.types.is_object_dtype,
-    }
-    for column in schema.columns:
-        if column.name not in frame.columns:
-            raise StoreError(f"column {column.name!r} is missing", where=f"{schema.name} frame")
-        dtype = frame[column.name].dtype
-        if len(frame) and not kinds[column.kind](dtype):
-            raise StoreError(
-                f"column {column.name!r} is {dtype}, not {column.kind}",
-                where=f"{schema.name} frame",
-            )
-    return frame

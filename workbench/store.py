@@ -7,9 +7,10 @@ import itertools
 import re
 from pathlib import Path
 
+from workbench.codec import from_json, to_json
 from workbench.errors import StoreError, UsageError
 from workbench.files import write_whole
-from workbench.records import Export, Layers, Run, from_json, to_json
+from workbench.records import Export, Layers, Run
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.json"
@@ -17,6 +18,7 @@ SUMMARY = "analysis_summary.json"
 REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
 LAYERS = "layers.json"
+RUNS = "runs"
 
 
 def sha256_of(path: Path) -> str:

@@ -1,22 +1,15 @@
-"""Speed-ups with intervals and one of four outcomes: faster, slower, equivalent, inconclusive."""
+"""Compare E2E latencies: of experiments that took turns, and of runs of their own."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 
-from workbench.analyze.categories import CATEGORIES, add_categories
 from workbench.analyze.latencies import clock_of
-from workbench.analyze.operators import first_rows, total_runs
-from workbench.analyze.statistics import Speedup, midmean, speedup_of_pairs, speedup_of_runs
+from workbench.analyze.outcome import MARGIN, tabulate_outcomes
+from workbench.analyze.speedup import Speedup, speedup_apart, speedup_of_pairs
+from workbench.analyze.statistics import midmean
 from workbench.errors import ComparisonError, unknown_name
-from workbench.schema import COMPARISON, check
-
-#: Two latencies closer than this count as equal, unless the caller says otherwise.
-MARGIN = 0.02
-
-#: XNNPACK logs whole microseconds: an error of 1 us / sqrt(12) that repetition leaves in place.
-_RESOLUTION_MS = 1e-3 / np.sqrt(12)
 
 
 def compare_latencies(
@@ -25,6 +18,7 @@ def compare_latencies(
     candidate: str,
     *,
     control: str | None = None,
+    control_of: str | None = None,
     threads: int | None = None,
     clock: str | None = None,
     margin: float = MARGIN,
@@ -34,8 +28,8 @@ def compare_latencies(
     Within a round each experiment is measured there and back again (A B C C B A), so the mean of
     its two batches is free of linear drift; a batch counts with the midmean of its inferences.
     The speed-up and its interval come from ``speedup_of_pairs``. The noise floor is what the
-    control, an experiment identical to the baseline, differed from it at most: the end of its
-    interval that lies farther from 1.
+    control, a repetition of the baseline or of ``control_of``, differed from that at most: the
+    end of its interval that lies farther from 1.
 
     Parameters
     ----------
@@ -43,6 +37,8 @@ def compare_latencies(
         ``schema.LATENCIES``; traced rows are left out.
     baseline, candidate, control
         Names of experiments. None: no control, hence no noise floor.
+    control_of
+        Which experiment the control repeats; None: the baseline.
     threads
         Which thread count; None if the frame holds only one.
     clock
@@ -53,9 +49,8 @@ def compare_latencies(
     Returns
     -------
     DataFrame
-        One row of ``schema.COMPARISON`` with, besides, ``floor`` (the noise floor as a ratio - 1,
-        0 without control), ``margin``, ``restarts`` and ``rounds``. The times are means over the
-        restarts of the midmean over their rounds.
+        One row of ``schema.COMPARISON`` with, besides, ``restarts`` and ``rounds``. The times are
+        means over the restarts of the midmean over their rounds.
 
     Raises
     ------
@@ -72,111 +67,62 @@ def compare_latencies(
     clock = clock or clock_of(int(part["threads"].iloc[0]))
     floor = np.zeros(1)
     if control is not None:
-        floor = _floor(speedup_of_pairs(*_paired_rounds(part, baseline, control, clock)))
+        alike = _paired_rounds(part, control_of or baseline, control, clock)
+        floor = floor_of(speedup_of_pairs(*alike))
     before, after = _paired_rounds(part, baseline, candidate, clock)
-    table = _table(
-        "e2e", [candidate], _typical(before), _typical(after), speedup_of_pairs(before, after),
-        floor, margin,
-    )  # fmt: skip
-    return check(table.assign(restarts=len(before), rounds=sum(map(len, before))), COMPARISON)
+    times = typical_times(before), typical_times(after)
+    speedup = speedup_of_pairs(before, after)
+    table = tabulate_outcomes("e2e", [candidate], times, speedup, floor, margin)
+    return table.assign(restarts=len(before), rounds=sum(map(len, before)))
 
 
-def compare_categories(
+def compare_apart(
     baseline: pd.DataFrame,
     candidate: pd.DataFrame,
     *,
-    control: pd.DataFrame | None = None,
+    floor: float = 0.0,
     margin: float = MARGIN,
 ) -> pd.DataFrame:
-    """The speed-up of every category, from traced runs.
+    """Whether two latencies of different runs differ, by Welch's t over process restarts.
+
+    Each restart counts with the logarithm of the midmean of its latencies. What changed on the
+    machine between the two runs is in the speed-up and not in its interval: interleave them in
+    one run where that is possible.
 
     Parameters
     ----------
-    baseline, candidate, control
-        ``schema.LEDGER``, each of one experiment and thread count; the control is a repetition
-        of the baseline, from which each category gets its noise floor.
+    baseline, candidate
+        ``schema.LATENCIES``, each of one experiment and thread count.
+    floor
+        The noise floor as a ratio - 1, from the controls of the runs.
     margin
-        Relative difference up to which times count as equal.
+        Relative difference up to which latencies count as equal.
 
     Returns
     -------
     DataFrame
-        ``schema.COMPARISON`` with, besides, ``floor``, ``margin`` and ``restarts``; one row per
-        category that occurs, in the usual order. The times are typical ones (midmeans of the runs,
-        averaged over the restarts), which outliers leave alone; those of
-        ``summarize_categories`` are means, which add up.
+        One row of ``schema.COMPARISON``. The interval is NaN, and the outcome inconclusive, where
+        a side has only one restart.
 
     Raises
     ------
     ComparisonError
-        A ledger is empty or mixed, or the two share no restart.
+        A side has no untraced latency.
     """
-    sides = [None if s is None else add_categories(s) for s in (baseline, candidate, control)]
-    table = _compare_ledgers("category", "category", *sides, margin)
-    order = table["name"].map(CATEGORIES.index)
-    return table.iloc[np.argsort(order)].drop(columns="key").reset_index(drop=True)
+    sides = [_restart_times(side) for side in (baseline, candidate)]
+    times = typical_times(sides[0]), typical_times(sides[1])
+    return tabulate_outcomes("e2e", ["latency"], times, speedup_apart(*sides), floor, margin)
 
 
-def compare_operators(
-    baseline: pd.DataFrame,
-    candidate: pd.DataFrame,
-    *,
-    control: pd.DataFrame | None = None,
-    margin: float = MARGIN,
-) -> pd.DataFrame:
-    """The speed-up of every operator, from traced runs of the same program.
-
-    Parameters
-    ----------
-    baseline, candidate, control
-        As for ``compare_categories``; operators are paired by ``key``.
-    margin
-        Relative difference up to which times count as equal.
-
-    Returns
-    -------
-    DataFrame
-        ``schema.COMPARISON`` with, besides, ``floor``, ``margin``, ``restarts``, ``key``,
-        ``category`` (the baseline's) and ``candidate_name``; the largest change of time first.
-        An operator that only one side has gets NaN on the other and is inconclusive: there is
-        nothing to compare it with.
-
-    Raises
-    ------
-    ComparisonError
-        A ledger is empty or mixed, or the two share no restart.
-    """
-    table = _compare_ledgers("operator", "key", baseline, candidate, control, margin)
-    before, after = first_rows(baseline), first_rows(candidate)
-    both = before.combine_first(after)
-    table["name"] = table["key"].map(both["operator"])
-    table["category"] = table["key"].map(both["category"])
-    table["candidate_name"] = table["key"].map(after["operator"])
-    change = (table["candidate_ms"].fillna(0) - table["baseline_ms"].fillna(0)).abs()
-    return table.iloc[np.argsort(-change, kind="stable")].reset_index(drop=True)
+def floor_of(control: Speedup) -> np.ndarray:
+    """The larger end of the control's interval as a ratio - 1; infinite where it has none."""
+    ends = np.array([np.abs(np.log(control.low)), np.abs(np.log(control.high))])
+    return np.expm1(np.nan_to_num(ends.max(axis=0), nan=np.inf))
 
 
-def judge(speedup: float, low: float, high: float, floor: float, margin: float) -> str:
-    """The outcome of one comparison.
-
-    ``equivalent``: the whole interval lies within the margin (two one-sided tests, each at
-    2.5 %). ``faster`` or ``slower``: the interval leaves 1 out, and the speed-up is farther from
-    1 than the noise floor. ``inconclusive``: neither could be shown.
-
-    Parameters
-    ----------
-    speedup, low, high
-        Baseline / candidate and its interval.
-    floor, margin
-        As ratio - 1.
-    """
-    if np.log(high) <= np.log1p(margin) and np.log(low) >= -np.log1p(margin):
-        return "equivalent"
-    if low > 1 and speedup > 1 + floor:
-        return "faster"
-    if high < 1 and speedup < 1 / (1 + floor):
-        return "slower"
-    return "inconclusive"
+def typical_times(restarts: list[np.ndarray]) -> np.ndarray:
+    """The typical time of every quantity: midmean within, mean over the restarts."""
+    return np.mean([np.atleast_1d(midmean(times)) for times in restarts], axis=0)
 
 
 def _one_thread_count(latencies: pd.DataFrame, threads: int | None) -> pd.DataFrame:
@@ -228,99 +174,10 @@ def _round_times(latencies: pd.DataFrame, experiment: str, clock: str) -> pd.Ser
     return rounds.loc[rounds["size"] == rounds["size"].max(), "mean"]
 
 
-def _typical(sides: list[np.ndarray]) -> np.ndarray:
-    """The typical time of every quantity: midmean within, mean over the restarts."""
-    return np.mean([np.atleast_1d(midmean(side)) for side in sides], axis=0)
-
-
-def _compare_ledgers(
-    level: str,
-    by: str,
-    baseline: pd.DataFrame,
-    candidate: pd.DataFrame,
-    control: pd.DataFrame | None,
-    margin: float,
-) -> pd.DataFrame:
-    """One row for every value of ``by`` that either side has."""
-    before, after = total_runs(baseline, by), total_runs(candidate, by)
-    names = before.columns.union(after.columns, sort=False)
-    floor = np.zeros(len(names))
-    if control is not None:
-        repeated = total_runs(control, by)
-        found = _speedup_of_ledgers(before, repeated, names, _clock_error(baseline, control, by))
-        floor = _floor(found)
-    error = _clock_error(baseline, candidate, by)
-    speedup = _speedup_of_ledgers(before, after, names, error)
-    times = (_typical(_by_restart(side.reindex(columns=names))) for side in (before, after))
-    table = _table(level, names, *times, speedup, floor, margin)
-    restarts = len(_shared_restarts(before, after))
-    return check(table.assign(key=names, restarts=restarts), COMPARISON)
-
-
-def _speedup_of_ledgers(
-    before: pd.DataFrame, after: pd.DataFrame, names: pd.Index, error_ms: pd.DataFrame
-) -> Speedup:
-    shared = _shared_restarts(before, after)
-    sides = [_by_restart(side.loc[shared].reindex(columns=names)) for side in (before, after)]
-    errors = error_ms.reindex(names).to_numpy().T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        relative = [error / _typical(side) for error, side in zip(errors, sides, strict=True)]
-        return speedup_of_runs(*sides, np.hypot(*relative))
-
-
-def _shared_restarts(before: pd.DataFrame, after: pd.DataFrame) -> list[int]:
-    first, second = (side.index.unique("process") for side in (before, after))
-    shared = first.intersection(second)
-    if shared.empty:
-        raise ComparisonError(
-            f"no restart in common: {sorted(first)} and {sorted(second)}",
-            hint="compare runs with the same number of processes",
-        )
-    return list(shared)
-
-
-def _by_restart(runs: pd.DataFrame) -> list[np.ndarray]:
-    return [part.to_numpy() for _, part in runs.groupby(level="process")]
-
-
-def _clock_error(baseline: pd.DataFrame, candidate: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Standard error in ms that whole microseconds leave in a run's sums, one column per side."""
-
-    def error(ledger: pd.DataFrame) -> pd.Series:
-        runs = len(ledger[["process", "run"] if "process" in ledger else ["run"]].drop_duplicates())
-        logged = ledger["kind"].eq("delegated").groupby(ledger[by].astype(object)).sum()
-        return np.sqrt(logged / runs) * _RESOLUTION_MS
-
-    return pd.concat([error(baseline), error(candidate)], axis=1)
-
-
-def _floor(control: Speedup) -> np.ndarray:
-    """The larger end of the control's interval as a ratio - 1; infinite where it has none."""
-    ends = np.array([np.abs(np.log(control.low)), np.abs(np.log(control.high))])
-    return np.expm1(np.nan_to_num(ends.max(axis=0), nan=np.inf))
-
-
-def _table(
-    level: str,
-    names: list[str] | pd.Index,
-    before: np.ndarray,
-    after: np.ndarray,
-    speedup: Speedup,
-    floor: np.ndarray,
-    margin: float,
-) -> pd.DataFrame:
-    columns = (speedup.value, speedup.low, speedup.high, floor)
-    return pd.DataFrame(
-        {
-            "level": level,
-            "name": list(names),
-            "baseline_ms": before,
-            "candidate_ms": after,
-            "speedup": speedup.value,
-            "low": speedup.low,
-            "high": speedup.high,
-            "outcome": [judge(*row, margin) for row in zip(*columns, strict=True)],
-            "floor": floor,
-            "margin": margin,
-        }
-    )
+def _restart_times(latencies: pd.DataFrame) -> list[np.ndarray]:
+    """Untraced latencies of every process, in ms."""
+    untraced = latencies[~latencies["traced"]]
+    if untraced.empty:
+        raise ComparisonError("there is no untraced latency")
+    column = clock_of(int(untraced["threads"].iloc[0]))
+    return [times.to_numpy() / 1e6 for _, times in untraced.groupby("process")[column]]

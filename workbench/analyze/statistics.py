@@ -1,13 +1,11 @@
-"""Robust statistics of times, and speed-ups with intervals that hold for few process restarts."""
+"""Robust statistics of times."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from workbench.analyze.latencies import clock_of
 from workbench.errors import ComparisonError
@@ -17,19 +15,7 @@ from workbench.schema import STATISTICS
 DRAWS = 2000
 
 #: Elements of the largest temporary array of a bootstrap.
-_CHUNK = 4_000_000
-
-
-@dataclass(frozen=True)
-class Speedup:
-    """Speed-ups (baseline / candidate) with the ends of their 95 % intervals, one per quantity.
-
-    An end is NaN where the data allow no interval.
-    """
-
-    value: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+CHUNK = 4_000_000
 
 
 def midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
@@ -121,111 +107,6 @@ def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.
     return pd.DataFrame(rows, columns=["experiment", "threads", "clock", *STATISTICS.names])
 
 
-def speedup_of_pairs(baseline: Sequence[np.ndarray], candidate: Sequence[np.ndarray]) -> Speedup:
-    """The speed-up from rounds in which both were measured side by side.
-
-    Each restart gives one logarithm of a ratio, the midmean over its rounds; the interval is
-    Student's over the restarts. It holds whatever the rounds of one restart have in common
-    (addresses, caches, clock speed), also where the restarts scatter unequally [1]_, [2]_. A
-    bootstrap over restarts and rounds does not: in simulations it covered 82 to 100 % instead
-    of 95 % (``tests/test_statistics.py``). A single restart leaves only its rounds to go by; the
-    interval is then the bootstrap's, and blind to what a restart would change.
-
-    Parameters
-    ----------
-    baseline, candidate
-        One array per restart, of shape ``(rounds,)`` or ``(rounds, quantities)``: times > 0.
-
-    References
-    ----------
-    .. [1] S. G. Donald, K. Lang, "Inference with Difference-in-Differences and Other Panel
-       Data", Rev. Econ. Stat. 89 (2007).
-    .. [2] R. Ibragimov, U. K. Müller, "t-Statistic Based Correlation and Heterogeneity Robust
-       Inference", J. Bus. Econ. Stat. 28 (2010).
-    """
-    ratios = [
-        np.log(_columns(before) / _columns(after))
-        for before, after in zip(baseline, candidate, strict=True)
-    ]
-    centres = np.array([midmean(ratio) for ratio in ratios])
-    alone = _bootstrap_error(ratios[0], midmean) if len(ratios) == 1 else None
-    return _speedup(centres, alone)
-
-
-def speedup_of_runs(
-    baseline: Sequence[np.ndarray],
-    candidate: Sequence[np.ndarray],
-    resolution: np.ndarray | float = 0.0,
-) -> Speedup:
-    """The speed-up from runs of the same restart that were not measured side by side.
-
-    As ``speedup_of_pairs``, but with the ratio of the midmeans of each restart.
-
-    Parameters
-    ----------
-    baseline, candidate
-        One array per restart, of shape ``(runs,)`` or ``(runs, quantities)``: times.
-    resolution
-        Standard error of every ratio that no repetition averages out: that of the clock.
-
-    Returns
-    -------
-    Speedup
-        NaN where a typical time is zero.
-    """
-    centres = np.array(
-        [
-            _log_midmean(_columns(before)) - _log_midmean(_columns(after))
-            for before, after in zip(baseline, candidate, strict=True)
-        ]
-    )
-    alone = None
-    if len(centres) == 1:
-        alone = np.hypot(
-            _bootstrap_error(_columns(baseline[0]), _log_midmean),
-            _bootstrap_error(_columns(candidate[0]), _log_midmean, seed=1),
-        )
-    return _speedup(centres, alone, resolution)
-
-
-def _speedup(
-    centres: np.ndarray, alone: np.ndarray | None, resolution: np.ndarray | float = 0.0
-) -> Speedup:
-    """The interval over restarts; ``alone`` is its half width where there is but one."""
-    restarts = len(centres)
-    centre = centres.mean(axis=0)
-    if alone is None:
-        alone = stdtrit(restarts - 1, 0.975) * centres.std(axis=0, ddof=1) / np.sqrt(restarts)
-    half = np.hypot(alone, 1.96 * np.asarray(resolution))
-    return Speedup(np.exp(centre), np.exp(centre - half), np.exp(centre + half))
-
-
-def _columns(values: np.ndarray) -> np.ndarray:
-    values = np.asarray(values, dtype=float)
-    return values[:, None] if values.ndim == 1 else values
-
-
-def _log_midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
-    typical = midmean(values, axis)
-    return np.log(np.where(typical > 0, typical, np.nan))
-
-
-def _bootstrap_error(values: np.ndarray, statistic, seed: int = 0) -> np.ndarray:
-    """Half the width of the 95 % interval of a statistic over the rows of one restart."""
-    rows, quantities = values.shape
-    if rows < 2:
-        return np.full(quantities, np.nan)
-    rng = np.random.default_rng(seed)
-    step = max(1, _CHUNK // values.size)
-    draws = np.concatenate(
-        [
-            statistic(values[rng.integers(0, rows, (min(step, DRAWS - done), rows))], axis=1)
-            for done in range(0, DRAWS, step)
-        ]
-    )
-    return stdtrit(rows - 1, 0.975) * draws.std(axis=0, ddof=1)
-
-
 def _median_interval(
     values: np.ndarray, blocks: Sequence[object] | None, seed: int
 ) -> tuple[float, float]:
@@ -237,7 +118,7 @@ def _median_interval(
     rng = np.random.default_rng(seed)
     order = np.argsort(values)
     ordered, block_of = values[order], block_of[order]
-    step = max(1, _CHUNK // values.size)
+    step = max(1, CHUNK // values.size)
     medians = []
     for done in range(0, DRAWS, step):
         # How often each value is drawn stands for the draw itself: one sort serves all.

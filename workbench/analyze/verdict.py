@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from workbench.emulation import EMULATED
 from workbench.errors import ComparisonError
 from workbench.records import Agreement
 
@@ -25,7 +26,8 @@ class Verdict:
     """What one comparison of E2E latency showed.
 
     ``subject`` is what was run, ``change`` what the candidate does differently (``with avx512``);
-    ``speedup``, ``low``, ``high``, ``floor`` and ``margin`` are those of the comparison;
+    ``speedup``, ``low``, ``high``, ``floor``, ``margin`` and ``detectable`` are those of the
+    comparison;
     ``before`` and ``after`` are the bottlenecks of baseline and candidate, if traced;
     ``differences`` tells which outputs of the two do not agree.
     """
@@ -41,6 +43,7 @@ class Verdict:
     before: Bottleneck | None = None
     after: Bottleneck | None = None
     differences: tuple[str, ...] = ()
+    detectable: float = math.nan
 
 
 def reach_verdict(
@@ -74,7 +77,8 @@ def reach_verdict(
     if len(rows) != 1:
         raise ComparisonError(f"a verdict needs one E2E comparison, not {len(rows)}")
     row = rows.iloc[0]
-    numbers = {name: float(row[name]) for name in ("speedup", "low", "high", "floor", "margin")}
+    columns = ("speedup", "low", "high", "floor", "margin", "detectable")
+    numbers = {name: float(row[name]) for name in columns}
     before = after = None
     if shift is not None:
         before = _bottleneck(shift, "share_before")
@@ -115,6 +119,8 @@ def digits_of(low: float, high: float) -> int:
 
 def _outcome(verdict: Verdict) -> str:
     change = f" {verdict.change}" if verdict.change else ""
+    if verdict.outcome == "emulated":
+        return f"ran{change} ({EMULATED})"
     if verdict.outcome in ("faster", "slower"):
         value, low, high = verdict.speedup, verdict.low, verdict.high
         if verdict.outcome == "slower":
@@ -126,7 +132,8 @@ def _outcome(verdict: Verdict) -> str:
     if verdict.outcome == "equivalent":
         return f"equivalent{change} ({bounds}, within the margin of {100 * verdict.margin:g} %)"
     floor = f", noise floor {100 * verdict.floor:.2g} %" if 0 < verdict.floor < math.inf else ""
-    return f"inconclusive{change} ({bounds}{floor})"
+    least = f", would show {100 * verdict.detectable:.2g} %" if verdict.detectable < 10 else ""
+    return f"inconclusive{change} ({bounds}{floor}{least})"
 
 
 def _latency_bounds(verdict: Verdict) -> str:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -14,24 +16,31 @@ from workbench.analyze import (
     attribute_layers,
     bottleneck_shift,
     build_ledger,
-    clock_of,
+    climb_ladder,
     compare_categories,
     compare_latencies,
+    compare_layers,
     compare_operators,
     describe_latencies,
+    find_crossovers,
     find_quiet_runs,
+    place_rows,
     reach_verdict,
     summarize_categories,
     summarize_layers,
     summarize_operators,
     summarize_verdict,
+    sweep_threads,
     tabulate_latencies,
 )
+from workbench.emulation import mark_emulated
 from workbench.errors import StoreError, TraceError
-from workbench.records import Pair, Run, Session, count_threads
+from workbench.records import LADDER_TOGGLE, Pair, Plan, Run, Session, count_threads
 from workbench.schema import SOURCE
 from workbench.store import LAYERS, load_layers, load_run
 from workbench.trace import read_etdump
+
+T = TypeVar("T")
 
 #: Whose rows: what the frames of several measurements are told apart by.
 MEASUREMENT = ["experiment", "threads"]
@@ -39,7 +48,10 @@ MEASUREMENT = ["experiment", "threads"]
 
 @dataclass(frozen=True)
 class Comparison:
-    """A candidate against its baseline at one thread count; frames as ``schema`` has them."""
+    """A candidate against its baseline at one thread count; frames as ``schema`` has them.
+
+    ``layers`` is None where no layer is known.
+    """
 
     pair: Pair
     threads: int
@@ -48,6 +60,7 @@ class Comparison:
     operators: pd.DataFrame
     shift: pd.DataFrame
     verdict: Verdict
+    layers: pd.DataFrame | None = None
 
     @property
     def speedups(self) -> pd.DataFrame:
@@ -67,7 +80,10 @@ class Analysis:
     ``latencies`` and ``ledger`` hold every measurement; ``statistics``, ``operators`` and
     ``categories`` one summary for each experiment and thread count; all carry the columns
     ``experiment`` and ``threads``. With a sidecar, ``operators`` has the columns of
-    ``schema.ATTRIBUTION`` besides; ``layers`` is None where the sidecar is missing or names none.
+    ``schema.ATTRIBUTION`` and ``ledger`` that of `place_rows` besides; ``layers`` is None where
+    the sidecar is missing or names none. ``ladder`` (``schema.LADDER``) is None unless every ISA
+    level was measured, ``scaling`` (``schema.SCALING``) unless several thread counts were;
+    ``crossovers`` says what changes between these.
     """
 
     run_dir: Path
@@ -79,6 +95,9 @@ class Analysis:
     categories: pd.DataFrame
     comparisons: tuple[Comparison, ...]
     layers: pd.DataFrame | None = None
+    ladder: pd.DataFrame | None = None
+    scaling: pd.DataFrame | None = None
+    crossovers: tuple[str, ...] = ()
 
     @property
     def experiments(self) -> list[str]:
@@ -132,10 +151,13 @@ def analyze_run(run_dir: str | Path) -> Analysis:
     sidecar, layers = load_layers(run_dir / LAYERS, run.plan.sha256), None
     if sidecar:
         for key, part in groups.items():
-            operators[key] = add_layers(operators[key], attribute_layers(part, sidecar))
+            attribution = attribute_layers(part, sidecar)
+            operators[key] = add_layers(operators[key], attribution)
+            groups[key] = place_rows(part, attribution)
+        ledger = pd.concat(groups.values(), ignore_index=True)
         if any(method.modules for method in sidecar.methods):
             layers = {key: summarize_layers(part, sidecar) for key, part in operators.items()}
-    return Analysis(
+    analysis = Analysis(
         run_dir=run_dir,
         run=run,
         latencies=latencies,
@@ -144,12 +166,40 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         operators=_stack(operators),
         categories=_stack({key: summarize_categories(part) for key, part in groups.items()}),
         comparisons=tuple(
-            compare_pair(run, pair, threads, latencies, ledger)
+            compare_pair(run, pair, threads, latencies, ledger, layers is not None)
             for pair in run.plan.pairs
             for threads in sorted(set(ledger["threads"]))
         ),
         layers=_stack(layers) if layers else None,
+        **analyze_axes(run, latencies),
     )
+    return mark_analysis(analysis) if run.emulated else analysis
+
+
+def mark_analysis(analysis: Analysis) -> Analysis:
+    """The analysis of an emulated run: every frame is marked, and nothing is said of speed."""
+    return replace(
+        _mark_frames(analysis),
+        comparisons=tuple(
+            replace(
+                _mark_frames(comparison),
+                verdict=replace(comparison.verdict, outcome="emulated", before=None, after=None),
+            )
+            for comparison in analysis.comparisons
+        ),
+        crossovers=(),
+    )
+
+
+def _mark_frames(record: T) -> T:
+    """A record whose frames are marked, and judge nothing."""
+    frames = {}
+    for entry in fields(record):
+        frame = getattr(record, entry.name)
+        if isinstance(frame, pd.DataFrame):
+            judged = {"outcome": "emulated"} if "outcome" in frame else {}
+            frames[entry.name] = mark_emulated(frame.assign(**judged))
+    return replace(record, **frames)
 
 
 def read_ledger(run_dir: Path, session: Session) -> pd.DataFrame:
@@ -174,26 +224,38 @@ def read_ledger(run_dir: Path, session: Session) -> pd.DataFrame:
 
 
 def compare_pair(
-    run: Run, pair: Pair, threads: int, latencies: pd.DataFrame, ledger: pd.DataFrame
+    run: Run,
+    pair: Pair,
+    threads: int,
+    latencies: pd.DataFrame,
+    ledger: pd.DataFrame,
+    layered: bool = False,
 ) -> Comparison:
-    """Compare the two experiments of a pair, with the control of its baseline if there is one."""
-    control = next((e.name for e in run.plan.experiments if e.control), None)
-    sides = {
-        name: ledger[(ledger["experiment"] == name) & (ledger["threads"] == threads)]
-        for name in (pair.baseline, pair.candidate, control)
-        if name
-    }
-    before, after, repeated = sides[pair.baseline], sides[pair.candidate], sides.get(control)
+    """Compare the two experiments of a pair, with the noise that the control shows.
+
+    Layers are compared where the ledger is ``layered``: has the column ``layer``.
+    """
+    origin, control = find_control(run.plan, pair.baseline)
+    before, after, original, repeated = (
+        ledger[(ledger["experiment"] == name) & (ledger["threads"] == threads)] if name else None
+        for name in (pair.baseline, pair.candidate, origin, control)
+    )
+    noise = {"control": repeated, "control_of": original}
     latency = compare_latencies(
-        latencies, pair.baseline, pair.candidate, control=control, threads=threads
+        latencies,
+        pair.baseline,
+        pair.candidate,
+        control=control,
+        control_of=origin,
+        threads=threads,
     )
     shift = bottleneck_shift(summarize_categories(before), summarize_categories(after))
     return Comparison(
         pair=pair,
         threads=threads,
         latency=latency,
-        categories=compare_categories(before, after, control=repeated),
-        operators=compare_operators(before, after, control=repeated),
+        categories=compare_categories(before, after, **noise),
+        operators=compare_operators(before, after, **noise),
         shift=shift,
         verdict=reach_verdict(
             run.plan.model,
@@ -206,12 +268,42 @@ def compare_pair(
                 if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, threads)
             ],
         ),
+        layers=compare_layers(before, after, **noise) if layered else None,
     )
 
 
-def latency_clock(threads: int) -> str:
-    """What latency means at this thread count, in words."""
-    return "CPU time" if clock_of(threads) == "cpu_ns" else "wall time"
+def analyze_axes(run: Run, latencies: pd.DataFrame) -> dict[str, Any]:
+    """What a run says of the ladder of ISA levels, and of several thread counts."""
+    names = [e.name for e in run.plan.experiments if not e.control]
+    counts = sorted(set(latencies.loc[~latencies["traced"], "threads"]))
+    found: dict[str, Any] = {}
+    if run.plan.toggle == LADDER_TOGGLE:
+        masked = {s.experiment: s.masked for s in run.sessions}
+        reveals = {
+            above: ", ".join(f for f in masked[below] if f not in masked[above])
+            for below, above in pairwise(names)
+        }
+        origin, control = find_control(run.plan, names[-1])
+        noise = {"reveals": reveals, "control": control, "control_of": origin}
+        climbs = [climb_ladder(latencies, names, threads=count, **noise) for count in counts]
+        found["ladder"] = pd.concat(climbs, ignore_index=True)
+    if len(counts) > 1:
+        found["scaling"] = sweep_threads(latencies, names)
+        found["crossovers"] = tuple(find_crossovers(latencies, names))
+    return found
+
+
+def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
+    """What tells the noise: an experiment and its repetition, this one's own if it has one."""
+    setup = {e.name: (e.isa, e.isa_off, e.runner) for e in plan.experiments}
+    found = [
+        (e.name, c.name)
+        for c in plan.experiments
+        if c.control
+        for e in plan.experiments
+        if not e.control and setup[e.name] == setup[c.name]
+    ]
+    return next((pair for pair in found if pair[0] == experiment), (*found, (None, None))[0])
 
 
 def _stack(frames: dict[tuple[str, int], pd.DataFrame]) -> pd.DataFrame:

@@ -13,9 +13,10 @@ from workbench.analyze import (
     compare_latencies,
     reach_verdict,
 )
+from workbench.emulation import EMULATED
 from workbench.errors import ComparisonError, unknown_name
 from workbench.records import Run
-from workbench.report.analysis import Analysis, analyze_run
+from workbench.report.analysis import Analysis, analyze_run, find_control
 from workbench.store import MANIFEST
 
 #: What may differ between two measurements only where that is the question.
@@ -29,18 +30,6 @@ class Measurement:
     analysis: Analysis
     experiment: str
     threads: int
-
-    @property
-    def control(self) -> str | None:
-        """The repetition of this experiment in the same run, if there is one."""
-        experiments = {e.name: e for e in self.analysis.run.plan.experiments}
-        own = experiments[self.experiment]
-        same = (
-            e.name
-            for e in experiments.values()
-            if e.control and (e.isa, e.isa_off, e.runner) == (own.isa, own.isa_off, own.runner)
-        )
-        return next(same, None)
 
 
 def compare_runs(baseline: str, candidate: str, *, across: Collection[str] = ()) -> Verdict:
@@ -61,20 +50,25 @@ def compare_runs(baseline: str, candidate: str, *, across: Collection[str] = ())
     UsageError
         An unknown run, experiment or axis.
     ComparisonError
-        They differ in something that was not declared; names it with both values.
+        They differ in something that was not declared; names it with both values. Or one was
+        emulated.
     """
     for axis in across:
         if axis not in AXES:
             raise unknown_name("axis", axis, AXES, where="--across")
     before, after = find_measurement(baseline), find_measurement(candidate)
     check_comparable(before, after, across)
+    if before.analysis.run.emulated or after.analysis.run.emulated:
+        raise ComparisonError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
     same_run = before.analysis.run_dir.resolve() == after.analysis.run_dir.resolve()
     if same_run and before.threads == after.threads:
+        origin, control = find_control(before.analysis.run.plan, before.experiment)
         latency = compare_latencies(
             before.analysis.latencies,
             before.experiment,
             after.experiment,
-            control=before.control,
+            control=control,
+            control_of=origin,
             threads=before.threads,
         )
     else:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import string
 from importlib import resources
 from pathlib import Path
 
+from workbench.show import PAGE_CLASS, timeline_script
 from workbench.store import write_whole
 
 #: Cells with one of these tags stay in the notebook and out of the page.
@@ -16,8 +19,8 @@ HIDDEN_TAGS = {"parameters", "injected-parameters", "interactive", "hide"}
 def export_html(notebook: Path, page: Path, title: str) -> Path:
     """Write a notebook as a self-contained HTML page, without its code; returns ``page``.
 
-    Figures are embedded; the page has no script and fetches nothing, and its content security
-    policy forbids both.
+    Figures are embedded. The page fetches nothing, and its content security policy forbids that
+    and every script but its own, which sorts tables and draws timelines.
     """
     import nbformat
     from nbconvert import HTMLExporter
@@ -31,5 +34,13 @@ def export_html(notebook: Path, page: Path, title: str) -> Path:
         exclude_output_prompt=True,
     )
     body, _ = exporter.from_notebook_node(node)
-    shell = (resources.files("workbench.report") / "page.html").read_text()
-    return write_whole(page, string.Template(shell).substitute(title=html.escape(title), body=body))
+    files = resources.files("workbench.report")
+    script = (files / "page.js").read_text()
+    if PAGE_CLASS in body:
+        script += timeline_script()
+    # What a content security policy knows a script by.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    text = string.Template((files / "page.html").read_text()).substitute(
+        title=html.escape(title), body=body, script=script, digest=digest
+    )
+    return write_whole(page, text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +42,6 @@ class Profile:
 def profile_model(
     model: str,
     *,
-    dtype: str = "fp32",
-    backend: str = "xnnpack",
-    state_dict: Path | None = None,
     root: Path | None = None,
     progress: Progress = lambda text, part: None,
     **choices: Any,
@@ -53,13 +51,13 @@ def profile_model(
     Parameters
     ----------
     model
-        A registered name, or ``path/to/file.py:NAME``.
-    dtype, backend, state_dict, root
-        As for ``export_model``.
+        What ``load_model`` takes.
+    root
+        The output folder, ``out_<model>`` by default.
     progress
         Told what is being done, and which part of it is done (0 to 1).
     choices
-        As for ``measure_program``.
+        As for ``export_model`` and ``measure_program``.
 
     Raises
     ------
@@ -67,11 +65,15 @@ def profile_model(
         Any stage failed; what the stages before it made is kept.
     """
     from workbench.export import export_model
-    from workbench.run import check_toggle
+    from workbench.run import check_toggle, find_runner, open_target
 
-    check_toggle(choices.get("toggle", "auto"), choices.get("runner", "wheel"))
-    progress(f"{model}: exporting {dtype}", 0.0)
-    pte = export_model(model, dtype=dtype, backend=backend, root=root, state_dict=state_dict)
+    toggle, ladder = choices.get("toggle", "auto"), choices.get("isa_ladder", False)
+    with open_target(choices.get("target", "host")) as there:
+        check_toggle(toggle, find_runner(choices.get("runner", "wheel"), there), isa_ladder=ladder)
+    known = inspect.signature(export_model).parameters
+    exporting = {name: choices.pop(name) for name in known.keys() & choices.keys()}
+    progress(f"{model}: exporting {exporting.get('dtype', 'fp32')}", 0.0)
+    pte = export_model(model, root=root, tell=lambda text: progress(text, 0.0), **exporting)
     run_dir = measure_program(
         pte, progress=lambda text, part: progress(f"{model}: {text}", part), **choices
     )
@@ -85,6 +87,7 @@ def measure_program(
     *,
     root: Path | None = None,
     runner: str = "wheel",
+    target: str = "host",
     progress: Progress = lambda text, part: None,
     **choices: Any,
 ) -> Path:
@@ -98,16 +101,19 @@ def measure_program(
         The output folder; None takes the one that the program lies in, or ``out_<model>``.
     runner
         ``wheel``, ``native`` or ``python``.
+    target
+        As for ``open_target``: where it runs.
     choices
-        As for ``make_plan``: ``toggle``, ``threads``, ``runs``, ``warmup``, ``processes``,
-        ``timeout_s``.
+        As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
+        ``processes``, ``timeout_s``.
     """
-    from workbench.run import find_runner, make_plan, run_plan
+    from workbench.run import find_runner, make_plan, open_target, run_plan
 
     pte = Path(pte)
-    found = find_runner(runner)
-    plan = make_plan(pte, runner=found, **choices)
-    run_dir = run_plan(plan, found, root or root_of(pte), progress=progress)
+    with open_target(target) as there:
+        found = find_runner(runner, there)
+        plan = make_plan(pte, runner=found, **choices)
+        run_dir = run_plan(plan, found, root or root_of(pte), progress=progress)
     describe_foreign(pte, run_dir)
     write_artifacts(analyze_run(run_dir))
     return run_dir

@@ -15,6 +15,7 @@ from workbench.analyze import clock_of, describe
 from workbench.records import SCHEMA_VERSION
 from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
 from workbench.report.checks import check_run, tracer_overhead
+from workbench.report.findings import find_next_steps
 from workbench.schema import ATTRIBUTION, COMPARISON, LAYERS, SHIFT, STATISTICS
 from workbench.store import METRICS, SUMMARY, write_whole
 
@@ -56,7 +57,11 @@ def write_summary(analysis: Analysis) -> Path:
             }
             for session in etdumps
         ],
+        "findings": _findings(analysis),
         "comparisons": [_comparison(comparison) for comparison in analysis.comparisons],
+        "ladder": _frame(analysis.ladder),
+        "scaling": _frame(analysis.scaling),
+        "crossovers": list(analysis.crossovers),
         "measurements": list(measurements.values()),
         "checks": check_run(analysis).to_dict("records"),
     }
@@ -139,8 +144,14 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
             }
             for row in operators.to_dict("records")
         ],
-        "layers": None if layers is None else _records(layers, LAYERS.names),
+        "layers": _frame(layers, LAYERS.names),
     }
+
+
+def _findings(analysis: Analysis) -> list[dict[str, Any]]:
+    """What to do next; the keys of its evidence as a list."""
+    rows = find_next_steps(analysis).to_dict("records")
+    return [{**row, "keys": row["keys"].splitlines()} for row in rows]
 
 
 def _layer(row: dict[str, Any]) -> dict[str, Any]:
@@ -169,9 +180,12 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "baseline": {"experiment": comparison.pair.baseline, "threads": comparison.threads},
         "candidate": {"experiment": comparison.pair.candidate, "threads": comparison.threads},
         "verdict": comparison.text,
-        "latency": _records(comparison.latency, [*COMPARISON.names, "floor", "margin"])[0],
+        "latency": _records(comparison.latency, COMPARISON.names)[0],
         "categories": _records(comparison.categories, COMPARISON.names),
         "operators": _records(comparison.operators, ["key", *COMPARISON.names]),
+        "layers": None
+        if comparison.layers is None
+        else _records(comparison.layers, COMPARISON.names),
         "shift": _records(comparison.shift, SHIFT.names),
     }
 
@@ -189,6 +203,10 @@ def _of_session(ledger: pd.DataFrame, session: Any) -> pd.DataFrame:
 
 def _records(frame: pd.DataFrame, columns: list[str]) -> list[dict[str, Any]]:
     return frame[columns].to_dict("records")
+
+
+def _frame(frame: pd.DataFrame | None, columns: list[str] | None = None) -> list | None:
+    return None if frame is None else _records(frame, columns or list(frame.columns))
 
 
 def _place(run_dir: Path) -> str:

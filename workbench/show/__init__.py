@@ -2,22 +2,49 @@
 
 from workbench.show.categories import plot_categories
 from workbench.show.explore import explore
+from workbench.show.ladder import plot_ladder
 from workbench.show.latencies import plot_latencies
 from workbench.show.operators import plot_operators
+from workbench.show.scaling import plot_scaling
+from workbench.show.sheet import Sheet, show_together
 from workbench.show.shift import plot_shift
 from workbench.show.speedups import plot_speedups
-from workbench.show.style import COLORS, mark_figure
+from workbench.show.stack import plot_stack
+from workbench.show.style import COLORS, format_ms, format_share, mark_figure
 from workbench.show.tables import Table, show_table
+from workbench.show.timeline import (
+    PAGE_CLASS,
+    Page,
+    Timeline,
+    draw_timeline,
+    plot_timeline,
+    timeline_script,
+)
+from workbench.show.turns import plot_turns
 
 __all__ = [
     "COLORS",
+    "PAGE_CLASS",
+    "Page",
+    "Sheet",
     "Table",
+    "Timeline",
+    "draw_timeline",
     "explore",
+    "format_ms",
+    "format_share",
     "mark_figure",
     "plot_categories",
+    "plot_ladder",
     "plot_latencies",
     "plot_operators",
+    "plot_scaling",
     "plot_shift",
     "plot_speedups",
+    "plot_stack",
+    "plot_timeline",
+    "plot_turns",
     "show_table",
+    "show_together",
+    "timeline_script",
 ]

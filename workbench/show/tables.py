@@ -11,12 +11,22 @@ from typing import Any
 
 import pandas as pd
 
+from workbench.emulation import EMULATED, is_emulated
 from workbench.errors import unknown_name
 from workbench.schema import FRAMES
 from workbench.show.style import COLORS, MISSING, format_number
 
-_SHARES = {"share", "share_before", "share_after", "contribution", "cv", "floor", "margin"}
-_RATIOS = {"speedup", "low", "high"}
+_SHARES = {
+    "share",
+    "share_before",
+    "share_after",
+    "contribution",
+    "cv",
+    "floor",
+    "margin",
+    "efficiency",
+}
+_RATIOS = {"speedup", "low", "high", "total", "total_low", "total_high"}
 
 _TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:#222;margin:.4em 0"
 _CAPTION = "caption-side:top;text-align:left;font-weight:600;padding:.3em 0"
@@ -69,6 +79,8 @@ def show_table(
             raise unknown_name("column", name, map(str, frame.columns))
     shown = frame if columns is None else frame[list(columns)]
     shown = shown if rows is None else shown.head(rows)
+    if is_emulated(frame):
+        caption = f"{caption} ({EMULATED})" if caption else EMULATED
     units = _units(frame)
     heads = [_head(str(name), shown[name], units) for name in shown]
     ratios = _RATIOS if "speedup" in frame else set()

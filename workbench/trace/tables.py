@@ -74,7 +74,9 @@ def write_csvs(
     list of Path
         The files, in the order above.
     """
-    model_id = etdump.stem if model_id is None else model_id
+    if model_id is None:
+        # Bytes of a file name that are no text become question marks.
+        model_id = etdump.stem.encode(errors="replace").decode()
     spans = timeline(events, delegate_backend)
     tables = {
         "all_runs_timeline": spans,

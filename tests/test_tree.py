@@ -1,0 +1,50 @@
+"""The model tree: nothing is lost, nothing counts twice, whatever the modules are called."""
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_layers import operators_of, paths
+
+from workbench.analyze import build_model_tree
+from workbench.schema import TREE, check
+
+placements = st.lists(
+    st.tuples(st.none() | paths, st.floats(0, 100), st.none() | st.floats(0, 1e9)), max_size=20
+)
+
+
+@settings(deadline=None)
+@given(placements)
+def test_inclusive_is_exclusive_and_what_lies_within(rows):
+    tree = check(build_model_tree(operators_of(rows)), TREE)
+    total = sum(ms for _, ms, _ in rows) * 1e6
+    assert tree["exclusive_ns"].sum() == pytest.approx(total)
+    assert tree.loc[tree["depth"] == 0, "inclusive_ns"].sum() == pytest.approx(total)
+    assert tree["path"].is_unique
+    named = tree[tree["path"].notna()]
+    assert set(named["parent"].dropna()) <= set(named["path"])
+    for module in named.itertuples():
+        within = named.loc[named["parent"] == module.path, "inclusive_ns"].sum()
+        assert module.inclusive_ns == pytest.approx(module.exclusive_ns + within)
+    for path, group in operators_of(rows).groupby("module"):
+        own = named.loc[named["path"] == path, "exclusive_ns"].item()
+        assert own == pytest.approx(group["mean_ms"].sum() * 1e6)
+
+
+def test_a_tree_reads_from_the_model_down_the_slowest_first():
+    rows = [("b.x", 1, 5), ("a", 2, 7), ("b.y", 3, None), ("", 0.5, 1), (None, 9, None)]
+    tree = build_model_tree(operators_of(rows, calls=2.0), {"": "Net", "b": "Block"})
+    assert tree["path"].tolist() == ["", "b", "b.y", "b.x", "a", None]
+    assert tree["parent"].tolist() == [None, "", "b", "b", "", None]
+    assert tree["class"].tolist() == ["Net", "Block", "x", "x", "x", ""]
+    assert tree["exclusive_ns"].tolist() == [5e5, 0, 3e6, 1e6, 2e6, 9e6]
+    assert tree["inclusive_ns"].tolist() == [6.5e6, 4e6, 3e6, 1e6, 2e6, 9e6]
+    assert tree["operators"].tolist() == [4, 2, 1, 1, 1, 1]
+
+
+def test_time_of_no_layer_alone():
+    tree = build_model_tree(operators_of([(None, 2, None)]))
+    assert len(tree) == 1
+    assert pd.isna(tree["path"].iloc[0])
+    assert tree["share"].tolist() == [1.0]

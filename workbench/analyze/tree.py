@@ -1,0 +1,82 @@
+"""The tree of a model's modules, with the time of each: by itself, and with all that lie in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from workbench.schema import OPERATORS, TREE, check
+
+_NANOSECONDS = 1e6
+
+
+def build_model_tree(
+    operators: pd.DataFrame, classes: Mapping[str, str] | None = None
+) -> pd.DataFrame:
+    """Roll the operators of one experiment up the tree of modules.
+
+    An operator counts once, in the layer that ``module`` names, whatever else it does on the way.
+
+    Parameters
+    ----------
+    operators
+        ``schema.OPERATORS`` with the columns that `add_layers` adds.
+    classes
+        The class of every module by its path, as ``Method.modules`` of the sidecar has them;
+        without it only modules that ran an operator of their own have one.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.TREE``: each module is followed by those in it, the slowest first. The first row is
+        the model, and the last one, without a path, is what belongs to no layer: ``inclusive_ns``
+        of the two sums to the mean E2E time, and so does ``exclusive_ns`` of all.
+    """
+    check(operators, OPERATORS)
+    placed = operators[operators["module"].notna()]
+    rest = operators[operators["module"].isna()]
+    time = operators["mean_ms"] * _NANOSECONDS
+    flops = operators["flops"] * operators["calls"]
+    known = dict(zip(placed["module"], placed["module_class"], strict=True)) | dict(classes or {})
+
+    pairs = [(path, row) for row, module in placed["module"].items() for path in _lineage(module)]
+    within = pd.DataFrame(pairs, columns=["path", "row"])
+    within["ns"] = time.reindex(within["row"]).to_numpy()
+    within["flops"] = flops.reindex(within["row"]).to_numpy()
+    tree = within.groupby("path").agg(
+        inclusive_ns=("ns", "sum"), flops=("flops", "sum"), operators=("row", "size")
+    )
+    own = time[placed.index].groupby(placed["module"]).sum()
+    tree["exclusive_ns"] = own.reindex(tree.index, fill_value=0.0)
+    tree = tree.loc[_ordered(tree["inclusive_ns"].to_dict())].reset_index()
+    lineages = [_lineage(path) for path in tree["path"]]
+    tree["parent"] = pd.Series([next(iter(above[1:]), None) for above in lineages], dtype=object)
+    tree["depth"] = [len(above) - 1 for above in lineages]
+    tree["class"] = [known.get(path, "") for path in tree["path"]]
+    outside = {
+        "path": None,
+        "parent": None,
+        "depth": 0,
+        "class": "",
+        "exclusive_ns": time[rest.index].sum(),
+        "inclusive_ns": time[rest.index].sum(),
+        "operators": len(rest),
+        "flops": flops[rest.index].sum(),
+    }
+    texts = {"path": object, "parent": object}
+    tree = pd.concat([tree.astype(texts), pd.DataFrame([outside]).astype(texts)], ignore_index=True)
+    total = time.sum()
+    tree["share"] = tree["inclusive_ns"] / total if total else float("nan")
+    return check(tree[TREE.names].astype({"depth": int, "operators": int}), TREE)
+
+
+def _ordered(times: dict[str, float]) -> list[str]:
+    """Paths as one reads a tree: each before those in it, the slowest of a level first."""
+    return sorted(times, key=lambda path: [(-times[up], up) for up in reversed(_lineage(path))])
+
+
+def _lineage(module: str) -> list[str]:
+    """A module's path, and those of all modules around it, the innermost first."""
+    parts = module.split(".") if module else []
+    return [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
