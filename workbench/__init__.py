@@ -53,6 +53,7 @@ _HOME = {
     "export_trace": "report",
     "find_next_steps": "report",
     "make_report": "report",
+    "measure_config": "report",
     "measure_program": "report",
     "profile_model": "report",
     "show_findings": "report",
