@@ -52,7 +52,7 @@ def test_the_cpu_index_is_asked_where_pip_has_no_cpu_build(dev, monkeypatch):
 
 
 def test_an_unknown_benchmark_is_named(dev):
-    with pytest.raises(dev.SetupFailure, match="no benchmark speed; there are ab_spread, .*parse"):
+    with pytest.raises(dev.SetupFailure, match="no benchmark speed; there are ab_spread, "):
         dev.bench(["speed"])
 
 
