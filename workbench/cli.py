@@ -291,6 +291,24 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Non
 
 
 @workbench.command()
+@click.argument("log", type=PATH)
+@click.option("--baseline", type=PATH, help="The log with the extension off.")
+def kernels(log: Path, baseline: Path | None) -> None:
+    """List the microkernels that an XNNPACK log names, as CSV.
+
+    With --baseline: which of them an extension replaced. LOG is what a runner printed whose XNNPACK
+    was built with XNN_LOG_LEVEL=4; a microkernel that was registered need not have run.
+    """
+    from workbench.analyze import compare_kernels
+    from workbench.trace import read_xnn_log
+
+    table = read_xnn_log(log)
+    if baseline:
+        table = compare_kernels(table, read_xnn_log(baseline))
+    click.echo(table.to_csv(index=False, lineterminator="\n"), nl=False)
+
+
+@workbench.command()
 @click.argument("run_dir", type=PATH)
 def report(run_dir: Path) -> None:
     """Make report.html and report.md of a run."""
