@@ -358,6 +358,15 @@ def refuse_options(context: click.Context, names: Iterable[str]) -> None:
             raise UsageError("a config says that itself", where=f"--{name.replace('_', '-')}")
 
 
+@workbench.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def app(arguments: tuple[str, ...]) -> None:
+    """Serve the explorer of runs to a browser, without code; ARGUMENTS go to Voila."""
+    from workbench.report import open_app
+
+    open_app(arguments)
+
+
 @contextlib.contextmanager
 def show_progress() -> Iterator[Callable[[str, float], None]]:
     """A bar on a terminal, plain lines elsewhere; all on stderr."""
