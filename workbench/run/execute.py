@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import WorkbenchError
+from workbench.errors import TargetError, WorkbenchError
 from workbench.records import Plan, Run, count_threads
 from workbench.run.inputs import locate_inputs
 from workbench.run.journal import Journal
@@ -51,6 +51,8 @@ def run_plan(
             progress(text + (", traced" if step.traced else ""), number / len(steps))
             if not journal.has(step.threads, step.process, step.traced):
                 measure_step(journal, runner, inputs, step)
+    except TargetError:
+        raise  # it is only out of reach: the run goes on when it is back
     except WorkbenchError:
         journal.close("failed")
         raise
