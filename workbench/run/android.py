@@ -60,7 +60,7 @@ class Android(Remote):
     def describe(self) -> dict[str, Any]:
         """What a Linux machine tells, and the device's make, system on chip and release."""
         script = "\n".join(f"echo @{key}; getprop {name}" for key, name in _PROPERTIES.items())
-        return {**super().describe(), **self._probe(script)}
+        return {**super().describe(), **self._probe(script), "power": self.power}
 
     @contextmanager
     def prepared(self, run_dir: Path) -> Iterator[None]:
@@ -102,9 +102,7 @@ def find_device(serial: str = "") -> str:
     raise TargetError(
         f"is {state}" if state else "no such device" if serial else "no device is connected",
         where=f"android:{serial}" if serial else "android",
-        hint=hints.get(
-            state or "", f"`adb devices` lists {', '.join(sorted(devices)) or 'none'}"
-        ),
+        hint=hints.get(state or "", f"`adb devices` lists {', '.join(sorted(devices)) or 'none'}"),
     )
 
 

@@ -60,8 +60,6 @@ def name_cpu(cpuinfo: str, machine: str) -> str:
     return f"{machine} {found}".strip()
 
 
-
-
 def _is_virtual() -> bool | None:
     cpuinfo = _read("/proc/cpuinfo")
     if "flags" not in cpuinfo:

@@ -66,9 +66,7 @@ class Remote(Host):
         """The local command that runs a shell script there; further words join the script."""
         raise NotImplementedError
 
-    def sh(
-        self, script: str, *, stdin: Path | None = None, timeout_s: float = TIMEOUT_S
-    ) -> bytes:
+    def sh(self, script: str, *, stdin: Path | None = None, timeout_s: float = TIMEOUT_S) -> bytes:
         """Run a shell script there to its end; returns what it said.
 
         Raises
@@ -211,7 +209,7 @@ class Remote(Host):
 
 
 class LocalShell(Remote):
-    """This machine behind a shell, as if it were another one: for tests, and to try things out."""
+    """A shell on this very machine, as if it were another one: for tests, and to try things out."""
 
     platform = "shell"
 

@@ -20,7 +20,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from workbench.errors import RunnerCrash, RunnerError, RunnerTimeout, SetupError, TargetError, UsageError
+from workbench.errors import (
+    RunnerCrash,
+    RunnerError,
+    RunnerTimeout,
+    SetupError,
+    TargetError,
+    UsageError,
+)
 from workbench.records import Tensor
 from workbench.run.target import HOST, Host
 

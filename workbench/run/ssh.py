@@ -35,10 +35,10 @@ class Ssh(Remote):
         if not re.fullmatch(r"[A-Za-z0-9_][\w.@:%\[\]-]*", host, re.ASCII):
             raise UsageError(f"no name of a host: {host!r}", where="--target ssh:HOST")
         if not shutil.which("ssh"):
-            raise SetupError("no ssh client", hint="install one (Debian: apt install openssh-client)")
+            raise SetupError("no ssh client", hint="apt install openssh-client")
         self.host = host
         # The path of a socket may have but a hundred letters.
-        self._folder = tempfile.mkdtemp(prefix="wb-", dir="/tmp")  # noqa: S108
+        self._folder = tempfile.mkdtemp(prefix="wb-", dir="/tmp")
         self._options = ["-T", "-o", f"ControlPath={self._folder}/s", "-o", "BatchMode=yes"]
         try:
             self._connect()
