@@ -35,7 +35,6 @@ class Rule:
 
 
 _OPERATORS = "Which operators cost the most?"
-_ROOFLINE = "How near is each operator to what the machine can do?"
 _LAYERS = "Which layers?"
 _UNDELEGATED = "What was not delegated?"
 _SPEEDUPS = "What became faster?"
@@ -49,8 +48,8 @@ RULES = (
     Rule("undelegated", graph.find_undelegated, True, _UNDELEGATED),
     Rule("needless transposes", graph.find_needless_transposes, True, _OPERATORS),
     Rule("batch norm", graph.find_batch_norm, True, _LAYERS),
-    Rule("memory-bound", times.find_memory_bound, True, _ROOFLINE),
-    Rule("compute-bound", times.find_compute_bound, True, _ROOFLINE),
+    Rule("memory-bound", times.find_memory_bound, True, _OPERATORS),
+    Rule("compute-bound", times.find_compute_bound, True, _OPERATORS),
     Rule("layout", graph.find_layout_changes, False, _CATEGORIES),
     Rule("fragments", graph.find_fragments, False, _UNDELEGATED),
     Rule("no speed-up", times.find_slow_products, False, _SPEEDUPS),
@@ -59,7 +58,7 @@ RULES = (
     Rule("tiny operators", times.find_tiny_operators, False, _CATEGORIES),
     Rule("threads", times.find_threads, False, _LATENCY),
     Rule("dtype", times.find_dtype, False, _LATENCY),
-    Rule("far from the roof", times.find_far_from_roof, False, _ROOFLINE),
+    Rule("far from the roof", times.find_far_from_roof, False, _OPERATORS),
 )
 
 
