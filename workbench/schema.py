@@ -250,6 +250,36 @@ SHIFT = _frame(
     ("rank_after", "int", "", "1 is the largest category of the candidate"),
 )
 
+WHAT_IF = _frame(
+    "what if",
+    ("level", "text", "", "e2e, or what a part is: category | family | operator | key | layer"),
+    ("name", "text", "", "which part"),
+    ("measured_ms", "float", "ms/run", "mean time as measured"),
+    ("predicted_ms", "float", "ms/run", "mean time if the parts were faster; sums to E2E"),
+    ("low_ms", "float", "ms/run", "lower end of the prediction's 95 % interval"),
+    ("high_ms", "float", "ms/run", "upper end of the prediction's 95 % interval"),
+    ("speedup", "float", "", "of a part: assumed; of E2E: what follows"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+)
+
+BOTTLENECKS = _frame(
+    "bottlenecks",
+    ("level", "text", "", "what a part is: category | family | operator | key | layer"),
+    ("name", "text", "", "which part"),
+    ("mean_ms", "float", "ms/run", "mean time of the part"),
+    ("share", "float", "", "mean time / mean E2E"),
+    ("free_ms", "float", "ms/run", "E2E if the part took no time: the ceiling of any gain there"),
+    ("free_speedup", "float", "", "speed-up of E2E then"),
+    ("free_low", "float", "", "lower end of its 95 % interval"),
+    ("free_high", "float", "", "upper end of its 95 % interval"),
+    ("factor", "float", "", "a speed-up of the part"),
+    ("faster_ms", "float", "ms/run", "E2E if the part were so much faster"),
+    ("speedup", "float", "", "speed-up of E2E then"),
+    ("low", "float", "", "lower end of its 95 % interval"),
+    ("high", "float", "", "upper end of its 95 % interval"),
+)
+
 KERNELS = _frame(
     "kernels",
     ("line", "int", "", "first line of the log that names it, from 1"),
@@ -292,6 +322,8 @@ FRAMES = (
     CATEGORIES,
     COMPARISON,
     SHIFT,
+    WHAT_IF,
+    BOTTLENECKS,
     KERNELS,
     KERNEL_CHANGES,
 )

@@ -17,6 +17,7 @@ from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
 from workbench.analyze.tree import build_model_tree
 from workbench.analyze.verdict import Verdict, reach_verdict, summarize_verdict
+from workbench.analyze.what_if import predict_what_if, rank_bottlenecks
 
 __all__ = [
     "CaseStudy",
@@ -44,6 +45,8 @@ __all__ = [
     "judge",
     "load_case_study",
     "place_rows",
+    "predict_what_if",
+    "rank_bottlenecks",
     "reach_verdict",
     "summarize_categories",
     "summarize_layers",

@@ -1,5 +1,6 @@
 """From frames to figures, tables and widgets; nothing here computes a statistic."""
 
+from workbench.show.bottlenecks import plot_bottlenecks
 from workbench.show.categories import plot_categories
 from workbench.show.explore import explore
 from workbench.show.latencies import plot_latencies
@@ -16,9 +17,11 @@ from workbench.show.timeline import (
     plot_timeline,
     timeline_script,
 )
+from workbench.show.what_if import FACTORS, plot_what_if
 
 __all__ = [
     "COLORS",
+    "FACTORS",
     "PAGE_CLASS",
     "Page",
     "Table",
@@ -26,12 +29,14 @@ __all__ = [
     "draw_timeline",
     "explore",
     "mark_figure",
+    "plot_bottlenecks",
     "plot_categories",
     "plot_latencies",
     "plot_operators",
     "plot_shift",
     "plot_speedups",
     "plot_timeline",
+    "plot_what_if",
     "show_table",
     "timeline_script",
 ]

@@ -24,6 +24,8 @@ COLORS = {
 
 #: For what belongs to no single category.
 UNSPLIT_COLOR = "#D4D4D4"
+#: For bars of what is not a category: a whole inference, a layer.
+PLAIN = "#4D4D4D"
 INK = "#222222"
 FAINT = "#6B6B6B"
 HIGHLIGHT = "#C8401F"
