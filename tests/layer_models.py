@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from workbench.codec import to_json
 from workbench.export.layers import describe_program
 from workbench.models import load_model
-from workbench.records import to_json
 
 
 class Residual(nn.Module):

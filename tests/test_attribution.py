@@ -13,7 +13,8 @@ import pytest
 import workbench.export
 from workbench.analyze import attribute_layers, build_ledger
 from workbench.analyze.attribution import CONFIDENCES
-from workbench.records import Layers, from_json
+from workbench.codec import from_json
+from workbench.records import Layers
 from workbench.run import find_runner, read_isa
 from workbench.run.build import find_compiler
 from workbench.run.runner import open_runner

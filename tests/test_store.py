@@ -3,8 +3,9 @@ import json
 import pytest
 
 from workbench import store
+from workbench.codec import to_json
 from workbench.errors import StoreError, UsageError
-from workbench.records import Export, Layers, Tensor, to_json
+from workbench.records import Export, Layers, Tensor
 
 
 def make_export(pte, data=b"program"):

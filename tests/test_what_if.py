@@ -117,7 +117,9 @@ def test_one_restart_leaves_its_runs_and_one_run_no_band(ledger):
 
 
 def test_mistakes_are_named(ledger):
-    with pytest.raises(UsageError, match="unknown category 'Elementwse' -> did you mean 'Elementwise'"):
+    with pytest.raises(
+        UsageError, match="unknown category 'Elementwse' -> did you mean 'Elementwise'"
+    ):
         predict_what_if(ledger, {"Elementwse": 2})
     for factor in (0, -1, math.nan):
         with pytest.raises(UsageError, match="GEMM: a factor must be above 0"):

@@ -101,6 +101,7 @@ RUN_OPTIONS = _options(
         show_default=True,
         help="CPU extension to switch off and on; auto: the strongest; none: an A/A run.",
     ),
+    click.option("--isa-ladder", is_flag=True, help="Measure every ISA level of this CPU instead."),
     click.option("--threads", type=Numbers(), default="1", show_default=True, help="CPU threads."),
     click.option("--runs", default=50, show_default=True, help="Least timed inferences of each."),
     click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),

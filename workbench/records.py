@@ -1,18 +1,14 @@
-"""What was exported and what was run, as frozen records that go to JSON and back."""
+"""What was exported and what was run, as frozen records; ``codec`` takes them to JSON and back."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, TypeVar
-
-from workbench.errors import StoreError, unknown_name
+from dataclasses import dataclass, field
+from typing import Any
 
 SCHEMA_VERSION = 1
 
-T = TypeVar("T")
+#: The toggle of a plan that measures every ISA level, each an experiment, the lowest first.
+LADDER_TOGGLE = "ladder"
 
 
 @dataclass(frozen=True)
@@ -344,56 +340,3 @@ class Layers:
     sha256: str
     methods: tuple[Method, ...]
     schema_version: int = SCHEMA_VERSION
-
-
-def to_json(record: object) -> str:
-    """A record as JSON text, lists of numbers on one line each."""
-    import cattrs
-
-    text = json.dumps(cattrs.unstructure(record), indent=1, allow_nan=False)
-    return re.sub(r"\[\n[-\d.eE,\s]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
-
-
-def from_json(cls: type[T], text: str | bytes, where: object) -> T:
-    """A record of type ``cls`` from JSON text that nobody vouches for.
-
-    Raises
-    ------
-    StoreError
-        Not JSON, a missing key, a value of the wrong type, or another schema version.
-    UsageError
-        An unknown key, with the nearest valid one.
-    """
-    import cattrs
-
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"not JSON: {error}", where=where) from None
-    if not isinstance(data, dict):
-        raise StoreError(f"not a {cls.__name__} record", where=where)
-    version = data.get("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
-        raise StoreError(
-            f"schema version {version!r}, this workbench reads {SCHEMA_VERSION}",
-            where=where,
-            hint="read it with the workbench version that wrote it",
-        )
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    try:
-        return converter.structure(data, cls)
-    except cattrs.BaseValidationError as error:
-        for leaf in _leaves(error):
-            if isinstance(leaf, cattrs.ForbiddenExtraKeysError):
-                valid = [f.name for f in fields(leaf.cl)]
-                raise unknown_name("key", min(leaf.extra_fields), valid, where) from None
-        reason = cattrs.transform_error(error)[0].replace(" @ $", ": $")
-        raise StoreError(f"not a {cls.__name__} record: {reason}", where=where) from None
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error

@@ -237,6 +237,38 @@ COMPARISON = _frame(
     ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
 )
 
+LADDER = _frame(
+    "ladder",
+    ("level", "text", "", "ISA level, the lowest first"),
+    ("reveals", "text", "", "CPU features that the level below hides"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("latency_ms", "float", "ms", "median latency of one inference"),
+    ("latency_low_ms", "float", "ms", "lower end of its 95 % interval"),
+    ("latency_high_ms", "float", "ms", "upper end of its 95 % interval"),
+    ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; none for the lowest"),
+    ("total", "float", "", "latency of the lowest level / this one's"),
+    ("total_low", "float", "", "lower end of its 95 % interval"),
+    ("total_high", "float", "", "upper end of its 95 % interval"),
+    ("floor", "float", "", "noise floor of the speed-up, as a ratio - 1"),
+)
+
+SCALING = _frame(
+    "scaling",
+    ("experiment", "text", "", "name of the experiment"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("latency_ms", "float", "ms", "median wall time of one inference"),
+    ("latency_low_ms", "float", "ms", "lower end of its 95 % interval"),
+    ("latency_high_ms", "float", "ms", "upper end of its 95 % interval"),
+    ("speedup", "float", "", "latency with the fewest threads / this one's"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; none for the fewest"),
+    ("efficiency", "float", "", "speed-up / how many times as many threads"),
+)
+
 SHIFT = _frame(
     "shift",
     ("category", "text", "", "operator category"),
@@ -307,6 +339,31 @@ KERNEL_CHANGES = _frame(
     ("sme2", "bool", "", "one of `on` needs SME2"),
 )
 
+SAMPLES = _frame(
+    "samples",
+    ("time_ns", "int", "ns", "when, on the clock of the trace"),
+    ("thread", "int", "", "the system's id of the thread"),
+    ("busy", "bool", "", "the thread computed since its sample before; else it waited"),
+    ("library", "text", "", "path of the loaded file; empty for code outside any"),
+    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
+    ("address", "int", "", "program counter as a virtual address in that file"),
+)
+
+FUNCTIONS = _frame(
+    "functions",
+    ("library", "text", "", "name of the file"),
+    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
+    ("start", "int", "", "virtual address of the first byte"),
+    ("size", "int", "byte", "length"),
+    ("name", "text", "", "as exported; else library+address"),
+    (
+        "code",
+        "text",
+        "",
+        "widest class of its instructions: scalar, sse, ... avx512; neon, ... sme2",
+    ),
+)
+
 FRAMES = (
     EVENTS,
     ALLOCATIONS,
@@ -321,11 +378,15 @@ FRAMES = (
     LAYERS,
     CATEGORIES,
     COMPARISON,
+    LADDER,
+    SCALING,
     SHIFT,
     WHAT_IF,
     BOTTLENECKS,
     KERNELS,
     KERNEL_CHANGES,
+    SAMPLES,
+    FUNCTIONS,
 )
 
 

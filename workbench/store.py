@@ -9,8 +9,9 @@ import re
 import tempfile
 from pathlib import Path
 
+from workbench.codec import from_json, to_json
 from workbench.errors import StoreError, UsageError
-from workbench.records import Export, Layers, Run, from_json, to_json
+from workbench.records import Export, Layers, Run
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.json"

@@ -5,6 +5,7 @@ from workbench.analyze.case_study import CaseStudy, load_case_study
 from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
 from workbench.analyze.compare import compare_apart, compare_latencies
 from workbench.analyze.kernels import compare_kernels
+from workbench.analyze.ladder import climb_ladder
 from workbench.analyze.latencies import clock_of, tabulate_latencies
 from workbench.analyze.layers import add_layers, place_rows, summarize_layers
 from workbench.analyze.ledger import build_ledger
@@ -15,6 +16,7 @@ from workbench.analyze.parts import compare_categories, compare_layers, compare_
 from workbench.analyze.quiet import find_quiet_runs
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
+from workbench.analyze.threads import find_crossovers, sweep_threads
 from workbench.analyze.tree import build_model_tree
 from workbench.analyze.verdict import Verdict, reach_verdict, summarize_verdict
 from workbench.analyze.what_if import predict_what_if, rank_bottlenecks
@@ -31,6 +33,7 @@ __all__ = [
     "build_ledger",
     "build_model_tree",
     "categorize",
+    "climb_ladder",
     "clock_of",
     "compare_apart",
     "compare_categories",
@@ -40,6 +43,7 @@ __all__ = [
     "compare_operators",
     "describe",
     "describe_latencies",
+    "find_crossovers",
     "find_methods",
     "find_quiet_runs",
     "judge",
@@ -52,6 +56,7 @@ __all__ = [
     "summarize_layers",
     "summarize_operators",
     "summarize_verdict",
+    "sweep_threads",
     "tabulate_latencies",
     "tabulate_rules",
 ]

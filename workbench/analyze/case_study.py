@@ -11,8 +11,9 @@ import pandas as pd
 import workbench
 from workbench.analyze.categories import CATEGORIES
 from workbench.analyze.shift import UNSPLIT
+from workbench.codec import from_json
 from workbench.errors import StoreError, unknown_name
-from workbench.records import SCHEMA_VERSION, from_json
+from workbench.records import SCHEMA_VERSION
 from workbench.schema import CATEGORIES as CATEGORIES_FRAME
 from workbench.schema import check
 

@@ -18,6 +18,7 @@ def compare_latencies(
     candidate: str,
     *,
     control: str | None = None,
+    control_of: str | None = None,
     threads: int | None = None,
     clock: str | None = None,
     margin: float = MARGIN,
@@ -27,8 +28,8 @@ def compare_latencies(
     Within a round each experiment is measured there and back again (A B C C B A), so the mean of
     its two batches is free of linear drift; a batch counts with the midmean of its inferences.
     The speed-up and its interval come from ``speedup_of_pairs``. The noise floor is what the
-    control, an experiment identical to the baseline, differed from it at most: the end of its
-    interval that lies farther from 1.
+    control, a repetition of the baseline or of ``control_of``, differed from that at most: the
+    end of its interval that lies farther from 1.
 
     Parameters
     ----------
@@ -36,6 +37,8 @@ def compare_latencies(
         ``schema.LATENCIES``; traced rows are left out.
     baseline, candidate, control
         Names of experiments. None: no control, hence no noise floor.
+    control_of
+        Which experiment the control repeats; None: the baseline.
     threads
         Which thread count; None if the frame holds only one.
     clock
@@ -64,7 +67,8 @@ def compare_latencies(
     clock = clock or clock_of(int(part["threads"].iloc[0]))
     floor = np.zeros(1)
     if control is not None:
-        floor = floor_of(speedup_of_pairs(*_paired_rounds(part, baseline, control, clock)))
+        alike = _paired_rounds(part, control_of or baseline, control, clock)
+        floor = floor_of(speedup_of_pairs(*alike))
     before, after = _paired_rounds(part, baseline, candidate, clock)
     times = typical_times(before), typical_times(after)
     speedup = speedup_of_pairs(before, after)

@@ -21,6 +21,7 @@ def compare_categories(
     candidate: pd.DataFrame,
     *,
     control: pd.DataFrame | None = None,
+    control_of: pd.DataFrame | None = None,
     margin: float = MARGIN,
     apart: bool = False,
 ) -> pd.DataFrame:
@@ -28,9 +29,9 @@ def compare_categories(
 
     Parameters
     ----------
-    baseline, candidate, control
+    baseline, candidate, control, control_of
         ``schema.LEDGER``, each of one experiment and thread count; the control is a repetition
-        of the baseline, from which each category gets its noise floor.
+        of the baseline, or of ``control_of``, from which each category gets its noise floor.
     margin
         Relative difference up to which times count as equal.
     apart
@@ -49,7 +50,8 @@ def compare_categories(
     ComparisonError
         A ledger is empty or mixed, or the two share no restart.
     """
-    sides = [None if s is None else add_categories(s) for s in (baseline, candidate, control)]
+    sides = (baseline, candidate, control, control_of)
+    sides = [None if side is None else add_categories(side) for side in sides]
     table = _compare_ledgers("category", "category", *sides, margin, apart)
     order = table["name"].map(CATEGORIES.index)
     return table.iloc[np.argsort(order)].drop(columns="key").reset_index(drop=True)
@@ -60,6 +62,7 @@ def compare_operators(
     candidate: pd.DataFrame,
     *,
     control: pd.DataFrame | None = None,
+    control_of: pd.DataFrame | None = None,
     margin: float = MARGIN,
     apart: bool = False,
 ) -> pd.DataFrame:
@@ -67,7 +70,7 @@ def compare_operators(
 
     Parameters
     ----------
-    baseline, candidate, control, margin, apart
+    baseline, candidate, control, control_of, margin, apart
         As for ``compare_categories``; operators are paired by ``key``.
 
     Returns
@@ -82,7 +85,8 @@ def compare_operators(
     ComparisonError
         A ledger is empty or mixed, or the two share no restart.
     """
-    table = _compare_ledgers("operator", "key", baseline, candidate, control, margin, apart)
+    sides = (baseline, candidate, control, control_of)
+    table = _compare_ledgers("operator", "key", *sides, margin, apart)
     before, after = first_rows(baseline), first_rows(candidate)
     both = before.combine_first(after)
     table["name"] = table["key"].map(both["operator"])
@@ -96,6 +100,7 @@ def compare_layers(
     candidate: pd.DataFrame,
     *,
     control: pd.DataFrame | None = None,
+    control_of: pd.DataFrame | None = None,
     margin: float = MARGIN,
     apart: bool = False,
 ) -> pd.DataFrame:
@@ -103,7 +108,7 @@ def compare_layers(
 
     Parameters
     ----------
-    baseline, candidate, control, margin, apart
+    baseline, candidate, control, control_of, margin, apart
         As for ``compare_categories``; ledgers with the column ``layer``.
 
     Returns
@@ -116,7 +121,8 @@ def compare_layers(
     ComparisonError
         A ledger is empty or mixed, or the two share no restart.
     """
-    table = _compare_ledgers("layer", "layer", baseline, candidate, control, margin, apart)
+    sides = (baseline, candidate, control, control_of)
+    table = _compare_ledgers("layer", "layer", *sides, margin, apart)
     return _largest_change_first(table.drop(columns="key"))
 
 
@@ -131,6 +137,7 @@ def _compare_ledgers(
     baseline: pd.DataFrame,
     candidate: pd.DataFrame,
     control: pd.DataFrame | None,
+    control_of: pd.DataFrame | None,
     margin: float,
     apart: bool,
 ) -> pd.DataFrame:
@@ -140,8 +147,9 @@ def _compare_ledgers(
     errors = [_clock_error(ledger, by, names) for ledger in (baseline, candidate)]
     floor = 0.0
     if control is not None:
-        repeated = _restarts_of(baseline, control, by, names)
-        floor = floor_of(_speedup(repeated, [errors[0], _clock_error(control, by, names)]))
+        alike = (baseline if control_of is None else control_of, control)
+        noise = [_clock_error(ledger, by, names) for ledger in alike]
+        floor = floor_of(_speedup(_restarts_of(*alike, by, names), noise))
     times = typical_times(sides[0]), typical_times(sides[1])
     table = tabulate_outcomes(level, names, times, _speedup(sides, errors, apart), floor, margin)
     return table.assign(key=names, restarts=min(map(len, sides)))

@@ -1,6 +1,7 @@
 """Runs to analyses, analyses to reports, and the main job that does it all."""
 
 from workbench.report.analysis import Analysis, Comparison, analyze_run
+from workbench.report.axes import show_axes
 from workbench.report.checks import check_run
 from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
@@ -33,6 +34,7 @@ __all__ = [
     "notebooks_dir",
     "open_lab",
     "profile_model",
+    "show_axes",
     "show_layers",
     "show_timeline",
     "show_undelegated",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,12 +16,13 @@ from workbench.analyze import (
     attribute_layers,
     bottleneck_shift,
     build_ledger,
-    clock_of,
+    climb_ladder,
     compare_categories,
     compare_latencies,
     compare_layers,
     compare_operators,
     describe_latencies,
+    find_crossovers,
     find_quiet_runs,
     place_rows,
     reach_verdict,
@@ -27,10 +30,11 @@ from workbench.analyze import (
     summarize_layers,
     summarize_operators,
     summarize_verdict,
+    sweep_threads,
     tabulate_latencies,
 )
 from workbench.errors import StoreError, TraceError
-from workbench.records import Pair, Run, Session, count_threads
+from workbench.records import LADDER_TOGGLE, Pair, Plan, Run, Session, count_threads
 from workbench.schema import SOURCE
 from workbench.store import LAYERS, load_layers, load_run
 from workbench.trace import read_etdump
@@ -74,7 +78,9 @@ class Analysis:
     ``categories`` one summary for each experiment and thread count; all carry the columns
     ``experiment`` and ``threads``. With a sidecar, ``operators`` has the columns of
     ``schema.ATTRIBUTION`` and ``ledger`` that of `place_rows` besides; ``layers`` is None where
-    the sidecar is missing or names none.
+    the sidecar is missing or names none. ``ladder`` (``schema.LADDER``) is None unless every ISA
+    level was measured, ``scaling`` (``schema.SCALING``) unless several thread counts were;
+    ``crossovers`` says what changes between these.
     """
 
     run_dir: Path
@@ -86,6 +92,9 @@ class Analysis:
     categories: pd.DataFrame
     comparisons: tuple[Comparison, ...]
     layers: pd.DataFrame | None = None
+    ladder: pd.DataFrame | None = None
+    scaling: pd.DataFrame | None = None
+    crossovers: tuple[str, ...] = ()
 
     @property
     def experiments(self) -> list[str]:
@@ -159,6 +168,7 @@ def analyze_run(run_dir: str | Path) -> Analysis:
             for threads in sorted(set(ledger["threads"]))
         ),
         layers=_stack(layers) if layers else None,
+        **analyze_axes(run, latencies),
     )
 
 
@@ -191,27 +201,31 @@ def compare_pair(
     ledger: pd.DataFrame,
     layered: bool = False,
 ) -> Comparison:
-    """Compare the two experiments of a pair, with the control of its baseline if there is one.
+    """Compare the two experiments of a pair, with the noise that the control shows.
 
     Layers are compared where the ledger is ``layered``: has the column ``layer``.
     """
-    control = next((e.name for e in run.plan.experiments if e.control), None)
-    sides = {
-        name: ledger[(ledger["experiment"] == name) & (ledger["threads"] == threads)]
-        for name in (pair.baseline, pair.candidate, control)
-        if name
-    }
-    before, after, repeated = sides[pair.baseline], sides[pair.candidate], sides.get(control)
+    origin, control = find_control(run.plan, pair.baseline)
+    before, after, original, repeated = (
+        ledger[(ledger["experiment"] == name) & (ledger["threads"] == threads)] if name else None
+        for name in (pair.baseline, pair.candidate, origin, control)
+    )
+    noise = {"control": repeated, "control_of": original}
     latency = compare_latencies(
-        latencies, pair.baseline, pair.candidate, control=control, threads=threads
+        latencies,
+        pair.baseline,
+        pair.candidate,
+        control=control,
+        control_of=origin,
+        threads=threads,
     )
     shift = bottleneck_shift(summarize_categories(before), summarize_categories(after))
     return Comparison(
         pair=pair,
         threads=threads,
         latency=latency,
-        categories=compare_categories(before, after, control=repeated),
-        operators=compare_operators(before, after, control=repeated),
+        categories=compare_categories(before, after, **noise),
+        operators=compare_operators(before, after, **noise),
         shift=shift,
         verdict=reach_verdict(
             run.plan.model,
@@ -224,13 +238,42 @@ def compare_pair(
                 if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, threads)
             ],
         ),
-        layers=compare_layers(before, after, control=repeated) if layered else None,
+        layers=compare_layers(before, after, **noise) if layered else None,
     )
 
 
-def latency_clock(threads: int) -> str:
-    """What latency means at this thread count, in words."""
-    return "CPU time" if clock_of(threads) == "cpu_ns" else "wall time"
+def analyze_axes(run: Run, latencies: pd.DataFrame) -> dict[str, Any]:
+    """What a run says of the ladder of ISA levels, and of several thread counts."""
+    names = [e.name for e in run.plan.experiments if not e.control]
+    counts = sorted(set(latencies.loc[~latencies["traced"], "threads"]))
+    found: dict[str, Any] = {}
+    if run.plan.toggle == LADDER_TOGGLE:
+        masked = {s.experiment: s.masked for s in run.sessions}
+        reveals = {
+            above: ", ".join(f for f in masked[below] if f not in masked[above])
+            for below, above in pairwise(names)
+        }
+        origin, control = find_control(run.plan, names[-1])
+        noise = {"reveals": reveals, "control": control, "control_of": origin}
+        climbs = [climb_ladder(latencies, names, threads=count, **noise) for count in counts]
+        found["ladder"] = pd.concat(climbs, ignore_index=True)
+    if len(counts) > 1:
+        found["scaling"] = sweep_threads(latencies, names)
+        found["crossovers"] = tuple(find_crossovers(latencies, names))
+    return found
+
+
+def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
+    """What tells the noise: an experiment and its repetition, this one's own if it has one."""
+    setup = {e.name: (e.isa, e.isa_off, e.runner) for e in plan.experiments}
+    found = [
+        (e.name, c.name)
+        for c in plan.experiments
+        if c.control
+        for e in plan.experiments
+        if not e.control and setup[e.name] == setup[c.name]
+    ]
+    return next((pair for pair in found if pair[0] == experiment), (*found, (None, None))[0])
 
 
 def _stack(frames: dict[tuple[str, int], pd.DataFrame]) -> pd.DataFrame:

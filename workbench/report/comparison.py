@@ -15,7 +15,7 @@ from workbench.analyze import (
 )
 from workbench.errors import ComparisonError, unknown_name
 from workbench.records import Run
-from workbench.report.analysis import Analysis, analyze_run
+from workbench.report.analysis import Analysis, analyze_run, find_control
 from workbench.store import MANIFEST
 
 #: What may differ between two measurements only where that is the question.
@@ -29,18 +29,6 @@ class Measurement:
     analysis: Analysis
     experiment: str
     threads: int
-
-    @property
-    def control(self) -> str | None:
-        """The repetition of this experiment in the same run, if there is one."""
-        experiments = {e.name: e for e in self.analysis.run.plan.experiments}
-        own = experiments[self.experiment]
-        same = (
-            e.name
-            for e in experiments.values()
-            if e.control and (e.isa, e.isa_off, e.runner) == (own.isa, own.isa_off, own.runner)
-        )
-        return next(same, None)
 
 
 def compare_runs(baseline: str, candidate: str, *, across: Collection[str] = ()) -> Verdict:
@@ -70,11 +58,13 @@ def compare_runs(baseline: str, candidate: str, *, across: Collection[str] = ())
     check_comparable(before, after, across)
     same_run = before.analysis.run_dir.resolve() == after.analysis.run_dir.resolve()
     if same_run and before.threads == after.threads:
+        origin, control = find_control(before.analysis.run.plan, before.experiment)
         latency = compare_latencies(
             before.analysis.latencies,
             before.experiment,
             after.experiment,
-            control=before.control,
+            control=control,
+            control_of=origin,
             threads=before.threads,
         )
     else:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from workbench.records import count_threads
 from workbench.report.analysis import Analysis, Comparison
+from workbench.report.axes import has_axes, show_axes
 from workbench.report.checks import check_run
 from workbench.report.facts import describe_run
 from workbench.report.notes import show_layers, show_undelegated, show_verdicts
@@ -48,6 +49,7 @@ def render_report(analysis: Analysis) -> str:
             analysis.statistics,
             ["experiment", "threads", "clock", "n", "median", "low", "high", "mean", "p95", "p99"],
         ),
+        *(["## ISA levels and threads", show_axes(analysis)] if has_axes(analysis) else []),
         *(part for c in analysis.comparisons for part in _comparison(analysis, c)),
         "## Operators without a delegate",
         show_undelegated(analysis),

@@ -69,7 +69,8 @@ def profile_model(
     from workbench.export import export_model
     from workbench.run import check_toggle
 
-    check_toggle(choices.get("toggle", "auto"), choices.get("runner", "wheel"))
+    wanted = {"toggle": "auto", "runner": "wheel", "isa_ladder": False}
+    check_toggle(**{name: choices.get(name, value) for name, value in wanted.items()})
     progress(f"{model}: exporting {dtype}", 0.0)
     pte = export_model(model, dtype=dtype, backend=backend, root=root, state_dict=state_dict)
     run_dir = measure_program(
@@ -99,8 +100,8 @@ def measure_program(
     runner
         ``wheel``, ``native`` or ``python``.
     choices
-        As for ``make_plan``: ``toggle``, ``threads``, ``runs``, ``warmup``, ``processes``,
-        ``timeout_s``.
+        As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
+        ``processes``, ``timeout_s``.
     """
     from workbench.run import find_runner, make_plan, run_plan
 

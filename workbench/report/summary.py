@@ -57,6 +57,9 @@ def write_summary(analysis: Analysis) -> Path:
             for session in etdumps
         ],
         "comparisons": [_comparison(comparison) for comparison in analysis.comparisons],
+        "ladder": _frame(analysis.ladder),
+        "scaling": _frame(analysis.scaling),
+        "crossovers": list(analysis.crossovers),
         "measurements": list(measurements.values()),
         "checks": check_run(analysis).to_dict("records"),
     }
@@ -139,7 +142,7 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
             }
             for row in operators.to_dict("records")
         ],
-        "layers": None if layers is None else _records(layers, LAYERS.names),
+        "layers": _frame(layers, LAYERS.names),
     }
 
 
@@ -192,6 +195,10 @@ def _of_session(ledger: pd.DataFrame, session: Any) -> pd.DataFrame:
 
 def _records(frame: pd.DataFrame, columns: list[str]) -> list[dict[str, Any]]:
     return frame[columns].to_dict("records")
+
+
+def _frame(frame: pd.DataFrame | None, columns: list[str] | None = None) -> list | None:
+    return None if frame is None else _records(frame, columns or list(frame.columns))
 
 
 def _place(run_dir: Path) -> str:

@@ -244,6 +244,27 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
         ) from None
 
 
+def find_rungs(isa: Isa) -> tuple[str, ...]:
+    """The levels that differ on this CPU, the lowest first: the rungs of its ladder.
+
+    A level that hides no more here than the one above it is left out.
+
+    Raises
+    ------
+    UsageError
+        This CPU has nothing to hide.
+    SetupError
+        The runner's self-check failed, so that nothing may be hidden.
+    """
+    _check_layout(isa)
+    seen: dict[frozenset[str], str] = {}
+    for level in isa.levels:
+        seen.setdefault(isa.hidden_by(level), level)
+    if len(seen) < 2:
+        raise UsageError(f"this {isa.arch} CPU has no extension to hide", where="--isa-ladder")
+    return tuple(reversed(seen.values()))
+
+
 def resolve_toggle(name: str, isa: Isa) -> Toggle:
     """The toggle of that name on this CPU.
 
@@ -267,11 +288,7 @@ def resolve_toggle(name: str, isa: Isa) -> Toggle:
         raise unknown_name("toggle", name, (*known, "auto", "none"))
     if name == "none":
         return Toggle("none", "native", "native")
-    if isa.self_check != "ok":
-        raise SetupError(
-            f"CPU features cannot be hidden: {isa.self_check}",
-            hint="toggle none compares the program with itself",
-        )
+    _check_layout(isa)
     if name == "auto":
         return _on_this_cpu(present[0], isa) if present else Toggle("none", "native", "native")
     if elsewhere[name] not in present:
@@ -282,6 +299,14 @@ def resolve_toggle(name: str, isa: Isa) -> Toggle:
             hint=f"it has {', '.join(isa.features) or 'no extension'}; valid here: {valid}",
         )
     return _on_this_cpu(known[name], isa)
+
+
+def _check_layout(isa: Isa) -> None:
+    if isa.self_check != "ok":
+        raise SetupError(
+            f"CPU features cannot be hidden: {isa.self_check}",
+            hint="toggle none compares the program with itself",
+        )
 
 
 def _on_this_cpu(toggle: Toggle, isa: Isa) -> Toggle:

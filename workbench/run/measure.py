@@ -81,7 +81,7 @@ def measure_step(journal: Journal, runner: Runner, inputs: Sequence[Path], step:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 sessions[name].etdump(path)
             if step.process == 0 and not step.traced:
-                journal.note_agreements(compare_experiments(sessions, step.threads))
+                journal.note_agreements(compare_experiments(sessions, plan, step.threads))
         complete = True
     finally:
         journal.note_sessions(
@@ -143,8 +143,8 @@ def warm_up(session: Session, plan: Plan) -> int:
     return size
 
 
-def compare_experiments(sessions: dict[str, Session], threads: int) -> list[Agreement]:
-    """Compare the outputs of every experiment with those of the first."""
+def compare_experiments(sessions: dict[str, Session], plan: Plan, threads: int) -> list[Agreement]:
+    """Compare the outputs of every pair, and those of every experiment with the first's."""
     with tempfile.TemporaryDirectory() as folder:
         outputs = {
             name: session.output(Path(folder) / str(number))
@@ -154,13 +154,14 @@ def compare_experiments(sessions: dict[str, Session], threads: int) -> list[Agre
             name: [read_output(Path(tensor.file), tensor.dtype) for tensor in tensors]
             for name, tensors in outputs.items()
         }
-    baseline, *others = sessions
+    first, *others = sessions
+    pairs = [(p.baseline, p.candidate) for p in plan.pairs] + [(first, name) for name in others]
     return [
         compare_outputs(
-            a, b, names=(baseline, other), threads=threads, output=number, dtype=tensor.dtype
+            a, b, names=(one, other), threads=threads, output=number, dtype=tensor.dtype
         )
-        for other in others
+        for one, other in dict.fromkeys(pairs)
         for number, (a, b, tensor) in enumerate(
-            zip(values[baseline], values[other], outputs[baseline], strict=True)
+            zip(values[one], values[other], outputs[one], strict=True)
         )
     ]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from workbench.errors import StoreError, UsageError
-from workbench.records import Experiment, Pair, Plan
+from workbench.records import LADDER_TOGGLE, Experiment, Pair, Plan
 from workbench.run.inputs import RANDOM_SOURCE, strip_files
-from workbench.run.isa import Toggle, read_isa, resolve_toggle
+from workbench.run.isa import Isa, Toggle, find_rungs, read_isa, resolve_toggle
 from workbench.run.runner import Runner, find_runner, open_runner
 from workbench.store import load_export, safe_name, sha256_of
 
@@ -18,6 +19,7 @@ def make_plan(
     *,
     runner: Runner,
     toggle: str = "auto",
+    isa_ladder: bool = False,
     threads: Sequence[int] = (1,),
     runs: int = 50,
     warmup: int = 3,
@@ -34,6 +36,8 @@ def make_plan(
         The program; its export record, if it lies beside it, names the inputs.
     toggle
         An extension of this CPU, ``auto`` for the strongest, ``none`` for an A/A run.
+    isa_ladder
+        Measure every level of this CPU instead, against the one below it and the lowest.
     threads
         Thread counts to measure, each for itself.
     runs
@@ -60,11 +64,10 @@ def make_plan(
             raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
     if not pte.is_file():
         raise StoreError("no such file", where=pte, hint="workbench export MODEL makes one")
-    switch = resolve_toggle(toggle, read_isa(runner.command))
+    name, experiments, pairs = choose_experiments(toggle, isa_ladder, read_isa(runner.command))
     export = load_export(pte)
     with open_runner(runner, ["--model_path", str(pte)], timeout_s=timeout_s) as session:
         ready = session.ready
-    experiments, pair = plan_experiments(switch)
     return Plan(
         pte=str(pte),
         sha256=sha256_of(pte),
@@ -73,8 +76,8 @@ def make_plan(
         inputs=export.inputs if export else strip_files(ready.inputs),
         input_source=export.input_source if export else RANDOM_SOURCE,
         experiments=experiments,
-        pairs=(pair,),
-        toggle=switch.name,
+        pairs=pairs,
+        toggle=name,
         threads=tuple(dict.fromkeys(threads)),
         runs=runs,
         warmup=warmup,
@@ -83,15 +86,46 @@ def make_plan(
     )
 
 
-def check_toggle(toggle: str, runner: str = "wheel") -> Toggle:
-    """What a toggle means on this CPU; for refusing an unknown one before long work begins.
+def check_toggle(toggle: str, runner: str = "wheel", isa_ladder: bool = False) -> None:
+    """Refuse a toggle that means nothing on this CPU before long work begins.
 
     Raises
     ------
     UsageError
         An unknown runner or toggle, or an extension that this CPU lacks.
     """
-    return resolve_toggle(toggle, read_isa(find_runner(runner).command))
+    choose_experiments(toggle, isa_ladder, read_isa(find_runner(runner).command))
+
+
+def choose_experiments(
+    toggle: str, isa_ladder: bool, isa: Isa
+) -> tuple[str, tuple[Experiment, ...], tuple[Pair, ...]]:
+    """What a toggle, or the ladder, means on this CPU: its name, experiments and pairs.
+
+    Raises
+    ------
+    UsageError
+        An unknown toggle, an extension that this CPU lacks, or a toggle and the ladder at once.
+    """
+    if isa_ladder and toggle != "auto":
+        raise UsageError("the ladder has every level already", where=f"--toggle {toggle}")
+    if isa_ladder:
+        return LADDER_TOGGLE, *plan_ladder(find_rungs(isa))
+    switch = resolve_toggle(toggle, isa)
+    experiments, pair = plan_experiments(switch)
+    return switch.name, experiments, (pair,)
+
+
+def plan_ladder(rungs: Sequence[str]) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
+    """An experiment for every rung, the lowest first, and a control that equals the highest.
+
+    The pairs are the lowest against the highest, then each rung against the one below it.
+    """
+    experiments = [Experiment(level, isa=level) for level in rungs]
+    control = Experiment(f"{rungs[-1]}_control", isa=rungs[-1], control=True)
+    steps = dict.fromkeys([(rungs[0], rungs[-1]), *pairwise(rungs)])
+    pairs = tuple(Pair(below, above, f"from {below} to {above}") for below, above in steps)
+    return (*experiments, control), pairs
 
 
 def plan_experiments(switch: Toggle) -> tuple[tuple[Experiment, ...], Pair]:

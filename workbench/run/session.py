@@ -136,8 +136,12 @@ class Session:
         """Write the trace since the last reset to a file, and begin a new one."""
         self._ask(f"etdump {_one_line(path)}", "etdump", _Done)
 
+    def samples(self, path: Path) -> None:
+        """Write the PC samples since the last reset to a file, and begin anew."""
+        self._ask(f"samples {_one_line(path)}", "samples", _Done)
+
     def reset(self) -> None:
-        """Drop the trace so far."""
+        """Drop the trace and the samples so far."""
         self._ask("reset", "reset", _Done)
 
     def close(self) -> None:

@@ -3,8 +3,11 @@
 from workbench.show.bottlenecks import plot_bottlenecks
 from workbench.show.categories import plot_categories
 from workbench.show.explore import explore
+from workbench.show.ladder import plot_ladder
 from workbench.show.latencies import plot_latencies
 from workbench.show.operators import plot_operators
+from workbench.show.scaling import plot_scaling
+from workbench.show.sheet import Sheet, show_together
 from workbench.show.shift import plot_shift
 from workbench.show.speedups import plot_speedups
 from workbench.show.style import COLORS, mark_figure
@@ -24,6 +27,7 @@ __all__ = [
     "FACTORS",
     "PAGE_CLASS",
     "Page",
+    "Sheet",
     "Table",
     "Timeline",
     "draw_timeline",
@@ -31,12 +35,15 @@ __all__ = [
     "mark_figure",
     "plot_bottlenecks",
     "plot_categories",
+    "plot_ladder",
     "plot_latencies",
     "plot_operators",
+    "plot_scaling",
     "plot_shift",
     "plot_speedups",
     "plot_timeline",
     "plot_what_if",
     "show_table",
+    "show_together",
     "timeline_script",
 ]

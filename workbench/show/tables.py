@@ -15,9 +15,29 @@ from workbench.errors import unknown_name
 from workbench.schema import FRAMES
 from workbench.show.style import COLORS, MISSING, format_number
 
-_SHARES = {"share", "share_before", "share_after", "contribution", "cv", "floor", "margin"}
-_SHARES |= {"detectable"}
-_RATIOS = {"speedup", "low", "high", "factor", "free_speedup", "free_low", "free_high"}
+_SHARES = {
+    "share",
+    "share_before",
+    "share_after",
+    "contribution",
+    "cv",
+    "floor",
+    "margin",
+    "efficiency",
+    "detectable",
+}
+_RATIOS = {
+    "speedup",
+    "low",
+    "high",
+    "total",
+    "total_low",
+    "total_high",
+    "factor",
+    "free_speedup",
+    "free_low",
+    "free_high",
+}
 
 _TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:#222;margin:.4em 0"
 _CAPTION = "caption-side:top;text-align:left;font-weight:600;padding:.3em 0"

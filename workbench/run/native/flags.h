@@ -11,14 +11,16 @@
 #include "failure.h"
 
 struct Flags {
-  std::string model_path, method_name, output_file, etdump_path, lib_dir, isa = "native";
+  std::string model_path, method_name, output_file, etdump_path, samples_path, lib_dir;
+  std::string isa = "native";
   std::vector<std::string> inputs, isa_off;
   std::vector<int> cpus;
-  int num_executions = 1, warmup = 0, cpu_threads = 0;
+  int num_executions = 1, warmup = 0, cpu_threads = 0, sample_hz = 997;
   bool server_mode = false, print_isa = false, version = false, help = false;
 };
 
 inline constexpr int kMaxExecutions = 1'000'000, kMaxThreads = 1024, kMaxCpu = 1023;
+inline constexpr int kMaxSampleHz = 10'000;
 
 inline constexpr char kHelp[] =
     R"(Runs one method of an ExecuTorch program and times Method::execute.
@@ -33,13 +35,16 @@ inline constexpr char kHelp[] =
   --cpu_threads N       threads (default: the CPU's performance cores)
   --cpus 0,1            run on these CPUs only (Linux)
   --etdump_path FILE    trace, and write the ETDump there (in server mode: when told to)
+  --samples_path FILE   note where the CPU is while the method runs, and write it there (in server
+                        mode: when told to; Linux)
+  --sample_hz N         how often, for each thread (default 997)
   --isa LEVEL           hide instruction set extensions from XNNPACK (default native: none)
   --isa_off a,b         hide further ones
   --print_isa           tell the extensions of this CPU and the levels, and end
   --version             tell how this runner was built, and end
   --lib_dir DIR         where ExecuTorch's libraries are
   --server_mode         load, answer "ready", then obey commands on standard input:
-                          run N | output BASE | etdump [FILE] | reset | quit
+                          run N | output BASE | etdump [FILE] | samples [FILE] | reset | quit
 
 Answers are JSON, one line each, on standard output. Exit codes: 2 usage, 3 model file, 4 program,
 5 operator, backend or library missing, 6 delegate, 7 execution, 8 ISA self-check, 9 files.
@@ -110,6 +115,10 @@ inline Flags parse_flags(int argc, char** argv) {
       }
     } else if (flag == "--etdump_path") {
       flags.etdump_path = value();
+    } else if (flag == "--samples_path") {
+      flags.samples_path = value();
+    } else if (flag == "--sample_hz") {
+      flags.sample_hz = number(1, kMaxSampleHz);
     } else if (flag == "--isa") {
       flags.isa = value();
     } else if (flag == "--isa_off") {

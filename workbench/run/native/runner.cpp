@@ -24,6 +24,7 @@
 #include "isa.h"
 #include "json.h"
 #include "model.h"
+#include "sampler.h"
 
 // The wheel exports these and ships no header for them; a change of signature fails to link.
 namespace executorch::extension::threadpool {
@@ -52,6 +53,7 @@ uint32_t get_num_performant_cores();
 #endif
 
 using executorch::etdump::ETDumpGen;
+using sampler::Sampler;
 namespace threadpool = executorch::extension::threadpool;
 
 namespace {
@@ -140,6 +142,21 @@ void set_cpus(const std::vector<int>& cpus) {
 #endif
 }
 
+// What watches the executions, where it was asked for.
+struct Watchers {
+  std::unique_ptr<ETDumpGen> tracer;
+  std::unique_ptr<Sampler> sampler;
+
+  explicit Watchers(const Flags& flags)
+      : tracer(flags.etdump_path.empty() ? nullptr : std::make_unique<ETDumpGen>()),
+        sampler(flags.samples_path.empty() ? nullptr : std::make_unique<Sampler>(flags.sample_hz)) {}
+
+  void reset() {
+    if (tracer) tracer->reset();
+    if (sampler) sampler->reset();
+  }
+};
+
 void write_etdump(ETDumpGen* tracer, const std::string& path) {
   if (!tracer) throw Failure(kUsage, "command", "nothing is traced: start with --etdump_path");
   const auto dump = tracer->get_etdump_data();
@@ -149,15 +166,23 @@ void write_etdump(ETDumpGen* tracer, const std::string& path) {
   write_whole(path, dump.buf, dump.size);
 }
 
-json::Object time_runs(Model& model, int count) {
+void write_samples(Sampler* sampler, const std::string& path) {
+  if (!sampler) throw Failure(kUsage, "command", "nothing is sampled: start with --samples_path");
+  const std::string samples = sampler->take().str() + '\n';
+  write_whole(path, samples.data(), samples.size());
+}
+
+json::Object time_runs(Model& model, Sampler* sampler, int count) {
   std::vector<int64_t> wall, cpu, preempted;
   for (auto* times : {&wall, &cpu, &preempted}) times->reserve(static_cast<size_t>(count));
+  if (sampler) sampler->start();
   for (int i = 0; i < count; i++) {
     const Lap lap = model.run();
     wall.push_back(lap.wall_ns);
     cpu.push_back(lap.cpu_ns);
     preempted.push_back(lap.preempted);
   }
+  if (sampler) sampler->stop();
   return json::Object()
       .add("event", "run")
       .add("wall_ns", wall)
@@ -165,7 +190,7 @@ json::Object time_runs(Model& model, int count) {
       .add("preempted", preempted);
 }
 
-json::Object obey(const std::string& line, Model& model, ETDumpGen* tracer, const Flags& flags) {
+json::Object obey(const std::string& line, Model& model, Watchers& watchers, const Flags& flags) {
   const size_t space = line.find(' ');
   const std::string command = line.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
@@ -173,18 +198,23 @@ json::Object obey(const std::string& line, Model& model, ETDumpGen* tracer, cons
     throw Failure(kUsage, "command", "a command with a null byte");
   }
   if (command == "run") {
-    return time_runs(model, parse_number("run", rest, 1, kMaxExecutions));
+    return time_runs(model, watchers.sampler.get(), parse_number("run", rest, 1, kMaxExecutions));
   }
   if (command == "output" && !rest.empty()) {
     return json::Object().add("event", "output").add("files", model.write_outputs(rest));
   }
   if (command == "etdump") {
     const std::string path = rest.empty() ? flags.etdump_path : rest;
-    write_etdump(tracer, path);
+    write_etdump(watchers.tracer.get(), path);
     return json::Object().add("event", "etdump").add("file", path);
   }
+  if (command == "samples") {
+    const std::string path = rest.empty() ? flags.samples_path : rest;
+    write_samples(watchers.sampler.get(), path);
+    return json::Object().add("event", "samples").add("file", path);
+  }
   if (command == "reset" && rest.empty()) {
-    if (tracer) tracer->reset();
+    watchers.reset();
     return json::Object().add("event", "reset");
   }
   constexpr size_t kShown = 80;
@@ -192,11 +222,11 @@ json::Object obey(const std::string& line, Model& model, ETDumpGen* tracer, cons
 }
 
 // Obeys until "quit" or the end of the input. What a command got wrong is answered and survived.
-void serve(Model& model, ETDumpGen* tracer, const Flags& flags) {
+void serve(Model& model, Watchers& watchers, const Flags& flags) {
   std::string line;
   while (read_line(line) && line != "quit") {
     try {
-      json::answer(obey(line, model, tracer, flags));
+      json::answer(obey(line, model, watchers, flags));
     } catch (const Failure& failure) {
       if (failure.code != kUsage && failure.code != kIo) throw;
       report(failure);
@@ -204,17 +234,21 @@ void serve(Model& model, ETDumpGen* tracer, const Flags& flags) {
   }
 }
 
-void run_once(Model& model, ETDumpGen* tracer, const Flags& flags) {
+void run_once(Model& model, Watchers& watchers, const Flags& flags) {
   for (int i = 0; i < flags.warmup; i++) model.run();
-  if (tracer) tracer->reset();
-  json::answer(time_runs(model, flags.num_executions));
+  watchers.reset();
+  json::answer(time_runs(model, watchers.sampler.get(), flags.num_executions));
   if (!flags.output_file.empty()) {
     json::answer(
         json::Object().add("event", "output").add("files", model.write_outputs(flags.output_file)));
   }
-  if (tracer) {
-    write_etdump(tracer, flags.etdump_path);
+  if (watchers.tracer) {
+    write_etdump(watchers.tracer.get(), flags.etdump_path);
     json::answer(json::Object().add("event", "etdump").add("file", flags.etdump_path));
+  }
+  if (watchers.sampler) {
+    write_samples(watchers.sampler.get(), flags.samples_path);
+    json::answer(json::Object().add("event", "samples").add("file", flags.samples_path));
   }
 }
 
@@ -242,23 +276,23 @@ void run(int argc, char** argv) {
   load_libraries(flags.lib_dir);
   set_threads(flags.cpu_threads);
 
-  const auto tracer = flags.etdump_path.empty() ? nullptr : std::make_unique<ETDumpGen>();
-  Model model(flags.model_path, flags.method_name, tracer.get());
+  Watchers watchers(flags);
+  Model model(flags.model_path, flags.method_name, watchers.tracer.get());
   model.set_inputs(flags.inputs);
   abort_code = kExecution;
   json::answer(json::Object()
                    .add("event", "ready")
                    .add("runner", "native")
                    .add("clock", "Method::execute")
-                   .add("traced", tracer != nullptr)
+                   .add("traced", watchers.tracer != nullptr)
                    .add("threads", threadpool::get_threadpool()->get_thread_count())
                    .add("startup_ms", static_cast<double>(now_ns(CLOCK_MONOTONIC) - start) / 1e6)
                    .extend(isa)
                    .extend(model.describe_method()));
   if (flags.server_mode) {
-    serve(model, tracer.get(), flags);
+    serve(model, watchers, flags);
   } else {
-    run_once(model, tracer.get(), flags);
+    run_once(model, watchers, flags);
   }
 }
 

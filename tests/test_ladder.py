@@ -1,0 +1,180 @@
+"""The ladder of ISA levels and the sweep over threads: planned, measured, analysed, drawn."""
+
+import json
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from workbench import store
+from workbench.analyze import climb_ladder, compare_latencies, find_crossovers, sweep_threads
+from workbench.errors import SetupError, UsageError
+from workbench.records import LADDER_TOGGLE
+from workbench.report import analyze_run, check_run, show_axes, write_artifacts
+from workbench.run import find_runner, make_plan, read_isa, run_plan
+from workbench.run.isa import Isa, find_rungs
+from workbench.run.plan import choose_experiments, plan_ladder
+from workbench.show import plot_ladder, plot_scaling, show_table, show_together
+from workbench.testing import sample_run, synthetic_latencies
+
+RUNGS = ("low", "mid", "high")
+
+
+def an_isa(*features, self_check="ok"):
+    levels = {
+        "native": (),
+        "a": ("x",),
+        "b": ("x", "y"),
+        "c": ("x", "y", "z"),
+    }
+    return Isa("any", features, levels, {}, self_check)
+
+
+def test_levels_that_hide_the_same_are_one_rung():
+    assert find_rungs(an_isa("x", "y", "z")) == ("c", "b", "a", "native")
+    assert find_rungs(an_isa("y", "z")) == ("c", "b", "native")
+    assert find_rungs(an_isa("z")) == ("c", "native")
+
+
+def test_without_extensions_or_self_check_there_is_no_ladder():
+    with pytest.raises(UsageError, match="no extension to hide"):
+        find_rungs(an_isa())
+    with pytest.raises(SetupError, match="moved"):
+        find_rungs(an_isa("x", self_check="moved"))
+
+
+def test_pairs_are_the_ends_and_all_neighbours():
+    experiments, pairs = plan_ladder(RUNGS)
+    assert [e.name for e in experiments] == [*RUNGS, "high_control"]
+    assert [(p.baseline, p.candidate) for p in pairs] == [("low", "high"), *pairwise(RUNGS)]
+    assert len(plan_ladder(RUNGS[:2])[1]) == 1
+
+
+def test_a_toggle_and_the_ladder_exclude_each_other():
+    with pytest.raises(UsageError, match="--toggle x: the ladder has every level"):
+        choose_experiments("x", True, an_isa("x"))
+
+
+def crossed(**by_threads):
+    """Latencies of ``RUNGS`` for several thread counts: ``t1={...}, t2={...}``."""
+    parts = [
+        synthetic_latencies(times, threads=int(count[1:]), seed=int(count[1:]))
+        for count, times in by_threads.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def test_the_ladder_finds_the_steps_that_are_there():
+    times = {"low": 4.0, "mid": 2.0, "high": 2.0, "again": 2.0}
+    latencies = synthetic_latencies(times, drift=0.01)
+    ladder = climb_ladder(latencies, RUNGS, threads=1, control="again", control_of="high")
+    assert ladder["outcome"].iloc[1] == "faster"
+    assert ladder["outcome"].iloc[2] in ("equivalent", "inconclusive")
+    np.testing.assert_allclose(ladder["latency_ms"], [4, 2, 2], rtol=0.03)
+    np.testing.assert_allclose(ladder["speedup"].iloc[1:], [2, 1], rtol=0.03)
+    np.testing.assert_allclose(ladder["total"], [1, 2, 2], rtol=0.03)
+    assert (ladder["latency_low_ms"] <= ladder["latency_ms"]).all()
+    step = compare_latencies(latencies, "low", "mid", control="again", control_of="high").iloc[0]
+    assert ladder.loc[1, ["speedup", "low", "high"]].tolist() == pytest.approx(
+        step[["speedup", "low", "high"]].tolist()
+    )
+
+
+def test_the_floor_is_what_the_control_differs_from_its_own_original():
+    latencies = synthetic_latencies({"off": 4.0, "on": 2.0, "on again": 2.1})
+    row = compare_latencies(latencies, "off", "on", control="on again", control_of="on").iloc[0]
+    assert 0.03 < row["floor"] < 0.12
+    assert row["outcome"] == "faster"
+
+
+def test_the_sweep_is_in_wall_time_and_says_what_threads_bring():
+    latencies = crossed(
+        t1={"low": 8.0, "high": 4.0}, t2={"low": 4.0, "high": 2.0}, t4={"low": 1.0, "high": 2.0}
+    )
+    table = sweep_threads(latencies, ["low", "high"]).set_index(["experiment", "threads"])
+    assert table.at[("low", 2), "speedup"] == pytest.approx(2, rel=0.05)
+    assert table.at[("low", 2), "efficiency"] == pytest.approx(1, rel=0.05)
+    assert table.at[("low", 4), "outcome"] == "faster"
+    assert table.at[("high", 4), "outcome"] == "faster"  # against one thread
+    wall = latencies.query("experiment == 'low' and threads == 4")["wall_ns"].median() / 1e6
+    assert table.at[("low", 4), "latency_ms"] == pytest.approx(wall)
+    found = find_crossovers(latencies, ["low", "high"])
+    assert found == [
+        "4 threads were not shown to be faster than 2 for high",
+        "from 4 threads on, low is faster than high",
+        "low with 4 threads is faster than high with 1",
+    ]
+
+
+def test_figures_have_a_row_or_a_line_for_everything():
+    times = {"low": 4.0, "mid": 2.0, "high": 1.9, "again": 1.9}
+    latencies = crossed(t1=times, t2=times)
+    noise = {"control": "again", "control_of": "high"}
+    figure = plot_ladder(climb_ladder(latencies, RUNGS, threads=2, **noise))
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == list(RUNGS)
+    assert "2.0" in figure.alt_text
+    figure = plot_scaling(sweep_threads(latencies, RUNGS))
+    assert all(name in figure.alt_text for name in RUNGS)
+
+
+def test_a_sheet_is_its_parts():
+    table = show_table(pd.DataFrame({"a": [1]}))
+    sheet = show_together(Figure(), table, "note")
+    assert str(sheet) == f"{table}\n\nnote"
+    assert len(sheet.parts) == 3
+
+
+def test_a_run_with_one_toggle_says_how_to_measure_more():
+    assert "--isa-ladder" in str(show_axes(analyze_run(sample_run())))
+
+
+@pytest.fixture(scope="module")
+def climbed(conv_pte, tmp_path_factory):
+    """A run of the whole ladder at two thread counts, of a small program."""
+    runner = find_runner()
+    isa = read_isa(runner.command)
+    if isa.self_check != "ok" or not isa.features:
+        pytest.skip("this CPU has nothing to hide")
+    folder = tmp_path_factory.mktemp("ladder")
+    pte = Path(shutil.copy(conv_pte, folder / "conv.pte"))
+    plan = make_plan(
+        pte, runner=runner, isa_ladder=True, threads=(1, 2), runs=2, warmup=1, processes=2
+    )
+    plan = replace(plan, batch_ms=0.1, traced_runs=2)
+    run_dir = run_plan(plan, runner, folder / "out")
+    write_artifacts(analyze_run(run_dir))
+    return run_dir
+
+
+def test_every_level_of_this_cpu_is_measured_in_one_run(climbed):
+    run = store.load_run(climbed)
+    rungs = find_rungs(read_isa(find_runner().command))
+    assert run.plan.toggle == LADDER_TOGGLE
+    assert tuple(e.isa for e in run.plan.experiments if not e.control) == rungs
+    masked = {s.experiment: set(s.masked) for s in run.sessions}
+    for below, above in pairwise(rungs):
+        assert masked[below] > masked[above]
+    analysis = analyze_run(climbed)
+    assert list(analysis.ladder["level"]) == [*rungs, *rungs]
+    assert (analysis.ladder.loc[analysis.ladder["level"] != rungs[0], "reveals"] != "").all()
+    assert len(analysis.scaling) == 2 * len(rungs)
+    checks = check_run(analysis).set_index("check")["status"]
+    assert (checks[checks.index.str.startswith("toggle took effect")] == "ok").all()
+    outputs = checks[checks.index.str.startswith("outputs of")]
+    assert (outputs == "ok").all()
+    assert len(outputs) == 2 * len(run.plan.pairs)
+
+
+def test_the_ladder_is_in_the_artifacts_with_what_it_does_not_cover(climbed):
+    summary = json.loads((climbed / store.SUMMARY).read_text())
+    assert [row["level"] for row in summary["ladder"]][-1] == "native"
+    assert {row["threads"] for row in summary["scaling"]} == {1, 2}
+    report = (climbed / store.REPORT_MD).read_text()
+    assert "portable and optimized kernels" in report
+    assert "microarchitecture" in report
+    assert "| native |" in report

@@ -1,0 +1,129 @@
+"""How latency goes with the number of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+
+from workbench.analyze.outcome import MARGIN, judge
+from workbench.analyze.speedup import speedup_of_runs
+from workbench.analyze.statistics import describe_latencies
+from workbench.schema import SCALING, check
+
+#: Latency with several threads is how long the caller waits; with one it then must be, too.
+CLOCK = "wall_ns"
+
+
+def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
+    """Wall time of every experiment at every thread count, against the fewest threads.
+
+    Thread counts are measured one after the other within a restart, so each restart gives one
+    ratio; the interval is over the restarts.
+
+    Parameters
+    ----------
+    latencies
+        ``schema.LATENCIES``; traced rows are left out.
+    experiments
+        Which, in the order of the rows.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.SCALING``.
+    """
+    untraced = latencies[~latencies["traced"]]
+    rows = []
+    for name in experiments:
+        part = untraced[untraced["experiment"] == name]
+        medians = describe_latencies(part, CLOCK).sort_values("threads")
+        fewest = int(medians["threads"].min())
+        for entry in medians.itertuples():
+            row = {
+                "experiment": name,
+                "threads": entry.threads,
+                "latency_ms": entry.median,
+                "latency_low_ms": entry.low,
+                "latency_high_ms": entry.high,
+                **dict.fromkeys(("speedup", "low", "high", "efficiency"), 1.0),
+                "outcome": None,
+            }
+            if entry.threads != fewest:
+                row |= compare_setups(untraced, (name, fewest), (name, entry.threads))
+                row["efficiency"] = row["speedup"] * fewest / entry.threads
+            rows.append(row)
+    return check(pd.DataFrame(rows, columns=SCALING.names), SCALING)
+
+
+def compare_setups(
+    latencies: pd.DataFrame, baseline: tuple[str, int], candidate: tuple[str, int]
+) -> dict[str, float | str]:
+    """The speed-up in wall time between two pairs of experiment and thread count.
+
+    Returns
+    -------
+    dict
+        ``speedup``, ``low``, ``high`` and ``outcome``; without a noise floor.
+    """
+    sides = [_restarts(latencies, *setup) for setup in (baseline, candidate)]
+    shared = sorted(set(sides[0]) & set(sides[1]))
+    found = speedup_of_runs(*([side[process] for process in shared] for side in sides))
+    value, low, high = (float(number[0]) for number in (found.value, found.low, found.high))
+    return {
+        "speedup": value,
+        "low": low,
+        "high": high,
+        "outcome": judge(value, low, high, 0.0, MARGIN),
+    }
+
+
+def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]:
+    """What changes on the way to more threads, as sentences.
+
+    Which experiments more threads do not help, step by step. Of each two neighbours: where the
+    slower one, with more threads, beats the faster one with the fewest; and where their order
+    turns round. That something is faster is said only where its interval shows it.
+
+    Parameters
+    ----------
+    latencies, experiments
+        As for ``sweep_threads``, the lower level first.
+    """
+    untraced = latencies[~latencies["traced"]]
+    counts = sorted(int(count) for count in untraced["threads"].unique())
+
+    def faster(baseline: tuple[str, int], candidate: tuple[str, int]) -> bool:
+        return compare_setups(untraced, baseline, candidate)["outcome"] == "faster"
+
+    found = []
+    for few, more in pairwise(counts):
+        idle = [name for name in experiments if not faster((name, few), (name, more))]
+        if idle:
+            who = ", ".join(idle)
+            found.append(f"{more} threads were not shown to be faster than {few} for {who}")
+    for one, other in pairwise(experiments):
+        first = counts[0]
+        slow, fast = (one, other) if faster((one, first), (other, first)) else (other, one)
+        if not faster((slow, first), (fast, first)):
+            continue
+        for count in counts[1:]:
+            if faster((slow, count), (fast, count)):
+                continue
+            if faster((fast, count), (slow, count)):
+                found.append(f"from {count} threads on, {slow} is faster than {fast}")
+                break
+        overtaking = (count for count in counts[1:] if faster((fast, first), (slow, count)))
+        if (count := next(overtaking, None)) is not None:
+            found.append(f"{slow} with {count} threads is faster than {fast} with {first}")
+    return found
+
+
+def _restarts(latencies: pd.DataFrame, experiment: str, threads: int) -> dict[int, np.ndarray]:
+    chosen = (latencies["experiment"] == experiment) & (latencies["threads"] == threads)
+    return {
+        int(process): part[CLOCK].to_numpy() / 1e6
+        for process, part in latencies[chosen].groupby("process")
+    }
