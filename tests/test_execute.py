@@ -16,8 +16,9 @@ import pytest
 from workbench import store
 from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
 from workbench.records import Layers, Tensor
-from workbench.run import execute, find_runner, make_plan, run_plan
+from workbench.run import find_runner, make_plan, run_plan
 from workbench.run.build import find_compiler
+from workbench.run.host import platform_name
 from workbench.run.inputs import locate_inputs, random_bytes
 from workbench.run.session import Session
 
@@ -208,7 +209,7 @@ def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     command = [sys.executable, "-m", "workbench", "run", str(pte), "--runs", "100000"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    manifest = tmp_path / "out_conv" / "runs" / execute.platform_name() / store.MANIFEST
+    manifest = tmp_path / "out_conv" / "runs" / platform_name() / store.MANIFEST
     deadline = time.monotonic() + 60
     while not manifest.exists() and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -108,6 +108,9 @@ RUN_OPTIONS = _options(
     click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
     click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
     click.option(
+        "--target", default="host", show_default=True, help="Where it runs: host or qemu[:CPU]."
+    ),
+    click.option(
         "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for one answer."
     ),
 )

@@ -129,7 +129,8 @@ class Plan:
     """What to measure, and how.
 
     ``runs`` is the least number of timed inferences per experiment and thread count;
-    ``batch_ms`` the length of one batch between two changes of the experiment;
+    ``batch_ms`` the length of one batch between two changes of the experiment, 0 for single
+    inferences;
     ``processes`` how often every runner is started afresh.
     """
 

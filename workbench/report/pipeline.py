@@ -67,10 +67,11 @@ def profile_model(
         Any stage failed; what the stages before it made is kept.
     """
     from workbench.export import export_model
-    from workbench.run import check_toggle
+    from workbench.run import check_toggle, find_runner, open_target
 
-    wanted = {"toggle": "auto", "runner": "wheel", "isa_ladder": False}
-    check_toggle(**{name: choices.get(name, value) for name, value in wanted.items()})
+    toggle, ladder = choices.get("toggle", "auto"), choices.get("isa_ladder", False)
+    with open_target(choices.get("target", "host")) as there:
+        check_toggle(toggle, find_runner(choices.get("runner", "wheel"), there), isa_ladder=ladder)
     progress(f"{model}: exporting {dtype}", 0.0)
     pte = export_model(model, dtype=dtype, backend=backend, root=root, state_dict=state_dict)
     run_dir = measure_program(
@@ -86,6 +87,7 @@ def measure_program(
     *,
     root: Path | None = None,
     runner: str = "wheel",
+    target: str = "host",
     progress: Progress = lambda text, part: None,
     **choices: Any,
 ) -> Path:
@@ -99,16 +101,19 @@ def measure_program(
         The output folder; None takes the one that the program lies in, or ``out_<model>``.
     runner
         ``wheel``, ``native`` or ``python``.
+    target
+        As for ``open_target``: where it runs.
     choices
         As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
         ``processes``, ``timeout_s``.
     """
-    from workbench.run import find_runner, make_plan, run_plan
+    from workbench.run import find_runner, make_plan, open_target, run_plan
 
     pte = Path(pte)
-    found = find_runner(runner)
-    plan = make_plan(pte, runner=found, **choices)
-    run_dir = run_plan(plan, found, root or root_of(pte), progress=progress)
+    with open_target(target) as there:
+        found = find_runner(runner, there)
+        plan = make_plan(pte, runner=found, **choices)
+        run_dir = run_plan(plan, found, root or root_of(pte), progress=progress)
     describe_foreign(pte, run_dir)
     write_artifacts(analyze_run(run_dir))
     return run_dir

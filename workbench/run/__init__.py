@@ -5,14 +5,17 @@ from workbench.run.execute import run_plan
 from workbench.run.isa import read_isa
 from workbench.run.plan import check_toggle, make_plan
 from workbench.run.runner import Runner, find_runner
+from workbench.run.target import Host, open_target
 
 __all__ = [
     "Finding",
+    "Host",
     "Runner",
     "check_toggle",
     "examine_machine",
     "find_runner",
     "make_plan",
+    "open_target",
     "read_isa",
     "run_plan",
 ]

@@ -9,13 +9,13 @@ import os
 import shlex
 import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Sequence
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 
 from workbench.errors import RunnerError, SetupError
+from workbench.run.cache import keep
 from workbench.store import sha256_of
 
 NATIVE = Path(__file__).parent / "native"
@@ -23,7 +23,8 @@ NATIVE = Path(__file__).parent / "native"
 #: What the wheel's headers must be compiled with: the same as the wheel's libraries were.
 DEFINITIONS = ("C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED", "ET_USE_THREADPOOL")
 LIBRARIES = ("executorch", "executorch_etdump", "executorch_threadpool")
-COMPILE_TIMEOUT_S = 300.0
+#: Zig compiles its C++ library too, the first time.
+COMPILE_TIMEOUT_S = 900.0
 
 
 def find_sdk() -> Path:
@@ -51,8 +52,8 @@ def find_sdk() -> Path:
 
 def library_path(sdk: Path, name: str) -> Path:
     """Where the wheel keeps one of its shared libraries."""
-    suffix = "dylib" if sys.platform == "darwin" else "so"
-    return sdk / "lib" / f"lib{name}.{suffix}"
+    mac = sdk / "lib" / f"lib{name}.dylib"
+    return mac if mac.exists() else mac.with_suffix(".so")
 
 
 def find_compiler() -> list[str] | None:
@@ -74,27 +75,35 @@ def find_compiler() -> list[str] | None:
     return None
 
 
-def compile_flags(sdk: Path) -> list[str]:
-    """The compiler's arguments, up to the output file."""
+def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
+    """The compiler's arguments, up to the output file.
+
+    Parameters
+    ----------
+    sdk
+        The executorch package of the platform that is compiled for.
+    rpath
+        Where the runner will look for its libraries; empty for those of ``sdk``.
+    """
     include = sdk / "include"
     portable_types = include / "executorch/runtime/core/portable_type/c10"
+    mac = library_path(sdk, "executorch").suffix == ".dylib"
     return [
         *("-std=c++17", "-O2", "-Wall", "-Wextra"),
         *(f"-D{definition}" for definition in DEFINITIONS),
         *("-isystem", str(include), "-isystem", str(portable_types)),
         str(NATIVE / "runner.cpp"),
         f"-L{sdk / 'lib'}",
-        f"-Wl,-rpath,{sdk / 'lib'}",
+        f"-Wl,-rpath,{rpath or sdk / 'lib'}",
         *(f"-l{library}" for library in LIBRARIES),
-        *(() if sys.platform == "darwin" else ("-ldl", "-pthread")),
+        *(() if mac else ("-ldl", "-pthread")),
     ]
 
 
 def build_runner() -> Path:
     """The native runner's binary, compiled if this wheel, compiler and source have none yet.
 
-    Lies in ``$XDG_CACHE_HOME/executorch-workbench`` (``~/.cache`` by default). Several processes
-    may build at once: each compiles for itself, and the last one's file stays.
+    Lies in the cache. Several processes may build at once: each compiles for itself.
 
     Raises
     ------
@@ -104,33 +113,29 @@ def build_runner() -> Path:
     sdk, compiler = find_sdk(), find_compiler()
     if compiler is None:
         raise SetupError("no C++ compiler", hint="install g++ or clang++, or use the Python runner")
-    command = [*compiler, *compile_flags(sdk)]
-    folder = _cache_folder()
-    binary = folder / f"runner-{_fingerprint(sdk, compiler, command)}"
-    if os.access(binary, os.X_OK):
-        return binary
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as workplace:
-            fresh = Path(workplace) / "runner"
-            _compile([*command, "-o", str(fresh)])
-            fresh.replace(binary)
-    except OSError as error:
-        raise SetupError(
-            f"cannot write the runner: {error.strerror}",
-            where=folder,
-            hint="set XDG_CACHE_HOME to a folder that can be written",
-        ) from None
-    return binary
+    return keep(f"runner-{fingerprint(sdk, compiler)}", partial(compile_runner, sdk, compiler))
 
 
-def describe_runner(runner: Path | Sequence[str]) -> dict[str, str]:
+def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:
+    """Compile the runner with a compiler, against the executorch package ``sdk``.
+
+    Raises
+    ------
+    SetupError
+        It does not compile.
+    """
+    _compile([*compiler, *compile_flags(sdk, rpath), "-o", str(binary)])
+
+
+def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) -> dict[str, str]:
     """What a runner says of itself, for the manifest: kind, compiler, hash and wheel.
 
     Parameters
     ----------
     runner
         A binary, or a command line such as the Python runner's.
+    binary
+        The file whose hash tells it from others; by default the last word of the command line.
 
     Raises
     ------
@@ -151,25 +156,19 @@ def describe_runner(runner: Path | Sequence[str]) -> dict[str, str]:
     return {
         "kind": kind,
         "compiler": compiler,
-        "sha256": sha256_of(Path(command[-1])),
+        "sha256": sha256_of(binary or Path(command[-1])),
         "executorch": metadata.version("executorch"),
     }
 
 
-def _cache_folder() -> Path:
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # A relative path there means nothing, says the specification.
-    root = base if base.is_absolute() else Path.home() / ".cache"
-    return root / "executorch-workbench"
-
-
-def _fingerprint(sdk: Path, compiler: Sequence[str], command: Sequence[str]) -> str:
-    """What the binary depends upon, as a short hash.
+def fingerprint(sdk: Path, compiler: Sequence[str], rpath: str = "") -> str:
+    """What a runner's binary depends upon, as a short hash.
 
     A library counts by name, size and time: hashing 15 MB at every start would cost more than it
     tells, since pip writes new files whenever it installs another wheel.
     """
-    parts = [*command, metadata.version("executorch"), _first_line([*compiler, "--version"])]
+    parts = [*compiler, *compile_flags(sdk, rpath), metadata.version("executorch")]
+    parts.append(_first_line([*compiler, "--version"]))
     for source in sorted(NATIVE.iterdir()):
         parts += [source.name, sha256_of(source)]
     for name in LIBRARIES:

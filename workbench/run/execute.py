@@ -11,7 +11,6 @@ from pathlib import Path
 
 from workbench.errors import WorkbenchError
 from workbench.records import Plan, Run, count_threads
-from workbench.run.host import describe_host, platform_name
 from workbench.run.inputs import locate_inputs
 from workbench.run.journal import Journal
 from workbench.run.measure import Step, measure_step
@@ -36,7 +35,7 @@ def run_plan(
     RunnerError
         A runner failed; the manifest then says ``failed`` and keeps what was measured before.
     """
-    run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, platform_name())
+    run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, runner.target.platform)
     journal = Journal.open(run_dir, begin_run(plan, runner))
     keep_layers(Path(plan.pte), run_dir)
     inputs = locate_inputs(plan, run_dir)
@@ -65,12 +64,12 @@ def begin_run(plan: Plan, runner: Runner) -> Run:
     versions = {name: metadata.version(name) for name in ("executorch", "executorch-workbench")}
     return Run(
         plan=plan,
-        platform=platform_name(),
-        emulated=False,
+        platform=runner.target.platform,
+        emulated=runner.target.emulated,
         state="incomplete",
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         finished="",
-        host=describe_host(),
+        host=runner.target.describe(),
         runner=runner.description,
         versions={**versions, "python": platform.python_version()},
         export=load_export(Path(plan.pte)),

@@ -11,7 +11,6 @@ from pathlib import Path
 from workbench.errors import StoreError
 from workbench.records import Agreement, Batch, Experiment, Plan
 from workbench.records import Session as SessionRecord
-from workbench.run.host import fast_cores
 from workbench.run.interleave import (
     MIN_ROUNDS,
     batch_size,
@@ -23,6 +22,7 @@ from workbench.run.journal import Journal
 from workbench.run.outputs import compare_outputs, read_output
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Session
+from workbench.run.target import HOST, Host
 from workbench.store import sha256_of, trace_path
 
 
@@ -34,14 +34,13 @@ class Step:
     process: int
     traced: bool
 
-    @property
-    def core(self) -> int | None:
+    def core_of(self, target: Host) -> int | None:
         """The core that all experiments of the step share, if they run one thread each.
 
         Two cores are never equally fast (another guest, another clock): an experiment that the
         system put on the better one would win by it. The next process takes the next core.
         """
-        cores = fast_cores() if self.threads == 1 else []
+        cores = target.cores() if self.threads == 1 else []
         return cores[self.process % len(cores)] if cores else None
 
 
@@ -60,7 +59,8 @@ def measure_step(journal: Journal, runner: Runner, inputs: Sequence[Path], step:
     plan, run_dir = journal.run.plan, journal.run_dir
     if sha256_of(Path(plan.pte)) != plan.sha256:
         raise StoreError("changed since the run was planned", where=plan.pte, hint="run it anew")
-    core, complete = step.core, False
+    target = runner.target
+    core, complete = step.core_of(target), False
     traces = {
         e.name: trace_path(run_dir, plan.stem, e.name, step.threads, step.process)
         for e in plan.experiments
@@ -71,9 +71,9 @@ def measure_step(journal: Journal, runner: Runner, inputs: Sequence[Path], step:
     try:
         with contextlib.ExitStack() as stack:
             for experiment in plan.experiments:
-                flags = runner_flags(plan, experiment, inputs, step.threads, core)
+                flags = runner_flags(plan, experiment, inputs, step.threads, core, target)
                 if step.traced:
-                    flags += ["--etdump_path", str(traces[experiment.name])]
+                    flags += ["--etdump_path", target.place(traces[experiment.name])]
                 session = open_runner(runner, flags, timeout_s=plan.timeout_s)
                 sessions[experiment.name] = stack.enter_context(session)
             take_turns(sessions, plan, step.traced, taken)
@@ -104,14 +104,26 @@ def measure_step(journal: Journal, runner: Runner, inputs: Sequence[Path], step:
 
 
 def runner_flags(
-    plan: Plan, experiment: Experiment, inputs: Sequence[Path], threads: int, core: int | None
+    plan: Plan,
+    experiment: Experiment,
+    inputs: Sequence[Path],
+    threads: int,
+    core: int | None,
+    target: Host = HOST,
 ) -> list[str]:
-    """The runner's command line for one experiment."""
-    flags = ["--model_path", plan.pte, "--cpu_threads", str(threads), "--isa", experiment.isa]
+    """The runner's command line for one experiment, with the files where its target has them."""
+    flags = [
+        "--model_path",
+        target.push(Path(plan.pte)),
+        "--cpu_threads",
+        str(threads),
+        "--isa",
+        experiment.isa,
+    ]
     if experiment.isa_off:
         flags += ["--isa_off", ",".join(experiment.isa_off)]
     for path in inputs:
-        flags += ["--inputs", str(path)]
+        flags += ["--inputs", target.push(path)]
     if core is not None:
         flags += ["--cpus", str(core)]
     return flags
@@ -122,7 +134,7 @@ def take_turns(
 ) -> None:
     """Warm every session up, then time them in turns; each batch is added to ``taken`` at once."""
     sizes = {name: warm_up(session, plan) for name, session in sessions.items()}
-    runs, least = plan.runs, MIN_ROUNDS
+    runs, least = plan.runs, MIN_ROUNDS if plan.batch_ms else 1
     if traced:
         runs, least = plan.traced_runs, 1
         sizes = {name: batch_within(size, runs, plan.processes) for name, size in sizes.items()}
@@ -136,6 +148,9 @@ def take_turns(
 def warm_up(session: Session, plan: Plan) -> int:
     """Warm a session up, untraced, for ``plan.warmup`` inferences and a batch; its batch size."""
     session.run(max(1, plan.warmup))
+    if not plan.batch_ms:
+        session.reset()
+        return 1
     # The shortest lap: two equal experiments shall get equal batches on a busy machine too.
     size = batch_size(min(session.run(5).wall_ns), plan.batch_ms)
     session.run(size)

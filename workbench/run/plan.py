@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,8 +11,11 @@ from workbench.errors import StoreError, UsageError
 from workbench.records import LADDER_TOGGLE, Experiment, Pair, Plan
 from workbench.run.inputs import RANDOM_SOURCE, strip_files
 from workbench.run.isa import Isa, Toggle, find_rungs, read_isa, resolve_toggle
-from workbench.run.runner import Runner, find_runner, open_runner
+from workbench.run.runner import Runner, open_runner
 from workbench.store import load_export, safe_name, sha256_of
+
+#: Inferences of every experiment on an emulated CPU.
+EMULATED_RUNS = 2
 
 
 def make_plan(
@@ -66,9 +70,11 @@ def make_plan(
         raise StoreError("no such file", where=pte, hint="workbench export MODEL makes one")
     name, experiments, pairs = choose_experiments(toggle, isa_ladder, read_isa(runner.command))
     export = load_export(pte)
-    with open_runner(runner, ["--model_path", str(pte)], timeout_s=timeout_s) as session:
+    with open_runner(
+        runner, ["--model_path", runner.target.push(pte)], timeout_s=timeout_s
+    ) as session:
         ready = session.ready
-    return Plan(
+    plan = Plan(
         pte=str(pte),
         sha256=sha256_of(pte),
         model=export.model if export else safe_name(pte.stem),
@@ -78,23 +84,42 @@ def make_plan(
         experiments=experiments,
         pairs=pairs,
         toggle=name,
+        target=runner.target.name,
         threads=tuple(dict.fromkeys(threads)),
         runs=runs,
         warmup=warmup,
         processes=processes,
         timeout_s=timeout_s,
     )
+    return shorten_plan(plan) if runner.target.emulated else plan
 
 
-def check_toggle(toggle: str, runner: str = "wheel", isa_ladder: bool = False) -> None:
-    """Refuse a toggle that means nothing on this CPU before long work begins.
+def shorten_plan(plan: Plan) -> Plan:
+    """The plan for an emulated CPU, where an inference takes long and its time means nothing.
+
+    Every experiment runs in one process of each kind, in batches of one inference, and no control
+    is needed: what is asked is which code runs, and whether it computes the same.
+    """
+    return replace(
+        plan,
+        experiments=tuple(e for e in plan.experiments if not e.control),
+        runs=min(plan.runs, EMULATED_RUNS),
+        traced_runs=min(plan.traced_runs, EMULATED_RUNS),
+        warmup=min(plan.warmup, 1),
+        processes=1,
+        batch_ms=0.0,
+    )
+
+
+def check_toggle(toggle: str, runner: Runner, *, isa_ladder: bool = False) -> None:
+    """Refuse a toggle that means nothing on a runner's CPU before long work begins.
 
     Raises
     ------
     UsageError
-        An unknown runner or toggle, or an extension that this CPU lacks.
+        An unknown toggle, or an extension that this CPU lacks.
     """
-    choose_experiments(toggle, isa_ladder, read_isa(find_runner(runner).command))
+    choose_experiments(toggle, isa_ladder, read_isa(runner.command))
 
 
 def choose_experiments(

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 from workbench.errors import RunnerCrash, RunnerError, RunnerTimeout, SetupError, UsageError
 from workbench.records import Tensor
+from workbench.run.target import HOST, Host
 
 #: No answer is longer: a million laps take about 35 MB.
 LONGEST_ANSWER = 64 * 2**20
@@ -94,9 +95,10 @@ class Session:
 
     ready: Ready
 
-    def __init__(self, command: Sequence[str], *, timeout_s: float):
+    def __init__(self, command: Sequence[str], *, timeout_s: float, target: Host = HOST):
         self.command = [os.fspath(part) for part in command]
         self.timeout_s = timeout_s
+        self.target = target
         self._pending = b""
         self._said = 0  # bytes on standard error before the command that is being answered
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by kill()
@@ -127,14 +129,18 @@ class Session:
 
     def output(self, base: Path) -> tuple[Tensor, ...]:
         """Write the outputs of the last execution as raw bytes to ``<base>-<index>.bin``."""
-        written = self._ask(f"output {_one_line(base)}", "output", _Output)
-        return tuple(
-            Tensor(f.dtype, f.shape, file=f"{os.fspath(base)}-{f.index}.bin") for f in written.files
-        )
+        there = self.target.place(base)
+        written = self._ask(f"output {_one_line(there)}", "output", _Output)
+        tensors = []
+        for file in written.files:
+            name = f"-{file.index}.bin"
+            self.target.pull(there + name, Path(f"{os.fspath(base)}{name}"))
+            tensors.append(Tensor(file.dtype, file.shape, file=f"{os.fspath(base)}{name}"))
+        return tuple(tensors)
 
     def etdump(self, path: Path) -> None:
         """Write the trace since the last reset to a file, and begin a new one."""
-        self._ask(f"etdump {_one_line(path)}", "etdump", _Done)
+        self._write("etdump", path)
 
     def samples(self, path: Path) -> None:
         """Write the PC samples since the last reset to a file, and begin anew."""
@@ -175,6 +181,12 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.kill() if kind else self.close()
+
+    def _write(self, what: str, path: Path) -> None:
+        """Have something written into a local file."""
+        there = self.target.place(path)
+        self._ask(f"{what} {_one_line(there)}", what, _Done)
+        self.target.pull(there, path)
 
     def _ask(self, command: str, event: str, answer: type[T]) -> T:
         if self._process.stdin.closed:
@@ -276,7 +288,7 @@ class Session:
         return Path(self.command[0]).name
 
 
-def open_session(command: Sequence[str], *, timeout_s: float) -> Session:
+def open_session(command: Sequence[str], *, timeout_s: float, target: Host = HOST) -> Session:
     """Start a runner in server mode and wait until it has loaded its program.
 
     Parameters
@@ -285,6 +297,8 @@ def open_session(command: Sequence[str], *, timeout_s: float) -> Session:
         The runner and its flags, ``--server_mode`` among them.
     timeout_s
         How long any answer may take, in seconds.
+    target
+        Where it runs: files that it writes are fetched from there.
 
     Raises
     ------
@@ -293,7 +307,7 @@ def open_session(command: Sequence[str], *, timeout_s: float) -> Session:
     RunnerError, RunnerCrash, RunnerTimeout
         It could not load the program, died, or took too long.
     """
-    session = Session(command, timeout_s=timeout_s)
+    session = Session(command, timeout_s=timeout_s, target=target)
     try:
         session.ready = session._receive("load", "ready", Ready)
     except BaseException:
@@ -319,11 +333,10 @@ class _Done:
     event: str
 
 
-def _one_line(path: Path) -> str:
-    text = os.fspath(path)
-    if "\n" in text:
-        raise UsageError("a runner cannot write to a path with a line break", where=repr(text))
-    return text
+def _one_line(path: str) -> str:
+    if "\n" in path:
+        raise UsageError("a runner cannot write to a path with a line break", where=repr(path))
+    return path
 
 
 def _signal_name(number: int) -> str:

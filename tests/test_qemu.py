@@ -1,0 +1,63 @@
+"""The aarch64 runner under emulation: which code runs with SME2, and which without."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from workbench import store
+from workbench.errors import SetupError, UsageError
+from workbench.run import find_runner, make_plan, open_target, read_isa, run_plan
+from workbench.run.isa import load_table
+from workbench.run.qemu import Qemu, list_cpus, qemu_version
+from workbench.trace import read_etdump
+
+pytestmark = [pytest.mark.qemu, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def runner():
+    try:
+        return find_runner("native", open_target("qemu"))
+    except SetupError as error:
+        pytest.skip(str(error))
+
+
+def test_the_emulated_cpu_has_sme2_where_cpuinfo_and_the_kernel_say(runner):
+    isa = read_isa(runner.command)
+    assert isa.self_check == "ok"
+    assert {"sme2", "sme2p1", "sme", "i8mm", "dot", "fp16arith"} <= set(isa.features)
+    assert isa.arch == load_table("aarch64").arch
+
+
+def test_a_named_cpu_has_what_it_has_in_silicon(runner):
+    named = find_runner("native", open_target("qemu:cortex-a76"))
+    isa = read_isa(named.command)
+    assert isa.self_check == "ok"
+    assert {"dot", "fp16arith"} <= set(isa.features)
+    assert not {"sme2", "sme", "i8mm", "sve"} & set(isa.features)
+
+
+def test_an_unknown_cpu_is_refused(runner):
+    with pytest.raises(UsageError, match="did you mean 'cortex-a76'"):
+        Qemu("cortex-a67")
+    assert "max" in list_cpus(runner.target.emulator)
+    assert qemu_version(runner.target.emulator) >= (10, 1)
+
+
+def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_pte, tmp_path):
+    pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
+    plan = make_plan(pte, runner=runner, toggle="sme2")
+    run_dir = run_plan(plan, runner, tmp_path / "out")
+    run = store.load_run(run_dir)
+    assert run_dir.name == run.platform == "qemu-aarch64"
+    assert run.emulated
+    assert run.plan.target == "qemu"
+    assert "max" in run.host["cpu"]
+    assert all(agreement.agree for agreement in run.agreements)
+    names = {
+        s.experiment: set(read_etdump(run_dir / s.etdump)["name"]) for s in run.sessions if s.traced
+    }
+    assert any("(NHWC, PF32) IGEMM" in name for name in names["sme2_on"])
+    assert any("(NHWC, F32) IGEMM" in name for name in names["sme2_off"])
+    assert not any("PF32" in name for name in names["sme2_off"])
