@@ -282,6 +282,19 @@ SHIFT = _frame(
     ("rank_after", "int", "", "1 is the largest category of the candidate"),
 )
 
+ALIGNED = _frame(
+    "aligned",
+    ("level", "text", "", "e2e | category | operator | layer"),
+    ("name", "text", "", "what is compared, as the first run calls it"),
+    ("run", "text", "", "which run"),
+    ("known_as", "text", "", "what this run calls it; none where it has nothing of it"),
+    ("time_ms", "float", "ms", "typical time in this run"),
+    ("speedup", "float", "", "time of the first run / time of this one"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; first for the first run"),
+)
+
 WHAT_IF = _frame(
     "what if",
     ("level", "text", "", "e2e, or what a part is: category | family | operator | key | layer"),
@@ -381,6 +394,7 @@ FRAMES = (
     LADDER,
     SCALING,
     SHIFT,
+    ALIGNED,
     WHAT_IF,
     BOTTLENECKS,
     KERNELS,

@@ -1,5 +1,6 @@
 """From frames to frames: ledger, categories, statistics, comparisons, bottleneck shift."""
 
+from workbench.analyze.across import Traced, align_runs, tabulate_runs
 from workbench.analyze.attribution import attribute_layers
 from workbench.analyze.case_study import CaseStudy, load_case_study
 from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
@@ -25,9 +26,11 @@ __all__ = [
     "CaseStudy",
     "Category",
     "Methods",
+    "Traced",
     "Verdict",
     "add_categories",
     "add_layers",
+    "align_runs",
     "attribute_layers",
     "bottleneck_shift",
     "build_ledger",
@@ -59,4 +62,5 @@ __all__ = [
     "sweep_threads",
     "tabulate_latencies",
     "tabulate_rules",
+    "tabulate_runs",
 ]

@@ -85,7 +85,8 @@ def compare_apart(
 ) -> pd.DataFrame:
     """Whether two latencies of different runs differ, by Welch's t over process restarts.
 
-    Each restart counts with the logarithm of the midmean of its latencies. What changed on the
+    Each restart counts with the logarithm of the midmean of its latencies: CPU time if both have
+    one thread, wall time otherwise. What changed on the
     machine between the two runs is in the speed-up and not in its interval: interleave them in
     one run where that is possible.
 
@@ -109,7 +110,8 @@ def compare_apart(
     ComparisonError
         A side has no untraced latency.
     """
-    sides = [_restart_times(side) for side in (baseline, candidate)]
+    clock = clock_of(int(max(side["threads"].max() for side in (baseline, candidate))))
+    sides = [_restart_times(side, clock) for side in (baseline, candidate)]
     times = typical_times(sides[0]), typical_times(sides[1])
     return tabulate_outcomes("e2e", ["latency"], times, speedup_apart(*sides), floor, margin)
 
@@ -174,10 +176,9 @@ def _round_times(latencies: pd.DataFrame, experiment: str, clock: str) -> pd.Ser
     return rounds.loc[rounds["size"] == rounds["size"].max(), "mean"]
 
 
-def _restart_times(latencies: pd.DataFrame) -> list[np.ndarray]:
+def _restart_times(latencies: pd.DataFrame, clock: str) -> list[np.ndarray]:
     """Untraced latencies of every process, in ms."""
     untraced = latencies[~latencies["traced"]]
     if untraced.empty:
         raise ComparisonError("there is no untraced latency")
-    column = clock_of(int(untraced["threads"].iloc[0]))
-    return [times.to_numpy() / 1e6 for _, times in untraced.groupby("process")[column]]
+    return [times.to_numpy() / 1e6 for _, times in untraced.groupby("process")[clock]]

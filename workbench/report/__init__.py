@@ -15,14 +15,17 @@ from workbench.report.pipeline import (
     profile_model,
     write_artifacts,
 )
+from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
 from workbench.report.timeline import show_timeline
 
 __all__ = [
     "Analysis",
     "Comparison",
     "Profile",
+    "align_measurements",
     "analyze_run",
     "check_run",
+    "compare_many",
     "compare_runs",
     "describe_run",
     "describe_spans",
@@ -34,6 +37,7 @@ __all__ = [
     "notebooks_dir",
     "open_lab",
     "profile_model",
+    "show_aligned",
     "show_axes",
     "show_layers",
     "show_timeline",

@@ -3,6 +3,7 @@
 from workbench.show.bottlenecks import plot_bottlenecks
 from workbench.show.categories import plot_categories
 from workbench.show.explore import explore
+from workbench.show.heatmap import plot_heatmap
 from workbench.show.ladder import plot_ladder
 from workbench.show.latencies import plot_latencies
 from workbench.show.operators import plot_operators
@@ -35,6 +36,7 @@ __all__ = [
     "mark_figure",
     "plot_bottlenecks",
     "plot_categories",
+    "plot_heatmap",
     "plot_ladder",
     "plot_latencies",
     "plot_operators",
