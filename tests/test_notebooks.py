@@ -27,7 +27,9 @@ def code_of(path):
 
 
 def test_there_are_notebooks():
-    assert {"00", "01", "09", "12"} <= {path.stem[:2] for path in NOTEBOOKS}
+    numbers = [path.stem[:2] for path in NOTEBOOKS]
+    assert numbers == sorted(set(numbers))
+    assert {"00", "01", "02", "03", "04", "05", "09", "12"} <= set(numbers)
 
 
 @every_notebook
@@ -65,6 +67,15 @@ def test_logic_lives_in_the_package(path):
 
 
 @every_notebook
+def test_exercises_have_a_folded_solution(path):
+    exercise = any("**Exercise.**" in c["source"] for c in cells_of(path))
+    solutions = [c for c in code_of(path) if "solution" in c["metadata"].get("tags", [])]
+    assert len(solutions) == exercise
+    for cell in solutions:
+        assert cell["metadata"]["jupyter"] == {"outputs_hidden": True, "source_hidden": True}
+
+
+@every_notebook
 def test_it_is_stripped_and_keeps_its_kernel(path):
     notebook = json.loads(path.read_text())
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
@@ -74,7 +85,7 @@ def test_it_is_stripped_and_keeps_its_kernel(path):
 
 
 @every_notebook
-def test_it_runs_in_process(path, monkeypatch, tmp_path):
+def test_it_runs_in_process(path, monkeypatch, tmp_path, capsys):
     """All cells with recorded data, in this process: a second, not ten."""
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -82,9 +93,13 @@ def test_it_runs_in_process(path, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     shell = InteractiveShell()
     for cell in code_of(path):
+        tags = cell["metadata"].get("tags", [])
+        capsys.readouterr()
         shell.run_cell(cell["source"]).raise_error()
-        if "parameters" in cell["metadata"].get("tags", []):
+        if "parameters" in tags:
             shell.run_cell("headless, live = True, False").raise_error()
+        if "solution" in tags:
+            assert capsys.readouterr().out.strip(), "a solution says its answer"
 
 
 @pytest.mark.slow

@@ -2,50 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from workbench.columns import Column, Frame, check
+from workbench.columns import make_frame as _frame
+from workbench.schema_insight import ALIGNED, BOTTLENECKS, WHAT_IF
 
-from workbench.errors import StoreError
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-@dataclass(frozen=True)
-class Column:
-    """One column: its name, kind, unit and meaning.
-
-    Kinds are ``int``, ``float``, ``bool``, ``text``, ``bytes``, and ``object`` for Python objects
-    such as a shape.
-    """
-
-    name: str
-    kind: str
-    unit: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A named set of columns; a frame may carry further columns, never fewer."""
-
-    name: str
-    columns: tuple[Column, ...]
-
-    @property
-    def names(self) -> list[str]:
-        """The column names, in order."""
-        return [column.name for column in self.columns]
-
-    def table(self) -> str:
-        """The columns as a Markdown table."""
-        rows = [f"| {c.name} | {c.kind} | {c.unit} | {c.meaning} |" for c in self.columns]
-        return "\n".join(["| column | kind | unit | meaning |", "|---|---|---|---|", *rows])
-
-
-def _frame(name: str, *columns: tuple[str, str, str, str]) -> Frame:
-    return Frame(name, tuple(Column(*column) for column in columns))
-
+__all__ = ["ALIGNED", "BOTTLENECKS", "FRAMES", "WHAT_IF", "Column", "Frame", "check"]
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
 SOURCE = (
@@ -181,6 +142,7 @@ ATTRIBUTION = _frame(
     ("source", "text", "", "the user's line, file:line"),
     ("also", "text", "", "other layers that it does work of, by path"),
     ("nodes", "text", "", "nodes of the exporter's graph that it stands for, the main one first"),
+    ("xnodes", "text", "", "operators of the sidecar's delegate that it does, by number"),
     ("role", "text", "", "compute | layout | quantize | dequantize | cast | overhead"),
     ("shapes", "text", "", "of its inputs and outputs, without constants; images as NHWC"),
     ("flops", "float", "1/call", "floating-point operations; NaN where nobody knows"),
@@ -230,7 +192,7 @@ COMPARISON = _frame(
     ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
     ("low", "float", "", "lower end of the speed-up's 95 % interval"),
     ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-    ("outcome", "text", "", "faster | slower | equivalent | inconclusive"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive | emulated"),
     ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
     ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
     ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
@@ -280,49 +242,6 @@ SHIFT = _frame(
     ("contribution", "float", "", "delta / E2E change"),
     ("rank_before", "int", "", "1 is the largest category of the baseline"),
     ("rank_after", "int", "", "1 is the largest category of the candidate"),
-)
-
-ALIGNED = _frame(
-    "aligned",
-    ("level", "text", "", "e2e | category | operator | layer"),
-    ("name", "text", "", "what is compared, as the first run calls it"),
-    ("run", "text", "", "which run"),
-    ("known_as", "text", "", "what this run calls it; none where it has nothing of it"),
-    ("time_ms", "float", "ms", "typical time in this run"),
-    ("speedup", "float", "", "time of the first run / time of this one"),
-    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
-    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; first for the first run"),
-)
-
-WHAT_IF = _frame(
-    "what if",
-    ("level", "text", "", "e2e, or what a part is: category | family | operator | key | layer"),
-    ("name", "text", "", "which part"),
-    ("measured_ms", "float", "ms/run", "mean time as measured"),
-    ("predicted_ms", "float", "ms/run", "mean time if the parts were faster; sums to E2E"),
-    ("low_ms", "float", "ms/run", "lower end of the prediction's 95 % interval"),
-    ("high_ms", "float", "ms/run", "upper end of the prediction's 95 % interval"),
-    ("speedup", "float", "", "of a part: assumed; of E2E: what follows"),
-    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
-    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-)
-
-BOTTLENECKS = _frame(
-    "bottlenecks",
-    ("level", "text", "", "what a part is: category | family | operator | key | layer"),
-    ("name", "text", "", "which part"),
-    ("mean_ms", "float", "ms/run", "mean time of the part"),
-    ("share", "float", "", "mean time / mean E2E"),
-    ("free_ms", "float", "ms/run", "E2E if the part took no time: the ceiling of any gain there"),
-    ("free_speedup", "float", "", "speed-up of E2E then"),
-    ("free_low", "float", "", "lower end of its 95 % interval"),
-    ("free_high", "float", "", "upper end of its 95 % interval"),
-    ("factor", "float", "", "a speed-up of the part"),
-    ("faster_ms", "float", "ms/run", "E2E if the part were so much faster"),
-    ("speedup", "float", "", "speed-up of E2E then"),
-    ("low", "float", "", "lower end of its 95 % interval"),
-    ("high", "float", "", "upper end of its 95 % interval"),
 )
 
 KERNELS = _frame(
@@ -377,6 +296,49 @@ FUNCTIONS = _frame(
     ),
 )
 
+EVIDENCE = _frame(
+    "evidence",
+    ("key", "text", "", "as in the ledger; empty for samples that two operators may claim"),
+    ("operator", "text", "", "name without the ordinal"),
+    ("kind", "text", "", "as in the ledger"),
+    ("category", "text", "", "as in the operators frame"),
+    ("family", "text", "", "finer than the category"),
+    ("function", "text", "", "what ran: exported name, or library+address"),
+    ("library", "text", "", "name of the file that it is in"),
+    ("code", "text", "", "widest class of its instructions; unknown without the file"),
+    ("samples", "int", "", "samples of the operator in this function"),
+    ("share", "float", "", "of the operator's samples"),
+    ("low", "float", "", "lower end of the share's 95 % interval"),
+    ("high", "float", "", "upper end of the share's 95 % interval"),
+)
+
+CODE_SHARES = _frame(
+    "code shares",
+    ("part", "text", "", "E2E, or an operator, family or category"),
+    ("code", "text", "", "widest class of instructions of the functions"),
+    ("samples", "int", "", "samples in such functions"),
+    ("share", "float", "", "of the part's samples"),
+    ("low", "float", "", "lower end of the share's 95 % interval"),
+    ("high", "float", "", "upper end of the share's 95 % interval"),
+)
+
+KERNEL_EVIDENCE = _frame(
+    "kernel evidence",
+    ("key", "text", "", "as in the ledger"),
+    ("operator", "text", "", "name in the baseline, without the ordinal"),
+    ("candidate_operator", "text", "", "name in the candidate"),
+    ("category", "text", "", "as in the operators frame"),
+    ("baseline_kernel", "text", "", "function that most samples of the baseline are in"),
+    ("baseline_code", "text", "", "widest class of its instructions"),
+    ("baseline_share", "float", "", "its share of the operator's samples"),
+    ("baseline_samples", "int", "", "samples of the operator in the baseline"),
+    ("candidate_kernel", "text", "", "function that most samples of the candidate are in"),
+    ("candidate_code", "text", "", "widest class of its instructions"),
+    ("candidate_share", "float", "", "its share of the operator's samples"),
+    ("candidate_samples", "int", "", "samples of the operator in the candidate"),
+    ("change", "text", "", "changed | same | not shown, if there are too few samples"),
+)
+
 FRAMES = (
     EVENTS,
     ALLOCATIONS,
@@ -401,34 +363,7 @@ FRAMES = (
     KERNEL_CHANGES,
     SAMPLES,
     FUNCTIONS,
+    EVIDENCE,
+    CODE_SHARES,
+    KERNEL_EVIDENCE,
 )
-
-
-def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
-    """Return ``frame`` if it has the columns of ``schema`` in the right kinds.
-
-    Raises
-    ------
-    StoreError
-        Naming the frame, the column, and what is wrong with it.
-    """
-    import pandas as pd
-
-    kinds = {
-        "int": pd.api.types.is_integer_dtype,
-        "float": pd.api.types.is_numeric_dtype,
-        "bool": pd.api.types.is_bool_dtype,
-        "text": lambda dtype: not pd.api.types.is_numeric_dtype(dtype),
-        "bytes": lambda dtype: not pd.api.types.is_numeric_dtype(dtype),
-        "object": pd.api.types.is_object_dtype,
-    }
-    for column in schema.columns:
-        if column.name not in frame.columns:
-            raise StoreError(f"column {column.name!r} is missing", where=f"{schema.name} frame")
-        dtype = frame[column.name].dtype
-        if len(frame) and not kinds[column.kind](dtype):
-            raise StoreError(
-                f"column {column.name!r} is {dtype}, not {column.kind}",
-                where=f"{schema.name} frame",
-            )
-    return frame

@@ -19,6 +19,7 @@ SUMMARY = "analysis_summary.json"
 REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
 LAYERS = "layers.json"
+RUNS = "runs"
 
 
 def write_whole(path: Path, content: bytes | str) -> Path:

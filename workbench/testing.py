@@ -48,6 +48,11 @@ def sample_run(model: str = "mobilenet_v3_small") -> Path:
     return runs[model]
 
 
+def sample_exports() -> Path:
+    """The folder of recorded export records: one model in several dtypes."""
+    return SAMPLES / "exports"
+
+
 def _manifests() -> list[Path]:
     return sorted(SAMPLES.glob("out_*/runs/*/manifest.json"))
 

@@ -1,19 +1,24 @@
 """From frames to frames: ledger, categories, statistics, comparisons, bottleneck shift."""
 
 from workbench.analyze.across import Traced, align_runs, tabulate_runs
-from workbench.analyze.attribution import attribute_layers
+from workbench.analyze.attribution import attribute_layers, find_method
 from workbench.analyze.case_study import CaseStudy, load_case_study
 from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
 from workbench.analyze.compare import compare_apart, compare_latencies
+from workbench.analyze.evidence import gather_evidence, name_kernels, split_code
+from workbench.analyze.finding_facts import Facts, Rival
+from workbench.analyze.findings import find_bottlenecks
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.ladder import climb_ladder
 from workbench.analyze.latencies import clock_of, tabulate_latencies
 from workbench.analyze.layers import add_layers, place_rows, summarize_layers
 from workbench.analyze.ledger import build_ledger
 from workbench.analyze.methods import Methods, find_methods
-from workbench.analyze.operators import summarize_categories, summarize_operators
+from workbench.analyze.naive import add_up_spans
+from workbench.analyze.operators import summarize_categories, summarize_operators, total_runs
 from workbench.analyze.outcome import judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
+from workbench.analyze.proof import Proof, compare_evidence, prove_change
 from workbench.analyze.quiet import find_quiet_runs
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
@@ -25,11 +30,15 @@ from workbench.analyze.what_if import predict_what_if, rank_bottlenecks
 __all__ = [
     "CaseStudy",
     "Category",
+    "Facts",
     "Methods",
+    "Proof",
+    "Rival",
     "Traced",
     "Verdict",
     "add_categories",
     "add_layers",
+    "add_up_spans",
     "align_runs",
     "attribute_layers",
     "bottleneck_shift",
@@ -40,21 +49,28 @@ __all__ = [
     "clock_of",
     "compare_apart",
     "compare_categories",
+    "compare_evidence",
     "compare_kernels",
     "compare_latencies",
     "compare_layers",
     "compare_operators",
     "describe",
     "describe_latencies",
+    "find_bottlenecks",
     "find_crossovers",
+    "find_method",
     "find_methods",
     "find_quiet_runs",
+    "gather_evidence",
     "judge",
     "load_case_study",
+    "name_kernels",
     "place_rows",
     "predict_what_if",
+    "prove_change",
     "rank_bottlenecks",
     "reach_verdict",
+    "split_code",
     "summarize_categories",
     "summarize_layers",
     "summarize_operators",
@@ -63,4 +79,5 @@ __all__ = [
     "tabulate_latencies",
     "tabulate_rules",
     "tabulate_runs",
+    "total_runs",
 ]

@@ -12,6 +12,7 @@ from scipy.special import stdtrit
 
 from workbench.analyze.categories import CATEGORIES, add_categories
 from workbench.analyze.operators import total_runs
+from workbench.emulation import is_emulated, mark_emulated
 from workbench.errors import UsageError, unknown_name
 from workbench.schema import BOTTLENECKS, WHAT_IF, check
 
@@ -53,7 +54,8 @@ def predict_what_if(
         The ledger is empty or mixed.
     """
     parts = _split(times, by)
-    return check(_tabulate(parts, _factors_of(parts, factors, by), by), WHAT_IF)
+    table = check(_tabulate(parts, _factors_of(parts, factors, by), by), WHAT_IF)
+    return mark_emulated(table) if is_emulated(times) else table
 
 
 def rank_bottlenecks(
@@ -94,7 +96,8 @@ def rank_bottlenecks(
             | {"factor": factor, "faster_ms": faster["predicted_ms"]}
             | faster[["speedup", "low", "high"]].to_dict()
         )
-    return check(pd.DataFrame(rows, columns=BOTTLENECKS.names), BOTTLENECKS)
+    table = check(pd.DataFrame(rows, columns=BOTTLENECKS.names), BOTTLENECKS)
+    return mark_emulated(table) if is_emulated(times) else table
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from workbench.analyze import (
     compare_latencies,
     reach_verdict,
 )
+from workbench.emulation import EMULATED
 from workbench.errors import ComparisonError, unknown_name
 from workbench.records import Run
 from workbench.report.analysis import Analysis, analyze_run, find_control
@@ -63,7 +64,8 @@ def compare_runs(baseline: str, candidate: str, *, across: Collection[str] = ())
     UsageError
         An unknown run, experiment or axis.
     ComparisonError
-        They differ in something that was not declared; names it with both values.
+        They differ in something that was not declared; names it with both values. Or one was
+        emulated.
     """
     before, after = find_comparable([baseline, candidate], across)
     shift = bottleneck_shift(*(m.select(m.analysis.categories) for m in (before, after)))
@@ -114,6 +116,8 @@ def find_comparable(names: Sequence[str], across: Collection[str] = ()) -> list[
     found = [find_measurement(name, analyze) for name in names]
     for other in found[1:]:
         check_comparable(found[0], other, across)
+    if any(measurement.analysis.run.emulated for measurement in found):
+        raise ComparisonError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
     return found
 
 

@@ -11,7 +11,8 @@ from workbench.show.scaling import plot_scaling
 from workbench.show.sheet import Sheet, show_together
 from workbench.show.shift import plot_shift
 from workbench.show.speedups import plot_speedups
-from workbench.show.style import COLORS, mark_figure
+from workbench.show.stack import plot_stack
+from workbench.show.style import COLORS, format_ms, format_share, mark_figure
 from workbench.show.tables import Table, show_table
 from workbench.show.timeline import (
     PAGE_CLASS,
@@ -21,6 +22,7 @@ from workbench.show.timeline import (
     plot_timeline,
     timeline_script,
 )
+from workbench.show.turns import plot_turns
 from workbench.show.what_if import FACTORS, plot_what_if
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
     "Timeline",
     "draw_timeline",
     "explore",
+    "format_ms",
+    "format_share",
     "mark_figure",
     "plot_bottlenecks",
     "plot_categories",
@@ -43,7 +47,9 @@ __all__ = [
     "plot_scaling",
     "plot_shift",
     "plot_speedups",
+    "plot_stack",
     "plot_timeline",
+    "plot_turns",
     "plot_what_if",
     "show_table",
     "show_together",

@@ -16,6 +16,7 @@ from workbench.show.style import (
     format_number,
     label_margin,
     label_x,
+    marked,
     new_figure,
     set_rows,
     set_title,
@@ -23,6 +24,7 @@ from workbench.show.style import (
 )
 
 
+@marked
 def plot_bottlenecks(
     bottlenecks: pd.DataFrame, *, top: int = 10, title: str = "Where there is something to gain"
 ) -> Figure:

@@ -16,6 +16,7 @@ from workbench.show.style import (
     format_ms,
     ink_on,
     label_margin,
+    marked,
     new_figure,
     set_rows,
     set_title,
@@ -26,6 +27,7 @@ from workbench.show.style import (
 _MAP = LinearSegmentedColormap.from_list("change", ["#D55E00", "#F2F2F2", "#0072B2"])
 
 
+@marked
 def plot_heatmap(
     aligned: pd.DataFrame, *, top: int = 20, title: str = "Every layer in every run"
 ) -> Figure:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import io
 from collections.abc import Mapping
 from importlib import resources
 
@@ -41,12 +40,10 @@ class Page:
         self.figure, self.packed = figure, packed
 
     def _repr_html_(self) -> str:
-        image = io.BytesIO()
-        self.figure.savefig(image, format="png", dpi=160)
         return (
             f'<div class="{PAGE_CLASS}">'
             f'<img alt="{html.escape(self.figure.alt_text, quote=True)}" '
-            f'src="data:image/png;base64,{_text(image.getvalue())}">'
+            f'src="data:image/png;base64,{_text(self.figure.to_png())}">'
             f'<script type="text/plain">{_text(self.packed)}</script></div>'
         )
 

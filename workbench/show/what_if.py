@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from workbench.show.categories import plot_categories
-from workbench.show.style import INK, format_ms
+from workbench.show.style import INK, format_ms, marked
 
 #: Choices for the speed-up of a part, as measured first.
 FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, math.inf)
@@ -16,6 +16,7 @@ FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, math.inf)
 _REST = "all else"
 
 
+@marked
 def plot_what_if(what_if: pd.DataFrame, title: str = "") -> Figure:
     """Two bars: E2E as measured and as predicted, with the prediction's 95 % interval.
 

@@ -160,4 +160,4 @@ def _words(code: bytes) -> np.ndarray:
 
 def _short(library: str) -> str:
     """``libexecutorch_backend_xnnpack.so`` as ``backend_xnnpack``."""
-    return library.partition(".so")[0].removeprefix("lib").removeprefix("executorch_")
+    return library.partition(".so")[0].removeprefix("libexecutorch_")

@@ -1,0 +1,73 @@
+"""A run that is started, watched and stopped."""
+
+import pytest
+
+import workbench as wb
+from workbench.errors import RunnerError, StoreError
+from workbench.report import live
+from workbench.store import load_run, save_run
+from workbench.testing import SAMPLES
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Stands in for the measurement: three steps, with the manifest of a recorded run."""
+    steps, run = [], load_run(wb.sample_run())
+
+    def measure(pte, progress, **choices):
+        folder = tmp_path / "runs" / "linux"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_run(run, folder)
+        for number in range(len(steps), 3):
+            progress(f"step {number}", number / 3)
+            steps.append(number)
+        return wb.sample_run()
+
+    monkeypatch.setattr(live, "measure_program", measure)
+    return steps
+
+
+def test_it_shows_latencies_while_it_runs_and_the_verdict_at_its_end(measured, tmp_path):
+    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
+    with pytest.raises(StoreError, match="has not finished"):
+        _ = shown.analysis
+    shown.start()
+    shown.wait(60)
+    assert measured == [0, 1, 2]
+    assert bytes(shown.picture.value[:4]) == b"\x89PNG"
+    assert shown.status.value == f"done: {shown.analysis.comparisons[0].text}"
+    assert not shown.start_button.disabled and shown.stop_button.disabled
+
+
+def test_a_stopped_run_goes_on_where_it_was(measured, tmp_path):
+    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
+    shown.stop()
+    shown._measure()
+    assert "goes on" in shown.status.value
+    assert len(measured) < 3
+    assert shown.run_dir is None
+    shown.start()
+    shown.wait(60)
+    assert measured == [0, 1, 2]
+
+
+def test_a_failure_is_one_line(monkeypatch, tmp_path):
+    def fail(pte, progress, **choices):
+        raise RunnerError("it broke", kind="check")
+
+    monkeypatch.setattr(live, "measure_program", fail)
+    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
+    shown.start()
+    shown.wait(60)
+    assert shown.status.value.startswith("error: it broke")
+
+
+def test_all_runs_are_found_the_samples_last(tmp_path):
+    run = load_run(wb.sample_run())
+    for name in ("linux", "linux-2"):
+        folder = tmp_path / "out_x" / "runs" / name
+        folder.mkdir(parents=True)
+        save_run(run, folder)
+    found = wb.list_runs(tmp_path)
+    assert {path.name for path in found[:2]} == {"linux", "linux-2"}
+    assert all(path.is_relative_to(SAMPLES) for path in found[2:]) and len(found) > 2
