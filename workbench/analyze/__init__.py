@@ -10,7 +10,7 @@ from workbench.analyze.finding_facts import Facts, Rival
 from workbench.analyze.findings import find_bottlenecks
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.ladder import climb_ladder
-from workbench.analyze.latencies import clock_of, tabulate_latencies
+from workbench.analyze.latencies import add_traced, clock_of, pick_timed, tabulate_latencies
 from workbench.analyze.layers import add_layers, place_rows, summarize_layers
 from workbench.analyze.ledger import build_ledger
 from workbench.analyze.methods import Methods, find_methods
@@ -38,6 +38,7 @@ __all__ = [
     "Verdict",
     "add_categories",
     "add_layers",
+    "add_traced",
     "add_up_spans",
     "align_runs",
     "attribute_layers",
@@ -65,6 +66,7 @@ __all__ = [
     "judge",
     "load_case_study",
     "name_kernels",
+    "pick_timed",
     "place_rows",
     "predict_what_if",
     "prove_change",
