@@ -74,6 +74,7 @@ _HOME = {
     "show_undelegated": "report",
     "show_verdicts": "report",
     "sample_exports": "testing",
+    "sample_model": "testing",
     "sample_run": "testing",
 }
 

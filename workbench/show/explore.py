@@ -65,4 +65,9 @@ def _control(name: str, options: bool | Sequence[Any]) -> widgets.Widget:
         return widgets.SelectionSlider(
             options=list(options), description=label, style=whole, continuous_update=False
         )
-    return widgets.Dropdown(options=list(options), description=label, style=whole)
+    return widgets.Dropdown(
+        options=list(options),
+        description=label,
+        style=whole,
+        layout={"width": "max-content"},
+    )
