@@ -93,7 +93,7 @@ def test_traced_latencies_are_left_out_where_there_are_others():
     assert row["baseline_ms"] == pytest.approx(6.0, rel=0.05)
     alone = only(compare_latencies(traced, "off", "on"))
     assert alone["baseline_ms"] == pytest.approx(60.0, rel=0.05)
-    with pytest.raises(ComparisonError, match="no .*latenc"):
+    with pytest.raises(ComparisonError, match=r"no .*latenc"):
         compare_latencies(traced[:0], "off", "on")
 
 
