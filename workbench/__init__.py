@@ -60,6 +60,8 @@ _HOME = {
     "export_trace": "report",
     "find_next_steps": "report",
     "find_roofline": "report",
+    "describe_roofline": "report",
+    "list_ceilings": "report",
     "measure_roof": "report",
     "show_roofline": "report",
     "place_layers": "analyze",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from workbench.schema_advice import ROOFLINE
 #: XNNPACK logs whole microseconds: of a shorter call, nobody can say how fast it was.
 RESOLVED_MS = 0.01
 
+_TABLE = ["isa", "threads", "ceiling", "value", "unit", "spread", "measured"]
 _DTYPES = (("Q", "int8"), ("F16", "fp16"), ("PF16", "fp16"), ("BF16", "bf16"))
 
 
@@ -191,7 +192,7 @@ def dtype_of(operator: str, dtype: str) -> str:
     return dtype if dtype in ("fp16", "bf16") else "fp32"
 
 
-def tabulate_ceilings(ceilings: Sequence[Ceilings]) -> pd.DataFrame:
+def tabulate_ceilings(ceilings: Iterable[Ceilings]) -> pd.DataFrame:
     """Ceilings as a table: ``isa``, ``threads``, ``ceiling``, ``value``, ``unit``, ``spread``."""
     rows = []
     for each in ceilings:
@@ -211,7 +212,7 @@ def tabulate_ceilings(ceilings: Sequence[Ceilings]) -> pd.DataFrame:
                 {**place, "ceiling": f"bandwidth at {format_bytes(size)}", "value": rate,
                  "unit": "GB/s", "spread": spread}
             )  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=_TABLE)
 
 
 def format_bytes(size: float) -> str:

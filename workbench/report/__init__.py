@@ -2,7 +2,13 @@
 
 from workbench.report.analysis import Analysis, Comparison, analyze_run
 from workbench.report.axes import show_axes
-from workbench.report.ceilings import describe_roofline, find_roofline, measure_roof, show_roofline
+from workbench.report.ceilings import (
+    describe_roofline,
+    find_roofline,
+    list_ceilings,
+    measure_roof,
+    show_roofline,
+)
 from workbench.report.checks import check_run
 from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
@@ -43,6 +49,7 @@ __all__ = [
     "find_next_steps",
     "find_roofline",
     "is_slower_by",
+    "list_ceilings",
     "list_findings",
     "list_partition",
     "list_runs",

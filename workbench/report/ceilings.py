@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
-from workbench.analyze import Roof, build_roof, place_operators
+from workbench.analyze import Roof, build_roof, place_operators, tabulate_ceilings
 from workbench.codec import from_json, to_json
 from workbench.errors import StoreError, UsageError
 from workbench.records import Ceilings, Experiment, Probe, Run, count_threads
@@ -115,6 +115,14 @@ def show_roofline(
         table, roof.peaks, roof.bandwidths, roof.spread, title=f"Roofline of {experiment}"
     )
     return mark_figure(figure, EMULATED) if analysis.run.emulated else figure
+
+
+def list_ceilings(analysis: Analysis) -> pd.DataFrame:
+    """The ceilings in a run's folder, as `tabulate_ceilings` has them."""
+    return tabulate_ceilings(
+        from_json(Ceilings, path.read_bytes(), path)
+        for path in sorted(analysis.run_dir.glob(_name("*", 0).replace("t0", "t*")))
+    )
 
 
 def describe_roofline(analysis: Analysis, top: int = 12) -> Table:
