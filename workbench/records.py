@@ -13,12 +13,16 @@ LADDER_TOGGLE = "ladder"
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output of a program; ``file`` beside the ``.pte`` holds an input's raw bytes."""
+    """One input or output of a program; ``file`` beside the ``.pte`` holds an input's raw bytes.
+
+    ``dynamic`` says that the program takes it in smaller sizes too.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     file: str = ""
     sha256: str = ""
+    dynamic: bool = False
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,9 @@ def runner_flags(
         flags += ["--isa_off", ",".join(experiment.isa_off)]
     for path in inputs:
         flags += ["--inputs", target.push(path)]
+    if any(tensor.dynamic for tensor in plan.inputs):
+        for tensor in plan.inputs:
+            flags += ["--input_shape", "x".join(map(str, tensor.shape))]
     if core is not None:
         flags += ["--cpus", str(core)]
     return flags
