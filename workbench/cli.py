@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -216,15 +216,23 @@ def export(model: str, out: Path | None, **choices) -> None:
 
 
 @workbench.command()
-@click.argument("pte", type=PATH)
+@click.argument("subject", type=PATH, metavar="MODEL.pte|CONFIG.json")
 @RUN_OPTIONS
 @OUT
-def run(pte: Path, out: Path | None, **choices) -> None:
-    """Measure a .pte with a CPU extension off and on; prints the run's folder."""
-    from workbench.report import analyze_run, measure_program
+@click.pass_context
+def run(context: click.Context, subject: Path, out: Path | None, **choices) -> None:
+    """Measure a .pte with a CPU extension off and on; prints the run's folder.
+
+    A config, the JSON of Arm's profiling kit, says itself what is measured and how.
+    """
+    from workbench.report import analyze_run, measure_config, measure_program
 
     with show_progress() as progress:
-        run_dir = measure_program(pte, root=out, progress=progress, **choices)
+        if subject.suffix == ".json":
+            refuse_options(context, choices)
+            run_dir = measure_config(subject, root=out, progress=progress)
+        else:
+            run_dir = measure_program(subject, root=out, progress=progress, **choices)
     for comparison in analyze_run(run_dir).comparisons:
         click.echo(comparison.text)
     click.echo(run_dir)
@@ -238,6 +246,19 @@ def analyze(run_dir: Path) -> None:
 
     for path in write_artifacts(analyze_run(run_dir)):
         click.echo(path)
+
+
+@workbench.command()
+@click.argument("run_dir", type=PATH)
+@click.option("--experiment", default="", help="Which one [default: the first candidate].")
+@click.option("--threads", type=int, help="At which thread count [default: the first].")
+def findings(run_dir: Path, experiment: str, threads: int | None) -> None:
+    """Say what to do next about a run, what brings most first."""
+    from workbench.report import analyze_run, find_next_steps, list_findings
+
+    found = find_next_steps(analyze_run(run_dir), experiment, threads)
+    for line in list_findings(found, rows=len(found)) or ["nothing stands out"]:
+        click.echo(line)
 
 
 @workbench.command()
@@ -270,6 +291,24 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Non
 
 
 @workbench.command()
+@click.argument("log", type=PATH)
+@click.option("--baseline", type=PATH, help="The log with the extension off.")
+def kernels(log: Path, baseline: Path | None) -> None:
+    """List the microkernels that an XNNPACK log names, as CSV.
+
+    With --baseline: which of them an extension replaced. LOG is what a runner printed whose XNNPACK
+    was built with XNN_LOG_LEVEL=4; a microkernel that was registered need not have run.
+    """
+    from workbench.analyze import compare_kernels
+    from workbench.trace import read_xnn_log
+
+    table = read_xnn_log(log)
+    if baseline:
+        table = compare_kernels(table, read_xnn_log(baseline))
+    click.echo(table.to_csv(index=False, lineterminator="\n"), nl=False)
+
+
+@workbench.command()
 @click.argument("run_dir", type=PATH)
 def report(run_dir: Path) -> None:
     """Make report.html and report.md of a run."""
@@ -289,7 +328,7 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> None:
 
     MODEL is what `workbench export` takes.
     """
-    from workbench.report import profile_model
+    from workbench.report import find_next_steps, list_findings, profile_model
 
     if out and len(models) > 1:
         raise UsageError("is one folder, for one model", where="--out")
@@ -298,6 +337,8 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> None:
             result = profile_model(model, root=out, progress=progress, **choices)
         for verdict in result.verdicts:
             click.echo(verdict)
+        for line in list_findings(find_next_steps(result.analysis), rows=3):
+            click.echo(line)
         click.echo(f"report: {result.html}")
 
 
@@ -308,6 +349,13 @@ def lab(arguments: tuple[str, ...]) -> None:
     from workbench.report import open_lab
 
     open_lab(arguments)
+
+
+def refuse_options(context: click.Context, names: Iterable[str]) -> None:
+    """Refuse options that a config would contradict."""
+    for name in names:
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise UsageError("a config says that itself", where=f"--{name.replace('_', '-')}")
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from workbench.emulation import EMULATED
 from workbench.errors import ComparisonError
 from workbench.records import Agreement
 
@@ -118,6 +119,8 @@ def digits_of(low: float, high: float) -> int:
 
 def _outcome(verdict: Verdict) -> str:
     change = f" {verdict.change}" if verdict.change else ""
+    if verdict.outcome == "emulated":
+        return f"ran{change} ({EMULATED})"
     if verdict.outcome in ("faster", "slower"):
         value, low, high = verdict.speedup, verdict.low, verdict.high
         if verdict.outcome == "slower":

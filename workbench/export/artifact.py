@@ -75,8 +75,8 @@ def export_model(
     keep_float
         Patterns of module paths, such as ``head`` or ``blocks.*.attn``, not to quantise.
     rewrite
-        Spell operators that XNNPACK has no node for in ones that it has, and make casts of
-        constants once and for all; the record says what was done.
+        Spell operators that XNNPACK has no node for, or whose kernel is wrong, in others, and make
+        casts of constants once and for all; the record says what was done.
     inputs, sizes, mean, std
         Other inputs to run with than the model's examples, as for `choose_inputs`.
     fresh

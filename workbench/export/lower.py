@@ -88,8 +88,8 @@ def lower_model(model: LoadedModel, dtype: str, backend: str, options: Options) 
         traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
     exported, notes = _export(module, (args, kwargs), traced, model, dtype, options)
     check_operands(exported, dtype, model.origin)
-    if options.rewrite and backend == "xnnpack":
-        counts = sorted(rewrite_graph(exported).items())
+    if options.rewrite:
+        counts = sorted(rewrite_graph(exported, backend).items())
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
     keeping = keep_half_weights() if RECIPES[dtype].half_weights else contextlib.nullcontext()
     with explain_lowering(exported, model.origin), keeping:

@@ -1,4 +1,4 @@
-"""The same function in operators that XNNPACK takes: fewer breaks in the graph, fewer casts."""
+"""The same function in other operators: ones that XNNPACK takes, or whose kernels are right."""
 
 from __future__ import annotations
 
@@ -16,26 +16,33 @@ if TYPE_CHECKING:
 _GELU_CUBIC = 0.044715
 
 
-def rewrite_graph(exported: ExportedProgram) -> Counter[str]:
-    """Spell out operators for which XNNPACK has no node; returns what was done, how often.
+def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
+    """Spell out operators that a backend lacks or gets wrong; returns what was done, how often.
+
+    For every backend:
+
+    - Layer norm in half precision and bfloat16 between casts to single: ExecuTorch 1.5.1's kernel
+      for these returns wrong values for rows of some lengths, 256 among them.
+
+    For XNNPACK, operators that it has no node for:
 
     - Hard sigmoid as clamp: PyTorch's own decomposition casts its constants at every inference,
       and in half precision all of its arithmetic.
     - GELU in half precision by its approximation with tanh, which is 5e-4 off at most, as much as
       half precision itself at 1.
-    - Layer norm in half precision and bfloat16 between casts to single: ExecuTorch 1.5.1's kernel
-      for these returns wrong values for rows of some lengths, 256 among them.
     - Attention without a mask as two matrix products and a softmax: PyTorch's decomposition guards
       against rows that are masked completely, by five operators that XNNPACK does not have.
     """
     import torch
 
-    rules = {
-        torch.ops.aten.hardsigmoid.default: _hard_sigmoid,
-        torch.ops.aten.gelu.default: _gelu,
-        torch.ops.aten.layer_norm.default: _layer_norm,
-        torch.ops.aten.scaled_dot_product_attention.default: _attention,
-    }
+    aten = torch.ops.aten
+    rules = {aten.layer_norm.default: _layer_norm}
+    if backend == "xnnpack":
+        rules |= {
+            aten.hardsigmoid.default: _hard_sigmoid,
+            aten.gelu.default: _gelu,
+            aten.scaled_dot_product_attention.default: _attention,
+        }
     graph = exported.graph
     done: Counter[str] = Counter()
     for node in list(graph.nodes):

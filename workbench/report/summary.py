@@ -11,10 +11,11 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analyze import clock_of, describe
+from workbench.analyze import describe
 from workbench.records import SCHEMA_VERSION
 from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
 from workbench.report.checks import check_run, tracer_overhead
+from workbench.report.findings import find_next_steps
 from workbench.schema import ATTRIBUTION, COMPARISON, LAYERS, SHIFT, STATISTICS
 from workbench.store import METRICS, SUMMARY, write_whole
 
@@ -56,10 +57,14 @@ def write_summary(analysis: Analysis) -> Path:
             }
             for session in etdumps
         ],
+        "findings": _findings(analysis),
         "comparisons": [_comparison(comparison) for comparison in analysis.comparisons],
         "ladder": _frame(analysis.ladder),
         "scaling": _frame(analysis.scaling),
         "crossovers": list(analysis.crossovers),
+        "kernel_changes": {
+            name: _frame(changes) for name, changes in analysis.kernel_changes.items()
+        },
         "measurements": list(measurements.values()),
         "checks": check_run(analysis).to_dict("records"),
     }
@@ -121,8 +126,7 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
         "experiment": experiment,
         "threads": threads,
         "latency": {
-            "clock": clock_of(threads),
-            **_records(statistics, STATISTICS.names)[0],
+            **_records(statistics, ["clock", *STATISTICS.names])[0],
         },
         "e2e": _e2e(ledger),
         "category_totals_ms": dict(zip(categories["category"], categories["mean_ms"], strict=True)),
@@ -144,6 +148,12 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
         ],
         "layers": _frame(layers, LAYERS.names),
     }
+
+
+def _findings(analysis: Analysis) -> list[dict[str, Any]]:
+    """What to do next; the keys of its evidence as a list."""
+    rows = find_next_steps(analysis).to_dict("records")
+    return [{**row, "keys": row["keys"].splitlines()} for row in rows]
 
 
 def _layer(row: dict[str, Any]) -> dict[str, Any]:
@@ -169,8 +179,8 @@ def kernel_hint(operator: str) -> str | None:
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "label": comparison.pair.label,
-        "baseline": {"experiment": comparison.pair.baseline, "threads": comparison.threads},
-        "candidate": {"experiment": comparison.pair.candidate, "threads": comparison.threads},
+        "baseline": dict(zip(MEASUREMENT, comparison.sides[0], strict=True)),
+        "candidate": dict(zip(MEASUREMENT, comparison.sides[1], strict=True)),
         "verdict": comparison.text,
         "latency": _records(comparison.latency, COMPARISON.names)[0],
         "categories": _records(comparison.categories, COMPARISON.names),

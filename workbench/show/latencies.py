@@ -15,6 +15,7 @@ from workbench.show.style import (
     format_ms,
     label_margin,
     label_x,
+    marked,
     new_figure,
     set_rows,
     set_title,
@@ -24,6 +25,7 @@ from workbench.show.style import (
 _CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
 
 
+@marked
 def plot_latencies(
     latencies: pd.DataFrame, statistics: pd.DataFrame, title: str = "Latency of every inference"
 ) -> Figure:
@@ -69,7 +71,8 @@ def plot_latencies(
 
 def _times(latencies: pd.DataFrame, entry) -> np.ndarray:
     same = (latencies["experiment"] == entry.experiment) & (latencies["threads"] == entry.threads)
-    return latencies.loc[same & ~latencies["traced"], entry.clock].to_numpy() / 1e6
+    untraced = same & ~latencies["traced"]
+    return latencies.loc[untraced if untraced.any() else same, entry.clock].to_numpy() / 1e6
 
 
 def _draw_row(axis: Axes, row: int, values: np.ndarray, entry) -> None:
