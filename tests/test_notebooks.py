@@ -32,6 +32,13 @@ def test_there_are_notebooks():
     assert {"00", "01", "02", "03", "04", "05", "12"} <= set(numbers)
 
 
+def test_the_list_of_notebooks_has_each_with_its_question():
+    lines = (ROOT / "notebooks" / "README.md").read_text().splitlines()
+    for path in NOTEBOOKS:
+        question = cells_of(path)[0]["source"].splitlines()[0].removeprefix("# ")
+        assert f"| [{path.stem}]({path.name}) | {question} |" in lines
+
+
 @every_notebook
 def test_title_is_first_then_parameters_then_imports(path):
     first, second, third = cells_of(path)[:3]

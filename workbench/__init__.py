@@ -66,6 +66,7 @@ _HOME = {
     "show_undelegated": "report",
     "show_verdicts": "report",
     "sample_exports": "testing",
+    "sample_model": "testing",
     "sample_run": "testing",
 }
 

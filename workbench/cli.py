@@ -161,7 +161,15 @@ RUN_OPTIONS = _options(
     click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
     click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
     click.option(
-        "--target", default="host", show_default=True, help="Where it runs: host or qemu[:CPU]."
+        "--target",
+        default="host",
+        show_default=True,
+        help="Where it runs: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.",
+    ),
+    click.option(
+        "--power",
+        default="",
+        help="Put an Android device into a mode for the run: boost or developer.",
     ),
     click.option(
         "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for one answer."
@@ -356,6 +364,15 @@ def refuse_options(context: click.Context, names: Iterable[str]) -> None:
     for name in names:
         if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
             raise UsageError("a config says that itself", where=f"--{name.replace('_', '-')}")
+
+
+@workbench.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def app(arguments: tuple[str, ...]) -> None:
+    """Serve the explorer of runs to a browser, without code; ARGUMENTS go to Voila."""
+    from workbench.report import open_app
+
+    open_app(arguments)
 
 
 @contextlib.contextmanager

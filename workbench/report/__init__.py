@@ -9,7 +9,7 @@ from workbench.report.exports import compare_exports, list_partition, read_expor
 from workbench.report.facts import describe_run
 from workbench.report.findings import find_next_steps, list_findings, show_findings
 from workbench.report.live import LiveRun
-from workbench.report.notebooks import execute_notebook, notebooks_dir, open_lab
+from workbench.report.notebooks import execute_notebook, notebooks_dir, open_app, open_lab
 from workbench.report.notes import show_layers, show_undelegated, show_verdicts
 from workbench.report.pipeline import (
     Profile,
@@ -44,6 +44,7 @@ __all__ = [
     "measure_config",
     "measure_program",
     "notebooks_dir",
+    "open_app",
     "open_lab",
     "profile_model",
     "read_exports",

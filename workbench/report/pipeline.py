@@ -88,6 +88,7 @@ def measure_program(
     root: Path | None = None,
     runner: str = "wheel",
     target: str = "host",
+    power: str = "",
     progress: Progress = lambda text, part: None,
     **choices: Any,
 ) -> Path:
@@ -101,8 +102,8 @@ def measure_program(
         The output folder; None takes the one that the program lies in, or ``out_<model>``.
     runner
         ``wheel``, ``native`` or ``python``.
-    target
-        As for ``open_target``: where it runs.
+    target, power
+        As for ``open_target``: where it runs, and the mode that an Android device is put into.
     choices
         As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
         ``processes``, ``timeout_s``.
@@ -110,7 +111,7 @@ def measure_program(
     from workbench.run import find_runner, make_plan, open_target, run_plan
 
     pte = Path(pte)
-    with open_target(target) as there:
+    with open_target(target, power=power) as there:
         found = find_runner(runner, there)
         plan = make_plan(pte, runner=found, **choices)
         run_dir = run_plan(plan, found, root or root_of(pte), progress=progress)

@@ -64,4 +64,6 @@ def _control(name: str, options: bool | Sequence[Any]) -> widgets.Widget:
         return widgets.SelectionSlider(
             options=list(options), description=label, continuous_update=False
         )
-    return widgets.Dropdown(options=list(options), description=label)
+    return widgets.Dropdown(
+        options=list(options), description=label, layout={"width": "max-content"}
+    )
