@@ -176,7 +176,7 @@ def test_an_unknown_operator(loading, conv_pte, tmp_path):
         (["--model_path"], "--model_path"),
         (["--cpu_threads", "two"], "number from 1 to 1024, not 'two'"),
         (["--cpu_threads=0"], "number from 1 to 1024, not '0'"),
-        (["--cpu_threads=-1"], "number from 1 to 1024, not '-1'"),
+        (["--cpu_threads=-2"], "number from 1 to 1024, not '-2'"),
         (["--cpu_threads", ""], "number from 1 to 1024, not ''"),
         (["--num_executions", "1e3"], "number from 1 to 1000000, not '1e3'"),
         (["--num_executions", " 5"], "number from 1 to 1000000, not ' 5'"),
@@ -403,3 +403,46 @@ def test_cpus(loading, pair_pte):
     with open_session([*loading, *flags, str(cpu)], timeout_s=60) as session:
         assert os.sched_getaffinity(session._process.pid) == {cpu}
     assert_fails(loading, *flags, "1023", code=2, kind="usage", says="--cpus")
+
+
+def test_flags_of_other_runners_are_understood(native, pair_pte, tmp_path):
+    flags = ["-model_path", pair_pte, "-cpu_threads=-1", "--data_path=", "--print_output", "all"]
+    code, (_, laps, values), _ = ask(native, *flags, "-num_executions", "2")
+    assert (code, len(laps["wall_ns"]), values["event"]) == (0, 2, "values")
+    first, second = values["outputs"]
+    assert (first["dtype"], first["shape"], first["first"]) == ("float16", [2, 3], [2] * 6)
+    assert (second["first"], second["last"]) == ([2] * 4, [])
+    assert_fails(native, "--print_output=some", code=2, kind="usage", says="none, summary, all")
+    assert parse_flags(["--cpu_threads=-1"]).cpu_threads == -1
+
+
+def test_a_summary_shows_both_ends(native, conv_pte):
+    code, answers, _ = ask(native, "--model_path", conv_pte, "--print_output=summary")
+    (output,) = answers[-1]["outputs"]
+    assert (code, output["shape"], len(output["first"]), output["last"]) == (0, [1, 10], 10, [])
+
+
+def test_weights_from_a_file_of_their_own(native, outside_pte, tmp_path):
+    pte, ptd = outside_pte
+    flags = ["--model_path", pte, "--print_output=all"]
+    answer = assert_fails(native, *flags, code=4, kind="program", says="cannot load method")
+    assert answer["log"]
+    code, answers, _ = ask(native, *flags, "--data_path", ptd)
+    assert code == 0
+    np.testing.assert_allclose(answers[-1]["outputs"][0]["first"], [6, 6], rtol=1e-6)
+    (tmp_path / "no.ptd").write_bytes(bytes(500))
+    assert_fails(
+        native, *flags, "--data_path", tmp_path / "no.ptd", code=4, kind="data", says=".ptd"
+    )
+    assert_fails(native, *flags, "--data_path", tmp_path / "x", code=3, kind="model_file", says="x")
+
+
+def test_a_corrupt_delegate_blob(native, conv_pte, tmp_path):
+    content = bytearray(conv_pte.read_bytes())
+    start = content.index(b"XH00") - 4  # the header of the XNNPACK payload, by its magic
+    content[start : start + 8] = bytes(8)
+    path = tmp_path / "blob.pte"
+    path.write_bytes(content)
+    answer = assert_fails(native, "--model_path", path, code=6, kind="delegate", says="delegates")
+    assert answer["log"]
+    assert all(line.isprintable() for line in answer["log"])

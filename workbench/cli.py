@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -161,7 +161,15 @@ RUN_OPTIONS = _options(
     click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
     click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
     click.option(
-        "--target", default="host", show_default=True, help="Where it runs: host or qemu[:CPU]."
+        "--target",
+        default="host",
+        show_default=True,
+        help="Where it runs: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.",
+    ),
+    click.option(
+        "--power",
+        default="",
+        help="Put an Android device into a mode for the run: boost or developer.",
     ),
     click.option(
         "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for one answer."
@@ -216,15 +224,23 @@ def export(model: str, out: Path | None, **choices) -> None:
 
 
 @workbench.command()
-@click.argument("pte", type=PATH)
+@click.argument("subject", type=PATH, metavar="MODEL.pte|CONFIG.json")
 @RUN_OPTIONS
 @OUT
-def run(pte: Path, out: Path | None, **choices) -> None:
-    """Measure a .pte with a CPU extension off and on; prints the run's folder."""
-    from workbench.report import analyze_run, measure_program
+@click.pass_context
+def run(context: click.Context, subject: Path, out: Path | None, **choices) -> None:
+    """Measure a .pte with a CPU extension off and on; prints the run's folder.
+
+    A config, the JSON of Arm's profiling kit, says itself what is measured and how.
+    """
+    from workbench.report import analyze_run, measure_config, measure_program
 
     with show_progress() as progress:
-        run_dir = measure_program(pte, root=out, progress=progress, **choices)
+        if subject.suffix == ".json":
+            refuse_options(context, choices)
+            run_dir = measure_config(subject, root=out, progress=progress)
+        else:
+            run_dir = measure_program(subject, root=out, progress=progress, **choices)
     for comparison in analyze_run(run_dir).comparisons:
         click.echo(comparison.text)
     click.echo(run_dir)
@@ -254,18 +270,23 @@ def findings(run_dir: Path, experiment: str, threads: int | None) -> None:
 
 
 @workbench.command()
-@click.argument("a", metavar="BASELINE")
-@click.argument("b", metavar="CANDIDATE")
+@click.argument("names", nargs=-1, required=True, metavar="BASELINE CANDIDATE...")
 @click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
+@click.option("--by", help="Which parts to compare, too: layer, category or operator.")
 @click.option("--fail-above", type=Percent(), help="Exit 1 if surely slower by more than this.")
-def compare(a: str, b: str, across: tuple[str, ...], fail_above: float | None) -> None:
-    """Compare two measurements, each RUN_DIR or RUN_DIR:EXPERIMENT."""
-    from workbench.analyze import summarize_verdict
-    from workbench.report import compare_runs, is_slower_by
+def compare(
+    names: tuple[str, ...], across: tuple[str, ...], by: str | None, fail_above: float | None
+) -> None:
+    """Compare measurements, each RUN_DIR[:EXPERIMENT[:THREADS]], with the first.
 
-    verdict = compare_runs(a, b, across=across)
-    click.echo(summarize_verdict(verdict))
-    if fail_above is not None and is_slower_by(verdict, fail_above):
+    Two give a verdict, more a table by layer. With --fail-above the 95 % interval decides, not the
+    estimate; whatever the table has, too, must not be slower.
+    """
+    from workbench.report import compare_many
+
+    text, is_slower = compare_many(names, across=across, by=by, fail_above=fail_above)
+    click.echo(text)
+    if is_slower:
         sys.exit(1)
 
 
@@ -280,6 +301,24 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Non
 
     for path in export_trace(etdump, to, out=out, baseline=baseline):
         click.echo(path)
+
+
+@workbench.command()
+@click.argument("log", type=PATH)
+@click.option("--baseline", type=PATH, help="The log with the extension off.")
+def kernels(log: Path, baseline: Path | None) -> None:
+    """List the microkernels that an XNNPACK log names, as CSV.
+
+    With --baseline: which of them an extension replaced. LOG is what a runner printed whose XNNPACK
+    was built with XNN_LOG_LEVEL=4; a microkernel that was registered need not have run.
+    """
+    from workbench.analyze import compare_kernels
+    from workbench.trace import read_xnn_log
+
+    table = read_xnn_log(log)
+    if baseline:
+        table = compare_kernels(table, read_xnn_log(baseline))
+    click.echo(table.to_csv(index=False, lineterminator="\n"), nl=False)
 
 
 @workbench.command()
@@ -323,6 +362,22 @@ def lab(arguments: tuple[str, ...]) -> None:
     from workbench.report import open_lab
 
     open_lab(arguments)
+
+
+def refuse_options(context: click.Context, names: Iterable[str]) -> None:
+    """Refuse options that a config would contradict."""
+    for name in names:
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise UsageError("a config says that itself", where=f"--{name.replace('_', '-')}")
+
+
+@workbench.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def app(arguments: tuple[str, ...]) -> None:
+    """Serve the explorer of runs to a browser, without code; ARGUMENTS go to Voila."""
+    from workbench.report import open_app
+
+    open_app(arguments)
 
 
 @contextlib.contextmanager

@@ -88,6 +88,7 @@ def measure_program(
     root: Path | None = None,
     runner: str = "wheel",
     target: str = "host",
+    power: str = "",
     progress: Progress = lambda text, part: None,
     **choices: Any,
 ) -> Path:
@@ -101,8 +102,8 @@ def measure_program(
         The output folder; None takes the one that the program lies in, or ``out_<model>``.
     runner
         ``wheel``, ``native`` or ``python``.
-    target
-        As for ``open_target``: where it runs.
+    target, power
+        As for ``open_target``: where it runs, and the mode that an Android device is put into.
     choices
         As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
         ``processes``, ``timeout_s``.
@@ -110,11 +111,54 @@ def measure_program(
     from workbench.run import find_runner, make_plan, open_target, run_plan
 
     pte = Path(pte)
-    with open_target(target) as there:
+    with open_target(target, power=power) as there:
         found = find_runner(runner, there)
         plan = make_plan(pte, runner=found, **choices)
         run_dir = run_plan(plan, found, root or root_of(pte), progress=progress)
     describe_foreign(pte, run_dir)
+    write_artifacts(analyze_run(run_dir))
+    return run_dir
+
+
+def measure_config(
+    path: Path, *, root: Path | None = None, progress: Progress = lambda text, part: None
+) -> Path:
+    """Measure the experiments of a config file, the kit's or ours; returns the run's folder.
+
+    Parameters
+    ----------
+    path
+        The JSON file, as ``read_config`` has it.
+    root
+        The output folder; None takes the config's ``output_root``, or ``out_<model>``.
+
+    Raises
+    ------
+    UsageError, StoreError
+        The config asks for what is not there, or is none.
+    RunnerError
+        A runner failed.
+    """
+    from workbench.run import (
+        complete_plan,
+        find_runner,
+        output_place,
+        plan_config,
+        read_config,
+        run_plan,
+        run_processes,
+    )
+
+    path = Path(path)
+    config = read_config(path)
+    plan = plan_config(config, path.parent)
+    place, name = output_place(config)
+    if config.experiments[0].runner_path:
+        run_dir = run_processes(plan, root or place, name, progress=progress)
+    else:
+        runner = find_runner(config.experiments[0].runner)
+        run_dir = run_plan(complete_plan(plan, runner), runner, root or place, progress=progress)
+    describe_foreign(Path(plan.pte), run_dir)
     write_artifacts(analyze_run(run_dir))
     return run_dir
 

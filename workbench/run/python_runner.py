@@ -98,7 +98,7 @@ def run(flags: argparse.Namespace, answers: BinaryIO, start: int) -> None:
         Path(flags.model_path),
         flags.method_name,
         flags.inputs,
-        threads=flags.cpu_threads,
+        threads=max(0, flags.cpu_threads),
         traced=bool(flags.etdump_path),
         threadpool=library,
     )
@@ -224,9 +224,9 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
     for name, least, most, default in (
         ("num_executions", 1, MAX_EXECUTIONS, 1),
         ("warmup", 0, MAX_EXECUTIONS, 0),
-        ("cpu_threads", 1, MAX_THREADS, 0),
+        ("cpu_threads", 1, MAX_THREADS, -1),
     ):
-        number = number_between(f"--{name}", least, most)
+        number = number_between(f"--{name}", least, most, default)
         parser.add_argument(f"--{name}", type=number, default=default)
     for name in ("server_mode", "print_isa", "version"):
         switch = {"type": parse_switch, "nargs": "?", "const": True, "default": False}
@@ -249,10 +249,14 @@ def parse_switch(text: str) -> bool:
     return text == "true"
 
 
-def number_between(name: str, least: int, most: int) -> Callable[[str], int]:
-    """A parser of decimal numbers within bounds, whose errors begin with ``name``."""
+def number_between(
+    name: str, least: int, most: int, default: int | None = None
+) -> Callable[[str], int]:
+    """A parser of decimal numbers within bounds, or the default, whose errors name ``name``."""
 
     def parse(text: str) -> int:
+        if text == str(default):
+            return default
         if re.fullmatch(r"-?[0-9]{1,9}", text) and least <= int(text) <= most:
             return int(text)
         raise UsageError(f"{name} takes a number from {least} to {most}, not {text!r}")

@@ -12,7 +12,7 @@
 
 struct Flags {
   std::string model_path, method_name, output_file, etdump_path, samples_path, lib_dir;
-  std::string isa = "native";
+  std::string data_path, isa = "native", print_output = "none";
   std::vector<std::string> inputs, isa_off;
   std::vector<int> cpus;
   int num_executions = 1, warmup = 0, cpu_threads = 0, sample_hz = 997;
@@ -26,13 +26,15 @@ inline constexpr char kHelp[] =
     R"(Runs one method of an ExecuTorch program and times Method::execute.
 
   --model_path FILE     the .pte program
+  --data_path FILE      the .ptd with the weights of a program that has them outside
   --method_name NAME    which method (default: forward, or the only one)
   --inputs FILE,FILE    raw bytes of each input, in order; may be repeated; a FILE's name with a
                         comma must stand alone (default: every input filled with ones)
   --output_file BASE    write the outputs to BASE-0.bin, BASE-1.bin, ...
+  --print_output MODE   none (default), summary (the first and last 100 values of each), all
   --num_executions N    timed executions (default 1)
   --warmup N            executions before those, neither timed nor traced (default 0)
-  --cpu_threads N       threads (default: the CPU's performance cores)
+  --cpu_threads N       threads (default, and -1: the CPU's performance cores)
   --cpus 0,1            run on these CPUs only (Linux)
   --etdump_path FILE    trace, and write the ETDump there (in server mode: when told to)
   --samples_path FILE   note where the CPU is while the method runs, and write it there (in server
@@ -72,12 +74,24 @@ inline std::vector<std::string> split(const std::string& text) {
   return parts;
 }
 
+inline std::string one_of(const std::string& flag, const std::string& text,
+                          const std::vector<std::string>& valid) {
+  std::string names;
+  for (const auto& name : valid) {
+    if (text == name) return text;
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  throw Failure(kUsage, "usage", flag + " takes one of " + names + ", not '" + text + "'");
+}
+
 inline Flags parse_flags(int argc, char** argv) {
   Flags flags;
   for (int i = 1; i < argc; i++) {
     const std::string argument = argv[i];
     const size_t equals = argument.find('=');
-    const std::string flag = argument.substr(0, equals);
+    // Like gflags, which other runners use, take one dash for two.
+    const bool one_dash = argument.size() > 1 && argument[0] == '-' && argument[1] != '-';
+    const std::string flag = (one_dash ? "-" : "") + argument.substr(0, equals);
     const auto value = [&] {
       if (equals != std::string::npos) return argument.substr(equals + 1);
       if (i + 1 == argc) throw Failure(kUsage, "usage", flag + " needs a value");
@@ -101,6 +115,10 @@ inline Flags parse_flags(int argc, char** argv) {
       for (const auto& file : one_file ? std::vector{text} : split(text)) {
         flags.inputs.push_back(file);
       }
+    } else if (flag == "--data_path") {
+      flags.data_path = value();
+    } else if (flag == "--print_output") {
+      flags.print_output = one_of(flag, value(), {"none", "summary", "all"});
     } else if (flag == "--output_file") {
       flags.output_file = value();
     } else if (flag == "--num_executions") {
@@ -108,7 +126,8 @@ inline Flags parse_flags(int argc, char** argv) {
     } else if (flag == "--warmup") {
       flags.warmup = number(0, kMaxExecutions);
     } else if (flag == "--cpu_threads") {
-      flags.cpu_threads = number(1, kMaxThreads);
+      const std::string text = value();
+      flags.cpu_threads = text == "-1" ? 0 : parse_number(flag, text, 1, kMaxThreads);
     } else if (flag == "--cpus") {
       for (const auto& cpu : split(value())) {
         flags.cpus.push_back(parse_number(flag, cpu, 0, kMaxCpu));

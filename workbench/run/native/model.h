@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include <executorch/extension/data_loader/buffer_data_loader.h>
+#include <executorch/extension/flat_tensor/flat_tensor_data_map.h>
 #include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/executor/method.h>
@@ -27,6 +28,9 @@
 namespace et = executorch::runtime;
 using et::Error;
 using executorch::aten::ScalarType;
+
+// How many values at either end of an output a summary shows.
+inline constexpr size_t kShownValues = 100;
 
 struct Lap {
   int64_t wall_ns, cpu_ns, preempted;
@@ -62,6 +66,30 @@ inline std::string dtype_name(ScalarType type) {
     case ScalarType::Bool: return "bool";
     default: return "scalar_type_" + std::to_string(static_cast<int>(type));
   }
+}
+
+// Elements of a tensor as numbers; of a type that has none, nothing.
+inline std::vector<json::Number> values_of(const executorch::aten::Tensor& tensor, size_t start,
+                                           size_t end) {
+  std::vector<json::Number> values;
+  const auto take = [&](auto unit) {
+    const auto* data = static_cast<const decltype(unit)*>(tensor.const_data_ptr());
+    for (size_t i = start; i < end; i++) values.push_back({static_cast<double>(data[i])});
+  };
+  switch (tensor.scalar_type()) {
+    case ScalarType::Bool:
+    case ScalarType::Byte: take(uint8_t{}); break;
+    case ScalarType::Char: take(int8_t{}); break;
+    case ScalarType::Short: take(int16_t{}); break;
+    case ScalarType::Int: take(int32_t{}); break;
+    case ScalarType::Long: take(int64_t{}); break;
+    case ScalarType::Half: take(executorch::aten::Half{}); break;
+    case ScalarType::BFloat16: take(executorch::aten::BFloat16{}); break;
+    case ScalarType::Float: take(float{}); break;
+    case ScalarType::Double: take(double{}); break;
+    default: break;
+  }
+  return values;
 }
 
 inline json::Object describe(ScalarType type, et::Span<const int32_t> sizes) {
@@ -128,8 +156,10 @@ inline MappedFile open_program(const std::string& path) {
 
 class Model {
  public:
-  Model(const std::string& path, std::string method, et::EventTracer* tracer)
+  Model(const std::string& path, const std::string& data_path, std::string method,
+        et::EventTracer* tracer)
       : file_(open_program(path)), loader_(file_.data(), file_.size()) {
+    if (!data_path.empty()) data_.emplace(data_path);
     auto program = et::Program::load(&loader_, et::Program::Verification::InternalConsistency);
     if (!program.ok()) {
       throw Failure(kProgram, "program", path + ": the program is broken", program.error());
@@ -188,6 +218,26 @@ class Model {
                             .add("file", path));
     }
     return written;
+  }
+
+  // The values of every output tensor; a summary has the first and the last of long ones.
+  std::vector<json::Object> show_outputs(bool all) const {
+    if (!executed_) throw Failure(kUsage, "command", "nothing was executed yet");
+    std::vector<json::Object> shown;
+    for (size_t i = 0; i < method_->outputs_size(); i++) {
+      const et::EValue& value = method_->get_output(i);
+      if (!value.isTensor()) continue;
+      const auto tensor = value.toTensor();
+      const auto sizes = tensor.sizes();
+      const size_t count = static_cast<size_t>(tensor.numel());
+      const size_t head = all ? count : std::min(count, kShownValues);
+      const size_t tail = std::max(head, all ? count : count - std::min(count, kShownValues));
+      shown.push_back(describe(tensor.scalar_type(), {sizes.data(), sizes.size()})
+                          .add("index", i)
+                          .add("first", values_of(tensor, 0, head))
+                          .add("last", values_of(tensor, tail, count)));
+    }
+    return shown;
   }
 
   json::Object describe_method() const {
@@ -341,7 +391,8 @@ class Model {
     }
     arena_.emplace(et::Span<et::Span<uint8_t>>(planned_spans_.data(), planned_spans_.size()));
     memory_.emplace(&method_allocator_, &*arena_, &temporary_allocator_);
-    auto method = program_->load_method(method_name_.c_str(), &*memory_, tracer);
+    auto method = program_->load_method(method_name_.c_str(), &*memory_, tracer,
+                                        data_ ? &*data_->map : nullptr);
     if (method.ok()) {
       method_.emplace(std::move(*method));
     } else if (method.error() == Error::OperatorMissing) {
@@ -367,7 +418,24 @@ class Model {
     }
   }
 
+  // Weights that lie outside of the program.
+  struct Data {
+    MappedFile file;
+    executorch::extension::BufferDataLoader loader;
+    std::optional<executorch::extension::FlatTensorDataMap> map;
+
+    explicit Data(const std::string& path)
+        : file(path, kModelFile, "model_file"), loader(file.data(), file.size()) {
+      auto loaded = executorch::extension::FlatTensorDataMap::load(&loader);
+      if (!loaded.ok()) {
+        throw Failure(kProgram, "data", path + ": is no .ptd of weights", loaded.error());
+      }
+      map.emplace(std::move(*loaded));
+    }
+  };
+
   MappedFile file_;
+  std::optional<Data> data_;
   executorch::extension::BufferDataLoader loader_;
   std::optional<et::Program> program_;
   std::string method_name_;
