@@ -328,8 +328,9 @@ class Instruction:
     """One instruction of a method.
 
     ``name`` is the kernel's (``aten::mean.out``) or the backend's; ``inputs`` and ``outputs``
-    number values of the method; ``flops`` is None where nobody knows. The last two are those of
-    an XNNPACK delegate.
+    number values of the method; ``flops`` is None where nobody knows. ``xvalues`` and ``xnodes``
+    are those of an XNNPACK delegate; ``events`` number, of another one, the origins of what it
+    logs, by the integer or the name that it logs.
     """
 
     kind: str
@@ -341,6 +342,7 @@ class Instruction:
     bytes: int = 0
     xvalues: tuple[XValue, ...] = ()
     xnodes: tuple[XNode, ...] = ()
+    events: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
