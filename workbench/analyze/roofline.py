@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import StoreError
-from workbench.records import Ceilings
+from workbench.records_advice import Ceilings
 from workbench.schema import LAYERS, OPERATORS, check
 from workbench.schema_advice import ROOFLINE
 
