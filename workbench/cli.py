@@ -106,6 +106,9 @@ RUN_OPTIONS = _options(
     click.option("--runs", default=50, show_default=True, help="Least timed inferences of each."),
     click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),
     click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
+    click.option(
+        "--evidence/--no-evidence", default=True, help="Sample which machine code runs, too."
+    ),
     click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
     click.option(
         "--target", default="host", show_default=True, help="Where it runs: host or qemu[:CPU]."

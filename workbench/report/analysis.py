@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analyze import (
+    Proof,
     Verdict,
     add_layers,
     attribute_layers,
@@ -35,6 +36,7 @@ from workbench.analyze import (
 )
 from workbench.errors import StoreError, TraceError
 from workbench.records import LADDER_TOGGLE, Pair, Plan, Run, Session, count_threads
+from workbench.report.evidence import compare_code, read_evidence
 from workbench.schema import SOURCE
 from workbench.store import LAYERS, load_layers, load_run
 from workbench.trace import read_etdump
@@ -47,7 +49,8 @@ MEASUREMENT = ["experiment", "threads"]
 class Comparison:
     """A candidate against its baseline at one thread count; frames as ``schema`` has them.
 
-    ``layers`` is None where no layer is known.
+    ``layers`` is None where no layer is known; ``kernels`` (``schema.KERNEL_EVIDENCE``) and
+    ``proof`` of the machine code that ran are None where it was not sampled.
     """
 
     pair: Pair
@@ -58,6 +61,8 @@ class Comparison:
     shift: pd.DataFrame
     verdict: Verdict
     layers: pd.DataFrame | None = None
+    kernels: pd.DataFrame | None = None
+    proof: Proof | None = None
 
     @property
     def speedups(self) -> pd.DataFrame:
@@ -80,7 +85,8 @@ class Analysis:
     ``schema.ATTRIBUTION`` and ``ledger`` that of `place_rows` besides; ``layers`` is None where
     the sidecar is missing or names none. ``ladder`` (``schema.LADDER``) is None unless every ISA
     level was measured, ``scaling`` (``schema.SCALING``) unless several thread counts were;
-    ``crossovers`` says what changes between these.
+    ``crossovers`` says what changes between these. ``evidence`` (``schema.EVIDENCE``) is None where
+    no machine code was sampled.
     """
 
     run_dir: Path
@@ -95,6 +101,7 @@ class Analysis:
     ladder: pd.DataFrame | None = None
     scaling: pd.DataFrame | None = None
     crossovers: tuple[str, ...] = ()
+    evidence: pd.DataFrame | None = None
 
     @property
     def experiments(self) -> list[str]:
@@ -154,6 +161,7 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         ledger = pd.concat(groups.values(), ignore_index=True)
         if any(method.modules for method in sidecar.methods):
             layers = {key: summarize_layers(part, sidecar) for key, part in operators.items()}
+    evidence = read_evidence(run_dir, run)
     return Analysis(
         run_dir=run_dir,
         run=run,
@@ -163,11 +171,12 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         operators=_stack(operators),
         categories=_stack({key: summarize_categories(part) for key, part in groups.items()}),
         comparisons=tuple(
-            compare_pair(run, pair, threads, latencies, ledger, layers is not None)
+            compare_pair(run, pair, threads, latencies, ledger, evidence, layers is not None)
             for pair in run.plan.pairs
             for threads in sorted(set(ledger["threads"]))
         ),
         layers=_stack(layers) if layers else None,
+        evidence=evidence,
         **analyze_axes(run, latencies),
     )
 
@@ -199,6 +208,7 @@ def compare_pair(
     threads: int,
     latencies: pd.DataFrame,
     ledger: pd.DataFrame,
+    evidence: pd.DataFrame | None = None,
     layered: bool = False,
 ) -> Comparison:
     """Compare the two experiments of a pair, with the noise that the control shows.
@@ -220,6 +230,7 @@ def compare_pair(
         threads=threads,
     )
     shift = bottleneck_shift(summarize_categories(before), summarize_categories(after))
+    kernels, proof, unchanged = compare_code(run, pair, threads, evidence, before)
     return Comparison(
         pair=pair,
         threads=threads,
@@ -237,7 +248,10 @@ def compare_pair(
                 for a in run.agreements
                 if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, threads)
             ],
+            unchanged,
         ),
+        kernels=kernels,
+        proof=proof,
         layers=compare_layers(before, after, **noise) if layered else None,
     )
 

@@ -11,11 +11,19 @@ from typing import Any
 from workbench.errors import SetupError, StoreError
 from workbench.records import Session
 from workbench.report.analysis import Analysis, analyze_run
+from workbench.report.evidence import keep_functions
 from workbench.report.html import export_html
 from workbench.report.markdown import write_markdown
 from workbench.report.notebooks import execute_notebook
 from workbench.report.summary import write_metrics, write_pipeline_summary, write_summary
-from workbench.store import LAYERS, REPORT_HTML, artifacts_dir, default_root, save_layers
+from workbench.store import (
+    LAYERS,
+    REPORT_HTML,
+    artifacts_dir,
+    default_root,
+    load_run,
+    save_layers,
+)
 from workbench.trace import read_etdump, write_csvs
 
 Progress = Callable[[str, float], None]
@@ -105,7 +113,7 @@ def measure_program(
         As for ``open_target``: where it runs.
     choices
         As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
-        ``processes``, ``timeout_s``.
+        ``processes``, ``evidence``, ``timeout_s``.
     """
     from workbench.run import find_runner, make_plan, open_target, run_plan
 
@@ -115,6 +123,7 @@ def measure_program(
         plan = make_plan(pte, runner=found, **choices)
         run_dir = run_plan(plan, found, root or root_of(pte), progress=progress)
     describe_foreign(pte, run_dir)
+    keep_functions(run_dir, load_run(run_dir), [found.libraries])
     write_artifacts(analyze_run(run_dir))
     return run_dir
 

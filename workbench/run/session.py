@@ -144,7 +144,7 @@ class Session:
 
     def samples(self, path: Path) -> None:
         """Write the PC samples since the last reset to a file, and begin anew."""
-        self._ask(f"samples {_one_line(path)}", "samples", _Done)
+        self._write("samples", path)
 
     def reset(self) -> None:
         """Drop the trace and the samples so far."""
