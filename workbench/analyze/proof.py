@@ -134,9 +134,9 @@ def _noticed(functions: int, totals: np.ndarray) -> float:
     """The least share that a function must have on one side to show that the other lacks it."""
     if not totals.all():
         return 1.0
-    level = math.log(_ALPHA / max(functions, 1))
-    needed = level / np.log(totals / totals.sum())
-    return float(min(1.0, (np.ceil(needed) / totals[::-1]).max()))
+    level = math.log(_ALPHA / (functions + 1))
+    needed = np.floor(level / np.log(totals / totals.sum())) + 1
+    return float(min(1.0, (needed / totals).max()))
 
 
 def _outcome(moved: pd.Series, noticed: float, least: float) -> str:

@@ -63,8 +63,9 @@ def sample_experiment(
         *("--etdump_path", target.place(etdump), "--samples_path", target.place(samples)),
     ]
     with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
-        session.run(max(1, plan.warmup))
-        runs = run_for(session, plan.sampled_ms)
+        warmup = session.run(max(1, plan.warmup))
+        session.reset()
+        runs = run_for(session, plan.sampled_ms, lap_ms=max(min(warmup.cpu_ns) / 1e6, 1e-3))
         session.etdump(etdump)
         session.samples(samples)
         return Sampling(
@@ -77,10 +78,8 @@ def sample_experiment(
         )
 
 
-def run_for(session: Session, least_ms: float) -> int:
-    """Execute until so much CPU time was spent; returns how often."""
-    lap_ms = max(min(session.run(1).cpu_ns) / 1e6, 1e-3)
-    session.reset()
+def run_for(session: Session, least_ms: float, lap_ms: float) -> int:
+    """Execute until so much CPU time was spent, of which one takes ``lap_ms``; returns how often."""
     batch = max(1, min(MOST_RUNS, round(min(BATCH_MS, least_ms) / lap_ms)))
     spent_ms, runs = 0.0, 0
     while spent_ms < least_ms and runs < MOST_RUNS:
