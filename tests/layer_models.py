@@ -3,6 +3,7 @@
 So the shape of an operator's result tells which layer it is of, whatever its name and place.
 """
 
+import contextlib
 import json
 import warnings
 from itertools import pairwise
@@ -12,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from workbench.codec import to_json
+from workbench.export.half_weights import keep_half_weights
 from workbench.export.layers import describe_program
 from workbench.models import load_model
 
@@ -108,11 +110,12 @@ class Transformer(nn.Module):
 IMAGE = (torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0)),)
 TOKENS = (torch.randn(1, 19, 48, generator=torch.Generator().manual_seed(0)),)
 
-#: Module, inputs, dtype, quantised how.
+#: Module, inputs, dtype, and how it is quantised, or that weights stay in half precision.
 PROGRAMS = {
     "residual": lambda: (Residual(), IMAGE, "float32", None),
     "residual-wide": lambda: (Residual(scale=8), IMAGE, "float32", None),
     "residual-fp16": lambda: (Residual(), IMAGE, "float16", None),
+    "residual-fp16w": lambda: (Residual(), IMAGE, "float16", "half weights"),
     "residual-int8": lambda: (Residual(), IMAGE, "float32", "static"),
     "separable": lambda: (Separable(), IMAGE, "float32", None),
     "separable-fp16": lambda: (Separable(), IMAGE, "float16", None),
@@ -131,16 +134,17 @@ PROGRAMS = {
 
 
 def export_layers(name, folder):
-    """Write a program, its sidecar, its inputs and the shapes that its layers make."""
-    module, inputs, dtype, quantized = PROGRAMS[name]()
+    """Write a program, its ETRecord, sidecar, inputs, and the shapes that its layers make."""
+    module, inputs, dtype, how = PROGRAMS[name]()
     torch.manual_seed(0)
     dtype = getattr(torch, dtype)
     module, inputs = module.eval().to(dtype), tuple(tensor.to(dtype) for tensor in inputs)
     shapes = {path: list(shape) for path, shape in _observe(module, inputs).items()}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = _lower(module, inputs, quantized)
+        program = _lower(module, inputs, how)
     (folder / f"{name}.pte").write_bytes(program.buffer)
+    program.get_etrecord().save(folder / f"{name}.etrecord")
     (folder / f"{name}.layers.json").write_text(to_json(describe_program(program)))
     (folder / f"{name}.shapes.json").write_text(json.dumps(shapes))
     raw = inputs[0].contiguous().view(torch.uint8).numpy().tobytes()
@@ -174,15 +178,18 @@ def _observe(module, inputs):
     return {path: shapes[0] for path, shapes in seen.items() if len(shapes) == 1}
 
 
-def _lower(module, inputs, quantized):
+def _lower(module, inputs, how):
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower
 
     with torch.no_grad():
         exported = torch.export.export(module, inputs)
-        if quantized:
-            exported = torch.export.export(_quantize(exported, inputs, quantized), inputs)
-    edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+        if how in ("static", "dynamic"):
+            exported = torch.export.export(_quantize(exported, inputs, how), inputs)
+    with keep_half_weights() if how == "half weights" else contextlib.nullcontext():
+        edge = to_edge_transform_and_lower(
+            exported, partitioner=[XnnpackPartitioner()], generate_etrecord=True
+        )
     return edge.to_executorch()
 
 

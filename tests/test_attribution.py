@@ -2,13 +2,17 @@
 
 import hashlib
 import json
+import os
 import re
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from layer_truth import Record, probe_command, read_plans, true_modules
 
 import workbench.export
 from workbench.analyze import attribute_layers, build_ledger
@@ -25,9 +29,9 @@ RUNS = 20
 
 FAST = ["residual", "residual-wide", "unet", "transformer-fp16", "toy_cnn"]
 SLOW = [
-    "residual-fp16", "residual-int8", "separable", "separable-fp16", "separable-int8", "unet-fp16",
-    "unet-int8", "transformer", "transformer-int8", "transformer-int8dyn", "mobilenet",
-    "mobilenet-fp16",
+    "residual-fp16", "residual-fp16w", "residual-int8", "separable", "separable-fp16",
+    "separable-int8", "unet-fp16", "unet-int8", "transformer", "transformer-int8",
+    "transformer-int8dyn", "mobilenet", "mobilenet-fp16",
 ]  # fmt: skip
 
 programs = pytest.mark.parametrize(
@@ -97,6 +101,36 @@ def trace(program, tmp_path_factory):
     return run
 
 
+@pytest.fixture(scope="session")
+def truth(program, tmp_path_factory):
+    """From a network and an ISA level to the modules that XNNPACK says each row may be of."""
+    compiler = find_compiler()
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("needs a C++ compiler, and preloading as Linux does it")
+    folder = tmp_path_factory.mktemp("truth")
+    probe, plan, etdump = (folder / name for name in ("probe.so", "plan.txt", "x.etdump"))
+    subprocess.run(probe_command(compiler, probe), check=True)
+    runner = find_runner("native")
+    least = list(read_isa(runner.command).levels)[-1]
+
+    def run(name, level):
+        plan.write_text("")
+        stem = program(name) / name
+        command = [*runner.command, "--model_path", f"{stem}.pte", "--inputs", f"{stem}.input"]
+        command += ["--isa", least if level == "least" else level, "--etdump_path", str(etdump)]
+        environment = {**os.environ, "LD_PRELOAD": str(probe), "XNN_PLAN": str(plan)}
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+        return true_modules(
+            Path(f"{stem}.pte").read_bytes(),
+            from_json(Layers, Path(f"{stem}.layers.json").read_text(), name),
+            read_plans(plan.read_text()),
+            Record(f"{stem}.etrecord"),
+            build_ledger(read_etdump(etdump)),
+        )
+
+    return run
+
+
 def rows_of(ledger, layers):
     """The attribution in the order of execution, with names and the least time of all runs."""
     first = ledger.drop_duplicates("key")[["key", "operator", "kind"]].astype(object)
@@ -109,6 +143,16 @@ def results(shapes):
     """The shapes that a row makes, without ones and in any order: NCHW and NHWC are alike."""
     made = re.findall(r"[\dx]+", shapes.partition("-> ")[2])
     return [sorted(int(d) for d in text.split("x") if d != "1") for text in made]
+
+
+@programs
+@levels
+def test_every_event_is_of_the_layer_that_xnnpack_says(trace, truth, name, level):
+    found = attribute_layers(*trace(name, level)).set_index("key")["module"]
+    known = truth(name, level)
+    assert len(known) > 5
+    for key, modules in known.items():
+        assert found[key] in modules, key
 
 
 @programs

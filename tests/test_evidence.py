@@ -3,8 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from workbench.analyze import compare_evidence, gather_evidence, name_kernels, prove_change
 from workbench.analyze.evidence import UNSURE, split_code
@@ -176,14 +174,16 @@ def test_a_few_samples_prove_nothing():
     assert few["change"].tolist() == ["not shown"]
 
 
-@given(st.integers(0, 2**32 - 1))
-def test_two_samplings_of_the_same_code_hardly_ever_differ(seed):
+def test_two_samplings_of_the_same_code_hardly_ever_differ():
     """Shares as lopsided as in a real run, with many rare functions."""
-    rng = np.random.default_rng(seed)
-    shares = rng.dirichlet(1 / np.arange(1, 60))
-    draws = [rng.multinomial(int(n), shares) for n in rng.integers(50, 2000, 2)]
-    before, after = (evidence_of({f"f{i}": int(n) for i, n in enumerate(d)}) for d in draws)
-    assert prove_change(before, after).outcome != "changed" or seed % 100 == 0
+    rng = np.random.default_rng(0)
+    changed = 0
+    for _ in range(300):
+        shares = rng.dirichlet(1 / np.arange(1, 60))
+        draws = [rng.multinomial(int(n), shares) for n in rng.integers(50, 2000, 2)]
+        before, after = (evidence_of({f"f{i}": int(n) for i, n in enumerate(d)}) for d in draws)
+        changed += prove_change(before, after).outcome == "changed"
+    assert changed <= 1
 
 
 def test_a_share_that_would_be_noticed_is_noticed():

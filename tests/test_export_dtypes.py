@@ -264,10 +264,10 @@ class Attending(nn.Module):
         return nn.functional.scaled_dot_product_attention(q, k, v, **self.options)
 
 
-def rewritten(module, *inputs):
+def rewritten(module, *inputs, backend="xnnpack"):
     """What a rewritten program returns, what the module does, and what was rewritten."""
     exported = torch.export.export(module, inputs)
-    counts = rewrite_graph(exported)
+    counts = rewrite_graph(exported, backend)
     return exported.module()(*inputs), module(*inputs), dict(counts)
 
 
@@ -286,16 +286,30 @@ def test_gelu_is_approximated_in_half_precision_only():
     assert rewritten(nn.GELU(), x)[2] == {}
 
 
+@pytest.mark.parametrize("backend", ["xnnpack", "portable"])
 @pytest.mark.parametrize("affine", [True, False])
-def test_layer_norm_is_made_in_single_precision(affine, tmp_path):
+def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
     """For rows of 256 in fp16, the runtime's kernel is wrong: its result has the noise of -4 dB."""
     torch.manual_seed(0)
     norm = nn.LayerNorm(256, elementwise_affine=affine)
     model = LoadedModel("norm", norm, (torch.randn(1, 4, 256),))
-    export = export_quietly(model, tmp_path, dtype="fp16", backend="xnnpack")
+    export = export_quietly(model, tmp_path, dtype="fp16", backend=backend)
     assert export.options == {"rewritten": "1 layer_norm"}
     assert export.fidelity[0].sqnr_db > 60
     assert rewritten(norm, torch.randn(1, 4, 256))[2] == {}
+
+
+def test_a_layer_norm_that_is_left_as_it_is_makes_the_export_wrong(tmp_path):
+    model = LoadedModel("norm", nn.LayerNorm(256), (torch.randn(1, 4, 256),))
+    with pytest.warns(UserWarning, match="SQNR"):
+        pte = export_model(model, dtype="fp16", backend="portable", root=tmp_path, rewrite=False)
+    assert "output 0 is not the model's" in store.load_export(pte).problem
+
+
+def test_portable_kernels_have_what_xnnpack_lacks():
+    q = torch.randn(1, 2, 5, 8)
+    assert rewritten(Attending(), q, q, q, backend="portable")[2] == {}
+    assert rewritten(nn.Hardsigmoid(), q, backend="portable")[2] == {}
 
 
 @pytest.mark.parametrize("options", [{}, {"scale": 0.3}])
@@ -317,7 +331,7 @@ def test_attention_with_a_mask_stays():
 
 def test_rewrites_keep_their_origin():
     exported = torch.export.export(nn.Sequential(nn.Hardsigmoid()), (torch.ones(2),))
-    rewrite_graph(exported)
+    rewrite_graph(exported, "xnnpack")
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
     assert len(nodes) == 3
     assert all("hardsigmoid" in node.meta["stack_trace"] for node in nodes)

@@ -1,5 +1,6 @@
 """From the recorded sample to reports: the numbers agree everywhere, and nothing is fetched."""
 
+import inspect
 import json
 import re
 import shutil
@@ -12,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import workbench as wb
 from workbench import store
 from workbench.analyze import summarize_verdict
+from workbench.emulation import EMULATED
 from workbench.errors import ComparisonError, ReportError, StoreError, TraceError, UsageError
 from workbench.report import (
     analyze_run,
@@ -141,6 +144,39 @@ def test_an_emulated_run_says_so_first(run_dir):
     assert "fail" in set(check_run(analysis)["status"])
 
 
+def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
+    change_manifest(run_dir, emulated=True)
+    analysis = analyze_run(run_dir)
+    comparison = analysis.comparisons[0]
+    after = analysis.select(analysis.operators, comparison.pair.candidate, comparison.threads)
+    for shown in (
+        wb.plot_latencies(analysis.latencies, analysis.statistics),
+        wb.plot_categories(analysis.bars),
+        wb.plot_shift(comparison.shift),
+        wb.plot_speedups(comparison.speedups),
+        wb.plot_operators(after, after),
+        wb.show_timeline(analysis, headless=True).figure,
+    ):
+        assert EMULATED in shown.alt_text
+    for table in (after, analysis.statistics, comparison.shift, comparison.categories):
+        assert EMULATED in str(wb.show_table(table, caption="Some"))
+    for frame in (comparison.latency, comparison.categories, comparison.operators):
+        assert set(frame["outcome"]) == {"emulated"}
+    for word in ("faster", "slower", "equivalent", "bottleneck"):
+        assert word not in comparison.text
+    with pytest.raises(ComparisonError, match="no speed to compare"):
+        wb.compare_runs(str(run_dir), str(run_dir))
+
+
+def test_every_plot_of_measured_frames_bears_the_mark():
+    plots = [getattr(wb, name) for name in wb.__all__ if name.startswith("plot_")]
+    measured = [plot for plot in plots if "DataFrame" in str(inspect.signature(plot))]
+    assert len(measured) > 4
+    for plot in measured:
+        source = inspect.getsource(plot)
+        assert source.startswith("@marked") or "mark_figure" in source, plot
+
+
 def test_a_program_of_unknown_origin_has_no_table_of_undelegated_operators(run_dir):
     change_manifest(run_dir, export=None)
     assert "no export record" in str(show_undelegated(analyze_run(run_dir)))
@@ -223,8 +259,8 @@ def test_the_report_is_one_page_that_fetches_nothing(run_dir):
     text = page.read_text()
     parser = Page()
     parser.feed(text)
-    assert parser.found == []
-    assert len(parser.images) == 5
+    assert parser.found == ["script", "script"]  # the timeline's bytes, and the page's own
+    assert len(parser.images) == 6
     for image in parser.images:
         assert image["src"].startswith("data:image/png;base64,")
         assert len(image["alt"]) > 40

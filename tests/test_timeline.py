@@ -2,7 +2,9 @@
 
 import base64
 import gzip
+import hashlib
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -201,8 +203,8 @@ def page_of(browser, tmp_path):
 
     pages, complaints = [], []
 
-    def open_page(traces, about=None):
-        shown = draw_timeline(traces, about, headless=True)._repr_html_()
+    def open_page(traces, about=None, more=""):
+        shown = more + draw_timeline(traces, about, headless=True)._repr_html_()
         output = nbformat.v4.new_output("display_data", {"text/html": shown})
         cell = nbformat.v4.new_code_cell("", outputs=[output])
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "n.ipynb")
@@ -282,19 +284,29 @@ def test_what_a_trace_says_stays_text(page_of, traces):
     assert evil in page.inner_text(f".{PAGE_CLASS}")
 
 
-def test_the_page_allows_that_one_script_and_no_other(tmp_path, traces):
+def test_the_page_allows_its_own_script_and_no_other(tmp_path, traces):
     import nbformat
 
     shown = draw_timeline(traces, headless=True)._repr_html_()
-    cell = nbformat.v4.new_code_cell(
-        "", outputs=[nbformat.v4.new_output("display_data", {"text/html": shown})]
-    )
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "n.ipynb")
-    text = export_html(tmp_path / "n.ipynb", tmp_path / "r.html", "T").read_text()
-    assert "script-src 'sha256-" in text
-    assert timeline_script() in text
-    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "n.ipynb")
-    assert (
-        "script-src 'none'"
-        in export_html(tmp_path / "n.ipynb", tmp_path / "r.html", "T").read_text()
-    )
+    output = nbformat.v4.new_output("display_data", {"text/html": shown})
+    for outputs in ([output], []):
+        cell = nbformat.v4.new_code_cell("", outputs=outputs)
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "n.ipynb")
+        text = export_html(tmp_path / "n.ipynb", tmp_path / "r.html", "T").read_text()
+        (script,) = re.findall(r'<script type="module">(.*?)</script>', text, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+        assert f"script-src 'sha256-{digest}'\"" in text
+        assert (timeline_script() in script) == bool(outputs)
+
+
+@pytest.mark.browser
+def test_tables_of_a_page_sort(page_of, traces):
+    frame = pd.DataFrame({"name": ["b", "a", "c"], "mean_ms": [2.0, 10.0, float("nan")]})
+    page = page_of(traces, more=wb.show_table(frame)._repr_html_())
+    cells = "table tbody td:first-child"
+    page.click("th >> text=mean")
+    assert page.locator(cells).all_inner_texts() == ["b", "a", "c"]
+    page.click("th >> text=mean")
+    assert page.locator(cells).all_inner_texts() == ["a", "b", "c"]
+    page.click("th >> text=name")
+    assert page.locator(cells).all_inner_texts() == ["a", "b", "c"]

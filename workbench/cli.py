@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -80,6 +81,37 @@ class Numbers(click.ParamType):
             self.fail(f"{value!r} is no list of whole numbers", param, ctx)
 
 
+class Floats(click.ParamType):
+    """Numbers separated by commas."""
+
+    name = "x,x..."
+
+    def convert(self, value, param, ctx):
+        """The numbers as a tuple."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            numbers = tuple(float(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is no list of numbers", param, ctx)
+        if not all(map(math.isfinite, numbers)):
+            self.fail(f"{value!r} is out of range", param, ctx)
+        return numbers
+
+
+class Size(click.ParamType):
+    """A dimension and its size, such as ``batch=4``."""
+
+    name = "dim=n"
+
+    def convert(self, value, param, ctx):
+        """The name and the number."""
+        name, _, size = value.partition("=")
+        if not name or not size.isdecimal() or not 0 < int(size) < 2**31:
+            self.fail(f"{value!r} is no size such as batch=4", param, ctx)
+        return name, int(size)
+
+
 PATH = click.Path(path_type=Path)
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
 EXPORT_OPTIONS = _options(
@@ -93,6 +125,27 @@ EXPORT_OPTIONS = _options(
     click.option(
         "--state-dict", type=PATH, help="Weights: a file that torch.save(state_dict) wrote."
     ),
+    click.option(
+        "--inputs",
+        multiple=True,
+        metavar="SOURCE",
+        help="Inputs: .npy, .pt, .safetensors, an image or a folder of them, random:SEED; "
+        "one for each input. Several samples calibrate int8, and the first one is run.",
+    ),
+    click.option(
+        "--size",
+        "sizes",
+        type=Size(),
+        multiple=True,
+        help="Run at this size of a dynamic dimension, such as batch=4.",
+    ),
+    click.option("--mean", type=Floats(), default=(), help="Of images, per channel, from 0 to 1."),
+    click.option("--std", type=Floats(), default=(), help="Of images, per channel."),
+    click.option(
+        "--keep-float", multiple=True, metavar="PATTERN", help="Module paths not to quantise."
+    ),
+    click.option("--rewrite/--no-rewrite", default=True, help="Spell out what XNNPACK lacks."),
+    click.option("--fresh", is_flag=True, help="Export again even if nothing has changed."),
 )
 RUN_OPTIONS = _options(
     click.option(
@@ -145,13 +198,12 @@ def models() -> None:
 @workbench.command()
 @click.argument("model")
 @EXPORT_OPTIONS
-@click.option(
-    "--keep-float", multiple=True, metavar="PATTERN", help="Module paths not to quantise."
-)
-@click.option("--rewrite/--no-rewrite", default=True, help="Spell out what XNNPACK cannot take.")
 @OUT
 def export(model: str, out: Path | None, **choices) -> None:
-    """Export MODEL, a registered name or path/to/file.py:NAME, to a .pte.
+    """Export MODEL to a .pte.
+
+    MODEL is a registered name, path/to/file.py:NAME, torchvision:NAME or timm:NAME. An export that
+    lies there is kept if nothing has changed.
 
     What the partitioner left behind, and whether the program computes what the model does, is said
     on stderr.
@@ -160,7 +212,7 @@ def export(model: str, out: Path | None, **choices) -> None:
     from workbench.store import load_export
 
     with warnings.catch_warnings(action="ignore"):
-        pte = export_model(model, root=out, **choices)
+        pte = export_model(model, root=out, tell=lambda text: click.echo(text, err=True), **choices)
     for line in describe_export(load_export(pte)):
         click.echo(line, err=True)
     click.echo(pte)
@@ -189,6 +241,19 @@ def analyze(run_dir: Path) -> None:
 
     for path in write_artifacts(analyze_run(run_dir)):
         click.echo(path)
+
+
+@workbench.command()
+@click.argument("run_dir", type=PATH)
+@click.option("--experiment", default="", help="Which one [default: the first candidate].")
+@click.option("--threads", type=int, help="At which thread count [default: the first].")
+def findings(run_dir: Path, experiment: str, threads: int | None) -> None:
+    """Say what to do next about a run, what brings most first."""
+    from workbench.report import analyze_run, find_next_steps, list_findings
+
+    found = find_next_steps(analyze_run(run_dir), experiment, threads)
+    for line in list_findings(found, rows=len(found)) or ["nothing stands out"]:
+        click.echo(line)
 
 
 @workbench.command()
@@ -238,9 +303,9 @@ def report(run_dir: Path) -> None:
 def profile(models: tuple[str, ...], out: Path | None, **choices) -> None:
     """Export, run, analyze and report: the main job.
 
-    MODEL is a registered name or path/to/file.py:NAME.
+    MODEL is what `workbench export` takes.
     """
-    from workbench.report import profile_model
+    from workbench.report import find_next_steps, list_findings, profile_model
 
     if out and len(models) > 1:
         raise UsageError("is one folder, for one model", where="--out")
@@ -249,6 +314,8 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> None:
             result = profile_model(model, root=out, progress=progress, **choices)
         for verdict in result.verdicts:
             click.echo(verdict)
+        for line in list_findings(find_next_steps(result.analysis), rows=3):
+            click.echo(line)
         click.echo(f"report: {result.html}")
 
 

@@ -72,7 +72,9 @@ class Export:
     """How a ``.pte`` came about.
 
     ``problem`` says in one line what is wrong with it, and is empty if nothing is known to be;
-    ``options`` what was asked for beyond dtype and backend, and what was done to the graph.
+    ``options`` what was asked for beyond dtype and backend, and what was done to the graph;
+    ``made_from`` tells whether another export would be the same, and ``files`` has the SHA-256 of
+    everything that lies beside the program.
     """
 
     model: str
@@ -97,6 +99,8 @@ class Export:
     partition: tuple[Partition, ...] = ()
     fidelity: tuple[Fidelity, ...] = ()
     problem: str = ""
+    made_from: dict[str, str] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
 

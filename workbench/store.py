@@ -20,6 +20,7 @@ REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
 LAYERS = "layers.json"
 FUNCTIONS = "functions.json"
+RUNS = "runs"
 
 
 def write_whole(path: Path, content: bytes | str) -> Path:

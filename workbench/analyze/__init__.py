@@ -1,10 +1,12 @@
 """From frames to frames: ledger, categories, statistics, comparisons, bottleneck shift."""
 
-from workbench.analyze.attribution import attribute_layers
+from workbench.analyze.attribution import attribute_layers, find_method
 from workbench.analyze.case_study import CaseStudy, load_case_study
 from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
 from workbench.analyze.compare import compare_apart, compare_latencies
 from workbench.analyze.evidence import gather_evidence, name_kernels, split_code
+from workbench.analyze.finding_facts import Facts, Rival
+from workbench.analyze.findings import find_bottlenecks
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.ladder import climb_ladder
 from workbench.analyze.latencies import clock_of, tabulate_latencies
@@ -12,7 +14,7 @@ from workbench.analyze.layers import add_layers, place_rows, summarize_layers
 from workbench.analyze.ledger import build_ledger
 from workbench.analyze.methods import Methods, find_methods
 from workbench.analyze.naive import add_up_spans
-from workbench.analyze.operators import summarize_categories, summarize_operators
+from workbench.analyze.operators import summarize_categories, summarize_operators, total_runs
 from workbench.analyze.outcome import judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
 from workbench.analyze.proof import Proof, compare_evidence, prove_change
@@ -26,8 +28,10 @@ from workbench.analyze.verdict import Verdict, reach_verdict, summarize_verdict
 __all__ = [
     "CaseStudy",
     "Category",
+    "Facts",
     "Methods",
     "Proof",
+    "Rival",
     "Verdict",
     "add_categories",
     "add_layers",
@@ -48,7 +52,9 @@ __all__ = [
     "compare_operators",
     "describe",
     "describe_latencies",
+    "find_bottlenecks",
     "find_crossovers",
+    "find_method",
     "find_methods",
     "find_quiet_runs",
     "gather_evidence",
@@ -66,4 +72,5 @@ __all__ = [
     "sweep_threads",
     "tabulate_latencies",
     "tabulate_rules",
+    "total_runs",
 ]

@@ -22,7 +22,7 @@ _EXACT, _FITTED, _AMBIGUOUS, _UNATTRIBUTED = CONFIDENCES
 
 _KEY = re.compile(r"(?:m(\d+)/)?(?:(\d+):)?")
 _UNKNOWN: dict[str, Any] = {
-    **dict.fromkeys(("module", "module_class", "source", "also", "nodes", "shapes")),
+    **dict.fromkeys(("module", "module_class", "source", "also", "nodes", "xnodes", "shapes")),
     "role": "overhead",
     "flops": np.nan,
     "bytes": np.nan,

@@ -32,6 +32,7 @@ class Provenance:
             **_layer(origin),
             "also": "",
             "nodes": origin.node if origin else None,
+            "xnodes": None,
             "role": "compute",
             "shapes": _shapes(
                 [value for value in inputs if not value.constant],
@@ -46,7 +47,7 @@ class Provenance:
         xnodes = self.instruction.xnodes
         done = [xnodes[number] for number in operator.sources or operator.serves]
         if not done:
-            return {**_layer(None), **_no_cost("cast"), "also": "", "nodes": None}
+            return {**_layer(None), **_no_cost("cast"), "also": "", "nodes": None, "xnodes": None}
         main = max(done, key=lambda node: (self._owns_layer(node), node.flops))
         layer = self.layer_of(main)
         # What merely changes a type belongs to no layer that would miss it.
@@ -56,6 +57,7 @@ class Provenance:
             **_layer(layer),
             "also": _paths(others, layer),
             "nodes": self._node_names(done, main),
+            "xnodes": ",".join(map(str, operator.sources)) or None,
         }
         if not operator.sources:
             return {**facts, **_no_cost("cast")}

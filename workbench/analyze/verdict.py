@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from workbench.emulation import EMULATED
 from workbench.errors import ComparisonError
 from workbench.records import Agreement
 
@@ -124,7 +125,10 @@ def digits_of(low: float, high: float) -> int:
 def _outcome(verdict: Verdict) -> str:
     change = f" {verdict.change}" if verdict.change else ""
     if verdict.unchanged:
-        return f"toggle had no effect{change}: {verdict.unchanged} ({_latency_bounds(verdict)})"
+        latency = EMULATED if verdict.outcome == "emulated" else _latency_bounds(verdict)
+        return f"toggle had no effect{change}: {verdict.unchanged} ({latency})"
+    if verdict.outcome == "emulated":
+        return f"ran{change} ({EMULATED})"
     if verdict.outcome in ("faster", "slower"):
         value, low, high = verdict.speedup, verdict.low, verdict.high
         if verdict.outcome == "slower":

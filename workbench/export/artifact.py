@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
-import platform
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench import store
 from workbench.errors import UsageError, unknown_name
+from workbench.export.cache import find_unchanged, fingerprint, versions
 from workbench.export.dtypes import DTYPES, RECIPES
+from workbench.export.failure import explain_forward
 from workbench.export.fidelity import compare_outputs, describe_problem, run_eagerly, run_program
 from workbench.export.inputs import raw_bytes
 from workbench.export.lower import BACKENDS, Lowered, Options, lower_model
@@ -22,18 +23,13 @@ from workbench.export.program import Contents, Slot
 from workbench.export.quiet import quiet
 from workbench.models import LoadedModel, load_model
 from workbench.models.blame import reason
+from workbench.models.inputs import choose_inputs
 from workbench.models.loader import SEED
+from workbench.models.names import parse_name
 from workbench.records import Export, Fidelity, Tensor, Undelegated
 
 if TYPE_CHECKING:
     import torch
-
-_PACKAGES = {
-    "torch": "torch",
-    "executorch": "executorch",
-    "torchao": "torchao",
-    "workbench": "executorch-workbench",
-}
 
 
 def export_model(
@@ -45,6 +41,12 @@ def export_model(
     state_dict: str | os.PathLike[str] | None = None,
     keep_float: Iterable[str] = (),
     rewrite: bool = True,
+    inputs: Iterable[str] = (),
+    sizes: Mapping[str, int] | Iterable[tuple[str, int]] = (),
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+    fresh: bool = False,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> Path:
     """Export a model to ``<root>/artifacts/<model>_<backend>_<dtype>.pte``; returns that path.
 
@@ -52,6 +54,10 @@ def export_model(
     inputs, raw, in the layout the program expects) and the record, which
     `workbench.store.load_export` reads. The record is written last: where there is one, everything
     is there.
+
+    A model that is given by name is not exported again if nothing that its program is made from
+    has changed: the sources of the model and of the exporter, the installed versions, weights,
+    inputs and options; and every file of the last export is as it was written.
 
     Parameters
     ----------
@@ -69,8 +75,15 @@ def export_model(
     keep_float
         Patterns of module paths, such as ``head`` or ``blocks.*.attn``, not to quantise.
     rewrite
-        Spell operators that XNNPACK has no node for in ones that it has, and make casts of
-        constants once and for all; the record says what was done.
+        Spell operators that XNNPACK has no node for, or whose kernel is wrong, in others, and make
+        casts of constants once and for all; the record says what was done.
+    inputs, sizes, mean, std
+        Other inputs to run with than the model's examples, as for `choose_inputs`.
+    fresh
+        Export again in any case: for models that depend on more than files can tell, such as the
+        environment.
+    tell
+        Told in a line that an export was kept.
 
     Warns
     -----
@@ -100,21 +113,39 @@ def export_model(
             where=f"dtype {dtype}",
             hint="the xnnpack backend, or fp32, fp16, bf16",
         )
-    if isinstance(model, str):
-        model = load_model(model, state_dict=state_dict)
-    directory = store.artifacts_dir(Path(root) if root else store.default_root(model.name))
-    pte = directory / f"{store.stem_of(store.safe_name(model.name), dtype, backend)}.pte"
+    name = parse_name(model).label if isinstance(model, str) else model.name
+    directory = store.artifacts_dir(Path(root) if root else store.default_root(name))
+    pte = directory / f"{store.stem_of(store.safe_name(name), dtype, backend)}.pte"
 
-    options = Options(tuple(keep_float), rewrite)
+    options, inputs, sizes = Options(tuple(keep_float), rewrite), tuple(inputs), dict(sizes)
+    made_from = {}
+    if isinstance(model, str):
+        settings = {
+            "dtype": dtype,
+            "backend": backend,
+            **asdict(options),
+            "sizes": sizes,
+            "mean": mean,
+            "std": std,
+        }
+        made_from = fingerprint(parse_name(model), settings, inputs, state_dict)
+        if not fresh and (export := find_unchanged(pte, made_from)):
+            tell(f"{pte.name}: unchanged, kept")
+            _warn_of(export)
+            return pte
+        model = load_model(model, state_dict=state_dict)
+    model = choose_inputs(model, inputs, sizes, mean, std)
     started = time.perf_counter()
     with quiet():
+        with explain_forward(model.origin):
+            expected = run_eagerly(model.module, model.example_inputs, model.kwargs)
         lowered = lower_model(model, dtype, backend, options)
-        fidelity, problem = _check(model, lowered, dtype)
+        fidelity, problem = _check(lowered, expected, dtype)
     seconds = time.perf_counter() - started
 
     contents = lowered.contents
     store.export_record_path(pte).unlink(missing_ok=True)
-    inputs = _write_inputs(lowered.inputs, contents.inputs, pte)
+    saved = _write_inputs(lowered.inputs, contents.inputs, pte)
     etrecord = _write_etrecord(lowered.etrecord, pte)
     layers = store.save_layers(lowered.layers, store.layers_path(pte))
     store.write_whole(pte, lowered.pte)
@@ -125,12 +156,12 @@ def export_model(
         pte=pte.name,
         sha256=store.sha256_of(pte),
         size_bytes=pte.stat().st_size,
-        inputs=inputs,
+        inputs=saved,
         input_source=model.input_source,
         outputs=tuple(Tensor(slot.dtype, slot.shape) for slot in contents.outputs),
         delegates=dict(contents.delegates),
         undelegated=_undelegated(contents),
-        versions=_versions(),
+        versions=versions(),
         seconds=round(seconds, 3),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         etrecord=etrecord,
@@ -141,19 +172,28 @@ def export_model(
         partition=lowered.partition,
         fidelity=fidelity,
         problem=problem,
+        made_from=made_from,
+        files={
+            file: store.sha256_of(directory / file)
+            for file in filter(None, (etrecord, layers.name))
+        }
+        | {tensor.file: tensor.sha256 for tensor in saved},
     )
     store.save_export(export, directory)
-    if problem:
-        warnings.warn(f"{pte.name}: {problem}", stacklevel=2)
+    _warn_of(export)
     return pte
 
 
-def _check(model: LoadedModel, lowered: Lowered, dtype: str) -> tuple[tuple[Fidelity, ...], str]:
+def _warn_of(export: Export) -> None:
+    if export.problem:
+        warnings.warn(f"{export.pte}: {export.problem}", stacklevel=3)
+
+
+def _check(lowered: Lowered, expected: list[Any], dtype: str) -> tuple[tuple[Fidelity, ...], str]:
     """Run the program, compare it with the eager model; the figures, and what is wrong if any."""
-    eager = run_eagerly(model.module, model.example_inputs, model.kwargs)
     try:
         outputs = run_program(lowered.pte, lowered.inputs)
-        fidelity = compare_outputs(outputs, eager, RECIPES[dtype].least_sqnr_db)
+        fidelity = compare_outputs(outputs, expected, RECIPES[dtype].least_sqnr_db)
     except (RuntimeError, ValueError) as error:
         return (), f"it does not run here: {reason(error)}"
     return fidelity, describe_problem(fidelity)
@@ -200,8 +240,3 @@ def _undelegated(contents: Contents) -> tuple[Undelegated, ...]:
     """The operators left to ExecuTorch's own kernels, the most frequent one first."""
     ordered = sorted(contents.operators.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Undelegated(operator, count) for operator, count in ordered)
-
-
-def _versions() -> dict[str, str]:
-    packages = {name: importlib.metadata.version(dist) for name, dist in _PACKAGES.items()}
-    return {"python": platform.python_version(), **packages}

@@ -13,20 +13,29 @@ from workbench.models.blame import reason, user_line, user_line_of_stack
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
+#: Operators that PyTorch runs on operands of one dtype only, the first three of its arguments.
+_PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "linear", "matmul", "mm", "bmm", "mv", "addmm", "baddbmm", "conv1d", "conv2d", "conv3d",
+        "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+        "scaled_dot_product_attention",
+    )
+)  # fmt: skip
 _NO_OUT_VARIANT = re.compile(r"Missing out variants: \{([^}]*)\}")
 _VIOLATION = re.compile(r"^\s*- (.*)", re.MULTILINE)
 
 
 @contextlib.contextmanager
-def explain_forward(dtype: str, origin: str) -> Iterator[None]:
+def explain_forward(origin: str) -> Iterator[None]:
     """Turn whatever the eager model raises into an `ExportError`."""
     try:
         yield
     except Exception as error:  # a model may raise anything
         raise ExportError(
-            f"forward() fails in {dtype}: {reason(error)}",
+            f"forward() fails: {reason(error)}",
             where=user_line(error) or origin,
-            hint="give it inputs that it takes; make constants in the dtype of the inputs",
+            hint="give it inputs that it takes",
         ) from error
 
 
@@ -52,6 +61,31 @@ def explain_lowering(exported: ExportedProgram, origin: str) -> Iterator[None]:
             raise no_kernel_error(operators, exported, origin) from error
         line = user_line(error) or user_line_of_stack(str(error))
         raise ExportError(f"lowering: {reason(error)}", where=line or origin) from error
+
+
+def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:
+    """Make sure that products are of operands of one dtype.
+
+    Tracing does not notice, and running the model in half precision to see takes PyTorch seconds.
+
+    Raises
+    ------
+    ExportError
+        With the user's line of the first product that PyTorch would refuse.
+    """
+    for node in exported.graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or schema.name not in _PRODUCTS:
+            continue
+        values = [getattr(arg, "meta", {}).get("val") for arg in node.args[:3]]
+        dtypes = {str(v.dtype).removeprefix("torch.") for v in values if v is not None}
+        if len(dtypes) > 1:
+            raise ExportError(
+                f"in {dtype} this is a {schema.name.removeprefix('aten::')} of "
+                f"{' and '.join(sorted(dtypes))}",
+                where=user_line_of_stack(node.meta.get("stack_trace")) or origin,
+                hint="make constants in the dtype of the inputs",
+            )
 
 
 def no_kernel_error(operators: list[str], program: ExportedProgram, origin: str) -> ExportError:

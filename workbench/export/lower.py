@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.errors import ExportError
 from workbench.export.dtypes import DTYPES, RECIPES
 from workbench.export.failure import (
+    check_operands,
     explain_forward,
     explain_lowering,
     explain_tracing,
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
     from workbench.models import LoadedModel
     from workbench.records import Layers, Partition
+
+#: Arguments and keyword arguments.
+Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 BACKENDS = ("xnnpack", "portable")
 
@@ -78,31 +82,33 @@ def lower_model(model: LoadedModel, dtype: str, backend: str, options: Options) 
     from torch.utils._pytree import tree_leaves
 
     torch_dtype = getattr(torch, DTYPES[dtype])
-    with explain_forward(dtype, model.origin):
+    with explain_forward(model.origin):
         module = copy.deepcopy(model.module).to(torch_dtype).eval()
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
-        _try_forward(module, args, kwargs)
-    exported, notes = _export(module, args, kwargs, model, dtype, options)
-    if options.rewrite and backend == "xnnpack":
-        counts = sorted(rewrite_graph(exported).items())
+        traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
+    exported, notes = _export(module, (args, kwargs), traced, model, dtype, options)
+    check_operands(exported, dtype, model.origin)
+    if options.rewrite:
+        counts = sorted(rewrite_graph(exported, backend).items())
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
     keeping = keep_half_weights() if RECIPES[dtype].half_weights else contextlib.nullcontext()
     with explain_lowering(exported, model.origin), keeping:
-        program, partition = _lower(exported, backend, options.rewrite)
+        program, edge, partition = _lower(exported, backend, options.rewrite)
     contents = read_contents(program)
     if missing := missing_kernels(contents):
         raise no_kernel_error(missing, program.exported_program(), model.origin)
-    inputs = tree_leaves(exported.example_inputs)
+    _, args, kwargs = bind_constants(module, args, kwargs)
+    inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
     _check_inputs(inputs, contents, model.origin)
     with explain_lowering(exported, model.origin):
-        etrecord, layers = _write_etrecord(program), describe_program(program)
+        etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
     return Lowered(program.buffer, etrecord, contents, inputs, layers, notes, partition)
 
 
 def _export(
     module: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    run: Call,
+    traced: Call,
     model: LoadedModel,
     dtype: str,
     options: Options,
@@ -112,11 +118,10 @@ def _export(
     with explain_tracing(model.origin):
         if recipe.quantizes == "weights":
             quantize_weights(module, options.keep_float)
-        bound = bind_constants(module, args, kwargs)
+        bound = bind_constants(module, *traced)
         exported = _trace(*bound, model.dynamic_shapes)
         if recipe.quantizes == "graph":
-            batches = [bound[1:]]
-            batches += [bind_constants(module, batch, kwargs)[1:] for batch in model.calibration]
+            batches = [bind_constants(module, *call)[1:] for call in (run, *model.calibration)]
             exported = _trace(
                 quantize_activations(exported, dtype, batches, options.keep_float),
                 *bound[1:],
@@ -137,16 +142,6 @@ def _export(
     return exported, notes
 
 
-def _try_forward(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Run a copy once in its new dtype: tracing does not notice operands that do not match."""
-    import torch
-
-    module, args, kwargs = copy.deepcopy((module, args, kwargs))
-    # What PyTorch itself cannot do in half precision, the runtime may.
-    with torch.no_grad(), contextlib.suppress(NotImplementedError):
-        module(*args, **kwargs)
-
-
 def _trace(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
 ) -> ExportedProgram:
@@ -162,22 +157,22 @@ def _trace(
 
 def _lower(
     exported: ExportedProgram, backend: str, rewrite: bool
-) -> tuple[ExecutorchProgramManager, tuple[Partition, ...]]:
-    """The program, and what the partitioner did."""
+) -> tuple[ExecutorchProgramManager, ExportedProgram, tuple[Partition, ...]]:
+    """The program, the edge program that the partitioner was given, and what it did with it."""
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
+    seen: list[ExportedProgram] = []
     with collect_reasons() as reasons:
         edge = to_edge_transform_and_lower(
             exported,
-            transform_passes=transform_passes() if rewrite else None,
+            transform_passes=transform_passes(rewrite, seen.append),
             partitioner=_partitioners(backend),
             # It would turn down operators outside of Core ATen that the runtime does have kernels
             # for (bitwise shifts, masked_select); what it lacks is checked on the emitted program.
             compile_config=EdgeCompileConfig(_check_ir_validity=False),
-            generate_etrecord=True,
         )
     partition = tabulate_partition(edge, reasons, backend)
-    return edge.to_executorch(), partition
+    return edge.to_executorch(), seen[0], partition
 
 
 def _partitioners(backend: str) -> list[Any]:
@@ -188,13 +183,22 @@ def _partitioners(backend: str) -> list[Any]:
     return [XnnpackPartitioner()]
 
 
-def _write_etrecord(program: ExecutorchProgramManager) -> bytes:
-    """The ETRecord; empty for the few graphs that PyTorch emits but cannot serialise."""
+def _write_etrecord(
+    exported: ExportedProgram, edge: ExportedProgram, program: ExecutorchProgramManager
+) -> bytes:
+    """The ETRecord; empty for the few graphs that PyTorch emits but cannot serialise.
+
+    The exporter's own option copies and writes the edge program twice if there are passes.
+    """
+    from executorch.devtools.etrecord import ETRecord
     from executorch.exir.serde.export_serialize import SerializeError
 
+    record = ETRecord(edge_dialect_program=edge)
+    record.add_exported_program(exported)
+    record.add_executorch_program(program)
     buffer = io.BytesIO()
     try:
-        program.get_etrecord().save(buffer)
+        record.save(buffer)
     except SerializeError:
         return b""
     return buffer.getvalue()

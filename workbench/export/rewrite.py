@@ -1,7 +1,8 @@
-"""The same function in operators that XNNPACK takes: fewer breaks in the graph, fewer casts."""
+"""The same function in other operators: ones that XNNPACK takes, or whose kernels are right."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -15,26 +16,33 @@ if TYPE_CHECKING:
 _GELU_CUBIC = 0.044715
 
 
-def rewrite_graph(exported: ExportedProgram) -> Counter[str]:
-    """Spell out operators for which XNNPACK has no node; returns what was done, how often.
+def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
+    """Spell out operators that a backend lacks or gets wrong; returns what was done, how often.
+
+    For every backend:
+
+    - Layer norm in half precision and bfloat16 between casts to single: ExecuTorch 1.5.1's kernel
+      for these returns wrong values for rows of some lengths, 256 among them.
+
+    For XNNPACK, operators that it has no node for:
 
     - Hard sigmoid as clamp: PyTorch's own decomposition casts its constants at every inference,
       and in half precision all of its arithmetic.
     - GELU in half precision by its approximation with tanh, which is 5e-4 off at most, as much as
       half precision itself at 1.
-    - Layer norm in half precision and bfloat16 between casts to single: ExecuTorch 1.5.1's kernel
-      for these returns wrong values for rows of some lengths, 256 among them.
     - Attention without a mask as two matrix products and a softmax: PyTorch's decomposition guards
       against rows that are masked completely, by five operators that XNNPACK does not have.
     """
     import torch
 
-    rules = {
-        torch.ops.aten.hardsigmoid.default: _hard_sigmoid,
-        torch.ops.aten.gelu.default: _gelu,
-        torch.ops.aten.layer_norm.default: _layer_norm,
-        torch.ops.aten.scaled_dot_product_attention.default: _attention,
-    }
+    aten = torch.ops.aten
+    rules = {aten.layer_norm.default: _layer_norm}
+    if backend == "xnnpack":
+        rules |= {
+            aten.hardsigmoid.default: _hard_sigmoid,
+            aten.gelu.default: _gelu,
+            aten.scaled_dot_product_attention.default: _attention,
+        }
     graph = exported.graph
     done: Counter[str] = Counter()
     for node in list(graph.nodes):
@@ -46,11 +54,16 @@ def rewrite_graph(exported: ExportedProgram) -> Counter[str]:
     return done
 
 
-def transform_passes() -> Any:
-    """The passes that clean the edge program before it is partitioned.
+def transform_passes(rewrite: bool, see: Callable[[ExportedProgram], None]) -> Any:
+    """The passes over the edge program before it is partitioned.
 
-    Expansions to the shape that a tensor has already go, and so do casts of constants: these are
-    made once, here.
+    Parameters
+    ----------
+    rewrite
+        Whether to clean it: expansions to the shape that a tensor has already go, and so do casts
+        of constants, which are made once, here.
+    see
+        Given a copy of what the partitioner is going to get.
     """
     from executorch.backends.xnnpack.utils.configs import get_transform_passes
     from executorch.exir.dialects._ops import ops
@@ -62,11 +75,20 @@ def transform_passes() -> Any:
 
     class FoldCasts(ExportedProgramPassBase):
         def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
-            others = {node.target for node in exported_program.graph.nodes} - {cast}
+            targets = {node.target for node in exported_program.graph.nodes}
+            if cast not in targets:
+                return ExportedProgramPassResult(exported_program, False)
+            others = targets - {cast}
             folded = constant_prop_pass(exported_program, others, _skip_dim_order=False)
             return ExportedProgramPassResult(folded, True)
 
-    return ExportedProgramPassManager([*get_transform_passes(), FoldCasts()])
+    class Show(ExportedProgramPassBase):
+        def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
+            see(copy.deepcopy(exported_program))
+            return ExportedProgramPassResult(exported_program, False)
+
+    cleaning = [*get_transform_passes(), FoldCasts()] if rewrite else []
+    return ExportedProgramPassManager([*cleaning, Show()])
 
 
 def _hard_sigmoid(node: torch.fx.Node) -> bool:

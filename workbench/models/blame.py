@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import inspect
 import re
 import sysconfig
 import traceback
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|\n\n|\nFor more information")
@@ -28,6 +33,12 @@ def user_line(error: BaseException) -> str:
 def user_line_of_stack(stack: str | None) -> str:
     """The same for the text of a stack trace, as graph nodes carry it."""
     return _innermost([(file, int(line)) for file, line in _FRAME.findall(stack or "")])
+
+
+def forward_line(module: nn.Module) -> str:
+    """``file:line`` of a model's ``forward``; empty if that is not the user's."""
+    code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+    return _innermost([(code.co_filename, code.co_firstlineno)]) if code else ""
 
 
 def reason(error: BaseException) -> str:

@@ -15,7 +15,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ModelError, UsageError, WorkbenchError, unknown_name
-from workbench.models.blame import reason, shown_path, user_line
+from workbench.models.blame import forward_line, reason, shown_path, user_line
+from workbench.models.libraries import find_in_library
+from workbench.models.names import FILE_FORM, parse_name
 from workbench.models.registry import find_model, is_eager_model, list_models
 
 if TYPE_CHECKING:
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 #: Random weights and inputs are drawn from this seed, so that every export of a model is the same.
 SEED = 0
 
-_FILE_SPEC = "path/to/file.py:NAME"
 _INPUT_NAMES = ("get_example_inputs", "example_inputs", "EXAMPLE_INPUTS")
 
 
@@ -34,7 +35,8 @@ class LoadedModel:
 
     ``source`` is the file or module that defines it; ``input_source`` says where the inputs
     are from, ``weights`` is the file of its state dict, None if the model made its own.
-    ``calibration`` are further arguments of ``forward``, to observe ranges of activations on.
+    ``calibration`` are further arguments and keyword arguments of ``forward``, to observe ranges
+    of activations on; ``traced_inputs`` those to export with, where it is run at another size.
     """
 
     name: str
@@ -45,12 +47,13 @@ class LoadedModel:
     source: str = ""
     input_source: str = "example inputs"
     weights: Path | None = None
-    calibration: tuple[tuple[Any, ...], ...] = ()
+    calibration: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = ()
+    traced_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
 
     @property
     def origin(self) -> str:
-        """What an error message points at if it knows no line."""
-        return self.source or f"model {self.name}"
+        """What an error message points at if it knows no better line."""
+        return forward_line(self.module) or self.source or f"model {self.name}"
 
 
 def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -> LoadedModel:
@@ -61,7 +64,8 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
     Parameters
     ----------
     spec
-        A registered name, or ``path/to/file.py:NAME``. ``NAME`` is an `EagerModelBase`-like
+        A registered name, ``timm:NAME``, ``torchvision:NAME``, or ``path/to/file.py:NAME``. In a
+        file, ``NAME`` is an `EagerModelBase`-like
         class, an ``nn.Module`` class whose constructor needs no arguments, an instance of either,
         or a function that returns one. An ``nn.Module`` finds its inputs in ``example_inputs``,
         ``EXAMPLE_INPUTS`` or ``get_example_inputs()``, its own or the file's. The file may import
@@ -73,6 +77,8 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
     ------
     UsageError
         No such name or file.
+    SetupError
+        The library is not installed.
     ModelError
         The file, the constructor, the weights, or the forward pass fails; with the line in the
         user's source.
@@ -82,34 +88,22 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
     >>> load_model("toy_cnn").example_inputs[0].shape
     torch.Size([1, 3, 224, 224])
     """
-    file, name = _split(spec)
-    if file is None and name not in list_models():
-        raise unknown_name("model", name, [*list_models(), _FILE_SPEC])
+    wanted = parse_name(spec)
+    name, file = wanted.label, wanted.file
+    if not wanted.library and file is None and name not in list_models():
+        raise unknown_name("model", name, [*list_models(), FILE_FORM])
 
     import torch
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
+        if wanted.library:
+            return _prepare(name, find_in_library(wanted), None, state_dict)
         if file is None:
             return _prepare(name, find_model(name), None, state_dict)
         with _siblings_importable(file.parent):
             namespace = _run_file(file)
             return _prepare(name, _pick(namespace, name), namespace, state_dict)
-
-
-def _split(spec: str) -> tuple[Path | None, str]:
-    """The file and the name in it; no file for a registered name."""
-    if ":" not in spec and not spec.endswith(".py"):
-        return None, spec
-    path, _, name = spec.rpartition(":")
-    if not path or not name:
-        raise UsageError("no model named in the file", where=spec, hint=_FILE_SPEC)
-    file = Path(path).resolve()
-    if file.suffix != ".py":
-        raise UsageError("not a Python file", where=path, hint=_FILE_SPEC)
-    if not file.is_file():
-        raise UsageError("no such file", where=path)
-    return file, name
 
 
 def _run_file(file: Path) -> ModuleType:
@@ -174,6 +168,7 @@ def _prepare(
         kwargs = _look_up(holders, "get_example_kwarg_inputs") or {}
         shapes = _look_up(holders, "get_dynamic_shapes")
         calibration = tuple(_look_up(holders, "get_calibration_inputs") or ())
+        calibration = tuple((tuple(batch), kwargs) for batch in calibration)
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, tuple | list) or not isinstance(kwargs, dict):
@@ -194,7 +189,7 @@ def _prepare(
         weights=Path(weights) if weights is not None else None,
         calibration=calibration,
     )
-    _try_forward(model)
+    try_forward(model)
     return model
 
 
@@ -232,7 +227,7 @@ def _load_weights(module: nn.Module, file: Path) -> None:
             raise ModelError(f"{problem} {names[0]!r} and {len(names) - 1} more", where=file)
 
 
-def _try_forward(model: LoadedModel) -> None:
+def try_forward(model: LoadedModel) -> None:
     """Run a copy once: wrong inputs are told apart from what the exporter cannot do."""
     import torch
 

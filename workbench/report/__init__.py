@@ -7,6 +7,7 @@ from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
 from workbench.report.facts import describe_run
+from workbench.report.findings import find_next_steps, list_findings, show_findings
 from workbench.report.live import LiveRun
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_lab
 from workbench.report.notes import show_layers, show_undelegated, show_verdicts
@@ -33,7 +34,9 @@ __all__ = [
     "describe_spans",
     "execute_notebook",
     "export_trace",
+    "find_next_steps",
     "is_slower_by",
+    "list_findings",
     "list_partition",
     "list_runs",
     "make_report",
@@ -43,6 +46,7 @@ __all__ = [
     "profile_model",
     "read_exports",
     "show_axes",
+    "show_findings",
     "show_layers",
     "show_timeline",
     "show_undelegated",

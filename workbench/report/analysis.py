@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -34,12 +34,15 @@ from workbench.analyze import (
     sweep_threads,
     tabulate_latencies,
 )
+from workbench.emulation import mark_emulated
 from workbench.errors import StoreError, TraceError
 from workbench.records import LADDER_TOGGLE, Pair, Plan, Run, Session, count_threads
 from workbench.report.evidence import compare_code, read_evidence
 from workbench.schema import SOURCE
 from workbench.store import LAYERS, load_layers, load_run
 from workbench.trace import read_etdump
+
+T = TypeVar("T")
 
 #: Whose rows: what the frames of several measurements are told apart by.
 MEASUREMENT = ["experiment", "threads"]
@@ -162,7 +165,7 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         if any(method.modules for method in sidecar.methods):
             layers = {key: summarize_layers(part, sidecar) for key, part in operators.items()}
     evidence = read_evidence(run_dir, run)
-    return Analysis(
+    analysis = Analysis(
         run_dir=run_dir,
         run=run,
         latencies=latencies,
@@ -179,6 +182,33 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         evidence=evidence,
         **analyze_axes(run, latencies),
     )
+    return mark_analysis(analysis) if run.emulated else analysis
+
+
+def mark_analysis(analysis: Analysis) -> Analysis:
+    """The analysis of an emulated run: every frame is marked, and nothing is said of speed."""
+    return replace(
+        _mark_frames(analysis),
+        comparisons=tuple(
+            replace(
+                _mark_frames(comparison),
+                verdict=replace(comparison.verdict, outcome="emulated", before=None, after=None),
+            )
+            for comparison in analysis.comparisons
+        ),
+        crossovers=(),
+    )
+
+
+def _mark_frames(record: T) -> T:
+    """A record whose frames are marked, and judge nothing."""
+    frames = {}
+    for entry in fields(record):
+        frame = getattr(record, entry.name)
+        if isinstance(frame, pd.DataFrame):
+            judged = {"outcome": "emulated"} if "outcome" in frame else {}
+            frames[entry.name] = mark_emulated(frame.assign(**judged))
+    return replace(record, **frames)
 
 
 def read_ledger(run_dir: Path, session: Session) -> pd.DataFrame:

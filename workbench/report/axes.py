@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from workbench.records import count_threads
 from workbench.report.analysis import Analysis
-from workbench.report.notes import EMULATED, show_note
-from workbench.show import Sheet, mark_figure, plot_ladder, plot_scaling, show_table
+from workbench.report.notes import show_note
+from workbench.show import Sheet, plot_ladder, plot_scaling, show_table
 
 #: What hiding an extension leaves as it is.
 NOT_COVERED = (
@@ -43,7 +43,7 @@ def _ladder(analysis: Analysis) -> Iterator[object]:
         return
     for threads, part in analysis.ladder.groupby("threads"):
         figure = plot_ladder(part, f"Which extension buys what, {count_threads(threads)}")
-        yield mark_figure(figure, EMULATED) if analysis.run.emulated else figure
+        yield figure
         yield show_table(
             part.drop(columns=["threads"]),
             caption="speedup: over the level below; total: over the lowest; 95 % intervals",
@@ -57,7 +57,7 @@ def _threads(analysis: Analysis) -> Iterator[object]:
     if analysis.scaling is None:
         return
     figure = plot_scaling(analysis.scaling)
-    yield mark_figure(figure, EMULATED) if analysis.run.emulated else figure
+    yield figure
     yield show_table(
         analysis.scaling, caption="speedup: over the fewest threads; by wall time; 95 % intervals"
     )

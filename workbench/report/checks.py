@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from workbench.analyze import clock_of
+from workbench.emulation import EMULATED
 from workbench.records import count_threads
 from workbench.report.analysis import Analysis, Comparison
 from workbench.report.evidence import explain_lack, is_toggled
@@ -56,7 +57,7 @@ def _state(analysis: Analysis) -> Row:
 def _platform(analysis: Analysis) -> Iterator[Row]:
     run = analysis.run
     if run.emulated:
-        yield "real silicon", "fail", "emulated: says which code runs, never how fast"
+        yield "real silicon", "fail", EMULATED
     clocks = ", ".join(sorted({session.clock for session in run.sessions}))
     if run.runner.get("kind") == "python":
         reason = run.runner.get("reason", "")

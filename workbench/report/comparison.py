@@ -13,6 +13,7 @@ from workbench.analyze import (
     compare_latencies,
     reach_verdict,
 )
+from workbench.emulation import EMULATED
 from workbench.errors import ComparisonError, unknown_name
 from workbench.records import Run
 from workbench.report.analysis import Analysis, analyze_run, find_control
@@ -49,13 +50,16 @@ def compare_runs(baseline: str, candidate: str, *, across: Collection[str] = ())
     UsageError
         An unknown run, experiment or axis.
     ComparisonError
-        They differ in something that was not declared; names it with both values.
+        They differ in something that was not declared; names it with both values. Or one was
+        emulated.
     """
     for axis in across:
         if axis not in AXES:
             raise unknown_name("axis", axis, AXES, where="--across")
     before, after = find_measurement(baseline), find_measurement(candidate)
     check_comparable(before, after, across)
+    if before.analysis.run.emulated or after.analysis.run.emulated:
+        raise ComparisonError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
     same_run = before.analysis.run_dir.resolve() == after.analysis.run_dir.resolve()
     if same_run and before.threads == after.threads:
         origin, control = find_control(before.analysis.run.plan, before.experiment)

@@ -9,6 +9,7 @@ from workbench.report.analysis import Analysis, Comparison
 from workbench.report.axes import has_axes, show_axes
 from workbench.report.checks import check_run
 from workbench.report.facts import describe_run
+from workbench.report.findings import find_next_steps, show_findings
 from workbench.report.notes import show_layers, show_undelegated, show_verdicts
 from workbench.show import show_table
 from workbench.store import REPORT_HTML, REPORT_MD, SUMMARY, write_whole
@@ -32,6 +33,7 @@ def render_summary(analysis: Analysis) -> str:
     return _join(
         f"# {analysis.run.plan.stem}",
         show_verdicts(analysis),
+        show_findings(find_next_steps(analysis), rows=3),
         show_table(doubts, caption="To be kept in mind") if len(doubts) else "All checks passed.",
         show_table(describe_run(analysis)),
         f"Details: {REPORT_HTML}, {REPORT_MD}, {SUMMARY}.",
@@ -43,6 +45,8 @@ def render_report(analysis: Analysis) -> str:
     return _join(
         f"# {analysis.run.plan.stem}: where the time goes",
         show_verdicts(analysis),
+        "## What to do next",
+        show_findings(find_next_steps(analysis)),
         "## Latency",
         "Untraced `Method::execute`, in ms.",
         show_table(

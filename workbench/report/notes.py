@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import html
 
+from workbench.emulation import EMULATED
 from workbench.report.analysis import Analysis
 from workbench.report.facts import undelegated
 from workbench.show import Table, show_table
 
 #: Rows of the table of layers.
 TOP_LAYERS = 12
-
-EMULATED = "Emulated: says which code runs, never how fast."
 
 
 def show_note(*lines: str) -> Table:
@@ -25,7 +24,7 @@ def show_note(*lines: str) -> Table:
 
 def show_verdicts(analysis: Analysis) -> Table:
     """One sentence per comparison, and the mark of an emulated run before them."""
-    mark = [EMULATED] if analysis.run.emulated else []
+    mark = [f"{EMULATED.capitalize()}."] if analysis.run.emulated else []
     return show_note(*mark, *(comparison.text for comparison in analysis.comparisons))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +50,6 @@ class Profile:
 def profile_model(
     model: str,
     *,
-    dtype: str = "fp32",
-    backend: str = "xnnpack",
-    state_dict: Path | None = None,
     root: Path | None = None,
     progress: Progress = lambda text, part: None,
     **choices: Any,
@@ -61,13 +59,13 @@ def profile_model(
     Parameters
     ----------
     model
-        A registered name, or ``path/to/file.py:NAME``.
-    dtype, backend, state_dict, root
-        As for ``export_model``.
+        What ``load_model`` takes.
+    root
+        The output folder, ``out_<model>`` by default.
     progress
         Told what is being done, and which part of it is done (0 to 1).
     choices
-        As for ``measure_program``.
+        As for ``export_model`` and ``measure_program``.
 
     Raises
     ------
@@ -80,8 +78,10 @@ def profile_model(
     toggle, ladder = choices.get("toggle", "auto"), choices.get("isa_ladder", False)
     with open_target(choices.get("target", "host")) as there:
         check_toggle(toggle, find_runner(choices.get("runner", "wheel"), there), isa_ladder=ladder)
-    progress(f"{model}: exporting {dtype}", 0.0)
-    pte = export_model(model, dtype=dtype, backend=backend, root=root, state_dict=state_dict)
+    known = inspect.signature(export_model).parameters
+    exporting = {name: choices.pop(name) for name in known.keys() & choices.keys()}
+    progress(f"{model}: exporting {exporting.get('dtype', 'fp32')}", 0.0)
+    pte = export_model(model, root=root, tell=lambda text: progress(text, 0.0), **exporting)
     run_dir = measure_program(
         pte, progress=lambda text, part: progress(f"{model}: {text}", part), **choices
     )

@@ -16,6 +16,7 @@ from workbench.records import SCHEMA_VERSION
 from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
 from workbench.report.checks import check_run, tracer_overhead
 from workbench.report.evidence import select_kernels
+from workbench.report.findings import find_next_steps
 from workbench.schema import (
     ATTRIBUTION,
     COMPARISON,
@@ -64,6 +65,7 @@ def write_summary(analysis: Analysis) -> Path:
             }
             for session in etdumps
         ],
+        "findings": _findings(analysis),
         "comparisons": [_comparison(comparison) for comparison in analysis.comparisons],
         "ladder": _frame(analysis.ladder),
         "scaling": _frame(analysis.scaling),
@@ -153,6 +155,12 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
         ],
         "layers": _frame(layers, LAYERS.names),
     }
+
+
+def _findings(analysis: Analysis) -> list[dict[str, Any]]:
+    """What to do next; the keys of its evidence as a list."""
+    rows = find_next_steps(analysis).to_dict("records")
+    return [{**row, "keys": row["keys"].splitlines()} for row in rows]
 
 
 def _layer(row: dict[str, Any]) -> dict[str, Any]:

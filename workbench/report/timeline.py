@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from workbench.emulation import EMULATED
 from workbench.errors import StoreError
 from workbench.records import Pair
 from workbench.report.analysis import Analysis
@@ -41,5 +42,5 @@ def show_timeline(
         raise StoreError("an experiment has no trace", where=analysis.run_dir)
     traces = {name: describe_spans(read_etdump(path)) for name, path in paths.items()}
     about = analysis.select(analysis.operators, pair.candidate, threads)
-    note = "emulated: says nothing of speed" if analysis.run.emulated else ""
+    note = EMULATED if analysis.run.emulated else ""
     return draw_timeline(traces, about, headless=headless, note=note)

@@ -79,7 +79,7 @@ def sample_experiment(
 
 
 def run_for(session: Session, least_ms: float, lap_ms: float) -> int:
-    """Execute until so much CPU time was spent, of which one takes ``lap_ms``; returns how often."""
+    """Execute for so much CPU time, of which one run takes ``lap_ms``; returns how often."""
     batch = max(1, min(MOST_RUNS, round(min(BATCH_MS, least_ms) / lap_ms)))
     spent_ms, runs = 0.0, 0
     while spent_ms < least_ms and runs < MOST_RUNS:

@@ -10,7 +10,7 @@ from workbench.show.sheet import Sheet, show_together
 from workbench.show.shift import plot_shift
 from workbench.show.speedups import plot_speedups
 from workbench.show.stack import plot_stack
-from workbench.show.style import COLORS, mark_figure
+from workbench.show.style import COLORS, format_ms, format_share, mark_figure
 from workbench.show.tables import Table, show_table
 from workbench.show.timeline import (
     PAGE_CLASS,
@@ -31,6 +31,8 @@ __all__ = [
     "Timeline",
     "draw_timeline",
     "explore",
+    "format_ms",
+    "format_share",
     "mark_figure",
     "plot_categories",
     "plot_ladder",

@@ -18,6 +18,7 @@ from workbench.show.style import (
     ink_on,
     label_margin,
     label_x,
+    marked,
     new_figure,
     set_rows,
     set_title,
@@ -26,6 +27,7 @@ from workbench.show.style import (
 )
 
 
+@marked
 def plot_categories(
     categories: Mapping[str, pd.DataFrame], title: str = "Where the time goes"
 ) -> Figure:

@@ -17,6 +17,7 @@ from workbench.show.style import (
     format_ms,
     label_margin,
     label_x,
+    marked,
     new_figure,
     set_rows,
     set_title,
@@ -25,6 +26,7 @@ from workbench.show.style import (
 _BAR = COLORS["GEMM"]
 
 
+@marked
 def plot_ladder(ladder: pd.DataFrame, title: str = "Which extension buys what") -> Figure:
     """Latency of every level beside its speed-up over the level below, each with its interval.
 

@@ -15,6 +15,7 @@ from workbench.show.style import (
     format_ms,
     label_margin,
     label_x,
+    marked,
     new_figure,
     set_rows,
     set_title,
@@ -24,6 +25,7 @@ from workbench.show.style import (
 _CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
 
 
+@marked
 def plot_latencies(
     latencies: pd.DataFrame, statistics: pd.DataFrame, title: str = "Latency of every inference"
 ) -> Figure:

@@ -17,6 +17,7 @@ from workbench.show.style import (
     format_share,
     label_margin,
     label_x,
+    marked,
     new_figure,
     set_rows,
     set_title,
@@ -26,6 +27,7 @@ from workbench.show.style import (
 _WHISKERS = {"ecolor": INK, "elinewidth": 1, "capsize": 2}
 
 
+@marked
 def plot_operators(
     operators: pd.DataFrame,
     candidate: pd.DataFrame | None = None,

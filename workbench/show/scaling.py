@@ -10,6 +10,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from workbench.show.style import (
     FAINT,
     label_x,
+    marked,
     new_figure,
     set_title,
     shorten,
@@ -22,6 +23,7 @@ _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _LETTER_HEIGHT = 16.0
 
 
+@marked
 def plot_scaling(scaling: pd.DataFrame, title: str = "What more threads bring") -> Figure:
     """Latency against threads, one line per experiment, with its interval and the ideal.
 

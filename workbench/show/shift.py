@@ -20,6 +20,7 @@ from workbench.show.style import (
     format_share,
     label_margin,
     label_x,
+    marked,
     new_figure,
     set_rows,
     set_title,
@@ -30,6 +31,7 @@ from workbench.show.style import (
 _SMALL = 0.02
 
 
+@marked
 def plot_shift(
     shift: pd.DataFrame,
     labels: tuple[str, str] = ("baseline", "candidate"),

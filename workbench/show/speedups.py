@@ -16,6 +16,7 @@ from workbench.show.style import (
     decimals_of,
     label_margin,
     label_x,
+    marked,
     new_figure,
     set_rows,
     set_title,
@@ -23,6 +24,7 @@ from workbench.show.style import (
 )
 
 
+@marked
 def plot_speedups(comparison: pd.DataFrame, title: str = "What became faster") -> Figure:
     """One dot per comparison with its 95 % interval, on a logarithmic axis.
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import math
+from collections.abc import Callable, Mapping
+from typing import ParamSpec, TypeVar
 
 import numpy as np
+import pandas as pd
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
+
+from workbench.emulation import EMULATED, is_emulated
 
 #: The palette of Okabe and Ito, which colour-blind readers can tell apart. The two categories
 #: that multiply matrices are both blue: they are what an extension such as SME2 speeds up.
@@ -36,6 +42,9 @@ WIDTH = 9.0
 _DPI = 110
 _INCH_PER_LETTER = {8: 0.072, 9: 0.081, 10: 0.090}
 #: Stands for a number that there is not.
+P = ParamSpec("P")
+F = TypeVar("F", bound=Figure)
+
 MISSING = "\N{EN DASH}"
 
 
@@ -136,6 +145,24 @@ def mark_figure(figure: Figure, text: str) -> Figure:
     figure.text(1 - 0.1 / WIDTH, 1 - 0.12 / figure.get_figheight(), text, ha="right", va="top",
                 fontsize=9, fontweight="bold", color=HIGHLIGHT)  # fmt: skip
     return figure
+
+
+def marked(draw: Callable[P, F]) -> Callable[P, F]:
+    """A plot that says so if a frame that it is given was measured under emulation."""
+
+    @functools.wraps(draw)
+    def draw_marked(*args: P.args, **choices: P.kwargs) -> F:
+        figure = draw(*args, **choices)
+        given = [*args, *choices.values()]
+        return mark_figure(figure, EMULATED) if any(map(_is_emulated, given)) else figure
+
+    return draw_marked
+
+
+def _is_emulated(given: object) -> bool:
+    if isinstance(given, Mapping):
+        return any(map(_is_emulated, given.values()))
+    return isinstance(given, pd.DataFrame) and is_emulated(given)
 
 
 def color_of(category: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from workbench.emulation import EMULATED, is_emulated
 from workbench.errors import unknown_name
 from workbench.schema import FRAMES
 from workbench.show.style import COLORS, MISSING, format_number
@@ -78,6 +79,8 @@ def show_table(
             raise unknown_name("column", name, map(str, frame.columns))
     shown = frame if columns is None else frame[list(columns)]
     shown = shown if rows is None else shown.head(rows)
+    if is_emulated(frame):
+        caption = f"{caption} ({EMULATED})" if caption else EMULATED
     units = _units(frame)
     heads = [_head(str(name), shown[name], units) for name in shown]
     ratios = _RATIOS if "speedup" in frame else set()

@@ -7,9 +7,18 @@ import itertools
 import pandas as pd
 from matplotlib.figure import Figure
 
-from workbench.show.style import FAINT, SERIES, label_x, new_figure, set_title, text_inches
+from workbench.show.style import (
+    FAINT,
+    SERIES,
+    label_x,
+    marked,
+    new_figure,
+    set_title,
+    text_inches,
+)
 
 
+@marked
 def plot_turns(
     latencies: pd.DataFrame, clock: str = "cpu_ns", title: str = "In the order of measurement"
 ) -> Figure:

@@ -1,0 +1,165 @@
+"""Check the layer of every event of the models of the workbench against the truth.
+
+    python tests/benchmarks/attribution.py [--models a,b] [--dtypes fp32,int8] [--again]
+        [--out data/attribution.md] [--programs FOLDER]
+
+The truth is XNNPACK's own (`tests/layer_truth.py`); it needs Linux and a C++ compiler. Each program
+runs with everything that this CPU has and at the lowest ISA level. Programs found in
+``FOLDER/out_<model>`` are taken, the others exported there. The table is written after every row;
+rows that it has already are kept unless told ``--again``. Exit code 1 if the claim is missed: at
+least 99.9 % of the events and 95 % of the time of operators on the right layer, and no wrong one
+that was not called ambiguous.
+"""
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+
+import pandas as pd
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from layer_truth import Record, probe_command, read_plans, true_modules
+from zoo import line, names
+
+import workbench as wb
+from workbench.analyze import attribute_layers, build_ledger
+from workbench.errors import WorkbenchError
+from workbench.models import list_models
+from workbench.run import find_runner, read_isa
+from workbench.run.build import find_compiler
+from workbench.store import default_root, load_export, load_layers, stem_of
+from workbench.trace import read_etdump
+
+DTYPES = ("fp32", "fp16", "int8", "int8dyn")
+SURE = ("exact", "fitted")
+HEADER = [
+    "model", "dtype", "events", "right", "wrong", "wrong, said to be sure", "unattributed",
+    "unknown", "ms", "ms right",
+]  # fmt: skip
+PROLOGUE = """# Attribution against the truth
+
+Events of one inference with everything that the CPU has, and of one at its lowest ISA level, on
+{machine}. *right*: the layer named is that of an operator which XNNPACK says, through the values
+that it reads and makes, the event is of; *wrong*: it is not; *unattributed*: no layer named;
+*unknown*: the ETRecord names no layer, so the event is not counted. *ms*: time of the operators,
+delegate overhead not among them. Written by `tests/benchmarks/attribution.py`.
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", type=names, default=list_models())
+    parser.add_argument("--dtypes", type=names, default=list(DTYPES))
+    parser.add_argument("--out", type=Path, default=Path("data/attribution.md"))
+    parser.add_argument("--programs", type=Path)
+    parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
+    options = parser.parse_args()
+
+    rows = read_rows(options.out)
+    with tempfile.TemporaryDirectory() as folder:
+        workplace, programs = Path(folder), options.programs or Path(folder)
+        probe = workplace / "xnn_plan.so"
+        subprocess.run(probe_command(find_compiler(), probe), check=True)
+        for model in options.models:
+            for dtype in options.dtypes:
+                if options.again or (model, dtype) not in rows:
+                    cells = measure(model, dtype, programs, probe, workplace)
+                    rows[model, dtype] = [model, dtype, *cells]
+                    print(*rows[model, dtype], sep=" | ", flush=True)
+                    write_table(options.out, rows)
+    return 0 if meets_claim(rows) else 1
+
+
+def measure(model: str, dtype: str, programs: Path, probe: Path, workplace: Path) -> list[str]:
+    """The cells of a program, from ``events`` on."""
+    root = programs / default_root(model).name
+    pte = root / "artifacts" / f"{stem_of(model, dtype, 'xnnpack')}.pte"
+    if not pte.exists():
+        with warnings.catch_warnings(action="ignore"):
+            try:
+                pte = wb.export_model(model, dtype=dtype, root=root)
+            except WorkbenchError as error:
+                return [error.what.split(" -> ")[0], *[""] * 7]
+    isa = read_isa(find_runner("native").command)
+    parts = [judge(pte, level, probe, workplace) for level in ("native", list(isa.levels)[-1])]
+    rows = pd.concat(parts)
+    known = rows[rows["truth"].map(bool)]
+    right = known["truth_has_it"]
+    wrong = ~right & (known["confidence"] != "unattributed")
+    sure = wrong & known["confidence"].isin(SURE)
+    counts = (len(known), right.sum(), wrong.sum(), sure.sum())
+    unattributed = (known["confidence"] == "unattributed").sum()
+    times = (known["ms"].sum(), known.loc[right, "ms"].sum())
+    return [
+        *(str(count) for count in (*counts, unattributed, len(rows) - len(known))),
+        *(f"{time:.2f}" for time in times),
+    ]
+
+
+def judge(pte: Path, level: str, probe: Path, workplace: Path) -> pd.DataFrame:
+    """Every operator's row of one run, with its true modules and whether it is of one of them."""
+    plan, etdump = workplace / "plan.txt", workplace / "run.etdump"
+    plan.write_text("")
+    inputs = [str(pte.with_name(each.file)) for each in load_export(pte).inputs]
+    command = [*find_runner("native").command, "--model_path", str(pte), "--cpu_threads", "1"]
+    command += ["--isa", level, "--num_executions", "1", "--warmup", "1"]
+    for path in inputs:
+        command += ["--inputs", path]
+    environment = {**os.environ, "LD_PRELOAD": str(probe), "XNN_PLAN": str(plan)}
+    subprocess.run(
+        [*command, "--etdump_path", str(etdump)], env=environment, check=True, capture_output=True
+    )
+    ledger = build_ledger(read_etdump(etdump))
+    layers = load_layers(pte.with_name(f"{pte.name}.layers.json"), load_export(pte).sha256)
+    record = Record(pte.with_name(f"{pte.name}.etrecord"))
+    plans = read_plans(plan.read_text())
+    truth = true_modules(pte.read_bytes(), layers, plans, record, ledger)
+    rows = attribute_layers(ledger, layers)
+    rows = rows[rows["key"].isin(truth)].set_index("key")
+    rows["truth"] = pd.Series(truth)
+    rows["truth_has_it"] = [
+        module in modules for module, modules in zip(rows["module"], rows["truth"], strict=True)
+    ]
+    rows["ms"] = ledger.groupby("key", observed=True)["duration_ns"].mean() / 1e6
+    return rows
+
+
+def meets_claim(rows: dict[tuple[str, str], list[str]]) -> bool:
+    events, right, _, sure, _, _, time, time_right = totals(rows)
+    print(f"{right:.0f} of {events:.0f} events right, {sure:.0f} surely wrong, "
+          f"{time_right / time:.2%} of the time")  # fmt: skip
+    return right >= 0.999 * events and time_right >= 0.95 * time and sure == 0
+
+
+def totals(rows: dict[tuple[str, str], list[str]]) -> list[float]:
+    """The sums of all columns from ``events`` on, over the programs that could be exported."""
+    cells = [row[2:] for row in rows.values() if row[-1]]
+    return [sum(map(float, column)) for column in zip(*cells, strict=True)]
+
+
+def read_rows(path: Path) -> dict[tuple[str, str], list[str]]:
+    """The rows of an earlier table by model and dtype."""
+    text = path.read_text() if path.exists() else ""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    return {(row[0], row[1]): row for row in rows if len(row) == len(HEADER) and row[1] in DTYPES}
+
+
+def write_table(path: Path, rows: dict[tuple[str, str], list[str]]) -> None:
+    ordered = [rows[key] for key in sorted(rows, key=lambda key: (key[0], DTYPES.index(key[1])))]
+    total = [
+        f"{number:.2f}" if place > 5 else f"{number:.0f}"
+        for place, number in enumerate(totals(rows))
+    ]
+    lines = [line(HEADER), line(["---"] * len(HEADER)), *map(line, ordered)]
+    lines.append(line(["all", "", *total]))
+    path.write_text(PROLOGUE.format(machine=platform.machine()) + "\n" + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

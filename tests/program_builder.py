@@ -1,0 +1,165 @@
+"""Small programs with known times, as sidecar and frames, for tests of the findings."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from workbench.analyze import Facts, categorize
+from workbench.records import Instruction, Method, Origin, Value, XNode, XValue
+
+WIDTHS = {"fp32": 4, "fp16": 2, "float32": 4, "float16": 2, "qint8": 1}
+LOGGED = {
+    "Conv2d": "Convolution (NHWC, F32) IGEMM",
+    "FullyConnected": "Fully Connected (NC, F32) GEMM",
+    "StaticTranspose": "Transpose (ND, X32)",
+    "Softmax": "Softmax (NC, F32)",
+    "BatchMatrixMultiply": "Batch Matrix Multiply (NC, F32) GEMM",
+}
+
+
+@dataclass
+class Node:
+    """One operator; tensors by name, those in capitals are constants."""
+
+    type: str
+    reads: str
+    writes: str
+    ms: float
+    attributes: dict = field(default_factory=dict)
+    role: str = "compute"
+    module: str = "block"
+    module_class: str = "Block"
+    source: str = "my.py:7"
+    flops: int = 0
+
+
+@dataclass
+class Kernel(Node):
+    """An operator outside of any delegate; ``call_ms`` is its overhead."""
+
+    call_ms: float = 0.001
+
+
+@dataclass
+class Delegate:
+    """Operators of one delegate."""
+
+    nodes: list
+    overhead_ms: float = 0.01
+
+
+def layout(reads, writes, perm, ms, **others):
+    """A transpose that the exporter made up."""
+    return transpose(reads, writes, perm, ms, role="layout", **others)
+
+
+def transpose(reads, writes, perm, ms, **others):
+    return Node("StaticTranspose", reads, writes, ms, {"perm": perm}, **others)
+
+
+def build_facts(*program, shapes=None, dtypes=None, noise=0.002, **facts):
+    """The facts of a program that takes ``x``."""
+    shapes, dtypes = shapes or {}, dtypes or {}
+    names = {}
+    for item in program:
+        for node in getattr(item, "nodes", [item]):
+            for name in (*node.reads.split(), *node.writes.split()):
+                names.setdefault(name, len(names))
+    shape_of = {name: shapes.get(name, (1, 64, 32, 32)) for name in names}
+    bytes_of = {
+        name: int(np.prod(shape_of[name])) * WIDTHS[dtypes.get(name, "fp32")] for name in names
+    }
+    values = {
+        number: Value(dtypes.get(name, "fp32"), shape_of[name], bytes_of[name], name.isupper())
+        for name, number in names.items()
+    }
+    origins, instructions, rows = [], [], []
+
+    def origin_of(node):
+        origins.append(Origin(node.type, node.type, node.module, node.module_class, node.source))
+        return len(origins) - 1
+
+    def row(key, operator, kind, node=None, ms=0.0, **more):
+        size = sum(bytes_of[n] for n in {*node.reads.split(), *node.writes.split()}) if node else 0
+        found = categorize(operator, kind)
+        rows.append(
+            {
+                "key": key, "name": operator, "operator": operator, "kind": kind,
+                "category": found.category, "family": found.family, "rule": found.rule,
+                "calls": 1.0, "mean_ms": ms, "std_ms": 0.0, "share": 0.0,
+                "module": node.module if node else None,
+                "module_class": node.module_class if node else None,
+                "source": node.source if node else None, "also": "", "nodes": None,
+                "xnodes": None, "role": node.role if node else "overhead", "shapes": "",
+                "flops": float(node.flops) if node else np.nan, "bytes": float(size),
+                "confidence": "exact", **more,
+            }
+        )  # fmt: skip
+
+    for number, item in enumerate(program):
+        if isinstance(item, Kernel):
+            instructions.append(
+                Instruction(
+                    "kernel",
+                    f"aten::{item.type}.out",
+                    tuple(names[n] for n in item.reads.split()),
+                    tuple(names[n] for n in item.writes.split()),
+                    origin=origin_of(item),
+                )
+            )
+            row(f"{number}/native_call_{item.type}.out/0", f"native_call_{item.type}.out",
+                "portable", item, item.ms)  # fmt: skip
+            row(f"{number}/OPERATOR_CALL/0", "OPERATOR_CALL", "call_overhead", ms=item.call_ms)
+            continue
+        ids, xnodes = {}, []
+        inside = {n for node in item.nodes for n in node.writes.split()}
+        read = [n for node in item.nodes for n in node.reads.split()]
+        for name in (*read, *inside):
+            ids.setdefault(name, len(ids))
+        later = {
+            n
+            for other in program[number + 1 :]
+            for node in getattr(other, "nodes", [other])
+            for n in node.reads.split()
+        }
+        inputs = [n for n in ids if n not in inside and not n.isupper()]
+        outputs = [n for n in ids if n in inside and (n in later or n not in read)]
+        roles = dict.fromkeys(inputs, "input") | dict.fromkeys(outputs, "output")
+        roles |= {n: "constant" for n in ids if n.isupper()}
+        for index, node in enumerate(item.nodes):
+            made_up = node.role == "layout"
+            xnodes.append(
+                XNode(
+                    node.type,
+                    tuple(ids[n] for n in node.reads.split()),
+                    tuple(ids[n] for n in node.writes.split()),
+                    node.attributes, node.flops, 0, 0, role=node.role,
+                    origins=() if made_up else (origin_of(node),),
+                )
+            )  # fmt: skip
+            operator = LOGGED.get(node.type, f"{node.type} (NC)")
+            row(f"{number}/{node.type}/{index}", operator, "delegated", node, node.ms,
+                xnodes=str(index))  # fmt: skip
+        row(f"{number}/DELEGATE_CALL/0", "DELEGATE_CALL", "delegate_overhead",
+            ms=item.overhead_ms)  # fmt: skip
+        instructions.append(
+            Instruction(
+                "delegate", "XnnpackBackend",
+                tuple(names[n] for n in inputs), tuple(names[n] for n in outputs),
+                xvalues=tuple(
+                    XValue(i, dtypes.get(n, "fp32"), shape_of[n], bytes_of[n], roles.get(n, ""))
+                    for n, i in ids.items()
+                ),
+                xnodes=tuple(xnodes),
+            )
+        )  # fmt: skip
+    row("-1/Method::execute/0", "Method::execute", "framework", ms=0.002)
+    operators = pd.DataFrame(rows)
+    operators["share"] = operators["mean_ms"] / operators["mean_ms"].sum()
+    rng = np.random.default_rng(0)
+    index = pd.MultiIndex.from_product([range(5), range(4)], names=["process", "run"])
+    scale = 1 + noise * rng.standard_normal((len(index), 1))
+    runs = pd.DataFrame(scale * operators["mean_ms"].to_numpy(), index, operators["key"].tolist())
+    method = Method("forward", tuple(instructions), values, (), tuple(origins))
+    return Facts(operators=operators, runs=runs, method=method, **facts)

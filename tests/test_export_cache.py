@@ -1,0 +1,215 @@
+"""An export is kept while everything that it was made from is the same, and no longer."""
+
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from workbench import store
+from workbench.cli import workbench
+from workbench.export import cache, export_model
+from workbench.models.names import parse_name
+from workbench.models.sources import find_sources
+
+MODEL = """\
+import torch
+import neighbour
+
+SCALE = torch.load("scale.pt", weights_only=True)
+
+
+class Net(torch.nn.Linear):
+    def __init__(self):
+        super().__init__(4, neighbour.SIZE)
+
+    def forward(self, x):
+        return super().forward(x) * SCALE
+
+
+EXAMPLE_INPUTS = (torch.ones(1, 4),)
+"""
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """A model of the user's with a neighbour, a file that it loads, and weights."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(MODEL)
+    Path("neighbour.py").write_text("SIZE = 3\n")
+    torch.save(torch.ones(1), "scale.pt")
+    torch.save({"weight": torch.ones(3, 4), "bias": torch.zeros(3)}, "weights.pt")
+    return tmp_path
+
+
+def export(**choices):
+    """Export the model; returns the program, and whether an earlier one was kept."""
+    told = []
+    pte = export_model("mine.py:Net", backend="portable", tell=told.append, **choices)
+    return pte, told == [f"{pte.name}: unchanged, kept"]
+
+
+def test_an_unchanged_export_is_kept(files):
+    times = [time.process_time()]
+    pte, kept = export()
+    assert not kept
+    record = store.export_record_path(pte).read_bytes()
+    times.append(time.process_time())
+    assert export() == (pte, True)
+    times.append(time.process_time())
+    assert store.export_record_path(pte).read_bytes() == record
+    assert times[2] - times[1] < 0.5 * (times[1] - times[0])
+    assert export(fresh=True) == (pte, False)
+
+
+def test_a_kept_export_needs_no_torch(files):
+    export()
+    code = (
+        "import sys; from workbench.cli import workbench; "
+        "workbench(['export', 'mine.py:Net', '--backend', 'portable'], standalone_mode=False); "
+        "print(sorted({'torch', 'executorch', 'numpy'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "unchanged, kept" in done.stderr
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_command_says_what_it_did(files):
+    arguments = ["export", "mine.py:Net", "--backend", "portable"]
+    first, second = (CliRunner().invoke(workbench, arguments) for _ in range(2))
+    assert "kept" not in first.stderr
+    assert "net_portable_fp32.pte: unchanged, kept" in second.stderr.lower()
+    assert first.stdout == second.stdout
+
+
+CHANGES = {
+    "source": lambda: Path("mine.py").write_text(MODEL + "# more\n"),
+    "import": lambda: Path("neighbour.py").write_text("SIZE = 3  # more\n"),
+    "named file": lambda: torch.save(torch.zeros(1), "scale.pt"),
+    "weights": lambda: torch.save(
+        {"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}, "weights.pt"
+    ),
+    "inputs": lambda: torch.save(torch.zeros(1, 4), "inputs.pt"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_whatever_it_was_made_from_is_noticed(files, what):
+    torch.save(torch.ones(1, 4), "inputs.pt")
+    choices = {"state_dict": "weights.pt", "inputs": ["inputs.pt"]}
+    pte, _ = export(**choices)
+    before = store.load_export(pte).made_from
+    CHANGES[what]()
+    assert export(**choices) == (pte, False)
+    after = store.load_export(pte).made_from
+    part = what if what in ("weights", "inputs") else "model"
+    assert [name for name in before if before[name] != after[name]] == [part]
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"inputs": ["random:1"]},
+        {"rewrite": False},
+        {"keep_float": ["layer"]},
+        {"state_dict": "weights.pt"},
+    ],
+)
+def test_other_options_are_another_export(files, choices):
+    export()
+    assert export(**choices)[1] is False
+    assert export(**choices)[1] is True
+    assert export()[1] is False
+
+
+@pytest.mark.parametrize("part", ["versions", "workbench"])
+def test_another_exporter_is_noticed(files, monkeypatch, part):
+    pte, _ = export()
+    before = store.load_export(pte).made_from
+    if part == "versions":
+        monkeypatch.setattr(cache, "versions", lambda: {"torch": "0"})
+    else:
+        real = cache.find_sources
+        monkeypatch.setattr(cache, "find_sources", lambda file: real(Path("neighbour.py")))
+    changed = cache.fingerprint(parse_name("mine.py:Net"), {}, (), None)
+    assert changed[part] != before[part]
+    assert changed["model"] == before["model"]
+    assert export()[1] is False
+
+
+@pytest.mark.parametrize(
+    ("suffix", "harm"),
+    [
+        ("", "edited"),
+        (".etrecord", "gone"),
+        (".layers.json", "cut"),
+        (".input0.bin", "edited"),
+        (".export.json", "cut"),
+    ],
+)
+def test_a_damaged_export_is_made_again(files, suffix, harm):
+    pte, _ = export()
+    path = pte.with_name(pte.name + suffix)
+    good = path.read_bytes()
+    if harm == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(good[:-9] if harm == "cut" else good[:-9] + b"\0" * 9)
+    assert export() == (pte, False)
+    assert export() == (pte, True)
+    assert pte.exists() and path.exists()
+
+
+def test_a_kept_export_that_is_wrong_says_so_again(files):
+    pte, _ = export()
+    record = store.export_record_path(pte)
+    record.write_text(record.read_text().replace('"problem": ""', '"problem": "wrong"'))
+    with pytest.warns(UserWarning, match="wrong"):
+        export()
+
+
+def test_a_model_object_is_always_exported(files):
+    from workbench.models import load_model
+
+    model = load_model("mine.py:Net")
+    told = []
+    with warnings.catch_warnings(action="ignore"):
+        for _ in range(2):
+            pte = export_model(model, backend="portable", tell=told.append)
+    assert told == []
+    assert store.load_export(pte).made_from == {}
+
+
+# Sources
+
+
+def test_the_sources_of_a_registered_model_are_its_own():
+    file = Path(cache.__file__).parents[1] / "models" / "resnet18.py"
+    names = {path.name for path in find_sources(file).files}
+    assert {"resnet18.py", "resnet.py", "weights.py", "registry.py"} <= names
+    assert "mobilenet_v2.py" not in names
+    exporter = find_sources(Path(cache.__file__).with_name("artifact.py"))
+    modules = {path.name for path in Path(cache.__file__).parent.glob("*.py")}
+    assert modules - {path.name for path in exporter.files} <= {"__init__.py", "describe.py"}
+    assert any(package.startswith("torch ") for package in exporter.packages)
+
+
+def test_imports_of_every_form_are_followed(tmp_path, monkeypatch):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "inner.py").write_text("from . import sibling\nfrom .other import x\nimport inner\n")
+    (package / "sibling.py").write_text("def f():\n    import late\n")
+    (package / "other.py").write_text("not Python")
+    (tmp_path / "late.py").write_text("import json, no_such_package")
+    (tmp_path / "main.py").write_text("from package.inner import thing\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = find_sources(tmp_path / "main.py")
+    assert [path.name for path in found.files] == [
+        "late.py", "main.py", "__init__.py", "inner.py", "other.py", "sibling.py",
+    ]  # fmt: skip
+    assert found.packages == ()

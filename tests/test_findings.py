@@ -1,0 +1,387 @@
+"""Each rule finds what it is for, and is silent where there is nothing to be found."""
+
+import dataclasses
+import math
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+import pytest
+from program_builder import Delegate, Kernel, Node, build_facts, layout, transpose
+
+import workbench as wb
+from workbench.analyze import Rival, find_bottlenecks
+from workbench.analyze.finding_advice import ADVICE, advise
+from workbench.analyze.findings import RULES
+from workbench.errors import UsageError
+from workbench.records import Export, Partition
+from workbench.report.findings import find_next_steps, list_findings, show_findings
+from workbench.schema import STATISTICS, check
+from workbench.schema_advice import FINDINGS
+
+TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+
+
+def conv(reads, writes, ms, **others):
+    return Node("Conv2d", f"{reads} W", writes, ms, flops=10**7, **others)
+
+
+#: A network about which there is nothing to say.
+PLAIN = Delegate([conv("x", "a", 3.0), conv("a", "b", 2.0)])
+
+
+def found(facts, rule):
+    table = find_bottlenecks(facts)
+    return table[table["rule"] == rule].reset_index(drop=True)
+
+
+def only(facts, rule):
+    table = found(facts, rule)
+    assert len(table) == 1, table
+    return table.iloc[0]
+
+
+def exported(dtype="fp32", partition=()):
+    names = {field.name: "" for field in dataclasses.fields(Export)}
+    names |= {"dtype": dtype, "partition": tuple(partition), "inputs": (), "outputs": ()}
+    names |= {"undelegated": (), "delegates": {}, "versions": {}, "options": {}, "fidelity": ()}
+    return Export(**names | {"size_bytes": 0, "seconds": 0.0, "schema_version": 1})
+
+
+def test_nothing_is_found_where_there_is_nothing():
+    assert find_bottlenecks(build_facts(PLAIN)).empty
+
+
+def test_rules_have_names_and_places_of_their_own():
+    assert len({rule.name for rule in RULES}) == len(RULES)
+
+
+def test_work_from_constants_alone_is_found_and_gains_its_time():
+    program = (
+        Kernel("index", "TABLE", "t", 4.0, module="pos", source="net.py:3"),
+        Delegate([Node("Add", "t BIAS", "u", 1.0)]),
+        Delegate([Node("Add", "x u", "a", 0.5), conv("a", "b", 4.0)]),
+    )
+    row = only(build_facts(*program), "fixed work")
+    assert row["low_ms"] <= 5.001 <= row["high_ms"] + 1e-6
+    assert row["gain_ms"] == pytest.approx(5.001, rel=0.01)
+    assert row["keys"].splitlines() == [
+        "0/native_call_index.out/0",
+        "1/Add/0",
+        "0/OPERATOR_CALL/0",
+    ]
+    assert "net.py:3" in row["title"]
+    assert "register_buffer" in row["hint"]
+
+
+@pytest.mark.parametrize("kernel", ["randn", "index"])
+def test_work_from_inputs_or_chance_is_not_fixed(kernel):
+    reads = "TABLE" if kernel == "randn" else "TABLE x"
+    program = (Kernel(kernel, reads, "t", 4.0), Delegate([conv("t", "b", 4.0)]))
+    assert found(build_facts(*program), "fixed work").empty
+
+
+def test_nothing_is_fixed_where_sizes_are_computed():
+    facts = build_facts(Kernel("index", "TABLE", "t", 4.0), Delegate([conv("x", "b", 4.0)]))
+    size = dataclasses.replace(facts.method.instructions[0], outputs=())
+    method = dataclasses.replace(facts.method, instructions=(*facts.method.instructions, size))
+    assert found(dataclasses.replace(facts, method=method), "fixed work").empty
+
+
+def guarded_softmax(*, where="where"):
+    place = {"module": "attn", "source": "attn.py:9"}
+    return (
+        Delegate([Node("BatchMatrixMultiply", "x x", "s", 1.0), Node("Softmax", "s", "p", 0.2)]),
+        Kernel("eq", "s", "e", 1.0, **place),
+        Kernel("logical_not", "e", "n", 0.3, **place),
+        Kernel("any", "n", "y", 0.3, **place),
+        Kernel(where, "y p", "z", 2.0, **place),
+        Delegate([Node("BatchMatrixMultiply", "z x", "o", 1.0)]),
+    )
+
+
+def test_the_guard_of_a_softmax_is_one_finding():
+    facts = build_facts(*guarded_softmax())
+    row = only(facts, "safe softmax")
+    assert row["gain_ms"] == pytest.approx(3.604, rel=0.01)
+    assert "attn.py:9" in row["title"]
+    assert found(facts, "undelegated").empty, "what is explained is not explained twice"
+
+
+def test_comparisons_without_a_choice_are_no_guard():
+    facts = build_facts(*guarded_softmax(where="mul"))
+    assert found(facts, "safe softmax").empty
+    assert len(found(facts, "undelegated")) == 4
+
+
+def broken_by_gelu(**others):
+    return (
+        Delegate([conv("x", "a", 2.0), layout("a", "b", TO_NCHW, 0.05)]),
+        Kernel("gelu", "b", "c", 5.0, module="act", source="act.py:2"),
+        Delegate([layout("c", "d", TO_NHWC, 0.05), conv("d", "e", 2.0)]),
+    )
+
+
+def test_an_undelegated_operator_is_found_with_what_it_breaks_and_why():
+    reason = Partition("aten.gelu", 1, False, "fp16 is not taken", "act.py:2")
+    facts = build_facts(*broken_by_gelu(), export=exported("fp16", [reason]))
+    row = only(facts, "undelegated")
+    assert row["rank"] == 1
+    assert "gelu" in row["title"]
+    assert "fp16 is not taken" in row["title"]
+    assert "2 changes of layout" in row["title"]
+    assert set(row["keys"].splitlines()) == {
+        "1/native_call_gelu.out/0", "1/OPERATOR_CALL/0", "0/StaticTranspose/1",
+        "2/StaticTranspose/0",
+    }  # fmt: skip
+    assert 0 <= row["low_ms"] < row["gain_ms"] < row["high_ms"] <= 6.1
+    assert row["basis"] == "estimated"
+
+
+def test_an_operator_that_nothing_replaces_has_only_an_upper_bound():
+    facts = build_facts(Kernel("sort", "x", "y", 3.0), Delegate([conv("y", "z", 3.0)]))
+    row = only(facts, "undelegated")
+    assert row["basis"] == "bound"
+    assert math.isnan(row["gain_ms"])
+    assert row["high_ms"] == pytest.approx(3.001, rel=0.01)
+
+
+def test_an_operator_too_cheap_to_matter_is_no_finding():
+    facts = build_facts(Kernel("sort", "x", "y", 0.01), Delegate([conv("y", "z", 3.0)]))
+    assert found(facts, "undelegated").empty
+
+
+def test_the_reason_decides_where_there_is_no_recipe():
+    assert "static" in advise("some_op", "dynamic shape is not supported").action
+    assert "dtype" in advise("some_op", "invalid dtype").action
+    assert advise("gelu", "invalid dtype") is ADVICE["gelu"]
+
+
+def test_transposes_that_undo_one_another_are_needless():
+    nodes = []
+    for number in range(3):
+        nodes += [
+            transpose(f"a{number}", f"b{number}", TO_NHWC, 0.5),
+            Node("Sigmoid", f"b{number}", f"c{number}", 0.1),
+            transpose(f"c{number}", f"a{number + 1}", TO_NCHW, 0.5),
+        ]
+    program = Delegate([conv("x", "a0", 2.0), *nodes, conv("a3", "y", 2.0)])
+    row = only(build_facts(program), "needless transposes")
+    assert row["gain_ms"] == pytest.approx(3.0, rel=0.01)
+    assert "Sigmoid" in row["title"]
+    assert "leave both out" in row["action"]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        [Node("FullyConnected", "b W", "c", 1.0)],
+        [Node("Add", "b x", "c", 1.0)],
+        [Node("Sigmoid", "b", "c", 1.0), Node("Softmax", "b", "q", 1.0)],
+    ],
+    ids=["matrix", "operand in the old layout", "another reader"],
+)
+def test_transposes_that_something_needs_are_not_needless(between):
+    nodes = [transpose("a", "b", TO_NHWC, 1.0), *between, transpose("c", "d", TO_NCHW, 1.0)]
+    program = Delegate([conv("x", "a", 2.0), *nodes, conv("d", "y", 2.0)])
+    assert found(build_facts(program), "needless transposes").empty
+
+
+def test_two_transposes_that_do_not_undo_one_another_are_not_needless():
+    nodes = [transpose("a", "b", TO_NHWC, 1.0), transpose("b", "d", TO_NHWC, 1.0)]
+    program = Delegate([conv("x", "a", 2.0), *nodes, conv("d", "y", 2.0)])
+    assert found(build_facts(program), "needless transposes").empty
+
+
+def test_changes_of_layout_are_told_by_what_they_are_for():
+    program = Delegate(
+        [
+            layout("x", "a", TO_NHWC, 0.5),
+            conv("a", "b", 2.0),
+            layout("b", "c", TO_NCHW, 0.8),
+            Node("StaticReshape", "c", "d", 0.1),
+            Node("FullyConnected", "d W", "y", 1.0),
+        ]
+    )
+    table = found(build_facts(program), "layout")
+    assert [title.partition(":")[0] for title in table["title"]] == [
+        "1 change of layout for StaticReshape",
+        "1 change of layout for the program's inputs and outputs",
+    ]
+    assert "channels_last" in table["hint"].iloc[1]
+
+
+def test_many_delegates_are_a_finding_and_one_is_not():
+    names = "abcdefgh"
+    program = [Delegate([conv("x", "a", 0.5)], overhead_ms=0.2)]
+    for one, other in pairwise(names):
+        program += [
+            Kernel("sort", one, f"{one}s", 0.02),
+            Delegate([conv(f"{one}s", other, 0.5)], overhead_ms=0.2),
+        ]
+    row = only(build_facts(*program), "fragments")
+    assert "8 delegates" in row["title"]
+    assert "sort" in row["title"]
+    assert row["high_ms"] == pytest.approx(1.4, rel=0.02)
+    assert found(build_facts(PLAIN), "fragments").empty
+
+
+def test_batch_norms_that_were_not_folded():
+    norm = Node("Multiply", "a S", "b", 1.0, module="norm", module_class="BatchNorm2d")
+    facts = build_facts(Delegate([conv("x", "a", 2.0), norm]))
+    assert only(facts, "batch norm")["gain_ms"] == pytest.approx(1.0, rel=0.01)
+
+
+def test_chains_of_pointwise_operators():
+    chain = [
+        Node("Add", "a C", "b", 1.0),
+        Node("Clamp", "b", "c", 1.0),
+        Node("Multiply", "c D", "d", 1.0),
+    ]
+    facts = build_facts(Delegate([conv("x", "a", 2.0), *chain]))
+    row = only(facts, "pointwise chain")
+    assert row["high_ms"] == pytest.approx(2.0, rel=0.01)
+    assert "Add Clamp Multiply" in row["title"]
+    assert found(build_facts(Delegate([conv("x", "a", 2.0), *chain[:2]])), "pointwise chain").empty
+    forked = [*chain, Node("Sigmoid", "b", "q", 0.1)]
+    facts = build_facts(Delegate([conv("x", "a", 2.0), *forked]))
+    assert found(facts, "pointwise chain").empty
+
+
+def changes_of(facts, speedups):
+    rows = facts.operators[facts.operators["family"].isin(["convolution", "gemm"])]
+    ratio = np.array(speedups)
+    return pd.DataFrame(
+        {
+            "key": rows["key"], "name": rows["operator"], "speedup": ratio,
+            "low": ratio * 0.97, "high": ratio * 1.03,
+            "candidate_ms": rows["mean_ms"], "baseline_ms": rows["mean_ms"] * ratio,
+        }
+    )  # fmt: skip
+
+
+def products():
+    convs = [conv(f"a{n}", f"a{n + 1}", 1.0) for n in range(4)]
+    return build_facts(
+        Delegate([conv("x", "a0", 1.0), *convs, Node("FullyConnected", "a4 W", "y", 4.0)])
+    )
+
+
+def test_a_product_that_the_extension_leaves_alone_is_found_with_what_the_others_gained():
+    facts = products()
+    facts = dataclasses.replace(
+        facts, changes=changes_of(facts, [2.0] * 5 + [1.0]), toggle="avx512"
+    )
+    row = only(facts, "no speed-up")
+    assert "Fully Connected" in row["title"]
+    assert "1.00x" in row["title"]
+    assert row["gain_ms"] == pytest.approx(2.0, rel=0.02)
+
+
+@pytest.mark.parametrize("toggle", ["avx512", ""])
+def test_products_that_became_faster_or_were_not_compared_are_no_finding(toggle):
+    facts = products()
+    changes = changes_of(facts, [2.0] * 6) if toggle else None
+    facts = dataclasses.replace(facts, changes=changes, toggle=toggle)
+    assert found(facts, "no speed-up").empty
+
+
+@pytest.mark.parametrize(("weights", "count"), [("fp32", 1), ("fp16", 0)])
+def test_half_precision_convolutions_with_wide_weights(weights, count):
+    facts = build_facts(
+        Delegate([conv("x", "a", 2.0), conv("a", "b", 2.0)]),
+        shapes={"W": (64, 1, 1, 64)},
+        dtypes={"x": "fp16", "a": "fp16", "b": "fp16", "W": weights},
+    )
+    assert len(found(facts, "wide weights")) == count
+
+
+def test_tiny_kernels_are_overhead():
+    names = [f"t{n}" for n in range(40)]
+    program = [
+        Kernel(f"op{n}", one, other, 0.002, call_ms=0.01)
+        for n, (one, other) in enumerate(pairwise(["x", *names]))
+    ]
+    row = only(build_facts(*program, Delegate([conv("t39", "y", 1.0)])), "tiny operators")
+    assert row["high_ms"] == pytest.approx(0.482, rel=0.02)
+    assert found(build_facts(PLAIN), "tiny operators").empty
+
+
+def statistics_of(*medians):
+    rows = [
+        dict.fromkeys(STATISTICS.names, 1.0)
+        | {"threads": n, "median": ms, "low": 0.98 * ms, "high": 1.02 * ms}
+        for n, ms in enumerate(medians, 1)
+    ]
+    return pd.DataFrame(rows)
+
+
+def test_threads_that_do_not_pay():
+    facts = build_facts(PLAIN, statistics=statistics_of(3.0, 5.0), threads=2)
+    row = only(facts, "threads")
+    assert row["gain_ms"] == pytest.approx(2.0)
+    assert row["basis"] == "measured"
+    for medians, threads in (((5.0, 3.0), 2), ((3.0, 5.0), 1), ((3.0, 3.03), 2), ((3.0,), 1)):
+        facts = build_facts(PLAIN, statistics=statistics_of(*medians), threads=threads)
+        assert found(facts, "threads").empty
+
+
+def test_a_faster_dtype_is_measured_or_only_bounded():
+    own = Rival("fp32", 5.0, 4.9, 5.1)
+    facts = build_facts(PLAIN, export=exported(), own=own)
+    assert only(facts, "dtype")["basis"] == "bound"
+    faster = dataclasses.replace(facts, rivals=(Rival("int8", 2.0, 1.9, 2.1),))
+    row = only(faster, "dtype")
+    assert (row["gain_ms"], row["basis"]) == (3.0, "measured")
+    slower = dataclasses.replace(facts, rivals=(Rival("fp16", 6.0, 5.9, 6.1),))
+    assert found(slower, "dtype").empty
+
+
+def test_findings_are_ranked_and_well_formed():
+    program = (*broken_by_gelu(), Kernel("sort", "e", "f", 1.0), Delegate([conv("f", "g", 1.0)]))
+    table = check(find_bottlenecks(build_facts(*program, export=exported())), FINDINGS)
+    assert table["rank"].tolist() == list(range(1, len(table) + 1))
+    bound = (table["basis"] == "bound").tolist()
+    assert bound == sorted(bound)
+    assert (table["low_ms"] <= table["high_ms"]).all()
+    assert (table["high_ms"] <= build_facts(*program).e2e_ms * 1.01).all()
+
+
+def test_a_trace_without_sidecar_still_names_its_kernels():
+    facts = build_facts(*broken_by_gelu())
+    bare = facts.operators.drop(columns=["xnodes", "module", "flops", "bytes", "source"])
+    bare = bare.drop(columns=["module_class", "role"])
+    facts = dataclasses.replace(facts, operators=bare, method=None)
+    assert "gelu" in only(facts, "undelegated")["title"]
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return wb.analyze_run(wb.sample_run())
+
+
+def test_the_recorded_sample_has_findings(sample):
+    table = find_next_steps(sample)
+    assert len(table)
+    shown = show_findings(table)
+    first = table.iloc[0]
+    assert first["action"] in shown.markdown
+    assert f'href="#{first["heading"].replace(" ", "-")}"' in shown.html
+    assert list_findings(table)[0].startswith("1. ")
+
+
+def test_what_a_finding_says_is_text_and_no_markup(sample):
+    table = find_next_steps(sample).head(1).assign(title="<script>*x*", hint="`<b>`")
+    shown = show_findings(table)
+    assert "<script>" not in shown.html + shown.markdown
+    assert "<b>`" not in shown.html
+
+
+def test_no_findings_are_said_to_be_none(sample):
+    assert "Nothing stands out" in show_findings(find_next_steps(sample).head(0)).markdown
+
+
+@pytest.mark.parametrize("asked", [("nothing", 1), ("avx512_on", 7)])
+def test_a_measurement_that_there_is_not_is_a_usage_error(sample, asked):
+    with pytest.raises(UsageError, match="unknown"):
+        find_next_steps(sample, *asked)

@@ -1,0 +1,293 @@
+"""Inputs from files, folders and seeds, and sizes of dynamic dimensions."""
+
+import io
+import struct
+import tracemalloc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+from workbench.errors import ModelError, UsageError
+from workbench.models import LoadedModel
+from workbench.models.inputs import choose_inputs
+from workbench.models.samples import MOST_SAMPLES, read_arrays, read_images
+
+
+class Sum(nn.Module):
+    def forward(self, x, y=None):
+        return x.sum() if y is None else x.sum() + y.sum()
+
+
+class Lookup(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 2)
+
+    def forward(self, tokens):
+        return self.table(tokens)
+
+
+IMAGE = LoadedModel("sum", Sum(), (torch.zeros(1, 3, 4, 6),))
+PAIR = LoadedModel("sum", Sum(), (torch.zeros(1, 2), torch.zeros(1, 3)))
+TOKENS = LoadedModel("lookup", Lookup(), (torch.tensor([[1, 2, 9]]),))
+
+
+def save(path, value):
+    if path.suffix == ".npy":
+        np.save(path, value.numpy())
+    elif path.suffix == ".pt":
+        torch.save(value, path)
+    else:
+        save_file({"x": value}, path)
+    return str(path)
+
+
+@pytest.mark.parametrize("suffix", [".npy", ".pt", ".safetensors"])
+def test_a_file_replaces_the_example(suffix, tmp_path):
+    value = torch.rand(1, 3, 4, 6, dtype=torch.float64)
+    chosen = choose_inputs(IMAGE, [save(tmp_path / f"x{suffix}", value)])
+    assert torch.equal(chosen.example_inputs[0], value.float())
+    assert chosen.calibration == ()
+    assert f"x{suffix} (SHA-256 " in chosen.input_source
+    assert torch.equal(IMAGE.example_inputs[0], torch.zeros(1, 3, 4, 6))
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 4, 6), (5, 1, 3, 4, 6)])
+def test_several_samples_calibrate_and_the_first_is_run(shape, tmp_path):
+    value = torch.rand(shape)
+    chosen = choose_inputs(IMAGE, [save(tmp_path / "x.npy", value)])
+    calls = [(chosen.example_inputs, chosen.kwargs), *chosen.calibration]
+    assert chosen.input_source.endswith("the first of 5 samples")
+    for (args, kwargs), expected in zip(calls, value, strict=True):
+        assert torch.equal(args[0].reshape(3, 4, 6), expected.reshape(3, 4, 6))
+        assert kwargs == {}
+
+
+def test_a_batch_is_one_sample(tmp_path):
+    model = replace(IMAGE, example_inputs=(torch.zeros(2, 3, 4, 6),))
+    chosen = choose_inputs(model, [save(tmp_path / "x.npy", torch.rand(6, 3, 4, 6))])
+    assert len(chosen.calibration) == 2
+    with pytest.raises(UsageError, match=r"x\.npy: shape \(5, 3, 4, 6\), the model takes"):
+        choose_inputs(model, [save(tmp_path / "x.npy", torch.rand(5, 3, 4, 6))])
+
+
+def test_named_tensors_find_their_arguments(tmp_path):
+    x, y = torch.rand(1, 2), torch.rand(1, 3)
+    save_file({"y": y, "x": x}, tmp_path / "both.safetensors")
+    torch.save((x, y), tmp_path / "both.pt")
+    for sources in (["both.safetensors"], ["both.pt"]):
+        chosen = choose_inputs(PAIR, [str(tmp_path / source) for source in sources])
+        assert torch.equal(chosen.example_inputs[0], x)
+        assert torch.equal(chosen.example_inputs[1], y)
+
+
+def test_keyword_inputs_are_filled_too(tmp_path):
+    model = LoadedModel("sum", Sum(), (torch.zeros(2),), {"y": torch.zeros(3)})
+    sources = [save(tmp_path / f"{n}.npy", torch.rand(4, n)) for n in (2, 3)]
+    chosen = choose_inputs(model, sources)
+    assert chosen.kwargs["y"].shape == (3,)
+    assert [tuple(kwargs["y"].shape) for _, kwargs in chosen.calibration] == [(3,)] * 3
+    assert not torch.equal(chosen.kwargs["y"], chosen.calibration[0][1]["y"])
+
+
+def test_one_sample_accompanies_several(tmp_path):
+    sources = [save(tmp_path / "x.npy", torch.rand(3, 2)), save(tmp_path / "y.npy", torch.rand(3))]
+    with pytest.raises(UsageError, match="shape"):
+        choose_inputs(PAIR, [sources[0], save(tmp_path / "z.npy", torch.rand(4))])
+    chosen = choose_inputs(PAIR, [sources[0], save(tmp_path / "z.npy", torch.rand(1, 3))])
+    assert len(chosen.calibration) == 2
+    assert torch.equal(chosen.calibration[0][0][1], chosen.example_inputs[1])
+
+
+def test_noise_depends_on_its_seed_only():
+    first, again, other = (
+        choose_inputs(PAIR, [f"random:{seed}"]).example_inputs for seed in (7, 7, 8)
+    )
+    assert all(map(torch.equal, first, again))
+    assert not any(map(torch.equal, first, other))
+    assert 0.0 < first[0].std() < 3
+
+
+def test_noise_of_integers_stays_in_the_range_of_the_example():
+    tokens = replace(TOKENS, example_inputs=(torch.tensor([[1, 9] * 50]),))
+    drawn = choose_inputs(tokens, ["random:1"]).example_inputs[0]
+    assert drawn.dtype == torch.int64
+    assert (int(drawn.min()), int(drawn.max())) == (1, 9)
+
+
+def test_images_are_fitted_and_scaled(tmp_path):
+    # Red on the left of a wide image: the crop at the centre keeps a third of the width each side.
+    wide = Image.new("RGB", (24, 8))
+    wide.paste((255, 0, 0), (0, 0, 12, 8))
+    wide.save(tmp_path / "b.png")
+    Image.new("L", (12, 8), 51).save(tmp_path / "a.jpg", quality=95)
+    (tmp_path / "notes.txt").write_text("no image")
+    images = read_images(str(tmp_path), (1, 3, 4, 6), (), ())
+    assert images.shape == (2, 3, 4, 6)
+    assert images.dtype == torch.float32
+    torch.testing.assert_close(images[0], torch.full((3, 4, 6), 0.2), atol=0.01, rtol=0)
+    assert images[1, 0, :, :2].min() == 1
+    assert images[1, :, :, 4:].max() == 0 == images[1, 1:].max()
+    chosen = choose_inputs(IMAGE, [str(tmp_path)], mean=(0.2, 0.2, 0.2), std=(0.5, 0.5, 0.5))
+    torch.testing.assert_close(chosen.example_inputs[0], (images[:1] - 0.2) / 0.5)
+    assert "2 files" in chosen.input_source
+    assert "mean [0.2, 0.2, 0.2]" in chosen.input_source
+
+
+def npy(header, payload=b""):
+    text = header.encode().ljust(118)
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + 1) + text + b"\n" + payload
+
+
+def pickled_code():
+    buffer = io.BytesIO()
+    torch.save({"x": Sum()}, buffer)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.npy", b"", "cannot be read"),
+        ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999,)}"), "read"),
+        ("a.npy", npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"\x80"), "read"),
+        ("a.pt", b"PK\x03\x04 but no more", "cannot be read"),
+        ("a.pt", pickled_code(), "cannot be read"),
+        ("a.safetensors", b"\xff" * 64, "cannot be read"),
+        ("a.safetensors", struct.pack("<Q", 2**40) + b"{}", "cannot be read"),
+        ("a.png", b"\x89PNG\r\n\x1a\n", "cannot be read"),
+        ("a.csv", b"1,2", "no source of inputs"),
+    ],
+)
+def test_hostile_files_are_refused_in_one_line(name, content, said, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(UsageError, match=said) as caught:
+        choose_inputs(IMAGE, [str(tmp_path / name)])
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()
+    assert name in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@given(st.binary(max_size=300), st.sampled_from([".npy", ".pt", ".safetensors"]))
+def test_no_bytes_make_a_reader_fail_otherwise(tmp_path_factory, content, suffix):
+    path = tmp_path_factory.getbasetemp() / f"fuzzed{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(UsageError):
+        read_arrays(str(path))
+
+
+def test_a_bomb_of_an_image_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    Image.new("L", (20, 20)).save(tmp_path / "large.png")
+    with pytest.raises(UsageError, match=r"large\.png: cannot be read"):
+        choose_inputs(IMAGE, [str(tmp_path / "large.png")])
+
+
+def test_a_claimed_shape_costs_nothing(tmp_path):
+    torch.save(torch.zeros(1).expand(10**9, 3, 4, 6), tmp_path / "x.pt")
+    chosen = choose_inputs(IMAGE, [str(tmp_path / "x.pt")])
+    assert len(chosen.calibration) == MOST_SAMPLES - 1
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "said"),
+    [
+        (IMAGE, torch.zeros(1, 3, 4, 7), r"shape \(1, 3, 4, 7\), the model takes \(1, 3, 4, 6\)"),
+        (IMAGE, torch.zeros(1, 3, 4, 6, dtype=torch.uint8), "uint8, the model takes float32"),
+        (IMAGE, torch.full((1, 3, 4, 6), torch.nan), "no numbers"),
+        (IMAGE, torch.full((1, 3, 4, 6), 1e300, dtype=torch.float64), "no numbers"),
+        (TOKENS, torch.zeros(1, 3), "float32, the model takes int64"),
+    ],
+)
+def test_what_does_not_fit_is_refused(model, value, said, tmp_path):
+    with pytest.raises(UsageError, match=said) as caught:
+        choose_inputs(model, [save(tmp_path / "x.npy", value)])
+    assert str(caught.value).startswith(str(tmp_path / "x.npy"))
+
+
+def test_values_that_the_model_cannot_take_point_at_its_source(tmp_path):
+    with pytest.raises(ModelError, match=r"forward\(\) fails on the example inputs: IndexError"):
+        choose_inputs(TOKENS, [save(tmp_path / "x.npy", torch.tensor([[1, 2, 10]]))])
+
+
+@pytest.mark.parametrize(
+    ("sources", "said"),
+    [
+        (["missing.npy"], "missing.npy: no such file"),
+        (["random:x"], "random:x: no source of inputs.*random:SEED"),
+        (["random:1", "random:2"], None),
+        (["random:1", "random:2", "random:3"], "random:3 left over; forward.. takes 2: x, y"),
+        (["x.npy"], "1 tensors; forward.. takes 2: x, y"),
+    ],
+)
+def test_sources_are_counted(sources, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.save("x.npy", np.zeros((1, 2), np.float32))
+    if said is None:
+        assert len(choose_inputs(PAIR, sources).example_inputs) == 2
+        return
+    with pytest.raises(UsageError, match=said):
+        choose_inputs(PAIR, sources)
+
+
+def test_images_need_a_place_for_images(tmp_path):
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    with pytest.raises(UsageError, match="do not fit an input of shape"):
+        choose_inputs(TOKENS, [str(tmp_path)])
+    with pytest.raises(UsageError, match="2 values for 3 channels"):
+        choose_inputs(IMAGE, [str(tmp_path)], mean=(0.1, 0.2))
+    with pytest.raises(UsageError, match="are for images"):
+        choose_inputs(IMAGE, mean=(0.1, 0.2, 0.3))
+    (tmp_path / "a.png").unlink()
+    with pytest.raises(UsageError, match="no image in this folder"):
+        choose_inputs(IMAGE, [str(tmp_path)])
+
+
+# Sizes
+
+
+def dynamic(shapes, **changes):
+    return replace(PAIR, dynamic_shapes=shapes, **changes)
+
+
+def test_a_size_repeats_or_cuts_the_example():
+    batch = torch.export.Dim("batch", min=1, max=8)
+    model = LoadedModel("sum", Sum(), (torch.tensor([[1.0], [2.0]]),), dynamic_shapes=({0: batch},))
+    larger, smaller = (choose_inputs(model, sizes={"batch": n}) for n in (5, 1))
+    assert larger.example_inputs[0].flatten().tolist() == [1, 2, 1, 2, 1]
+    assert smaller.example_inputs[0].flatten().tolist() == [1]
+    assert larger.traced_inputs == (model.example_inputs, {})
+    assert larger.input_source.endswith("at batch=5")
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_sizes_reach_every_input_and_what_is_computed_from_them(by_name):
+    rows = torch.export.Dim("rows", min=1, max=8)
+    shapes = {"x": {1: rows}, "y": {1: 2 * rows + 1}}
+    model = dynamic(shapes if by_name else tuple(shapes.values()))
+    chosen = choose_inputs(model, sizes={"rows": 3})
+    assert [tuple(x.shape) for x in chosen.example_inputs] == [(1, 3), (1, 7)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [({"bath": 2}, "unknown dynamic dimension 'bath'.*'batch'"), ({"batch": 9}, "within 2 to 8")],
+)
+def test_wrong_sizes_are_refused(sizes, said):
+    batch = torch.export.Dim("batch", min=2, max=8)
+    with pytest.raises(UsageError, match=said):
+        choose_inputs(dynamic(({0: batch}, {0: batch})), sizes=sizes)
+
+
+def test_a_model_of_fixed_shapes_has_no_sizes():
+    with pytest.raises(UsageError, match=r"unknown dynamic dimension 'batch'.*valid: none"):
+        choose_inputs(PAIR, sizes={"batch": 2})

@@ -1,0 +1,231 @@
+"""What a finding is, and what the rules that find them look at."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from workbench.analyze.dataflow import Dataflow, Spot, Step
+from workbench.records import Export, Method
+
+#: Which part of what it could reach an operator of XNNPACK reaches: the least, typically, the most.
+EFFICIENCY = (0.2, 0.5, 1.0)
+#: Times shorter than this are blurred: XNNPACK logs whole microseconds.
+RESOLVED_MS = 0.02
+
+
+@dataclass(frozen=True)
+class Gain:
+    """What E2E would get shorter by, in ms, with the ends of its interval.
+
+    ``basis`` is ``measured`` (both sides were), ``estimated``, or ``bound``: then it is known only
+    between ``low`` and ``high``, and ``ms`` is NaN.
+    """
+
+    ms: float
+    low: float
+    high: float
+    basis: str = "estimated"
+
+    @classmethod
+    def at_most(cls, high: float) -> Gain:
+        """A gain of which only the upper bound is known."""
+        return cls(math.nan, 0.0, high, "bound")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to do next: what was seen, in which rows, what to do, and what it would bring.
+
+    ``keys`` are those of the operators frame; ``hint`` is code.
+    """
+
+    title: str
+    gain: Gain
+    keys: tuple[str, ...]
+    action: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class Rival:
+    """The same model exported in another dtype and measured alike: median latency in ms."""
+
+    dtype: str
+    ms: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that is known of one experiment at one thread count.
+
+    Parameters
+    ----------
+    operators
+        ``schema.OPERATORS``, with the columns of ``schema.ATTRIBUTION`` where there is a sidecar.
+    runs
+        Of ``total_runs(ledger, "key")``: time of every run by key, in ms.
+    method
+        The sidecar's method.
+    export
+        How the program came about.
+    changes
+        Of ``compare_operators``: the extension's effect on every operator of this experiment.
+    toggle
+        The extension.
+    statistics
+        Of ``describe_latencies`` by wall time: this experiment at all thread counts.
+    threads
+        The thread count looked at.
+    rivals
+        Other dtypes, and this one as ``own``, in the same clock.
+    roofline
+        ``schema.ROOFLINE``, where the machine's ceilings are known.
+    peaks
+        GFLOP/s that this CPU reaches, by dtype.
+    """
+
+    operators: pd.DataFrame
+    runs: pd.DataFrame
+    method: Method | None = None
+    export: Export | None = None
+    changes: pd.DataFrame | None = None
+    toggle: str = ""
+    statistics: pd.DataFrame | None = None
+    threads: int = 1
+    own: Rival | None = None
+    rivals: tuple[Rival, ...] = ()
+    roofline: pd.DataFrame | None = None
+    peaks: dict[str, float] | None = None
+
+    @cached_property
+    def e2e_ms(self) -> float:
+        """Mean time of a traced inference."""
+        return float(self.runs.sum(axis=1).mean())
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The operators by key."""
+        return self.operators.set_index("key")
+
+    @cached_property
+    def flow(self) -> Dataflow | None:
+        """The program as a graph; None without a sidecar."""
+        return Dataflow(self.method) if self.method and "xnodes" in self.operators else None
+
+    @cached_property
+    def spots(self) -> dict[str, tuple[Spot, ...]]:
+        """Which operators of the program each row does the work of; rows of overhead do none."""
+        found = {}
+        for key, row in self.rows.iterrows():
+            instruction = instruction_of(key)
+            if row["kind"] == "portable":
+                found[key] = ((instruction, -1),)
+            elif row["kind"] == "delegated" and isinstance(row.get("xnodes"), str):
+                found[key] = tuple((instruction, int(n)) for n in row["xnodes"].split(","))
+        return found
+
+    def keys_of(self, steps: Iterable[Step]) -> list[str]:
+        """The rows that do the work of some operators, the most expensive first."""
+        wanted = {step.spot for step in steps}
+        return [key for key, spots in self.spots.items() if wanted.intersection(spots)]
+
+    def keys_within(self, steps: Collection[Spot]) -> list[str]:
+        """The rows that do the work of no operators but these."""
+        return [key for key, spots in self.spots.items() if set(spots) <= set(steps)]
+
+    def call_keys(self, keys: Iterable[str]) -> list[str]:
+        """The overhead rows of the calls of some kernels."""
+        called = {instruction_of(key) for key in keys if self.rows.loc[key, "kind"] == "portable"}
+        overhead = self.rows.index[self.rows["kind"] == "call_overhead"]
+        return [key for key in overhead if instruction_of(key) in called]
+
+    def spent(self, keys: Iterable[str]) -> Gain:
+        """The time of some rows, with its 95 % interval over the process restarts."""
+        times = self.runs[[key for key in dict.fromkeys(keys) if key in self.runs]].sum(axis=1)
+        restarts = times.groupby(level="process").mean()
+        ms = float(times.mean())
+        half = 0.0
+        if len(restarts) > 1:
+            error = restarts.std(ddof=1) / math.sqrt(len(restarts))
+            half = float(stdtrit(len(restarts) - 1, 0.975) * error)
+        return Gain(ms, max(0.0, ms - half), min(ms + half, self.e2e_ms), "measured")
+
+    def share(self, ms: float) -> float:
+        """A time as a part of E2E."""
+        return ms / self.e2e_ms if self.e2e_ms else math.nan
+
+    @cached_property
+    def best_rates(self) -> tuple[float, float]:
+        """The most operations and bytes per ms that an operator of a delegate reached here."""
+        known = self.operators
+        if "flops" not in known:
+            return math.nan, math.nan
+        known = known[(known["kind"] == "delegated") & (known["mean_ms"] > RESOLVED_MS)]
+        rates = known[["flops", "bytes"]].mul(known["calls"] / known["mean_ms"], axis=0)
+        # Where nothing was long enough to be timed well: a slow core of today's.
+        return tuple(rates.max().replace(0.0, np.nan).fillna(1e6))
+
+    def least_ms(self, keys: Iterable[str]) -> float:
+        """How long some rows would take at the best rates that were seen here."""
+        rows = self.rows.loc[list(keys)]
+        flops, size = (rows[name].fillna(0) * rows["calls"] for name in ("flops", "bytes"))
+        per_flop, per_byte = self.best_rates
+        return float(np.maximum(flops / per_flop, size / per_byte).sum())
+
+    def replaced(self, keys: Collection[str], passes: int, extra: Collection[str] = ()) -> Gain:
+        """What delegating some rows would bring: their time less that of what replaces them.
+
+        Parameters
+        ----------
+        keys
+            The rows that would go.
+        passes
+            How many operators of the delegate take the place of each.
+        extra
+            Rows that are needed only because of them; the lower end leaves these where they are.
+        """
+        now, around = self.spent(keys), self.spent(extra)
+        slow, typical, fast = (passes * self.least_ms(keys) / part for part in EFFICIENCY)
+        if now.ms + around.ms <= typical:
+            return Gain.at_most(now.ms + around.ms - fast)
+        return Gain(
+            now.ms + around.ms - typical,
+            max(0.0, now.low - slow),
+            min(now.high + around.high, self.e2e_ms) - fast,
+        )
+
+
+def instruction_of(key: str) -> int:
+    """The number of the instruction in a key of the ledger; -1 in another chain or method."""
+    number = key.partition("/")[0]
+    return int(number) if number.isdecimal() else -1
+
+
+def count(number: int, noun: str) -> str:
+    """``1 change of layout``, ``2 changes of layout``."""
+    first, _, rest = noun.partition(" ")
+    plural = first if number == 1 else f"{first}{'es' if first.endswith('x') else 's'}"
+    return f"{number} {plural} {rest}".rstrip()
+
+
+def layers_of(rows: pd.DataFrame) -> str:
+    """The layers and lines of some rows, for a sentence: at most two, then how many more."""
+    if "module" not in rows:
+        return ""
+    places = [
+        f"{module or 'the model'}" + (f" ({source})" if isinstance(source, str) else "")
+        for module, source in rows[["module", "source"]].itertuples(index=False)
+        if isinstance(module, str)
+    ]
+    places = list(dict.fromkeys(places))
+    more = f" and {len(places) - 2} more" if len(places) > 2 else ""
+    return ", ".join(places[:2]) + more

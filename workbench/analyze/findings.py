@@ -1,0 +1,118 @@
+"""What to do next: a ranked list of findings, each with evidence, gain and action."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from workbench.analyze import finding_graph as graph
+from workbench.analyze import finding_times as times
+from workbench.analyze.finding_facts import Facts, Finding
+from workbench.schema import check
+from workbench.schema_advice import FINDINGS
+
+#: What brings less than this part of E2E is no finding.
+LEAST_SHARE = 0.01
+#: The notebook of the report, in which every finding can be looked at.
+NOTEBOOK = "12_report"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of the table of rules.
+
+    ``claims`` says that rows of its findings are explained by it, and no later rule looks at them;
+    ``heading`` is that of the report which shows the evidence.
+    """
+
+    name: str
+    find: Callable[[Facts, Collection[str]], Iterator[Finding]]
+    claims: bool
+    heading: str
+
+
+_OPERATORS = "Which operators cost the most?"
+_LAYERS = "Which layers?"
+_UNDELEGATED = "What was not delegated?"
+_SPEEDUPS = "What became faster?"
+_LATENCY = "How long does one inference take?"
+_CATEGORIES = "Where does the time go?"
+
+#: In the order in which they claim rows: what explains a row best comes first.
+RULES = (
+    Rule("fixed work", graph.find_fixed, True, _OPERATORS),
+    Rule("safe softmax", graph.find_safe_softmax, True, _UNDELEGATED),
+    Rule("undelegated", graph.find_undelegated, True, _UNDELEGATED),
+    Rule("needless transposes", graph.find_needless_transposes, True, _OPERATORS),
+    Rule("batch norm", graph.find_batch_norm, True, _LAYERS),
+    Rule("memory-bound", times.find_memory_bound, True, _OPERATORS),
+    Rule("compute-bound", times.find_compute_bound, True, _OPERATORS),
+    Rule("layout", graph.find_layout_changes, False, _CATEGORIES),
+    Rule("fragments", graph.find_fragments, False, _UNDELEGATED),
+    Rule("no speed-up", times.find_slow_products, False, _SPEEDUPS),
+    Rule("wide weights", times.find_wide_weights, False, _OPERATORS),
+    Rule("pointwise chain", graph.find_chains, False, _OPERATORS),
+    Rule("tiny operators", times.find_tiny_operators, False, _CATEGORIES),
+    Rule("threads", times.find_threads, False, _LATENCY),
+    Rule("dtype", times.find_dtype, False, _LATENCY),
+    Rule("far from the roof", times.find_far_from_roof, False, _OPERATORS),
+)
+
+
+def find_bottlenecks(facts: Facts) -> pd.DataFrame:
+    """What to do next, by what it would bring.
+
+    Findings whose gain was measured or estimated come first, the largest first; then those of
+    which only an upper bound is known. Gains do not add up: two findings may be about one cause.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.FINDINGS``; what brings less than 1 % of E2E is left out.
+    """
+    left = set(facts.rows.index)
+    found = []
+    for rule in RULES:
+        findings = [f for f in rule.find(facts, left) if _matters(f, facts)]
+        found += [(rule, finding) for finding in findings]
+        if rule.claims:
+            left -= {key for finding in findings for key in finding.keys}
+    table = pd.DataFrame(
+        [_row(rule, finding, facts) for rule, finding in found],
+        columns=FINDINGS.names,
+    )
+    order = table.assign(bound=table["basis"] == "bound", size=table["gain_ms"].fillna(0.0))
+    order = order.sort_values(
+        ["bound", "size", "high_ms"], ascending=[True, False, False], kind="stable"
+    )
+    table = table.loc[order.index].reset_index(drop=True)
+    table["rank"] = np.arange(1, len(table) + 1)
+    return check(table.astype({"rank": int}), FINDINGS)
+
+
+def _matters(finding: Finding, facts: Facts) -> bool:
+    gain = finding.gain
+    reached = gain.high if gain.basis == "bound" else gain.ms
+    return facts.share(reached) >= LEAST_SHARE
+
+
+def _row(rule: Rule, finding: Finding, facts: Facts) -> dict[str, object]:
+    gain = finding.gain
+    return {
+        "rank": 0,
+        "rule": rule.name,
+        "title": finding.title,
+        "gain_ms": gain.ms,
+        "low_ms": gain.low,
+        "high_ms": gain.high,
+        "share": facts.share(gain.high if gain.basis == "bound" else gain.ms),
+        "basis": gain.basis,
+        "action": finding.action,
+        "hint": finding.hint,
+        "keys": "\n".join(finding.keys),
+        "notebook": NOTEBOOK,
+        "heading": rule.heading,
+    }

@@ -1,0 +1,125 @@
+"""The files that a model's code consists of, found without running any of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.errors import StoreError
+
+_INSTALLED = ("site-packages", "dist-packages")
+_LONGEST_PATH = 512
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Files in the order of their paths, and ``name version`` of the packages that they import."""
+
+    files: tuple[Path, ...]
+    packages: tuple[str, ...]
+
+
+def find_sources(file: Path) -> Sources:
+    """A Python file, what it imports that is not installed as a package, and so on from there.
+
+    A file that a string in one of them names is among the files too, such as a checkpoint that the
+    model loads. What is imported or opened under a name made at run time is not found.
+
+    Raises
+    ------
+    StoreError
+        A file cannot be read.
+    """
+    found: set[Path] = set()
+    outside: set[str] = set()
+    queue = [file.resolve()]
+    while queue:
+        path = queue.pop()
+        if path in found:
+            continue
+        found.add(path)
+        if path.suffix == ".py":
+            tree = _parse(path)
+            queue += _named_files(tree, path)
+            for folder, name in _imports(tree, path):
+                files = list(_module_files(folder, name)) or list(_own_files(name))
+                queue += files
+                if not files:
+                    outside.add(name.partition(".")[0])
+    return Sources(
+        tuple(sorted(found)), tuple(sorted(filter(None, map(installed_version, outside))))
+    )
+
+
+def _parse(path: Path) -> ast.Module:
+    """The tree of a file; an empty one if it is no Python, which its import is going to tell."""
+    try:
+        return ast.parse(path.read_bytes())
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), where=path) from None
+    except (SyntaxError, ValueError, RecursionError):
+        return ast.Module([], [])
+
+
+def _imports(tree: ast.Module, path: Path) -> Iterator[tuple[Path, str]]:
+    """The folder in which to look for each import, and its dotted name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((path.parent, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            folder = path.parents[node.level - 1] if node.level else path.parent
+            base = f"{node.module}." if node.module else ""
+            yield from ((folder, base + alias.name) for alias in node.names)
+
+
+def _module_files(folder: Path, name: str) -> Iterator[Path]:
+    """The files that are run to import a dotted name; its last part may be no module."""
+    for part in name.split("."):
+        package, module = folder / part / "__init__.py", folder / f"{part}.py"
+        if package.is_file():
+            yield package.resolve()
+        elif module.is_file():
+            yield module.resolve()
+        folder = folder / part
+        if not folder.is_dir():
+            return
+
+
+def _own_files(name: str) -> Iterator[Path]:
+    """The same for what Python finds elsewhere, but neither in its library nor installed."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return
+    try:
+        spec = importlib.util.find_spec(top)
+    except (ImportError, ValueError):
+        return
+    origin = Path(spec.origin) if spec and spec.has_location and spec.origin else None
+    if origin and not set(_INSTALLED) & set(origin.parts):
+        yield from _module_files(origin.parents[bool(spec.submodule_search_locations)], name)
+
+
+def _named_files(tree: ast.Module, path: Path) -> Iterator[Path]:
+    """Files that strings of the source name, seen from its folder or the working directory."""
+    for node in ast.walk(tree):
+        text = node.value if isinstance(node, ast.Constant) else None
+        if not isinstance(text, str) or not 3 < len(text) < _LONGEST_PATH or not text.isprintable():
+            continue
+        if "." in text or "/" in text:
+            for folder in {path.parent, Path.cwd()}:
+                candidate = folder / text
+                if candidate.is_file():
+                    yield candidate.resolve()
+
+
+def installed_version(package: str) -> str:
+    """``name version`` of an installed package; empty if there is none of that name."""
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return ""

@@ -1,0 +1,37 @@
+// Tables of a report sort by a column when its head is clicked, or entered by keyboard.
+
+const numberOf = text => {
+  const found = text.replace(/[\s\u2009,]/g, "").match(/^[+\u2212-]?[\d.]+(?:e[+-]?\d+)?/i);
+  return found ? parseFloat(found[0].replace("\u2212", "-")) : NaN;
+};
+
+function sortBy(table, head, column) {
+  const down = head.getAttribute("aria-sort") === "ascending";
+  const body = table.tBodies[0];
+  const rows = [...body.rows].map(row => [row.cells[column].textContent.trim(), row]);
+  const known = rows.filter(([text]) => text && text !== "\u2013");
+  const numeric = known.every(([text]) => !Number.isNaN(numberOf(text)));
+  const compare = numeric
+    ? ([a], [b]) => numberOf(a) - numberOf(b)
+    : ([a], [b]) => a.localeCompare(b, "en", { numeric: true });
+  known.sort((a, b) => (down ? -1 : 1) * compare(a, b));
+  // What is missing stays at the end, whichever way.
+  body.append(...known.map(([, row]) => row),
+              ...rows.filter(entry => !known.includes(entry)).map(([, row]) => row));
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", down ? "descending" : "ascending");
+}
+
+for (const table of document.querySelectorAll("table")) {
+  if (!table.tHead || table.tBodies[0].rows.length < 2) continue;
+  [...table.tHead.rows[0].cells].forEach((head, column) => {
+    head.tabIndex = 0;
+    head.title = "sort";
+    head.style.cursor = "pointer";
+    const sort = () => sortBy(table, head, column);
+    head.addEventListener("click", sort);
+    head.addEventListener("keydown", event => {
+      if (event.key === "Enter" || event.key === " ") { event.preventDefault(); sort(); }
+    });
+  });
+}
