@@ -31,6 +31,7 @@ def main() -> int:
         "test": (test, "lint, then run the fast tests (arguments go to pytest)"),
         "lint": (lint, "ruff, and the notebooks are stripped"),
         "lab": (lab, "JupyterLab on the notebooks"),
+        "fuzz": (fuzz, "feed the trace reader mutated files (--seconds N or --count N, --seed N)"),
         "bench": (bench, "run the benchmarks (or the named ones)"),
     }
     parser = argparse.ArgumentParser(prog="dev.py", description="Set-up, demo and tests.")
@@ -95,6 +96,11 @@ def lint(_: list[str]) -> int:
 def lab(arguments: list[str]) -> int:
     """Open JupyterLab on the notebooks."""
     return _run("-m", "workbench", "lab", *arguments)
+
+
+def fuzz(arguments: list[str]) -> int:
+    """Feed the trace reader mutated files; the exit code is 1 if it takes one badly."""
+    return _run(str(ROOT / "tests" / "fuzz_etdump.py"), *arguments)
 
 
 def bench(arguments: list[str]) -> int:

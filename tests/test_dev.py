@@ -52,8 +52,7 @@ def test_the_cpu_index_is_asked_where_pip_has_no_cpu_build(dev, monkeypatch):
 
 
 def test_an_unknown_benchmark_is_named(dev):
-    names = "ab_spread, export, parse, zoo"
-    with pytest.raises(dev.SetupFailure, match=f"no benchmark speed; there are {names}"):
+    with pytest.raises(dev.SetupFailure, match="no benchmark speed; there are ab_spread, "):
         dev.bench(["speed"])
 
 

@@ -23,6 +23,7 @@ from workbench.trace import contents as contents_module
 from workbench.trace import read_etdump
 
 DATA = Path(__file__).parent / "data" / "etdump"
+pytestmark = pytest.mark.filterwarnings("ignore:.*without an end")
 GOLDEN = sorted(DATA.glob("*.etdump"))
 TWO_METHODS = DATA / "two_methods.etdump"
 golden = pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.stem)
@@ -219,7 +220,8 @@ def test_an_event_without_a_name(read):
 
 
 def test_a_last_run_that_was_cut_off_keeps_its_rows(read):
-    events = read(build_etdump([Block("Execute", RUN), Block("Execute", RUN[:-2])]))
+    with pytest.warns(UserWarning, match="4 events are of a run without an end"):
+        events = read(build_etdump([Block("Execute", RUN), Block("Execute", RUN[:-2])]))
     assert events["run"].tolist() == [0] * 6 + [-1] * 4
     assert events["parent"].tolist()[6:] == [8, 8, -1, -1]
     assert set(build_ledger(events)["run"]) == {0}

@@ -22,7 +22,8 @@ from workbench.trace import read_etdump
 GOLDEN = sorted((Path(__file__).parent / "data" / "etdump").glob("*.etdump"))
 TRACE = next(path for path in GOLDEN if path.stem == "two_methods")
 needs_pyarrow = pytest.mark.skipif(
-    importlib.util.find_spec("pyarrow") is None, reason="pyarrow is an extra"
+    importlib.util.find_spec("pyarrow") is None,
+    reason="pyarrow is an extra: pip install '.[parquet]'",
 )
 FORMATS = ["csv", pytest.param("parquet", marks=needs_pyarrow), "perfetto", "speedscope"]
 

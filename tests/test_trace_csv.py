@@ -1,6 +1,8 @@
 """The learning path's CSV files."""
 
 import csv
+import os
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -82,6 +84,15 @@ def test_statistics_agree_with_the_ledger(files):
     assert table["pct_total"].sum() == pytest.approx(100 * own / e2e, abs=1e-4)
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="its file names are text")
+def test_a_file_name_that_is_no_text(tmp_path):
+    path = tmp_path / os.fsdecode(b"a\xff.etdump")
+    path.write_bytes(TRACE.read_bytes())
+    timeline = write_csvs(read_etdump(path), path)[0]
+    assert set(pd.read_csv(timeline)["model_id"]) == {"a?"}
+
+
+@pytest.mark.filterwarnings("ignore:.*without an end")
 def test_a_trace_without_a_run_gives_headers(tmp_path):
     path = tmp_path / "empty.etdump"
     path.write_bytes(build_etdump([Block("Execute", [Profile("x")])]))

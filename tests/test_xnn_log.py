@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.analyze import compare_kernels
+from workbench.cli import main
 from workbench.errors import TraceError
 from workbench.schema import KERNEL_CHANGES, KERNELS
 from workbench.trace import KernelName, parse_kernel_name, read_xnn_log
@@ -185,3 +186,28 @@ def test_logs_that_are_the_same_have_no_change(log):
     assert table["on"].equals(table["off"])
     assert compare_kernels(log(ON).iloc[:0], log(ON).iloc[:0]).empty
     assert isinstance(table, pd.DataFrame)
+
+
+def test_the_command_lists_kernels_and_what_an_extension_replaced(capfd):
+    for arguments, expected in (
+        ([DATA / "sme2_on.log"], read_xnn_log(DATA / "sme2_on.log")),
+        (
+            [DATA / "sme2_on.log", "--baseline", DATA / "sme2_off.log"],
+            compare_kernels(*(read_xnn_log(DATA / f"sme2_{side}.log") for side in ("on", "off"))),
+        ),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["kernels", *map(str, arguments)])
+        out, err = capfd.readouterr()
+        assert (ended.value.code, err) == (0, "")
+        assert out == expected.to_csv(index=False, lineterminator="\n")
+        assert len(expected) > 1
+
+
+def test_the_command_on_a_log_that_names_no_microkernel(capfd, tmp_path):
+    (tmp_path / "it.log").write_text("nothing")
+    with pytest.raises(SystemExit) as ended:
+        main(["kernels", str(tmp_path / "it.log")])
+    out, err = capfd.readouterr()
+    assert (ended.value.code, out) == (1, "")
+    assert "names no microkernel" in err and "Traceback" not in err

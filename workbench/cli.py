@@ -6,7 +6,7 @@ import contextlib
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -219,15 +219,23 @@ def export(model: str, out: Path | None, **choices) -> None:
 
 
 @workbench.command()
-@click.argument("pte", type=PATH)
+@click.argument("subject", type=PATH, metavar="MODEL.pte|CONFIG.json")
 @RUN_OPTIONS
 @OUT
-def run(pte: Path, out: Path | None, **choices) -> None:
-    """Measure a .pte with a CPU extension off and on; prints the run's folder."""
-    from workbench.report import analyze_run, measure_program
+@click.pass_context
+def run(context: click.Context, subject: Path, out: Path | None, **choices) -> None:
+    """Measure a .pte with a CPU extension off and on; prints the run's folder.
+
+    A config, the JSON of Arm's profiling kit, says itself what is measured and how.
+    """
+    from workbench.report import analyze_run, measure_config, measure_program
 
     with show_progress() as progress:
-        run_dir = measure_program(pte, root=out, progress=progress, **choices)
+        if subject.suffix == ".json":
+            refuse_options(context, choices)
+            run_dir = measure_config(subject, root=out, progress=progress)
+        else:
+            run_dir = measure_program(subject, root=out, progress=progress, **choices)
     for comparison in analyze_run(run_dir).comparisons:
         click.echo(comparison.text)
     click.echo(run_dir)
@@ -286,6 +294,24 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Non
 
 
 @workbench.command()
+@click.argument("log", type=PATH)
+@click.option("--baseline", type=PATH, help="The log with the extension off.")
+def kernels(log: Path, baseline: Path | None) -> None:
+    """List the microkernels that an XNNPACK log names, as CSV.
+
+    With --baseline: which of them an extension replaced. LOG is what a runner printed whose XNNPACK
+    was built with XNN_LOG_LEVEL=4; a microkernel that was registered need not have run.
+    """
+    from workbench.analyze import compare_kernels
+    from workbench.trace import read_xnn_log
+
+    table = read_xnn_log(log)
+    if baseline:
+        table = compare_kernels(table, read_xnn_log(baseline))
+    click.echo(table.to_csv(index=False, lineterminator="\n"), nl=False)
+
+
+@workbench.command()
 @click.argument("run_dir", type=PATH)
 def report(run_dir: Path) -> None:
     """Make report.html and report.md of a run."""
@@ -326,6 +352,13 @@ def lab(arguments: tuple[str, ...]) -> None:
     from workbench.report import open_lab
 
     open_lab(arguments)
+
+
+def refuse_options(context: click.Context, names: Iterable[str]) -> None:
+    """Refuse options that a config would contradict."""
+    for name in names:
+        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
+            raise UsageError("a config says that itself", where=f"--{name.replace('_', '-')}")
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from workbench.errors import StoreError, unknown_name
 from workbench.records import SCHEMA_VERSION
@@ -32,8 +32,6 @@ def from_json(cls: type[T], text: str | bytes, where: object) -> T:
     UsageError
         An unknown key, with the nearest valid one.
     """
-    import cattrs
-
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -47,7 +45,26 @@ def from_json(cls: type[T], text: str | bytes, where: object) -> T:
             where=where,
             hint="read it with the workbench version that wrote it",
         )
+    return structure(cls, data, where)
+
+
+def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool = False) -> T:
+    """A record of type ``cls`` from what was in a JSON file.
+
+    ``strict`` takes a person at their word: ``"2"`` and ``1.5`` are no whole numbers.
+
+    Raises
+    ------
+    StoreError
+        A missing key, or a value of the wrong type.
+    UsageError
+        An unknown key, with the nearest valid one.
+    """
+    import cattrs
+
     converter = cattrs.Converter(forbid_extra_keys=True)
+    for kind in (int, str, bool) if strict else ():
+        converter.register_structure_hook(kind, _take_only)
     try:
         return converter.structure(data, cls)
     except cattrs.BaseValidationError as error:
@@ -57,6 +74,12 @@ def from_json(cls: type[T], text: str | bytes, where: object) -> T:
                 raise unknown_name("key", min(leaf.extra_fields), valid, where) from None
         reason = cattrs.transform_error(error)[0].replace(" @ $", ": $")
         raise StoreError(f"not a {cls.__name__} record: {reason}", where=where) from None
+
+
+def _take_only(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+    return value
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -109,7 +109,9 @@ class Experiment:
     """One way to run the program.
 
     ``isa`` is a level of the ladder, ``isa_off`` further features to hide; ``runner`` is
-    ``wheel`` (the native runner), ``python``, or the path of an ``executor_runner``.
+    ``wheel`` (the native runner), ``python``, or the path of an ``executor_runner``. What comes
+    after ``control`` is for that last kind: ``mode`` is ``timing`` or ``xnntrace`` (a build whose
+    XNNPACK logs its kernels); ``threads``, ``runs`` and ``warmup`` take the place of the plan's.
     """
 
     name: str
@@ -117,15 +119,25 @@ class Experiment:
     isa_off: tuple[str, ...] = ()
     runner: str = "wheel"
     control: bool = False
+    mode: str = "timing"
+    threads: tuple[int, ...] = ()
+    runs: int = 0
+    warmup: int = 0
+    extra_args: tuple[str, ...] = ()
+    cpu_affinity: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Which two experiments are compared: ``candidate`` against ``baseline``."""
+    """Which two experiments are compared: ``candidate`` against ``baseline``.
+
+    ``threads`` are those of the two; empty: every thread count that both have.
+    """
 
     baseline: str
     candidate: str
     label: str
+    threads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -179,7 +191,9 @@ class Batch:
 class Session:
     """One runner process and all that it measured; ``clock`` says what a lap was.
 
-    ``core`` is the one it was pinned to, None if it was free.
+    ``core`` is the one it was pinned to, None if it was free. Of a runner that cannot be timed
+    from outside there are no batches: its latencies are those in the ETDump, without the first
+    ``skipped`` ones, which warmed it up; ``log`` is what it printed.
     """
 
     experiment: str
@@ -194,6 +208,8 @@ class Session:
     core: int | None = None
     etdump: str = ""
     complete: bool = True
+    skipped: int = 0
+    log: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,16 +1,15 @@
-"""Where artifacts lie and how they are written: whole or not at all."""
+"""Where artifacts lie."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import os
 import re
-import tempfile
 from pathlib import Path
 
 from workbench.codec import from_json, to_json
 from workbench.errors import StoreError, UsageError
+from workbench.files import write_whole
 from workbench.records import Export, Layers, Run
 
 MANIFEST = "manifest.json"
@@ -21,33 +20,6 @@ REPORT_MD = "report.md"
 LAYERS = "layers.json"
 FUNCTIONS = "functions.json"
 RUNS = "runs"
-
-
-def write_whole(path: Path, content: bytes | str) -> Path:
-    """Write a file so that a reader sees all of it or the old one; returns its path.
-
-    Raises
-    ------
-    StoreError
-        The disk is full, the folder read-only, or the like.
-    """
-    data = content.encode() if isinstance(content, str) else content
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise StoreError(f"cannot be written: {error.strerror}", where=path) from None
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        temporary.chmod(0o644)
-        return temporary.replace(path)
-    except BaseException as error:
-        temporary.unlink()
-        if isinstance(error, OSError):
-            raise StoreError(f"cannot be written: {error.strerror}", where=path) from None
-        raise
 
 
 def sha256_of(path: Path) -> str:

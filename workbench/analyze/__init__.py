@@ -9,7 +9,7 @@ from workbench.analyze.finding_facts import Facts, Rival
 from workbench.analyze.findings import find_bottlenecks
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.ladder import climb_ladder
-from workbench.analyze.latencies import clock_of, tabulate_latencies
+from workbench.analyze.latencies import add_traced, clock_of, pick_timed, tabulate_latencies
 from workbench.analyze.layers import add_layers, place_rows, summarize_layers
 from workbench.analyze.ledger import build_ledger
 from workbench.analyze.methods import Methods, find_methods
@@ -35,6 +35,7 @@ __all__ = [
     "Verdict",
     "add_categories",
     "add_layers",
+    "add_traced",
     "add_up_spans",
     "attribute_layers",
     "bottleneck_shift",
@@ -61,6 +62,7 @@ __all__ = [
     "judge",
     "load_case_study",
     "name_kernels",
+    "pick_timed",
     "place_rows",
     "prove_change",
     "reach_verdict",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from workbench.analyze.latencies import clock_of
+from workbench.analyze.latencies import clock_of, pick_timed
 from workbench.analyze.outcome import MARGIN, tabulate_outcomes
 from workbench.analyze.speedup import Speedup, speedup_apart, speedup_of_pairs
 from workbench.analyze.statistics import midmean
@@ -34,7 +34,7 @@ def compare_latencies(
     Parameters
     ----------
     latencies
-        ``schema.LATENCIES``; traced rows are left out.
+        ``schema.LATENCIES``; traced rows count only where there are no others.
     baseline, candidate, control
         Names of experiments. None: no control, hence no noise floor.
     control_of
@@ -63,8 +63,8 @@ def compare_latencies(
     --------
     judge : what the outcomes mean.
     """
-    part = _one_thread_count(latencies[~latencies["traced"]], threads)
-    clock = clock or clock_of(int(part["threads"].iloc[0]))
+    part = _one_thread_count(pick_timed(latencies), threads)
+    clock = clock or clock_of(part)
     floor = np.zeros(1)
     if control is not None:
         alike = _paired_rounds(part, control_of or baseline, control, clock)
@@ -82,6 +82,7 @@ def compare_apart(
     *,
     floor: float = 0.0,
     margin: float = MARGIN,
+    clock: str | None = None,
 ) -> pd.DataFrame:
     """Whether two latencies of different runs differ, by Welch's t over process restarts.
 
@@ -97,6 +98,8 @@ def compare_apart(
         The noise floor as a ratio - 1, from the controls of the runs.
     margin
         Relative difference up to which latencies count as equal.
+    clock
+        As for ``compare_latencies``.
 
     Returns
     -------
@@ -107,9 +110,9 @@ def compare_apart(
     Raises
     ------
     ComparisonError
-        A side has no untraced latency.
+        A side has no latency.
     """
-    sides = [_restart_times(side) for side in (baseline, candidate)]
+    sides = [_restart_times(side, clock) for side in (baseline, candidate)]
     times = typical_times(sides[0]), typical_times(sides[1])
     return tabulate_outcomes("e2e", ["latency"], times, speedup_apart(*sides), floor, margin)
 
@@ -174,10 +177,10 @@ def _round_times(latencies: pd.DataFrame, experiment: str, clock: str) -> pd.Ser
     return rounds.loc[rounds["size"] == rounds["size"].max(), "mean"]
 
 
-def _restart_times(latencies: pd.DataFrame) -> list[np.ndarray]:
+def _restart_times(latencies: pd.DataFrame, clock: str | None) -> list[np.ndarray]:
     """Untraced latencies of every process, in ms."""
-    untraced = latencies[~latencies["traced"]]
-    if untraced.empty:
-        raise ComparisonError("there is no untraced latency")
-    column = clock_of(int(untraced["threads"].iloc[0]))
-    return [times.to_numpy() / 1e6 for _, times in untraced.groupby("process")[column]]
+    timed = pick_timed(latencies)
+    if timed.empty:
+        raise ComparisonError("there is no latency")
+    column = clock or clock_of(timed)
+    return [times.to_numpy() / 1e6 for _, times in timed.groupby("process")[column]]

@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from workbench.analyze.compare import compare_latencies
-from workbench.analyze.latencies import clock_of
 from workbench.analyze.statistics import describe_latencies
 from workbench.schema import LADDER, check
 
@@ -49,7 +48,7 @@ def climb_ladder(
         As from ``compare_latencies``.
     """
     part = latencies[latencies["threads"] == threads]
-    medians = describe_latencies(part, clock_of(threads)).set_index("experiment")
+    medians = describe_latencies(part).set_index("experiment")
     noise = {"control": control, "control_of": control_of, "threads": threads}
     rows = []
     for place, rung in enumerate(rungs):

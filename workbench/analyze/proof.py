@@ -44,8 +44,8 @@ def prove_change(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Proof:
     """Whether the candidate ran other machine code than the baseline, over the whole inference.
 
     A function shows a change if one side spent samples in it and the other (almost) none, more of
-    them than chance would put on one side: a one-sided binomial test at 0.1 %, divided by the number
-    of functions.
+    them than chance would put on one side: a one-sided binomial test at 0.1 %, divided by the
+    number of functions.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from workbench.analyze.latencies import clock_of
+from workbench.analyze.latencies import clock_of, pick_timed
 from workbench.errors import ComparisonError
 from workbench.schema import STATISTICS
 
@@ -97,10 +97,10 @@ def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.
         the experiments first appear. The interval of the median tells how well *this* run
         pins it down; whether two experiments differ is for ``compare_latencies`` to say.
     """
-    untraced = latencies[~latencies["traced"]]
+    timed = pick_timed(latencies)
     rows = []
-    for (experiment, threads), part in untraced.groupby(["experiment", "threads"], sort=False):
-        column = clock or clock_of(threads)
+    for (experiment, threads), part in timed.groupby(["experiment", "threads"], sort=False):
+        column = clock or clock_of(part)
         blocks = part["process"].astype(str) + "/" + part["round"].astype(str)
         found = describe(part[column].to_numpy() / 1e6, blocks.to_numpy())
         rows.append({"experiment": experiment, "threads": threads, "clock": column, **found})

@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
+from workbench.analyze.latencies import pick_timed
 from workbench.analyze.outcome import MARGIN, judge
 from workbench.analyze.speedup import speedup_of_runs
 from workbench.analyze.statistics import describe_latencies
@@ -35,10 +36,10 @@ def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.Dat
     DataFrame
         ``schema.SCALING``.
     """
-    untraced = latencies[~latencies["traced"]]
+    timed = pick_timed(latencies)
     rows = []
     for name in experiments:
-        part = untraced[untraced["experiment"] == name]
+        part = timed[timed["experiment"] == name]
         medians = describe_latencies(part, CLOCK).sort_values("threads")
         fewest = int(medians["threads"].min())
         for entry in medians.itertuples():
@@ -52,7 +53,7 @@ def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.Dat
                 "outcome": None,
             }
             if entry.threads != fewest:
-                row |= compare_setups(untraced, (name, fewest), (name, entry.threads))
+                row |= compare_setups(timed, (name, fewest), (name, entry.threads))
                 row["efficiency"] = row["speedup"] * fewest / entry.threads
             rows.append(row)
     return check(pd.DataFrame(rows, columns=SCALING.names), SCALING)
@@ -92,11 +93,11 @@ def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list
     latencies, experiments
         As for ``sweep_threads``, the lower level first.
     """
-    untraced = latencies[~latencies["traced"]]
-    counts = sorted(int(count) for count in untraced["threads"].unique())
+    timed = pick_timed(latencies)
+    counts = sorted(int(count) for count in timed["threads"].unique())
 
     def faster(baseline: tuple[str, int], candidate: tuple[str, int]) -> bool:
-        return compare_setups(untraced, baseline, candidate)["outcome"] == "faster"
+        return compare_setups(timed, baseline, candidate)["outcome"] == "faster"
 
     found = []
     for few, more in pairwise(counts):

@@ -14,6 +14,7 @@ from workbench.report.notes import show_layers, show_undelegated, show_verdicts
 from workbench.report.pipeline import (
     Profile,
     make_report,
+    measure_config,
     measure_program,
     profile_model,
     write_artifacts,
@@ -40,6 +41,7 @@ __all__ = [
     "list_partition",
     "list_runs",
     "make_report",
+    "measure_config",
     "measure_program",
     "notebooks_dir",
     "open_lab",

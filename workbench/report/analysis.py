@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import pandas as pd
 
 from workbench.analyze import (
     Proof,
     Verdict,
     add_layers,
+    add_traced,
     attribute_layers,
     bottleneck_shift,
-    build_ledger,
     climb_ladder,
+    compare_apart,
     compare_categories,
     compare_latencies,
     compare_layers,
     compare_operators,
     describe_latencies,
     find_crossovers,
-    find_quiet_runs,
+    pick_timed,
     place_rows,
     reach_verdict,
     summarize_categories,
@@ -35,12 +36,11 @@ from workbench.analyze import (
     tabulate_latencies,
 )
 from workbench.emulation import mark_emulated
-from workbench.errors import StoreError, TraceError
-from workbench.records import LADDER_TOGGLE, Pair, Plan, Run, Session, count_threads
+from workbench.errors import StoreError
+from workbench.records import LADDER_TOGGLE, Pair, Plan, Run, count_threads
 from workbench.report.evidence import compare_code, read_evidence
-from workbench.schema import SOURCE
+from workbench.report.traces import compare_logs, read_ledger
 from workbench.store import LAYERS, load_layers, load_run
-from workbench.trace import read_etdump
 
 T = TypeVar("T")
 
@@ -66,6 +66,21 @@ class Comparison:
     layers: pd.DataFrame | None = None
     kernels: pd.DataFrame | None = None
     proof: Proof | None = None
+    baseline_threads: int | None = None
+
+    @property
+    def sides(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Experiment and thread count of the baseline and of the candidate."""
+        before = self.threads if self.baseline_threads is None else self.baseline_threads
+        return (self.pair.baseline, before), (self.pair.candidate, self.threads)
+
+    @property
+    def text_threads(self) -> str:
+        """``1 thread``, or ``1 thread against 4``."""
+        (_, before), (_, after) = self.sides
+        if before == after:
+            return count_threads(after)
+        return f"{count_threads(after)} against {before}"
 
     @property
     def speedups(self) -> pd.DataFrame:
@@ -88,8 +103,9 @@ class Analysis:
     ``schema.ATTRIBUTION`` and ``ledger`` that of `place_rows` besides; ``layers`` is None where
     the sidecar is missing or names none. ``ladder`` (``schema.LADDER``) is None unless every ISA
     level was measured, ``scaling`` (``schema.SCALING``) unless several thread counts were;
-    ``crossovers`` says what changes between these. ``evidence`` (``schema.EVIDENCE``) is None where
-    no machine code was sampled.
+    ``crossovers`` says what changes between these. ``kernel_changes`` (``schema.KERNEL_CHANGES``)
+    come from logs, by what was compared; ``evidence`` (``schema.EVIDENCE``) is None where no
+    machine code was sampled.
     """
 
     run_dir: Path
@@ -105,6 +121,7 @@ class Analysis:
     scaling: pd.DataFrame | None = None
     crossovers: tuple[str, ...] = ()
     evidence: pd.DataFrame | None = None
+    kernel_changes: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
     def experiments(self) -> list[str]:
@@ -124,8 +141,7 @@ class Analysis:
 
     def select(self, frame: pd.DataFrame, experiment: str, threads: int) -> pd.DataFrame:
         """The rows of one experiment at one thread count."""
-        chosen = (frame["experiment"] == experiment) & (frame["threads"] == threads)
-        return frame[chosen].reset_index(drop=True)
+        return pick(frame, experiment, threads).reset_index(drop=True)
 
 
 def analyze_run(run_dir: str | Path) -> Analysis:
@@ -153,6 +169,7 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         [read_ledger(run_dir, s) for s in run.sessions if s.complete and s.etdump],
         ignore_index=True,
     )
+    latencies = add_traced(latencies, ledger, run)
     groups = dict(list(ledger.groupby(MEASUREMENT, sort=False)))
     operators = {key: summarize_operators(part) for key, part in groups.items()}
     sidecar, layers = load_layers(run_dir / LAYERS, run.plan.sha256), None
@@ -175,11 +192,11 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         categories=_stack({key: summarize_categories(part) for key, part in groups.items()}),
         comparisons=tuple(
             compare_pair(run, pair, threads, latencies, ledger, evidence, layers is not None)
-            for pair in run.plan.pairs
-            for threads in sorted(set(ledger["threads"]))
+            for pair, threads in compared(run, latencies)
         ),
         layers=_stack(layers) if layers else None,
         evidence=evidence,
+        kernel_changes=compare_logs(run_dir, run),
         **analyze_axes(run, latencies),
     )
     return mark_analysis(analysis) if run.emulated else analysis
@@ -211,31 +228,21 @@ def _mark_frames(record: T) -> T:
     return replace(record, **frames)
 
 
-def read_ledger(run_dir: Path, session: Session) -> pd.DataFrame:
-    """The ledger of the quiet runs of one traced process, with the columns that say whose it is."""
-    path = run_dir / session.etdump
-    if not path.resolve().is_relative_to(run_dir.resolve()):
-        raise StoreError("names a trace outside its folder", where=run_dir / "manifest.json")
-    ledger = build_ledger(read_etdump(path))
-    wall, cpu = (
-        np.concatenate([getattr(batch, clock) for batch in session.batches])
-        for clock in ("wall_ns", "cpu_ns")
-    )
-    if ledger["run"].nunique() != len(wall):
-        raise TraceError(
-            f"holds {ledger['run'].nunique()} runs, the manifest {len(wall)}", where=path
-        )
-    quiet = find_quiet_runs(wall, cpu, session.threads)
-    ledger = ledger[quiet[ledger["run"]]].reset_index(drop=True)
-    for place, (name, *_) in enumerate(SOURCE):
-        ledger.insert(place, name, getattr(session, name))
-    return ledger
+def compared(run: Run, latencies: pd.DataFrame) -> Iterator[tuple[Pair, tuple[int, int]]]:
+    """The pairs that were measured, with the thread counts of baseline and candidate."""
+    keys = pick_timed(latencies)[MEASUREMENT].itertuples(index=False, name=None)
+    measured = set(keys)
+    for pair in run.plan.pairs:
+        counts = [pair.threads] if pair.threads else [(n, n) for n in run.plan.threads]
+        for before, after in counts:
+            if {(pair.baseline, before), (pair.candidate, after)} <= measured:
+                yield pair, (before, after)
 
 
 def compare_pair(
     run: Run,
     pair: Pair,
-    threads: int,
+    threads: tuple[int, int],
     latencies: pd.DataFrame,
     ledger: pd.DataFrame,
     evidence: pd.DataFrame | None = None,
@@ -243,40 +250,48 @@ def compare_pair(
 ) -> Comparison:
     """Compare the two experiments of a pair, with the noise that the control shows.
 
-    Layers are compared where the ledger is ``layered``: has the column ``layer``.
+    Layers are compared where the ledger is ``layered``: has the column ``layer``. Measurements
+    with unlike numbers of ``threads`` did not take turns, and are compared by wall time.
     """
+    few, count = threads
     origin, control = find_control(run.plan, pair.baseline)
     before, after, original, repeated = (
-        ledger[(ledger["experiment"] == name) & (ledger["threads"] == threads)] if name else None
-        for name in (pair.baseline, pair.candidate, origin, control)
+        pick(ledger, name, at) if name and len(pick(ledger, name, at)) else None
+        for name, at in (
+            (pair.baseline, few),
+            (pair.candidate, count),
+            (origin, count),
+            (control, count),
+        )
     )
-    noise = {"control": repeated, "control_of": original}
-    latency = compare_latencies(
-        latencies,
-        pair.baseline,
-        pair.candidate,
-        control=control,
-        control_of=origin,
-        threads=threads,
-    )
+    noise = {"control": repeated, "control_of": original} if repeated is not None else {}
+    if few == count:
+        names = {"control": control, "control_of": origin} if noise else {}
+        latency = compare_latencies(
+            latencies, pair.baseline, pair.candidate, threads=count, **names
+        )
+    else:
+        sides = (pick(latencies, pair.baseline, few), pick(latencies, pair.candidate, count))
+        latency = compare_apart(*sides, clock="wall_ns")
     shift = bottleneck_shift(summarize_categories(before), summarize_categories(after))
     kernels, proof, unchanged = compare_code(run, pair, threads, evidence, before)
     return Comparison(
         pair=pair,
-        threads=threads,
+        threads=count,
+        baseline_threads=few,
         latency=latency,
         categories=compare_categories(before, after, **noise),
         operators=compare_operators(before, after, **noise),
         shift=shift,
         verdict=reach_verdict(
             run.plan.model,
-            pair.label if len(run.plan.threads) == 1 else f"{pair.label}, {count_threads(threads)}",
+            describe_change(run, pair, few, count),
             latency,
             shift,
             [
                 a
                 for a in run.agreements
-                if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, threads)
+                if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, count)
             ],
             unchanged,
         ),
@@ -286,10 +301,22 @@ def compare_pair(
     )
 
 
+def describe_change(run: Run, pair: Pair, few: int, count: int) -> str:
+    """What the candidate of a pair does differently, with the threads where there is a choice."""
+    if few != count:
+        return f"{pair.label}, {count_threads(count)} against {few}"
+    return pair.label if len(run.plan.threads) == 1 else f"{pair.label}, {count_threads(count)}"
+
+
+def pick(frame: pd.DataFrame, experiment: str, threads: int) -> pd.DataFrame:
+    """The rows of one experiment at one thread count, with their index."""
+    return frame[(frame["experiment"] == experiment) & (frame["threads"] == threads)]
+
+
 def analyze_axes(run: Run, latencies: pd.DataFrame) -> dict[str, Any]:
     """What a run says of the ladder of ISA levels, and of several thread counts."""
     names = [e.name for e in run.plan.experiments if not e.control]
-    counts = sorted(set(latencies.loc[~latencies["traced"], "threads"]))
+    counts = sorted(set(pick_timed(latencies)["threads"]))
     found: dict[str, Any] = {}
     if run.plan.toggle == LADDER_TOGGLE:
         masked = {s.experiment: s.masked for s in run.sessions}
@@ -301,15 +328,17 @@ def analyze_axes(run: Run, latencies: pd.DataFrame) -> dict[str, Any]:
         noise = {"reveals": reveals, "control": control, "control_of": origin}
         climbs = [climb_ladder(latencies, names, threads=count, **noise) for count in counts]
         found["ladder"] = pd.concat(climbs, ignore_index=True)
-    if len(counts) > 1:
-        found["scaling"] = sweep_threads(latencies, names)
-        found["crossovers"] = tuple(find_crossovers(latencies, names))
+    at = pick_timed(latencies).groupby("experiment")["threads"].nunique()
+    swept = [name for name in names if at.get(name, 0) == len(counts)]
+    if len(counts) > 1 and swept:
+        found["scaling"] = sweep_threads(latencies, swept)
+        found["crossovers"] = tuple(find_crossovers(latencies, swept))
     return found
 
 
 def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
     """What tells the noise: an experiment and its repetition, this one's own if it has one."""
-    setup = {e.name: (e.isa, e.isa_off, e.runner) for e in plan.experiments}
+    setup = {e.name: replace(e, name="", control=False) for e in plan.experiments}
     found = [
         (e.name, c.name)
         for c in plan.experiments

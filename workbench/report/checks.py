@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from workbench.analyze import clock_of
+from workbench.analyze import clock_of, pick_timed
 from workbench.emulation import EMULATED
-from workbench.records import count_threads
+from workbench.records import Run, count_threads
 from workbench.report.analysis import Analysis, Comparison
 from workbench.report.evidence import explain_lack, is_toggled
 
@@ -46,9 +46,15 @@ def check_run(analysis: Analysis) -> pd.DataFrame:
 Row = tuple[str, str, str]
 
 
+def is_foreign(run: Run) -> bool:
+    """Whether runners of one's own were measured, of which only the traces tell."""
+    return run.runner.get("kind") == "executor_runner"
+
+
 def _state(analysis: Analysis) -> Row:
     run = analysis.run
-    steps = 2 * len(run.plan.threads) * run.plan.processes
+    passes = 1 if is_foreign(run) else 2
+    steps = passes * len(run.plan.threads) * run.plan.processes
     done = len({(s.threads, s.process, s.traced) for s in run.sessions if s.complete})
     status = "ok" if run.state == "complete" else "note"
     return "run is complete", status, f"{run.state}, {done} of {steps} steps measured"
@@ -59,7 +65,9 @@ def _platform(analysis: Analysis) -> Iterator[Row]:
     if run.emulated:
         yield "real silicon", "fail", EMULATED
     clocks = ", ".join(sorted({session.clock for session in run.sessions}))
-    if run.runner.get("kind") == "python":
+    if is_foreign(run):
+        yield "runner", "note", f"runners of one's own; a lap is {clocks}, and not checked against"
+    elif run.runner.get("kind") == "python":
         reason = run.runner.get("reason", "")
         yield "runner", "note", f"Python runner ({reason}), a lap is {clocks}"
     else:
@@ -80,7 +88,7 @@ def _export(analysis: Analysis) -> Iterator[Row]:
 
 def _comparison(analysis: Analysis, comparison: Comparison) -> Iterator[Row]:
     pair, row = comparison.pair, comparison.latency.iloc[0]
-    name = f"{pair.candidate} against {pair.baseline}, {count_threads(comparison.threads)}"
+    name = f"{pair.candidate} against {pair.baseline}, {comparison.text_threads}"
     if math.isfinite(row["floor"]) and row["floor"] > 0:
         status = "ok" if row["floor"] < 0.05 else "note"
         evidence = f"A/A control differs by at most {_percent(row['floor'])}"
@@ -90,6 +98,9 @@ def _comparison(analysis: Analysis, comparison: Comparison) -> Iterator[Row]:
 
 def _toggle(analysis: Analysis, comparison: Comparison) -> tuple[str, str]:
     pair = comparison.pair
+    runners = {e.name: e.runner for e in analysis.run.plan.experiments}
+    if runners[pair.baseline] != runners[pair.candidate]:
+        return _by_names(comparison)
     if not is_toggled(analysis.run, pair):
         return "ok", "none wanted: both sides are the same"
     hidden = _masked(analysis, pair.baseline) - _masked(analysis, pair.candidate)
@@ -97,8 +108,7 @@ def _toggle(analysis: Analysis, comparison: Comparison) -> tuple[str, str]:
         return "fail", "no CPU feature was hidden from the baseline"
     if comparison.verdict.unchanged:
         return "fail", f"no: {comparison.verdict.unchanged}"
-    renamed = comparison.operators.dropna(subset=["candidate_ms", "baseline_ms"])
-    renamed = int((renamed["name"] != renamed["candidate_name"]).sum())
+    renamed = count_renamed(comparison)
     names = f"; {renamed} operators log another kernel" if renamed else ""
     code, proven = _code(analysis, comparison)
     evidence = f"hidden from the baseline: {', '.join(sorted(hidden))}{names}; {code}"
@@ -124,6 +134,19 @@ def _code(analysis: Analysis, comparison: Comparison) -> tuple[str, bool]:
         f"({sides}; {sum(proof.samples)} samples)",
         True,
     )
+
+
+def _by_names(comparison: Comparison) -> tuple[str, str]:
+    """What the logged names say of two runners, of which nothing else is known."""
+    if renamed := count_renamed(comparison):
+        return "ok", f"{renamed} operators log another kernel"
+    return "note", "two runners, and not one operator logs another kernel"
+
+
+def count_renamed(comparison: Comparison) -> int:
+    """How many operators bear another logged name in the candidate."""
+    both = comparison.operators.dropna(subset=["candidate_ms", "baseline_ms"])
+    return int((both["name"] != both["candidate_name"]).sum())
 
 
 def _masked(analysis: Analysis, experiment: str) -> set[str]:
@@ -184,15 +207,20 @@ def tracer_overhead(analysis: Analysis) -> dict[tuple[str, int], float]:
     """How much longer traced inferences take, as a fraction, by experiment and thread count."""
     found = {}
     for (experiment, threads), part in analysis.latencies.groupby(["experiment", "threads"]):
-        median = part.groupby("traced")[clock_of(threads)].median()
+        median = part.groupby("traced")[clock_of(part)].median()
         if experiment in analysis.experiments and {True, False} <= set(median.index):
             found[experiment, threads] = median[True] / median[False] - 1
     return found
 
 
 def _preemption(analysis: Analysis) -> Row:
-    untraced = analysis.latencies[~analysis.latencies["traced"]]
-    share = (untraced["preempted"] > 0).mean()
+    if is_foreign(analysis.run):
+        return (
+            "machine was quiet",
+            "note",
+            "unknown: these runners do not tell who interrupted them",
+        )
+    share = (pick_timed(analysis.latencies)["preempted"] > 0).mean()
     status = "ok" if share < PREEMPTED_LIMIT else "note"
     return "machine was quiet", status, f"{_percent(share)} of the inferences were interrupted"
 

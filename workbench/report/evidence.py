@@ -69,7 +69,11 @@ def read_evidence(run_dir: Path, run: Run) -> pd.DataFrame | None:
 
 
 def compare_code(
-    run: Run, pair: Pair, threads: int, evidence: pd.DataFrame | None, ledger: pd.DataFrame
+    run: Run,
+    pair: Pair,
+    threads: tuple[int, int],
+    evidence: pd.DataFrame | None,
+    ledger: pd.DataFrame,
 ) -> tuple[pd.DataFrame | None, Proof | None, str]:
     """The microkernels of a pair, whether they differ, and why not where they should.
 
@@ -86,9 +90,9 @@ def compare_code(
     """
     if evidence is None:
         return None, None, ""
-    of_threads = evidence[evidence["threads"] == threads]
     before, after = (
-        of_threads[of_threads["experiment"] == name] for name in (pair.baseline, pair.candidate)
+        evidence[(evidence["experiment"] == name) & (evidence["threads"] == count)]
+        for name, count in zip((pair.baseline, pair.candidate), threads, strict=True)
     )
     if before.empty or after.empty:
         return None, None, ""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from workbench.records import count_threads
 from workbench.report.analysis import Analysis, Comparison
 from workbench.report.axes import has_axes, show_axes
 from workbench.report.checks import check_run
@@ -55,6 +55,7 @@ def render_report(analysis: Analysis) -> str:
         ),
         *(["## ISA levels and threads", show_axes(analysis)] if has_axes(analysis) else []),
         *(part for c in analysis.comparisons for part in _comparison(analysis, c)),
+        *_kernels(analysis),
         "## Operators without a delegate",
         show_undelegated(analysis),
         "## Can the numbers be trusted?",
@@ -72,7 +73,7 @@ def _comparison(analysis: Analysis, comparison: Comparison) -> list[object]:
         layer = ["module", "module_class", "source", "confidence"]
         columns = ["name", "category", *layer, "mean_ms", "share"]
     return [
-        f"## {pair.candidate} against {pair.baseline}, {count_threads(threads)}",
+        f"## {pair.candidate} against {pair.baseline}, {comparison.text_threads}",
         "Traced `Method::execute` by category; times add up to E2E.",
         show_table(comparison.shift),
         "Speed-up by category, with 95 % intervals.",
@@ -82,6 +83,13 @@ def _comparison(analysis: Analysis, comparison: Comparison) -> list[object]:
         "The layers that they come from.",
         show_layers(analysis, pair.candidate, threads),
     ]
+
+
+def _kernels(analysis: Analysis) -> Iterator[object]:
+    for name, changes in analysis.kernel_changes.items():
+        yield f"## Microkernels that XNNPACK registered, {name}"
+        yield show_table(changes[changes["change"] != "same"])
+        yield f"{(changes['change'] == 'same').sum()} further types are the same on both sides."
 
 
 def _join(*parts: object) -> str:

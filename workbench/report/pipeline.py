@@ -128,6 +128,50 @@ def measure_program(
     return run_dir
 
 
+def measure_config(
+    path: Path, *, root: Path | None = None, progress: Progress = lambda text, part: None
+) -> Path:
+    """Measure the experiments of a config file, the kit's or ours; returns the run's folder.
+
+    Parameters
+    ----------
+    path
+        The JSON file, as ``read_config`` has it.
+    root
+        The output folder; None takes the config's ``output_root``, or ``out_<model>``.
+
+    Raises
+    ------
+    UsageError, StoreError
+        The config asks for what is not there, or is none.
+    RunnerError
+        A runner failed.
+    """
+    from workbench.run import (
+        complete_plan,
+        find_runner,
+        output_place,
+        plan_config,
+        read_config,
+        run_plan,
+        run_processes,
+    )
+
+    path = Path(path)
+    config = read_config(path)
+    plan = plan_config(config, path.parent)
+    place, name = output_place(config)
+    if config.experiments[0].runner_path:
+        run_dir = run_processes(plan, root or place, name, progress=progress)
+    else:
+        runner = find_runner(config.experiments[0].runner)
+        run_dir = run_plan(complete_plan(plan, runner), runner, root or place, progress=progress)
+        keep_functions(run_dir, load_run(run_dir), [runner.libraries])
+    describe_foreign(Path(plan.pte), run_dir)
+    write_artifacts(analyze_run(run_dir))
+    return run_dir
+
+
 def describe_foreign(pte: Path, run_dir: Path) -> None:
     """Make a sidecar for a run of a program that came without one: shapes and costs, no layers.
 

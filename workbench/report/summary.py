@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analyze import clock_of, describe
+from workbench.analyze import describe
 from workbench.records import SCHEMA_VERSION
 from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
 from workbench.report.checks import check_run, tracer_overhead
@@ -70,6 +70,9 @@ def write_summary(analysis: Analysis) -> Path:
         "ladder": _frame(analysis.ladder),
         "scaling": _frame(analysis.scaling),
         "crossovers": list(analysis.crossovers),
+        "kernel_changes": {
+            name: _frame(changes) for name, changes in analysis.kernel_changes.items()
+        },
         "measurements": list(measurements.values()),
         "checks": check_run(analysis).to_dict("records"),
     }
@@ -132,8 +135,7 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
         "experiment": experiment,
         "threads": threads,
         "latency": {
-            "clock": clock_of(threads),
-            **_records(statistics, STATISTICS.names)[0],
+            **_records(statistics, ["clock", *STATISTICS.names])[0],
         },
         "e2e": _e2e(ledger),
         "category_totals_ms": dict(zip(categories["category"], categories["mean_ms"], strict=True)),
@@ -195,8 +197,8 @@ def kernel_hint(operator: str) -> str | None:
 def _comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "label": comparison.pair.label,
-        "baseline": {"experiment": comparison.pair.baseline, "threads": comparison.threads},
-        "candidate": {"experiment": comparison.pair.candidate, "threads": comparison.threads},
+        "baseline": dict(zip(MEASUREMENT, comparison.sides[0], strict=True)),
+        "candidate": dict(zip(MEASUREMENT, comparison.sides[1], strict=True)),
         "verdict": comparison.text,
         "code": asdict(comparison.proof) if comparison.proof else None,
         "latency": _records(comparison.latency, COMPARISON.names)[0],

@@ -1,9 +1,11 @@
 """Plan a measurement and carry it out with a runner."""
 
+from workbench.run.config import complete_plan, output_place, plan_config, read_config
 from workbench.run.doctor import Finding, examine_machine
 from workbench.run.execute import run_plan
 from workbench.run.isa import read_isa
 from workbench.run.plan import check_toggle, make_plan
+from workbench.run.processes import run_processes
 from workbench.run.runner import Runner, find_runner
 from workbench.run.target import Host, open_target
 
@@ -12,10 +14,15 @@ __all__ = [
     "Host",
     "Runner",
     "check_toggle",
+    "complete_plan",
     "examine_machine",
     "find_runner",
     "make_plan",
     "open_target",
+    "output_place",
+    "plan_config",
+    "read_config",
     "read_isa",
     "run_plan",
+    "run_processes",
 ]

@@ -60,17 +60,18 @@ def measure_step(journal: Journal, runner: Runner, inputs: Sequence[Path], step:
     if sha256_of(Path(plan.pte)) != plan.sha256:
         raise StoreError("changed since the run was planned", where=plan.pte, hint="run it anew")
     target = runner.target
+    experiments = [e for e in plan.experiments if step.threads in (e.threads or plan.threads)]
     core, complete = step.core_of(target), False
     traces = {
         e.name: trace_path(run_dir, plan.stem, e.name, step.threads, step.process)
-        for e in plan.experiments
+        for e in experiments
         if step.traced
     }
-    taken: dict[str, list[Batch]] = {e.name: [] for e in plan.experiments}
+    taken: dict[str, list[Batch]] = {e.name: [] for e in experiments}
     sessions: dict[str, Session] = {}
     try:
         with contextlib.ExitStack() as stack:
-            for experiment in plan.experiments:
+            for experiment in experiments:
                 flags = runner_flags(plan, experiment, inputs, step.threads, core, target)
                 if step.traced:
                     flags += ["--etdump_path", target.place(traces[experiment.name])]
@@ -124,9 +125,10 @@ def runner_flags(
         flags += ["--isa_off", ",".join(experiment.isa_off)]
     for path in inputs:
         flags += ["--inputs", target.push(path)]
-    if core is not None:
-        flags += ["--cpus", str(core)]
-    return flags
+    cores = experiment.cpu_affinity or (() if core is None else (core,))
+    if cores:
+        flags += ["--cpus", ",".join(map(str, cores))]
+    return [*flags, *experiment.extra_args]
 
 
 def take_turns(
@@ -171,6 +173,7 @@ def compare_experiments(sessions: dict[str, Session], plan: Plan, threads: int) 
         }
     first, *others = sessions
     pairs = [(p.baseline, p.candidate) for p in plan.pairs] + [(first, name) for name in others]
+    pairs = [pair for pair in pairs if sessions.keys() >= set(pair) and pair[0] != pair[1]]
     return [
         compare_outputs(
             a, b, names=(one, other), threads=threads, output=number, dtype=tensor.dtype

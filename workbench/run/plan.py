@@ -12,10 +12,8 @@ from workbench.records import LADDER_TOGGLE, Experiment, Pair, Plan
 from workbench.run.inputs import RANDOM_SOURCE, strip_files
 from workbench.run.isa import Isa, Toggle, find_rungs, read_isa, resolve_toggle
 from workbench.run.runner import Runner, open_runner
+from workbench.run.sample import SAMPLED_MS
 from workbench.store import load_export, safe_name, sha256_of
-
-#: CPU time for which an experiment is sampled: about a thousand samples.
-SAMPLED_MS = 1000.0
 
 #: Inferences of every experiment on an emulated CPU.
 EMULATED_RUNS = 2

@@ -13,6 +13,9 @@ from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Session
 from workbench.store import samples_path
 
+#: CPU time for which an experiment is sampled: about a thousand samples.
+SAMPLED_MS = 1000.0
+
 #: The trace grows with every inference, and these are enough for the fastest of models.
 MOST_RUNS = 2000
 
@@ -28,9 +31,11 @@ def sample_experiments(
     Controls are left out. A runner that fails at it costs the evidence, not the run: what it said
     is noted.
     """
-    for experiment in journal.run.plan.experiments:
+    plan = journal.run.plan
+    for experiment in plan.experiments:
         known = (experiment.name, threads)
-        if experiment.control or journal.has_sampling(*known):
+        wanted = not experiment.control and threads in (experiment.threads or plan.threads)
+        if not wanted or journal.has_sampling(*known):
             continue
         try:
             sampling = sample_experiment(journal, runner, inputs, experiment, threads)

@@ -71,7 +71,8 @@ def plot_latencies(
 
 def _times(latencies: pd.DataFrame, entry) -> np.ndarray:
     same = (latencies["experiment"] == entry.experiment) & (latencies["threads"] == entry.threads)
-    return latencies.loc[same & ~latencies["traced"], entry.clock].to_numpy() / 1e6
+    untraced = same & ~latencies["traced"]
+    return latencies.loc[untraced if untraced.any() else same, entry.clock].to_numpy() / 1e6
 
 
 def _draw_row(axis: Axes, row: int, values: np.ndarray, entry) -> None:

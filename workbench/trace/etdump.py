@@ -48,8 +48,9 @@ def read_etdump(
     Returns
     -------
     pandas.DataFrame
-        Columns of :data:`workbench.schema.EVENTS`. Columns of text are categorical. A delegate's
-        event without a name is named by its integer id.
+        Columns of :data:`workbench.schema.EVENTS`; and ``bundled_input``, the index of the block's
+        bundled input or -1, and ``metadata``, the bytes that a delegate added. Text and bytes are
+        categorical. A delegate's event without a name is named by its integer id.
 
     Raises
     ------

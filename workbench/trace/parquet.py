@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from workbench.errors import SetupError
+from workbench.files import write_whole
 from workbench.schema import Frame, check
-from workbench.store import write_whole
 
 
 def write_parquet(

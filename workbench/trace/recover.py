@@ -173,9 +173,11 @@ def _guess(
     homes = np.unique(home).tolist()
     there = {place: _read_layout(buffer, place) for place in homes}
     options = [
-        [there[place]]
-        if there[place]
-        else [layout for layout in book if fits(buffer, at[home == place], layout)]
+        [
+            layout
+            for layout in ([there[place]] if there[place] else book)
+            if fits(buffer, at[home == place], layout)
+        ]
         for place in homes
     ]
     if not 0 < prod(map(len, options)) <= _MOST_GUESSES:
@@ -195,10 +197,14 @@ def _read_layout(buffer: FlatBuffer, home: int) -> Layout | None:
     """The layout that is stored at ``home``, if that is not lost."""
     if home % 2 or home < 0:
         raise TraceError("a layout lies outside the file", where=buffer.path, offset=home)
-    length = int(buffer.halves[home >> 1]) if home + 2 <= buffer.size else buffer.size
+    if home + 4 > buffer.size:
+        return None
+    length, size = buffer.halves[home >> 1 :][:2].tolist()
     if home + length > buffer.size:
         return None
-    _, size, *offsets = buffer.halves[home >> 1 : (home + max(length, 4)) >> 1].tolist()
+    offsets = buffer.halves[(home >> 1) + 2 : (home + length) >> 1].tolist()
+    if length < 4 or any(offset % 4 or offset + 4 > size for offset in offsets):
+        raise TraceError("a layout is malformed", where=buffer.path, offset=home)
     return {None: size, **{slot: offset for slot, offset in enumerate(offsets) if offset}}
 
 
@@ -216,9 +222,10 @@ def _lie_inside(buffer: FlatBuffer, at: np.ndarray, layout: Layout) -> bool:
 
 def _are_spans(buffer: FlatBuffer, at: np.ndarray, layout: Layout) -> bool:
     """Whether all tables at the positions ``at`` are profile events of this layout."""
-    if not _lie_inside(buffer, at, layout):
+    times = [layout.get(slot, layout[None]) for slot in (Profile.START, Profile.END)]
+    if not _lie_inside(buffer, at, layout) or max(times) + 8 > layout[None]:
         return False
-    start, end = (buffer.u64(at + layout[slot], 0) for slot in (Profile.START, Profile.END))
+    start, end = (buffer.u64(at + offset, 0) for offset in times)
     fine = (start > 0) & (start <= end) & (end < np.uint64(2**63))
     for slot, default in _DEFAULTS.items():
         if slot in layout:

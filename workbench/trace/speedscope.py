@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbench.store import write_whole
+from workbench.files import write_whole
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from workbench.files import write_whole
 from workbench.schema import EVENTS, check
-from workbench.store import write_whole
 
 TIMELINE = (
     "model_id",
@@ -74,7 +74,9 @@ def write_csvs(
     list of Path
         The files, in the order above.
     """
-    model_id = etdump.stem if model_id is None else model_id
+    if model_id is None:
+        # Bytes of a file name that are no text become question marks.
+        model_id = etdump.stem.encode(errors="replace").decode()
     spans = timeline(events, delegate_backend)
     tables = {
         "all_runs_timeline": spans,

@@ -1,0 +1,275 @@
+"""Configs of the kit, and runners of one's own: read, checked, measured, reported."""
+
+import json
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workbench import store
+from workbench.cli import main
+from workbench.errors import RunnerError, RunnerTimeout, StoreError, UsageError, WorkbenchError
+from workbench.report import analyze_run, check_run, measure_config
+from workbench.run import find_runner, plan_config, read_config, read_isa
+from workbench.run.build import find_compiler
+from workbench.run.isa import resolve_toggle
+from workbench.run.processes import last_words, run_to_end, turns
+
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+
+#: An executor_runner as upstream's: these flags and no others, no server mode.
+STAND_IN = """#!/bin/sh
+for word in "$@"; do case "$word" in
+  --model_path|--num_executions|--cpu_threads|--etdump_path|--inputs|[!-]*) ;;
+  *) echo "unknown flag $word" >&2; exit 1;;
+esac; done
+{log}
+exec {runner} "$@" --isa {level} >/dev/null
+"""
+KERNEL_LINE = "Using gemm microkernel 'xnn_f32_gemm_minmax_ukernel_{kernel}'."
+
+
+def stand_in(path, level, log=""):
+    (runner,) = find_runner("native").command
+    path.write_text(STAND_IN.format(runner=shlex.quote(runner), level=level, log=log))
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.fixture
+def kit(conv_pte, tmp_path, monkeypatch):
+    """A config as the kit has them, with two stand-ins, and the folder it is run from."""
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    shutil.copy(conv_pte, "models/conv_xnnpack_fp32.pte")
+    switch = resolve_toggle("auto", read_isa(find_runner("native").command))
+    if switch.name == "none":
+        pytest.skip("this CPU has nothing to switch off")
+    Path("run ners").mkdir()
+    experiments = []
+    for name, level in (("sme2_off", switch.off), ("sme2_on", switch.on)):
+        runner = stand_in(Path("run ners") / name, level)
+        experiments.append(
+            {"name": name, "runner_path": runner, "mode": "timing", "runs": 10, "warmup": 2,
+             "threads": [1, 2]}
+        )  # fmt: skip
+    for side, kernel in (("off", "7x16__avx_broadcast"), ("on", "7x16__avx512f_broadcast")):
+        line = KERNEL_LINE.format(kernel=kernel)
+        runner = stand_in(Path("run ners") / f"log_{side}", "native", f'echo "{line}" >&2')
+        experiments.append(
+            {"name": f"trace_{side}", "runner_path": runner, "mode": "xnntrace", "num_threads": 1}
+        )
+    config = {
+        "model": "models/conv_xnnpack_fp32.pte",
+        "output_root": "out_conv/runs/mac",
+        "experiments": experiments,
+        "analysis": {
+            "compare_pairs": [
+                {
+                    "baseline": {"experiment": "sme2_off", "threads": 1},
+                    "candidate": {"experiment": "sme2_on", "threads": 1},
+                    "label": "SME2 on, one thread",
+                },
+                {
+                    "baseline": {"experiment": "sme2_on", "threads": 1},
+                    "candidate": {"experiment": "sme2_on", "threads": 2},
+                },
+            ]
+        },
+    }
+    Path("kit.json").write_text(json.dumps(config))
+    return config
+
+
+@needs_compiler
+def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "kit.json"])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 0, err
+    out = out.splitlines()
+    assert out[0].startswith("conv_xnnpack_fp32: ")
+    assert "(SME2 on, one thread), 1 thread" in out[0]
+    assert out[-1] == "out_conv/runs/mac"
+    run_dir = Path(out[-1])
+    run = store.load_run(run_dir)
+    assert run.state == "complete"
+    assert run.runner["kind"] == "executor_runner"
+    names = {path.name for path in run_dir.iterdir()}
+    assert {"manifest.json", "metrics.json", "analysis_summary.json", "report.md"} <= names
+    for threads in (1, 2):
+        stem = f"sme2_on/conv_xnnpack_fp32_sme2_on_t{threads}"
+        for ending in (".etdump", ".log", "_all_runs_timeline.csv", "_ops_stats.csv"):
+            assert (run_dir / f"{stem}{ending}").is_file(), stem + ending
+    analysis = analyze_run(run_dir)
+    assert len(analysis.comparisons) == 2
+    rows = analysis.statistics.set_index(["experiment", "threads"])
+    assert rows.at[("sme2_on", 1), "n"] == 10  # five processes, two runs each after the warm-up
+    assert set(rows["clock"]) == {"wall_ns"}
+    first, second = analysis.comparisons
+    assert first.sides == (("sme2_off", 1), ("sme2_on", 1))
+    assert second.sides == (("sme2_on", 1), ("sme2_on", 2))
+    summary = json.loads((run_dir / store.SUMMARY).read_text())
+    assert summary["comparisons"][1]["candidate"] == {"experiment": "sme2_on", "threads": 2}
+    (changes,) = analysis.kernel_changes.values()
+    assert changes["change"].tolist() == ["changed"]
+    checks = check_run(analysis).set_index("check")
+    assert "traced" in checks.at["runner", "evidence"]
+    assert "7x16__avx512f_broadcast" in (run_dir / store.REPORT_MD).read_text()
+
+
+@needs_compiler
+def test_the_same_config_goes_on_and_never_overwrites(kit):
+    first = measure_config(Path("kit.json"))
+    assert measure_config(Path("kit.json")).name == "mac-2"
+    run = store.load_run(first)
+    partial = [s for s in run.sessions if s.process < 2]
+    store.save_run(type(run)(**{**vars(run), "state": "incomplete", "sessions": partial}), first)
+    assert measure_config(Path("kit.json")) == first
+    assert len(store.load_run(first).sessions) == len(run.sessions)
+
+
+@needs_compiler
+def test_a_config_of_our_own_keys(conv_pte, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(conv_pte, "conv.pte")
+    experiments = [{"name": "all", "threads": [1, 2], "num_runs": 2}]
+    experiments += [{"name": "none", "isa": read_levels()[-1], "threads": 1, "cpu_affinity": "1"}]
+    Path("x.json").write_text(json.dumps({"model": "conv.pte", "experiments": experiments}))
+    run_dir = measure_config(Path("x.json"))
+    run = store.load_run(run_dir)
+    assert {(s.experiment, s.threads) for s in run.sessions if not s.traced} == {
+        *(("all", 1), ("all", 2), ("all_control", 1), ("all_control", 2), ("none", 1))
+    }
+    assert [(c.pair.candidate, c.threads) for c in analyze_run(run_dir).comparisons] == [
+        ("none", 1)
+    ]
+
+
+def read_levels():
+    return list(read_isa(find_runner("native").command).levels)
+
+
+ENTRY = {"name": "a", "runner_path": "/bin/true"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"modle": "x"}, "unknown key 'modle' -> did you mean 'model'?"),
+        ({"experiments": [{**ENTRY, "runer_path": "x"}]}, "did you mean 'runner_path'?"),
+        ({"analysis": {"compare_pair": []}}, "did you mean 'compare_pairs'?"),
+        ({"experiments": []}, "1 to 64 experiments"),
+        ({"experiments": 5}, "no list of experiments"),
+        ({"experiments": [ENTRY, ENTRY]}, "two experiments are called 'a'"),
+        ({"experiments": [{**ENTRY, "name": "../../etc"}]}, "is no name for an experiment"),
+        ({"experiments": [{**ENTRY, "name": "a b"}]}, "is no name for an experiment"),
+        ({"experiments": [{**ENTRY, "mode": "timming"}]}, "did you mean 'timing'?"),
+        ({"experiments": [{**ENTRY, "mode": "xnntrace"}]}, "no experiment of mode timing"),
+        ({"experiments": [{**ENTRY, "threads": [0]}]}, "threads is out of range"),
+        ({"experiments": [{**ENTRY, "threads": ["2"]}]}, "expected int: $.experiments[0].th"),
+        ({"experiments": [{**ENTRY, "runs": 1.5}]}, "expected int | None: $.experiments[0].runs"),
+        ({"experiments": [{**ENTRY, "runs": 10**9}]}, "runs is out of range"),
+        ({"experiments": [{**ENTRY, "warmup": -1}]}, "warmup is out of range"),
+        ({"experiments": [{**ENTRY, "cpu_affinity": "zz"}]}, "no mask of CPUs"),
+        ({"experiments": [{**ENTRY, "extra_args": ["x" * 5000]}]}, "too long"),
+        ({"experiments": [{**ENTRY, "runner": "gpu"}]}, "valid: native, python, wheel"),
+        ({"experiments": [ENTRY, {"name": "b"}]}, "some have not"),
+        ({"experiments": [{**ENTRY, "runner_path": "none/such"}]}, "no such runner"),
+        ({"experiments": [{**ENTRY, "runner_path": "config.json"}]}, "cannot be executed"),
+        ({"model": "none.pte"}, "none.pte: no such file"),
+        (
+            {"analysis": {"compare_pairs": [
+                {"baseline": {"experiment": "aa"}, "candidate": {"experiment": "a"}}]}},
+            "did you mean 'a'?",
+        ),
+        (
+            {"analysis": {"compare_pairs": [
+                {"candidate": {"experiment": "a"}, "baseline": {"experiment": "a", "threads": 4}}
+            ]}},
+            "unknown thread count '4'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_bad_config_names_what_is_wrong(tmp_path, monkeypatch, change, words):
+    monkeypatch.chdir(tmp_path)
+    Path("x.pte").write_bytes(b"x")
+    path = Path("config.json")
+    path.write_text(json.dumps({"model": "x.pte", "experiments": [ENTRY], **change}))
+    with pytest.raises((UsageError, StoreError)) as caught:
+        plan_config(read_config(path), path.parent)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"{" * 5000, b" " * 1_000_001])
+def test_what_is_no_config(tmp_path, content):
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"x\.json"):
+        read_config(path)
+    with pytest.raises(StoreError, match=r"none\.json"):
+        read_config(tmp_path / "none.json")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+keys = st.sampled_from(
+    ["name", "runner_path", "threads", "mode", "runs", "extra_args", "cpu_affinity", "num_threads"]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.dictionaries(keys, json_values, max_size=4), max_size=3), json_values)
+def test_any_json_is_a_config_or_a_clear_error(tmp_path_factory, entries, analysis):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(json.dumps({"model": "m", "experiments": entries, "analysis": analysis}))
+    try:
+        config = read_config(path)
+    except WorkbenchError:
+        return
+    assert all(entry.name for entry in config.experiments)
+
+
+def test_options_and_a_config_contradict_each_other(tmp_path, capsys):
+    (tmp_path / "x.json").write_text("{}")
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(tmp_path / "x.json"), "--threads", "2"])
+    assert ended.value.code == 2
+    assert "--threads: a config says that itself" in capsys.readouterr().err
+
+
+def test_processes_take_turns():
+    from workbench.records import Experiment
+
+    orders = ["".join(e.name for e in order) for order in turns([Experiment(n) for n in "abc"], 5)]
+    assert orders == ["abc", "cba", "bca", "acb", "cab"]
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "words"),
+    [
+        ("echo no such model >&2; exit 3", RunnerError, "ended with code 3 (no such model)"),
+        ("kill -9 $$", RunnerError, "died of signal 9"),
+        ("sleep 60", RunnerTimeout, "did not end within 0.3 s"),
+        ("printf 'a\\033[31mred\\n'; exit 1", RunnerError, "a\\x1b[31mred"),
+    ],
+)
+def test_a_runner_that_fails_is_one_line(tmp_path, script, error, words):
+    with pytest.raises(error) as caught:
+        run_to_end(["/bin/sh", "-c", script], tmp_path / "log", timeout_s=0.3)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_log_without_end_is_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr("workbench.run.processes.LONGEST_LOG", 100)
+    log = tmp_path / "log"
+    log.write_bytes(b"x\n" * 1000 + b"the end\n")
+    assert last_words(log) == " (x; x; the end)"
+    assert log.stat().st_size == 100

@@ -1,0 +1,336 @@
+"""Experiment configs: the JSON of Arm's profiling kit, read unchanged, and a few keys of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from workbench.codec import structure
+from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.records import Experiment, Pair, Plan, Tensor
+from workbench.run.inputs import RANDOM_SOURCE, strip_files
+from workbench.run.runner import KINDS, Runner, open_runner
+from workbench.run.sample import SAMPLED_MS
+from workbench.store import default_root, load_export, safe_name, sha256_of
+
+#: A config is written by hand: what is larger is something else.
+LARGEST_BYTES = 1_000_000
+MOST_EXPERIMENTS, MOST_WORDS, LONGEST_WORD = 64, 64, 4096
+MOST_THREADS, MOST_RUNS, MOST_CORE = 1024, 1_000_000, 1023
+MODES = ("timing", "xnntrace")
+#: Inferences where a config does not say how many.
+RUNS = 50
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One of ``experiments``, as it stands in the file."""
+
+    name: str
+    runner_path: str = ""
+    mode: str = "timing"
+    runs: int | None = None
+    num_runs: int | None = None
+    warmup: int = 0
+    threads: tuple[int, ...] = ()
+    num_threads: int | None = None
+    extra_args: tuple[str, ...] = ()
+    cpu_affinity: tuple[int, ...] = ()
+    runner: str = "wheel"
+    isa: str = "native"
+    isa_off: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison."""
+
+    experiment: str
+    threads: int | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One of ``analysis.compare_pairs``."""
+
+    baseline: Side
+    candidate: Side
+    label: str = ""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """``analysis``: what is to be compared."""
+
+    compare_pairs: tuple[Comparison, ...] = ()
+
+
+@dataclass(frozen=True)
+class Config:
+    """A whole config, as it stands in the file."""
+
+    model: str
+    experiments: tuple[Entry, ...]
+    output_root: str = ""
+    analysis: Wishes = field(default_factory=Wishes)
+    target: str = "host"
+    inputs: tuple[str, ...] = ()
+
+
+def read_config(path: Path) -> Config:
+    """Read a config and check it: names, numbers and sizes are what they may be.
+
+    Raises
+    ------
+    UsageError
+        An unknown key or name (with the nearest valid one), or a value out of range.
+    StoreError
+        The file cannot be read, is too large, or no config.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(LARGEST_BYTES + 1)
+        data = json.loads(text) if len(text) <= LARGEST_BYTES else None
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), where=path) from None
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"not JSON: {error}", where=path) from None
+    if not isinstance(data, dict):
+        raise StoreError("not a config of experiments", where=path)
+    config = structure(Config, _as_lists(data, path), path, strict=True)
+    _check(config, path)
+    return config
+
+
+def plan_config(config: Config, folder: Path) -> Plan:
+    """The plan that a config describes; relative paths are looked up here, then in ``folder``.
+
+    Experiments with a ``runner_path`` are measured by processes that take turns, those with a
+    runner of ours in live processes; a config has only one of the two kinds. The baseline of the
+    first comparison is measured once more, as a control.
+
+    Raises
+    ------
+    UsageError
+        Both kinds in one config, or a runner that cannot be executed.
+    StoreError
+        There is no such program.
+    """
+    pte = find_file(config.model, folder)
+    if pte is None:
+        raise StoreError("no such file", where=config.model, hint="workbench export makes one")
+    foreign = [bool(entry.runner_path) for entry in config.experiments]
+    if any(foreign) != all(foreign):
+        raise UsageError(
+            "some experiments have a runner_path and some have not",
+            hint="write two configs, and compare the runs with `workbench compare`",
+        )
+    experiments = [plan_entry(entry, folder) for entry in config.experiments]
+    pairs = plan_pairs(config, experiments)
+    names = {e.name: e for e in experiments}
+    repeated = names[pairs[0].baseline]
+    control = replace(repeated, name=f"{repeated.name}_control", control=True)
+    pairs = tuple(
+        pair if pair.candidate else replace(pair, candidate=control.name) for pair in pairs
+    )
+    export = load_export(pte)
+    files = [_find_input(name, folder) for name in config.inputs]
+    return Plan(
+        pte=str(pte),
+        sha256=sha256_of(pte),
+        model=export.model if export else safe_name(pte.stem),
+        stem=safe_name(pte.stem),
+        inputs=tuple(Tensor("", (), str(file), sha256_of(file)) for file in files),
+        input_source="files named in the config" if files else "the runner's own: ones",
+        experiments=(*experiments, control),
+        pairs=pairs,
+        target=config.target,
+        threads=tuple(sorted({count for e in experiments for count in e.threads})),
+        runs=max(e.runs for e in experiments),
+        warmup=max(e.warmup for e in experiments),
+    )
+
+
+def complete_plan(plan: Plan, runner: Runner) -> Plan:
+    """The plan with what only a runner of ours can tell: the inputs, loading the program once.
+
+    Only such a runner can be sampled, too.
+
+    Raises
+    ------
+    UsageError
+        The config names another number of input files than the program has inputs.
+    RunnerError
+        The program cannot be loaded.
+    """
+    with open_runner(runner, ["--model_path", plan.pte], timeout_s=plan.timeout_s) as session:
+        found = session.ready.inputs
+    plan = replace(plan, sampled_ms=SAMPLED_MS)
+    export = load_export(Path(plan.pte))
+    if not plan.inputs:
+        inputs = export.inputs if export else strip_files(found)
+        source = export.input_source if export else RANDOM_SOURCE
+        return replace(plan, inputs=inputs, input_source=source)
+    if len(plan.inputs) != len(found):
+        raise UsageError(
+            f"{len(plan.inputs)} input files, the program takes {len(found)}", where="inputs"
+        )
+    typed = zip(plan.inputs, found, strict=True)
+    return replace(
+        plan, inputs=tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
+    )
+
+
+def plan_entry(entry: Entry, folder: Path) -> Experiment:
+    """The experiment that one entry describes.
+
+    Raises
+    ------
+    UsageError
+        Its runner is not there, or cannot be executed.
+    """
+    runner = entry.runner
+    if entry.runner_path:
+        found = find_file(entry.runner_path, folder)
+        if found is None or not os.access(found, os.X_OK):
+            what = "cannot be executed" if found else "no such runner"
+            raise UsageError(what, where=f"{entry.name}: {entry.runner_path}")
+        runner = str(found.resolve())
+    return Experiment(
+        name=entry.name,
+        isa=entry.isa,
+        isa_off=entry.isa_off,
+        runner=runner,
+        mode=entry.mode,
+        threads=entry.threads or (entry.num_threads or 1,),
+        runs=entry.num_runs or entry.runs or RUNS,
+        warmup=entry.warmup,
+        extra_args=entry.extra_args,
+        cpu_affinity=entry.cpu_affinity,
+    )
+
+
+def plan_pairs(config: Config, experiments: list[Experiment]) -> tuple[Pair, ...]:
+    """The comparisons asked for; without any, each timed experiment against the first.
+
+    Where there is only one, its pair has no candidate yet: that is its control.
+    """
+    asked = tuple(_plan_pair(pair, experiments) for pair in config.analysis.compare_pairs)
+    first, *others = (e.name for e in experiments if e.mode == "timing")
+    if any(pair.baseline in (first, *others) for pair in asked):
+        return tuple(sorted(asked, key=lambda pair: pair.baseline not in (first, *others)))
+    pairs = tuple(Pair(first, name, f"as {name}") for name in others)
+    return pairs + asked or (Pair(first, "", "with nothing changed"),)
+
+
+def output_place(config: Config) -> tuple[Path, str]:
+    """The output folder, and the name of the run in it; empty where the platform gives it.
+
+    The kit's ``output_root`` is the folder of one run, ``<root>/runs/<name>``; any other is taken
+    as the root.
+    """
+    if not config.output_root:
+        return default_root(Path(config.model).stem), ""
+    place = Path(config.output_root)
+    if place.parent.name == "runs":
+        return place.parent.parent, place.name
+    return place, ""
+
+
+def _find_input(name: str, folder: Path) -> Path:
+    found = find_file(name, folder)
+    if found is None:
+        raise StoreError("no such input file", where=name)
+    return found.resolve()
+
+
+def find_file(name: str, folder: Path) -> Path | None:
+    """A file named in a config: relative to here, else to the config's folder."""
+    found = (path for path in (Path(name), folder / name) if path.is_file())
+    return next(found, None)
+
+
+def _as_lists(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The config with a list where the kit also takes a single value."""
+    entries = data.get("experiments")
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise StoreError("'experiments' is no list of experiments", where=path)
+    return {**data, "experiments": [_one_as_list(entry, path) for entry in entries]}
+
+
+def _one_as_list(entry: dict[str, Any], path: Path) -> dict[str, Any]:
+    entry = dict(entry)
+    for key in ("threads", "isa_off", "extra_args"):
+        if isinstance(entry.get(key), int | str):
+            entry[key] = [entry[key]]
+    mask = entry.get("cpu_affinity")
+    if isinstance(mask, str):
+        if not re.fullmatch(r"(0x)?[0-9a-fA-F]{1,256}", mask):
+            raise UsageError(f"{mask!r:.40} is no mask of CPUs", where=f"{path}: cpu_affinity")
+        bits = int(mask, 16)
+        entry["cpu_affinity"] = [core for core in range(bits.bit_length()) if bits >> core & 1]
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def _check(config: Config, path: Path) -> None:
+    if not 1 <= len(config.experiments) <= MOST_EXPERIMENTS:
+        raise UsageError(f"1 to {MOST_EXPERIMENTS} experiments are possible", where=path)
+    names = [entry.name for entry in config.experiments]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UsageError(f"two experiments are called {twice[0]!r}", where=path)
+    for entry in config.experiments:
+        _check_entry(entry, f"{path}: {entry.name[:40]}")
+    if not any(entry.mode == "timing" for entry in config.experiments):
+        raise UsageError("no experiment of mode timing: nothing to compare", where=path)
+    for side in (
+        s for pair in config.analysis.compare_pairs for s in (pair.baseline, pair.candidate)
+    ):
+        if side.experiment not in names:
+            raise unknown_name("experiment", side.experiment, names, where=f"{path}: compare_pairs")
+
+
+def _check_entry(entry: Entry, where: str) -> None:
+    # The name becomes a folder's.
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", entry.name, re.ASCII):
+        raise UsageError(
+            f"{entry.name!r:.60} is no name for an experiment", where=where,
+            hint="up to 100 letters, digits, '.', '_' and '-', a letter or digit first",
+        )  # fmt: skip
+    if entry.mode not in MODES:
+        raise unknown_name("mode", entry.mode, MODES, where)
+    if entry.runner not in KINDS:
+        raise unknown_name("runner", entry.runner, KINDS, where)
+    for key, values, most in (
+        ("threads", entry.threads, MOST_THREADS),
+        ("num_threads", (entry.num_threads or 1,), MOST_THREADS),
+        ("runs", (entry.runs or 1, entry.num_runs or 1), MOST_RUNS),
+        ("warmup", (entry.warmup + 1,), MOST_RUNS),
+        ("cpu_affinity", [core + 1 for core in entry.cpu_affinity], MOST_CORE + 1),
+    ):
+        if len(values) > MOST_WORDS or not all(1 <= value <= most for value in values):
+            raise UsageError(f"{key} is out of range", where=where)
+    words = (*entry.extra_args, entry.runner_path)
+    if len(words) > MOST_WORDS or any(len(w) > LONGEST_WORD or "\0" in w for w in words):
+        raise UsageError("extra_args are too many or too long", where=where)
+
+
+def _plan_pair(pair: Comparison, experiments: list[Experiment]) -> Pair:
+    names = {e.name: e for e in experiments}
+    baseline, candidate = pair.baseline, pair.candidate
+    for side in (baseline, candidate):
+        counts = names[side.experiment].threads
+        if side.threads is not None and side.threads not in counts:
+            raise unknown_name(
+                "thread count", str(side.threads), map(str, counts), where=side.experiment
+            )
+    threads: tuple[int, ...] = ()
+    if baseline.threads is not None or candidate.threads is not None:
+        first = baseline.threads or names[baseline.experiment].threads[0]
+        threads = (first, candidate.threads or names[candidate.experiment].threads[0])
+    label = f"({pair.label})" if pair.label else f"as {candidate.experiment}"
+    return Pair(baseline.experiment, candidate.experiment, label, threads)
