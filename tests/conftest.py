@@ -56,6 +56,25 @@ def export_pair(planned=True):
     return to_edge_transform_and_lower(methods).to_executorch(config).buffer
 
 
+def export_outside():
+    """A linear layer whose weights, all ones and twos, lie in a file of their own."""
+    import torch
+    from executorch.exir import ExecutorchBackendConfig, to_edge
+
+    class Twos(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.full((2, 3), 2.0))
+
+        def forward(self, x):
+            return x @ self.weight.t()
+
+    edge = to_edge(torch.export.export(Twos(), (torch.ones(1, 3),)))
+    program = edge.to_executorch(ExecutorchBackendConfig(external_constants=True))
+    (data,) = program._tensor_data.values()
+    return program.buffer, bytes(data)
+
+
 def kept(request, name, export):
     """The exported program's path; exported again if this file or a version changed."""
     versions = "".join(metadata.version(package) for package in ("executorch", "torch"))
@@ -84,6 +103,13 @@ def conv_pte(request):
 def pair_pte(request):
     """float32 (2, 3) and int64 (4) to float16 and int64, portable kernels only."""
     return kept(request, "pair", export_pair)
+
+
+@pytest.fixture(scope="session")
+def outside_pte(request):
+    """A program and the file with its weights."""
+    data = kept(request, "outside_data", lambda: export_outside()[1])
+    return kept(request, "outside", lambda: export_outside()[0]), data
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,14 @@ def code_of(path):
 def test_there_are_notebooks():
     numbers = [path.stem[:2] for path in NOTEBOOKS]
     assert numbers == sorted(set(numbers))
-    assert {"00", "01", "02", "03", "04", "05", "12"} <= set(numbers)
+    assert {"00", "01", "02", "03", "04", "05", "09", "12"} <= set(numbers)
+
+
+def test_the_list_of_notebooks_has_each_with_its_question():
+    lines = (ROOT / "notebooks" / "README.md").read_text().splitlines()
+    for path in NOTEBOOKS:
+        question = cells_of(path)[0]["source"].splitlines()[0].removeprefix("# ")
+        assert f"| [{path.stem}]({path.name}) | {question} |" in lines
 
 
 @every_notebook

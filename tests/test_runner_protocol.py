@@ -176,7 +176,7 @@ def test_an_unknown_operator(loading, conv_pte, tmp_path):
         (["--model_path"], "--model_path"),
         (["--cpu_threads", "two"], "number from 1 to 1024, not 'two'"),
         (["--cpu_threads=0"], "number from 1 to 1024, not '0'"),
-        (["--cpu_threads=-1"], "number from 1 to 1024, not '-1'"),
+        (["--cpu_threads=-2"], "number from 1 to 1024, not '-2'"),
         (["--cpu_threads", ""], "number from 1 to 1024, not ''"),
         (["--num_executions", "1e3"], "number from 1 to 1000000, not '1e3'"),
         (["--num_executions", " 5"], "number from 1 to 1000000, not ' 5'"),
@@ -260,6 +260,50 @@ def test_inputs_and_outputs(live, request, program, tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == [
         *("index.bin", "out-0.bin", "out-1.bin", "x.bin")
     ]
+
+
+@pytest.fixture(scope="module")
+def dynamic_pte(tmp_path_factory):
+    """``x + 1`` for ``x`` of up to 8 rows of 3."""
+    import torch
+
+    from workbench.export import export_model
+    from workbench.models import LoadedModel
+
+    class Next(torch.nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    shapes = ({0: torch.export.Dim("rows", min=1, max=8)},)
+    model = LoadedModel("next", Next(), (torch.ones(4, 3),), dynamic_shapes=shapes)
+    return export_model(model, backend="portable", root=tmp_path_factory.mktemp("dynamic"))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8])
+def test_a_dynamic_input_takes_any_size_up_to_its_largest(live, dynamic_pte, tmp_path, rows):
+    x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+    x.tofile(tmp_path / "x.bin")
+    flags = ["--inputs", tmp_path / "x.bin", "--input_shape", f"{rows}x3"]
+    with live(dynamic_pte, *flags) as session:
+        assert session.ready.inputs[0].shape == (8, 3)
+        session.run(2)
+        (output,) = session.output(tmp_path / "out")
+    assert output.shape == (rows, 3)
+    np.testing.assert_array_equal(np.fromfile(output.file, np.float32).reshape(rows, 3), x + 1)
+
+
+def test_wrong_input_shapes(loading, dynamic_pte):
+    for shapes, says in [
+        (["9x3"], "larger than planned"),
+        (["3"], "larger than planned"),
+        (["2x3", "2x3"], "2 input shapes, the method takes 1"),
+    ]:
+        flags = [part for shape in shapes for part in ("--input_shape", shape)]
+        flags = ["--model_path", dynamic_pte, *flags]
+        assert_fails(loading, *flags, code=2, kind="inputs", says=says)
+    for shape in ("2xthree", "-1x3", "99999999999x3"):
+        flags = ["--model_path", dynamic_pte, "--input_shape", shape]
+        assert_fails(loading, *flags, code=2, kind="usage", says="--input_shape")
 
 
 def test_without_inputs_all_are_ones(live, pair_pte, tmp_path):
@@ -403,3 +447,46 @@ def test_cpus(loading, pair_pte):
     with open_session([*loading, *flags, str(cpu)], timeout_s=60) as session:
         assert os.sched_getaffinity(session._process.pid) == {cpu}
     assert_fails(loading, *flags, "1023", code=2, kind="usage", says="--cpus")
+
+
+def test_flags_of_other_runners_are_understood(native, pair_pte, tmp_path):
+    flags = ["-model_path", pair_pte, "-cpu_threads=-1", "--data_path=", "--print_output", "all"]
+    code, (_, laps, values), _ = ask(native, *flags, "-num_executions", "2")
+    assert (code, len(laps["wall_ns"]), values["event"]) == (0, 2, "values")
+    first, second = values["outputs"]
+    assert (first["dtype"], first["shape"], first["first"]) == ("float16", [2, 3], [2] * 6)
+    assert (second["first"], second["last"]) == ([2] * 4, [])
+    assert_fails(native, "--print_output=some", code=2, kind="usage", says="none, summary, all")
+    assert parse_flags(["--cpu_threads=-1"]).cpu_threads == -1
+
+
+def test_a_summary_shows_both_ends(native, conv_pte):
+    code, answers, _ = ask(native, "--model_path", conv_pte, "--print_output=summary")
+    (output,) = answers[-1]["outputs"]
+    assert (code, output["shape"], len(output["first"]), output["last"]) == (0, [1, 10], 10, [])
+
+
+def test_weights_from_a_file_of_their_own(native, outside_pte, tmp_path):
+    pte, ptd = outside_pte
+    flags = ["--model_path", pte, "--print_output=all"]
+    answer = assert_fails(native, *flags, code=4, kind="program", says="cannot load method")
+    assert answer["log"]
+    code, answers, _ = ask(native, *flags, "--data_path", ptd)
+    assert code == 0
+    np.testing.assert_allclose(answers[-1]["outputs"][0]["first"], [6, 6], rtol=1e-6)
+    (tmp_path / "no.ptd").write_bytes(bytes(500))
+    assert_fails(
+        native, *flags, "--data_path", tmp_path / "no.ptd", code=4, kind="data", says=".ptd"
+    )
+    assert_fails(native, *flags, "--data_path", tmp_path / "x", code=3, kind="model_file", says="x")
+
+
+def test_a_corrupt_delegate_blob(native, conv_pte, tmp_path):
+    content = bytearray(conv_pte.read_bytes())
+    start = content.index(b"XH00") - 4  # the header of the XNNPACK payload, by its magic
+    content[start : start + 8] = bytes(8)
+    path = tmp_path / "blob.pte"
+    path.write_bytes(content)
+    answer = assert_fails(native, "--model_path", path, code=6, kind="delegate", says="delegates")
+    assert answer["log"]
+    assert all(line.isprintable() for line in answer["log"])

@@ -10,6 +10,7 @@
     |- RunnerError               the runner reported a failure
     |  |- RunnerCrash            the runner died (signal, or no answer)
     |  `- RunnerTimeout          the runner did not answer in time
+    |- TargetError               a device cannot be reached, or does not do as told
     |- TraceError                a trace is malformed
     |- StoreError                an artifact is missing, corrupt or foreign
     |- ComparisonError           two runs cannot be compared
@@ -83,6 +84,10 @@ class RunnerCrash(RunnerError):
 
 class RunnerTimeout(RunnerError):
     """The runner did not answer in time."""
+
+
+class TargetError(WorkbenchError):
+    """A device that cannot be reached, or does not do as told."""
 
 
 class TraceError(WorkbenchError):

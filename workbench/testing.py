@@ -48,6 +48,11 @@ def sample_run(model: str = "mobilenet_v3_small") -> Path:
     return runs[model]
 
 
+def sample_model() -> Path:
+    """A file with one model twice: as it was trained, and ready for a device."""
+    return SAMPLES.parent / "onboarding" / "my_segmenter.py"
+
+
 def sample_exports() -> Path:
     """The folder of recorded export records: one model in several dtypes."""
     return SAMPLES / "exports"

@@ -9,7 +9,7 @@ from workbench.report.exports import compare_exports, list_partition, read_expor
 from workbench.report.facts import describe_run
 from workbench.report.findings import find_next_steps, list_findings, show_findings
 from workbench.report.live import LiveRun
-from workbench.report.notebooks import execute_notebook, notebooks_dir, open_lab
+from workbench.report.notebooks import execute_notebook, notebooks_dir, open_app, open_lab
 from workbench.report.notes import show_layers, show_undelegated, show_verdicts
 from workbench.report.pipeline import (
     Profile,
@@ -20,6 +20,7 @@ from workbench.report.pipeline import (
     write_artifacts,
 )
 from workbench.report.runs import list_runs
+from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
 from workbench.report.timeline import show_timeline
 
 __all__ = [
@@ -27,9 +28,11 @@ __all__ = [
     "Comparison",
     "LiveRun",
     "Profile",
+    "align_measurements",
     "analyze_run",
     "check_run",
     "compare_exports",
+    "compare_many",
     "compare_runs",
     "describe_run",
     "describe_spans",
@@ -44,9 +47,11 @@ __all__ = [
     "measure_config",
     "measure_program",
     "notebooks_dir",
+    "open_app",
     "open_lab",
     "profile_model",
     "read_exports",
+    "show_aligned",
     "show_axes",
     "show_findings",
     "show_layers",

@@ -17,6 +17,9 @@ from workbench.errors import ReportError, SetupError, unknown_name
 #: Seconds one cell may take.
 CELL_TIMEOUT = 600
 
+#: The notebook that ``workbench app`` serves.
+EXPLORER = "05_categories_and_the_ledger"
+
 
 def notebooks_dir() -> Path:
     """The folder of the numbered notebooks, in the checkout that this package runs from.
@@ -104,16 +107,33 @@ def _quiet() -> Iterator[None]:
 
 
 def open_lab(arguments: Sequence[str]) -> None:
-    """Replace this process by JupyterLab on the notebooks.
+    """Replace this process by JupyterLab on the notebooks, with their list open.
 
     Raises
     ------
     SetupError
         JupyterLab is not installed.
     """
+    page = "/lab/tree/README.md?factory=Markdown%20Preview"
+    _become("jupyterlab", f"--LabApp.default_url={page}", str(notebooks_dir()), *arguments)
+
+
+def open_app(arguments: Sequence[str]) -> None:
+    """Replace this process by a web server of the explorer: its notebook without the code.
+
+    Raises
+    ------
+    SetupError
+        Voila is not installed.
+    """
+    _become("voila", str(find_notebook(EXPLORER)), *arguments)
+
+
+def _become(module: str, *arguments: str) -> None:
     from importlib.util import find_spec
 
-    if not find_spec("jupyterlab"):
-        raise SetupError("jupyterlab is not installed", hint="python3 dev.py setup")
-    folder = str(notebooks_dir())
-    os.execv(sys.executable, [sys.executable, "-m", "jupyterlab", folder, *arguments])
+    if not find_spec(module):
+        raise SetupError(
+            f"{module} is not installed", hint=f"pip install -c constraints.txt {module}"
+        )
+    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])

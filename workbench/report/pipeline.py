@@ -96,6 +96,7 @@ def measure_program(
     root: Path | None = None,
     runner: str = "wheel",
     target: str = "host",
+    power: str = "",
     progress: Progress = lambda text, part: None,
     **choices: Any,
 ) -> Path:
@@ -109,8 +110,8 @@ def measure_program(
         The output folder; None takes the one that the program lies in, or ``out_<model>``.
     runner
         ``wheel``, ``native`` or ``python``.
-    target
-        As for ``open_target``: where it runs.
+    target, power
+        As for ``open_target``: where it runs, and the mode that an Android device is put into.
     choices
         As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
         ``processes``, ``evidence``, ``timeout_s``.
@@ -118,7 +119,7 @@ def measure_program(
     from workbench.run import find_runner, make_plan, open_target, run_plan
 
     pte = Path(pte)
-    with open_target(target) as there:
+    with open_target(target, power=power) as there:
         found = find_runner(runner, there)
         plan = make_plan(pte, runner=found, **choices)
         run_dir = run_plan(plan, found, root or root_of(pte), progress=progress)
@@ -173,16 +174,19 @@ def measure_config(
 
 
 def describe_foreign(pte: Path, run_dir: Path) -> None:
-    """Make a sidecar for a run of a program that came without one: shapes and costs, no layers.
+    """Make a sidecar for a run of a program that came without one.
 
-    A program that only the runtime can read is analysed all the same.
+    It tells shapes and costs, and layers if an ETRecord (``<program>.pte.etrecord``) lies beside. A
+    program that only the runtime can read is analysed all the same.
     """
     from workbench.export import describe_pte
 
     path = run_dir / LAYERS
     if not path.exists():
         with contextlib.suppress(StoreError, SetupError):
-            save_layers(describe_pte(pte.read_bytes(), pte), path)
+            etrecord = pte.with_name(f"{pte.name}.etrecord")
+            known = etrecord if etrecord.exists() else None
+            save_layers(describe_pte(pte.read_bytes(), pte, etrecord=known), path)
 
 
 def root_of(pte: Path) -> Path:

@@ -7,7 +7,8 @@ from workbench.run.isa import read_isa
 from workbench.run.plan import check_toggle, make_plan
 from workbench.run.processes import run_processes
 from workbench.run.runner import Runner, find_runner
-from workbench.run.target import Host, open_target
+from workbench.run.target import Host
+from workbench.run.targets import open_target
 
 __all__ = [
     "Finding",

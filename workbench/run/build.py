@@ -89,7 +89,7 @@ def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
     portable_types = include / "executorch/runtime/core/portable_type/c10"
     mac = library_path(sdk, "executorch").suffix == ".dylib"
     return [
-        *("-std=c++17", "-O2", "-Wall", "-Wextra"),
+        *("-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror"),
         *(f"-D{definition}" for definition in DEFINITIONS),
         *("-isystem", str(include), "-isystem", str(portable_types)),
         str(NATIVE / "runner.cpp"),

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import WorkbenchError
+from workbench.errors import TargetError, WorkbenchError
 from workbench.records import Plan, Run, count_threads
 from workbench.run.inputs import locate_inputs
 from workbench.run.journal import Journal
@@ -36,6 +36,8 @@ def run_plan(
     ------
     RunnerError
         A runner failed; the manifest then says ``failed`` and keeps what was measured before.
+    TargetError
+        The device was lost; when it is back the same plan goes on.
     """
     run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, runner.target.platform)
     journal = Journal.open(run_dir, begin_run(plan, runner))
@@ -48,14 +50,17 @@ def run_plan(
         for traced in (False, True)
     ]
     try:
-        for number, step in enumerate(steps):
-            text = f"{count_threads(step.threads)}, process {step.process + 1}/{plan.processes}"
-            progress(text + (", traced" if step.traced else ""), number / len(steps))
-            if not journal.has(step.threads, step.process, step.traced):
-                measure_step(journal, runner, inputs, step)
-        for threads in plan.threads if plan.sampled_ms and can_sample(runner) else ():
-            progress(f"{count_threads(threads)}, sampled", 1.0)
-            sample_experiments(journal, runner, inputs, threads)
+        with runner.target.prepared(run_dir):
+            for number, step in enumerate(steps):
+                text = f"{count_threads(step.threads)}, process {step.process + 1}/{plan.processes}"
+                progress(text + (", traced" if step.traced else ""), number / len(steps))
+                if not journal.has(step.threads, step.process, step.traced):
+                    measure_step(journal, runner, inputs, step)
+            for threads in plan.threads if plan.sampled_ms and can_sample(runner) else ():
+                progress(f"{count_threads(threads)}, sampled", 1.0)
+                sample_experiments(journal, runner, inputs, threads)
+    except TargetError:
+        raise  # it is only out of reach: the run goes on when it is back
     except WorkbenchError:
         journal.close("failed")
         raise

@@ -21,7 +21,9 @@ def platform_name() -> str:
 def describe_host() -> dict[str, Any]:
     """CPU, cores, memory, kernel, frequency governor and load, as far as the system tells."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": platform.processor()
+        if sys.platform == "darwin"
+        else name_cpu(_read("/proc/cpuinfo"), platform.machine()),
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "cores_usable": _usable_cores(),
@@ -47,17 +49,15 @@ def _usable_cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def _cpu_name() -> str:
-    if sys.platform == "darwin":
-        return platform.processor()
-    cpuinfo = _read("/proc/cpuinfo")
+def name_cpu(cpuinfo: str, machine: str) -> str:
+    """The CPU's name from the text of ``/proc/cpuinfo``, or the numbers that stand for it."""
     named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
     if named:
         return named[1].strip()
     # Arm kernels print the implementer's and the part's number, no name.
     ids = [re.search(rf"^CPU {key}\s*:\s*(\S+)$", cpuinfo, re.M) for key in ("implementer", "part")]
     found = " ".join(match[1] for match in ids if match)
-    return f"{platform.machine()} {found}".strip()
+    return f"{machine} {found}".strip()
 
 
 def _is_virtual() -> bool | None:

@@ -20,12 +20,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
-from workbench.errors import RunnerCrash, RunnerError, RunnerTimeout, SetupError, UsageError
+from workbench.errors import (
+    RunnerCrash,
+    RunnerError,
+    RunnerTimeout,
+    SetupError,
+    TargetError,
+    UsageError,
+)
 from workbench.records import Tensor
 from workbench.run.target import HOST, Host
 
 #: No answer is longer: a million laps take about 35 MB.
 LONGEST_ANSWER = 64 * 2**20
+#: A shell adds this to the number of the signal that a program died of.
+SHELL_SIGNAL, LAST_CODE = 128, 255
 #: How long a runner may take to end when asked to, in seconds.
 FAREWELL_S = 5.0
 
@@ -254,11 +263,20 @@ class Session:
             kind="protocol",
         )
 
-    def _crash(self, rest: bytes) -> RunnerCrash:
+    def _crash(self, rest: bytes) -> RunnerCrash | TargetError:
         try:
             code = self._process.wait(FAREWELL_S)
         except subprocess.TimeoutExpired:
             code = 0
+        if self.target.is_lost(code):
+            words = self._last_words(1)
+            return TargetError(
+                f"lost in the middle of a run{f' ({words[0]})' if words else ''}",
+                where=self.target.name,
+                hint="connect it again; the same command goes on with what was measured",
+            )
+        if SHELL_SIGNAL < code < LAST_CODE:
+            code = SHELL_SIGNAL - code
         if code < 0:
             what = f"died of {_signal_name(-code)}"
         else:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -72,6 +73,15 @@ class Host:
         """The cores that a measurement may be bound to, the slow ones left out; [] if unknown."""
         return fast_cores()
 
+    def is_lost(self, code: int) -> bool:
+        """Whether a command that ended with ``code`` did so because the target is out of reach."""
+        return not self.is_alive()
+
+    @contextmanager
+    def prepared(self, run_dir: Path) -> Iterator[None]:
+        """The target made ready for measuring; what was changed goes into ``run_dir``."""
+        yield
+
     def close(self) -> None:
         """Leave it as it was found."""
 
@@ -105,25 +115,3 @@ def run_there(
 
 
 HOST = Host()
-
-
-def open_target(name: str) -> Host:
-    """The target that ``--target`` names: ``host``, or ``qemu[:CPU]``.
-
-    Raises
-    ------
-    UsageError
-        An unknown target.
-    SetupError
-        It needs something that this machine lacks.
-    """
-    from workbench.errors import unknown_name
-
-    kind, _, rest = name.partition(":")
-    if name == "host":
-        return HOST
-    if kind == "qemu":
-        from workbench.run.qemu import Qemu
-
-        return Qemu(rest or "max")
-    raise unknown_name("target", name, ("host", "qemu[:CPU]"), where="--target")

@@ -12,27 +12,31 @@
 
 struct Flags {
   std::string model_path, method_name, output_file, etdump_path, samples_path, lib_dir;
-  std::string isa = "native";
+  std::string data_path, isa = "native", print_output = "none";
   std::vector<std::string> inputs, isa_off;
+  std::vector<std::vector<int>> input_shapes;
   std::vector<int> cpus;
   int num_executions = 1, warmup = 0, cpu_threads = 0, sample_hz = 997;
   bool server_mode = false, print_isa = false, version = false, help = false;
 };
 
 inline constexpr int kMaxExecutions = 1'000'000, kMaxThreads = 1024, kMaxCpu = 1023;
-inline constexpr int kMaxSampleHz = 10'000;
+inline constexpr int kMaxSampleHz = 10'000, kMaxSize = 1 << 30;
 
 inline constexpr char kHelp[] =
     R"(Runs one method of an ExecuTorch program and times Method::execute.
 
   --model_path FILE     the .pte program
+  --data_path FILE      the .ptd with the weights of a program that has them outside
   --method_name NAME    which method (default: forward, or the only one)
   --inputs FILE,FILE    raw bytes of each input, in order; may be repeated; a FILE's name with a
                         comma must stand alone (default: every input filled with ones)
+  --input_shape 1x3x8   the shape of each input, in order; once for each (default: the program's)
   --output_file BASE    write the outputs to BASE-0.bin, BASE-1.bin, ...
+  --print_output MODE   none (default), summary (the first and last 100 values of each), all
   --num_executions N    timed executions (default 1)
   --warmup N            executions before those, neither timed nor traced (default 0)
-  --cpu_threads N       threads (default: the CPU's performance cores)
+  --cpu_threads N       threads (default, and -1: the CPU's performance cores)
   --cpus 0,1            run on these CPUs only (Linux)
   --etdump_path FILE    trace, and write the ETDump there (in server mode: when told to)
   --samples_path FILE   note where the CPU is while the method runs, and write it there (in server
@@ -62,14 +66,24 @@ inline int parse_number(const std::string& flag, const std::string& text, int le
   return value;
 }
 
-inline std::vector<std::string> split(const std::string& text) {
+inline std::vector<std::string> split(const std::string& text, char separator = ',') {
   std::vector<std::string> parts;
   for (size_t start = 0; start <= text.size();) {
-    const size_t comma = std::min(text.find(',', start), text.size());
+    const size_t comma = std::min(text.find(separator, start), text.size());
     if (comma > start) parts.push_back(text.substr(start, comma - start));
     start = comma + 1;
   }
   return parts;
+}
+
+inline std::string one_of(const std::string& flag, const std::string& text,
+                          const std::vector<std::string>& valid) {
+  std::string names;
+  for (const auto& name : valid) {
+    if (text == name) return text;
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  throw Failure(kUsage, "usage", flag + " takes one of " + names + ", not '" + text + "'");
 }
 
 inline Flags parse_flags(int argc, char** argv) {
@@ -77,7 +91,9 @@ inline Flags parse_flags(int argc, char** argv) {
   for (int i = 1; i < argc; i++) {
     const std::string argument = argv[i];
     const size_t equals = argument.find('=');
-    const std::string flag = argument.substr(0, equals);
+    // Like gflags, which other runners use, take one dash for two.
+    const bool one_dash = argument.size() > 1 && argument[0] == '-' && argument[1] != '-';
+    const std::string flag = (one_dash ? "-" : "") + argument.substr(0, equals);
     const auto value = [&] {
       if (equals != std::string::npos) return argument.substr(equals + 1);
       if (i + 1 == argc) throw Failure(kUsage, "usage", flag + " needs a value");
@@ -101,6 +117,15 @@ inline Flags parse_flags(int argc, char** argv) {
       for (const auto& file : one_file ? std::vector{text} : split(text)) {
         flags.inputs.push_back(file);
       }
+    } else if (flag == "--input_shape") {
+      flags.input_shapes.emplace_back();
+      for (const auto& size : split(value(), 'x')) {
+        flags.input_shapes.back().push_back(parse_number(flag, size, 0, kMaxSize));
+      }
+    } else if (flag == "--data_path") {
+      flags.data_path = value();
+    } else if (flag == "--print_output") {
+      flags.print_output = one_of(flag, value(), {"none", "summary", "all"});
     } else if (flag == "--output_file") {
       flags.output_file = value();
     } else if (flag == "--num_executions") {
@@ -108,7 +133,8 @@ inline Flags parse_flags(int argc, char** argv) {
     } else if (flag == "--warmup") {
       flags.warmup = number(0, kMaxExecutions);
     } else if (flag == "--cpu_threads") {
-      flags.cpu_threads = number(1, kMaxThreads);
+      const std::string text = value();
+      flags.cpu_threads = text == "-1" ? 0 : parse_number(flag, text, 1, kMaxThreads);
     } else if (flag == "--cpus") {
       for (const auto& cpu : split(value())) {
         flags.cpus.push_back(parse_number(flag, cpu, 0, kMaxCpu));

@@ -1,6 +1,7 @@
 // Values as JSON text, always valid UTF-8, whatever bytes a name or a message holds.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <string>
@@ -58,6 +59,17 @@ inline std::string text(size_t value) { return std::to_string(value); }
 inline std::string text(double value) {
   char out[32];
   std::snprintf(out, sizeof out, "%.3f", value);
+  return out;
+}
+
+// A number as exact as it is; what JSON cannot say, null.
+struct Number {
+  double value;
+};
+inline std::string text(const Number& number) {
+  if (!std::isfinite(number.value)) return "null";
+  char out[32];
+  std::snprintf(out, sizeof out, "%.17g", number.value);
   return out;
 }
 

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include <executorch/extension/data_loader/buffer_data_loader.h>
+#include <executorch/extension/flat_tensor/flat_tensor_data_map.h>
 #include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/executor/method.h>
@@ -27,6 +28,9 @@
 namespace et = executorch::runtime;
 using et::Error;
 using executorch::aten::ScalarType;
+
+// How many values at either end of an output a summary shows.
+inline constexpr size_t kShownValues = 100;
 
 struct Lap {
   int64_t wall_ns, cpu_ns, preempted;
@@ -62,6 +66,30 @@ inline std::string dtype_name(ScalarType type) {
     case ScalarType::Bool: return "bool";
     default: return "scalar_type_" + std::to_string(static_cast<int>(type));
   }
+}
+
+// Elements of a tensor as numbers; of a type that has none, nothing.
+inline std::vector<json::Number> values_of(const executorch::aten::Tensor& tensor, size_t start,
+                                           size_t end) {
+  std::vector<json::Number> values;
+  const auto take = [&](auto unit) {
+    const auto* data = static_cast<const decltype(unit)*>(tensor.const_data_ptr());
+    for (size_t i = start; i < end; i++) values.push_back({static_cast<double>(data[i])});
+  };
+  switch (tensor.scalar_type()) {
+    case ScalarType::Bool:
+    case ScalarType::Byte: take(uint8_t{}); break;
+    case ScalarType::Char: take(int8_t{}); break;
+    case ScalarType::Short: take(int16_t{}); break;
+    case ScalarType::Int: take(int32_t{}); break;
+    case ScalarType::Long: take(int64_t{}); break;
+    case ScalarType::Half: take(executorch::aten::Half{}); break;
+    case ScalarType::BFloat16: take(executorch::aten::BFloat16{}); break;
+    case ScalarType::Float: take(float{}); break;
+    case ScalarType::Double: take(double{}); break;
+    default: break;
+  }
+  return values;
 }
 
 inline json::Object describe(ScalarType type, et::Span<const int32_t> sizes) {
@@ -128,8 +156,10 @@ inline MappedFile open_program(const std::string& path) {
 
 class Model {
  public:
-  Model(const std::string& path, std::string method, et::EventTracer* tracer)
+  Model(const std::string& path, const std::string& data_path, std::string method,
+        et::EventTracer* tracer)
       : file_(open_program(path)), loader_(file_.data(), file_.size()) {
+    if (!data_path.empty()) data_.emplace(data_path);
     auto program = et::Program::load(&loader_, et::Program::Verification::InternalConsistency);
     if (!program.ok()) {
       throw Failure(kProgram, "program", path + ": the program is broken", program.error());
@@ -144,16 +174,29 @@ class Model {
   }
 
   // Takes the inputs from files of raw bytes, or fills them with ones where there are no files.
-  void set_inputs(const std::vector<std::string>& files) {
+  // They have the program's largest shapes if there are no others.
+  void set_inputs(const std::vector<std::string>& files,
+                  const std::vector<std::vector<int>>& shapes) {
     const et::MethodMeta meta = method_->method_meta();
     if (!files.empty() && files.size() != meta.num_inputs()) {
       throw Failure(kUsage, "inputs",
                     std::to_string(files.size()) + " input files, the method takes " +
                         std::to_string(meta.num_inputs()));
     }
+    if (!shapes.empty() && shapes.size() != meta.num_inputs()) {
+      throw Failure(kUsage, "inputs",
+                    std::to_string(shapes.size()) + " input shapes, the method takes " +
+                        std::to_string(meta.num_inputs()));
+    }
     for (size_t i = 0; i < meta.num_inputs(); i++) {
       const et::TensorInfo info = input_info(meta, i);
-      inputs_.emplace_back(info, files.empty() ? ones(info, i) : read_input(files[i], info, i));
+      const std::vector<int> largest(info.sizes().begin(), info.sizes().end());
+      const std::vector<int>& sizes = shapes.empty() ? largest : shapes[i];
+      check_shape(sizes, largest, i);
+      size_t count = et::elementSize(info.scalar_type());
+      for (const int size : sizes) count *= static_cast<size_t>(size);
+      inputs_.emplace_back(
+          info, sizes, files.empty() ? ones(info, count, i) : read_input(files[i], count, i));
       values_.emplace_back(executorch::aten::Tensor(&inputs_.back().tensor));
     }
   }
@@ -188,6 +231,26 @@ class Model {
                             .add("file", path));
     }
     return written;
+  }
+
+  // The values of every output tensor; a summary has the first and the last of long ones.
+  std::vector<json::Object> show_outputs(bool all) const {
+    if (!executed_) throw Failure(kUsage, "command", "nothing was executed yet");
+    std::vector<json::Object> shown;
+    for (size_t i = 0; i < method_->outputs_size(); i++) {
+      const et::EValue& value = method_->get_output(i);
+      if (!value.isTensor()) continue;
+      const auto tensor = value.toTensor();
+      const auto sizes = tensor.sizes();
+      const size_t count = static_cast<size_t>(tensor.numel());
+      const size_t head = all ? count : std::min(count, kShownValues);
+      const size_t tail = std::max(head, all ? count : count - std::min(count, kShownValues));
+      shown.push_back(describe(tensor.scalar_type(), {sizes.data(), sizes.size()})
+                          .add("index", i)
+                          .add("first", values_of(tensor, 0, head))
+                          .add("last", values_of(tensor, tail, count)));
+    }
+    return shown;
   }
 
   json::Object describe_method() const {
@@ -228,8 +291,8 @@ class Model {
     std::string bytes;
     executorch::aten::TensorImpl tensor;
 
-    Input(const et::TensorInfo& info, std::string content)
-        : sizes(info.sizes().begin(), info.sizes().end()),
+    Input(const et::TensorInfo& info, const std::vector<int>& shape, std::string content)
+        : sizes(shape.begin(), shape.end()),
           order(info.dim_order().begin(), info.dim_order().end()),
           strides(sizes.size()),
           bytes(std::move(content)),
@@ -269,7 +332,16 @@ class Model {
     return *info;
   }
 
-  static std::string ones(const et::TensorInfo& info, size_t index) {
+  static void check_shape(const std::vector<int>& sizes, const std::vector<int>& largest,
+                          size_t index) {
+    bool fits = sizes.size() == largest.size();
+    for (size_t i = 0; fits && i < sizes.size(); i++) fits = sizes[i] <= largest[i];
+    if (!fits) {
+      throw Failure(kUsage, "inputs", "input " + std::to_string(index) + " is larger than planned");
+    }
+  }
+
+  static std::string ones(const et::TensorInfo& info, size_t count, size_t index) {
     const std::string unit = one(info.scalar_type());
     if (unit.empty()) {
       throw Failure(kUsage, "inputs",
@@ -277,17 +349,17 @@ class Model {
                         " and cannot be filled with ones: give --inputs");
     }
     std::string bytes;
-    bytes.reserve(info.nbytes());
-    while (bytes.size() < info.nbytes()) bytes += unit;
+    bytes.reserve(count);
+    while (bytes.size() < count) bytes += unit;
     return bytes;
   }
 
-  static std::string read_input(const std::string& path, const et::TensorInfo& info, size_t index) {
+  static std::string read_input(const std::string& path, size_t count, size_t index) {
     const MappedFile file(path, kIo, "io");
-    if (file.size() != info.nbytes()) {
+    if (file.size() != count) {
       throw Failure(kUsage, "inputs",
                     path + " has " + std::to_string(file.size()) + " bytes, input " +
-                        std::to_string(index) + " takes " + std::to_string(info.nbytes()));
+                        std::to_string(index) + " takes " + std::to_string(count));
     }
     return std::string(reinterpret_cast<const char*>(file.data()), file.size());
   }
@@ -341,7 +413,8 @@ class Model {
     }
     arena_.emplace(et::Span<et::Span<uint8_t>>(planned_spans_.data(), planned_spans_.size()));
     memory_.emplace(&method_allocator_, &*arena_, &temporary_allocator_);
-    auto method = program_->load_method(method_name_.c_str(), &*memory_, tracer);
+    auto method = program_->load_method(method_name_.c_str(), &*memory_, tracer,
+                                        data_ ? &*data_->map : nullptr);
     if (method.ok()) {
       method_.emplace(std::move(*method));
     } else if (method.error() == Error::OperatorMissing) {
@@ -367,7 +440,24 @@ class Model {
     }
   }
 
+  // Weights that lie outside of the program.
+  struct Data {
+    MappedFile file;
+    executorch::extension::BufferDataLoader loader;
+    std::optional<executorch::extension::FlatTensorDataMap> map;
+
+    explicit Data(const std::string& path)
+        : file(path, kModelFile, "model_file"), loader(file.data(), file.size()) {
+      auto loaded = executorch::extension::FlatTensorDataMap::load(&loader);
+      if (!loaded.ok()) {
+        throw Failure(kProgram, "data", path + ": is no .ptd of weights", loaded.error());
+      }
+      map.emplace(std::move(*loaded));
+    }
+  };
+
   MappedFile file_;
+  std::optional<Data> data_;
   executorch::extension::BufferDataLoader loader_;
   std::optional<et::Program> program_;
   std::string method_name_;

@@ -238,6 +238,11 @@ void run_once(Model& model, Watchers& watchers, const Flags& flags) {
   for (int i = 0; i < flags.warmup; i++) model.run();
   watchers.reset();
   json::answer(time_runs(model, watchers.sampler.get(), flags.num_executions));
+  if (flags.print_output != "none") {
+    const bool all = flags.print_output == "all";
+    json::answer(
+        json::Object().add("event", "values").add("outputs", model.show_outputs(all)));
+  }
   if (!flags.output_file.empty()) {
     json::answer(
         json::Object().add("event", "output").add("files", model.write_outputs(flags.output_file)));
@@ -277,8 +282,8 @@ void run(int argc, char** argv) {
   set_threads(flags.cpu_threads);
 
   Watchers watchers(flags);
-  Model model(flags.model_path, flags.method_name, watchers.tracer.get());
-  model.set_inputs(flags.inputs);
+  Model model(flags.model_path, flags.data_path, flags.method_name, watchers.tracer.get());
+  model.set_inputs(flags.inputs, flags.input_shapes);
   abort_code = kExecution;
   json::answer(json::Object()
                    .add("event", "ready")

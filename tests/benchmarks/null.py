@@ -1,0 +1,88 @@
+"""How often a verdict is wrong where nothing differs, and how often a real slowdown is found.
+
+Compares a model with itself many times, each time as ``workbench run --toggle none`` does it but
+with a shorter plan. Every verdict other than equivalent or inconclusive is a false one. For the
+power, the recorded times of the second experiment are made longer by a known part, which slows
+every inference alike, and judged again. Exits 1 if more than 5 of 100 verdicts are false.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+import workbench as wb
+from workbench.analyze import compare_latencies, tabulate_latencies
+from workbench.run.execute import begin_run
+from workbench.run.inputs import locate_inputs
+from workbench.run.journal import Journal
+from workbench.run.measure import Step, measure_step
+
+SLOWDOWNS = (0.0, 0.02, 0.05, 0.10)
+FALSE_AT_MOST = 0.05
+RIGHT = ("equivalent", "inconclusive")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="toy_cnn")
+    parser.add_argument("--comparisons", type=int, default=100)
+    parser.add_argument("--processes", type=int, default=5)
+    parser.add_argument("--batch-ms", type=float, default=5.0)
+    options = parser.parse_args()
+
+    runner = wb.find_runner()
+    start, load = time.monotonic(), []
+    verdicts = {slowdown: Counter() for slowdown in SLOWDOWNS}
+    with tempfile.TemporaryDirectory() as folder:
+        pte = wb.export_model(options.model, root=Path(folder))
+        plan = wb.make_plan(pte, runner=runner, toggle="none", processes=options.processes, runs=1)
+        plan = replace(plan, batch_ms=options.batch_ms)
+        for number in range(options.comparisons):
+            latencies = measure(plan, runner, Path(folder) / str(number))
+            load.append(os.getloadavg()[0])
+            for slowdown, counts in verdicts.items():
+                counts[judge(plan, slow_down(latencies, slowdown))] += 1
+    seconds = (time.monotonic() - start) / options.comparisons
+    print(
+        f"{plan.stem} with itself, {options.comparisons} times, {options.processes} restarts each, "
+        f"{seconds:.1f} s per comparison, load {min(load):.1f} to {max(load):.1f}"
+    )
+    table = pd.DataFrame(verdicts).fillna(0).astype(int).T.rename_axis("slowdown")
+    print(table.rename(index="{:.0%}".format).to_markdown())
+    false = sum(count for outcome, count in verdicts[0.0].items() if outcome not in RIGHT)
+    print(f"{false} of {options.comparisons} verdicts are false")
+    return 0 if false <= FALSE_AT_MOST * options.comparisons else 1
+
+
+def measure(plan, runner, folder) -> pd.DataFrame:
+    """The untraced half of a run."""
+    folder.mkdir()
+    journal = Journal.open(folder, begin_run(plan, runner))
+    inputs = locate_inputs(plan, folder)
+    for process in range(plan.processes):
+        measure_step(journal, runner, inputs, Step(1, process, traced=False))
+    return tabulate_latencies(journal.run)
+
+
+def slow_down(latencies, part) -> pd.DataFrame:
+    slower = latencies.copy()
+    slower["cpu_ns"] = slower["cpu_ns"].astype(float)
+    slower.loc[slower["experiment"] == "repeat", "cpu_ns"] *= 1 + part
+    return slower.astype({"cpu_ns": "int64"})
+
+
+def judge(plan, latencies) -> str:
+    pair, control = plan.pairs[0], plan.experiments[-1].name
+    row = compare_latencies(latencies, pair.baseline, pair.candidate, control=control).iloc[0]
+    return row["outcome"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""The model of notebook 11: ready for a device, it computes what it was trained to."""
+
+import importlib.util
+
+import pytest
+
+import workbench as wb
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(scope="module")
+def models():
+    spec = importlib.util.spec_from_file_location("my_segmenter", wb.sample_model())
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_ready_takes_raw_images_and_gives_the_same_mask(models):
+    image = torch.rand(1, 3, 256, 256, generator=torch.Generator().manual_seed(1))
+    mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (models.MEAN, models.STD))
+    with torch.no_grad():
+        trained = models.AsTrained().eval()((image - mean) / std)
+        ready = models.Ready().eval()(image)
+    torch.testing.assert_close(ready, trained, atol=1e-5, rtol=1e-5)
+
+
+def test_the_recorded_pair_shows_what_the_repairs_bring():
+    """What notebook 11 says of the two: fewer operators left behind, several times faster."""
+    before, after = (wb.analyze_run(wb.sample_run(name)) for name in ("AsTrained", "Ready"))
+    left = [wb.list_partition(run.run.export)["count"].sum() for run in (before, after)]
+    assert left[0] > 10 * left[1]
+    times = [run.statistics.set_index("experiment").loc["avx512_on"] for run in (before, after)]
+    assert times[0]["low"] > 4 * times[1]["high"]
+    gains = [run.comparisons[0].latency["speedup"].iloc[0] for run in (before, after)]
+    assert gains[1] > gains[0]
+    operators = before.select(before.operators, "avx512_on", 1)
+    lines = operators.groupby("source")["share"].sum()
+    assert "self.place(" in line_of(lines.idxmax())
+
+
+def line_of(source):
+    number = int(source.rpartition(":")[2])
+    return wb.sample_model().read_text().splitlines()[number - 1]

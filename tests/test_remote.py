@@ -1,0 +1,203 @@
+"""What goes through a shell on another machine arrives there, comes back, and leaves nothing."""
+
+import os
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench import store
+from workbench.errors import RunnerCrash, TargetError, UsageError
+from workbench.run import find_runner, make_plan, read_isa, run_plan
+from workbench.run.build import find_compiler
+from workbench.run.remote import LocalShell, _owner
+from workbench.run.runner import Runner
+from workbench.run.session import Session, open_session
+from workbench.run.target import run_there
+
+NAMES = st.text(
+    st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30
+)
+needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    # The folder there has a name that a careless command would trip over.
+    base = tmp_path_factory.mktemp("device") / "it's $HOME; `rm`"
+    with LocalShell(base) as target:
+        yield target
+
+
+@pytest.fixture
+def runner(shell):
+    """The native runner of this machine, as if the shell led to another one."""
+    host = find_runner("native")
+    folder = shell.push(Path(host.command[0]), executable=True)
+    return Runner("native", tuple(shell.command([folder])), host.description, shell)
+
+
+@given(words=st.lists(NAMES, max_size=5))
+def test_every_word_of_a_command_arrives_as_it_is(shell, words):
+    done = run_there(shell, ["printf", r"%s\0", *words])
+    expected = "".join(f"{word}\0" for word in words) if words else "\0"
+    assert done.stdout == os.fsencode(expected)
+
+
+@given(word=NAMES)
+def test_words_that_follow_a_command_arrive_as_they_are(shell, word):
+    command = [*shell.command(["printf", "%s"]), shell.quote(word)]
+    assert subprocess.run(command, capture_output=True).stdout == os.fsencode(word)
+
+
+def test_a_null_byte_is_refused(shell):
+    with pytest.raises(UsageError, match="null byte"):
+        shell.quote("a\0b")
+
+
+@given(name=NAMES.filter(lambda n: "/" not in n and n not in (".", "..")), content=st.binary())
+def test_files_of_any_name_go_there_and_come_back(shell, tmp_path_factory, name, content):
+    folder = tmp_path_factory.mktemp("files")
+    path = folder / name.encode()[:60].decode(errors="ignore")
+    if path == folder:
+        return
+    path.write_bytes(content)
+    there = shell.push(path)
+    assert there.startswith(f"{shell.base}/files/")
+    assert Path(there).read_bytes() == content
+    placed = shell.place(path)
+    assert placed.startswith(f"{shell.run_dir}/")
+    assert placed != shell.place(path)
+    shutil.copy(there, placed)
+    path.unlink()
+    shell.pull(placed, path)
+    assert path.read_bytes() == content
+    assert not Path(placed).exists()
+
+
+def test_what_is_there_is_not_sent_again_and_what_was_damaged_is(tmp_path):
+    path, base = tmp_path / "model.pte", tmp_path / "device"
+    path.write_bytes(b"program")
+    with LocalShell(base) as target:
+        there = Path(target.push(path))
+    written = there.stat().st_mtime_ns
+    with LocalShell(base) as target:
+        assert target.push(path) == str(there)
+        assert there.stat().st_mtime_ns == written
+    there.write_bytes(b"damaged")
+    with LocalShell(base) as target:
+        target.push(path)
+    assert there.read_bytes() == b"program"
+
+
+def test_a_folder_of_programs_can_be_run(tmp_path):
+    source = tmp_path / "bundle-1"
+    source.mkdir()
+    (source / "hello").write_text("#!/bin/sh\necho hello $1\n")
+    with LocalShell(tmp_path / "device") as target:
+        there = target.push_folder(source)
+        assert run_there(target, [f"{there}/hello", "a  b"]).stdout == b"hello a b\n"
+
+
+def test_the_folder_of_a_run_is_removed_and_those_of_the_dead_too(tmp_path):
+    process = subprocess.Popen(["true"])
+    process.wait()
+    base = tmp_path / "device"
+    dead = base / f"{_owner()}-{process.pid}-0123abcd"
+    alive = base / f"{_owner()}-{os.getppid()}-0123abcd"
+    others = base / f"run-1-2-{process.pid}-0123abcd"
+    for folder in (dead, alive, others):
+        folder.mkdir(parents=True)
+    with LocalShell(base) as one, LocalShell(base) as two:
+        assert Path(one.run_dir).is_dir()
+        assert Path(two.run_dir).is_dir()
+        assert not dead.exists()
+    assert sorted(base.iterdir()) == sorted([base / "files", alive, others])
+
+
+def test_a_failing_command_says_why(shell, tmp_path):
+    with pytest.raises(TargetError, match=r"^shell: .*no-such-file"):
+        shell.pull(f"{shell.run_dir}/no-such-file", tmp_path / "x")
+    with pytest.raises(TargetError, match=r"no answer in 0.1 s"):
+        shell.sh("sleep 5", timeout_s=0.1)
+
+
+def test_it_says_what_it_is(shell):
+    facts = shell.describe()
+    assert facts["machine"] == os.uname().machine
+    assert facts["cores"] >= 1
+    assert facts["memory_gb"] > 0
+    assert facts["cpu"]
+    assert set(shell.cores()) <= set(os.sched_getaffinity(0))
+
+
+@needs_compiler
+def test_a_run_there_is_as_one_here(shell, runner, conv_pte, tmp_path):
+    assert read_isa(runner.command) == read_isa(find_runner("native").command)
+    pte = Path(shutil.copy(conv_pte, tmp_path / "it's a $model.pte"))
+    plan = make_plan(pte, runner=runner, runs=8, processes=1)
+    run_dir = run_plan(plan, runner, tmp_path / "out")
+    run = store.load_run(run_dir)
+    assert run.state == "complete"
+    assert run_dir.name == "shell"
+    assert all(a.agree for a in run.agreements)
+    traced = [s for s in run.sessions if s.traced]
+    assert traced
+    for session in traced:
+        assert (run_dir / session.etdump).stat().st_size > 0
+    assert not list(Path(shell.run_dir).iterdir())
+
+
+class Unplugged(LocalShell):
+    """A shell that is cut off for good when told so."""
+
+    plugged = True
+
+    def shell(self, script):
+        return super().shell(script if self.plugged else "echo 'device offline' >&2; exit 1")
+
+
+@needs_compiler
+def test_a_device_lost_in_the_middle_keeps_what_was_measured(conv_pte, tmp_path, monkeypatch):
+    target = Unplugged(tmp_path / "device")
+    host = find_runner("native")
+    binary = target.push(Path(host.command[0]), executable=True)
+    runner = Runner("native", tuple(target.command([binary])), host.description, target)
+    pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
+    plan = make_plan(pte, runner=runner, runs=8, processes=1)
+    real, calls = Session.run, iter(range(30))
+
+    def run(session, count):
+        if next(calls, None) is None:
+            target.plugged = False
+            os.killpg(session._process.pid, signal.SIGKILL)
+        return real(session, count)
+
+    with monkeypatch.context() as patch, pytest.raises(TargetError, match="lost in the middle"):
+        patch.setattr(Session, "run", run)
+        run_plan(plan, runner, tmp_path / "out")
+    (run_dir,) = store.find_runs(tmp_path / "out")
+    partial = store.load_run(run_dir)
+    assert partial.state == "incomplete"
+    assert any(s.batches for s in partial.sessions)
+    target.close()
+    left = [p for p in (tmp_path / "device").iterdir() if p.name != "files"]
+    assert [str(p) for p in left] == [target.run_dir]
+
+    target.plugged = True
+    with Unplugged(tmp_path / "device") as again:
+        assert not Path(target.run_dir).exists()
+        runner = Runner("native", tuple(again.command([binary])), host.description, again)
+        assert run_plan(plan, runner, tmp_path / "out") == run_dir
+    assert store.load_run(run_dir).state == "complete"
+    assert [p.name for p in (tmp_path / "device").iterdir()] == ["files"]
+
+
+def test_a_crash_there_is_no_lost_device(shell):
+    command = shell.command(["sh", "-c", "kill -SEGV $$"])
+    with pytest.raises(RunnerCrash, match="died of SIGSEGV"):
+        open_session(command, timeout_s=10, target=shell)

@@ -1,0 +1,116 @@
+"""The native runner under AddressSanitizer and UndefinedBehaviorSanitizer, on damaged programs.
+
+The wheel's libraries are not instrumented: what they do wrong with a damaged program ends the
+process with a signal, which the driver reports. What is looked for here is our own code, and what
+of ExecuTorch's headers is compiled into it.
+"""
+
+import os
+import re
+import subprocess
+
+import numpy as np
+import pytest
+
+from workbench.run.build import compile_flags, find_compiler, find_sdk
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler"),
+]
+
+#: Programs per part; eight parts.
+PROGRAMS = 400
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1")
+OPTIONS = {
+    "ASAN_OPTIONS": "exitcode=99:detect_leaks=0:allocator_may_return_null=1:handle_segv=0:"
+    "handle_abort=0:handle_sigbus=0:handle_sigfpe=0",
+    "UBSAN_OPTIONS": "print_stacktrace=1:exitcode=98",
+}
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory):
+    """The runner, built to check itself."""
+    binary = tmp_path_factory.mktemp("sanitized") / "runner"
+    command = [*find_compiler(), *compile_flags(find_sdk()), *SANITIZE, "-o", str(binary)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode and "asan" in done.stderr:
+        pytest.skip("this compiler has no sanitizers")
+    assert done.returncode == 0, done.stderr
+    return binary
+
+
+def run(binary, *flags, stdin=b""):
+    environment = {**os.environ, **OPTIONS}
+    # AddressSanitizer's dlopen does not look where the runner's own would.
+    command = [str(binary), "--lib_dir", str(find_sdk() / "lib"), *map(str, flags)]
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, env=environment)
+    return done.returncode, done.stdout, done.stderr.decode(errors="replace")
+
+
+def assert_clean(code, errors, what):
+    """No report of a sanitizer, whoever's code it names."""
+    assert code not in (98, 99), f"{what}\n{errors[-3000:]}"
+    assert not re.search(r"AddressSanitizer|runtime error:", errors), f"{what}\n{errors[-3000:]}"
+
+
+def damage(whole, rng):
+    """A program with a few bytes changed, cut out, doubled, or its header's numbers replaced."""
+    content = bytearray(whole)
+    for _ in range(rng.integers(1, 6)):
+        at = int(rng.integers(0, len(content)))
+        match rng.integers(0, 5):
+            case 0:
+                content[at] = rng.integers(256)
+            case 1:
+                content[at % 64] = rng.integers(256)
+            case 2:  # offsets of a FlatBuffer are small numbers, four bytes each
+                at -= at % 4
+                content[at : at + 4] = int(rng.integers(0, 2**32)).to_bytes(4, "little")
+            case 3:
+                length = int(rng.integers(1, 64))
+                del content[at : at + length]
+            case 4:
+                length = int(rng.integers(1, 64))
+                content[at:at] = content[at : at + length]
+    return bytes(content)
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_damaged_programs(sanitized, part, pair_pte, conv_pte, tmp_path):
+    rng = np.random.default_rng(part)
+    whole = (pair_pte if part % 2 else conv_pte).read_bytes()
+    path = tmp_path / "damaged.pte"
+    for number in range(PROGRAMS):
+        path.write_bytes(damage(whole, rng))
+        code, answers, errors = run(sanitized, "--model_path", path, "--cpu_threads", 1)
+        assert_clean(code, errors, f"part {part}, program {number}")
+        assert code <= 0 or b'"error":' in answers.splitlines()[-1]
+
+
+def test_sound_use(sanitized, pair_pte, conv_pte, tmp_path):
+    commands = b"run 3\noutput %b/out\nreset\nrun 2\netdump %b/x\ndance\nquit\n"
+    commands = commands.replace(b"%b", os.fsencode(tmp_path))
+    for pte in (pair_pte, conv_pte):
+        flags = ["--model_path", pte, "--cpu_threads", 2, "--etdump_path", tmp_path / "x"]
+        code, _, errors = run(sanitized, *flags, "--server_mode", stdin=commands)
+        assert_clean(code, errors, pte)
+        code, _, errors = run(sanitized, *flags, "--print_output=all", "--isa", "native")
+        assert_clean(code, errors, pte)
+        assert code == 0, errors
+
+
+def test_hostile_flags_and_commands(sanitized, pair_pte):
+    rng = np.random.default_rng(99)
+    for _ in range(100):
+        words = [rng.bytes(int(rng.integers(1, 40))).replace(b"\0", b"") for _ in range(3)]
+        flags = [os.fsdecode(b"--" + word) for word in words]
+        assert_clean(*run(sanitized, *flags)[::2], flags)
+    garbage = rng.bytes(100_000)
+    code, _, errors = run(
+        sanitized, "--model_path", pair_pte, "--server_mode", "--cpu_threads", 1, stdin=garbage
+    )
+    assert_clean(code, errors, "garbage on standard input")
+    assert code == 0
