@@ -10,7 +10,13 @@ from workbench.report.facts import describe_run
 from workbench.report.findings import find_next_steps, list_findings, show_findings
 from workbench.report.live import LiveRun
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_app, open_lab
-from workbench.report.notes import show_layers, show_undelegated, show_verdicts
+from workbench.report.notes import (
+    show_layers,
+    show_speedups,
+    show_tree,
+    show_undelegated,
+    show_verdicts,
+)
 from workbench.report.pipeline import (
     Profile,
     make_report,
@@ -55,7 +61,9 @@ __all__ = [
     "show_axes",
     "show_findings",
     "show_layers",
+    "show_speedups",
     "show_timeline",
+    "show_tree",
     "show_undelegated",
     "show_verdicts",
     "write_artifacts",
