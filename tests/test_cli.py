@@ -35,6 +35,10 @@ def cli(capfd, tmp_path, monkeypatch):
         ),
         (["export", "toy_cnn", "--backend", "vulkan"], "valid: portable, xnnpack"),
         (["export", "nothing.py:Net"], "nothing.py"),
+        (["export", "toy_cnn", "--size", "batch"], "no size such as batch=4"),
+        (["export", "toy_cnn", "--size", "batch=2"], "unknown dynamic dimension 'batch'"),
+        (["export", "toy_cnn", "--mean", "a,b"], "no list of numbers"),
+        (["export", "toy_cnn", "--inputs", "none.npy"], "none.npy: no such file"),
         (["profile", "toy_cnn", "--toggle", "sme9"], "unknown toggle 'sme9'"),
         (["profile", "a", "b", "--out", "x"], "--out"),
         (["run", "x.pte", "--threads", "one"], "whole numbers"),
@@ -98,7 +102,7 @@ def test_a_run_leaves_all_artifacts(run_dir):
     names = {path.name for path in run_dir.iterdir()}
     assert {"manifest.json", "metrics.json", "analysis_summary.json", "report.md"} <= names
     assert {"conv_pipeline_summary.json", "conv_pipeline_summary.md"} <= names
-    etdumps = list(run_dir.glob("*/*.etdump"))
+    etdumps = set(run_dir.glob("*/*.etdump")) - set(run_dir.glob("*/*_sampled.etdump"))
     summary = json.loads((run_dir / "analysis_summary.json").read_text())
     assert summary["etdump_count"] == len(etdumps)
     for measured in [summary, *summary["measurements"]]:
@@ -109,10 +113,10 @@ def test_a_run_leaves_all_artifacts(run_dir):
 
 
 def test_a_deleted_artifact_can_be_made_anew(run_dir, cli):
-    kept = {store.MANIFEST, store.LAYERS}
+    kept = {store.MANIFEST, store.LAYERS, store.FUNCTIONS}
     before = {p: p.read_bytes() for p in run_dir.rglob("*") if p.is_file()}
     for path in before:
-        if path.suffix != ".etdump" and path.name not in kept:
+        if path.suffix not in (".etdump", ".samples") and path.name not in kept:
             path.unlink()
     code, out, _ = cli("analyze", run_dir)
     assert code == 0
@@ -145,6 +149,21 @@ def test_compare_gates_on_the_interval(run_dir, cli):
     code, out, _ = cli("compare", off, f"{run_dir}:{pair.baseline}_control", "--fail-above", "50%")
     assert code == 0
     assert "faster" not in out
+
+
+def test_a_profile_takes_every_option_of_an_export():
+    from workbench.cli import workbench
+
+    export, profile = (
+        {
+            param.name: param.opts
+            for param in workbench.commands[name].params
+            if param.opts[0][0] == "-"
+        }
+        for name in ("export", "profile")
+    )
+    assert {"inputs", "sizes", "mean", "std", "keep_float", "rewrite", "fresh"} <= export.keys()
+    assert export.items() <= profile.items()
 
 
 def test_models_and_help(cli):

@@ -20,6 +20,13 @@ from workbench.analyze.outcome import FALSE_DISCOVERIES, judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
 from workbench.analyze.proof import Proof, compare_evidence, prove_change
 from workbench.analyze.quiet import find_quiet_runs
+from workbench.analyze.roofline import (
+    Roof,
+    build_roof,
+    place_layers,
+    place_operators,
+    tabulate_ceilings,
+)
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
 from workbench.analyze.threads import find_crossovers, sweep_threads
@@ -35,6 +42,7 @@ __all__ = [
     "Methods",
     "Proof",
     "Rival",
+    "Roof",
     "Traced",
     "Verdict",
     "add_categories",
@@ -46,6 +54,7 @@ __all__ = [
     "bottleneck_shift",
     "build_ledger",
     "build_model_tree",
+    "build_roof",
     "categorize",
     "climb_ladder",
     "clock_of",
@@ -69,6 +78,8 @@ __all__ = [
     "name_kernels",
     "name_layer",
     "pick_timed",
+    "place_layers",
+    "place_operators",
     "place_rows",
     "predict_what_if",
     "prove_change",
@@ -80,6 +91,7 @@ __all__ = [
     "summarize_operators",
     "summarize_verdict",
     "sweep_threads",
+    "tabulate_ceilings",
     "tabulate_latencies",
     "tabulate_rules",
     "tabulate_runs",
