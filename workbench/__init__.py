@@ -71,6 +71,7 @@ _HOME = {
     "show_aligned": "report",
     "show_layers": "report",
     "show_timeline": "report",
+    "validate_run": "report",
     "show_undelegated": "report",
     "show_verdicts": "report",
     "sample_exports": "testing",
