@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from workbench.cli_options import (
+from workbench import cli_advice
+from workbench.cli_common import (
     EXPORT_OPTIONS,
     OUT,
     PATH,
@@ -124,19 +125,6 @@ def analyze(run_dir: Path) -> None:
 
     for path in write_artifacts(analyze_run(run_dir)):
         click.echo(path)
-
-
-@workbench.command()
-@click.argument("run_dir", type=PATH)
-@click.option("--experiment", default="", help="Which one [default: the first candidate].")
-@click.option("--threads", type=int, help="At which thread count [default: the first].")
-def findings(run_dir: Path, experiment: str, threads: int | None) -> None:
-    """Say what to do next about a run, what brings most first."""
-    from workbench.report import analyze_run, find_next_steps, list_findings
-
-    found = find_next_steps(analyze_run(run_dir), experiment, threads)
-    for line in list_findings(found, rows=len(found)) or ["nothing stands out"]:
-        click.echo(line)
 
 
 @workbench.command()
@@ -262,3 +250,7 @@ def app(arguments: tuple[str, ...]) -> None:
     from workbench.report import open_app
 
     open_app(arguments)
+
+
+for advice in cli_advice.COMMANDS:
+    workbench.add_command(advice)

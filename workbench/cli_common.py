@@ -1,4 +1,4 @@
-"""Options that several commands share, their types, and how progress is shown."""
+"""What the commands have in common: options, their types, and how progress is shown."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
+
+PATH = click.Path(path_type=Path)
 
 
 def _options(*options):
@@ -82,7 +84,6 @@ class Size(click.ParamType):
         return name, int(size)
 
 
-PATH = click.Path(path_type=Path)
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
 EXPORT_OPTIONS = _options(
     click.option(
@@ -129,6 +130,7 @@ RUN_OPTIONS = _options(
     click.option("--runs", default=50, show_default=True, help="Least timed inferences of each."),
     click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),
     click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
+    click.option("--evidence/--no-evidence", default=True, help="Sample the machine code, too."),
     click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
     click.option(
         "--target",
