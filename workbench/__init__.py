@@ -82,6 +82,7 @@ _HOME = {
     "show_timeline": "report",
     "show_speedups": "report",
     "show_tree": "report",
+    "validate_run": "report",
     "show_undelegated": "report",
     "show_verdicts": "report",
     "sample_exports": "testing",

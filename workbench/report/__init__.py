@@ -35,6 +35,7 @@ from workbench.report.pipeline import (
 from workbench.report.runs import list_runs
 from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
 from workbench.report.timeline import show_timeline
+from workbench.report.validate import validate_run
 
 __all__ = [
     "Analysis",
@@ -78,5 +79,6 @@ __all__ = [
     "show_tree",
     "show_undelegated",
     "show_verdicts",
+    "validate_run",
     "write_artifacts",
 ]
