@@ -1,8 +1,9 @@
 """Plan a measurement and carry it out with a runner."""
 
 from workbench.run.config import complete_plan, output_place, plan_config, read_config
-from workbench.run.doctor import Finding, examine_machine
+from workbench.run.doctor import examine_machine
 from workbench.run.execute import run_plan
+from workbench.run.finding import Finding
 from workbench.run.isa import read_isa
 from workbench.run.plan import check_toggle, make_plan
 from workbench.run.processes import run_processes
