@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
+from workbench import cli_advice
+from workbench.cli_common import PATH, show_progress
 from workbench.errors import UsageError, WorkbenchError
 
 INTERRUPTED = 130
@@ -112,7 +113,6 @@ class Size(click.ParamType):
         return name, int(size)
 
 
-PATH = click.Path(path_type=Path)
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
 EXPORT_OPTIONS = _options(
     click.option(
@@ -159,6 +159,7 @@ RUN_OPTIONS = _options(
     click.option("--runs", default=50, show_default=True, help="Least timed inferences of each."),
     click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),
     click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
+    click.option("--evidence/--no-evidence", default=True, help="Sample the machine code, too."),
     click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
     click.option(
         "--target",
@@ -254,19 +255,6 @@ def analyze(run_dir: Path) -> None:
 
     for path in write_artifacts(analyze_run(run_dir)):
         click.echo(path)
-
-
-@workbench.command()
-@click.argument("run_dir", type=PATH)
-@click.option("--experiment", default="", help="Which one [default: the first candidate].")
-@click.option("--threads", type=int, help="At which thread count [default: the first].")
-def findings(run_dir: Path, experiment: str, threads: int | None) -> None:
-    """Say what to do next about a run, what brings most first."""
-    from workbench.report import analyze_run, find_next_steps, list_findings
-
-    found = find_next_steps(analyze_run(run_dir), experiment, threads)
-    for line in list_findings(found, rows=len(found)) or ["nothing stands out"]:
-        click.echo(line)
 
 
 @workbench.command()
@@ -380,19 +368,5 @@ def app(arguments: tuple[str, ...]) -> None:
     open_app(arguments)
 
 
-@contextlib.contextmanager
-def show_progress() -> Iterator[Callable[[str, float], None]]:
-    """A bar on a terminal, plain lines elsewhere; all on stderr."""
-    from tqdm import tqdm
-
-    if not sys.stderr.isatty():
-        yield lambda text, part: click.echo(text, err=True)
-        return
-    bar_format = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
-    with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar:
-
-        def show(text: str, part: float) -> None:
-            bar.set_description_str(text)
-            bar.update(part - bar.n)
-
-        yield show
+for advice in cli_advice.COMMANDS:
+    workbench.add_command(advice)

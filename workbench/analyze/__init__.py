@@ -20,6 +20,13 @@ from workbench.analyze.outcome import judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
 from workbench.analyze.proof import Proof, compare_evidence, prove_change
 from workbench.analyze.quiet import find_quiet_runs
+from workbench.analyze.roofline import (
+    Roof,
+    build_roof,
+    place_layers,
+    place_operators,
+    tabulate_ceilings,
+)
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
 from workbench.analyze.threads import find_crossovers, sweep_threads
@@ -34,6 +41,7 @@ __all__ = [
     "Methods",
     "Proof",
     "Rival",
+    "Roof",
     "Traced",
     "Verdict",
     "add_categories",
@@ -45,6 +53,7 @@ __all__ = [
     "bottleneck_shift",
     "build_ledger",
     "build_model_tree",
+    "build_roof",
     "categorize",
     "climb_ladder",
     "clock_of",
@@ -67,6 +76,8 @@ __all__ = [
     "load_case_study",
     "name_kernels",
     "pick_timed",
+    "place_layers",
+    "place_operators",
     "place_rows",
     "predict_what_if",
     "prove_change",
@@ -78,6 +89,7 @@ __all__ = [
     "summarize_operators",
     "summarize_verdict",
     "sweep_threads",
+    "tabulate_ceilings",
     "tabulate_latencies",
     "tabulate_rules",
     "tabulate_runs",

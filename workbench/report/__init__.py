@@ -2,6 +2,13 @@
 
 from workbench.report.analysis import Analysis, Comparison, analyze_run
 from workbench.report.axes import show_axes
+from workbench.report.ceilings import (
+    describe_roofline,
+    find_roofline,
+    list_ceilings,
+    measure_roof,
+    show_roofline,
+)
 from workbench.report.checks import check_run
 from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
@@ -34,18 +41,22 @@ __all__ = [
     "compare_exports",
     "compare_many",
     "compare_runs",
+    "describe_roofline",
     "describe_run",
     "describe_spans",
     "execute_notebook",
     "export_trace",
     "find_next_steps",
+    "find_roofline",
     "is_slower_by",
+    "list_ceilings",
     "list_findings",
     "list_partition",
     "list_runs",
     "make_report",
     "measure_config",
     "measure_program",
+    "measure_roof",
     "notebooks_dir",
     "open_app",
     "open_lab",
@@ -55,6 +66,7 @@ __all__ = [
     "show_axes",
     "show_findings",
     "show_layers",
+    "show_roofline",
     "show_timeline",
     "show_undelegated",
     "show_verdicts",

@@ -7,6 +7,7 @@ from workbench.show.heatmap import plot_heatmap
 from workbench.show.ladder import plot_ladder
 from workbench.show.latencies import plot_latencies
 from workbench.show.operators import plot_operators
+from workbench.show.roofline import plot_roofline
 from workbench.show.scaling import plot_scaling
 from workbench.show.sheet import Sheet, show_together
 from workbench.show.shift import plot_shift
@@ -44,6 +45,7 @@ __all__ = [
     "plot_ladder",
     "plot_latencies",
     "plot_operators",
+    "plot_roofline",
     "plot_scaling",
     "plot_shift",
     "plot_speedups",
