@@ -38,7 +38,7 @@ def read_cut(path: Path, data: bytes) -> pd.DataFrame | None:
 def test_a_cut_anywhere_gives_the_newest_runs_or_an_error(trace, tmp_path):
     data, whole = trace.read_bytes(), read_etdump(trace)
     blocks = []
-    for length in range(12, len(data), 20):
+    for length in range(12, len(data), 68):
         events = read_cut(tmp_path / "cut.etdump", data[:length])
         if events is None:
             blocks.append(0)
