@@ -95,7 +95,7 @@ def lint(_: list[str]) -> int:
     return (
         _run("-m", "ruff", "check", "--quiet", ".")
         or _run("-m", "ruff", "format", "--check", "--quiet", ".")
-        or _run("-m", "nbstripout", "--verify", "--extra-keys", keys, *notebooks)
+        or _run("-m", "nbstripout", "--verify", "--keep-id", "--extra-keys", keys, *notebooks)
     )
 
 

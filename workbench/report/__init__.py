@@ -17,7 +17,13 @@ from workbench.report.facts import describe_run
 from workbench.report.findings import find_next_steps, list_findings, show_findings
 from workbench.report.live import LiveRun
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_app, open_lab
-from workbench.report.notes import show_layers, show_undelegated, show_verdicts
+from workbench.report.notes import (
+    show_layers,
+    show_speedups,
+    show_tree,
+    show_undelegated,
+    show_verdicts,
+)
 from workbench.report.pipeline import (
     Profile,
     make_report,
@@ -29,6 +35,7 @@ from workbench.report.pipeline import (
 from workbench.report.runs import list_runs
 from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
 from workbench.report.timeline import show_timeline
+from workbench.report.validate import validate_run
 
 __all__ = [
     "Analysis",
@@ -67,8 +74,11 @@ __all__ = [
     "show_findings",
     "show_layers",
     "show_roofline",
+    "show_speedups",
     "show_timeline",
+    "show_tree",
     "show_undelegated",
     "show_verdicts",
+    "validate_run",
     "write_artifacts",
 ]
