@@ -151,7 +151,8 @@ class Plan:
     ``runs`` is the least number of timed inferences per experiment and thread count;
     ``batch_ms`` the length of one batch between two changes of the experiment, 0 for single
     inferences;
-    ``processes`` how often every runner is started afresh.
+    ``processes`` how often every runner is started afresh; ``sampled_ms`` the CPU time for which
+    each experiment is sampled, 0 for none.
     """
 
     pte: str
@@ -170,6 +171,7 @@ class Plan:
     processes: int = 5
     traced_runs: int = 50
     batch_ms: float = 20.0
+    sampled_ms: float = 0.0
     timeout_s: float = 120.0
 
 
@@ -215,6 +217,23 @@ class Session:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """One runner process that noted which machine code it ran, and traced itself meanwhile.
+
+    ``samples`` and ``etdump`` lie in the run's folder; both are empty, and ``problem`` says why,
+    if nothing could be sampled.
+    """
+
+    experiment: str
+    threads: int
+    masked: tuple[str, ...] = ()
+    runs: int = 0
+    etdump: str = ""
+    samples: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Agreement:
     """How far the outputs of two experiments are apart; ``scale`` is the largest |baseline|.
 
@@ -251,6 +270,7 @@ class Run:
     versions: dict[str, str]
     sessions: tuple[Session, ...] = ()
     agreements: tuple[Agreement, ...] = ()
+    samplings: tuple[Sampling, ...] = ()
     export: Export | None = None
     schema_version: int = SCHEMA_VERSION
 

@@ -15,6 +15,7 @@ from workbench.run.inputs import locate_inputs
 from workbench.run.journal import Journal
 from workbench.run.measure import Step, measure_step
 from workbench.run.runner import Runner
+from workbench.run.sample import can_sample, sample_experiments
 from workbench.store import find_runs, keep_layers, load_export, load_run, new_run_dir
 
 #: Told what is being measured, and which part of it all is done (0 to 1).
@@ -28,7 +29,8 @@ def run_plan(
 
     Each thread count is measured in several fresh processes, and in each of these the experiments
     take turns in batches: first without tracing, for latency, then with ETDump, for the shares of
-    the operators. An interrupted run keeps what it has, and the same plan goes on where it stopped.
+    the operators. Last, each one is sampled in a process of
+    its own. An interrupted run keeps what it has, and the same plan goes on where it stopped.
 
     Raises
     ------
@@ -54,6 +56,9 @@ def run_plan(
                 progress(text + (", traced" if step.traced else ""), number / len(steps))
                 if not journal.has(step.threads, step.process, step.traced):
                     measure_step(journal, runner, inputs, step)
+            for threads in plan.threads if plan.sampled_ms and can_sample(runner) else ():
+                progress(f"{count_threads(threads)}, sampled", 1.0)
+                sample_experiments(journal, runner, inputs, threads)
     except TargetError:
         raise  # it is only out of reach: the run goes on when it is back
     except WorkbenchError:
