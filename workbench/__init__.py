@@ -63,6 +63,7 @@ _HOME = {
     "show_axes": "report",
     "show_layers": "report",
     "show_timeline": "report",
+    "show_quality": "report",
     "show_undelegated": "report",
     "show_verdicts": "report",
     "sample_exports": "testing",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from workbench.arguments import Duration, Floats, Numbers, Percent, Size
 from workbench.errors import UsageError, WorkbenchError
 
 INTERRUPTED = 130
@@ -48,68 +48,6 @@ def _options(*options):
         return command
 
     return add
-
-
-class Percent(click.ParamType):
-    """A percentage such as ``5%`` or ``5``, as a fraction."""
-
-    name = "percent"
-
-    def convert(self, value, param, ctx):
-        """The fraction of 1 that ``value`` says."""
-        try:
-            fraction = float(str(value).removesuffix("%")) / 100
-        except ValueError:
-            self.fail(f"{value!r} is no percentage", param, ctx)
-        if not 0 <= fraction < 10:
-            self.fail(f"{value!r} is out of range", param, ctx)
-        return fraction
-
-
-class Numbers(click.ParamType):
-    """Whole numbers separated by commas."""
-
-    name = "n,n..."
-
-    def convert(self, value, param, ctx):
-        """The numbers as a tuple."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of whole numbers", param, ctx)
-
-
-class Floats(click.ParamType):
-    """Numbers separated by commas."""
-
-    name = "x,x..."
-
-    def convert(self, value, param, ctx):
-        """The numbers as a tuple."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(float(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of numbers", param, ctx)
-        if not all(map(math.isfinite, numbers)):
-            self.fail(f"{value!r} is out of range", param, ctx)
-        return numbers
-
-
-class Size(click.ParamType):
-    """A dimension and its size, such as ``batch=4``."""
-
-    name = "dim=n"
-
-    def convert(self, value, param, ctx):
-        """The name and the number."""
-        name, _, size = value.partition("=")
-        if not name or not size.isdecimal() or not 0 < int(size) < 2**31:
-            self.fail(f"{value!r} is no size such as batch=4", param, ctx)
-        return name, int(size)
 
 
 PATH = click.Path(path_type=Path)
@@ -157,6 +95,20 @@ RUN_OPTIONS = _options(
     click.option("--isa-ladder", is_flag=True, help="Measure every ISA level of this CPU instead."),
     click.option("--threads", type=Numbers(), default="1", show_default=True, help="CPU threads."),
     click.option("--runs", default=50, show_default=True, help="Least timed inferences of each."),
+    click.option(
+        "--budget",
+        "budget_s",
+        type=Duration(),
+        default=0.0,
+        help="Time to measure for, such as 30s, instead of --runs.",
+    ),
+    click.option(
+        "--precision",
+        type=Percent(),
+        default="1%",
+        show_default=True,
+        help="With --budget: stop when half the interval's width is below this.",
+    ),
     click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),
     click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
     click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
@@ -233,7 +185,12 @@ def run(context: click.Context, subject: Path, out: Path | None, **choices) -> N
 
     A config, the JSON of Arm's profiling kit, says itself what is measured and how.
     """
-    from workbench.report import analyze_run, measure_config, measure_program
+    from workbench.report import (
+        analyze_run,
+        describe_quality,
+        measure_config,
+        measure_program,
+    )
 
     with show_progress() as progress:
         if subject.suffix == ".json":
@@ -241,8 +198,10 @@ def run(context: click.Context, subject: Path, out: Path | None, **choices) -> N
             run_dir = measure_config(subject, root=out, progress=progress)
         else:
             run_dir = measure_program(subject, root=out, progress=progress, **choices)
-    for comparison in analyze_run(run_dir).comparisons:
+    analysis = analyze_run(run_dir)
+    for comparison in analysis.comparisons:
         click.echo(comparison.text)
+    click.echo(describe_quality(analysis))
     click.echo(run_dir)
 
 

@@ -148,6 +148,10 @@ class Plan:
     ``batch_ms`` the length of one batch between two changes of the experiment, 0 for single
     inferences;
     ``processes`` how often every runner is started afresh.
+    With a ``budget_s``, in seconds, restarts go on until the interval of every speed-up is within
+    ``precision`` (half its width, relative) or the time is spent; each of ``processes`` restarts
+    gets its part of it. At most ``retries`` steps that were disturbed are measured again, after a
+    pause of ``cool_down_s``.
     """
 
     pte: str
@@ -167,6 +171,10 @@ class Plan:
     traced_runs: int = 50
     batch_ms: float = 20.0
     timeout_s: float = 120.0
+    budget_s: float = 0.0
+    precision: float = 0.01
+    retries: int = 3
+    cool_down_s: float = 1.0
 
 
 def count_threads(threads: int) -> str:
@@ -206,8 +214,30 @@ class Session:
     core: int | None = None
     etdump: str = ""
     complete: bool = True
+    attempts: int = 1
     skipped: int = 0
     log: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the machine told of itself before or after a step; None or empty where it does not.
+
+    ``mhz`` is the median clock of its cores, ``temperature_c`` its warmest zone, ``throttled`` how
+    often the kernel throttled it since the start, ``thermal_status`` Android's, from 0 (none).
+    """
+
+    time: str
+    moment: str
+    threads: int
+    process: int
+    traced: bool
+    load: float | None = None
+    mhz: float | None = None
+    governor: str = ""
+    temperature_c: float | None = None
+    throttled: int | None = None
+    thermal_status: int | None = None
 
 
 @dataclass(frozen=True)
@@ -247,6 +277,8 @@ class Run:
     versions: dict[str, str]
     sessions: tuple[Session, ...] = ()
     agreements: tuple[Agreement, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    spent_s: float = 0.0
     export: Export | None = None
     schema_version: int = SCHEMA_VERSION
 

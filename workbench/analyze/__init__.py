@@ -18,6 +18,7 @@ from workbench.analyze.operators import summarize_categories, summarize_operator
 from workbench.analyze.outcome import judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
 from workbench.analyze.proof import Proof, compare_evidence, prove_change
+from workbench.analyze.quality import grade_run, summarize_quality
 from workbench.analyze.quiet import find_quiet_runs
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
@@ -59,6 +60,7 @@ __all__ = [
     "find_methods",
     "find_quiet_runs",
     "gather_evidence",
+    "grade_run",
     "judge",
     "load_case_study",
     "name_kernels",
@@ -70,6 +72,7 @@ __all__ = [
     "summarize_categories",
     "summarize_layers",
     "summarize_operators",
+    "summarize_quality",
     "summarize_verdict",
     "sweep_threads",
     "tabulate_latencies",

@@ -2,7 +2,7 @@
 
 from workbench.report.analysis import Analysis, Comparison, analyze_run
 from workbench.report.axes import show_axes
-from workbench.report.checks import check_run
+from workbench.report.checks import check_run, describe_quality, grade_quality, show_quality
 from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
@@ -31,11 +31,13 @@ __all__ = [
     "check_run",
     "compare_exports",
     "compare_runs",
+    "describe_quality",
     "describe_run",
     "describe_spans",
     "execute_notebook",
     "export_trace",
     "find_next_steps",
+    "grade_quality",
     "is_slower_by",
     "list_findings",
     "list_partition",
@@ -51,6 +53,7 @@ __all__ = [
     "show_axes",
     "show_findings",
     "show_layers",
+    "show_quality",
     "show_timeline",
     "show_undelegated",
     "show_verdicts",
