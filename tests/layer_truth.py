@@ -148,7 +148,7 @@ def modules_of_nodes(instruction, record):
     """The modules that each exported operator of a delegate may be of.
 
     One that the exporter made up, without a debug handle or between layers to change a type, is of
-    one of its neighbours.
+    one of those before and after it.
     """
     nodes = instruction.xnodes
     known = [
@@ -160,22 +160,25 @@ def modules_of_nodes(instruction, record):
         for node, modules in zip(nodes, known, strict=True)
     ]
     producer = {out: number for number, node in enumerate(nodes) for out in node.outputs}
-    beside = defaultdict(set)
-    for number, node in enumerate(nodes):
-        for value in node.inputs:
-            if value in producer:
-                beside[number].add(producer[value])
-                beside[producer[value]].add(number)
-    lost = [number for number, modules in enumerate(known) if not modules]
-    while lost:
-        found = {n: set().union(*(known[other] for other in beside[n])) for n in lost}
-        found = {n: modules for n, modules in found.items() if modules}
-        if not found:
-            break
-        for number, modules in found.items():
-            known[number] = modules
-        lost = [number for number in lost if number not in found]
-    return known
+    before = [{producer[value] for value in node.inputs if value in producer} for node in nodes]
+    after = [
+        {n for n, others in enumerate(before) if number in others} for number in range(len(nodes))
+    ]
+
+    def nearest(number, step):
+        front, seen, found = set(step[number]), set(), set()
+        while front:
+            other = front.pop()
+            seen.add(other)
+            found |= known[other]
+            if not known[other]:
+                front |= step[other] - seen
+        return found
+
+    return [
+        modules or nearest(number, before) | nearest(number, after)
+        for number, modules in enumerate(known)
+    ]
 
 
 def true_modules(pte, layers, plans, record, ledger):

@@ -35,6 +35,10 @@ def cli(capfd, tmp_path, monkeypatch):
         ),
         (["export", "toy_cnn", "--backend", "vulkan"], "valid: portable, xnnpack"),
         (["export", "nothing.py:Net"], "nothing.py"),
+        (["export", "toy_cnn", "--size", "batch"], "no size such as batch=4"),
+        (["export", "toy_cnn", "--size", "batch=2"], "unknown dynamic dimension 'batch'"),
+        (["export", "toy_cnn", "--mean", "a,b"], "no list of numbers"),
+        (["export", "toy_cnn", "--inputs", "none.npy"], "none.npy: no such file"),
         (["profile", "toy_cnn", "--toggle", "sme9"], "unknown toggle 'sme9'"),
         (["profile", "a", "b", "--out", "x"], "--out"),
         (["run", "x.pte", "--threads", "one"], "whole numbers"),
@@ -145,6 +149,21 @@ def test_compare_gates_on_the_interval(run_dir, cli):
     code, out, _ = cli("compare", off, f"{run_dir}:{pair.baseline}_control", "--fail-above", "50%")
     assert code == 0
     assert "faster" not in out
+
+
+def test_a_profile_takes_every_option_of_an_export():
+    from workbench.cli import workbench
+
+    export, profile = (
+        {
+            param.name: param.opts
+            for param in workbench.commands[name].params
+            if param.opts[0][0] == "-"
+        }
+        for name in ("export", "profile")
+    )
+    assert {"inputs", "sizes", "mean", "std", "keep_float", "rewrite", "fresh"} <= export.keys()
+    assert export.items() <= profile.items()
 
 
 def test_models_and_help(cli):

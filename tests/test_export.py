@@ -284,6 +284,34 @@ def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     assert run_program(pte, saved_inputs(pte))[0].shape == (4, 4)
 
 
+@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@pytest.mark.parametrize("size", [1, 7])
+def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
+    shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
+    model = small_model(example_inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
+    pte = export_model(model, dtype=dtype, root=tmp_path, sizes={"batch": size})
+    export = store.load_export(pte)
+    assert export.inputs[0].shape == (size, 3, 8, 8)
+    assert export.inputs[0].dynamic
+    assert export.input_source.endswith(f"at batch={size}")
+    assert export.problem == ""
+    assert export.fidelity[0].sqnr_db > 15
+    (output,) = run_program(pte, saved_inputs(pte))
+    assert output.shape == (size, 4)
+
+
+def test_inputs_of_a_file_are_run_and_calibrate(tmp_path):
+    images = torch.rand(3, 3, 8, 8)
+    np.save(tmp_path / "images.npy", images.numpy())
+    inputs = [str(tmp_path / "images.npy")]
+    pte = export_model(small_model(), dtype="int8", root=tmp_path, inputs=inputs)
+    export = store.load_export(pte)
+    assert torch.equal(saved_inputs(pte)[0], images[:1])
+    assert "images.npy (SHA-256 " in export.input_source
+    assert export.options["calibration"].startswith("3 batches: ")
+    assert not export.inputs[0].dynamic
+
+
 @given(st.integers(0, 4).flatmap(lambda n: st.permutations(range(n))), st.data())
 def test_raw_bytes_lie_in_the_given_order(dim_order, data):
     shape = [data.draw(st.integers(0, 4)) for _ in dim_order]
@@ -404,6 +432,40 @@ def test_a_model_that_fails_in_half_precision_only_says_where(write, tmp_path):
         ExportError, match=r"^mine.py:6: in fp16 this is a matmul of float16 and float32 -> "
     ):
         export_model(f"{file}:Net", dtype="fp16")
+
+
+DYNAMIC = """
+
+def get_dynamic_shapes():
+    return ({0: torch.export.Dim("batch", min=1, max=8)},)
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "parts"),
+    [
+        (HEADER.format("torch.fft.fft2(x).abs()"), ["mine.py:11: ", "no kernel for aten::_fft"]),
+        (HEADER.format("x if x.sum() > 0 else -x"), ["mine.py:11: ", "branches on a tensor's"]),
+        (HEADER.format("x.reshape(4, -1)[:4]") + DYNAMIC, ["mine.py:", "batch", "get_dynamic_sh"]),
+        (HEADER.format("x").replace("self, x", "self, x, y"), ["mine.py:9: ", "missing", "inputs"]),
+    ],
+    ids=["operator", "control flow", "dynamic shape", "input count"],
+)
+def test_each_failure_is_one_line_and_leaves_nothing(write, tmp_path, capfd, source, parts):
+    from workbench.cli import main
+
+    file = write(source)
+    with pytest.raises(SystemExit) as ended:
+        main(["export", f"{file}:Net"])
+    assert ended.value.code == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1, err
+    assert err.startswith("error: ")
+    assert " -> " in err
+    for part in parts:
+        assert part in err
+    assert files_below(tmp_path) == ["mine.py"]
 
 
 def test_a_failed_export_leaves_the_last_good_one(write):

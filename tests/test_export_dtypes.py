@@ -12,6 +12,7 @@ from workbench.errors import ExportError, UsageError
 from workbench.export import describe_export, export_model
 from workbench.export.dtypes import DTYPES
 from workbench.export.fidelity import compare_outputs, describe_problem
+from workbench.export.quantize import quantize_activations
 from workbench.export.rewrite import rewrite_graph
 from workbench.models import LoadedModel, load_model
 from workbench.models import mobilenet_v3_small as mobilenet
@@ -250,6 +251,27 @@ def test_sums_are_in_double_precision():
 def test_outputs_of_another_shape_are_refused():
     with pytest.raises(ValueError, match="it returns"):
         compared(torch.ones(2), torch.ones(3))
+
+
+def test_a_residual_stream_that_is_normalised_stays_in_float():
+    """One scale for all channels of a stream with a large one would leave nothing of the others."""
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+
+        def forward(self, x):
+            return self.norm(x + self.inner(x))
+
+    torch.manual_seed(0)
+    x = torch.randn(1, 4, 16) * torch.logspace(-3, 3, 16)
+    exported = torch.export.export(Residual().eval(), (x,))
+    graph = quantize_activations(exported, "int8", [((x,), {})]).graph
+    (total,) = (node for node in graph.nodes if node.target is torch.ops.aten.add.Tensor)
+    assert not any("quantize" in str(user.target) for user in total.users)
+    (linear,) = (node for node in graph.nodes if node.target is torch.ops.aten.linear.default)
+    assert "dequantize" in str(linear.args[0].target)
 
 
 # Rewrites

@@ -334,13 +334,13 @@ def test_the_trial_run_does_not_touch_the_model(write):
             NET + "example_inputs = torch.ones(1, 5)\n",
             "mine.py:Net",
             ModelError,
-            ["mine.py:11: forward() fails on the example inputs", "1x5 and 4x2"],
+            ["mine.py:11: forward() fails on its inputs", "1x5 and 4x2"],
         ),
         (
             NET + "example_inputs = (torch.ones(1, 4), 2)\n",
             "mine.py:Net",
             ModelError,
-            ["mine.py: forward() fails", "TypeError"],
+            ["mine.py:10: forward() fails", "TypeError"],
         ),
         (
             NET + "\n\ndef get_example_inputs():\n    raise OSError('no data')\n",

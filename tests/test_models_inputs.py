@@ -215,7 +215,7 @@ def test_what_does_not_fit_is_refused(model, value, said, tmp_path):
 
 
 def test_values_that_the_model_cannot_take_point_at_its_source(tmp_path):
-    with pytest.raises(ModelError, match=r"forward\(\) fails on the example inputs: IndexError"):
+    with pytest.raises(ModelError, match=r"forward\(\) fails on its inputs: IndexError"):
         choose_inputs(TOKENS, [save(tmp_path / "x.npy", torch.tensor([[1, 2, 10]]))])
 
 

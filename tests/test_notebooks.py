@@ -29,7 +29,7 @@ def code_of(path):
 def test_there_are_notebooks():
     numbers = [path.stem[:2] for path in NOTEBOOKS]
     assert numbers == sorted(set(numbers))
-    assert {"00", "01", "02", "03", "04", "05", "12"} <= set(numbers)
+    assert {"00", "01", "02", "03", "04", "05", "09", "12"} <= set(numbers)
 
 
 def test_the_list_of_notebooks_has_each_with_its_question():

@@ -148,13 +148,18 @@ def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
     change_manifest(run_dir, emulated=True)
     analysis = analyze_run(run_dir)
     comparison = analysis.comparisons[0]
-    after = analysis.select(analysis.operators, comparison.pair.candidate, comparison.threads)
+    after, ledger = (
+        analysis.select(frame, comparison.pair.candidate, comparison.threads)
+        for frame in (analysis.operators, analysis.ledger)
+    )
     for shown in (
         wb.plot_latencies(analysis.latencies, analysis.statistics),
         wb.plot_categories(analysis.bars),
         wb.plot_shift(comparison.shift),
         wb.plot_speedups(comparison.speedups),
         wb.plot_operators(after, after),
+        wb.plot_what_if(wb.predict_what_if(ledger, {})),
+        wb.plot_bottlenecks(wb.rank_bottlenecks(ledger)),
         wb.show_timeline(analysis, headless=True).figure,
     ):
         assert EMULATED in shown.alt_text

@@ -262,6 +262,50 @@ def test_inputs_and_outputs(live, request, program, tmp_path):
     ]
 
 
+@pytest.fixture(scope="module")
+def dynamic_pte(tmp_path_factory):
+    """``x + 1`` for ``x`` of up to 8 rows of 3."""
+    import torch
+
+    from workbench.export import export_model
+    from workbench.models import LoadedModel
+
+    class Next(torch.nn.Module):
+        def forward(self, x):
+            return x + 1
+
+    shapes = ({0: torch.export.Dim("rows", min=1, max=8)},)
+    model = LoadedModel("next", Next(), (torch.ones(4, 3),), dynamic_shapes=shapes)
+    return export_model(model, backend="portable", root=tmp_path_factory.mktemp("dynamic"))
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8])
+def test_a_dynamic_input_takes_any_size_up_to_its_largest(live, dynamic_pte, tmp_path, rows):
+    x = np.arange(3 * rows, dtype=np.float32).reshape(rows, 3)
+    x.tofile(tmp_path / "x.bin")
+    flags = ["--inputs", tmp_path / "x.bin", "--input_shape", f"{rows}x3"]
+    with live(dynamic_pte, *flags) as session:
+        assert session.ready.inputs[0].shape == (8, 3)
+        session.run(2)
+        (output,) = session.output(tmp_path / "out")
+    assert output.shape == (rows, 3)
+    np.testing.assert_array_equal(np.fromfile(output.file, np.float32).reshape(rows, 3), x + 1)
+
+
+def test_wrong_input_shapes(loading, dynamic_pte):
+    for shapes, says in [
+        (["9x3"], "larger than planned"),
+        (["3"], "larger than planned"),
+        (["2x3", "2x3"], "2 input shapes, the method takes 1"),
+    ]:
+        flags = [part for shape in shapes for part in ("--input_shape", shape)]
+        flags = ["--model_path", dynamic_pte, *flags]
+        assert_fails(loading, *flags, code=2, kind="inputs", says=says)
+    for shape in ("2xthree", "-1x3", "99999999999x3"):
+        flags = ["--model_path", dynamic_pte, "--input_shape", shape]
+        assert_fails(loading, *flags, code=2, kind="usage", says="--input_shape")
+
+
 def test_without_inputs_all_are_ones(live, pair_pte, tmp_path):
     with live(pair_pte) as session:
         session.run(1)

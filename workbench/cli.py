@@ -229,18 +229,23 @@ def findings(run_dir: Path, experiment: str, threads: int | None) -> None:
 
 
 @workbench.command()
-@click.argument("a", metavar="BASELINE")
-@click.argument("b", metavar="CANDIDATE")
+@click.argument("names", nargs=-1, required=True, metavar="BASELINE CANDIDATE...")
 @click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
+@click.option("--by", help="Which parts to compare, too: layer, category or operator.")
 @click.option("--fail-above", type=Percent(), help="Exit 1 if surely slower by more than this.")
-def compare(a: str, b: str, across: tuple[str, ...], fail_above: float | None) -> None:
-    """Compare two measurements, each RUN_DIR or RUN_DIR:EXPERIMENT."""
-    from workbench.analyze import summarize_verdict
-    from workbench.report import compare_runs, is_slower_by
+def compare(
+    names: tuple[str, ...], across: tuple[str, ...], by: str | None, fail_above: float | None
+) -> None:
+    """Compare measurements, each RUN_DIR[:EXPERIMENT[:THREADS]], with the first.
 
-    verdict = compare_runs(a, b, across=across)
-    click.echo(summarize_verdict(verdict))
-    if fail_above is not None and is_slower_by(verdict, fail_above):
+    Two give a verdict, more a table by layer. With --fail-above the 95 % interval decides, not the
+    estimate; whatever the table has, too, must not be slower.
+    """
+    from workbench.report import compare_many
+
+    text, is_slower = compare_many(names, across=across, by=by, fail_above=fail_above)
+    click.echo(text)
+    if is_slower:
         sys.exit(1)
 
 

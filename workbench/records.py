@@ -13,12 +13,16 @@ LADDER_TOGGLE = "ladder"
 
 @dataclass(frozen=True)
 class Tensor:
-    """One input or output of a program; ``file`` beside the ``.pte`` holds an input's raw bytes."""
+    """One input or output of a program; ``file`` beside the ``.pte`` holds an input's raw bytes.
+
+    ``dynamic`` says that the program takes it in smaller sizes too.
+    """
 
     dtype: str
     shape: tuple[int, ...]
     file: str = ""
     sha256: str = ""
+    dynamic: bool = False
 
 
 @dataclass(frozen=True)
@@ -356,8 +360,9 @@ class Instruction:
     """One instruction of a method.
 
     ``name`` is the kernel's (``aten::mean.out``) or the backend's; ``inputs`` and ``outputs``
-    number values of the method; ``flops`` is None where nobody knows. The last two are those of
-    an XNNPACK delegate.
+    number values of the method; ``flops`` is None where nobody knows. ``xvalues`` and ``xnodes``
+    are those of an XNNPACK delegate; ``events`` number, of another one, the origins of what it
+    logs, by the integer or the name that it logs.
     """
 
     kind: str
@@ -369,6 +374,7 @@ class Instruction:
     bytes: int = 0
     xvalues: tuple[XValue, ...] = ()
     xnodes: tuple[XNode, ...] = ()
+    events: dict[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from workbench.columns import Column, Frame, check
 from workbench.columns import make_frame as _frame
+from workbench.schema_insight import ALIGNED, BOTTLENECKS, WHAT_IF
 
-__all__ = ["FRAMES", "Column", "Frame", "check"]
+__all__ = ["ALIGNED", "BOTTLENECKS", "FRAMES", "WHAT_IF", "Column", "Frame", "check"]
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
 SOURCE = (
@@ -365,6 +366,9 @@ FRAMES = (
     SCALING,
     QUALITY,
     SHIFT,
+    ALIGNED,
+    WHAT_IF,
+    BOTTLENECKS,
     KERNELS,
     KERNEL_CHANGES,
     SAMPLES,

@@ -1,5 +1,6 @@
 """From frames to frames: ledger, categories, statistics, comparisons, bottleneck shift."""
 
+from workbench.analyze.across import Traced, align_runs, tabulate_runs
 from workbench.analyze.attribution import attribute_layers, find_method
 from workbench.analyze.case_study import CaseStudy, load_case_study
 from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
@@ -25,6 +26,7 @@ from workbench.analyze.statistics import describe, describe_latencies
 from workbench.analyze.threads import find_crossovers, sweep_threads
 from workbench.analyze.tree import build_model_tree
 from workbench.analyze.verdict import Verdict, reach_verdict, summarize_verdict
+from workbench.analyze.what_if import predict_what_if, rank_bottlenecks
 
 __all__ = [
     "CaseStudy",
@@ -33,11 +35,13 @@ __all__ = [
     "Methods",
     "Proof",
     "Rival",
+    "Traced",
     "Verdict",
     "add_categories",
     "add_layers",
     "add_traced",
     "add_up_spans",
+    "align_runs",
     "attribute_layers",
     "bottleneck_shift",
     "build_ledger",
@@ -66,7 +70,9 @@ __all__ = [
     "name_kernels",
     "pick_timed",
     "place_rows",
+    "predict_what_if",
     "prove_change",
+    "rank_bottlenecks",
     "reach_verdict",
     "split_code",
     "summarize_categories",
@@ -77,5 +83,6 @@ __all__ = [
     "sweep_threads",
     "tabulate_latencies",
     "tabulate_rules",
+    "tabulate_runs",
     "total_runs",
 ]

@@ -38,12 +38,13 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     runs it; so its rewrites are replayed, and what they predict is aligned with the log.
 
     - ``exact``: the instruction's number and name agree; or all operators of the delegate are as
-      predicted.
+      predicted; or another delegate's map in the ETRecord names the event.
     - ``fitted``: they are so once the CPU is assumed to lack certain fp16 kernels; or some operator
       of the delegate is not explained, but this one can be no other.
     - ``ambiguous``: it may as well be of another layer; the likeliest is named.
     - ``unattributed``: time of no layer (of the framework, or of a delegate as a whole), a
-      delegate that is not XNNPACK's, or an operator that nothing explains.
+      delegate that says nothing of what it runs, an operator that nothing explains, or one in the
+      body of control flow, whose layer the exporter does not tell.
 
     Parameters
     ----------
@@ -58,8 +59,8 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
         ``schema.ATTRIBUTION``, one row per key of the ledger.
     """
     check(ledger, LEDGER)
-    rows = ledger.drop_duplicates("key")[["key", "kind", "operator", "instruction"]].astype(
-        {"key": object, "kind": object, "operator": object}
+    rows = ledger.drop_duplicates("key")[["key", "kind", "name", "operator", "instruction"]].astype(
+        {"key": object, "kind": object, "name": object, "operator": object}
     )
     found = rows["key"].str.extract(_KEY).fillna("0").astype(int)
     rows["method"], chain = found[0], found[1]
@@ -114,18 +115,34 @@ def _attribute_method(rows: pd.DataFrame, method: Method) -> Iterator[tuple[str,
             break
         instruction = method.instructions[number]
         provenance = Provenance(method, instruction)
+        rows_of_it = list(group)
         if instruction.kind == "kernel":
-            yield from _attribute_kernel(group, provenance)
-        for call in _delegate_calls(group) if instruction.xnodes else ():
-            fit = fit_operators(instruction, [row.operator for row in call], learned)
-            learned = fit.lacking if fit.complete else learned
-            yield from _attribute_call(call, fit, provenance)
+            yield from _attribute_kernel(rows_of_it, provenance)
+        elif not instruction.xnodes:
+            yield from _attribute_events(rows_of_it, provenance)
+        else:
+            for call in _delegate_calls(rows_of_it):
+                fit = fit_operators(instruction, [row.operator for row in call], learned)
+                learned = fit.lacking if fit.complete else learned
+                yield from _attribute_call(call, fit, provenance)
+
+
+def _attribute_events(
+    rows: Iterable[Any], provenance: Provenance
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of a delegate that is not XNNPACK's: by the integer or the name that it logs."""
+    for row in rows:
+        numbers = provenance.instruction.events.get(row.name, ())
+        if row.kind == "delegated" and numbers:
+            yield row.key, {**provenance.of_event(numbers), "confidence": _EXACT}
 
 
 def _attribute_kernel(
     rows: Iterable[Any], provenance: Provenance
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    facts = {**provenance.of_kernel(), "confidence": _EXACT}
+    # Where others have a layer, one in the body of control flow has none: nobody says which.
+    lost = provenance.instruction.origin is None and provenance.method.origins
+    facts = {**provenance.of_kernel(), "confidence": _UNATTRIBUTED if lost else _EXACT}
     overhead = {**facts, "role": "overhead", "flops": 0.0, "bytes": 0.0}
     for row in rows:
         yield row.key, facts if row.kind == "portable" else overhead

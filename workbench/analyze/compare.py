@@ -99,7 +99,7 @@ def compare_apart(
     margin
         Relative difference up to which latencies count as equal.
     clock
-        As for ``compare_latencies``.
+        As for ``compare_latencies``; the same for both sides.
 
     Returns
     -------
@@ -112,7 +112,14 @@ def compare_apart(
     ComparisonError
         A side has no latency.
     """
-    sides = [_restart_times(side, clock) for side in (baseline, candidate)]
+    timed = [pick_timed(side) for side in (baseline, candidate)]
+    if any(side.empty for side in timed):
+        raise ComparisonError("there is no latency")
+    # One clock for both: wall time as soon as either side has several threads.
+    clock = clock or max(clock_of(side) for side in timed)
+    sides = [
+        [times.to_numpy() / 1e6 for _, times in side.groupby("process")[clock]] for side in timed
+    ]
     times = typical_times(sides[0]), typical_times(sides[1])
     return tabulate_outcomes("e2e", ["latency"], times, speedup_apart(*sides), floor, margin)
 
@@ -175,12 +182,3 @@ def _round_times(latencies: pd.DataFrame, experiment: str, clock: str) -> pd.Ser
         )
     rounds = batches.groupby(level=["process", "round"]).agg(["mean", "size"])
     return rounds.loc[rounds["size"] == rounds["size"].max(), "mean"]
-
-
-def _restart_times(latencies: pd.DataFrame, clock: str | None) -> list[np.ndarray]:
-    """Untraced latencies of every process, in ms."""
-    timed = pick_timed(latencies)
-    if timed.empty:
-        raise ComparisonError("there is no latency")
-    column = clock or clock_of(timed)
-    return [times.to_numpy() / 1e6 for _, times in timed.groupby("process")[column]]

@@ -42,6 +42,17 @@ class Provenance:
             "bytes": float(instruction.bytes),
         }
 
+    def of_event(self, numbers: Sequence[int]) -> dict[str, Any]:
+        """The facts of what a delegate logs, by the origins that it stands for, the main first."""
+        origins = [self._origin(number) for number in numbers]
+        return {
+            **_layer(origins[0]),
+            **_no_cost("compute"),
+            "also": _paths(origins, origins[0]),
+            "nodes": ", ".join(dict.fromkeys(origin.node for origin in origins)),
+            "xnodes": None,
+        }
+
     def of_operator(self, operator: Operator) -> dict[str, Any]:
         """The facts of an operator that a delegate ran."""
         xnodes = self.instruction.xnodes

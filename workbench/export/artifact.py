@@ -103,16 +103,7 @@ def export_model(
     -----
     The first export of a process takes some ten seconds longer than the next ones.
     """
-    if dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES)
-    if backend not in BACKENDS:
-        raise unknown_name("backend", backend, BACKENDS)
-    if backend == "portable" and RECIPES[dtype].quantizes:
-        raise UsageError(
-            "the portable kernels do not run quantised programs",
-            where=f"dtype {dtype}",
-            hint="the xnnpack backend, or fp32, fp16, bf16",
-        )
+    _check_names(dtype, backend)
     name = parse_name(model).label if isinstance(model, str) else model.name
     directory = store.artifacts_dir(Path(root) if root else store.default_root(name))
     pte = directory / f"{store.stem_of(store.safe_name(name), dtype, backend)}.pte"
@@ -120,14 +111,8 @@ def export_model(
     options, inputs, sizes = Options(tuple(keep_float), rewrite), tuple(inputs), dict(sizes)
     made_from = {}
     if isinstance(model, str):
-        settings = {
-            "dtype": dtype,
-            "backend": backend,
-            **asdict(options),
-            "sizes": sizes,
-            "mean": mean,
-            "std": std,
-        }
+        asked = {"dtype": dtype, "backend": backend, "sizes": sizes, "mean": mean, "std": std}
+        settings = asked | asdict(options)
         made_from = fingerprint(parse_name(model), settings, inputs, state_dict)
         if not fresh and (export := find_unchanged(pte, made_from)):
             tell(f"{pte.name}: unchanged, kept")
@@ -184,6 +169,19 @@ def export_model(
     return pte
 
 
+def _check_names(dtype: str, backend: str) -> None:
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES)
+    if backend not in BACKENDS:
+        raise unknown_name("backend", backend, BACKENDS)
+    if backend == "portable" and RECIPES[dtype].quantizes:
+        raise UsageError(
+            "the portable kernels do not run quantised programs",
+            where=f"dtype {dtype}",
+            hint="the xnnpack backend, or fp32, fp16, bf16",
+        )
+
+
 def _warn_of(export: Export) -> None:
     if export.problem:
         warnings.warn(f"{export.pte}: {export.problem}", stacklevel=3)
@@ -206,9 +204,8 @@ def _write_inputs(
     for number, (tensor, slot) in enumerate(zip(tensors, slots, strict=True)):
         path = pte.with_name(f"{pte.name}.input{number}.bin")
         store.write_whole(path, raw_bytes(tensor, slot.dim_order))
-        written.append(
-            Tensor(slot.dtype, tuple(tensor.shape), file=path.name, sha256=store.sha256_of(path))
-        )
+        shape, sha256 = tuple(tensor.shape), store.sha256_of(path)
+        written.append(Tensor(slot.dtype, shape, path.name, sha256, slot.dynamic))
     return tuple(written)
 
 

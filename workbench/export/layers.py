@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import StoreError
 from workbench.export.cost import kernel_flops
+from workbench.export.etrecord import add_etrecord
 from workbench.export.pte import Pte, read_pte
 from workbench.export.xnnpack_blob import read_xnnpack_blob
 from workbench.records import Instruction, Layers, Method, Value
@@ -36,17 +38,20 @@ _KINDS = {
 _XNNPACK = "XnnpackBackend"
 
 
-def describe_pte(data: bytes | memoryview, where: object = None) -> Layers:
-    """The sidecar of any program, from its bytes alone: operators, shapes and costs, no layers.
+def describe_pte(
+    data: bytes | memoryview, where: object = None, *, etrecord: Path | None = None
+) -> Layers:
+    """The sidecar of any program: operators, shapes and costs, and layers if there is an ETRecord.
 
     Raises
     ------
     StoreError
-        It is no program, or malformed.
+        It is no program, or malformed; so is the ETRecord, or it is of another program.
     """
     pte = read_pte(data, where)
     methods = tuple(_describe_method(pte, plan) for plan in pte.tables["execution_plan"] or [])
-    return Layers(sha256=hashlib.sha256(data).hexdigest(), methods=methods)
+    layers = Layers(sha256=hashlib.sha256(data).hexdigest(), methods=methods)
+    return add_etrecord(layers, etrecord) if etrecord else layers
 
 
 def describe_program(program: ExecutorchProgramManager) -> Layers:

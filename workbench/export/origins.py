@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,14 +101,24 @@ def _edge_node(number: int, node: Node) -> EdgeNode:
 
 
 def _origin(node: Node) -> Origin:
-    path, kind = next(reversed(_module_stack(node)), ("", ""))
-    return Origin(
-        node=node.name,
-        operator=_name(node),
-        module=path,
-        module_class=kind,
-        source=user_line_of_stack(node.meta.get("stack_trace")).removeprefix(_REPOSITORY),
-    )
+    line = user_line_of_stack(node.meta.get("stack_trace"))
+    return make_origin(node.name, _name(node), _module_stack(node), line)[0]
+
+
+def make_origin(
+    node: str, operator: str, stack: Iterable[tuple[str, str]], line: str
+) -> tuple[Origin, dict[str, str]]:
+    """The origin of a node, and the classes of the modules around it by their paths.
+
+    ``stack`` has their paths as the exporter spells them, and full names of classes.
+    """
+    modules = {
+        _ROOT.sub("", path): full.rpartition(".")[2]
+        for path, full in stack
+        if not full.endswith(_WRAPPERS) and "_non_strict_export" not in full
+    }
+    path, kind = next(reversed(modules.items()), ("", ""))
+    return Origin(node, operator, path, kind, line.removeprefix(_REPOSITORY)), modules
 
 
 def _modules(graph: GraphModule) -> dict[str, str]:
@@ -117,14 +127,15 @@ def _modules(graph: GraphModule) -> dict[str, str]:
     for node in _calls(graph):
         if _name(node) == "executorch_call_delegate":
             graphs.append(getattr(graph, node.args[0].target).original_module.graph_module)
-    return {path: kind for g in graphs for node in _calls(g) for path, kind in _module_stack(node)}
+    stacks = (_module_stack(node) for g in graphs for node in _calls(g))
+    return {
+        path: kind for stack in stacks for path, kind in make_origin("", "", stack, "")[1].items()
+    }
 
 
 def _module_stack(node: Node) -> list[tuple[str, str]]:
     """Path and class of the modules around a node, the model itself first."""
-    stack = []
-    for path, kind, *_ in (node.meta.get("nn_module_stack") or {}).values():
-        full = kind if isinstance(kind, str) else kind.__qualname__
-        if not full.endswith(_WRAPPERS) and "_non_strict_export" not in full:
-            stack.append((_ROOT.sub("", path), full.rpartition(".")[2]))
-    return stack
+    stack = (node.meta.get("nn_module_stack") or {}).values()
+    return [
+        (path, kind if isinstance(kind, str) else kind.__qualname__) for path, kind, *_ in stack
+    ]

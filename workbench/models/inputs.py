@@ -254,7 +254,9 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype, where: str) -> torch.Tensor:
     cast = tensor.detach().to(dtype).contiguous()
     if not dtype.is_floating_point and not torch.equal(cast.to(tensor.dtype), tensor):
         raise UsageError(f"values beyond {str(dtype).removeprefix('torch.')}", where=where)
-    if bool(torch.isnan(cast).any()) or bool((torch.isinf(cast) & torch.isfinite(tensor)).any()):
+    # An infinity may be meant, as in masks; one that the cast makes is not.
+    overflown = torch.isinf(cast) & torch.isfinite(tensor.double())
+    if bool((torch.isnan(cast) | overflown).any()):
         raise UsageError("has values that are no numbers in the model's dtype", where=where)
     return cast
 

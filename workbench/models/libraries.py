@@ -60,12 +60,13 @@ def find_in_library(wanted: ModelName) -> LibraryModel:
         # Only that it has models makes a package the library: a folder may bear its name.
         listed = (package if library == "timm" else package.models).list_models()
     except (ImportError, AttributeError, RuntimeError, OSError) as error:
+        torch_version = importlib.metadata.version("torch").partition("+")[0]
         missing = isinstance(error, ModuleNotFoundError) and error.name == library
         raise SetupError(
             "is not installed" if missing else f"cannot be used: {error}",
             where=library,
             # Without the pin, pip may replace the installed PyTorch.
-            hint=f"pip install {library} torch=={importlib.metadata.version('torch')}",
+            hint=f"pip install {library} torch=={torch_version}",
         ) from None
     if name not in listed:
         near = ", ".join(difflib.get_close_matches(name, listed, n=5, cutoff=0.4))

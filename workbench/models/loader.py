@@ -231,7 +231,8 @@ def try_forward(model: LoadedModel) -> None:
     """Run a copy once: wrong inputs are told apart from what the exporter cannot do."""
     import torch
 
-    with _blame("forward() fails on the example inputs", model.origin), torch.no_grad():
+    hint = "give it inputs that it takes: in get_example_inputs(), or by --inputs"
+    with _blame("forward() fails on its inputs", model.origin, hint), torch.no_grad():
         arguments = (model.module, model.example_inputs, model.kwargs)
         module, args, kwargs = copy.deepcopy(arguments)
         module(*args, **kwargs)
@@ -261,11 +262,12 @@ def _lies_in(module: ModuleType, folder: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _blame(what: str, where: str) -> Iterator[None]:
+def _blame(what: str, where: str, hint: str | None = None) -> Iterator[None]:
     """Turn whatever the user's code raises into a `ModelError` with the line that raised it."""
     try:
         yield
     except WorkbenchError:
         raise
     except (Exception, SystemExit) as error:  # a user's code may raise anything
-        raise ModelError(f"{what}: {reason(error)}", where=user_line(error) or where) from error
+        line = user_line(error) or where
+        raise ModelError(f"{what}: {reason(error)}", where=line, hint=hint) from error

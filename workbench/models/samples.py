@@ -157,9 +157,17 @@ def _read_pt(path: Path) -> dict[str, torch.Tensor]:
     if not isinstance(held, dict) or not held:
         raise ValueError(f"it holds a {type(held).__name__}, no tensors")
     for name, value in held.items():
-        if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
+        if not isinstance(value, torch.Tensor) or not _is_plain(value):
             raise ValueError(f"its {name!r} is no dense tensor")
     return {str(name): value for name, value in held.items()}
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is dense, and its numbers are what they say."""
+    import torch
+
+    unusual = tensor.is_quantized or tensor.is_nested or tensor.is_meta
+    return tensor.layout == torch.strided and not unusual
 
 
 def _read_image(path: Path, shape: tuple[int, ...]) -> np.ndarray:

@@ -20,6 +20,7 @@ from workbench.report.pipeline import (
     write_artifacts,
 )
 from workbench.report.runs import list_runs
+from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
 from workbench.report.timeline import show_timeline
 
 __all__ = [
@@ -27,9 +28,11 @@ __all__ = [
     "Comparison",
     "LiveRun",
     "Profile",
+    "align_measurements",
     "analyze_run",
     "check_run",
     "compare_exports",
+    "compare_many",
     "compare_runs",
     "describe_quality",
     "describe_run",
@@ -50,6 +53,7 @@ __all__ = [
     "open_lab",
     "profile_model",
     "read_exports",
+    "show_aligned",
     "show_axes",
     "show_findings",
     "show_layers",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
+import pandas as pd
+
 from workbench.analyze import (
+    Traced,
     Verdict,
     bottleneck_shift,
     compare_apart,
@@ -31,17 +35,27 @@ class Measurement:
     experiment: str
     threads: int
 
+    @property
+    def traced(self) -> Traced:
+        """Its ledger and operators."""
+        return Traced(self.select(self.analysis.ledger), self.select(self.analysis.operators))
+
+    def select(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """The rows of this measurement."""
+        return self.analysis.select(frame, self.experiment, self.threads)
+
 
 def compare_runs(baseline: str, candidate: str, *, across: Collection[str] = ()) -> Verdict:
-    """Compare two measurements, each ``RUN_DIR`` or ``RUN_DIR:EXPERIMENT``.
+    """Compare two measurements, each ``RUN_DIR[:EXPERIMENT[:THREADS]]``.
 
-    Without an experiment, that of a run is the candidate of its first pair. Two experiments of
-    one run were interleaved, which makes for a narrower interval.
+    Without an experiment, that of a run is the candidate of its first pair; without threads, the
+    first thread count. Two experiments of one run were interleaved, which makes for a narrower
+    interval.
 
     Parameters
     ----------
     baseline, candidate
-        Folders of runs, with the experiment if need be.
+        Folders of runs, with experiment and threads if need be.
     across
         Which of ``program``, ``threads``, ``device`` and ``build`` may differ.
 
@@ -53,17 +67,17 @@ def compare_runs(baseline: str, candidate: str, *, across: Collection[str] = ())
         They differ in something that was not declared; names it with both values. Or one was
         emulated.
     """
-    for axis in across:
-        if axis not in AXES:
-            raise unknown_name("axis", axis, AXES, where="--across")
-    before, after = find_measurement(baseline), find_measurement(candidate)
-    check_comparable(before, after, across)
-    if before.analysis.run.emulated or after.analysis.run.emulated:
-        raise ComparisonError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
-    same_run = before.analysis.run_dir.resolve() == after.analysis.run_dir.resolve()
-    if same_run and before.threads == after.threads:
+    before, after = find_comparable([baseline, candidate], across)
+    shift = bottleneck_shift(*(m.select(m.analysis.categories) for m in (before, after)))
+    subject = f"{candidate} against {baseline}"
+    return reach_verdict(subject, "", compare_e2e(before, after), shift)
+
+
+def compare_e2e(before: Measurement, after: Measurement) -> pd.DataFrame:
+    """One row of ``schema.COMPARISON``: interleaved where they are of one run, else apart."""
+    if are_interleaved(before, after):
         origin, control = find_control(before.analysis.run.plan, before.experiment)
-        latency = compare_latencies(
+        return compare_latencies(
             before.analysis.latencies,
             before.experiment,
             after.experiment,
@@ -71,42 +85,62 @@ def compare_runs(baseline: str, candidate: str, *, across: Collection[str] = ())
             control_of=origin,
             threads=before.threads,
         )
-    else:
-        latency = compare_apart(
-            *(
-                m.analysis.select(m.analysis.latencies, m.experiment, m.threads)
-                for m in (before, after)
-            ),
-            floor=max(noise_floor(before), noise_floor(after)),
-        )
-    shift = bottleneck_shift(
-        *(
-            m.analysis.select(m.analysis.categories, m.experiment, m.threads)
-            for m in (before, after)
-        )
+    return compare_apart(
+        *(m.select(m.analysis.latencies) for m in (before, after)),
+        floor=max(noise_floor(before), noise_floor(after)),
     )
-    subject = f"{candidate} against {baseline}"
-    return reach_verdict(subject, "", latency, shift)
 
 
-def find_measurement(name: str) -> Measurement:
-    """The measurement that ``RUN_DIR`` or ``RUN_DIR:EXPERIMENT`` names.
+def are_interleaved(before: Measurement, after: Measurement) -> bool:
+    """Whether two measurements took turns: experiments of one run at one thread count."""
+    return is_one_run([before, after]) and before.threads == after.threads
+
+
+def is_one_run(measurements: Sequence[Measurement]) -> bool:
+    """Whether all measurements are of the same run."""
+    return len({m.analysis.run_dir.resolve() for m in measurements}) == 1
+
+
+def find_comparable(names: Sequence[str], across: Collection[str] = ()) -> list[Measurement]:
+    """The measurements of these names, none of which differs from the first in what it must not.
+
+    Raises
+    ------
+    UsageError, ComparisonError
+        As from `compare_runs`.
+    """
+    for axis in across:
+        if axis not in AXES:
+            raise unknown_name("axis", axis, AXES, where="--across")
+    analyze = cache(analyze_run)
+    found = [find_measurement(name, analyze) for name in names]
+    for other in found[1:]:
+        check_comparable(found[0], other, across)
+    if any(measurement.analysis.run.emulated for measurement in found):
+        raise ComparisonError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
+    return found
+
+
+def find_measurement(name: str, analyze: Callable[[str], Analysis] = analyze_run) -> Measurement:
+    """The measurement that ``RUN_DIR[:EXPERIMENT[:THREADS]]`` names.
 
     Raises
     ------
     UsageError
-        No such run, or no such experiment in it.
+        No such run, or no such experiment or thread count in it.
     """
-    folder, _, experiment = (
-        name.partition(":") if not (Path(name) / MANIFEST).exists() else (name, "", "")
-    )
-    analysis = analyze_run(folder)
+    plain = (Path(name) / MANIFEST).exists()
+    folder, experiment, threads, *_ = [*([name] if plain else name.split(":", 2)), "", ""]
+    analysis = analyze(folder)
     plan = analysis.run.plan
     experiment = experiment or plan.pairs[0].candidate
     known = [e.name for e in plan.experiments]
     if experiment not in known:
         raise unknown_name("experiment", experiment, known, where=folder)
-    return Measurement(analysis, experiment, plan.threads[0])
+    counts = {str(count): count for count in plan.threads}
+    if threads and threads not in counts:
+        raise unknown_name("thread count", threads, counts, where=folder)
+    return Measurement(analysis, experiment, counts[threads] if threads else plan.threads[0])
 
 
 def check_comparable(before: Measurement, after: Measurement, across: Collection[str] = ()) -> None:

@@ -180,16 +180,19 @@ def measure_config(
 
 
 def describe_foreign(pte: Path, run_dir: Path) -> None:
-    """Make a sidecar for a run of a program that came without one: shapes and costs, no layers.
+    """Make a sidecar for a run of a program that came without one.
 
-    A program that only the runtime can read is analysed all the same.
+    It tells shapes and costs, and layers if an ETRecord (``<program>.pte.etrecord``) lies beside. A
+    program that only the runtime can read is analysed all the same.
     """
     from workbench.export import describe_pte
 
     path = run_dir / LAYERS
     if not path.exists():
         with contextlib.suppress(StoreError, SetupError):
-            save_layers(describe_pte(pte.read_bytes(), pte), path)
+            etrecord = pte.with_name(f"{pte.name}.etrecord")
+            known = etrecord if etrecord.exists() else None
+            save_layers(describe_pte(pte.read_bytes(), pte, etrecord=known), path)
 
 
 def root_of(pte: Path) -> Path:

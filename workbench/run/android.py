@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from workbench.run.remote import Remote
 #: Where a shell on a device may put programs and run them.
 BASE = "/data/local/tmp/executorch-workbench"
 
-ADB_TIMEOUT_S = 30.0
+ADB_TIMEOUT_S, CONNECT_TIMEOUT_S = 30.0, 5.0
 
 _PROPERTIES = {
     "manufacturer": "ro.product.manufacturer",
@@ -83,7 +84,7 @@ def find_device(serial: str = "") -> str:
         As for `Android`.
     """
     if re.fullmatch(r"[\w.-]+:\d{1,5}", serial, re.ASCII):
-        adb("connect", serial)
+        connect_device(serial)
     devices = list_devices()
     if not serial and len(devices) > 1:
         raise UsageError(
@@ -104,6 +105,16 @@ def find_device(serial: str = "") -> str:
         where=f"android:{serial}" if serial else "android",
         hint=hints.get(state or "", f"`adb devices` lists {', '.join(sorted(devices)) or 'none'}"),
     )
+
+
+def connect_device(address: str) -> None:
+    """Connect to a device by network, anew if adb holds on to a connection that broke."""
+    deadline = time.monotonic() + CONNECT_TIMEOUT_S
+    adb("connect", address)
+    while list_devices().get(address) != "device" and time.monotonic() < deadline:
+        time.sleep(0.5)
+        adb("disconnect", address)
+        adb("connect", address)
 
 
 def list_devices() -> dict[str, str]:

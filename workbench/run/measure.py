@@ -129,6 +129,9 @@ def runner_flags(
         flags += ["--isa_off", ",".join(experiment.isa_off)]
     for path in inputs:
         flags += ["--inputs", target.push(path)]
+    if any(tensor.dynamic for tensor in plan.inputs):
+        for tensor in plan.inputs:
+            flags += ["--input_shape", "x".join(map(str, tensor.shape))]
     cores = experiment.cpu_affinity or (() if core is None else (core,))
     if cores:
         flags += ["--cpus", ",".join(map(str, cores))]

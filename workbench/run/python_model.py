@@ -13,6 +13,7 @@ import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from operator import gt
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,7 @@ class Model:
         path: Path,
         method: str,
         inputs: Sequence[str],
+        shapes: Sequence[Sequence[int]],
         *,
         threads: int,
         traced: bool,
@@ -113,7 +115,7 @@ class Model:
         self._has_trace, self._executed = traced, False
         taken = [describe_tensor(meta.input_tensor_meta, i) for i in range(meta.num_inputs())]
         given = [describe_tensor(meta.output_tensor_meta, i) for i in range(meta.num_outputs())]
-        self._inputs = tuple(self._make_inputs(taken, inputs))
+        self._inputs = tuple(self._make_inputs(taken, inputs, shapes))
         self.description = {
             "method": name,
             "methods": names,
@@ -172,15 +174,26 @@ class Model:
             self._program.write_etdump_result_to_file(str(file))
             return file.read_bytes()
 
-    def _make_inputs(self, tensors: list[dict[str, Any]], files: Sequence[str]) -> Iterator[Any]:
+    def _make_inputs(
+        self,
+        tensors: list[dict[str, Any]],
+        files: Sequence[str],
+        shapes: Sequence[Sequence[int]],
+    ) -> Iterator[Any]:
         if files and len(files) != len(tensors):
             what = f"{len(files)} input files, the method takes {len(tensors)}"
             raise RunnerError(what, kind="inputs")
+        if shapes and len(shapes) != len(tensors):
+            what = f"{len(shapes)} input shapes, the method takes {len(tensors)}"
+            raise RunnerError(what, kind="inputs")
         for index, tensor in enumerate(tensors):
+            shape = shapes[index] if shapes else tensor["shape"]
+            if len(shape) != len(tensor["shape"]) or any(map(gt, shape, tensor["shape"])):
+                raise RunnerError(f"input {index} is larger than planned", kind="inputs")
             dtype = getattr(self._torch, tensor["dtype"], None)
             if dtype is None:
                 raise RunnerError(f"input {index} is {tensor['dtype']}", kind="inputs")
-            value = self._torch.ones(tensor["shape"], dtype=dtype)
+            value = self._torch.ones(shape, dtype=dtype)
             if files:
                 content = read_input(files[index])
                 if len(content) != value.nbytes:

@@ -24,7 +24,7 @@ from workbench.run.isa import Table, hide, load_table, self_check
 from workbench.run.python_model import Model
 
 CLOCK = "Method::execute and the Python binding's call"
-MAX_EXECUTIONS, MAX_THREADS, MAX_CPU = 1_000_000, 1024, 1023
+MAX_EXECUTIONS, MAX_THREADS, MAX_CPU, MAX_SIZE = 1_000_000, 1024, 1023, 2**30
 
 #: The native runner's exit codes.
 EXIT_CODES = {
@@ -98,6 +98,7 @@ def run(flags: argparse.Namespace, answers: BinaryIO, start: int) -> None:
         Path(flags.model_path),
         flags.method_name,
         flags.inputs,
+        flags.input_shapes,
         threads=max(0, flags.cpu_threads),
         traced=bool(flags.etdump_path),
         threadpool=library,
@@ -219,7 +220,7 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
     for name in ("model_path", "method_name", "output_file", "etdump_path", "lib_dir"):
         parser.add_argument(f"--{name}", default="")
     parser.add_argument("--isa", default="native")
-    for name in ("inputs", "isa_off", "cpus"):
+    for name in ("inputs", "input_shape", "isa_off", "cpus"):
         parser.add_argument(f"--{name}", action="append", default=[])
     for name, least, most, default in (
         ("num_executions", 1, MAX_EXECUTIONS, 1),
@@ -235,6 +236,10 @@ def parse_flags(argv: list[str]) -> argparse.Namespace:
     # A file's name with a comma stands alone.
     flags.inputs = [
         file for text in flags.inputs for file in ([text] if Path(text).exists() else split(text))
+    ]
+    size = number_between("--input_shape", 0, MAX_SIZE)
+    flags.input_shapes = [
+        [size(part) for part in text.split("x") if part] for text in flags.input_shape
     ]
     flags.isa_off = [name for text in flags.isa_off for name in split(text)]
     in_range = number_between("--cpus", 0, MAX_CPU)

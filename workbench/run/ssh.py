@@ -36,18 +36,22 @@ class Ssh(Remote):
             raise UsageError(f"no name of a host: {host!r}", where="--target ssh:HOST")
         if not shutil.which("ssh"):
             raise SetupError("no ssh client", hint="apt install openssh-client")
-        self.host = host
+        self.host, self.name = host, f"ssh:{host}"
         # The path of a socket may have but a hundred letters.
         self._folder = tempfile.mkdtemp(prefix="wb-", dir="/tmp")
         self._options = ["-T", "-o", f"ControlPath={self._folder}/s", "-o", "BatchMode=yes"]
         try:
             self._connect()
             home = self.sh("echo ~").decode(errors="replace").strip()
-            super().__init__(f"ssh:{host}", f"{home}/.cache/executorch-workbench/target")
+            super().__init__(self.name, f"{home}/.cache/executorch-workbench/target")
         except BaseException:
             self._disconnect()
             raise
-        self.platform = "linux" if self.machine == "x86_64" else f"linux-{self.machine}"
+
+    @property
+    def platform(self) -> str:
+        """The platform's name in the artifact layout."""
+        return "linux" if self.machine == "x86_64" else f"linux-{self.machine}"
 
     def shell(self, script: str) -> list[str]:
         """The ssh command that runs a shell script there."""
@@ -78,13 +82,13 @@ class Ssh(Remote):
                     timeout=4 * CONNECT_TIMEOUT_S,
                 )
             except subprocess.TimeoutExpired:
-                raise TargetError("no connection", where=f"ssh:{self.host}") from None
+                raise TargetError("no connection", where=self.name) from None
             errors.seek(0)
             words = errors.read().decode(errors="replace").strip().splitlines()[-1:]
         if done.returncode:
             raise TargetError(
                 words[0] if words else "no connection",
-                where=f"ssh:{self.host}",
+                where=self.name,
                 hint=f"`ssh {self.host} true` must work without a question",
             )
 

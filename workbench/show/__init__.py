@@ -1,7 +1,9 @@
 """From frames to figures, tables and widgets; nothing here computes a statistic."""
 
+from workbench.show.bottlenecks import plot_bottlenecks
 from workbench.show.categories import plot_categories
 from workbench.show.explore import explore
+from workbench.show.heatmap import plot_heatmap
 from workbench.show.ladder import plot_ladder
 from workbench.show.latencies import plot_latencies
 from workbench.show.operators import plot_operators
@@ -21,9 +23,11 @@ from workbench.show.timeline import (
     timeline_script,
 )
 from workbench.show.turns import plot_turns
+from workbench.show.what_if import FACTORS, plot_what_if
 
 __all__ = [
     "COLORS",
+    "FACTORS",
     "PAGE_CLASS",
     "Page",
     "Sheet",
@@ -34,7 +38,9 @@ __all__ = [
     "format_ms",
     "format_share",
     "mark_figure",
+    "plot_bottlenecks",
     "plot_categories",
+    "plot_heatmap",
     "plot_ladder",
     "plot_latencies",
     "plot_operators",
@@ -44,6 +50,7 @@ __all__ = [
     "plot_stack",
     "plot_timeline",
     "plot_turns",
+    "plot_what_if",
     "show_table",
     "show_together",
     "timeline_script",

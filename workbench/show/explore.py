@@ -49,7 +49,8 @@ def explore(
         return view(**{name: _first(options) for name, options in choices.items()})
     controls = {name: _control(name, options) for name, options in choices.items()}
     drawn = widgets.interactive_output(lambda **chosen: display(view(**chosen)), controls)
-    return widgets.VBox([widgets.HBox(list(controls.values())), drawn])
+    knobs = widgets.HBox(list(controls.values()), layout={"flex_flow": "row wrap"})
+    return widgets.VBox([knobs, drawn])
 
 
 def _first(options: bool | Sequence[Any]) -> Any:
@@ -57,13 +58,16 @@ def _first(options: bool | Sequence[Any]) -> Any:
 
 
 def _control(name: str, options: bool | Sequence[Any]) -> widgets.Widget:
-    label = name.replace("_", " ")
+    label, whole = name.replace("_", " "), {"description_width": "initial"}
     if isinstance(options, bool):
         return widgets.Checkbox(value=options, description=label, indent=False)
     if all(isinstance(option, Real) for option in options):
         return widgets.SelectionSlider(
-            options=list(options), description=label, continuous_update=False
+            options=list(options), description=label, style=whole, continuous_update=False
         )
     return widgets.Dropdown(
-        options=list(options), description=label, layout={"width": "max-content"}
+        options=list(options),
+        description=label,
+        style=whole,
+        layout={"width": "max-content"},
     )

@@ -13,6 +13,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from workbench.show.style import (
     FAINT,
     INK,
+    PLAIN,
     color_of,
     decimals_of,
     format_ms,
@@ -105,7 +106,7 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
     decimals = decimals_of(max(before, after))
     last = len(shift) + 1
     for row, total in ((0, before), (last, after)):
-        axis.barh(row, total, height=0.62, color="#4D4D4D")
+        axis.barh(row, total, height=0.62, color=PLAIN)
         axis.text(total + 0.02 * widest, row, format_ms(total), va="center", fontsize=9,
                   fontweight="bold", color=INK)  # fmt: skip
     level = before

@@ -33,6 +33,8 @@ SERIES = ("#0072B2", "#D55E00", "#8A8A8A", "#009E73", "#CC79A7", "#E69F00", "#56
 
 #: For what belongs to no single category.
 UNSPLIT_COLOR = "#D4D4D4"
+#: For bars of what is not a category: a whole inference, a layer.
+PLAIN = "#4D4D4D"
 INK = "#222222"
 FAINT = "#6B6B6B"
 HIGHLIGHT = "#C8401F"

@@ -25,8 +25,20 @@ _SHARES = {
     "floor",
     "margin",
     "efficiency",
+    "detectable",
 }
-_RATIOS = {"speedup", "low", "high", "total", "total_low", "total_high"}
+_RATIOS = {
+    "speedup",
+    "low",
+    "high",
+    "total",
+    "total_low",
+    "total_high",
+    "factor",
+    "free_speedup",
+    "free_low",
+    "free_high",
+}
 
 _TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:#222;margin:.4em 0"
 _CAPTION = "caption-side:top;text-align:left;font-weight:600;padding:.3em 0"

@@ -1,37 +1,37 @@
-"""Traces and logs to frames, and frames to files of other formats."""
+"""Traces and logs to frames, and frames to files of other formats.
 
-from workbench.trace.allocations import read_allocations
-from workbench.trace.etdump import read_etdump, stream_etdump
-from workbench.trace.kernel_names import KernelName, parse_kernel_name
-from workbench.trace.parquet import write_parquet
-from workbench.trace.perfetto import write_perfetto
-from workbench.trace.resolve import (
-    locate_samples,
-    read_functions,
-    resolve_functions,
-    write_functions,
-)
-from workbench.trace.samples import read_samples
-from workbench.trace.speedscope import write_speedscope
-from workbench.trace.tables import write_csvs
-from workbench.trace.values import read_values
-from workbench.trace.xnn_log import read_xnn_log
+The verbs are imported when they are first used: reading a trace needs no disassembler.
+"""
 
-__all__ = [
-    "KernelName",
-    "locate_samples",
-    "parse_kernel_name",
-    "read_allocations",
-    "read_etdump",
-    "read_functions",
-    "read_samples",
-    "read_values",
-    "read_xnn_log",
-    "resolve_functions",
-    "stream_etdump",
-    "write_csvs",
-    "write_functions",
-    "write_parquet",
-    "write_perfetto",
-    "write_speedscope",
-]
+from importlib import import_module
+
+_HOME = {
+    "KernelName": "kernel_names",
+    "locate_samples": "resolve",
+    "parse_kernel_name": "kernel_names",
+    "read_allocations": "allocations",
+    "read_etdump": "etdump",
+    "read_functions": "resolve",
+    "read_samples": "samples",
+    "read_values": "values",
+    "read_xnn_log": "xnn_log",
+    "resolve_functions": "resolve",
+    "stream_etdump": "etdump",
+    "write_csvs": "tables",
+    "write_functions": "resolve",
+    "write_parquet": "parquet",
+    "write_perfetto": "perfetto",
+    "write_speedscope": "speedscope",
+}
+
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> object:
+    if name in _HOME:
+        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

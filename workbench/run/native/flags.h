@@ -14,13 +14,14 @@ struct Flags {
   std::string model_path, method_name, output_file, etdump_path, samples_path, lib_dir;
   std::string data_path, isa = "native", print_output = "none";
   std::vector<std::string> inputs, isa_off;
+  std::vector<std::vector<int>> input_shapes;
   std::vector<int> cpus;
   int num_executions = 1, warmup = 0, cpu_threads = 0, sample_hz = 997;
   bool server_mode = false, print_isa = false, version = false, help = false;
 };
 
 inline constexpr int kMaxExecutions = 1'000'000, kMaxThreads = 1024, kMaxCpu = 1023;
-inline constexpr int kMaxSampleHz = 10'000;
+inline constexpr int kMaxSampleHz = 10'000, kMaxSize = 1 << 30;
 
 inline constexpr char kHelp[] =
     R"(Runs one method of an ExecuTorch program and times Method::execute.
@@ -30,6 +31,7 @@ inline constexpr char kHelp[] =
   --method_name NAME    which method (default: forward, or the only one)
   --inputs FILE,FILE    raw bytes of each input, in order; may be repeated; a FILE's name with a
                         comma must stand alone (default: every input filled with ones)
+  --input_shape 1x3x8   the shape of each input, in order; once for each (default: the program's)
   --output_file BASE    write the outputs to BASE-0.bin, BASE-1.bin, ...
   --print_output MODE   none (default), summary (the first and last 100 values of each), all
   --num_executions N    timed executions (default 1)
@@ -64,10 +66,10 @@ inline int parse_number(const std::string& flag, const std::string& text, int le
   return value;
 }
 
-inline std::vector<std::string> split(const std::string& text) {
+inline std::vector<std::string> split(const std::string& text, char separator = ',') {
   std::vector<std::string> parts;
   for (size_t start = 0; start <= text.size();) {
-    const size_t comma = std::min(text.find(',', start), text.size());
+    const size_t comma = std::min(text.find(separator, start), text.size());
     if (comma > start) parts.push_back(text.substr(start, comma - start));
     start = comma + 1;
   }
@@ -114,6 +116,11 @@ inline Flags parse_flags(int argc, char** argv) {
       const bool one_file = access(text.c_str(), F_OK) == 0;
       for (const auto& file : one_file ? std::vector{text} : split(text)) {
         flags.inputs.push_back(file);
+      }
+    } else if (flag == "--input_shape") {
+      flags.input_shapes.emplace_back();
+      for (const auto& size : split(value(), 'x')) {
+        flags.input_shapes.back().push_back(parse_number(flag, size, 0, kMaxSize));
       }
     } else if (flag == "--data_path") {
       flags.data_path = value();

@@ -174,16 +174,29 @@ class Model {
   }
 
   // Takes the inputs from files of raw bytes, or fills them with ones where there are no files.
-  void set_inputs(const std::vector<std::string>& files) {
+  // They have the program's largest shapes if there are no others.
+  void set_inputs(const std::vector<std::string>& files,
+                  const std::vector<std::vector<int>>& shapes) {
     const et::MethodMeta meta = method_->method_meta();
     if (!files.empty() && files.size() != meta.num_inputs()) {
       throw Failure(kUsage, "inputs",
                     std::to_string(files.size()) + " input files, the method takes " +
                         std::to_string(meta.num_inputs()));
     }
+    if (!shapes.empty() && shapes.size() != meta.num_inputs()) {
+      throw Failure(kUsage, "inputs",
+                    std::to_string(shapes.size()) + " input shapes, the method takes " +
+                        std::to_string(meta.num_inputs()));
+    }
     for (size_t i = 0; i < meta.num_inputs(); i++) {
       const et::TensorInfo info = input_info(meta, i);
-      inputs_.emplace_back(info, files.empty() ? ones(info, i) : read_input(files[i], info, i));
+      const std::vector<int> largest(info.sizes().begin(), info.sizes().end());
+      const std::vector<int>& sizes = shapes.empty() ? largest : shapes[i];
+      check_shape(sizes, largest, i);
+      size_t count = et::elementSize(info.scalar_type());
+      for (const int size : sizes) count *= static_cast<size_t>(size);
+      inputs_.emplace_back(
+          info, sizes, files.empty() ? ones(info, count, i) : read_input(files[i], count, i));
       values_.emplace_back(executorch::aten::Tensor(&inputs_.back().tensor));
     }
   }
@@ -278,8 +291,8 @@ class Model {
     std::string bytes;
     executorch::aten::TensorImpl tensor;
 
-    Input(const et::TensorInfo& info, std::string content)
-        : sizes(info.sizes().begin(), info.sizes().end()),
+    Input(const et::TensorInfo& info, const std::vector<int>& shape, std::string content)
+        : sizes(shape.begin(), shape.end()),
           order(info.dim_order().begin(), info.dim_order().end()),
           strides(sizes.size()),
           bytes(std::move(content)),
@@ -319,7 +332,16 @@ class Model {
     return *info;
   }
 
-  static std::string ones(const et::TensorInfo& info, size_t index) {
+  static void check_shape(const std::vector<int>& sizes, const std::vector<int>& largest,
+                          size_t index) {
+    bool fits = sizes.size() == largest.size();
+    for (size_t i = 0; fits && i < sizes.size(); i++) fits = sizes[i] <= largest[i];
+    if (!fits) {
+      throw Failure(kUsage, "inputs", "input " + std::to_string(index) + " is larger than planned");
+    }
+  }
+
+  static std::string ones(const et::TensorInfo& info, size_t count, size_t index) {
     const std::string unit = one(info.scalar_type());
     if (unit.empty()) {
       throw Failure(kUsage, "inputs",
@@ -327,17 +349,17 @@ class Model {
                         " and cannot be filled with ones: give --inputs");
     }
     std::string bytes;
-    bytes.reserve(info.nbytes());
-    while (bytes.size() < info.nbytes()) bytes += unit;
+    bytes.reserve(count);
+    while (bytes.size() < count) bytes += unit;
     return bytes;
   }
 
-  static std::string read_input(const std::string& path, const et::TensorInfo& info, size_t index) {
+  static std::string read_input(const std::string& path, size_t count, size_t index) {
     const MappedFile file(path, kIo, "io");
-    if (file.size() != info.nbytes()) {
+    if (file.size() != count) {
       throw Failure(kUsage, "inputs",
                     path + " has " + std::to_string(file.size()) + " bytes, input " +
-                        std::to_string(index) + " takes " + std::to_string(info.nbytes()));
+                        std::to_string(index) + " takes " + std::to_string(count));
     }
     return std::string(reinterpret_cast<const char*>(file.data()), file.size());
   }

@@ -283,7 +283,7 @@ void run(int argc, char** argv) {
 
   Watchers watchers(flags);
   Model model(flags.model_path, flags.data_path, flags.method_name, watchers.tracer.get());
-  model.set_inputs(flags.inputs);
+  model.set_inputs(flags.inputs, flags.input_shapes);
   abort_code = kExecution;
   json::answer(json::Object()
                    .add("event", "ready")

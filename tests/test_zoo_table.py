@@ -1,0 +1,50 @@
+"""The table of the zoo's exports says what exporting again says."""
+
+import random
+import sys
+from pathlib import Path
+
+import pytest
+
+from workbench.export import DTYPES
+from workbench.models import list_models
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
+
+from zoo import HEADER, measure_apart, read_rows, warm_up  # noqa: E402
+
+ROWS = read_rows(ROOT / "data" / "zoo.md")
+COSTLY = ("edgetam_image_encoder", "efficient_sam_tiny_encoder", "resnet50")
+
+
+def test_rows_are_of_models_and_dtypes_that_exist():
+    assert ROWS
+    assert {model for model, _ in ROWS} <= set(list_models())
+    assert {dtype for _, dtype in ROWS} <= set(DTYPES)
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: f"{row[0]}-{row[1]}")
+def test_every_row_is_figures_or_a_reason(row):
+    cells = dict(zip(HEADER, row, strict=True))
+    figures = [cells[name] for name in HEADER[2:7]]
+    assert all(figures) or (not any(figures) and cells["remarks"])
+    assert "Traceback" not in cells["remarks"]
+    assert not cells["remarks"].startswith("**crash")
+
+
+@pytest.mark.slow
+def test_a_random_row_comes_out_again():
+    quick = [row for row in ROWS.values() if row[0] not in COSTLY and row[1] != "bf16"]
+    row = random.choice(quick)
+    warm_up()
+    again = dict(zip(HEADER, measure_apart(row[0], row[1], None), strict=True))
+    before = dict(zip(HEADER, row, strict=True))
+    print(before, again)
+    for name in ("delegates", "left", "remarks"):
+        assert again[name] == before[name], name
+    if before["MB"]:
+        assert float(again["MB"]) == pytest.approx(float(before["MB"]), rel=0.02)
+    if before["SQNR (dB)"] not in ("", "equal"):
+        # Another CPU has other kernels, and rounds otherwise.
+        assert float(again["SQNR (dB)"]) == pytest.approx(float(before["SQNR (dB)"]), abs=6)

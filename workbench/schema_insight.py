@@ -1,0 +1,46 @@
+"""The frames of insight, which ``schema`` hands on: runs side by side, what-if, bottlenecks."""
+
+from workbench.columns import make_frame
+
+ALIGNED = make_frame(
+    "aligned",
+    ("level", "text", "", "e2e | category | operator | layer"),
+    ("name", "text", "", "what is compared, as the first run calls it"),
+    ("run", "text", "", "which run"),
+    ("known_as", "text", "", "what this run calls it; none where it has nothing of it"),
+    ("time_ms", "float", "ms", "typical time in this run"),
+    ("speedup", "float", "", "time of the first run / time of this one"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; first for the first run"),
+)
+
+WHAT_IF = make_frame(
+    "what if",
+    ("level", "text", "", "e2e, or what a part is: category | family | operator | key | layer"),
+    ("name", "text", "", "which part"),
+    ("measured_ms", "float", "ms/run", "mean time as measured"),
+    ("predicted_ms", "float", "ms/run", "mean time if the parts were faster; sums to E2E"),
+    ("low_ms", "float", "ms/run", "lower end of the prediction's 95 % interval"),
+    ("high_ms", "float", "ms/run", "upper end of the prediction's 95 % interval"),
+    ("speedup", "float", "", "of a part: assumed; of E2E: what follows"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+)
+
+BOTTLENECKS = make_frame(
+    "bottlenecks",
+    ("level", "text", "", "what a part is: category | family | operator | key | layer"),
+    ("name", "text", "", "which part"),
+    ("mean_ms", "float", "ms/run", "mean time of the part"),
+    ("share", "float", "", "mean time / mean E2E"),
+    ("free_ms", "float", "ms/run", "E2E if the part took no time: the ceiling of any gain there"),
+    ("free_speedup", "float", "", "speed-up of E2E then"),
+    ("free_low", "float", "", "lower end of its 95 % interval"),
+    ("free_high", "float", "", "upper end of its 95 % interval"),
+    ("factor", "float", "", "a speed-up of the part"),
+    ("faster_ms", "float", "ms/run", "E2E if the part were so much faster"),
+    ("speedup", "float", "", "speed-up of E2E then"),
+    ("low", "float", "", "lower end of its 95 % interval"),
+    ("high", "float", "", "upper end of its 95 % interval"),
+)
