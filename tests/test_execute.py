@@ -38,6 +38,7 @@ def plan(conv_pte, runner, tmp_path):
         make_plan(Path(pte), runner=runner, runs=8, processes=2, warmup=1),
         batch_ms=1.0,
         traced_runs=4,
+        sampled_ms=0.0,
     )
 
 
@@ -231,3 +232,37 @@ def _command(path):
         return path.read_bytes().decode(errors="replace")
     except OSError:
         return os.devnull
+
+
+@needs_compiler
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sampler needs Linux")
+def test_every_experiment_is_sampled_apart_from_its_timing(plan, runner, tmp_path):
+    plan = replace(plan, processes=1, sampled_ms=30.0)
+    run_dir = run_plan(plan, runner, tmp_path / "out")
+    run = store.load_run(run_dir)
+    assert [s.experiment for s in run.samplings] == [
+        e.name for e in plan.experiments if not e.control
+    ]
+    assert len(run.sessions) == 2 * len(plan.experiments)
+    for sampling in run.samplings:
+        assert sampling.problem == ""
+        assert sampling.runs > 0
+        for path in (sampling.samples, sampling.etdump):
+            assert (run_dir / path).stat().st_size > 0
+    name = f"{plan.stem}_{plan.experiments[0].name}_t1.samples"
+    assert Path(run.samplings[0].samples).name == name
+
+
+@needs_compiler
+def test_a_runner_that_fails_at_sampling_costs_the_evidence_only(
+    plan, runner, tmp_path, monkeypatch
+):
+    def fail(self, path):
+        raise RunnerError("this system's threads have no timers", kind="usage")
+
+    monkeypatch.setattr(Session, "samples", fail)
+    run_dir = run_plan(replace(plan, processes=1, sampled_ms=1.0), runner, tmp_path / "out")
+    run = store.load_run(run_dir)
+    assert run.state == "complete"
+    assert {s.problem for s in run.samplings} == {"this system's threads have no timers"}
+    assert all(s.samples == "" for s in run.samplings)

@@ -111,6 +111,7 @@ RUN_OPTIONS = _options(
     ),
     click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),
     click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
+    click.option("--evidence/--no-evidence", default=True, help="Sample the machine code, too."),
     click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
     click.option(
         "--target",

@@ -151,7 +151,8 @@ class Plan:
     ``runs`` is the least number of timed inferences per experiment and thread count;
     ``batch_ms`` the length of one batch between two changes of the experiment, 0 for single
     inferences;
-    ``processes`` how often every runner is started afresh.
+    ``processes`` how often every runner is started afresh; ``sampled_ms`` the CPU time for which
+    each experiment is sampled, 0 for none.
     With a ``budget_s``, in seconds, restarts go on until the interval of every speed-up is within
     ``precision`` (half its width, relative) or the time is spent; each of ``processes`` restarts
     gets its part of it. At most ``retries`` steps that were disturbed are measured again, after a
@@ -174,6 +175,7 @@ class Plan:
     processes: int = 5
     traced_runs: int = 50
     batch_ms: float = 20.0
+    sampled_ms: float = 0.0
     timeout_s: float = 120.0
     budget_s: float = 0.0
     precision: float = 0.01
@@ -245,6 +247,23 @@ class Reading:
 
 
 @dataclass(frozen=True)
+class Sampling:
+    """One runner process that noted which machine code it ran, and traced itself meanwhile.
+
+    ``samples`` and ``etdump`` lie in the run's folder; both are empty, and ``problem`` says why,
+    if nothing could be sampled.
+    """
+
+    experiment: str
+    threads: int
+    masked: tuple[str, ...] = ()
+    runs: int = 0
+    etdump: str = ""
+    samples: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
 class Agreement:
     """How far the outputs of two experiments are apart; ``scale`` is the largest |baseline|.
 
@@ -283,5 +302,6 @@ class Run:
     agreements: tuple[Agreement, ...] = ()
     readings: tuple[Reading, ...] = ()
     spent_s: float = 0.0
+    samplings: tuple[Sampling, ...] = ()
     export: Export | None = None
     schema_version: int = SCHEMA_VERSION

@@ -19,6 +19,7 @@ SUMMARY = "analysis_summary.json"
 REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
 LAYERS = "layers.json"
+FUNCTIONS = "functions.json"
 RUNS = "runs"
 
 
@@ -123,6 +124,12 @@ def trace_path(run_dir: Path, stem: str, experiment: str, threads: int, process:
     """The ETDump of one traced process; the first bears the plain name."""
     suffix = f"_p{process + 1}" if process else ""
     return run_dir / experiment / f"{stem}_{experiment}_t{threads}{suffix}.etdump"
+
+
+def samples_path(run_dir: Path, stem: str, experiment: str, threads: int) -> tuple[Path, Path]:
+    """The PC samples of one process, and the ETDump of the same process."""
+    base = run_dir / experiment / f"{stem}_{experiment}_t{threads}"
+    return base.with_name(f"{base.name}.samples"), base.with_name(f"{base.name}_sampled.etdump")
 
 
 def new_run_dir(root: Path, platform: str) -> Path:

@@ -37,7 +37,7 @@ def gather_evidence(events: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame
     rows = rows[rows["key"].notna()]
     unsure = ~rows["sure"].astype(bool)
     rows.loc[unsure, ["key", "operator", "kind"]] = ["", UNSURE, "framework"]
-    rows["library"] = rows["library"].str.rpartition("/")[2]
+    rows["library"] = [path.rpartition("/")[2] for path in rows["library"]]
     by = ["key", "operator", "kind", "function", "code", "library"]
     counts = rows.groupby(by, sort=False).size().rename("samples").reset_index()
     counts = add_categories(counts)

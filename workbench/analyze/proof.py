@@ -12,7 +12,7 @@ from scipy.stats import binom
 from workbench.schema import KERNEL_EVIDENCE, check
 
 #: Probability of seeing a difference where there is none, over all functions of a comparison.
-_ALPHA = 0.01
+_ALPHA = 0.001
 
 #: A function counts as gone where less than this part of its share is left: a change of speed
 #: moves shares, but never that far.
@@ -44,8 +44,8 @@ def prove_change(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Proof:
     """Whether the candidate ran other machine code than the baseline, over the whole inference.
 
     A function shows a change if one side spent samples in it and the other (almost) none, more of
-    them than chance would put on one side: a one-sided binomial test at 1 %, divided by the number
-    of functions.
+    them than chance would put on one side: a one-sided binomial test at 0.1 %, divided by the
+    number of functions.
 
     Parameters
     ----------
@@ -134,9 +134,9 @@ def _noticed(functions: int, totals: np.ndarray) -> float:
     """The least share that a function must have on one side to show that the other lacks it."""
     if not totals.all():
         return 1.0
-    level = math.log(_ALPHA / max(functions, 1))
-    needed = level / np.log(totals / totals.sum())
-    return float(min(1.0, (np.ceil(needed) / totals[::-1]).max()))
+    level = math.log(_ALPHA / (functions + 1))
+    needed = np.floor(level / np.log(totals / totals.sum())) + 1
+    return float(min(1.0, (needed / totals).max()))
 
 
 def _outcome(moved: pd.Series, noticed: float, least: float) -> str:

@@ -29,7 +29,8 @@ class Verdict:
     ``speedup``, ``low``, ``high``, ``floor``, ``margin`` and ``detectable`` are those of the
     comparison;
     ``before`` and ``after`` are the bottlenecks of baseline and candidate, if traced;
-    ``differences`` tells which outputs of the two do not agree.
+    ``differences`` tells which outputs of the two do not agree; ``unchanged`` why the toggle had no
+    effect, if the same machine code ran on both sides.
     """
 
     subject: str
@@ -44,6 +45,7 @@ class Verdict:
     after: Bottleneck | None = None
     differences: tuple[str, ...] = ()
     detectable: float = math.nan
+    unchanged: str = ""
 
 
 def reach_verdict(
@@ -52,6 +54,7 @@ def reach_verdict(
     comparison: pd.DataFrame,
     shift: pd.DataFrame | None = None,
     agreements: Iterable[Agreement] = (),
+    unchanged: str = "",
 ) -> Verdict:
     """The verdict on a candidate.
 
@@ -67,6 +70,8 @@ def reach_verdict(
         From ``bottleneck_shift``; None where nothing was traced.
     agreements
         How far the outputs of baseline and candidate are apart.
+    unchanged
+        Why the same machine code ran on both sides, if it is proven that it did.
 
     Raises
     ------
@@ -85,7 +90,7 @@ def reach_verdict(
         after = _bottleneck(shift, "share_after")
     differences = tuple(_difference(a) for a in agreements if not a.agree)
     return Verdict(subject, change, row["outcome"], **numbers, before=before, after=after,
-                   differences=differences)  # fmt: skip
+                   differences=differences, unchanged=unchanged)  # fmt: skip
 
 
 def summarize_verdict(verdict: Verdict) -> str:
@@ -119,6 +124,9 @@ def digits_of(low: float, high: float) -> int:
 
 def _outcome(verdict: Verdict) -> str:
     change = f" {verdict.change}" if verdict.change else ""
+    if verdict.unchanged:
+        latency = EMULATED if verdict.outcome == "emulated" else _latency_bounds(verdict)
+        return f"toggle had no effect{change}: {verdict.unchanged} ({latency})"
     if verdict.outcome == "emulated":
         return f"ran{change} ({EMULATED})"
     if verdict.outcome in ("faster", "slower"):

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from workbench.analyze import (
+    Proof,
     Verdict,
     add_layers,
     add_traced,
@@ -37,6 +38,7 @@ from workbench.analyze import (
 from workbench.emulation import mark_emulated
 from workbench.errors import StoreError
 from workbench.records import LADDER_TOGGLE, Pair, Plan, Run, count_threads
+from workbench.report.evidence import compare_code, read_evidence
 from workbench.report.traces import compare_logs, read_ledger
 from workbench.store import LAYERS, load_layers, load_run
 
@@ -50,7 +52,8 @@ MEASUREMENT = ["experiment", "threads"]
 class Comparison:
     """A candidate against its baseline at one thread count; frames as ``schema`` has them.
 
-    ``layers`` is None where no layer is known.
+    ``layers`` is None where no layer is known; ``kernels`` (``schema.KERNEL_EVIDENCE``) and
+    ``proof`` of the machine code that ran are None where it was not sampled.
     """
 
     pair: Pair
@@ -61,6 +64,8 @@ class Comparison:
     shift: pd.DataFrame
     verdict: Verdict
     layers: pd.DataFrame | None = None
+    kernels: pd.DataFrame | None = None
+    proof: Proof | None = None
     baseline_threads: int | None = None
 
     @property
@@ -99,7 +104,8 @@ class Analysis:
     the sidecar is missing or names none. ``ladder`` (``schema.LADDER``) is None unless every ISA
     level was measured, ``scaling`` (``schema.SCALING``) unless several thread counts were;
     ``crossovers`` says what changes between these. ``kernel_changes`` (``schema.KERNEL_CHANGES``)
-    come from logs, by what was compared.
+    come from logs, by what was compared; ``evidence`` (``schema.EVIDENCE``) is None where no
+    machine code was sampled.
     """
 
     run_dir: Path
@@ -114,6 +120,7 @@ class Analysis:
     ladder: pd.DataFrame | None = None
     scaling: pd.DataFrame | None = None
     crossovers: tuple[str, ...] = ()
+    evidence: pd.DataFrame | None = None
     kernel_changes: dict[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
@@ -174,6 +181,7 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         ledger = pd.concat(groups.values(), ignore_index=True)
         if any(method.modules for method in sidecar.methods):
             layers = {key: summarize_layers(part, sidecar) for key, part in operators.items()}
+    evidence = read_evidence(run_dir, run)
     analysis = Analysis(
         run_dir=run_dir,
         run=run,
@@ -183,10 +191,11 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         operators=_stack(operators),
         categories=_stack({key: summarize_categories(part) for key, part in groups.items()}),
         comparisons=tuple(
-            compare_pair(run, pair, threads, latencies, ledger, layers is not None)
+            compare_pair(run, pair, threads, latencies, ledger, evidence, layers is not None)
             for pair, threads in compared(run, latencies)
         ),
         layers=_stack(layers) if layers else None,
+        evidence=evidence,
         kernel_changes=compare_logs(run_dir, run),
         **analyze_axes(run, latencies),
     )
@@ -236,6 +245,7 @@ def compare_pair(
     threads: tuple[int, int],
     latencies: pd.DataFrame,
     ledger: pd.DataFrame,
+    evidence: pd.DataFrame | None = None,
     layered: bool = False,
 ) -> Comparison:
     """Compare the two experiments of a pair, with the noise that the control shows.
@@ -264,6 +274,7 @@ def compare_pair(
         sides = (pick(latencies, pair.baseline, few), pick(latencies, pair.candidate, count))
         latency = compare_apart(*sides, clock="wall_ns")
     shift = bottleneck_shift(summarize_categories(before), summarize_categories(after))
+    kernels, proof, unchanged = compare_code(run, pair, threads, evidence, before)
     return Comparison(
         pair=pair,
         threads=count,
@@ -282,7 +293,10 @@ def compare_pair(
                 for a in run.agreements
                 if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, count)
             ],
+            unchanged,
         ),
+        kernels=kernels,
+        proof=proof,
         layers=compare_layers(before, after, **noise) if layered else None,
     )
 

@@ -11,6 +11,7 @@ from workbench.analyze import clock_of, grade_run, pick_timed, summarize_quality
 from workbench.emulation import EMULATED
 from workbench.records import Run, count_threads
 from workbench.report.analysis import Analysis, Comparison
+from workbench.report.evidence import explain_lack, is_toggled
 from workbench.report.notes import show_note
 from workbench.show import Sheet, show_table
 
@@ -98,18 +99,45 @@ def _comparison(analysis: Analysis, comparison: Comparison) -> Iterator[Row]:
 
 
 def _toggle(analysis: Analysis, comparison: Comparison) -> tuple[str, str]:
-    experiments = {e.name: e for e in analysis.run.plan.experiments}
-    before, after = experiments[comparison.pair.baseline], experiments[comparison.pair.candidate]
-    if before.runner != after.runner:
+    pair = comparison.pair
+    runners = {e.name: e.runner for e in analysis.run.plan.experiments}
+    if runners[pair.baseline] != runners[pair.candidate]:
         return _by_names(comparison)
-    if (before.isa, before.isa_off) == (after.isa, after.isa_off):
+    if not is_toggled(analysis.run, pair):
         return "ok", "none wanted: both sides are the same"
-    hidden = _masked(analysis, before.name) - _masked(analysis, after.name)
+    hidden = _masked(analysis, pair.baseline) - _masked(analysis, pair.candidate)
     if not hidden:
         return "fail", "no CPU feature was hidden from the baseline"
+    if comparison.verdict.unchanged:
+        # That a rung brings nothing to a model is what a ladder is climbed to find out.
+        status = "fail" if analysis.ladder is None else "note"
+        return status, f"no: {comparison.verdict.unchanged}"
     renamed = count_renamed(comparison)
     names = f"; {renamed} operators log another kernel" if renamed else ""
-    return "ok", f"hidden from the baseline: {', '.join(sorted(hidden))}{names}"
+    code, proven = _code(analysis, comparison)
+    evidence = f"hidden from the baseline: {', '.join(sorted(hidden))}{names}; {code}"
+    return "ok" if proven else "note", evidence
+
+
+def _code(analysis: Analysis, comparison: Comparison) -> tuple[str, bool]:
+    """What the samples say of the machine code of both sides, and whether it is proven to differ.
+
+    Without any evidence, nothing is held against the run.
+    """
+    proof = comparison.proof
+    if proof is None:
+        return explain_lack(analysis.run), True
+    if proof.outcome == "not shown":
+        return f"not shown: {sum(proof.samples)} samples are too few to tell the code apart", False
+    sides = " against ".join(
+        ", ".join(f"{100 * share:.0f} % {code}" for code, share in [*side.items()][:2])
+        for side in (proof.after, proof.before)
+    )
+    return (
+        f"{100 * proof.appeared:.0f} % of its time is in functions that the baseline did not run "
+        f"({sides}; {sum(proof.samples)} samples)",
+        True,
+    )
 
 
 def _by_names(comparison: Comparison) -> tuple[str, str]:

@@ -15,11 +15,19 @@ from workbench.errors import SetupError, StoreError
 from workbench.records import Run, Session
 from workbench.report.analysis import Analysis, analyze_run
 from workbench.report.checks import describe_quality
+from workbench.report.evidence import keep_functions
 from workbench.report.html import export_html
 from workbench.report.markdown import write_markdown
 from workbench.report.notebooks import execute_notebook
 from workbench.report.summary import write_metrics, write_pipeline_summary, write_summary
-from workbench.store import LAYERS, REPORT_HTML, artifacts_dir, default_root, save_layers
+from workbench.store import (
+    LAYERS,
+    REPORT_HTML,
+    artifacts_dir,
+    default_root,
+    load_run,
+    save_layers,
+)
 from workbench.trace import read_etdump, write_csvs
 
 Progress = Callable[[str, float], None]
@@ -110,7 +118,7 @@ def measure_program(
         As for ``open_target``: where it runs, and the mode that an Android device is put into.
     choices
         As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
-        ``processes``, ``timeout_s``, ``budget_s``, ``precision``.
+        ``processes``, ``evidence``, ``timeout_s``, ``budget_s``, ``precision``.
     """
     from workbench.run import find_runner, make_plan, open_target, run_plan
 
@@ -121,6 +129,7 @@ def measure_program(
         place = root or root_of(pte)
         run_dir = run_plan(plan, found, place, progress=progress, enough=is_precise)
     describe_foreign(pte, run_dir)
+    keep_functions(run_dir, load_run(run_dir), [found.libraries])
     write_artifacts(analyze_run(run_dir))
     return run_dir
 
@@ -174,6 +183,7 @@ def measure_config(
     else:
         runner = find_runner(config.experiments[0].runner)
         run_dir = run_plan(complete_plan(plan, runner), runner, root or place, progress=progress)
+        keep_functions(run_dir, load_run(run_dir), [runner.libraries])
     describe_foreign(Path(plan.pte), run_dir)
     write_artifacts(analyze_run(run_dir))
     return run_dir

@@ -15,8 +15,16 @@ from workbench.analyze import describe, summarize_quality
 from workbench.records import SCHEMA_VERSION
 from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
 from workbench.report.checks import check_run, grade_quality, tracer_overhead
+from workbench.report.evidence import select_kernels
 from workbench.report.findings import find_next_steps
-from workbench.schema import ATTRIBUTION, COMPARISON, LAYERS, SHIFT, STATISTICS
+from workbench.schema import (
+    ATTRIBUTION,
+    COMPARISON,
+    KERNEL_EVIDENCE,
+    LAYERS,
+    SHIFT,
+    STATISTICS,
+)
 from workbench.store import METRICS, SUMMARY, write_whole
 
 
@@ -130,6 +138,7 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
     operators = analysis.select(analysis.operators, experiment, threads)
     categories = analysis.select(analysis.categories, experiment, threads)
     statistics = analysis.select(analysis.statistics, experiment, threads)
+    kernels = select_kernels(analysis.evidence, experiment, threads)
     layers = analysis.layers
     if layers is not None:
         layers = analysis.select(layers, experiment, threads)
@@ -151,7 +160,7 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
                 "count": row["calls"],
                 "total_ms": row["mean_ms"],
                 "share": row["share"],
-                "kernel_hint": kernel_hint(row["operator"]),
+                **describe_kernel(row, kernels),
                 **_layer(row),
                 "key": row["key"],
             }
@@ -175,6 +184,15 @@ def _layer(row: dict[str, Any]) -> dict[str, Any]:
     return {"layer": row["module"], **facts}
 
 
+def describe_kernel(row: dict[str, Any], kernels: pd.DataFrame) -> dict[str, Any]:
+    """The microkernel of an operator with its share of the samples; else what its name says."""
+    if row["key"] not in kernels.index:
+        return {"kernel_hint": kernel_hint(row["operator"]), "kernel_evidence": None}
+    kernel = kernels.loc[row["key"]]
+    evidence = {name: kernel[name] for name in ("code", "share", "low", "high", "samples")}
+    return {"kernel_hint": kernel["function"], "kernel_evidence": evidence}
+
+
 def kernel_hint(operator: str) -> str | None:
     """What the logged name says of the kernel: layout, types, microkernel.
 
@@ -193,6 +211,7 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         "baseline": dict(zip(MEASUREMENT, comparison.sides[0], strict=True)),
         "candidate": dict(zip(MEASUREMENT, comparison.sides[1], strict=True)),
         "verdict": comparison.text,
+        "code": asdict(comparison.proof) if comparison.proof else None,
         "latency": _records(comparison.latency, COMPARISON.names)[0],
         "categories": _records(comparison.categories, COMPARISON.names),
         "operators": _records(comparison.operators, ["key", *COMPARISON.names]),
@@ -200,6 +219,9 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
         if comparison.layers is None
         else _records(comparison.layers, COMPARISON.names),
         "shift": _records(comparison.shift, SHIFT.names),
+        "kernels": None
+        if comparison.kernels is None
+        else _records(comparison.kernels, KERNEL_EVIDENCE.names),
     }
 
 

@@ -15,6 +15,7 @@ from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.records import Experiment, Pair, Plan, Tensor
 from workbench.run.inputs import RANDOM_SOURCE, strip_files
 from workbench.run.runner import KINDS, Runner, open_runner
+from workbench.run.sample import SAMPLED_MS
 from workbench.store import default_root, load_export, safe_name, sha256_of
 
 #: A config is written by hand: what is larger is something else.
@@ -158,6 +159,8 @@ def plan_config(config: Config, folder: Path) -> Plan:
 def complete_plan(plan: Plan, runner: Runner) -> Plan:
     """The plan with what only a runner of ours can tell: the inputs, loading the program once.
 
+    Only such a runner can be sampled, too.
+
     Raises
     ------
     UsageError
@@ -167,6 +170,7 @@ def complete_plan(plan: Plan, runner: Runner) -> Plan:
     """
     with open_runner(runner, ["--model_path", plan.pte], timeout_s=plan.timeout_s) as session:
         found = session.ready.inputs
+    plan = replace(plan, sampled_ms=SAMPLED_MS)
     export = load_export(Path(plan.pte))
     if not plan.inputs:
         inputs = export.inputs if export else strip_files(found)

@@ -17,6 +17,7 @@ from workbench.run.inputs import locate_inputs
 from workbench.run.journal import Journal
 from workbench.run.measure import Step
 from workbench.run.runner import Runner
+from workbench.run.sample import can_sample, sample_experiments
 from workbench.store import find_runs, keep_layers, load_export, load_run, new_run_dir
 
 #: Told what is being measured, and which part of it all is done (0 to 1).
@@ -40,9 +41,9 @@ def run_plan(
 
     Each thread count is measured in several fresh processes, and in each of these the experiments
     take turns in batches: first without tracing, for latency, then with ETDump, for the shares of
-    the operators. An interrupted run keeps what it has, and the same plan goes on where it stopped.
-    A plan with a budget measures restart after restart until ``enough`` says so of the run so far,
-    or the budget is spent.
+    the operators. Last, each one is sampled in a process of its own. An interrupted run keeps what
+    it has, and the same plan goes on where it stopped. A plan with a budget measures restart after
+    restart until ``enough`` says so of the run so far, or the budget is spent.
 
     Raises
     ------
@@ -62,6 +63,9 @@ def run_plan(
                     progress(describe_step(plan, step), progress_of(journal.run, step))
                     if not journal.has(step.threads, step.process, step.traced):
                         measure_calmly(journal, runner, inputs, step)
+            for threads in plan.threads if plan.sampled_ms and can_sample(runner) else ():
+                progress(f"{count_threads(threads)}, sampled", 1.0)
+                sample_experiments(journal, runner, inputs, threads)
     except TargetError:
         raise  # it is only out of reach: the run goes on when it is back
     except WorkbenchError:

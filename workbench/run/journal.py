@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from workbench.records import Agreement, Reading, Run, Session
+from workbench.records import Agreement, Reading, Run, Sampling, Session
 from workbench.store import MANIFEST, load_run, save_run
 
 
@@ -58,6 +58,15 @@ class Journal:
         threads = {agreement.threads for agreement in new}
         kept = tuple(a for a in self.run.agreements if a.threads not in threads)
         self.run = replace(self.run, agreements=kept + new)
+
+    def has_sampling(self, experiment: str, threads: int) -> bool:
+        """Whether this experiment was sampled, or could not be."""
+        return any((s.experiment, s.threads) == (experiment, threads) for s in self.run.samplings)
+
+    def note_sampling(self, sampling: Sampling) -> None:
+        """Add what one process sampled."""
+        self.run = replace(self.run, samplings=(*self.run.samplings, sampling))
+        self._save()
 
     def close(self, state: str) -> None:
         """Write the final state."""

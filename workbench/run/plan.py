@@ -12,6 +12,7 @@ from workbench.records import LADDER_TOGGLE, Experiment, Pair, Plan
 from workbench.run.inputs import RANDOM_SOURCE, strip_files
 from workbench.run.isa import Isa, Toggle, find_rungs, read_isa, resolve_toggle
 from workbench.run.runner import Runner, open_runner
+from workbench.run.sample import SAMPLED_MS
 from workbench.store import load_export, safe_name, sha256_of
 
 #: Inferences of every experiment on an emulated CPU.
@@ -28,6 +29,7 @@ def make_plan(
     runs: int = 50,
     warmup: int = 3,
     processes: int = 5,
+    evidence: bool = True,
     timeout_s: float = 120.0,
     budget_s: float = 0.0,
     precision: float = 0.01,
@@ -50,6 +52,8 @@ def make_plan(
         Least number of timed inferences per experiment and thread count.
     processes
         How often every runner process is started afresh.
+    evidence
+        Sample, besides, which machine code each experiment runs.
     timeout_s
         How long one batch of a runner may take, in seconds.
     budget_s
@@ -96,6 +100,7 @@ def make_plan(
         runs=runs,
         warmup=warmup,
         processes=processes,
+        sampled_ms=SAMPLED_MS if evidence else 0.0,
         timeout_s=timeout_s,
         budget_s=budget_s,
         precision=precision,
