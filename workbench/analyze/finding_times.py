@@ -196,9 +196,9 @@ def find_compute_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]
     spent = facts.spent(rows["key"])
     slow, typical, fast = (spent.ms / ratio / part for part in (0.5, 0.75, 1.0))
     yield Finding(
-        f"{len(rows)} operators compute as fast as this core can in single precision "
-        f"({rows['gflops'].max():.0f} GFLOP/s, "
-        f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of the roof): "
+        f"arithmetic limits {count(len(rows), 'operator')}, which run at "
+        f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of what this core can "
+        f"compute in single precision ({facts.peaks['fp32']:.0f} GFLOP/s): "
         f"{100 * facts.share(spent.ms):.0f} % of the time; in "
         f"{layers_of(facts.rows.loc[list(rows['key'])])}",
         Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast),
@@ -220,12 +220,14 @@ def find_far_from_roof(facts: Facts, left: Collection[str]) -> Iterator[Finding]
     rows = rows.assign(lost=rows["mean_ms"] - rows["least_ms"]).nlargest(3, "lost")
     for row in rows.itertuples():
         yield Finding(
-            f"{row.name} runs at {100 * row.roof_share:.0f} % of what this core can do "
+            f"{row.operator} runs at {100 * row.roof_share:.0f} % of what this core can do "
             f"({row.bound}-bound): {row.shapes}; in {layers_of(facts.rows.loc[[row.key]])}",
             Gain.at_most(row.lost),
             (row.key,),
-            "see whether it is as slow alone; then change its shape: channels in multiples of 16, "
-            "more work in each call",
+            "see whether it is as slow alone; if so its shape does not suit the kernel: try "
+            "channels in multiples of 16"
+            if row.family in _PRODUCTS
+            else "see whether it is as slow alone; if not, it waits for data that left the cache",
             f"workbench replay RUN_DIR --layer {facts.rows.loc[row.key, 'module'] or '...'}",
         )
 

@@ -19,6 +19,7 @@ from workbench.analyze import (
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.records import Run
 from workbench.report.analysis import Analysis
+from workbench.report.ceilings import find_roof, find_roofline
 from workbench.show import Table, format_ms, format_share
 from workbench.store import LAYERS, RUNS, find_runs, load_layers, load_run
 
@@ -73,6 +74,7 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
     wall = describe_latencies(analysis.latencies, clock="wall_ns")
     sidecar = load_layers(analysis.run_dir / LAYERS, run.plan.sha256)
     rivals = {rival.dtype: rival for rival in _measured_dtypes(analysis, experiment, threads)}
+    roof = find_roof(analysis, experiment, threads)
     own = rivals.pop(run.export.dtype, None) if run.export else None
     return Facts(
         operators=analysis.select(analysis.operators, experiment, threads),
@@ -85,6 +87,8 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
         threads=threads,
         own=own,
         rivals=tuple(rivals.values()),
+        roofline=find_roofline(analysis, experiment, threads),
+        peaks=roof.peaks if roof else None,
     )
 
 
