@@ -80,6 +80,7 @@ _HOME = {
     "show_aligned": "report",
     "show_layers": "report",
     "show_timeline": "report",
+    "show_quality": "report",
     "show_speedups": "report",
     "show_tree": "report",
     "validate_run": "report",

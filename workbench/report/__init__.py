@@ -9,7 +9,7 @@ from workbench.report.ceilings import (
     measure_roof,
     show_roofline,
 )
-from workbench.report.checks import check_run
+from workbench.report.checks import check_run, describe_quality, grade_quality, show_quality
 from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
@@ -48,6 +48,7 @@ __all__ = [
     "compare_exports",
     "compare_many",
     "compare_runs",
+    "describe_quality",
     "describe_roofline",
     "describe_run",
     "describe_spans",
@@ -55,6 +56,7 @@ __all__ = [
     "export_trace",
     "find_next_steps",
     "find_roofline",
+    "grade_quality",
     "is_slower_by",
     "list_ceilings",
     "list_findings",
@@ -73,6 +75,7 @@ __all__ = [
     "show_axes",
     "show_findings",
     "show_layers",
+    "show_quality",
     "show_roofline",
     "show_speedups",
     "show_timeline",
