@@ -9,7 +9,7 @@ from workbench.report.ceilings import (
     measure_roof,
     show_roofline,
 )
-from workbench.report.checks import check_run
+from workbench.report.checks import check_run, describe_quality, grade_quality, show_quality
 from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
@@ -17,7 +17,13 @@ from workbench.report.facts import describe_run
 from workbench.report.findings import find_next_steps, list_findings, show_findings
 from workbench.report.live import LiveRun
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_app, open_lab
-from workbench.report.notes import show_layers, show_undelegated, show_verdicts
+from workbench.report.notes import (
+    show_layers,
+    show_speedups,
+    show_tree,
+    show_undelegated,
+    show_verdicts,
+)
 from workbench.report.pipeline import (
     Profile,
     make_report,
@@ -30,6 +36,7 @@ from workbench.report.replay import Replay, replay_layer
 from workbench.report.runs import list_runs
 from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
 from workbench.report.timeline import show_timeline
+from workbench.report.validate import validate_run
 
 __all__ = [
     "Analysis",
@@ -43,6 +50,7 @@ __all__ = [
     "compare_exports",
     "compare_many",
     "compare_runs",
+    "describe_quality",
     "describe_roofline",
     "describe_run",
     "describe_spans",
@@ -50,6 +58,7 @@ __all__ = [
     "export_trace",
     "find_next_steps",
     "find_roofline",
+    "grade_quality",
     "is_slower_by",
     "list_ceilings",
     "list_findings",
@@ -69,9 +78,13 @@ __all__ = [
     "show_axes",
     "show_findings",
     "show_layers",
+    "show_quality",
     "show_roofline",
+    "show_speedups",
     "show_timeline",
+    "show_tree",
     "show_undelegated",
     "show_verdicts",
+    "validate_run",
     "write_artifacts",
 ]

@@ -23,6 +23,7 @@ from workbench.show.timeline import (
     plot_timeline,
     timeline_script,
 )
+from workbench.show.tree import plot_tree
 from workbench.show.turns import plot_turns
 from workbench.show.what_if import FACTORS, plot_what_if
 
@@ -51,6 +52,7 @@ __all__ = [
     "plot_speedups",
     "plot_stack",
     "plot_timeline",
+    "plot_tree",
     "plot_turns",
     "plot_what_if",
     "show_table",
