@@ -85,11 +85,17 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
         toggle=run.plan.toggle if changes else "",
         statistics=wall[wall["experiment"] == experiment],
         threads=threads,
+        latency_ms=_latency(analysis, experiment, threads),
         own=own,
         rivals=tuple(rivals.values()),
         roofline=find_roofline(analysis, experiment, threads),
         peaks=roof.peaks if roof else None,
     )
+
+
+def _latency(analysis: Analysis, experiment: str, threads: int) -> float:
+    rows = analysis.select(analysis.statistics, experiment, threads)
+    return float(rows["median"].iloc[0]) if len(rows) else 0.0
 
 
 def _measured_dtypes(analysis: Analysis, experiment: str, threads: int) -> list[Rival]:
