@@ -104,7 +104,12 @@ def run(context: click.Context, subject: Path, out: Path | None, **choices) -> N
 
     A config, the JSON of Arm's profiling kit, says itself what is measured and how.
     """
-    from workbench.report import analyze_run, measure_config, measure_program
+    from workbench.report import (
+        analyze_run,
+        describe_quality,
+        measure_config,
+        measure_program,
+    )
 
     with show_progress() as progress:
         if subject.suffix == ".json":
@@ -112,8 +117,10 @@ def run(context: click.Context, subject: Path, out: Path | None, **choices) -> N
             run_dir = measure_config(subject, root=out, progress=progress)
         else:
             run_dir = measure_program(subject, root=out, progress=progress, **choices)
-    for comparison in analyze_run(run_dir).comparisons:
+    analysis = analyze_run(run_dir)
+    for comparison in analysis.comparisons:
         click.echo(comparison.text)
+    click.echo(describe_quality(analysis))
     click.echo(run_dir)
 
 

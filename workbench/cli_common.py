@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,6 +37,21 @@ class Percent(click.ParamType):
         if not 0 <= fraction < 10:
             self.fail(f"{value!r} is out of range", param, ctx)
         return fraction
+
+
+class Duration(click.ParamType):
+    """A time such as ``30s``, ``2m`` or ``90``, in seconds."""
+
+    name = "duration"
+
+    def convert(self, value, param, ctx):
+        """The seconds that ``value`` says."""
+        if isinstance(value, float):
+            return value
+        found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h)?", value)
+        if not found or not float(found[1]):
+            self.fail(f"{value!r} is no duration such as 30s or 2m", param, ctx)
+        return float(found[1]) * {"m": 60, "h": 3600}.get(found[2], 1)
 
 
 class Numbers(click.ParamType):
@@ -128,6 +144,20 @@ RUN_OPTIONS = _options(
     click.option("--isa-ladder", is_flag=True, help="Measure every ISA level of this CPU instead."),
     click.option("--threads", type=Numbers(), default="1", show_default=True, help="CPU threads."),
     click.option("--runs", default=50, show_default=True, help="Least timed inferences of each."),
+    click.option(
+        "--budget",
+        "budget_s",
+        type=Duration(),
+        default=0.0,
+        help="Time to measure for, such as 30s, instead of --runs.",
+    ),
+    click.option(
+        "--precision",
+        type=Percent(),
+        default="1%",
+        show_default=True,
+        help="With --budget: stop when half the interval's width is below this.",
+    ),
     click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),
     click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
     click.option("--evidence/--no-evidence", default=True, help="Sample the machine code, too."),

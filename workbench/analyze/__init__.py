@@ -19,6 +19,7 @@ from workbench.analyze.operators import summarize_categories, summarize_operator
 from workbench.analyze.outcome import FALSE_DISCOVERIES, judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
 from workbench.analyze.proof import Proof, compare_evidence, prove_change
+from workbench.analyze.quality import grade_run, summarize_quality
 from workbench.analyze.quiet import find_quiet_runs
 from workbench.analyze.roofline import (
     Roof,
@@ -73,6 +74,7 @@ __all__ = [
     "find_methods",
     "find_quiet_runs",
     "gather_evidence",
+    "grade_run",
     "judge",
     "load_case_study",
     "name_kernels",
@@ -89,6 +91,7 @@ __all__ = [
     "summarize_categories",
     "summarize_layers",
     "summarize_operators",
+    "summarize_quality",
     "summarize_verdict",
     "sweep_threads",
     "tabulate_ceilings",

@@ -9,7 +9,7 @@ from workbench.report.ceilings import (
     measure_roof,
     show_roofline,
 )
-from workbench.report.checks import check_run
+from workbench.report.checks import check_run, describe_quality, grade_quality, show_quality
 from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
@@ -32,6 +32,7 @@ from workbench.report.pipeline import (
     profile_model,
     write_artifacts,
 )
+from workbench.report.replay import Replay, replay_layer
 from workbench.report.runs import list_runs
 from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
 from workbench.report.timeline import show_timeline
@@ -42,12 +43,14 @@ __all__ = [
     "Comparison",
     "LiveRun",
     "Profile",
+    "Replay",
     "align_measurements",
     "analyze_run",
     "check_run",
     "compare_exports",
     "compare_many",
     "compare_runs",
+    "describe_quality",
     "describe_roofline",
     "describe_run",
     "describe_spans",
@@ -55,6 +58,7 @@ __all__ = [
     "export_trace",
     "find_next_steps",
     "find_roofline",
+    "grade_quality",
     "is_slower_by",
     "list_ceilings",
     "list_findings",
@@ -69,10 +73,12 @@ __all__ = [
     "open_lab",
     "profile_model",
     "read_exports",
+    "replay_layer",
     "show_aligned",
     "show_axes",
     "show_findings",
     "show_layers",
+    "show_quality",
     "show_roofline",
     "show_speedups",
     "show_timeline",

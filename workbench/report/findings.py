@@ -13,6 +13,7 @@ from workbench.analyze import (
     describe_latencies,
     find_bottlenecks,
     find_method,
+    name_kernels,
     tabulate_latencies,
     total_runs,
 )
@@ -87,11 +88,25 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
         toggle=run.plan.toggle if changes else "",
         statistics=wall[wall["experiment"] == experiment],
         threads=threads,
+        kernels=_kernels(analysis, experiment, threads),
+        latency_ms=_latency(analysis, experiment, threads),
         own=own,
         rivals=tuple(rivals.values()),
         roofline=find_roofline(analysis, experiment, threads),
         peaks=roof.peaks if roof else None,
     )
+
+
+def _kernels(analysis: Analysis, experiment: str, threads: int) -> dict[str, str]:
+    if analysis.evidence is None:
+        return {}
+    rows = name_kernels(analysis.select(analysis.evidence, experiment, threads))
+    return {key: str(name) for key, name in rows["function"].items() if name}
+
+
+def _latency(analysis: Analysis, experiment: str, threads: int) -> float:
+    rows = analysis.select(analysis.statistics, experiment, threads)
+    return float(rows["median"].iloc[0]) if len(rows) else 0.0
 
 
 def _measured_dtypes(analysis: Analysis, experiment: str, threads: int) -> list[Rival]:
