@@ -8,6 +8,7 @@ from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
 from workbench.report.facts import describe_run
 from workbench.report.findings import find_next_steps, list_findings, show_findings
+from workbench.report.kernels import show_code, show_kernels
 from workbench.report.live import LiveRun
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_app, open_lab
 from workbench.report.notes import show_layers, show_undelegated, show_verdicts
@@ -53,7 +54,9 @@ __all__ = [
     "read_exports",
     "show_aligned",
     "show_axes",
+    "show_code",
     "show_findings",
+    "show_kernels",
     "show_layers",
     "show_timeline",
     "show_undelegated",
