@@ -29,6 +29,7 @@ def main() -> int:
         "setup": (setup, "create .venv and install everything into it"),
         "demo": (demo, "profile toy_cnn and mobilenet_v3_small, print the reports' paths"),
         "test": (test, "lint, then run the fast tests (arguments go to pytest)"),
+        "devices": (devices, "test the targets: QEMU, adb, ssh; says what cannot be tested here"),
         "lint": (lint, "ruff, and the notebooks are stripped"),
         "lab": (lab, "JupyterLab on the notebooks"),
         "fuzz": (fuzz, "feed the trace reader mutated files (--seconds N or --count N, --seed N)"),
@@ -82,6 +83,11 @@ def test(arguments: list[str]) -> int:
     return lint([]) or _run("-m", "pytest", *arguments)
 
 
+def devices(arguments: list[str]) -> int:
+    """Run the tests that need QEMU, adb or sshd; those that cannot run here say why."""
+    return _run("-m", "pytest", "-m", "qemu or adb or ssh", "-rs", *arguments)
+
+
 def lint(_: list[str]) -> int:
     """Check style and formatting, and that no notebook carries outputs."""
     notebooks = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "notebooks").glob("*.ipynb"))
@@ -89,7 +95,7 @@ def lint(_: list[str]) -> int:
     return (
         _run("-m", "ruff", "check", "--quiet", ".")
         or _run("-m", "ruff", "format", "--check", "--quiet", ".")
-        or _run("-m", "nbstripout", "--verify", "--extra-keys", keys, *notebooks)
+        or _run("-m", "nbstripout", "--verify", "--keep-id", "--extra-keys", keys, *notebooks)
     )
 
 

@@ -181,25 +181,35 @@ def modules_of_nodes(instruction, record):
     ]
 
 
-def true_modules(pte, layers, plans, record, ledger):
-    """The modules that each row of a ledger may be of, by its key; none where nobody knows.
+def true_nodes(pte, layers, plans, ledger):
+    """The exported operators behind each event of a delegate, by its key.
 
-    Rows are those of one run, in order.
+    Their numbers are places among the delegate's ``xnodes``. Rows are those of one run, in order.
     """
-    method, truth = layers.methods[0], {}
-    run = ledger[ledger["run"] == ledger["run"].iloc[0]]
+    truth = {}
+    run = ledger[(ledger["run"] == ledger["run"].iloc[0]) & (ledger["kind"] == "delegated")]
     for number, rows in run.groupby("instruction", sort=False):
-        if number < 0:
-            continue
-        instruction = method.instructions[number]
+        instruction = layers.methods[0].instructions[number]
+        delegate, outer = external_ids(pte, number)
+        events = nodes_of_events(plans[delegate], instruction, outer)
+        assert len(rows) == len(events), (number, len(rows), len(events))
+        truth |= dict(zip(rows["key"], events, strict=True))
+    return truth
+
+
+def true_modules(layers, nodes, record, ledger):
+    """The modules that each operator's row of a ledger may be of, by its key; none if unknown.
+
+    ``nodes`` are those that `true_nodes` found.
+    """
+    truth = {}
+    run = ledger[ledger["run"] == ledger["run"].iloc[0]]
+    for number, rows in run[run["instruction"] >= 0].groupby("instruction", sort=False):
+        instruction = layers.methods[0].instructions[number]
         if instruction.xnodes:
-            delegate, outer = external_ids(pte, number)
-            events = nodes_of_events(plans[delegate], instruction, outer)
             modules = modules_of_nodes(instruction, record)
-            keys = list(rows.loc[rows["kind"] == "delegated", "key"])
-            assert len(keys) == len(events), (number, len(keys), len(events))
-            for key, nodes in zip(keys, events, strict=True):
-                truth[key] = set().union(*(modules[node] for node in nodes))
+            for key in rows.loc[rows["kind"] == "delegated", "key"]:
+                truth[key] = set().union(*(modules[node] for node in nodes[key]))
         elif instruction.kind == "kernel":
             for key in rows.loc[rows["kind"] == "portable", "key"]:
                 truth[key] = record.of_instruction.get(number, set())

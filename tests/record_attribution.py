@@ -14,11 +14,11 @@ import tempfile
 from pathlib import Path
 
 from layer_models import PROGRAMS, export_layers
-from layer_truth import Record, probe_command, read_plans, true_modules
+from layer_truth import Record, probe_command, read_plans, true_modules, true_nodes
 
 from workbench.analyze import build_ledger
 from workbench.codec import from_json
-from workbench.records import Layers
+from workbench.sidecar import Layers
 from workbench.trace import read_etdump
 
 GOLDEN = Path(__file__).parent / "data" / "attribution"
@@ -61,13 +61,10 @@ def record(name, cpu, folder, command):
     subprocess.run(command, check=True, capture_output=True)
     text = (folder / f"{name}.layers.json").read_text()
     (GOLDEN / f"{name}.layers.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
-    return true_modules(
-        (folder / f"{name}.pte").read_bytes(),
-        from_json(Layers, text, name),
-        read_plans(plan.read_text()),
-        Record(folder / f"{name}.etrecord"),
-        build_ledger(read_etdump(etdump)),
-    )
+    layers, ledger = from_json(Layers, text, name), build_ledger(read_etdump(etdump))
+    pte, plans = (folder / f"{name}.pte").read_bytes(), read_plans(plan.read_text())
+    nodes = true_nodes(pte, layers, plans, ledger)
+    return true_modules(layers, nodes, Record(folder / f"{name}.etrecord"), ledger)
 
 
 def write_truth(truth):

@@ -12,16 +12,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from layer_truth import Record, probe_command, read_plans, true_modules
+from layer_truth import Record, probe_command, read_plans, true_modules, true_nodes
 
 import workbench.export
 from workbench.analyze import attribute_layers, build_ledger
 from workbench.analyze.attribution import CONFIDENCES
 from workbench.codec import from_json
-from workbench.records import Layers
 from workbench.run import find_runner, read_isa
 from workbench.run.build import find_compiler
 from workbench.run.runner import open_runner
+from workbench.sidecar import Layers
 from workbench.testing import synthetic_ledger
 from workbench.trace import read_etdump
 
@@ -120,13 +120,10 @@ def truth(program, tmp_path_factory):
         command += ["--isa", least if level == "least" else level, "--etdump_path", str(etdump)]
         environment = {**os.environ, "LD_PRELOAD": str(probe), "XNN_PLAN": str(plan)}
         subprocess.run(command, env=environment, check=True, capture_output=True)
-        return true_modules(
-            Path(f"{stem}.pte").read_bytes(),
-            from_json(Layers, Path(f"{stem}.layers.json").read_text(), name),
-            read_plans(plan.read_text()),
-            Record(f"{stem}.etrecord"),
-            build_ledger(read_etdump(etdump)),
-        )
+        layers = from_json(Layers, Path(f"{stem}.layers.json").read_text(), name)
+        ledger, plans = build_ledger(read_etdump(etdump)), read_plans(plan.read_text())
+        nodes = true_nodes(Path(f"{stem}.pte").read_bytes(), layers, plans, ledger)
+        return nodes, true_modules(layers, nodes, Record(f"{stem}.etrecord"), ledger)
 
     return run
 
@@ -148,11 +145,15 @@ def results(shapes):
 @programs
 @levels
 def test_every_event_is_of_the_layer_that_xnnpack_says(trace, truth, name, level):
-    found = attribute_layers(*trace(name, level)).set_index("key")["module"]
-    known = truth(name, level)
-    assert len(known) > 5
-    for key, modules in known.items():
-        assert found[key] in modules, key
+    found = attribute_layers(*trace(name, level)).set_index("key")
+    nodes, modules = truth(name, level)
+    assert len(modules) > 5
+    for key, known in modules.items():
+        assert found.loc[key, "module"] in known, key
+    for key, known in nodes.items():
+        named = found.loc[key, "xnodes"]
+        if isinstance(named, str):  # a cast that XNNPACK put in is of no exported operator
+            assert set(map(int, named.split(","))) == known, key
 
 
 @programs

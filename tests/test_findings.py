@@ -1,6 +1,7 @@
 """Each rule finds what it is for, and is silent where there is nothing to be found."""
 
 import dataclasses
+import json
 import math
 from itertools import pairwise
 
@@ -12,10 +13,11 @@ from program_builder import Delegate, Kernel, Node, build_facts, layout, transpo
 import workbench as wb
 from workbench.analyze import Rival, find_bottlenecks
 from workbench.analyze.finding_advice import ADVICE, advise
-from workbench.analyze.findings import RULES
+from workbench.analyze.findings import NOTEBOOK, RULES
 from workbench.errors import UsageError
 from workbench.records import Export, Partition
 from workbench.report.findings import find_next_steps, list_findings, show_findings
+from workbench.report.notebooks import find_notebook
 from workbench.schema import STATISTICS, check
 from workbench.schema_advice import FINDINGS
 
@@ -385,3 +387,22 @@ def test_no_findings_are_said_to_be_none(sample):
 def test_a_measurement_that_there_is_not_is_a_usage_error(sample, asked):
     with pytest.raises(UsageError, match="unknown"):
         find_next_steps(sample, *asked)
+
+
+def test_every_heading_that_a_finding_names_is_in_the_notebook():
+    notebook = json.loads((find_notebook(NOTEBOOK)).read_text())
+    text = "\n".join("".join(cell["source"]) for cell in notebook["cells"])
+    for rule in RULES:
+        assert f"## {rule.heading}\n" in text
+
+
+def test_gains_are_those_of_untraced_latency():
+    slow = build_facts(*broken_by_gelu())
+    fast = dataclasses.replace(slow, latency_ms=slow.e2e_ms / 2)
+    before, after = only(slow, "undelegated"), only(fast, "undelegated")
+    assert after["gain_ms"] == pytest.approx(before["gain_ms"] / 2)
+    assert after["low_ms"] < before["low_ms"] / 2, "shares are blurred"
+    assert after["share"] == pytest.approx(before["share"])
+    threads = {"statistics": statistics_of(3.0, 5.0), "threads": 2, "latency_ms": 5.0}
+    measured = only(build_facts(PLAIN, **threads), "threads")
+    assert (measured["gain_ms"], measured["share"]) == pytest.approx((2.0, 0.4))

@@ -164,7 +164,9 @@ def test_every_level_of_this_cpu_is_measured_in_one_run(climbed):
     assert (analysis.ladder.loc[analysis.ladder["level"] != rungs[0], "reveals"] != "").all()
     assert len(analysis.scaling) == 2 * len(rungs)
     checks = check_run(analysis).set_index("check")["status"]
-    assert (checks[checks.index.str.startswith("toggle took effect")] == "ok").all()
+    effects = checks[checks.index.str.startswith("toggle took effect")]
+    assert effects.iloc[0] == "ok"
+    assert set(effects) <= {"ok", "note"}
     outputs = checks[checks.index.str.startswith("outputs of")]
     assert (outputs == "ok").all()
     assert len(outputs) == 2 * len(run.plan.pairs)

@@ -17,7 +17,7 @@ from workbench.run.session import Session
 from workbench.run.ssh import Ssh
 from workbench.run.target import run_there
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.ssh, pytest.mark.timeout(1200)]
 
 SSHD = shutil.which("sshd", path=os.pathsep.join([os.environ["PATH"], "/usr/sbin"]))
 

@@ -5,7 +5,8 @@ import pytest
 from workbench import store
 from workbench.codec import to_json
 from workbench.errors import StoreError, UsageError
-from workbench.records import Export, Layers, Tensor
+from workbench.records import Export, Tensor
+from workbench.sidecar import Layers
 
 
 def make_export(pte, data=b"program"):

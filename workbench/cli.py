@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import click
 
+from workbench import cli_advice
+from workbench.cli_common import (
+    EXPORT_OPTIONS,
+    OUT,
+    PATH,
+    RUN_OPTIONS,
+    Percent,
+    show_progress,
+)
 from workbench.errors import UsageError, WorkbenchError
 
 INTERRUPTED = 130
@@ -39,143 +46,6 @@ def main(arguments: list[str] | None = None) -> None:
 @click.version_option(package_name="executorch-workbench")
 def workbench(debug: bool) -> None:
     """Find performance bottlenecks in ExecuTorch models, with evidence."""
-
-
-def _options(*options):
-    def add(command):
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
-
-
-class Percent(click.ParamType):
-    """A percentage such as ``5%`` or ``5``, as a fraction."""
-
-    name = "percent"
-
-    def convert(self, value, param, ctx):
-        """The fraction of 1 that ``value`` says."""
-        try:
-            fraction = float(str(value).removesuffix("%")) / 100
-        except ValueError:
-            self.fail(f"{value!r} is no percentage", param, ctx)
-        if not 0 <= fraction < 10:
-            self.fail(f"{value!r} is out of range", param, ctx)
-        return fraction
-
-
-class Numbers(click.ParamType):
-    """Whole numbers separated by commas."""
-
-    name = "n,n..."
-
-    def convert(self, value, param, ctx):
-        """The numbers as a tuple."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of whole numbers", param, ctx)
-
-
-class Floats(click.ParamType):
-    """Numbers separated by commas."""
-
-    name = "x,x..."
-
-    def convert(self, value, param, ctx):
-        """The numbers as a tuple."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            numbers = tuple(float(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of numbers", param, ctx)
-        if not all(map(math.isfinite, numbers)):
-            self.fail(f"{value!r} is out of range", param, ctx)
-        return numbers
-
-
-class Size(click.ParamType):
-    """A dimension and its size, such as ``batch=4``."""
-
-    name = "dim=n"
-
-    def convert(self, value, param, ctx):
-        """The name and the number."""
-        name, _, size = value.partition("=")
-        if not name or not size.isdecimal() or not 0 < int(size) < 2**31:
-            self.fail(f"{value!r} is no size such as batch=4", param, ctx)
-        return name, int(size)
-
-
-PATH = click.Path(path_type=Path)
-OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
-EXPORT_OPTIONS = _options(
-    click.option(
-        "--dtype",
-        default="fp32",
-        show_default=True,
-        help="fp32, fp16, fp16w, bf16, int8, int8dyn or 8da4w.",
-    ),
-    click.option("--backend", default="xnnpack", show_default=True, help="xnnpack or portable."),
-    click.option(
-        "--state-dict", type=PATH, help="Weights: a file that torch.save(state_dict) wrote."
-    ),
-    click.option(
-        "--inputs",
-        multiple=True,
-        metavar="SOURCE",
-        help="Inputs: .npy, .pt, .safetensors, an image or a folder of them, random:SEED; "
-        "one for each input. Several samples calibrate int8, and the first one is run.",
-    ),
-    click.option(
-        "--size",
-        "sizes",
-        type=Size(),
-        multiple=True,
-        help="Run at this size of a dynamic dimension, such as batch=4.",
-    ),
-    click.option("--mean", type=Floats(), default=(), help="Of images, per channel, from 0 to 1."),
-    click.option("--std", type=Floats(), default=(), help="Of images, per channel."),
-    click.option(
-        "--keep-float", multiple=True, metavar="PATTERN", help="Module paths not to quantise."
-    ),
-    click.option("--rewrite/--no-rewrite", default=True, help="Spell out what XNNPACK lacks."),
-    click.option("--fresh", is_flag=True, help="Export again even if nothing has changed."),
-)
-RUN_OPTIONS = _options(
-    click.option(
-        "--toggle",
-        default="auto",
-        show_default=True,
-        help="CPU extension to switch off and on; auto: the strongest; none: an A/A run.",
-    ),
-    click.option("--isa-ladder", is_flag=True, help="Measure every ISA level of this CPU instead."),
-    click.option("--threads", type=Numbers(), default="1", show_default=True, help="CPU threads."),
-    click.option("--runs", default=50, show_default=True, help="Least timed inferences of each."),
-    click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),
-    click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
-    click.option("--evidence/--no-evidence", default=True, help="Sample the machine code, too."),
-    click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
-    click.option(
-        "--target",
-        default="host",
-        show_default=True,
-        help="Where it runs: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.",
-    ),
-    click.option(
-        "--power",
-        default="",
-        help="Put an Android device into a mode for the run: boost or developer.",
-    ),
-    click.option(
-        "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for one answer."
-    ),
-)
 
 
 @workbench.command()
@@ -234,7 +104,12 @@ def run(context: click.Context, subject: Path, out: Path | None, **choices) -> N
 
     A config, the JSON of Arm's profiling kit, says itself what is measured and how.
     """
-    from workbench.report import analyze_run, measure_config, measure_program
+    from workbench.report import (
+        analyze_run,
+        describe_quality,
+        measure_config,
+        measure_program,
+    )
 
     with show_progress() as progress:
         if subject.suffix == ".json":
@@ -242,8 +117,10 @@ def run(context: click.Context, subject: Path, out: Path | None, **choices) -> N
             run_dir = measure_config(subject, root=out, progress=progress)
         else:
             run_dir = measure_program(subject, root=out, progress=progress, **choices)
-    for comparison in analyze_run(run_dir).comparisons:
+    analysis = analyze_run(run_dir)
+    for comparison in analysis.comparisons:
         click.echo(comparison.text)
+    click.echo(describe_quality(analysis))
     click.echo(run_dir)
 
 
@@ -255,19 +132,6 @@ def analyze(run_dir: Path) -> None:
 
     for path in write_artifacts(analyze_run(run_dir)):
         click.echo(path)
-
-
-@workbench.command()
-@click.argument("run_dir", type=PATH)
-@click.option("--experiment", default="", help="Which one [default: the first candidate].")
-@click.option("--threads", type=int, help="At which thread count [default: the first].")
-def findings(run_dir: Path, experiment: str, threads: int | None) -> None:
-    """Say what to do next about a run, what brings most first."""
-    from workbench.report import analyze_run, find_next_steps, list_findings
-
-    found = find_next_steps(analyze_run(run_dir), experiment, threads)
-    for line in list_findings(found, rows=len(found)) or ["nothing stands out"]:
-        click.echo(line)
 
 
 @workbench.command()
@@ -356,6 +220,20 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> None:
         click.echo(f"report: {result.html}")
 
 
+@workbench.command()
+@click.argument("run_dir", type=PATH)
+@click.option("--known-good", type=PATH, help="A run to be like: operators, shares of categories.")
+def validate(run_dir: Path, known_good: Path | None) -> None:
+    """Check that a run is whole and its files say the same; exit 1 if not."""
+    from workbench.report import validate_run
+
+    table = validate_run(run_dir, known_good)
+    for check, status, evidence in table.itertuples(index=False, name=None):
+        click.echo(f"{status:4}  {check}: {evidence}")
+    if (table["status"] == "fail").any():
+        sys.exit(1)
+
+
 @workbench.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def lab(arguments: tuple[str, ...]) -> None:
@@ -381,19 +259,5 @@ def app(arguments: tuple[str, ...]) -> None:
     open_app(arguments)
 
 
-@contextlib.contextmanager
-def show_progress() -> Iterator[Callable[[str, float], None]]:
-    """A bar on a terminal, plain lines elsewhere; all on stderr."""
-    from tqdm import tqdm
-
-    if not sys.stderr.isatty():
-        yield lambda text, part: click.echo(text, err=True)
-        return
-    bar_format = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
-    with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar:
-
-        def show(text: str, part: float) -> None:
-            bar.set_description_str(text)
-            bar.update(part - bar.n)
-
-        yield show
+for advice in cli_advice.COMMANDS:
+    workbench.add_command(advice)

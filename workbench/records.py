@@ -153,6 +153,10 @@ class Plan:
     inferences;
     ``processes`` how often every runner is started afresh; ``sampled_ms`` the CPU time for which
     each experiment is sampled, 0 for none.
+    With a ``budget_s``, in seconds, restarts go on until the interval of every speed-up is within
+    ``precision`` (half its width, relative) or the time is spent; each of ``processes`` restarts
+    gets its part of it. At most ``retries`` steps that were disturbed are measured again, after a
+    pause of ``cool_down_s``.
     """
 
     pte: str
@@ -173,6 +177,10 @@ class Plan:
     batch_ms: float = 20.0
     sampled_ms: float = 0.0
     timeout_s: float = 120.0
+    budget_s: float = 0.0
+    precision: float = 0.01
+    retries: int = 3
+    cool_down_s: float = 1.0
 
 
 def count_threads(threads: int) -> str:
@@ -212,8 +220,30 @@ class Session:
     core: int | None = None
     etdump: str = ""
     complete: bool = True
+    attempts: int = 1
     skipped: int = 0
     log: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the machine told of itself before or after a step; None or empty where it does not.
+
+    ``mhz`` is the median clock of its cores, ``temperature_c`` its warmest zone, ``throttled`` how
+    often the kernel throttled it since the start, ``thermal_status`` Android's, from 0 (none).
+    """
+
+    time: str
+    moment: str
+    threads: int
+    process: int
+    traced: bool
+    load: float | None = None
+    mhz: float | None = None
+    governor: str = ""
+    temperature_c: float | None = None
+    throttled: int | None = None
+    thermal_status: int | None = None
 
 
 @dataclass(frozen=True)
@@ -270,120 +300,8 @@ class Run:
     versions: dict[str, str]
     sessions: tuple[Session, ...] = ()
     agreements: tuple[Agreement, ...] = ()
+    readings: tuple[Reading, ...] = ()
+    spent_s: float = 0.0
     samplings: tuple[Sampling, ...] = ()
     export: Export | None = None
-    schema_version: int = SCHEMA_VERSION
-
-
-@dataclass(frozen=True)
-class Origin:
-    """What an operator was in the model.
-
-    ``node`` and ``operator`` are of the exporter's graph; ``module`` is the path of the innermost
-    ``nn.Module`` (empty for the model itself), ``module_class`` its class (empty if unknown);
-    ``source`` is the user's line as ``file:line``.
-    """
-
-    node: str
-    operator: str
-    module: str = ""
-    module_class: str = ""
-    source: str = ""
-
-
-@dataclass(frozen=True)
-class Value:
-    """A tensor of a method; ``arena`` and ``offset`` are where the memory planner put it."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    size_bytes: int
-    constant: bool = False
-    arena: int | None = None
-    offset: int | None = None
-
-
-@dataclass(frozen=True)
-class XValue:
-    """A tensor of an XNNPACK delegate.
-
-    ``role`` is ``constant``, ``input``, ``output``, or empty for an intermediate.
-    """
-
-    id: int
-    dtype: str
-    shape: tuple[int, ...]
-    size_bytes: int
-    role: str = ""
-    zero_point: int = 0
-
-
-@dataclass(frozen=True)
-class XNode:
-    """An operator of an XNNPACK delegate, as exported: what runs is made from these on the device.
-
-    ``inputs`` and ``outputs`` are ids of values, ``clamp`` the bounds of a fused activation.
-    ``origins`` number the operators of the model that it stands for, the main one first, and
-    ``absorbed`` those whose work is folded into it. One that the exporter made up (a change of
-    layout) ``borrows`` the layer of another. ``role`` is ``compute``, ``layout``, ``quantize``,
-    ``dequantize`` or ``cast``.
-    """
-
-    type: str
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    attributes: dict[str, Any]
-    flops: int
-    bytes: int
-    handle: int
-    clamp: tuple[float | None, float | None] | None = None
-    role: str = "compute"
-    origins: tuple[int, ...] = ()
-    absorbed: tuple[int, ...] = ()
-    borrows: int | None = None
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction of a method.
-
-    ``name`` is the kernel's (``aten::mean.out``) or the backend's; ``inputs`` and ``outputs``
-    number values of the method; ``flops`` is None where nobody knows. ``xvalues`` and ``xnodes``
-    are those of an XNNPACK delegate; ``events`` number, of another one, the origins of what it
-    logs, by the integer or the name that it logs.
-    """
-
-    kind: str
-    name: str = ""
-    inputs: tuple[int, ...] = ()
-    outputs: tuple[int, ...] = ()
-    origin: int | None = None
-    flops: int | None = None
-    bytes: int = 0
-    xvalues: tuple[XValue, ...] = ()
-    xnodes: tuple[XNode, ...] = ()
-    events: dict[str, tuple[int, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method of a program; ``modules`` has the class of every module by its path."""
-
-    name: str
-    instructions: tuple[Instruction, ...]
-    values: dict[int, Value]
-    arena_bytes: tuple[int, ...]
-    origins: tuple[Origin, ...] = ()
-    modules: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Layers:
-    """``<program>.pte.layers.json``: what each instruction of a program was in the model.
-
-    Without origins it was read from the program alone, which names operators but no layers.
-    """
-
-    sha256: str
-    methods: tuple[Method, ...]
     schema_version: int = SCHEMA_VERSION

@@ -231,6 +231,15 @@ SCALING = _frame(
     ("efficiency", "float", "", "speed-up / how many times as many threads"),
 )
 
+QUALITY = _frame(
+    "quality",
+    ("criterion", "text", "", "what makes a measurement better or worse"),
+    ("value", "text", "", "what was found, with its unit"),
+    ("grade", "text", "", "A (good) to D (tells nothing)"),
+    ("limit", "text", "", "largest value for an A"),
+    ("source", "text", "", "where the limits come from"),
+)
+
 SHIFT = _frame(
     "shift",
     ("category", "text", "", "operator category"),
@@ -355,6 +364,7 @@ FRAMES = (
     COMPARISON,
     LADDER,
     SCALING,
+    QUALITY,
     SHIFT,
     ALIGNED,
     WHAT_IF,

@@ -24,7 +24,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from layer_truth import Record, probe_command, read_plans, true_modules
+from layer_truth import Record, probe_command, read_plans, true_modules, true_nodes
 from zoo import line, names
 
 import workbench as wb
@@ -40,15 +40,17 @@ DTYPES = ("fp32", "fp16", "int8", "int8dyn")
 SURE = ("exact", "fitted")
 HEADER = [
     "model", "dtype", "events", "right", "wrong", "wrong, said to be sure", "unattributed",
-    "unknown", "ms", "ms right",
+    "unknown", "of delegates", "same operators", "ms", "ms right",
 ]  # fmt: skip
 PROLOGUE = """# Attribution against the truth
 
 Events of one inference with everything that the CPU has, and of one at its lowest ISA level, on
 {machine}. *right*: the layer named is that of an operator which XNNPACK says, through the values
 that it reads and makes, the event is of; *wrong*: it is not; *unattributed*: no layer named;
-*unknown*: the ETRecord names no layer, so the event is not counted. *ms*: time of the operators,
-delegate overhead not among them. Written by `tests/benchmarks/attribution.py`.
+*unknown*: the ETRecord names no layer, so the event is not counted. Of the events of XNNPACK
+delegates, *same operators* are those for which the exported operators named are exactly those that
+XNNPACK says; for the others (casts that XNNPACK put in by itself) none are named. *ms*: time of the
+operators, delegate overhead not among them. Written by `tests/benchmarks/attribution.py`.
 """
 
 
@@ -85,7 +87,7 @@ def measure(model: str, dtype: str, programs: Path, probe: Path, workplace: Path
             try:
                 pte = wb.export_model(model, dtype=dtype, root=root)
             except WorkbenchError as error:
-                return [error.what.split(" -> ")[0], *[""] * 7]
+                return [error.what.split(" -> ")[0], *[""] * 9]
     isa = read_isa(find_runner("native").command)
     parts = [judge(pte, level, probe, workplace) for level in ("native", list(isa.levels)[-1])]
     rows = pd.concat(parts)
@@ -98,6 +100,8 @@ def measure(model: str, dtype: str, programs: Path, probe: Path, workplace: Path
     times = (known["ms"].sum(), known.loc[right, "ms"].sum())
     return [
         *(str(count) for count in (*counts, unattributed, len(rows) - len(known))),
+        str(rows["delegated"].sum()),
+        str(rows["same"].sum()),
         *(f"{time:.2f}" for time in times),
     ]
 
@@ -118,20 +122,30 @@ def judge(pte: Path, level: str, probe: Path, workplace: Path) -> pd.DataFrame:
     ledger = build_ledger(read_etdump(etdump))
     layers = load_layers(pte.with_name(f"{pte.name}.layers.json"), load_export(pte).sha256)
     record = Record(pte.with_name(f"{pte.name}.etrecord"))
-    plans = read_plans(plan.read_text())
-    truth = true_modules(pte.read_bytes(), layers, plans, record, ledger)
+    nodes = true_nodes(pte.read_bytes(), layers, read_plans(plan.read_text()), ledger)
+    truth = true_modules(layers, nodes, record, ledger)
     rows = attribute_layers(ledger, layers)
     rows = rows[rows["key"].isin(truth)].set_index("key")
     rows["truth"] = pd.Series(truth)
     rows["truth_has_it"] = [
         module in modules for module, modules in zip(rows["module"], rows["truth"], strict=True)
     ]
+    rows["delegated"] = rows.index.isin(nodes)
+    named = rows["xnodes"].fillna("").astype(str)
+    rows["same"] = [
+        delegated and ",".join(map(str, sorted(nodes[key]))) == ",".join(sorted_numbers(text))
+        for key, delegated, text in zip(rows.index, rows["delegated"], named, strict=True)
+    ]
     rows["ms"] = ledger.groupby("key", observed=True)["duration_ns"].mean() / 1e6
     return rows
 
 
+def sorted_numbers(text: str) -> list[str]:
+    return sorted(filter(None, text.split(",")), key=int)
+
+
 def meets_claim(rows: dict[tuple[str, str], list[str]]) -> bool:
-    events, right, _, sure, _, _, time, time_right = totals(rows)
+    events, right, _, sure, _, _, _, _, time, time_right = totals(rows)
     print(f"{right:.0f} of {events:.0f} events right, {sure:.0f} surely wrong, "
           f"{time_right / time:.2%} of the time")  # fmt: skip
     return right >= 0.999 * events and time_right >= 0.95 * time and sure == 0
@@ -153,7 +167,7 @@ def read_rows(path: Path) -> dict[tuple[str, str], list[str]]:
 def write_table(path: Path, rows: dict[tuple[str, str], list[str]]) -> None:
     ordered = [rows[key] for key in sorted(rows, key=lambda key: (key[0], DTYPES.index(key[1])))]
     total = [
-        f"{number:.2f}" if place > 5 else f"{number:.0f}"
+        f"{number:.2f}" if place > 7 else f"{number:.0f}"
         for place, number in enumerate(totals(rows))
     ]
     lines = [line(HEADER), line(["---"] * len(HEADER)), *map(line, ordered)]

@@ -11,15 +11,23 @@ from workbench.analyze.findings import find_bottlenecks
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.ladder import climb_ladder
 from workbench.analyze.latencies import add_traced, clock_of, pick_timed, tabulate_latencies
-from workbench.analyze.layers import add_layers, place_rows, summarize_layers
+from workbench.analyze.layers import add_layers, name_layer, place_rows, summarize_layers
 from workbench.analyze.ledger import build_ledger
 from workbench.analyze.methods import Methods, find_methods
 from workbench.analyze.naive import add_up_spans
 from workbench.analyze.operators import summarize_categories, summarize_operators, total_runs
-from workbench.analyze.outcome import judge
+from workbench.analyze.outcome import FALSE_DISCOVERIES, judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
 from workbench.analyze.proof import Proof, compare_evidence, prove_change
+from workbench.analyze.quality import grade_run, summarize_quality
 from workbench.analyze.quiet import find_quiet_runs
+from workbench.analyze.roofline import (
+    Roof,
+    build_roof,
+    place_layers,
+    place_operators,
+    tabulate_ceilings,
+)
 from workbench.analyze.shift import bottleneck_shift
 from workbench.analyze.statistics import describe, describe_latencies
 from workbench.analyze.threads import find_crossovers, sweep_threads
@@ -28,12 +36,14 @@ from workbench.analyze.verdict import Verdict, reach_verdict, summarize_verdict
 from workbench.analyze.what_if import predict_what_if, rank_bottlenecks
 
 __all__ = [
+    "FALSE_DISCOVERIES",
     "CaseStudy",
     "Category",
     "Facts",
     "Methods",
     "Proof",
     "Rival",
+    "Roof",
     "Traced",
     "Verdict",
     "add_categories",
@@ -45,6 +55,7 @@ __all__ = [
     "bottleneck_shift",
     "build_ledger",
     "build_model_tree",
+    "build_roof",
     "categorize",
     "climb_ladder",
     "clock_of",
@@ -63,10 +74,14 @@ __all__ = [
     "find_methods",
     "find_quiet_runs",
     "gather_evidence",
+    "grade_run",
     "judge",
     "load_case_study",
     "name_kernels",
+    "name_layer",
     "pick_timed",
+    "place_layers",
+    "place_operators",
     "place_rows",
     "predict_what_if",
     "prove_change",
@@ -76,8 +91,10 @@ __all__ = [
     "summarize_categories",
     "summarize_layers",
     "summarize_operators",
+    "summarize_quality",
     "summarize_verdict",
     "sweep_threads",
+    "tabulate_ceilings",
     "tabulate_latencies",
     "tabulate_rules",
     "tabulate_runs",

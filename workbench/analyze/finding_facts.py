@@ -12,7 +12,8 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from workbench.analyze.dataflow import Dataflow, Spot, Step
-from workbench.records import Export, Method
+from workbench.records import Export
+from workbench.sidecar import Method
 
 #: Which part of what it could reach an operator of XNNPACK reaches: the least, typically, the most.
 EFFICIENCY = (0.2, 0.5, 1.0)
@@ -43,7 +44,8 @@ class Gain:
 class Finding:
     """Something to do next: what was seen, in which rows, what to do, and what it would bring.
 
-    ``keys`` are those of the operators frame; ``hint`` is code.
+    ``keys`` are those of the operators frame, in whose times the gain is given; without any, it
+    is one of latency. ``hint`` is code.
     """
 
     title: str
@@ -85,6 +87,8 @@ class Facts:
         Of ``describe_latencies`` by wall time: this experiment at all thread counts.
     threads
         The thread count looked at.
+    latency_ms
+        Median latency of untraced inferences; 0 where it is not known.
     rivals
         Other dtypes, and this one as ``own``, in the same clock.
     roofline
@@ -101,6 +105,7 @@ class Facts:
     toggle: str = ""
     statistics: pd.DataFrame | None = None
     threads: int = 1
+    latency_ms: float = 0.0
     own: Rival | None = None
     rivals: tuple[Rival, ...] = ()
     roofline: pd.DataFrame | None = None
@@ -110,6 +115,11 @@ class Facts:
     def e2e_ms(self) -> float:
         """Mean time of a traced inference."""
         return float(self.runs.sum(axis=1).mean())
+
+    @cached_property
+    def scale(self) -> float:
+        """Untraced latency over traced time: what a traced millisecond is worth."""
+        return self.latency_ms / self.e2e_ms if self.latency_ms and self.e2e_ms else 1.0
 
     @cached_property
     def rows(self) -> pd.DataFrame:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterator
 
 import numpy as np
+import pandas as pd
 
 from workbench.analyze.finding_facts import EFFICIENCY, Facts, Finding, Gain, count, layers_of
 
@@ -14,6 +15,9 @@ _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
 _PRODUCTS = ("convolution", "gemm", "bmm", "deconvolution")
 #: What one call of the runtime takes at least, about; operators like it are overhead.
 _TINY_MS = 0.005
+#: Part of the memory's roof from which on an operator waits for memory: weights that are used once
+#: per inference come from further away than what a probe reads again and again.
+_WAITING = 1 / 3
 _MATRICES = ("Convolution", "GEMM")
 _WEIGHTED = ("Conv2d", "FullyConnected", "ConvTranspose2d", "DepthwiseConv2d")
 
@@ -164,8 +168,8 @@ def find_memory_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     if not keys:
         return
     spent = facts.spent(keys)
-    roof = facts.roofline.set_index("key").loc[keys]
-    speed = (roof["bytes_per_run"].sum() / 1e6) / roof["mean_ms"].sum()
+    roof = _roofline(facts).set_index("key").loc[keys]
+    speed = (roof["bytes_per_run"].sum() / 1e6) / roof["mean_ms"].sum() / facts.scale
     slower = (spent.ms - kept) / 2
     yield Finding(
         f"{len(keys)} operators wait for memory: they read {size / 1e6:.0f} MB, mostly weights, at "
@@ -184,11 +188,12 @@ def find_compute_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]
     """Operators near the most that the CPU can compute in this dtype."""
     if facts.roofline is None or not facts.peaks:
         return
-    rows = facts.roofline[
-        (facts.roofline["bound"] == "compute")
-        & (facts.roofline["roof_share"] >= 0.5)
-        & facts.roofline["key"].isin(left)
-        & (facts.roofline["dtype"] == "fp32")
+    table = _roofline(facts)
+    rows = table[
+        (table["bound"] == "compute")
+        & (table["roof_share"] >= EFFICIENCY[1])
+        & table["key"].isin(left)
+        & (table["dtype"] == "fp32")
     ]
     ratio = facts.peaks.get("int8", math.nan) / facts.peaks.get("fp32", math.nan)
     if rows.empty or not ratio > 1:
@@ -196,9 +201,9 @@ def find_compute_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]
     spent = facts.spent(rows["key"])
     slow, typical, fast = (spent.ms / ratio / part for part in (0.5, 0.75, 1.0))
     yield Finding(
-        f"{len(rows)} operators compute as fast as this core can in single precision "
-        f"({rows['gflops'].max():.0f} GFLOP/s, "
-        f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of the roof): "
+        f"arithmetic limits {count(len(rows), 'operator')}, which run at "
+        f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of what this core can "
+        f"compute in single precision ({facts.peaks['fp32']:.0f} GFLOP/s): "
         f"{100 * facts.share(spent.ms):.0f} % of the time; in "
         f"{layers_of(facts.rows.loc[list(rows['key'])])}",
         Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast),
@@ -212,20 +217,23 @@ def find_far_from_roof(facts: Facts, left: Collection[str]) -> Iterator[Finding]
     """The operators with the most time between them and the roof."""
     if facts.roofline is None:
         return
-    rows = facts.roofline[
-        facts.roofline["key"].isin(left)
-        & (facts.roofline["roof_share"] < EFFICIENCY[1])
-        & facts.roofline["bound"].isin(["compute", "memory"])
+    table = _roofline(facts)
+    rows = table[
+        table["key"].isin(left)
+        & (table["roof_share"] < EFFICIENCY[1])
+        & table["bound"].isin(["compute", "memory"])
     ]
     rows = rows.assign(lost=rows["mean_ms"] - rows["least_ms"]).nlargest(3, "lost")
     for row in rows.itertuples():
         yield Finding(
-            f"{row.name} runs at {100 * row.roof_share:.0f} % of what this core can do "
+            f"{row.operator} runs at {100 * row.roof_share:.0f} % of what this core can do "
             f"({row.bound}-bound): {row.shapes}; in {layers_of(facts.rows.loc[[row.key]])}",
             Gain.at_most(row.lost),
             (row.key,),
-            "see whether it is as slow alone; then change its shape: channels in multiples of 16, "
-            "more work in each call",
+            "see whether it is as slow alone; if so its shape does not suit the kernel: try "
+            "channels in multiples of 16"
+            if row.family in _PRODUCTS
+            else "see whether it is as slow alone; if not, it waits for data that left the cache",
             f"workbench replay RUN_DIR --layer {facts.rows.loc[row.key, 'module'] or '...'}",
         )
 
@@ -234,8 +242,15 @@ def _waiting(facts: Facts) -> list[str]:
     """Operators that run near the roof of the memory."""
     if facts.roofline is None:
         return []
-    near = (facts.roofline["bound"] == "memory") & (facts.roofline["roof_share"] >= EFFICIENCY[1])
-    return list(facts.roofline[near]["key"])
+    table = _roofline(facts)
+    near = (table["bound"] == "memory") & (table["roof_share"] >= _WAITING)
+    return list(table[near]["key"])
+
+
+def _roofline(facts: Facts) -> pd.DataFrame:
+    """The roofline with what other programs added to traced times taken off, never above 1."""
+    share = (facts.roofline["roof_share"] / min(facts.scale, 1.0)).clip(upper=1.0)
+    return facts.roofline.assign(roof_share=share, least_ms=share * facts.roofline["mean_ms"])
 
 
 def _weight_share(facts: Facts, key: str) -> float:

@@ -5,5 +5,14 @@ from workbench.export.describe import describe_export
 from workbench.export.dtypes import DTYPES
 from workbench.export.layers import describe_pte
 from workbench.export.lower import BACKENDS
+from workbench.export.probes import PROBES_VERSION, export_probes
 
-__all__ = ["BACKENDS", "DTYPES", "describe_export", "describe_pte", "export_model"]
+__all__ = [
+    "BACKENDS",
+    "DTYPES",
+    "PROBES_VERSION",
+    "describe_export",
+    "describe_pte",
+    "export_model",
+    "export_probes",
+]

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from workbench.models import LoadedModel
-    from workbench.records import Layers, Partition
+    from workbench.records import Partition
+    from workbench.sidecar import Layers
 
 #: Arguments and keyword arguments.
 Call = tuple[tuple[Any, ...], dict[str, Any]]

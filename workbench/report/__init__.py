@@ -2,7 +2,14 @@
 
 from workbench.report.analysis import Analysis, Comparison, analyze_run
 from workbench.report.axes import show_axes
-from workbench.report.checks import check_run
+from workbench.report.ceilings import (
+    describe_roofline,
+    find_roofline,
+    list_ceilings,
+    measure_roof,
+    show_roofline,
+)
+from workbench.report.checks import check_run, describe_quality, grade_quality, show_quality
 from workbench.report.comparison import compare_runs, is_slower_by
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
@@ -11,7 +18,13 @@ from workbench.report.findings import find_next_steps, list_findings, show_findi
 from workbench.report.kernels import show_code, show_kernels
 from workbench.report.live import LiveRun
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_app, open_lab
-from workbench.report.notes import show_layers, show_undelegated, show_verdicts
+from workbench.report.notes import (
+    show_layers,
+    show_speedups,
+    show_tree,
+    show_undelegated,
+    show_verdicts,
+)
 from workbench.report.pipeline import (
     Profile,
     make_report,
@@ -20,46 +33,61 @@ from workbench.report.pipeline import (
     profile_model,
     write_artifacts,
 )
+from workbench.report.replay import Replay, replay_layer
 from workbench.report.runs import list_runs
 from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
 from workbench.report.timeline import show_timeline
+from workbench.report.validate import validate_run
 
 __all__ = [
     "Analysis",
     "Comparison",
     "LiveRun",
     "Profile",
+    "Replay",
     "align_measurements",
     "analyze_run",
     "check_run",
     "compare_exports",
     "compare_many",
     "compare_runs",
+    "describe_quality",
+    "describe_roofline",
     "describe_run",
     "describe_spans",
     "execute_notebook",
     "export_trace",
     "find_next_steps",
+    "find_roofline",
+    "grade_quality",
     "is_slower_by",
+    "list_ceilings",
     "list_findings",
     "list_partition",
     "list_runs",
     "make_report",
     "measure_config",
     "measure_program",
+    "measure_roof",
     "notebooks_dir",
     "open_app",
     "open_lab",
     "profile_model",
     "read_exports",
+    "replay_layer",
     "show_aligned",
     "show_axes",
     "show_code",
     "show_findings",
     "show_kernels",
     "show_layers",
+    "show_quality",
+    "show_roofline",
+    "show_speedups",
     "show_timeline",
+    "show_tree",
     "show_undelegated",
     "show_verdicts",
+    "validate_run",
     "write_artifacts",
 ]

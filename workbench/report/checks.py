@@ -7,11 +7,13 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from workbench.analyze import clock_of, pick_timed
+from workbench.analyze import clock_of, grade_run, pick_timed, summarize_quality
 from workbench.emulation import EMULATED
 from workbench.records import Run, count_threads
 from workbench.report.analysis import Analysis, Comparison
 from workbench.report.evidence import explain_lack, is_toggled
+from workbench.report.notes import show_note
+from workbench.show import Sheet, show_table
 
 #: A tracer that costs more than this moves the shares it measures.
 TRACER_LIMIT = 0.05
@@ -107,7 +109,9 @@ def _toggle(analysis: Analysis, comparison: Comparison) -> tuple[str, str]:
     if not hidden:
         return "fail", "no CPU feature was hidden from the baseline"
     if comparison.verdict.unchanged:
-        return "fail", f"no: {comparison.verdict.unchanged}"
+        # That a rung brings nothing to a model is what a ladder is climbed to find out.
+        status = "fail" if analysis.ladder is None else "note"
+        return status, f"no: {comparison.verdict.unchanged}"
     renamed = count_renamed(comparison)
     names = f"; {renamed} operators log another kernel" if renamed else ""
     code, proven = _code(analysis, comparison)
@@ -211,6 +215,26 @@ def tracer_overhead(analysis: Analysis) -> dict[tuple[str, int], float]:
         if experiment in analysis.experiments and {True, False} <= set(median.index):
             found[experiment, threads] = median[True] / median[False] - 1
     return found
+
+
+def grade_quality(analysis: Analysis) -> pd.DataFrame:
+    """How good the measurement is, as ``schema.QUALITY``; the first row's grade is the run's."""
+    rows = [c.latency for c in analysis.comparisons]
+    latencies = pd.concat(rows, ignore_index=True)
+    overhead = max(tracer_overhead(analysis).values(), default=math.nan)
+    return grade_run(analysis.run, analysis.latencies, latencies, overhead)
+
+
+def describe_quality(analysis: Analysis) -> str:
+    """The grade in one line, with what keeps it from being better."""
+    return summarize_quality(grade_quality(analysis))
+
+
+def show_quality(analysis: Analysis) -> Sheet:
+    """The grade of a measurement in a sentence, and every criterion."""
+    quality = grade_quality(analysis)
+    grade = f"{summarize_quality(quality)}."
+    return Sheet(show_note(grade[0].upper() + grade[1:]), show_table(quality))
 
 
 def _preemption(analysis: Analysis) -> Row:

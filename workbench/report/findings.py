@@ -19,6 +19,7 @@ from workbench.analyze import (
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.records import Run
 from workbench.report.analysis import Analysis
+from workbench.report.ceilings import find_roof, find_roofline
 from workbench.show import Table, format_ms, format_share
 from workbench.store import LAYERS, RUNS, find_runs, load_layers, load_run
 
@@ -73,6 +74,7 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
     wall = describe_latencies(analysis.latencies, clock="wall_ns")
     sidecar = load_layers(analysis.run_dir / LAYERS, run.plan.sha256)
     rivals = {rival.dtype: rival for rival in _measured_dtypes(analysis, experiment, threads)}
+    roof = find_roof(analysis, experiment, threads)
     own = rivals.pop(run.export.dtype, None) if run.export else None
     return Facts(
         operators=analysis.select(analysis.operators, experiment, threads),
@@ -83,9 +85,17 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
         toggle=run.plan.toggle if changes else "",
         statistics=wall[wall["experiment"] == experiment],
         threads=threads,
+        latency_ms=_latency(analysis, experiment, threads),
         own=own,
         rivals=tuple(rivals.values()),
+        roofline=find_roofline(analysis, experiment, threads),
+        peaks=roof.peaks if roof else None,
     )
+
+
+def _latency(analysis: Analysis, experiment: str, threads: int) -> float:
+    rows = analysis.select(analysis.statistics, experiment, threads)
+    return float(rows["median"].iloc[0]) if len(rows) else 0.0
 
 
 def _measured_dtypes(analysis: Analysis, experiment: str, threads: int) -> list[Rival]:

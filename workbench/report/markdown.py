@@ -7,7 +7,7 @@ from pathlib import Path
 
 from workbench.report.analysis import Analysis, Comparison
 from workbench.report.axes import has_axes, show_axes
-from workbench.report.checks import check_run
+from workbench.report.checks import check_run, show_quality
 from workbench.report.facts import describe_run
 from workbench.report.findings import find_next_steps, show_findings
 from workbench.report.kernels import show_kernels
@@ -60,6 +60,7 @@ def render_report(analysis: Analysis) -> str:
         "## Operators without a delegate",
         show_undelegated(analysis),
         "## Can the numbers be trusted?",
+        show_quality(analysis),
         show_table(check_run(analysis)),
         "## What was measured",
         show_table(describe_run(analysis)),

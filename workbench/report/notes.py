@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import html
+import math
 
+import pandas as pd
+
+from workbench.analyze import FALSE_DISCOVERIES, name_layer
 from workbench.emulation import EMULATED
-from workbench.report.analysis import Analysis
+from workbench.report.analysis import Analysis, Comparison
 from workbench.report.facts import undelegated
-from workbench.show import Table, show_table
+from workbench.show import Sheet, Table, plot_speedups, plot_tree, show_table, show_together
 
 #: Rows of the table of layers.
 TOP_LAYERS = 12
@@ -33,15 +37,64 @@ def show_layers(analysis: Analysis, experiment: str, threads: int, rows: int = T
     if analysis.layers is None:
         return show_note("Not known: the program has no layer sidecar, or one without layers.")
     layers = analysis.select(analysis.layers, experiment, threads)
+    operators = analysis.select(analysis.operators, experiment, threads)
+    # Operators come with the most expensive first.
+    lines = operators.dropna(subset=["module"]).drop_duplicates("module").set_index("module")
+    layers["source"] = layers["module"].map(lines["source"])
     layers["share"] = layers["own_ms"] / layers["own_ms"].sum()
-    layers["module"] = layers["module"].fillna("(no layer)").replace("", "(the model itself)")
-    columns = ["module", "module_class", "own_ms", "share", "total_ms", "operators", "flops"]
+    layers["module"] = layers["module"].map(name_layer)
+    columns = ["module", "module_class", "source", "own_ms", "share", "total_ms", "operators"]
     return show_table(
         layers.sort_values("own_ms", ascending=False, kind="stable"),
-        columns,
+        [*columns, "flops"],
         rows=rows,
         caption="Layers by their own time; total: with the layers in them",
     )
+
+
+def show_tree(
+    analysis: Analysis, experiment: str, threads: int, rows: int = TOP_LAYERS
+) -> Table | Sheet:
+    """The tree of modules above the table of layers; or that none is known."""
+    table = show_layers(analysis, experiment, threads, rows)
+    if analysis.layers is None:
+        return table
+    layers = analysis.select(analysis.layers, experiment, threads)
+    return show_together(plot_tree(layers, title=f"Time down the modules, {experiment}"), table)
+
+
+def show_speedups(comparison: Comparison, rows: int = TOP_LAYERS) -> Sheet:
+    """What became faster: E2E, categories, and the layers (or operators) that changed the most."""
+    if comparison.layers is None:
+        parts, what = comparison.operators, "operators"
+    else:
+        parts, what = comparison.layers, "layers"
+    columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
+    return show_together(
+        plot_speedups(comparison.speedups),
+        show_note(count_outcomes(comparison.operators, "operators"), count_outcomes(parts, what)),
+        show_table(
+            parts,
+            [*columns, "q", "detectable", "floor"],
+            rows=rows,
+            caption=f"{what}, the largest change first".capitalize(),
+        ),
+    )
+
+
+def count_outcomes(parts: pd.DataFrame, what: str) -> str:
+    """How many of the parts became what, and how small a change would have shown."""
+    counts = parts["outcome"].value_counts()
+    found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    least = parts.loc[parts["outcome"] == "inconclusive", "detectable"].median()
+    text = f"{len(parts)} {what}: {found}."
+    if {"faster", "slower"} & set(counts.index):
+        text += (
+            f" At most {100 * FALSE_DISCOVERIES:g} % of those faster or slower are so by chance."
+        )
+    if math.isfinite(least):
+        text += f" Half of the inconclusive ones would have shown a change of {100 * least:.0f} %."
+    return text
 
 
 def show_undelegated(analysis: Analysis) -> Table:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.analyze import compare_latencies, tabulate_latencies
 from workbench.errors import SetupError, StoreError
-from workbench.records import Session
+from workbench.records import Run, Session
 from workbench.report.analysis import Analysis, analyze_run
+from workbench.report.checks import describe_quality
 from workbench.report.evidence import keep_functions
 from workbench.report.html import export_html
 from workbench.report.markdown import write_markdown
@@ -43,8 +46,9 @@ class Profile:
 
     @property
     def verdicts(self) -> list[str]:
-        """One line for each comparison."""
-        return [comparison.text for comparison in self.analysis.comparisons]
+        """One line for each comparison, and one for the quality of the measurement."""
+        texts = [comparison.text for comparison in self.analysis.comparisons]
+        return [*texts, describe_quality(self.analysis)]
 
 
 def profile_model(
@@ -114,7 +118,7 @@ def measure_program(
         As for ``open_target``: where it runs, and the mode that an Android device is put into.
     choices
         As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
-        ``processes``, ``evidence``, ``timeout_s``.
+        ``processes``, ``evidence``, ``timeout_s``, ``budget_s``, ``precision``.
     """
     from workbench.run import find_runner, make_plan, open_target, run_plan
 
@@ -122,11 +126,23 @@ def measure_program(
     with open_target(target, power=power) as there:
         found = find_runner(runner, there)
         plan = make_plan(pte, runner=found, **choices)
-        run_dir = run_plan(plan, found, root or root_of(pte), progress=progress)
+        place = root or root_of(pte)
+        run_dir = run_plan(plan, found, place, progress=progress, enough=is_precise)
     describe_foreign(pte, run_dir)
     keep_functions(run_dir, load_run(run_dir), [found.libraries])
     write_artifacts(analyze_run(run_dir))
     return run_dir
+
+
+def is_precise(run: Run) -> bool:
+    """Whether the interval of every speed-up is as narrow as the plan wants it."""
+    latencies = tabulate_latencies(run)
+    rows = [
+        compare_latencies(latencies, p.baseline, p.candidate, threads=threads).iloc[0]
+        for p in run.plan.pairs
+        for threads in run.plan.threads
+    ]
+    return all(math.log(row["high"] / row["low"]) / 2 <= run.plan.precision for row in rows)
 
 
 def measure_config(

@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analyze import describe
+from workbench.analyze import describe, summarize_quality
 from workbench.records import SCHEMA_VERSION
 from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
-from workbench.report.checks import check_run, tracer_overhead
+from workbench.report.checks import check_run, grade_quality, tracer_overhead
 from workbench.report.evidence import select_kernels
 from workbench.report.findings import find_next_steps
 from workbench.schema import (
@@ -75,6 +75,7 @@ def write_summary(analysis: Analysis) -> Path:
         },
         "measurements": list(measurements.values()),
         "checks": check_run(analysis).to_dict("records"),
+        "quality": _quality(analysis),
     }
     return write_json(analysis.run_dir / SUMMARY, content)
 
@@ -120,6 +121,16 @@ def write_pipeline_summary(analysis: Analysis) -> Path:
         },
     }
     return write_json(analysis.run_dir / f"{run.plan.stem}_pipeline_summary.json", content)
+
+
+def _quality(analysis: Analysis) -> dict[str, Any]:
+    quality = grade_quality(analysis)
+    return {
+        "grade": quality["grade"].iloc[0],
+        "summary": summarize_quality(quality),
+        "criteria": quality.to_dict("records"),
+        "readings": [asdict(reading) for reading in analysis.run.readings],
+    }
 
 
 def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str, Any]:

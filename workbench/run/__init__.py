@@ -1,8 +1,11 @@
 """Plan a measurement and carry it out with a runner."""
 
+from workbench.run.cache import cache_folder, keep
+from workbench.run.ceilings import device_of, measure_ceilings
 from workbench.run.config import complete_plan, output_place, plan_config, read_config
-from workbench.run.doctor import Finding, examine_machine
+from workbench.run.doctor import examine_machine
 from workbench.run.execute import run_plan
+from workbench.run.finding import Finding
 from workbench.run.isa import read_isa
 from workbench.run.plan import check_toggle, make_plan
 from workbench.run.processes import run_processes
@@ -14,11 +17,15 @@ __all__ = [
     "Finding",
     "Host",
     "Runner",
+    "cache_folder",
     "check_toggle",
     "complete_plan",
+    "device_of",
     "examine_machine",
     "find_runner",
+    "keep",
     "make_plan",
+    "measure_ceilings",
     "open_target",
     "output_place",
     "plan_config",

@@ -7,11 +7,13 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
 from workbench.errors import WorkbenchError
+from workbench.run.build import find_compiler, find_sdk
+from workbench.run.equipment import examine_targets
+from workbench.run.finding import Finding
 from workbench.run.isa import read_isa, resolve_toggle
 from workbench.run.runner import find_runner
 
@@ -20,19 +22,18 @@ OLDEST_EXECUTORCH = (1, 5, 1)
 DISK_GB = 1.0
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at: ``status`` is ``ok``, ``note`` (works with less) or ``fail``."""
-
-    subject: str
-    status: str
-    detail: str
-    fix: str = ""
-
-
 def examine_machine() -> list[Finding]:
     """Look at everything the main job needs; it can run if nothing is ``fail``."""
-    return [_python(), *_packages(), *_runner(), _load(), _disk()]
+    return [
+        _python(),
+        *_packages(),
+        _sdk(),
+        _compiler(),
+        *_runner(),
+        _load(),
+        _disk(),
+        *examine_targets(),
+    ]
 
 
 def _python() -> Finding:
@@ -57,11 +58,27 @@ def _packages() -> Iterator[Finding]:
         yield Finding("jupyterlab", "note", "not installed: no `workbench lab`", "dev.py setup")
 
 
+def _sdk() -> Finding:
+    try:
+        return Finding("C++ libraries", "ok", str(find_sdk()))
+    except WorkbenchError as error:
+        return Finding("C++ libraries", "fail", error.what, error.hint or "")
+
+
+def _compiler() -> Finding:
+    try:
+        compiler = find_compiler()
+    except WorkbenchError as error:
+        return Finding("compiler", "fail", error.what, error.hint or "")
+    if compiler is None:
+        return Finding("compiler", "note", "no C++ compiler", "Debian: apt install g++")
+    return Finding("compiler", "ok", " ".join(compiler))
+
+
 def _runner() -> Iterator[Finding]:
     try:
         runner = find_runner()
         isa = read_isa(runner.command)
-        toggle = resolve_toggle("auto", isa)
     except WorkbenchError as error:
         yield Finding("runner", "fail", error.what, error.hint or "")
         return
@@ -72,6 +89,16 @@ def _runner() -> Iterator[Finding]:
             "runner", "note", "Python: no C++ compiler", "install one (Debian: apt install g++)"
         )
     yield Finding("CPU features", "ok", ", ".join(isa.features) or "none that XNNPACK consults")
+    if "sme2" in isa.features:
+        yield Finding("SME2", "ok", "this CPU has it")
+    else:
+        yield Finding("SME2", "note", "not in this CPU", "--target qemu shows which code it runs")
+    if isa.self_check != "ok":
+        fix = "--toggle none measures without hiding any"
+        yield Finding("hiding features", "fail", isa.self_check, fix)
+        return
+    yield Finding("hiding features", "ok", "cpuinfo and the system agree on where they are")
+    toggle = resolve_toggle("auto", isa)
     if toggle.name == "none":
         yield Finding("--toggle auto", "note", "nothing to switch off: A/A runs only")
     else:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from workbench.records import Agreement, Run, Sampling, Session
+from workbench.records import Agreement, Reading, Run, Sampling, Session
 from workbench.store import MANIFEST, load_run, save_run
 
 
@@ -36,6 +36,20 @@ class Journal:
         steps = {_step(session) for session in new}
         kept = tuple(session for session in self.run.sessions if _step(session) not in steps)
         self.run = replace(self.run, sessions=kept + new)
+        self._save()
+
+    def sessions_of(self, threads: int, process: int, traced: bool) -> tuple[Session, ...]:
+        """What is noted of a step."""
+        step = (threads, process, traced)
+        return tuple(session for session in self.run.sessions if _step(session) == step)
+
+    def note_readings(self, readings: Iterable[Reading]) -> None:
+        """Add what the machine told of itself."""
+        self.run = replace(self.run, readings=(*self.run.readings, *readings))
+
+    def note_time(self, seconds: float) -> None:
+        """Add to the time spent on measuring."""
+        self.run = replace(self.run, spent_s=round(self.run.spent_s + seconds, 3))
         self._save()
 
     def note_agreements(self, agreements: Iterable[Agreement]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Session
 from workbench.run.target import HOST, Host
 from workbench.store import sha256_of, trace_path
+
+#: With a budget, rounds go on until their time is up; two give every order its mirror image.
+LEAST_ROUNDS, MOST_ROUNDS = 2, 10_000
 
 
 @dataclass(frozen=True)
@@ -144,10 +148,20 @@ def take_turns(
         runs, least = plan.traced_runs, 1
         sizes = {name: batch_within(size, runs, plan.processes) for name, size in sizes.items()}
     rounds = rounds_needed(runs, plan.processes, min(sizes.values()), least)
+    share_s, start = time_share(plan), time.monotonic()
+    if share_s and not traced:
+        rounds = MOST_ROUNDS
     for number, order in enumerate(interleave(list(sessions), rounds)):
+        if share_s and number >= LEAST_ROUNDS and time.monotonic() - start > share_s:
+            break
         for place, name in enumerate(order):
             laps = sessions[name].run(sizes[name])
             taken[name].append(Batch(number, place, laps.wall_ns, laps.cpu_ns, laps.preempted))
+
+
+def time_share(plan: Plan) -> float:
+    """The seconds that a plan with a budget has for one step: traced and untraced get the same."""
+    return plan.budget_s / (2 * plan.processes * len(plan.threads))
 
 
 def warm_up(session: Session, plan: Plan) -> int:

@@ -31,6 +31,8 @@ def make_plan(
     processes: int = 5,
     evidence: bool = True,
     timeout_s: float = 120.0,
+    budget_s: float = 0.0,
+    precision: float = 0.01,
 ) -> Plan:
     """Plan an A/B run of a program: an ISA extension off (baseline) against on (candidate).
 
@@ -54,6 +56,10 @@ def make_plan(
         Sample, besides, which machine code each experiment runs.
     timeout_s
         How long one batch of a runner may take, in seconds.
+    budget_s
+        Seconds to measure for, instead of a number of inferences; 0: ``runs`` decides.
+    precision
+        With a budget: half the width of the interval, relative, that is narrow enough.
 
     Raises
     ------
@@ -67,6 +73,7 @@ def make_plan(
         ("runs", 1, [runs]),
         ("warmup", 0, [warmup]),
         ("processes", 1, [processes]),
+        ("budget", 0, [budget_s]),
     ):
         if not values or min(values) < least:
             raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
@@ -95,6 +102,8 @@ def make_plan(
         processes=processes,
         sampled_ms=SAMPLED_MS if evidence else 0.0,
         timeout_s=timeout_s,
+        budget_s=budget_s,
+        precision=precision,
     )
     return shorten_plan(plan) if runner.target.emulated else plan
 

@@ -8,6 +8,7 @@ from workbench.show.ladder import plot_ladder
 from workbench.show.latencies import plot_latencies
 from workbench.show.machine_code import plot_code
 from workbench.show.operators import plot_operators
+from workbench.show.roofline import plot_roofline
 from workbench.show.scaling import plot_scaling
 from workbench.show.sheet import Sheet, show_together
 from workbench.show.shift import plot_shift
@@ -23,6 +24,7 @@ from workbench.show.timeline import (
     plot_timeline,
     timeline_script,
 )
+from workbench.show.tree import plot_tree
 from workbench.show.turns import plot_turns
 from workbench.show.what_if import FACTORS, plot_what_if
 
@@ -46,11 +48,13 @@ __all__ = [
     "plot_ladder",
     "plot_latencies",
     "plot_operators",
+    "plot_roofline",
     "plot_scaling",
     "plot_shift",
     "plot_speedups",
     "plot_stack",
     "plot_timeline",
+    "plot_tree",
     "plot_turns",
     "plot_what_if",
     "show_table",

@@ -14,10 +14,12 @@ import pandas as pd
 from workbench.emulation import EMULATED, is_emulated
 from workbench.errors import unknown_name
 from workbench.schema import FRAMES
+from workbench.schema_advice import FINDINGS, ROOFLINE
 from workbench.show.style import COLORS, MISSING, format_number
 
 _SHARES = {
     "share",
+    "roof_share",
     "share_before",
     "share_after",
     "contribution",
@@ -111,7 +113,11 @@ def _is_number(column: pd.Series) -> bool:
 
 def _units(frame: pd.DataFrame) -> dict[str, str]:
     """Units by column, from the largest of the known frames that this one contains."""
-    contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
+    contained = [
+        schema
+        for schema in (*FRAMES, FINDINGS, ROOFLINE)
+        if set(schema.names) <= set(frame.columns)
+    ]
     largest = max(contained, key=lambda schema: len(schema.columns), default=None)
     return {column.name: column.unit for column in largest.columns} if largest else {}
 

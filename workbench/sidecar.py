@@ -1,0 +1,122 @@
+"""The layer sidecar of a program: what each of its instructions was in the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.records import SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an operator was in the model.
+
+    ``node`` and ``operator`` are of the exporter's graph; ``module`` is the path of the innermost
+    ``nn.Module`` (empty for the model itself), ``module_class`` its class (empty if unknown);
+    ``source`` is the user's line as ``file:line``.
+    """
+
+    node: str
+    operator: str
+    module: str = ""
+    module_class: str = ""
+    source: str = ""
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of a method; ``arena`` and ``offset`` are where the memory planner put it."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    constant: bool = False
+    arena: int | None = None
+    offset: int | None = None
+
+
+@dataclass(frozen=True)
+class XValue:
+    """A tensor of an XNNPACK delegate.
+
+    ``role`` is ``constant``, ``input``, ``output``, or empty for an intermediate.
+    """
+
+    id: int
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    role: str = ""
+    zero_point: int = 0
+
+
+@dataclass(frozen=True)
+class XNode:
+    """An operator of an XNNPACK delegate, as exported: what runs is made from these on the device.
+
+    ``inputs`` and ``outputs`` are ids of values, ``clamp`` the bounds of a fused activation.
+    ``origins`` number the operators of the model that it stands for, the main one first, and
+    ``absorbed`` those whose work is folded into it. One that the exporter made up (a change of
+    layout) ``borrows`` the layer of another. ``role`` is ``compute``, ``layout``, ``quantize``,
+    ``dequantize`` or ``cast``.
+    """
+
+    type: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attributes: dict[str, Any]
+    flops: int
+    bytes: int
+    handle: int
+    clamp: tuple[float | None, float | None] | None = None
+    role: str = "compute"
+    origins: tuple[int, ...] = ()
+    absorbed: tuple[int, ...] = ()
+    borrows: int | None = None
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction of a method.
+
+    ``name`` is the kernel's (``aten::mean.out``) or the backend's; ``inputs`` and ``outputs``
+    number values of the method; ``flops`` is None where nobody knows. ``xvalues`` and ``xnodes``
+    are those of an XNNPACK delegate; ``events`` number, of another one, the origins of what it
+    logs, by the integer or the name that it logs.
+    """
+
+    kind: str
+    name: str = ""
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    origin: int | None = None
+    flops: int | None = None
+    bytes: int = 0
+    xvalues: tuple[XValue, ...] = ()
+    xnodes: tuple[XNode, ...] = ()
+    events: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of a program; ``modules`` has the class of every module by its path."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+    values: dict[int, Value]
+    arena_bytes: tuple[int, ...]
+    origins: tuple[Origin, ...] = ()
+    modules: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Layers:
+    """``<program>.pte.layers.json``: what each instruction of a program was in the model.
+
+    Without origins it was read from the program alone, which names operators but no layers.
+    """
+
+    sha256: str
+    methods: tuple[Method, ...]
+    schema_version: int = SCHEMA_VERSION
