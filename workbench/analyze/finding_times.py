@@ -42,7 +42,8 @@ def find_slow_products(facts: Facts, left: Collection[str]) -> Iterator[Finding]
         yield Finding(
             f"{facts.toggle} does not speed up {name}: {ratio:.2f}x over "
             f"{count(len(keys), 'operator')}, {100 * facts.share(spent.ms):.0f} % of the time; in "
-            f"{layers_of(facts.rows.loc[keys]) or 'layers that are not known'}",
+            f"{layers_of(facts.rows.loc[keys]) or 'layers that are not known'}"
+            f"{_kernels_of(facts, keys)}",
             gain,
             tuple(keys),
             "see which kernel it runs, and give it operands that the extension's kernel takes: "
@@ -236,6 +237,12 @@ def find_far_from_roof(facts: Facts, left: Collection[str]) -> Iterator[Finding]
             else "see whether it is as slow alone; if not, it waits for data that left the cache",
             f"workbench replay RUN_DIR --layer {facts.rows.loc[row.key, 'module'] or '...'}",
         )
+
+
+def _kernels_of(facts: Facts, keys: list[str]) -> str:
+    """Which functions some operators ran in, for a sentence; nothing where no sample tells."""
+    names = dict.fromkeys(facts.kernels[key] for key in keys if key in facts.kernels)
+    return f"; it ran in {', '.join(list(names)[:2])}" if names else ""
 
 
 def _waiting(facts: Facts) -> list[str]:
