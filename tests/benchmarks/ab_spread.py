@@ -2,8 +2,8 @@
 
 In turns is what ``workbench run`` does. One after the other is what a script around a runner does:
 as many inferences of the one experiment, then of the other, and the ratio of the medians of their
-wall times. Meanwhile other programs come and go. Exits 1 if taking turns is not the steadier one, or
-its standard deviation is above 2 %.
+wall times. Meanwhile other programs come and go. Exits 1 if taking turns is not the steadier one,
+or scatters by more than 2 % (standard deviation).
 """
 
 import argparse
