@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import stdtrit
+from simulate import bootstrap_interval, simulate_operators, simulate_ratios
 
+from workbench.analyze.outcome import adjust_for_many
 from workbench.analyze.speedup import speedup_of_pairs, speedup_of_runs
 from workbench.analyze.statistics import describe, describe_latencies, midmean
 from workbench.errors import ComparisonError
@@ -137,32 +139,7 @@ def test_the_clock_limits_what_repetition_can_show():
     assert speedup_of_runs(same, same).high == 1.0
 
 
-# Coverage by simulation: log-normal noise, disturbed inferences and batches, drift that both
-# share, and restarts that scatter by as much as ``restart``.
-
-
-def simulate_ratios(rng, repeats, restarts, rounds, restart, batch=3):
-    """Log ratios of two equal experiments, (repeats, restarts, rounds), measured A B B A."""
-    walk = rng.normal(0, 0.01, (repeats, restarts, 4 * rounds)).cumsum(axis=-1)
-    walk = walk.reshape(repeats, restarts, rounds, 4)
-    logs = []
-    for places in ((0, 3), (1, 2)):
-        level = rng.normal(0, restart, (repeats, restarts, 1, 1, 1))
-        times = level + walk[..., places, None]
-        times = times + rng.normal(0, 0.015, (repeats, restarts, rounds, 2, batch))
-        times = times + rng.exponential(0.3, times.shape) * (rng.random(times.shape) < 0.05)
-        shape = (*times.shape[:-1], 1)
-        times = times + rng.exponential(0.15, shape) * (rng.random(shape) < 0.06)
-        logs.append(np.log(midmean(np.exp(times), axis=-1).mean(axis=-1)))
-    return logs[0] - logs[1]
-
-
-def bootstrap_interval(rng, ratios, draws=400):
-    """The percentile interval when restarts, and the rounds within them, are drawn anew."""
-    restarts, rounds = ratios.shape
-    chosen = rng.integers(0, restarts, (draws, restarts, 1))
-    drawn = ratios[chosen, rng.integers(0, rounds, (draws, restarts, rounds))]
-    return np.percentile(midmean(drawn, axis=-1).mean(axis=-1), [2.5, 97.5])
+# Coverage by simulation; `tests/benchmarks/intervals.py` prints more of it.
 
 
 @pytest.mark.slow
@@ -197,3 +174,36 @@ def test_more_restarts_narrow_the_interval_more_than_more_rounds():
         error = centres.std(axis=-1, ddof=1) / np.sqrt(restarts)
         width[restarts] = np.median(stdtrit(restarts - 1, 0.975) * error)
     assert width[6] < 0.7 * width[3]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("us", "most"), [(3, 1.0), (30, 1.0), (1000, 0.97)])
+def test_operators_are_covered_however_short(us, most):
+    """Logged in whole microseconds, which no repetition makes finer."""
+    rng = np.random.default_rng(7)
+    times = us * rng.uniform(0.8, 1.2, 1000)
+    sides = [
+        [
+            simulate_operators(rng, true * np.exp(rng.normal(0, 0.01, 1000)), 1, 10, 0.0)[0]
+            for _ in range(5)
+        ]
+        for true in (times, times / 1.1)
+    ]
+    found = speedup_of_runs(*sides, np.hypot(1, 1.1) / np.sqrt(12) / times)
+    assert 0.93 <= np.mean((found.low <= 1.1) & (found.high >= 1.1)) <= most
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [0, 5, 40])
+def test_few_discoveries_among_many_operators_are_false(changed):
+    rng = np.random.default_rng(7)
+    false = []
+    for _ in range(100):
+        before = rng.lognormal(4, 1, 100)
+        factor = np.where(np.arange(100) < changed, np.exp(rng.uniform(0.02, 0.5, 100)), 1.0)
+        sides = [simulate_operators(rng, true, 5, 10, 0.005) for true in (before, before / factor)]
+        found = speedup_of_runs(*sides, np.hypot(1, factor) / np.sqrt(12) / before)
+        told = adjust_for_many(found.p) < 0.05
+        false.append(told[changed:].sum() / max(1, told.sum()))
+    assert np.mean(false) <= 0.05 + 2 * np.std(false) / np.sqrt(100)
+    assert not changed or np.mean(told[:changed]) > 0.5

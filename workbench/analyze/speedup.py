@@ -65,9 +65,9 @@ def speedup_of_pairs(baseline: Sequence[np.ndarray], candidate: Sequence[np.ndar
     Each restart gives one logarithm of a ratio, the midmean over its rounds; the interval is
     Student's over the restarts. It holds whatever the rounds of one restart have in common
     (addresses, caches, clock speed), also where the restarts scatter unequally [1]_, [2]_. A
-    hierarchical bootstrap over restarts and rounds does not: in simulations of 3 to 8 restarts
-    Student's interval covered 94 to 96 % and the bootstrap's 80 to 100 %, instead of 95 %
-    (``tests/benchmarks/statistics.py``). A single restart leaves only its rounds to go by; the
+    hierarchical bootstrap over restarts and rounds does not: in simulations of 3 to 20 restarts
+    Student's interval covered 94 to 96 % and the bootstrap's 82 to 100 %, instead of 95 %
+    (``tests/benchmarks/intervals.py``). A single restart leaves only its rounds to go by; the
     error is then the bootstrap's, and blind to what a restart would change.
 
     Parameters

@@ -1,0 +1,142 @@
+"""How often the intervals of the workbench hold, and how many of its discoveries are false.
+
+    python tests/benchmarks/intervals.py [--repeats 2000]
+
+Everything is simulated: log-normal scatter, inferences and batches that other programs disturb,
+drift, restarts that differ, times logged in whole microseconds. Printed are
+
+- how often the 95 % interval of a speed-up from interleaved rounds covers the truth: Student's
+  over the restarts, which the workbench uses, and that of a bootstrap over restarts and rounds;
+- the same for single operators, from traces in whole microseconds;
+- how many of the operators said to be faster or slower are not, and how many are found;
+- how often a difference of the size that is called detectable is detected.
+
+Exit code 1 if Student's interval covers less than 93 % or more than 97 % (or only less, for
+operators so short that the clock decides), or more than 5 % of the discoveries are false (plus
+twice the error of the simulation).
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from simulate import bootstrap_interval, simulate_operators, simulate_ratios
+
+from workbench.analyze.outcome import tabulate_outcomes
+from workbench.analyze.speedup import Speedup, speedup_of_pairs, speedup_of_runs
+
+COVERAGE = (0.93, 0.97)
+FALSE = 0.05
+RESTARTS = (3, 5, 8, 20)
+SCATTER = (0, 0.003, 0.01, 0.03)
+#: The speed-up of operators; those shorter than that are blurred by the clock.
+TRUE, SHORT_US = 1.1, 300
+#: XNNPACK's whole microseconds, as ``analyze.parts`` has it.
+RESOLUTION_MS = 1e-3 / np.sqrt(12)
+
+
+def main() -> int:
+    """Run all simulations; returns the exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--repeats", type=int, default=2000)
+    repeats = parser.parse_args().repeats
+    rng = np.random.default_rng(0)
+    held = [
+        cover_latency(rng, repeats),
+        cover_operators(rng, repeats),
+        count_false_discoveries(rng, max(20, repeats // 10)),
+        detect(rng, 10 * repeats),
+    ]
+    return 0 if all(held) else 1
+
+
+def cover_latency(rng, repeats: int) -> bool:
+    """Coverage of the speed-up of E2E, by restarts and their scatter."""
+    print(f"speed-up of E2E, 8 rounds, {repeats} repetitions: % of intervals that cover the truth")
+    print("restarts  " + "".join(f"{100 * s:>12.1f} % scatter" for s in SCATTER))
+    held = True
+    for restarts in RESTARTS:
+        found = []
+        for scatter in SCATTER:
+            ratios = simulate_ratios(rng, repeats, restarts, 8, scatter)
+            sides = np.exp(ratios).transpose(1, 2, 0)
+            speedup = speedup_of_pairs(list(sides), list(np.ones_like(sides)))
+            student = np.mean((speedup.low <= 1) & (speedup.high >= 1))
+            few = ratios[: max(100, repeats // 5)]
+            ends = [bootstrap_interval(rng, one) for one in few]
+            bootstrap = np.mean([low <= 0 <= high for low, high in ends])
+            held &= COVERAGE[0] <= student <= COVERAGE[1]
+            found.append(f"t {100 * student:.1f}, bootstrap {100 * bootstrap:.0f}")
+        print(f"{restarts:>8}  " + "".join(f"{text:>22}" for text in found))
+    return held
+
+
+def cover_operators(rng, repeats: int) -> bool:
+    """Coverage of the speed-up of operators from 5 restarts of 10 traced runs."""
+    print("\nspeed-up of operators, 5 restarts of 10 traced runs, 1 % scatter")
+    held = True
+    for us in (3, 10, 30, 100, 300, 1000):
+        # Of operators that have nothing in common: each one an experiment of its own.
+        times = us * rng.uniform(0.8, 1.2, repeats)
+        sides = [independent(rng, t, 5, 10, 0.01) for t in (times, times / TRUE)]
+        resolution = np.sqrt(1 + TRUE**2) * RESOLUTION_MS / (times / 1e3)
+        speedup = speedup_of_runs(*sides, resolution)
+        covered = np.mean((speedup.low <= TRUE) & (speedup.high >= TRUE))
+        width = np.median(speedup.high / speedup.low) - 1
+        held &= COVERAGE[0] <= covered and (us < SHORT_US or covered <= COVERAGE[1])
+        print(f"{us:>8} us: {100 * covered:.1f} %, interval {100 * width:.1f} % wide")
+    return held
+
+
+def independent(rng, times, restarts, runs, scatter):
+    """As `simulate_operators`, but no restart shifts all operators together."""
+    levels = np.exp(rng.normal(0, scatter, (restarts, times.size)))
+    return [simulate_operators(rng, times * level, 1, runs, 0.0)[0] for level in levels]
+
+
+def count_false_discoveries(rng, repeats: int) -> bool:
+    """Of 100 operators 60 stay as they are and 40 change by up to 60 %."""
+    print(f"\n100 operators, {repeats} repetitions: faster or slower, without a noise floor")
+    held = True
+    for changed in (0, 5, 40):
+        false, found, single = [], [], []
+        for _ in range(repeats):
+            before = rng.lognormal(4, 1, 100)
+            factor = np.ones(100)
+            factor[:changed] = np.exp(rng.uniform(0.02, 0.5, changed))
+            sides = [simulate_operators(rng, t, 5, 10, 0.005) for t in (before, before / factor)]
+            resolution = np.hypot(1, factor) * RESOLUTION_MS / (before / 1e3)
+            speedup = speedup_of_runs(*sides, resolution)
+            table = tabulate_outcomes(
+                "operator", [*map(str, range(100))], (before, before), speedup, 0.0, 0.0
+            )
+            told = table["outcome"].isin(["faster", "slower"]).to_numpy()
+            false.append(told[changed:].sum() / max(1, told.sum()))
+            found.append(told[:changed].mean() if changed else np.nan)
+            single.append(np.mean(speedup.p[changed:] < 0.05))
+        error = np.std(false) / np.sqrt(repeats)
+        held &= np.mean(false) <= FALSE + 2 * error
+        power = f", {100 * np.mean(found):.0f} % of the changes found" if changed else ""
+        print(
+            f"{changed:>8} changed: {100 * np.mean(false):.1f} +- {100 * error:.1f} % of the "
+            f"discoveries are false{power}; one by one {100 * np.mean(single):.0f} % of those "
+            "that stayed would be called different"
+        )
+    return held
+
+
+def detect(rng, repeats: int) -> bool:
+    """How often a difference of the size called detectable is shown, with 5 restarts."""
+    known = Speedup(np.zeros(1), np.full(1, 0.01 / np.sqrt(5)), np.full(1, 4.0))
+    times = (1 + known.detectable()) * np.exp(rng.normal(0, 0.01, (5, 1, repeats)))
+    shown = np.mean(speedup_of_pairs(list(times), list(np.ones_like(times))).low > 1)
+    print(f"\na difference that is called detectable is shown in {100 * shown:.0f} % of {repeats}")
+    return 0.75 < shown < 0.85
+
+
+if __name__ == "__main__":
+    sys.exit(main())
