@@ -274,7 +274,12 @@ def test_a_product_that_the_extension_leaves_alone_is_found_with_what_the_others
     facts = dataclasses.replace(
         facts, changes=changes_of(facts, [2.0] * 5 + [1.0]), toggle="avx512"
     )
+    kernel = {facts.operators["key"].iloc[5]: "f32_gemm_minmax"}
+    assert (
+        "f32_gemm_minmax" in only(dataclasses.replace(facts, kernels=kernel), "no speed-up").title
+    )
     row = only(facts, "no speed-up")
+    assert "ran in" not in row["title"]
     assert "Fully Connected" in row["title"]
     assert "1.00x" in row["title"]
     assert row["gain_ms"] == pytest.approx(2.0, rel=0.02)
@@ -394,3 +399,15 @@ def test_every_heading_that_a_finding_names_is_in_the_notebook():
     text = "\n".join("".join(cell["source"]) for cell in notebook["cells"])
     for rule in RULES:
         assert f"## {rule.heading}\n" in text
+
+
+def test_gains_are_those_of_untraced_latency():
+    slow = build_facts(*broken_by_gelu())
+    fast = dataclasses.replace(slow, latency_ms=slow.e2e_ms / 2)
+    before, after = only(slow, "undelegated"), only(fast, "undelegated")
+    assert after["gain_ms"] == pytest.approx(before["gain_ms"] / 2)
+    assert after["low_ms"] < before["low_ms"] / 2, "shares are blurred"
+    assert after["share"] == pytest.approx(before["share"])
+    threads = {"statistics": statistics_of(3.0, 5.0), "threads": 2, "latency_ms": 5.0}
+    measured = only(build_facts(PLAIN, **threads), "threads")
+    assert (measured["gain_ms"], measured["share"]) == pytest.approx((2.0, 0.4))

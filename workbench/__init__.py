@@ -62,6 +62,7 @@ _HOME = {
     "export_trace": "report",
     "find_next_steps": "report",
     "find_roofline": "report",
+    "replay_layer": "report",
     "describe_roofline": "report",
     "list_ceilings": "report",
     "measure_roof": "report",

@@ -1,4 +1,4 @@
-"""The commands that advise: what to do next, and how near to the roof a run is."""
+"""The commands that advise: what to do next, how near to the roof a run is, a layer alone."""
 
 from __future__ import annotations
 
@@ -37,4 +37,21 @@ def roofline(run_dir: Path, again: bool, top: int) -> None:
     click.echo(describe_roofline(analysis, top))
 
 
-COMMANDS = (findings, roofline)
+@click.command()
+@click.argument("run_dir", type=PATH)
+@click.option("--layer", required=True, help="Path of the module, such as features.3.block.0.")
+@click.option("--model", default="", help="What was exported [default: the run's model].")
+@click.option("--runs", default=50, show_default=True, help="Least timed inferences of each.")
+@click.option("--processes", default=5, show_default=True, help="Restarts of every runner.")
+def replay(run_dir: Path, layer: str, **choices) -> None:
+    """Measure one layer of a run's model alone, against its time within the model."""
+    from workbench.report import replay_layer
+
+    with show_progress() as progress:
+        result = replay_layer(run_dir, layer, progress=progress, **choices)
+    for text in result.texts:
+        click.echo(text)
+    click.echo(result.run_dir)
+
+
+COMMANDS = (findings, roofline, replay)

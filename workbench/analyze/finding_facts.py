@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -44,7 +44,8 @@ class Gain:
 class Finding:
     """Something to do next: what was seen, in which rows, what to do, and what it would bring.
 
-    ``keys`` are those of the operators frame; ``hint`` is code.
+    ``keys`` are those of the operators frame, in whose times the gain is given; without any, it
+    is one of latency. ``hint`` is code.
     """
 
     title: str
@@ -82,10 +83,14 @@ class Facts:
         Of ``compare_operators``: the extension's effect on every operator of this experiment.
     toggle
         The extension.
+    kernels
+        The function that an operator ran in, by key, where samples of the program counter tell.
     statistics
         Of ``describe_latencies`` by wall time: this experiment at all thread counts.
     threads
         The thread count looked at.
+    latency_ms
+        Median latency of untraced inferences; 0 where it is not known.
     rivals
         Other dtypes, and this one as ``own``, in the same clock.
     roofline
@@ -100,8 +105,10 @@ class Facts:
     export: Export | None = None
     changes: pd.DataFrame | None = None
     toggle: str = ""
+    kernels: dict[str, str] = field(default_factory=dict)
     statistics: pd.DataFrame | None = None
     threads: int = 1
+    latency_ms: float = 0.0
     own: Rival | None = None
     rivals: tuple[Rival, ...] = ()
     roofline: pd.DataFrame | None = None
@@ -111,6 +118,11 @@ class Facts:
     def e2e_ms(self) -> float:
         """Mean time of a traced inference."""
         return float(self.runs.sum(axis=1).mean())
+
+    @cached_property
+    def scale(self) -> float:
+        """Untraced latency over traced time: what a traced millisecond is worth."""
+        return self.latency_ms / self.e2e_ms if self.latency_ms and self.e2e_ms else 1.0
 
     @cached_property
     def rows(self) -> pd.DataFrame:

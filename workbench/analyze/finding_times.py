@@ -6,6 +6,7 @@ import math
 from collections.abc import Collection, Iterator
 
 import numpy as np
+import pandas as pd
 
 from workbench.analyze.finding_facts import EFFICIENCY, Facts, Finding, Gain, count, layers_of
 
@@ -14,6 +15,9 @@ _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
 _PRODUCTS = ("convolution", "gemm", "bmm", "deconvolution")
 #: What one call of the runtime takes at least, about; operators like it are overhead.
 _TINY_MS = 0.005
+#: Part of the memory's roof from which on an operator waits for memory: weights that are used once
+#: per inference come from further away than what a probe reads again and again.
+_WAITING = 1 / 3
 _MATRICES = ("Convolution", "GEMM")
 _WEIGHTED = ("Conv2d", "FullyConnected", "ConvTranspose2d", "DepthwiseConv2d")
 
@@ -38,7 +42,8 @@ def find_slow_products(facts: Facts, left: Collection[str]) -> Iterator[Finding]
         yield Finding(
             f"{facts.toggle} does not speed up {name}: {ratio:.2f}x over "
             f"{count(len(keys), 'operator')}, {100 * facts.share(spent.ms):.0f} % of the time; in "
-            f"{layers_of(facts.rows.loc[keys]) or 'layers that are not known'}",
+            f"{layers_of(facts.rows.loc[keys]) or 'layers that are not known'}"
+            f"{_kernels_of(facts, keys)}",
             gain,
             tuple(keys),
             "see which kernel it runs, and give it operands that the extension's kernel takes: "
@@ -164,8 +169,8 @@ def find_memory_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     if not keys:
         return
     spent = facts.spent(keys)
-    roof = facts.roofline.set_index("key").loc[keys]
-    speed = (roof["bytes_per_run"].sum() / 1e6) / roof["mean_ms"].sum()
+    roof = _roofline(facts).set_index("key").loc[keys]
+    speed = (roof["bytes_per_run"].sum() / 1e6) / roof["mean_ms"].sum() / facts.scale
     slower = (spent.ms - kept) / 2
     yield Finding(
         f"{len(keys)} operators wait for memory: they read {size / 1e6:.0f} MB, mostly weights, at "
@@ -184,11 +189,12 @@ def find_compute_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]
     """Operators near the most that the CPU can compute in this dtype."""
     if facts.roofline is None or not facts.peaks:
         return
-    rows = facts.roofline[
-        (facts.roofline["bound"] == "compute")
-        & (facts.roofline["roof_share"] >= 0.5)
-        & facts.roofline["key"].isin(left)
-        & (facts.roofline["dtype"] == "fp32")
+    table = _roofline(facts)
+    rows = table[
+        (table["bound"] == "compute")
+        & (table["roof_share"] >= EFFICIENCY[1])
+        & table["key"].isin(left)
+        & (table["dtype"] == "fp32")
     ]
     ratio = facts.peaks.get("int8", math.nan) / facts.peaks.get("fp32", math.nan)
     if rows.empty or not ratio > 1:
@@ -212,10 +218,11 @@ def find_far_from_roof(facts: Facts, left: Collection[str]) -> Iterator[Finding]
     """The operators with the most time between them and the roof."""
     if facts.roofline is None:
         return
-    rows = facts.roofline[
-        facts.roofline["key"].isin(left)
-        & (facts.roofline["roof_share"] < EFFICIENCY[1])
-        & facts.roofline["bound"].isin(["compute", "memory"])
+    table = _roofline(facts)
+    rows = table[
+        table["key"].isin(left)
+        & (table["roof_share"] < EFFICIENCY[1])
+        & table["bound"].isin(["compute", "memory"])
     ]
     rows = rows.assign(lost=rows["mean_ms"] - rows["least_ms"]).nlargest(3, "lost")
     for row in rows.itertuples():
@@ -232,12 +239,25 @@ def find_far_from_roof(facts: Facts, left: Collection[str]) -> Iterator[Finding]
         )
 
 
+def _kernels_of(facts: Facts, keys: list[str]) -> str:
+    """Which functions some operators ran in, for a sentence; nothing where no sample tells."""
+    names = dict.fromkeys(facts.kernels[key] for key in keys if key in facts.kernels)
+    return f"; it ran in {', '.join(list(names)[:2])}" if names else ""
+
+
 def _waiting(facts: Facts) -> list[str]:
     """Operators that run near the roof of the memory."""
     if facts.roofline is None:
         return []
-    near = (facts.roofline["bound"] == "memory") & (facts.roofline["roof_share"] >= EFFICIENCY[1])
-    return list(facts.roofline[near]["key"])
+    table = _roofline(facts)
+    near = (table["bound"] == "memory") & (table["roof_share"] >= _WAITING)
+    return list(table[near]["key"])
+
+
+def _roofline(facts: Facts) -> pd.DataFrame:
+    """The roofline with what other programs added to traced times taken off, never above 1."""
+    share = (facts.roofline["roof_share"] / min(facts.scale, 1.0)).clip(upper=1.0)
+    return facts.roofline.assign(roof_share=share, least_ms=share * facts.roofline["mean_ms"])
 
 
 def _weight_share(facts: Facts, key: str) -> float:

@@ -94,21 +94,32 @@ def find_bottlenecks(facts: Facts) -> pd.DataFrame:
 
 
 def _matters(finding: Finding, facts: Facts) -> bool:
+    return _share(finding, facts) >= LEAST_SHARE
+
+
+def _share(finding: Finding, facts: Facts) -> float:
+    """The gain, or its upper bound, as a part of E2E."""
     gain = finding.gain
     reached = gain.high if gain.basis == "bound" else gain.ms
-    return facts.share(reached) >= LEAST_SHARE
+    return facts.share(reached if finding.keys else reached / facts.scale)
 
 
 def _row(rule: Rule, finding: Finding, facts: Facts) -> dict[str, object]:
     gain = finding.gain
+    # Tracing, and other programs, make traced inferences longer than they are; by how much, the
+    # shares of the operators may be wrong, too.
+    scale = facts.scale if finding.keys else 1.0
+    blur = min(1.0, abs(scale - 1))
     return {
         "rank": 0,
         "rule": rule.name,
         "title": finding.title,
-        "gain_ms": gain.ms,
-        "low_ms": gain.low,
-        "high_ms": gain.high,
-        "share": facts.share(gain.high if gain.basis == "bound" else gain.ms),
+        "gain_ms": scale * gain.ms,
+        "low_ms": scale * gain.low * (1 - blur),
+        "high_ms": min(scale * gain.high * (1 + blur), scale * facts.e2e_ms)
+        if finding.keys
+        else gain.high,
+        "share": _share(finding, facts),
         "basis": gain.basis,
         "action": finding.action,
         "hint": finding.hint,

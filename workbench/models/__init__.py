@@ -1,6 +1,7 @@
 """Models by name, or from a file of the user's; PyTorch is imported when one is loaded."""
 
 from workbench.models.inputs import choose_inputs
+from workbench.models.layer import take_layer
 from workbench.models.loader import LoadedModel, load_model
 from workbench.models.registry import EagerModelBase, list_models, register_model
 
@@ -11,4 +12,5 @@ __all__ = [
     "list_models",
     "load_model",
     "register_model",
+    "take_layer",
 ]

@@ -32,6 +32,7 @@ from workbench.report.pipeline import (
     profile_model,
     write_artifacts,
 )
+from workbench.report.replay import Replay, replay_layer
 from workbench.report.runs import list_runs
 from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
 from workbench.report.timeline import show_timeline
@@ -42,6 +43,7 @@ __all__ = [
     "Comparison",
     "LiveRun",
     "Profile",
+    "Replay",
     "align_measurements",
     "analyze_run",
     "check_run",
@@ -71,6 +73,7 @@ __all__ = [
     "open_lab",
     "profile_model",
     "read_exports",
+    "replay_layer",
     "show_aligned",
     "show_axes",
     "show_findings",

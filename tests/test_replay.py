@@ -1,0 +1,126 @@
+"""A layer alone: the right operators are compared, and the judgement says what intervals allow."""
+
+import dataclasses
+
+import pytest
+
+import workbench as wb
+from workbench.errors import ComparisonError, ModelError, UsageError
+from workbench.models import load_model, take_layer
+from workbench.report.findings import gather_facts
+from workbench.report.replay import compare_replay, judge, keys_of_layer
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return wb.analyze_run(wb.sample_run())
+
+
+def test_a_layer_has_the_operators_that_compute_in_it(sample):
+    facts = gather_facts(sample, "avx512_on", 1)
+    keys = keys_of_layer(facts, "features.5.block.1")
+    modules = set(facts.rows.loc[keys, "module"])
+    assert modules
+    assert all(m.startswith("features.5.block.1") for m in modules)
+    assert not keys_of_layer(facts, "features.5.bloc")
+    first = facts.rows.loc[keys_of_layer(facts, "features.0.0")]
+    assert set(first["role"]) == {"compute"}, "no change of layout that the exporter made up"
+
+
+def test_a_layer_against_itself_takes_the_same(sample):
+    replay = compare_replay(sample, "classifier", sample)
+    alone = replay.times[["alone_ms", "alone_low_ms", "alone_high_ms"]]
+    # Here "alone" is the whole model, of which the layer is a part.
+    assert (replay.times["within_ms"].to_numpy() < alone["alone_ms"].to_numpy()).all()
+    assert replay.times["experiment"].tolist() == ["avx512_off", "avx512_on"]
+    assert "slower alone" in replay.texts[0]
+
+
+def test_a_layer_without_operators_cannot_be_compared(sample):
+    with pytest.raises(ComparisonError, match="no operator"):
+        compare_replay(sample, "nothing", sample)
+
+
+def row(ratio, half):
+    return {"ratio": ratio, "ratio_low": ratio - half, "ratio_high": ratio + half}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "half", "word"),
+    [
+        (1.0, 0.05, "the same alone"),
+        (0.6, 0.05, "faster alone"),
+        (1.6, 0.05, "slower alone"),
+        (1.0, 0.5, "too wide"),
+        (0.8, 0.3, "too wide"),
+        (float("nan"), 0.0, "too short"),
+    ],
+)
+def test_the_judgement_says_what_the_interval_allows(ratio, half, word):
+    assert word in judge(row(ratio, half))
+
+
+MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.unused = nn.Conv2d(3, 4, 3), nn.Identity()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.first(x).mean((2, 3)))
+
+def get_example_inputs():
+    return (torch.ones(1, 3, 8, 8),)
+"""
+
+
+@pytest.fixture(scope="module")
+def net(tmp_path_factory):
+    path = tmp_path_factory.mktemp("net") / "net.py"
+    path.write_text(MODEL)
+    return load_model(f"{path}:Net")
+
+
+def test_a_layer_is_taken_with_the_inputs_that_it_gets(net):
+    layer = take_layer(net, "head")
+    (given,) = layer.example_inputs
+    assert tuple(given.shape) == (1, 4)
+    assert layer.name == "Net.head"
+    assert "Net" in layer.input_source
+    expected = net.module(*net.example_inputs)
+    assert (layer.module(given) == expected).all()
+
+
+def test_an_unknown_layer_is_named_with_the_nearest(net):
+    with pytest.raises(UsageError, match="did you mean 'head'"):
+        take_layer(net, "heat")
+
+
+def test_a_layer_that_is_never_called_is_refused(net):
+    with pytest.raises(ModelError, match="never called"):
+        take_layer(net, "unused")
+
+
+def test_a_run_without_export_cannot_be_replayed(tmp_path):
+    from workbench.store import load_run, save_run
+
+    run = load_run(wb.sample_run())
+    save_run(dataclasses.replace(run, export=None), tmp_path)
+    with pytest.raises(UsageError, match="not exported here"):
+        wb.replay_layer(tmp_path, "features.0.0")
+
+
+@pytest.mark.slow
+def test_a_layer_of_a_run_is_measured_alone(tmp_path):
+    pte = wb.export_model("toy_cnn", root=tmp_path)
+    run_dir = wb.measure_program(pte, root=tmp_path, runs=4, processes=2)
+    layer = wb.analyze_run(run_dir).layers.dropna(subset="module")
+    name = layer[layer["module"] != ""].nlargest(1, "own_ms")["module"].iloc[0]
+    replay = wb.replay_layer(run_dir, name, runs=4, processes=2)
+    assert (replay.times["alone_ms"] > 0).all()
+    assert name in replay.texts[0]
+    assert replay.run_dir.is_relative_to(tmp_path / "replay")
