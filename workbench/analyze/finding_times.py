@@ -231,10 +231,11 @@ def find_far_from_roof(facts: Facts, left: Collection[str]) -> Iterator[Finding]
             f"({row.bound}-bound): {row.shapes}; in {layers_of(facts.rows.loc[[row.key]])}",
             Gain.at_most(row.lost),
             (row.key,),
-            "see whether it is as slow alone; if so its shape does not suit the kernel: try "
-            "channels in multiples of 16"
-            if row.family in _PRODUCTS
-            else "see whether it is as slow alone; if not, it waits for data that left the cache",
+            "see whether it is as slow alone; if not, it waits for data that left the caches: less "
+            "data, or weights in fewer bytes"
+            if row.bound == "memory"
+            else "see whether it is as slow alone; if so, its shape does not suit the kernel: try "
+            "channels in multiples of 16",
             f"workbench replay RUN_DIR --layer {facts.rows.loc[row.key, 'module'] or '...'}",
         )
 

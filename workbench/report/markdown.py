@@ -11,6 +11,7 @@ from workbench.report.axes import has_axes, show_axes
 from workbench.report.checks import check_run, show_quality
 from workbench.report.facts import describe_run
 from workbench.report.findings import find_next_steps, show_findings
+from workbench.report.kernels import show_kernels
 from workbench.report.notes import count_outcomes, show_layers, show_undelegated, show_verdicts
 from workbench.show import show_table
 from workbench.store import REPORT_HTML, REPORT_MD, SUMMARY, write_whole
@@ -90,6 +91,8 @@ def _comparison(analysis: Analysis, comparison: Comparison) -> list[object]:
         show_table(operators, columns, rows=TOP),
         "The layers that they come from.",
         show_layers(analysis, pair.candidate, threads),
+        "The machine code that they ran, from samples of the program counter.",
+        show_kernels(analysis, comparison),
     ]
 
 
