@@ -1,8 +1,8 @@
 """Do the findings name a planted cause, and is what they promise true?
 
-Each model of ``planted.py`` has one cause of slowness that was put there. It is measured ten times:
-the first finding has to be that cause, every time. Then what the finding suggests is done, and the
-measured gain has to lie within the interval that was predicted, of the first of the ten.
+Each model of ``_planted.py`` has one cause of slowness that was put there. It is measured ten
+times: the first finding has to be that cause, every time. Then what the finding suggests is done,
+and the measured gain has to lie within the interval that was predicted, of the first of the ten.
 
     python tests/benchmarks/findings.py [--runs 10] [NAME...]
 """
@@ -12,7 +12,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import planted
+import _planted as planted
 
 from workbench.analyze import describe_latencies
 from workbench.export import export_model

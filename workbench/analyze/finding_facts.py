@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -83,6 +83,8 @@ class Facts:
         Of ``compare_operators``: the extension's effect on every operator of this experiment.
     toggle
         The extension.
+    kernels
+        The function that an operator ran in, by key, where samples of the program counter tell.
     statistics
         Of ``describe_latencies`` by wall time: this experiment at all thread counts.
     threads
@@ -103,6 +105,7 @@ class Facts:
     export: Export | None = None
     changes: pd.DataFrame | None = None
     toggle: str = ""
+    kernels: dict[str, str] = field(default_factory=dict)
     statistics: pd.DataFrame | None = None
     threads: int = 1
     latency_ms: float = 0.0

@@ -42,7 +42,8 @@ def find_slow_products(facts: Facts, left: Collection[str]) -> Iterator[Finding]
         yield Finding(
             f"{facts.toggle} does not speed up {name}: {ratio:.2f}x over "
             f"{count(len(keys), 'operator')}, {100 * facts.share(spent.ms):.0f} % of the time; in "
-            f"{layers_of(facts.rows.loc[keys]) or 'layers that are not known'}",
+            f"{layers_of(facts.rows.loc[keys]) or 'layers that are not known'}"
+            f"{_kernels_of(facts, keys)}",
             gain,
             tuple(keys),
             "see which kernel it runs, and give it operands that the extension's kernel takes: "
@@ -170,11 +171,12 @@ def find_memory_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     spent = facts.spent(keys)
     roof = _roofline(facts).set_index("key").loc[keys]
     speed = (roof["bytes_per_run"].sum() / 1e6) / roof["mean_ms"].sum() / facts.scale
+    near = roof["least_ms"].sum() / roof["mean_ms"].sum()
     slower = (spent.ms - kept) / 2
     yield Finding(
-        f"{len(keys)} operators wait for memory: they read {size / 1e6:.0f} MB, mostly weights, at "
-        f"{speed:.0f} GB/s, {100 * roof['least_ms'].sum() / roof['mean_ms'].sum():.0f} % of what "
-        f"this core can do; {100 * facts.share(spent.ms):.0f} % of the time; in "
+        f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
+        f"read at {speed:.0f} GB/s, {100 * near:.0f} % of what this core can do; "
+        f"{100 * facts.share(spent.ms):.0f} % of the time; in "
         f"{layers_of(facts.rows.loc[keys])}",
         Gain(spent.ms - kept, max(0.0, slower), spent.high - 0.75 * kept),
         tuple(keys),
@@ -230,12 +232,19 @@ def find_far_from_roof(facts: Facts, left: Collection[str]) -> Iterator[Finding]
             f"({row.bound}-bound): {row.shapes}; in {layers_of(facts.rows.loc[[row.key]])}",
             Gain.at_most(row.lost),
             (row.key,),
-            "see whether it is as slow alone; if so its shape does not suit the kernel: try "
-            "channels in multiples of 16"
-            if row.family in _PRODUCTS
-            else "see whether it is as slow alone; if not, it waits for data that left the cache",
+            "see whether it is as slow alone; if not, it waits for data that left the caches: less "
+            "data, or weights in fewer bytes"
+            if row.bound == "memory"
+            else "see whether it is as slow alone; if so, its shape does not suit the kernel: try "
+            "channels in multiples of 16",
             f"workbench replay RUN_DIR --layer {facts.rows.loc[row.key, 'module'] or '...'}",
         )
+
+
+def _kernels_of(facts: Facts, keys: list[str]) -> str:
+    """Which functions some operators ran in, for a sentence; nothing where no sample tells."""
+    names = dict.fromkeys(facts.kernels[key] for key in keys if key in facts.kernels)
+    return f"; it ran in {', '.join(list(names)[:2])}" if names else ""
 
 
 def _waiting(facts: Facts) -> list[str]:

@@ -13,9 +13,11 @@ from workbench.analyze import (
     describe_latencies,
     find_bottlenecks,
     find_method,
+    name_kernels,
     tabulate_latencies,
     total_runs,
 )
+from workbench.emulation import EMULATED, is_emulated, mark_emulated
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.records import Run
 from workbench.report.analysis import Analysis
@@ -59,7 +61,8 @@ def find_next_steps(
         known = set(map(str, valid))
         if name not in known:
             raise unknown_name(what, name, known, where=analysis.run_dir)
-    return find_bottlenecks(gather_facts(analysis, experiment, threads))
+    found = find_bottlenecks(gather_facts(analysis, experiment, threads))
+    return mark_emulated(found) if analysis.run.emulated else found
 
 
 def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
@@ -85,12 +88,20 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
         toggle=run.plan.toggle if changes else "",
         statistics=wall[wall["experiment"] == experiment],
         threads=threads,
+        kernels=_kernels(analysis, experiment, threads),
         latency_ms=_latency(analysis, experiment, threads),
         own=own,
         rivals=tuple(rivals.values()),
         roofline=find_roofline(analysis, experiment, threads),
         peaks=roof.peaks if roof else None,
     )
+
+
+def _kernels(analysis: Analysis, experiment: str, threads: int) -> dict[str, str]:
+    if analysis.evidence is None:
+        return {}
+    rows = name_kernels(analysis.select(analysis.evidence, experiment, threads))
+    return {key: str(name) for key, name in rows["function"].items() if name}
 
 
 def _latency(analysis: Analysis, experiment: str, threads: int) -> float:
@@ -161,6 +172,9 @@ def show_findings(findings: pd.DataFrame, rows: int = TOP_FINDINGS) -> Table:
     items = findings.head(rows).to_dict("records")
     pages = "".join(f"<li>{_item_html(row)}</li>" for row in items)
     texts = "\n".join(f"{number}. {_item_text(row)}" for number, row in enumerate(items, 1))
+    if is_emulated(findings):
+        mark = f"Shares and gains are {EMULATED}."
+        return Table(f"<p>{mark}</p><ol>{pages}</ol>", f"{mark}\n\n{texts}")
     return Table(f"<ol>{pages}</ol>", texts)
 
 

@@ -18,6 +18,7 @@ from workbench.show.style import (
     WIDTH,
     color_of,
     label_x,
+    marked,
     new_figure,
     set_title,
     shorten,
@@ -30,6 +31,7 @@ _LARGEST_DOT = 420.0
 _NAMED = 8
 
 
+@marked
 def plot_roofline(
     roofline: pd.DataFrame,
     peaks: Mapping[str, float],
