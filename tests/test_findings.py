@@ -8,16 +8,20 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 from program_builder import Delegate, Kernel, Node, build_facts, layout, transpose
 
 import workbench as wb
 from workbench.analyze import Rival, find_bottlenecks
 from workbench.analyze.finding_advice import ADVICE, advise
 from workbench.analyze.findings import NOTEBOOK, RULES
+from workbench.cli import workbench as workbench_command
 from workbench.errors import UsageError
 from workbench.records import Export, Partition
 from workbench.report.findings import find_next_steps, list_findings, show_findings
+from workbench.report.markdown import render_report
 from workbench.report.notebooks import find_notebook
+from workbench.report.summary import write_summary
 from workbench.schema import STATISTICS, check
 from workbench.schema_advice import FINDINGS
 
@@ -411,3 +415,20 @@ def test_gains_are_those_of_untraced_latency():
     threads = {"statistics": statistics_of(3.0, 5.0), "threads": 2, "latency_ms": 5.0}
     measured = only(build_facts(PLAIN, **threads), "threads")
     assert (measured["gain_ms"], measured["share"]) == pytest.approx((2.0, 0.4))
+
+
+def test_the_command_lists_all_findings(sample):
+    result = CliRunner().invoke(workbench_command, ["findings", str(wb.sample_run())])
+    assert result.exit_code == 0
+    assert len(result.output.splitlines()) == len(find_next_steps(sample))
+
+
+def test_reports_and_summaries_have_the_findings(sample, tmp_path):
+    first = find_next_steps(sample).iloc[0]
+    assert "## What to do next" in render_report(sample)
+    path = write_summary(dataclasses.replace(sample, run_dir=tmp_path))
+    written = json.loads(path.read_text())["findings"]
+    assert written[0]["rank"] == 1
+    assert set(written[0]) == set(FINDINGS.names)
+    assert isinstance(written[0]["keys"], list)
+    assert first["action"]
