@@ -167,6 +167,7 @@ def measure_config(
     from workbench.run import (
         complete_plan,
         find_runner,
+        open_target,
         output_place,
         plan_config,
         read_config,
@@ -178,12 +179,14 @@ def measure_config(
     config = read_config(path)
     plan = plan_config(config, path.parent)
     place, name = output_place(config)
-    if config.experiments[0].runner_path:
-        run_dir = run_processes(plan, root or place, name, progress=progress)
-    else:
-        runner = find_runner(config.experiments[0].runner)
-        run_dir = run_plan(complete_plan(plan, runner), runner, root or place, progress=progress)
-        keep_functions(run_dir, load_run(run_dir), [runner.libraries])
+    with open_target(config.target) as there:
+        if config.experiments[0].runner_path:
+            run_dir = run_processes(plan, root or place, name, target=there, progress=progress)
+        else:
+            runner = find_runner(config.experiments[0].runner, there)
+            plan = complete_plan(plan, runner)
+            run_dir = run_plan(plan, runner, root or place, progress=progress)
+            keep_functions(run_dir, load_run(run_dir), [runner.libraries])
     describe_foreign(Path(plan.pte), run_dir)
     write_artifacts(analyze_run(run_dir))
     return run_dir

@@ -23,14 +23,15 @@ from workbench.errors import (
     RunnerTimeout,
     SetupError,
     StoreError,
+    TargetError,
     WorkbenchError,
 )
 from workbench.records import Experiment, Plan, Session, count_threads
 from workbench.run.execute import begin_run, find_unfinished
-from workbench.run.host import platform_name
 from workbench.run.interleave import interleave
 from workbench.run.journal import Journal
 from workbench.run.runner import Runner
+from workbench.run.target import HOST, Host
 from workbench.store import keep_layers, new_run_dir, sha256_of, trace_path
 
 #: What is kept of a runner's log, in bytes; a build that logs kernels prints a few hundred lines.
@@ -42,26 +43,37 @@ Progress = Callable[[str, float], None]
 
 
 def run_processes(
-    plan: Plan, root: Path, name: str = "", *, progress: Progress = lambda text, part: None
+    plan: Plan,
+    root: Path,
+    name: str = "",
+    *,
+    target: Host = HOST,
+    progress: Progress = lambda text, part: None,
 ) -> Path:
     """Measure what a plan of foreign runners says; returns the run's folder.
 
-    It bears ``name``, or that of this platform; an interrupted run of the same plan goes on.
+    It bears ``name``, or that of the target's platform; an interrupted run of the same plan goes
+    on. The runners are files of this machine, made for the target.
 
     Raises
     ------
     SetupError, RunnerError, StoreError
         As from `measure_processes`; the manifest then says ``failed`` and keeps what there is.
+    TargetError
+        The device was lost; when it is back the same plan goes on.
     """
-    runner = Runner("executor_runner", (), describe_runners(plan))
-    run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, name or platform_name())
+    runner = Runner("executor_runner", (), describe_runners(plan), target)
+    run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, name or target.platform)
     fresh = begin_run(plan, runner)
     # Which ExecuTorch a foreign runner was built from, nobody tells.
     versions = {key: v for key, v in fresh.versions.items() if key != "executorch"}
     journal = Journal.open(run_dir, replace(fresh, versions=versions))
     keep_layers(Path(plan.pte), run_dir)
     try:
-        measure_processes(journal, progress)
+        with target.prepared(run_dir):
+            measure_processes(journal, progress, target)
+    except TargetError:
+        raise  # it is only out of reach: the run goes on when it is back
     except WorkbenchError:
         journal.close("failed")
         raise
@@ -78,7 +90,7 @@ def describe_runners(plan: Plan) -> dict[str, str]:
     return {"kind": "executor_runner", "sha256": together, "binaries": named}
 
 
-def measure_processes(journal: Journal, progress: Progress) -> None:
+def measure_processes(journal: Journal, progress: Progress, target: Host = HOST) -> None:
     """Run every experiment of the plan in processes that take turns; note each in the journal.
 
     A restart is one process of every experiment, their order rotated and turned from restart to
@@ -105,7 +117,7 @@ def measure_processes(journal: Journal, progress: Progress) -> None:
         if sha256_of(Path(plan.pte)) != plan.sha256:
             raise StoreError("changed since the run was planned", where=plan.pte)
         journal.note_sessions(
-            run_process(journal.run_dir, plan, experiment, threads, process)
+            run_process(journal.run_dir, plan, experiment, threads, process, target)
             for experiment in order
             if threads in experiment.threads and (experiment.mode == "timing" or process == 0)
         )
@@ -122,7 +134,12 @@ def turns(experiments: Sequence[Experiment], processes: int) -> list[list[Experi
 
 
 def run_process(
-    run_dir: Path, plan: Plan, experiment: Experiment, threads: int, process: int
+    run_dir: Path,
+    plan: Plan,
+    experiment: Experiment,
+    threads: int,
+    process: int,
+    target: Host = HOST,
 ) -> Session:
     """One process of an experiment: its ETDump and its log in the run's folder."""
     trace = trace_path(run_dir, plan.stem, experiment.name, threads, process)
@@ -130,15 +147,24 @@ def run_process(
     trace.parent.mkdir(parents=True, exist_ok=True)
     timed = experiment.mode == "timing"
     count = experiment.warmup + math.ceil(experiment.runs / plan.processes) if timed else 1
-    command = process_command(plan, experiment, threads, count, trace if timed else None)
-    words = run_to_end(command, log, plan.timeout_s * max(1, count / 10))
-    if timed and not trace.is_file():
-        raise RunnerError(
-            f"wrote no ETDump{words}",
-            where=experiment.runner,
-            hint="build it with -DEXECUTORCH_ENABLE_EVENT_TRACER=ON",
-            kind="protocol",
-        )
+    placed = target.place(trace) if timed else ""
+    command = process_command(plan, experiment, threads, count, placed, target)
+    try:
+        words = run_to_end(command, log, plan.timeout_s * max(1, count / 10))
+    except RunnerError:
+        if not target.is_alive():
+            raise TargetError("lost in the middle of a run", where=target.name) from None
+        raise
+    if timed:
+        with contextlib.suppress(TargetError):
+            target.pull(placed, trace)
+        if not trace.is_file():
+            raise RunnerError(
+                f"wrote no ETDump{words}",
+                where=experiment.runner,
+                hint="build it with -DEXECUTORCH_ENABLE_EVENT_TRACER=ON",
+                kind="protocol",
+            )
     return Session(
         experiment=experiment.name,
         threads=threads,
@@ -156,19 +182,23 @@ def run_process(
 
 
 def process_command(
-    plan: Plan, experiment: Experiment, threads: int, count: int, trace: Path | None
+    plan: Plan, experiment: Experiment, threads: int, count: int, trace: str, target: Host = HOST
 ) -> list[str]:
-    """The command line of one process, with the flags that every ``executor_runner`` has."""
-    command = [experiment.runner, "--model_path", plan.pte, "--num_executions", str(count)]
+    """The command line of one process, with the flags that every ``executor_runner`` has.
+
+    ``trace`` is where the target shall write the ETDump, empty for none.
+    """
+    command = [target.push(Path(experiment.runner), executable=True)]
+    command += ["--model_path", target.push(Path(plan.pte)), "--num_executions", str(count)]
     command += ["--cpu_threads", str(threads)]
     if trace:
-        command += ["--etdump_path", str(trace)]
+        command += ["--etdump_path", trace]
     if plan.inputs:
-        command += ["--inputs", ",".join(tensor.file for tensor in plan.inputs)]
+        command += ["--inputs", ",".join(target.push(Path(t.file)) for t in plan.inputs)]
     if experiment.cpu_affinity:
         mask = sum(1 << core for core in set(experiment.cpu_affinity))
         command = ["taskset", f"{mask:x}", *command]
-    return [*command, *experiment.extra_args]
+    return target.command([*command, *experiment.extra_args])
 
 
 def run_to_end(command: Sequence[str], log: Path, timeout_s: float) -> str:
