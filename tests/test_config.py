@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from workbench.report import analyze_run, check_run, measure_config
 from workbench.run import find_runner, plan_config, read_config, read_isa
 from workbench.run.build import find_compiler
 from workbench.run.isa import resolve_toggle
-from workbench.run.processes import last_words, run_to_end, turns
+from workbench.run.processes import last_words, run_processes, run_to_end, turns
+from workbench.run.target import Host
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
@@ -130,6 +132,40 @@ def test_the_same_config_goes_on_and_never_overwrites(kit):
     store.save_run(type(run)(**{**vars(run), "state": "incomplete", "sessions": partial}), first)
     assert measure_config(Path("kit.json")) == first
     assert len(store.load_run(first).sessions) == len(run.sessions)
+
+
+class Elsewhere(Host):
+    """Another machine, as far as a folder can be one."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.pushed = []
+
+    def push(self, path, *, executable=False):
+        self.pushed.append(path.name)
+        there = self.folder / path.name
+        shutil.copy2(path, there)
+        return str(there)
+
+    def place(self, path):
+        return str(self.folder / path.name)
+
+    def pull(self, remote, path):
+        shutil.move(remote, path)
+
+
+@needs_compiler
+def test_a_runner_of_ones_own_runs_on_a_target(kit, tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    target = Elsewhere(there)
+    plan = plan_config(read_config(Path("kit.json")), Path())
+    run_dir = run_processes(replace(plan, processes=1), tmp_path / "out", target=target)
+    run = store.load_run(run_dir)
+    assert run.state == "complete"
+    assert {"sme2_on", "conv_xnnpack_fp32.pte"} <= set(target.pushed)
+    assert all((run_dir / s.etdump).is_file() for s in run.sessions if s.etdump)
+    assert not list(there.glob("*.etdump"))
 
 
 @needs_compiler

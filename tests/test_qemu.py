@@ -61,3 +61,23 @@ def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_p
     assert any("(NHWC, PF32) IGEMM" in name for name in names["sme2_on"])
     assert any("(NHWC, F32) IGEMM" in name for name in names["sme2_off"])
     assert not any("PF32" in name for name in names["sme2_off"])
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
+def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
+    from workbench.export import export_model
+    from workbench.report import analyze_run, measure_program
+
+    pte = export_model("toy_cnn", dtype=dtype, root=tmp_path)
+    run_dir = measure_program(pte, target="qemu", toggle="sme2", timeout_s=600)
+    analysis = analyze_run(run_dir)
+    proof = analysis.comparisons[0].proof
+    assert proof.outcome == "changed"
+    assert proof.after["sme2"] > 0.5
+    assert not proof.before.keys() & {"sme", "sme2"}
+    ran = {
+        name: set(analysis.select(analysis.evidence, name, 1)["function"])
+        for name in ("sme2_on", "sme2_off")
+    }
+    assert any("sme2_mopa" in function for function in ran["sme2_on"])
+    assert not any("_sme" in function for function in ran["sme2_off"])

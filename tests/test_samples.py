@@ -150,8 +150,8 @@ def test_samples_lie_in_the_runs_of_the_trace(sampled):
     inside = (run >= 0) & (frame["time_ns"] < (start + methods["duration_ns"].to_numpy())[run])
     # Dumping, and reading the clocks between two runs, is sampled too.
     assert inside.mean() > 0.8
-    # Around 300 of them: the timer is that of the real time, the runs are counted in CPU time.
-    assert frame["busy"].sum() > 150
+    # Around 150 of them: the timer is that of the real time, the runs are counted in CPU time.
+    assert frame["busy"].sum() > 75
 
 
 @NEEDS_SAMPLER

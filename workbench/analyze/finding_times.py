@@ -171,11 +171,12 @@ def find_memory_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     spent = facts.spent(keys)
     roof = _roofline(facts).set_index("key").loc[keys]
     speed = (roof["bytes_per_run"].sum() / 1e6) / roof["mean_ms"].sum() / facts.scale
+    near = roof["least_ms"].sum() / roof["mean_ms"].sum()
     slower = (spent.ms - kept) / 2
     yield Finding(
-        f"{len(keys)} operators wait for memory: they read {size / 1e6:.0f} MB, mostly weights, at "
-        f"{speed:.0f} GB/s, {100 * roof['least_ms'].sum() / roof['mean_ms'].sum():.0f} % of what "
-        f"this core can do; {100 * facts.share(spent.ms):.0f} % of the time; in "
+        f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
+        f"read at {speed:.0f} GB/s, {100 * near:.0f} % of what this core can do; "
+        f"{100 * facts.share(spent.ms):.0f} % of the time; in "
         f"{layers_of(facts.rows.loc[keys])}",
         Gain(spent.ms - kept, max(0.0, slower), spent.high - 0.75 * kept),
         tuple(keys),
@@ -231,10 +232,11 @@ def find_far_from_roof(facts: Facts, left: Collection[str]) -> Iterator[Finding]
             f"({row.bound}-bound): {row.shapes}; in {layers_of(facts.rows.loc[[row.key]])}",
             Gain.at_most(row.lost),
             (row.key,),
-            "see whether it is as slow alone; if so its shape does not suit the kernel: try "
-            "channels in multiples of 16"
-            if row.family in _PRODUCTS
-            else "see whether it is as slow alone; if not, it waits for data that left the cache",
+            "see whether it is as slow alone; if not, it waits for data that left the caches: less "
+            "data, or weights in fewer bytes"
+            if row.bound == "memory"
+            else "see whether it is as slow alone; if so, its shape does not suit the kernel: try "
+            "channels in multiples of 16",
             f"workbench replay RUN_DIR --layer {facts.rows.loc[row.key, 'module'] or '...'}",
         )
 

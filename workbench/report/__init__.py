@@ -15,6 +15,7 @@ from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
 from workbench.report.facts import describe_run
 from workbench.report.findings import find_next_steps, list_findings, show_findings
+from workbench.report.kernels import show_code, show_kernels
 from workbench.report.live import LiveRun
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_app, open_lab
 from workbench.report.notes import (
@@ -76,7 +77,9 @@ __all__ = [
     "replay_layer",
     "show_aligned",
     "show_axes",
+    "show_code",
     "show_findings",
+    "show_kernels",
     "show_layers",
     "show_quality",
     "show_roofline",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
+
+import pandas as pd
 
 from workbench.records import count_threads
 from workbench.report.analysis import Analysis
@@ -17,6 +20,8 @@ NOT_COVERED = (
     "picks by the processor's microarchitecture: those stay this CPU's. A level is this CPU "
     "without features, not another CPU."
 )
+
+NOT_SAMPLED = "not sampled"
 
 
 def has_axes(analysis: Analysis) -> bool:
@@ -45,12 +50,41 @@ def _ladder(analysis: Analysis) -> Iterator[object]:
         figure = plot_ladder(part, f"Which extension buys what, {count_threads(threads)}")
         yield figure
         yield show_table(
-            part.drop(columns=["threads"]),
+            part.drop(columns=["threads"]).assign(code=codes_of(analysis, part)),
             caption="speedup: over the level below; total: over the lowest; 95 % intervals",
         )
     portable = analysis.ledger[analysis.ledger["kind"] == "portable"]
     share = portable["duration_ns"].sum() / analysis.ledger["duration_ns"].sum()
     yield show_note(NOT_COVERED, f"Portable kernels took {100 * share:.1f} % of the traced time.")
+
+
+def codes_of(analysis: Analysis, ladder: pd.DataFrame) -> list[str]:
+    """What samples say each level ran, and how much of it the level below did not.
+
+    Parameters
+    ----------
+    ladder
+        ``schema.LADDER`` of one thread count.
+    """
+    threads, levels = ladder["threads"].iloc[0], list(ladder["level"])
+    proofs = {
+        (c.pair.baseline, c.pair.candidate): c.proof
+        for c in analysis.comparisons
+        if c.threads == threads
+    }
+    steps = [proofs.get(step) for step in pairwise(levels)]
+    lowest = _most(steps[0].before) if steps[0] else NOT_SAMPLED
+    return [
+        lowest,
+        *(
+            f"{_most(step.after)}; {100 * step.appeared:.0f} % new" if step else NOT_SAMPLED
+            for step in steps
+        ),
+    ]
+
+
+def _most(shares: dict[str, float]) -> str:
+    return ", ".join(f"{100 * share:.0f} % {code}" for code, share in [*shares.items()][:2])
 
 
 def _threads(analysis: Analysis) -> Iterator[object]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from workbench.analyze import rank_bottlenecks
 from workbench.report.analysis import Analysis, Comparison
 from workbench.report.axes import has_axes, show_axes
 from workbench.report.checks import check_run, show_quality
 from workbench.report.facts import describe_run
 from workbench.report.findings import find_next_steps, show_findings
-from workbench.report.notes import show_layers, show_undelegated, show_verdicts
+from workbench.report.kernels import show_kernels
+from workbench.report.notes import count_outcomes, show_layers, show_undelegated, show_verdicts
 from workbench.show import show_table
 from workbench.store import REPORT_HTML, REPORT_MD, SUMMARY, write_whole
 
@@ -68,7 +70,10 @@ def render_report(analysis: Analysis) -> str:
 
 def _comparison(analysis: Analysis, comparison: Comparison) -> list[object]:
     pair, threads = comparison.pair, comparison.threads
-    operators = analysis.select(analysis.operators, pair.candidate, threads)
+    operators, ledger = (
+        analysis.select(frame, pair.candidate, threads)
+        for frame in (analysis.operators, analysis.ledger)
+    )
     columns = ["name", "category", "family", "calls", "mean_ms", "std_ms", "share"]
     if "confidence" in operators:
         layer = ["module", "module_class", "source", "confidence"]
@@ -77,12 +82,17 @@ def _comparison(analysis: Analysis, comparison: Comparison) -> list[object]:
         f"## {pair.candidate} against {pair.baseline}, {comparison.text_threads}",
         "Traced `Method::execute` by category; times add up to E2E.",
         show_table(comparison.shift),
+        f"What would be left of {pair.candidate} if a category were free, or twice as fast.",
+        show_table(rank_bottlenecks(ledger).drop(columns="level")),
         "Speed-up by category, with 95 % intervals.",
         show_table(comparison.categories, ["name", "speedup", "low", "high", "outcome"]),
+        count_outcomes(comparison.operators, "operators"),
         f"The most expensive operators of {pair.candidate}.",
         show_table(operators, columns, rows=TOP),
         "The layers that they come from.",
         show_layers(analysis, pair.candidate, threads),
+        "The machine code that they ran, from samples of the program counter.",
+        show_kernels(analysis, comparison),
     ]
 
 

@@ -179,13 +179,13 @@ def measure_config(
     config = read_config(path)
     plan = plan_config(config, path.parent)
     place, name = output_place(config)
+    place = root or place
     with open_target(config.target) as there:
         if config.experiments[0].runner_path:
-            run_dir = run_processes(plan, root or place, name, target=there, progress=progress)
+            run_dir = run_processes(plan, place, name, target=there, progress=progress)
         else:
             runner = find_runner(config.experiments[0].runner, there)
-            plan = complete_plan(plan, runner)
-            run_dir = run_plan(plan, runner, root or place, progress=progress)
+            run_dir = run_plan(complete_plan(plan, runner), runner, place, progress=progress)
             keep_functions(run_dir, load_run(run_dir), [runner.libraries])
     describe_foreign(Path(plan.pte), run_dir)
     write_artifacts(analyze_run(run_dir))

@@ -12,7 +12,7 @@ import pandas as pd
 
 from workbench.analyze import Facts
 from workbench.errors import ComparisonError, UsageError
-from workbench.records import Run
+from workbench.records import Export, Run
 from workbench.report.analysis import Analysis, analyze_run
 from workbench.report.findings import gather_facts
 from workbench.report.pipeline import measure_program
@@ -63,7 +63,7 @@ def replay_layer(
     layer
         Path of the module in the model, such as ``features.3.block.0``.
     model
-        What ``load_model`` takes; by default the name that the run was exported under.
+        What ``load_model`` takes; by default what the run was exported from.
     choices
         As for ``measure_program``: ``runs``, ``processes``, ...
 
@@ -81,7 +81,7 @@ def replay_layer(
     if run.export is None:
         raise UsageError("the run's program was not exported here", where=run_dir)
     progress(f"{layer}: exporting", 0.0)
-    part = take_layer(load_model(model or run.export.model), layer)
+    part = take_layer(load_model(model or _spec_of(run.export)), layer)
     root = Path(run_dir).parent.parent / "replay" / safe_name(layer)
     pte = export_model(
         part,
@@ -146,6 +146,14 @@ def keys_of_layer(facts: Facts, layer: str) -> list[str]:
         )
     )
     return list(rows.index[inside & ~rows["role"].isin(["overhead", "layout"])])
+
+
+def _spec_of(export: Export) -> str:
+    """What ``load_model`` takes for the model of an export."""
+    from workbench.models import list_models
+
+    is_file = export.source.endswith(".py") and export.model not in list_models()
+    return f"{export.source}:{export.model}" if is_file else export.model
 
 
 def _alike(run: Run, experiment: str, other: Run) -> str:

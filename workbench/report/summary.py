@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analyze import describe, summarize_quality
+from workbench.analyze import describe, rank_bottlenecks, summarize_quality
 from workbench.records import SCHEMA_VERSION
 from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
 from workbench.report.checks import check_run, grade_quality, tracer_overhead
@@ -19,6 +19,7 @@ from workbench.report.evidence import select_kernels
 from workbench.report.findings import find_next_steps
 from workbench.schema import (
     ATTRIBUTION,
+    BOTTLENECKS,
     COMPARISON,
     KERNEL_EVIDENCE,
     LAYERS,
@@ -149,6 +150,7 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
             **_records(statistics, ["clock", *STATISTICS.names])[0],
         },
         "e2e": _e2e(ledger),
+        "bottlenecks": _records(rank_bottlenecks(ledger), BOTTLENECKS.names),
         "category_totals_ms": dict(zip(categories["category"], categories["mean_ms"], strict=True)),
         "operator_details": [
             {

@@ -169,9 +169,8 @@ def complete_plan(plan: Plan, runner: Runner) -> Plan:
     RunnerError
         The program cannot be loaded.
     """
-    with open_runner(
-        runner, ["--model_path", runner.target.push(Path(plan.pte))], timeout_s=plan.timeout_s
-    ) as session:
+    flags = ["--model_path", runner.target.push(Path(plan.pte))]
+    with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
         found = session.ready.inputs
     plan = replace(plan, sampled_ms=SAMPLED_MS)
     if runner.target.emulated:

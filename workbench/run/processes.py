@@ -52,8 +52,7 @@ def run_processes(
 ) -> Path:
     """Measure what a plan of foreign runners says; returns the run's folder.
 
-    It bears ``name``, or that of the target's platform; an interrupted run of the same plan goes
-    on. The runners are files of this machine, made for the target.
+    It bears ``name``, or that of the target's platform; an interrupted run goes on.
 
     Raises
     ------
@@ -71,7 +70,7 @@ def run_processes(
     keep_layers(Path(plan.pte), run_dir)
     try:
         with target.prepared(run_dir):
-            measure_processes(journal, progress, target)
+            measure_processes(journal, target, progress)
     except TargetError:
         raise  # it is only out of reach: the run goes on when it is back
     except WorkbenchError:
@@ -90,7 +89,7 @@ def describe_runners(plan: Plan) -> dict[str, str]:
     return {"kind": "executor_runner", "sha256": together, "binaries": named}
 
 
-def measure_processes(journal: Journal, progress: Progress, target: Host = HOST) -> None:
+def measure_processes(journal: Journal, target: Host, progress: Progress) -> None:
     """Run every experiment of the plan in processes that take turns; note each in the journal.
 
     A restart is one process of every experiment, their order rotated and turned from restart to
@@ -147,24 +146,25 @@ def run_process(
     trace.parent.mkdir(parents=True, exist_ok=True)
     timed = experiment.mode == "timing"
     count = experiment.warmup + math.ceil(experiment.runs / plan.processes) if timed else 1
-    placed = target.place(trace) if timed else ""
-    command = process_command(plan, experiment, threads, count, placed, target)
+    there = target.place(trace) if timed else ""
+    command = process_command(plan, experiment, threads, count, there, target)
+    words = ""
     try:
-        words = run_to_end(command, log, plan.timeout_s * max(1, count / 10))
-    except RunnerError:
+        words = run_to_end(target.command(command), log, plan.timeout_s * max(1, count / 10))
+        if timed:
+            target.pull(there, trace)
+    except (RunnerError, TargetError) as error:
         if not target.is_alive():
             raise TargetError("lost in the middle of a run", where=target.name) from None
-        raise
-    if timed:
-        with contextlib.suppress(TargetError):
-            target.pull(placed, trace)
-        if not trace.is_file():
-            raise RunnerError(
-                f"wrote no ETDump{words}",
-                where=experiment.runner,
-                hint="build it with -DEXECUTORCH_ENABLE_EVENT_TRACER=ON",
-                kind="protocol",
-            )
+        if isinstance(error, RunnerError):
+            raise
+    if timed and not trace.is_file():
+        raise RunnerError(
+            f"wrote no ETDump{words}",
+            where=experiment.runner,
+            hint="build it with -DEXECUTORCH_ENABLE_EVENT_TRACER=ON",
+            kind="protocol",
+        )
     return Session(
         experiment=experiment.name,
         threads=threads,
@@ -182,11 +182,16 @@ def run_process(
 
 
 def process_command(
-    plan: Plan, experiment: Experiment, threads: int, count: int, trace: str, target: Host = HOST
+    plan: Plan,
+    experiment: Experiment,
+    threads: int,
+    count: int,
+    trace: str,
+    target: Host = HOST,
 ) -> list[str]:
     """The command line of one process, with the flags that every ``executor_runner`` has.
 
-    ``trace`` is where the target shall write the ETDump, empty for none.
+    ``trace`` is where it shall write its ETDump, empty for none; all paths are the target's.
     """
     command = [target.push(Path(experiment.runner), executable=True)]
     command += ["--model_path", target.push(Path(plan.pte)), "--num_executions", str(count)]
@@ -194,7 +199,8 @@ def process_command(
     if trace:
         command += ["--etdump_path", trace]
     if plan.inputs:
-        command += ["--inputs", ",".join(target.push(Path(t.file)) for t in plan.inputs)]
+        files = (target.push(Path(tensor.file)) for tensor in plan.inputs)
+        command += ["--inputs", ",".join(files)]
     if experiment.cpu_affinity:
         mask = sum(1 << core for core in set(experiment.cpu_affinity))
         command = ["taskset", f"{mask:x}", *command]

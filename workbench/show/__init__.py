@@ -6,6 +6,7 @@ from workbench.show.explore import explore
 from workbench.show.heatmap import plot_heatmap
 from workbench.show.ladder import plot_ladder
 from workbench.show.latencies import plot_latencies
+from workbench.show.machine_code import plot_code
 from workbench.show.operators import plot_operators
 from workbench.show.roofline import plot_roofline
 from workbench.show.scaling import plot_scaling
@@ -42,6 +43,7 @@ __all__ = [
     "mark_figure",
     "plot_bottlenecks",
     "plot_categories",
+    "plot_code",
     "plot_heatmap",
     "plot_ladder",
     "plot_latencies",

@@ -15,6 +15,7 @@ from workbench.show.style import (
     ink_on,
     label_margin,
     label_x,
+    marked,
     new_figure,
     set_rows,
     set_title,
@@ -42,9 +43,8 @@ CODE_COLORS = {
     "sme2": "#B2182B",
 }
 
-_BAR = 0.36
 
-
+@marked
 def plot_code(
     shares: Mapping[str, pd.DataFrame], title: str = "Which machine code ran", top: int = 8
 ) -> Figure:

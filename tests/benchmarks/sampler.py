@@ -1,0 +1,85 @@
+"""What sampling the program counter costs: processes with and without it, taking turns.
+
+A third process, without it, is the A/A control: what two equal processes differ. Exits 1 if
+sampling costs more than that and more than the 2 % up to which latencies count as equal.
+"""
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+
+import pandas as pd
+
+import workbench as wb
+from workbench.analyze import compare_latencies
+from workbench.run.interleave import batch_size, interleave
+from workbench.run.runner import open_runner
+
+NAMES = ("plain", "sampled", "plain again")
+BATCH_MS = 100.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="toy_cnn")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--hz", type=int, default=499)
+    options = parser.parse_args()
+
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        pte = wb.export_model(options.model, root=Path(folder))
+        for process in range(options.processes):
+            rows += measure(pte, Path(folder), process, options)
+    latencies = pd.DataFrame(rows).assign(threads=options.threads, traced=False)
+    found = compare_latencies(
+        latencies, "plain", "sampled", control="plain again", threads=options.threads
+    ).iloc[0]
+    cost, floor = 1 / found["speedup"] - 1, found["floor"]
+    print(
+        f"{options.model}, {options.threads} threads, {options.hz} Hz: sampling costs "
+        f"{100 * cost:+.2f} % (95 % CI {100 * (1 / found['high'] - 1):+.2f} to "
+        f"{100 * (1 / found['low'] - 1):+.2f}), two equal processes differ by up to "
+        f"{100 * floor:.2f} %: {found['outcome']}"
+    )
+    return 0 if cost <= max(floor, found["margin"]) else 1
+
+
+def measure(pte, folder, process, options) -> list[dict]:
+    """The laps of three live processes that take turns."""
+    base = ["--model_path", str(pte), "--cpu_threads", str(options.threads)]
+    sampling = ["--samples_path", str(folder / "x.samples"), "--sample_hz", str(options.hz)]
+    rows = []
+    with contextlib.ExitStack() as stack:
+        sessions = {
+            name: stack.enter_context(
+                open_runner(
+                    wb.find_runner("native"),
+                    [*base, *(sampling if name == "sampled" else [])],
+                    timeout_s=120,
+                )
+            )
+            for name in NAMES
+        }
+        sizes = {n: batch_size(min(s.run(10).wall_ns), BATCH_MS) for n, s in sessions.items()}
+        for number, order in enumerate(interleave(list(sessions), options.rounds)):
+            for place, name in enumerate(order):
+                laps = sessions[name].run(sizes[name])
+                rows += [
+                    {
+                        **{"experiment": name, "process": process, "round": number},
+                        **{"batch": place, "wall_ns": wall, "cpu_ns": cpu, "preempted": preempted},
+                    }
+                    for wall, cpu, preempted in zip(
+                        laps.wall_ns, laps.cpu_ns, laps.preempted, strict=True
+                    )
+                ]
+    return rows
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""How long the native runner takes from its start to the end of its first inference.
+
+Measured from outside, process creation included. Exits 1 if the median is above 60 ms.
+"""
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import workbench as wb
+from workbench.run.runner import open_runner
+
+MOST_MS = 60.0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="toy_cnn")
+    parser.add_argument("--repeats", type=int, default=30)
+    options = parser.parse_args()
+
+    runner = wb.find_runner("native")
+    totals, own, loads, laps = [], [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        pte = wb.export_model(options.model, root=Path(folder))
+        flags = ["--model_path", str(pte), "--cpu_threads", "1"]
+        for _ in range(options.repeats):
+            start = time.perf_counter()
+            with open_runner(runner, flags, timeout_s=60) as session:
+                laps.append(session.run(1).wall_ns[0] / 1e6)
+                totals.append(1000 * (time.perf_counter() - start))
+                own.append(session.ready.startup_ms)
+                loads.append(session.ready.load_ms)
+    median = statistics.median(totals)
+    print(
+        f"{options.model}, {options.repeats} starts: first inference done after {median:.1f} ms "
+        f"(median; fastest {min(totals):.1f}); of it ready after {statistics.median(own):.1f}, "
+        f"loading {statistics.median(loads):.1f}, the inference {statistics.median(laps):.1f}"
+    )
+    return 0 if median <= MOST_MS else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

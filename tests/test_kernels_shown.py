@@ -1,0 +1,167 @@
+"""Kernel evidence as a reader sees it, from the recorded sample; and toggles without effect."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from workbench import store
+from workbench.analyze import build_ledger
+from workbench.errors import StoreError
+from workbench.report import analyze_run, check_run, show_code, show_kernels, write_artifacts
+from workbench.report.evidence import compare_code, explain_unchanged
+from workbench.show.machine_code import CODE_COLORS
+from workbench.testing import sample_run
+from workbench.trace import aarch64, x86
+
+
+@pytest.fixture(scope="module")
+def sample():
+    return analyze_run(sample_run("toy_cnn"))
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    folder = tmp_path / "runs" / "qemu-aarch64"
+    return Path(shutil.copytree(sample_run("toy_cnn"), folder))
+
+
+def change_manifest(run_dir, **changes):
+    run = store.load_run(run_dir)
+    store.save_run(replace(run, **changes), run_dir)
+
+
+def toggle_check(analysis):
+    checks = check_run(analysis)
+    return checks[checks["check"].str.startswith("toggle took effect")].iloc[0]
+
+
+def test_sme2_kernels_are_named_with_the_toggle_on_only(sample):
+    functions = {name: sample.select(sample.evidence, name, 1) for name in ("sme2_on", "sme2_off")}
+    assert functions["sme2_on"]["function"].str.contains("sme2_mopa").any()
+    assert not functions["sme2_off"]["function"].str.contains("sme").any()
+    assert not set(functions["sme2_off"]["code"]) & {"sme", "sme2"}
+    assert sample.comparisons[0].proof.outcome == "changed"
+    check = toggle_check(sample)
+    assert check["status"] == "ok"
+    assert "% sme2" in check["evidence"]
+
+
+def test_the_figure_and_the_table_say_it(sample):
+    comparison = sample.comparisons[0]
+    figure = show_code(sample, comparison)
+    for text in ("sme2_on: ", "sme2_off: ", "E2E", "convolution", "emulated"):
+        assert text in figure.alt_text
+    table = str(show_kernels(sample, comparison))
+    assert "sme2_mopa" in table
+    assert "conv2" in table
+    assert "emulated" in table
+
+
+def test_every_class_has_a_colour():
+    assert {*x86.CLASSES, *aarch64.CLASSES, "unknown"} == CODE_COLORS.keys()
+    assert len(set(CODE_COLORS.values())) == len(CODE_COLORS)
+
+
+def test_the_summary_has_kernels_with_their_share(run_dir):
+    write_artifacts(analyze_run(run_dir))
+    summary = json.loads((run_dir / store.SUMMARY).read_text())
+    details = {d["name"]: d for d in summary["operator_details"]}
+    convolution = details["Convolution (NHWC, PF32) IGEMM"]
+    assert convolution["kernel_hint"].endswith("sme2_mopa")
+    assert convolution["kernel_evidence"]["code"] == "sme2"
+    assert 0.9 < convolution["kernel_evidence"]["share"] <= 1
+    assert summary["comparisons"][0]["code"]["outcome"] == "changed"
+    # Caught too rarely: the hint is what the name says.
+    assert details["Transpose (ND, X32)"]["kernel_evidence"] is None
+    assert details["Transpose (ND, X32)"]["kernel_hint"] == "ND, X32"
+
+
+def spoil(run_dir):
+    """The same samples on both sides: as if the toggle did nothing."""
+    run = store.load_run(run_dir)
+    before, after = run.samplings
+    fake = replace(after, samples=before.samples, etdump=before.etdump)
+    change_manifest(run_dir, samplings=(before, fake))
+    return run
+
+
+def test_a_toggle_without_effect_is_no_speedup(run_dir):
+    spoil(run_dir)
+    analysis = analyze_run(run_dir)
+    comparison = analysis.comparisons[0]
+    assert comparison.proof.outcome == "same"
+    assert "toggle had no effect with sme2: the same machine code" in comparison.text
+    assert "XNNPACK has no kernel with sme, sme2, sme2p1" in comparison.text
+    assert "1.0" not in comparison.text
+    check = toggle_check(analysis)
+    assert (check["status"], check["evidence"][:3]) == ("fail", "no:")
+
+
+def test_likely_reasons(run_dir):
+    run = spoil(run_dir)
+    pair, ledger = run.plan.pairs[0], analyze_run(run_dir).ledger
+    evidence = analyze_run(run_dir).evidence
+    _, proof, _ = compare_code(run, pair, (1, 1), evidence, ledger)
+    portable = ledger.assign(kind="portable")
+    assert "100 % of the time is outside" in explain_unchanged(run, pair, proof, portable)
+    unmasked = replace(run, sessions=tuple(replace(s, masked=()) for s in run.sessions))
+    assert "nothing to hide" in explain_unchanged(unmasked, pair, proof, ledger)
+
+
+def test_too_few_samples_are_not_shown(run_dir):
+    for path in run_dir.glob("*/*.samples"):
+        content = json.loads(path.read_text())
+        for name in ("time_ns", "cpu_ns", "thread", "module", "address"):
+            content[name] = content[name][:5]
+        path.write_text(json.dumps(content))
+    analysis = analyze_run(run_dir)
+    assert analysis.comparisons[0].proof.outcome == "not shown"
+    check = toggle_check(analysis)
+    assert check["status"] == "note"
+    assert "too few" in check["evidence"]
+    assert "no effect" not in analysis.comparisons[0].text
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"samplings": ()}, "not sampled"),
+        ({"samplings": (), "runner": {"kind": "python"}}, "this runner cannot sample"),
+    ],
+)
+def test_without_evidence_the_report_says_why(run_dir, changes, says):
+    change_manifest(run_dir, **changes)
+    analysis = analyze_run(run_dir)
+    comparison = analysis.comparisons[0]
+    assert comparison.proof is None
+    assert says in str(show_code(analysis, comparison))
+    assert says in str(show_kernels(analysis, comparison))
+    assert says in toggle_check(analysis)["evidence"]
+
+
+def test_what_the_runner_said_is_why(run_dir):
+    run = store.load_run(run_dir)
+    failed = replace(run.samplings[0], samples="", etdump="", problem="no timers")
+    change_manifest(run_dir, samplings=(failed,))
+    analysis = analyze_run(run_dir)
+    assert "no evidence: no timers" in toggle_check(analysis)["evidence"]
+
+
+def test_samples_outside_the_folder_are_not_read(run_dir):
+    run = store.load_run(run_dir)
+    bad = replace(run.samplings[0], samples="../../../etc/passwd")
+    change_manifest(run_dir, samplings=(bad,))
+    with pytest.raises(StoreError, match="outside its folder"):
+        analyze_run(run_dir)
+
+
+def test_the_ledger_of_the_sampled_trace_closes(run_dir):
+    from workbench.trace import read_etdump
+
+    for path in run_dir.glob("*/*_sampled.etdump"):
+        events = read_etdump(path)
+        total = events.loc[events["kind"] == "method", "duration_ns"].sum()
+        assert build_ledger(events)["duration_ns"].sum() == total
