@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ from workbench.analyze import Traced, align_runs, summarize_operators
 from workbench.analyze.matching import Layer, match_layers
 from workbench.cli import main
 from workbench.errors import ComparisonError, UsageError
+from workbench.report import comparison
 from workbench.report.side_by_side import align_measurements, compare_many, find_slower
 from workbench.schema import ALIGNED, check
 from workbench.show import plot_heatmap
@@ -168,17 +171,26 @@ def test_mistakes_are_named():
         align_runs({"a": traced(NET), "b": blind})
 
 
-# Recorded runs.
+# Recorded runs, each analysed once.
+
+read_once = functools.cache(wb.analyze_run)
+
+
+@pytest.fixture(autouse=True)
+def analysed_once(monkeypatch):
+    monkeypatch.setattr(comparison, "analyze_run", read_once)
 
 
 @pytest.fixture(scope="module")
 def sweep():
-    return align_measurements(SETUPS, across=["threads"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "analyze_run", read_once)
+        return align_measurements(SETUPS, across=["threads"])
 
 
 def test_layers_of_a_sweep_sum_to_e2e_in_every_setup(sweep):
     check(sweep, ALIGNED)
-    analysis = wb.analyze_run(UNET)
+    analysis = read_once(UNET)
     for setup in SETUPS:
         _, experiment, threads = setup.rsplit(":", 2)
         rows = sweep[(sweep["run"] == setup) & (sweep["level"] == "layer")]
@@ -253,7 +265,7 @@ def test_parts_are_categories_and_operators_too():
     assert set(operators["level"]) == {"e2e", "operator"}
     with pytest.raises(UsageError, match="unknown part 'kernel'"):
         align_measurements(pair, by="kernel")
-    other = f"{wb.sample_run('vit_tiny')}:avx512_on"
+    other = f"{wb.sample_run('mobilenet_v3_small')}:avx512_on"
     with pytest.raises(ComparisonError, match="differ in program"):
         align_measurements([pair[0], other])
     with pytest.raises(ComparisonError, match="operators of different programs have no pairs"):

@@ -265,7 +265,7 @@ def test_the_report_is_one_page_that_fetches_nothing(run_dir):
     parser = Page()
     parser.feed(text)
     assert parser.found == ["script", "script"]  # the timeline's bytes, and the page's own
-    assert len(parser.images) == 6
+    assert len(parser.images) >= 6
     for image in parser.images:
         assert image["src"].startswith("data:image/png;base64,")
         assert len(image["alt"]) > 40

@@ -2,10 +2,10 @@
 
     python tests/benchmarks/parse.py [--events 1000,100000,1000000,10000000]
 
-Traces of up to a million events are recorded on the spot by the runtime in the wheel; larger ones
-are one block written over and over. Every reader runs in a process of its own. Times are CPU time,
-that of child processes included, for others may use the machine; every reader works on one core.
-Imports are not timed, but for "first table": from the start of the interpreter to the table.
+Traces are recorded on the spot by the runtime in the wheel. Every reader runs in a process of its
+own. Times are CPU time, that of child processes included, for others may use the machine; every
+reader works on one core. Imports are not timed, but for "first table": from the start of the
+interpreter to the table.
 
 The median of several reads counts. ``distinct`` is the rate if every block is decoded by itself, as
 it has to be where no block repeats another. ``+RSS`` is what reading added to the peak of resident
@@ -33,7 +33,6 @@ from pathlib import Path
 PROGRAM = Path(__file__).parents[1] / "data" / "etdump" / "two_methods.pte"
 EVENTS_PER_RUN = 7
 EVENTS_IN_10_MB = 130_000
-MOST_RECORDED = 1_000_000
 MOST_INSPECTED = 200_000
 
 # The claims; rates and memory of traces from so many events on.
@@ -55,22 +54,6 @@ def record(path: Path, events: int) -> None:
     for _ in range(-(-events // EVENTS_PER_RUN)):
         program.run_method("encode", image)
     program.write_etdump_result_to_file(str(path))
-
-
-def repeat(path: Path, events: int) -> None:
-    """Write a trace of ``events`` events that is one block over and over."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from etdump_builder import Block, Profile, repeat_block
-
-    operators = ["Transpose (ND, X32) #1", "Convolution (NHWC, F32) IGEMM #1"]
-    run = [
-        *[Profile(None, 0, 0, delegate_str=name, metadata=b"", end=9) for name in operators],
-        Profile("DELEGATE_CALL", 0, 0, end=20),
-        Profile("native_call_mean.out", 0, 1, start=20, end=29),
-        Profile("OPERATOR_CALL", 0, 1, start=20, end=30),
-        Profile("Method::execute", -1, 0, end=40),
-    ]
-    path.write_bytes(repeat_block(Block("Execute", run), events // len(run)))
 
 
 def read(path: Path, times: int, distinct: bool = False) -> dict[str, float]:
@@ -148,8 +131,7 @@ def apart(function, *arguments):
 
 def measure(path: Path, events: int) -> list[str]:
     """Print one row of the table; returns the claims that are missed."""
-    recorded = events <= MOST_RECORDED
-    apart(record if recorded else repeat, path, events)
+    apart(record, path, events)
     size = path.stat().st_size
     times = max(3, min(25, 2_000_000 // events))
     ours = apart(read, path, times)
@@ -161,7 +143,7 @@ def measure(path: Path, events: int) -> list[str]:
     rate, memory = events / ours["seconds"], ours["memory"] / size
     ratio = theirs / ours["seconds"] if theirs else None
     print(
-        f"{events:>10,} {'recorded' if recorded else 'repeated':>9} {size / 1e6:>7.2f}"
+        f"{events:>10,} {size / 1e6:>7.2f}"
         f" {1e3 * ours['seconds']:>8.1f} {rate:>10,.0f} {events / alone['seconds']:>10,.0f}"
         f" {ours['memory'] / 1e6:>8.1f} {f'{memory:.1f}x' if size > 1e6 else '':>5}"
         f" {streamed / 1e6:>7.1f}" + (f" {events / theirs:>9,.0f} {ratio:>6.0f}" if theirs else ""),
@@ -188,9 +170,9 @@ def main() -> int:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     print(f"{_processor()}, {os.cpu_count()} cores; {platform.platform(terse=True)}")
     print(f"Python {platform.python_version()}, {versions}")
-    print(f"{'':>28} {'read_etdump':^45} {'stream':>7} {'Inspector':^16}")
+    print(f"{'':>18} {'read_etdump':^45} {'stream':>7} {'Inspector':^16}")
     print(
-        f"{'events':>10} {'trace':>9} {'MB':>7} {'ms':>8} {'events/s':>10} {'distinct':>10}"
+        f"{'events':>10} {'MB':>7} {'ms':>8} {'events/s':>10} {'distinct':>10}"
         f" {'+RSS MB':>8} {'file':>5} {'+RSS MB':>7} {'events/s':>9} {'ratio':>6}"
     )
     missed = []

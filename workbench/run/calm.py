@@ -36,7 +36,8 @@ def measure_calmly(journal: Journal, runner: Runner, inputs: Sequence[Path], ste
     journal.note_readings([read_now(runner.target, step, "before")])
     measure_step(journal, runner, inputs, step)
     first = journal.sessions_of(step.threads, step.process, step.traced)
-    left = plan.retries - count_repeated(journal.run.sessions)
+    # A budget is better spent on another restart.
+    left = 0 if plan.budget_s else plan.retries - count_repeated(journal.run.sessions)
     if not step.traced and left > 0 and disturbance(first) > DISTURBED:
         time.sleep(plan.cool_down_s)
         measure_step(journal, runner, inputs, step)
