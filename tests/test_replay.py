@@ -115,6 +115,7 @@ def test_a_run_without_export_cannot_be_replayed(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_a_layer_of_a_run_is_measured_alone(tmp_path):
     pte = wb.export_model("toy_cnn", root=tmp_path)
     run_dir = wb.measure_program(pte, root=tmp_path, runs=4, processes=2)

@@ -218,7 +218,7 @@ def test_an_emulated_run_has_no_ceilings(tmp_path):
 
 def test_the_ceilings_of_another_machine_are_not_measured_here(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("workbench.report.ceilings._find_probes", lambda progress: (tmp_path, ()))
+    monkeypatch.setattr("workbench.report.ceilings.find_probes", lambda progress: (tmp_path, ()))
     run = load_run(wb.sample_run())
     save_run(replace(run, host={**run.host, "cpu": "Another One"}), tmp_path)
     with pytest.raises(UsageError, match="Another One"):
@@ -254,6 +254,7 @@ def test_products_at_the_roof_of_arithmetic_are_found():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_probes_are_exported_measured_and_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("workbench.run.ceilings.SECONDS", 0.02)

@@ -146,7 +146,7 @@ def _measure(
 ) -> Ceilings:
     from workbench.run import device_of, find_runner, measure_ceilings, open_target
 
-    folder, probes = _find_probes(progress)
+    folder, probes = find_probes(progress)
     with open_target(run.plan.target) as there:
         runner = find_runner(run.runner.get("kind", "wheel"), there)
         here, then = device_of(there.describe(), runner.description), device_of_run(run)
@@ -164,7 +164,7 @@ def _measure(
     return ceilings
 
 
-def _find_probes(progress: Callable[[str, float], None]) -> tuple[Path, tuple[Probe, ...]]:
+def find_probes(progress: Callable[[str, float], None]) -> tuple[Path, tuple[Probe, ...]]:
     """The probes' folder in the cache, exported on first use, and what is in it."""
     from workbench.export import export_probes
     from workbench.run import cache_folder, keep
