@@ -178,7 +178,7 @@ def test_two_samplings_of_the_same_code_hardly_ever_differ():
     """Shares as lopsided as in a real run, with many rare functions."""
     rng = np.random.default_rng(0)
     changed = 0
-    for _ in range(300):
+    for _ in range(100):
         shares = rng.dirichlet(1 / np.arange(1, 60))
         draws = [rng.multinomial(int(n), shares) for n in rng.integers(50, 2000, 2)]
         before, after = (evidence_of({f"f{i}": int(n) for i, n in enumerate(d)}) for d in draws)

@@ -1,5 +1,6 @@
 """What goes through a shell on another machine arrives there, comes back, and leaves nothing."""
 
+import json
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from workbench import store
 from workbench.errors import RunnerCrash, TargetError, UsageError
+from workbench.report import measure_config
 from workbench.run import find_runner, make_plan, read_isa, run_plan
 from workbench.run.build import find_compiler
 from workbench.run.remote import LocalShell, _owner
@@ -201,3 +203,29 @@ def test_a_crash_there_is_no_lost_device(shell):
     command = shell.command(["sh", "-c", "kill -SEGV $$"])
     with pytest.raises(RunnerCrash, match="died of SIGSEGV"):
         open_session(command, timeout_s=10, target=shell)
+
+
+@needs_compiler
+def test_runners_of_ones_own_run_there_too(conv_pte, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        "workbench.run.open_target", lambda name: LocalShell(tmp_path / "a $device")
+    )
+    (runner,) = find_runner("native").command
+    for name, level in (("slow", "--isa=native"), ("fast", "--isa=native")):
+        script = tmp_path / f"my {name} runner"
+        script.write_text(f'#!/bin/sh\nexec "{runner}" "$@" {level} >/dev/null\n')
+        script.chmod(0o755)
+    experiments = [
+        {"name": name, "runner_path": str(tmp_path / f"my {name} runner"), "runs": 10,
+         "cpu_affinity": "1"}
+        for name in ("slow", "fast")
+    ]  # fmt: skip
+    config = {"model": str(conv_pte), "experiments": experiments, "target": "shell"}
+    (tmp_path / "kit.json").write_text(json.dumps(config))
+    run_dir = measure_config(tmp_path / "kit.json", root=tmp_path / "out")
+    run = store.load_run(run_dir)
+    assert run.state == "complete"
+    assert run.platform == "shell"
+    assert all((run_dir / s.etdump).stat().st_size for s in run.sessions)
+    assert [p.name for p in (tmp_path / "a $device").iterdir()] == ["files"]
+    assert len(list((tmp_path / "a $device" / "files").iterdir())) == 3

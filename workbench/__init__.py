@@ -15,6 +15,7 @@ _HOME = {
     "examine_machine": "run",
     "find_runner": "run",
     "make_plan": "run",
+    "open_target": "run",
     "read_isa": "run",
     "run_plan": "run",
     "read_allocations": "trace",

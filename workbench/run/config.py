@@ -14,6 +14,7 @@ from workbench.codec import structure
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.records import Experiment, Pair, Plan, Tensor
 from workbench.run.inputs import RANDOM_SOURCE, strip_files
+from workbench.run.plan import shorten_plan
 from workbench.run.runner import KINDS, Runner, open_runner
 from workbench.run.sample import SAMPLED_MS
 from workbench.store import default_root, load_export, safe_name, sha256_of
@@ -172,6 +173,8 @@ def complete_plan(plan: Plan, runner: Runner) -> Plan:
     with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
         found = session.ready.inputs
     plan = replace(plan, sampled_ms=SAMPLED_MS)
+    if runner.target.emulated:
+        plan = shorten_plan(plan)
     export = load_export(Path(plan.pte))
     if not plan.inputs:
         inputs = export.inputs if export else strip_files(found)

@@ -114,9 +114,10 @@ def shorten_plan(plan: Plan) -> Plan:
     Every experiment runs in one process of each kind, in batches of one inference, and no control
     is needed: what is asked is which code runs, and whether it computes the same.
     """
+    compared = {name for pair in plan.pairs for name in (pair.baseline, pair.candidate)}
     return replace(
         plan,
-        experiments=tuple(e for e in plan.experiments if not e.control),
+        experiments=tuple(e for e in plan.experiments if e.name in compared or not e.control),
         runs=min(plan.runs, EMULATED_RUNS),
         traced_runs=min(plan.traced_runs, EMULATED_RUNS),
         warmup=min(plan.warmup, 1),

@@ -58,6 +58,8 @@ def run_processes(
     ------
     SetupError, RunnerError, StoreError
         As from `measure_processes`; the manifest then says ``failed`` and keeps what there is.
+    TargetError
+        The device was lost; when it is back the same plan goes on.
     """
     runner = Runner("executor_runner", (), describe_runners(plan), target)
     run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, name or target.platform)
@@ -146,9 +148,16 @@ def run_process(
     count = experiment.warmup + math.ceil(experiment.runs / plan.processes) if timed else 1
     there = target.place(trace) if timed else ""
     command = process_command(plan, experiment, threads, count, there, target)
-    words = run_to_end(target.command(command), log, plan.timeout_s * max(1, count / 10))
-    if timed:
-        target.pull(there, trace)
+    words = ""
+    try:
+        words = run_to_end(target.command(command), log, plan.timeout_s * max(1, count / 10))
+        if timed:
+            target.pull(there, trace)
+    except (RunnerError, TargetError) as error:
+        if not target.is_alive():
+            raise TargetError("lost in the middle of a run", where=target.name) from None
+        if isinstance(error, RunnerError):
+            raise
     if timed and not trace.is_file():
         raise RunnerError(
             f"wrote no ETDump{words}",
@@ -195,7 +204,7 @@ def process_command(
     if experiment.cpu_affinity:
         mask = sum(1 << core for core in set(experiment.cpu_affinity))
         command = ["taskset", f"{mask:x}", *command]
-    return [*command, *experiment.extra_args]
+    return target.command([*command, *experiment.extra_args])
 
 
 def run_to_end(command: Sequence[str], log: Path, timeout_s: float) -> str:

@@ -1,0 +1,142 @@
+"""Parts for other machines: fetched once, whole or not at all, clear about what is missing."""
+
+import zipfile
+
+import pytest
+
+from workbench.errors import SetupError, UsageError
+from workbench.run import bundle, fetch
+from workbench.run.bundle import ARCHITECTURES, find_cross_compiler, make_bundle
+from workbench.run.cache import cache_folder, keep
+from workbench.run.fetch import fetch_debian, fetch_wheel
+
+
+@pytest.fixture(autouse=True)
+def tools(monkeypatch, tmp_path):
+    """Nothing on the PATH and in the cache but what a test writes; ``$calls`` counts."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    (tmp_path / "bin").mkdir()
+
+    def write(name, body):
+        path = tmp_path / "bin" / name
+        path.write_text(f'#!/bin/sh\necho "$@" >> "{tmp_path}/{name}.calls"\n{body}\n')
+        path.chmod(0o755)
+
+    write.calls = lambda name: (tmp_path / f"{name}.calls").read_text().splitlines()
+    return write
+
+
+@pytest.fixture
+def pip(tools, tmp_path, monkeypatch):
+    """A pip that has one wheel."""
+    with zipfile.ZipFile(tmp_path / "thing-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("thing/data.txt", "data")
+    tools(
+        "pip3",
+        f'for word in "$@"; do [ "$last" = --dest ] && dest=$word; last=$word; done\n'
+        f'[ "$last" = thing==1 ] || {{ echo "ERROR: no matching distribution" >&2; exit 1; }}\n'
+        f'cp "{tmp_path}/thing-1-py3-none-any.whl" "$dest"',
+    )
+    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda name: None)
+    return tools
+
+
+def test_a_wheel_is_fetched_once(pip):
+    folder = fetch_wheel("thing", "1", "other_platform")
+    assert (folder / "thing" / "data.txt").read_text() == "data"
+    assert fetch_wheel("thing", "1", "other_platform") == folder
+    (call,) = pip.calls("pip3")
+    assert "--platform other_platform" in call
+    assert "--only-binary=:all:" in call
+    assert fetch_wheel("thing", "1") != folder
+
+
+def test_a_wheel_that_is_not_there_is_told_in_one_line_and_leaves_nothing(pip):
+    with pytest.raises(SetupError, match=r"cannot get thing==2: ERROR: no matching distribution"):
+        fetch_wheel("thing", "2")
+    assert list((cache_folder() / "wheels").iterdir()) == []
+
+
+def test_files_of_debian_packages_from_the_mirror_that_has_them(tools):
+    tools(
+        "apt-get",
+        """
+case "$*" in
+  indextargets*) printf 'http://one/ stable main\\nhttp://two/ stable main\\n'
+                 printf 'http://three/ stable-security main\\n' ;;
+  *update) grep -q http://two/ etc/mirror.sources || { echo 'E: no such suite' >&2; exit 100; } ;;
+  *download*) touch a_1_arm64.deb b_2_arm64.deb ;;
+esac""",
+    )
+    tools("dpkg-deb", 'mkdir -p "$3/usr/lib"; echo "$2" > "$3/usr/lib/x.so"')
+    folder = fetch_debian(["a", "b"], ["usr/lib/x.so"], architecture="arm64", suite="trixie")
+    assert [path.name for path in folder.iterdir()] == ["x.so"]
+    assert fetch_debian(["a", "b"], ["usr/lib/x.so"], architecture="arm64") == folder
+    calls = [call for call in tools.calls("apt-get") if "indextargets" not in call]
+    assert len(calls) == 3
+    assert all("APT::Architecture=arm64" in call for call in calls)
+    assert not any("three" in call for call in calls)
+    with pytest.raises(SetupError, match=r"no usr/lib/y\.so in Debian's a, b"):
+        fetch_debian(["a", "b"], ["usr/lib/y.so"], architecture="arm64")
+
+
+def test_without_a_mirror_that_has_it(tools):
+    tools("apt-get", "case $1 in indextargets) ;; *) exit 1 ;; esac")
+    tools("dpkg-deb", "exit 1")
+    with pytest.raises(SetupError, match="no mirror of Debian"):
+        fetch_debian(["a"], ["x"], architecture="arm64")
+
+
+def test_without_apt(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(SetupError, match="no apt"):
+        fetch_debian(["a"], ["x"], architecture="arm64")
+
+
+def test_what_is_half_made_is_not_kept():
+    def make(folder):
+        folder.mkdir()
+        (folder / "half").touch()
+        raise SetupError("no more")
+
+    with pytest.raises(SetupError, match="no more"):
+        keep("things/one", make)
+    assert not (cache_folder() / "things" / "one").exists()
+    assert keep("things/one", lambda folder: folder.mkdir()).is_dir()
+
+
+def test_who_comes_second_takes_what_the_first_made():
+    def make(folder):
+        folder.mkdir()
+        (folder / "mine").touch()
+        if not (cache_folder() / "things" / "one").exists():
+            keep("things/one", make_other)
+
+    def make_other(folder):
+        folder.mkdir()
+        (folder / "theirs").touch()
+
+    assert [path.name for path in keep("things/one", make).iterdir()] == ["theirs"]
+
+
+def test_an_installed_cross_compiler_comes_first(tools, monkeypatch):
+    tools("aarch64-linux-gnu-g++", "")
+    (command,) = find_cross_compiler(ARCHITECTURES["aarch64"])
+    assert command.endswith("/aarch64-linux-gnu-g++")
+
+    def fetch_zig(package, version):
+        path = cache_folder() / "ziglang"
+        path.mkdir(parents=True)
+        (path / "zig").touch()
+        return cache_folder()
+
+    monkeypatch.setattr(bundle.shutil, "which", lambda name: None)
+    monkeypatch.setattr(bundle, "fetch_wheel", fetch_zig)
+    command = find_cross_compiler(ARCHITECTURES["aarch64"])
+    assert command[1:] == ["c++", "-target", "aarch64-linux-gnu.2.28"]
+
+
+def test_an_architecture_without_a_bundle():
+    with pytest.raises(UsageError, match="unknown architecture 'riscv64'"):
+        make_bundle("riscv64")
