@@ -49,8 +49,8 @@ def measure(pte, root):
 
 
 def median_ms(analysis):
-    table = describe_latencies(analysis.latencies)
-    return float(table["median"].iloc[0])
+    table = describe_latencies(analysis.latencies).set_index("experiment")
+    return float(table.loc[analysis.comparisons[0].pair.candidate, "median"])
 
 
 def try_case(case, runs, folder):
