@@ -168,6 +168,7 @@ def test_a_runner_of_ones_own_runs_on_a_target(kit, tmp_path):
     assert not list(there.glob("*.etdump"))
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_config_of_our_own_keys(conv_pte, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -284,7 +284,7 @@ def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     assert run_program(pte, saved_inputs(pte))[0].shape == (4, 4)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "int8"])
+@pytest.mark.parametrize("dtype", ["fp32", pytest.param("int8", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("size", [1, 7])
 def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)

@@ -114,8 +114,8 @@ def test_whatever_it_was_made_from_is_noticed(files, what):
     "choices",
     [
         {"inputs": ["random:1"]},
-        {"rewrite": False},
-        {"keep_float": ["layer"]},
+        pytest.param({"rewrite": False}, marks=pytest.mark.slow),
+        pytest.param({"keep_float": ["layer"]}, marks=pytest.mark.slow),
         {"state_dict": "weights.pt"},
     ],
 )

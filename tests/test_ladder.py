@@ -151,6 +151,7 @@ def climbed(conv_pte, tmp_path_factory):
     return run_dir
 
 
+@pytest.mark.slow
 def test_every_level_of_this_cpu_is_measured_in_one_run(climbed):
     run = store.load_run(climbed)
     rungs = find_rungs(read_isa(find_runner().command))

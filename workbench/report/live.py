@@ -85,7 +85,8 @@ class LiveRun(widgets.VBox):
             self.status.value = "stopped; Start goes on from here"
         except (WorkbenchError, OSError) as error:
             self.status.value = f"error: {error}"
-        self.start_button.disabled, self.stop_button.disabled = False, True
+        finally:
+            self.start_button.disabled, self.stop_button.disabled = False, True
 
     def _progress(self, text: str, part: float) -> None:
         self.bar.value, self.status.value = part, text
@@ -95,7 +96,7 @@ class LiveRun(widgets.VBox):
             if len(latencies):
                 threads = latencies["threads"].iloc[-1]
                 latencies = latencies[latencies["threads"] == threads]
-                self.picture.value = plot_turns(latencies, clock_of(threads)).to_png()
+                self.picture.value = plot_turns(latencies, clock_of(latencies)).to_png()
                 self.picture.layout.display = None
         if self._stopping.is_set():
             raise KeyboardInterrupt  # as Ctrl-C would: the run stays incomplete, not failed
