@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analyze import Facts, categorize
-from workbench.sidecar import Instruction, Method, Origin, Value, XNode, XValue
+from workbench.records import Instruction, Method, Origin, Value, XNode, XValue
 
 WIDTHS = {"fp32": 4, "fp16": 2, "float32": 4, "float16": 2, "qint8": 1}
 LOGGED = {

@@ -18,7 +18,7 @@ from layer_truth import Record, probe_command, read_plans, true_modules, true_no
 
 from workbench.analyze import build_ledger
 from workbench.codec import from_json
-from workbench.sidecar import Layers
+from workbench.records import Layers
 from workbench.trace import read_etdump
 
 GOLDEN = Path(__file__).parent / "data" / "attribution"

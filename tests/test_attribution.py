@@ -18,10 +18,10 @@ import workbench.export
 from workbench.analyze import attribute_layers, build_ledger
 from workbench.analyze.attribution import CONFIDENCES
 from workbench.codec import from_json
+from workbench.records import Layers
 from workbench.run import find_runner, read_isa
 from workbench.run.build import find_compiler
 from workbench.run.runner import open_runner
-from workbench.sidecar import Layers
 from workbench.testing import synthetic_ledger
 from workbench.trace import read_etdump
 

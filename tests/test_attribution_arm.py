@@ -12,7 +12,7 @@ import pytest
 
 from workbench.analyze import attribute_layers, build_ledger
 from workbench.codec import from_json
-from workbench.sidecar import Layers
+from workbench.records import Layers
 from workbench.trace import read_etdump
 
 GOLDEN = Path(__file__).parent / "data" / "attribution"

@@ -15,8 +15,8 @@ from workbench.errors import StoreError
 from workbench.export import describe_pte
 from workbench.export.etrecord import add_etrecord
 from workbench.export.layers import describe_program
+from workbench.records import Instruction, Layers, Method
 from workbench.schema import LEDGER
-from workbench.sidecar import Instruction, Layers, Method
 
 
 class Net(nn.Module):

@@ -15,13 +15,12 @@ import pytest
 
 from workbench import store
 from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
-from workbench.records import Tensor
+from workbench.records import Layers, Tensor
 from workbench.run import find_runner, make_plan, run_plan
 from workbench.run.build import find_compiler
 from workbench.run.host import platform_name
 from workbench.run.inputs import locate_inputs, random_bytes
 from workbench.run.session import Session
-from workbench.sidecar import Layers
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 

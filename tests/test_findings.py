@@ -22,8 +22,7 @@ from workbench.report.findings import find_next_steps, list_findings, show_findi
 from workbench.report.markdown import render_report
 from workbench.report.notebooks import find_notebook
 from workbench.report.summary import write_summary
-from workbench.schema import STATISTICS, check
-from workbench.schema_advice import FINDINGS
+from workbench.schema import FINDINGS, STATISTICS, check
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 

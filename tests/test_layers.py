@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from workbench.analyze import add_layers, summarize_layers
 from workbench.errors import StoreError
+from workbench.records import Layers, Method
 from workbench.schema import ATTRIBUTION, LAYERS, OPERATORS, check
-from workbench.sidecar import Layers, Method
 
 paths = st.lists(st.sampled_from("abc"), max_size=3).map(".".join)
 rows = st.lists(

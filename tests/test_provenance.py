@@ -6,7 +6,7 @@ import pytest
 
 from workbench.analyze.provenance import Provenance
 from workbench.analyze.xnn_operators import Operator
-from workbench.sidecar import Instruction, Method, Origin, XNode, XValue
+from workbench.records import Instruction, Method, Origin, XNode, XValue
 
 ORIGINS = (
     Origin("conv", "aten.convolution.default", "block.conv", "Conv2d", "net.py:7"),

@@ -14,7 +14,7 @@ from workbench.export import describe_pte
 from workbench.export.cost import kernel_flops, xnode_flops
 from workbench.export.fbs import parse_schema
 from workbench.export.flatbuffer import read_flatbuffer
-from workbench.sidecar import Layers
+from workbench.records import Layers
 
 PTE = (Path(__file__).parent / "data" / "etdump" / "two_methods.pte").read_bytes()
 

@@ -14,10 +14,9 @@ from workbench.analyze import build_roof, find_bottlenecks, place_layers, place_
 from workbench.analyze.roofline import dtype_of, tabulate_ceilings
 from workbench.codec import from_json, to_json
 from workbench.errors import StoreError, UsageError
-from workbench.records_advice import Ceilings, Probe
+from workbench.records import Ceilings, Probe
 from workbench.report.ceilings import describe_roofline, find_roof
-from workbench.schema import check
-from workbench.schema_advice import ROOFLINE
+from workbench.schema import ROOFLINE, check
 from workbench.show import plot_roofline
 from workbench.store import load_run, save_run
 

@@ -5,8 +5,7 @@ import pytest
 from workbench import store
 from workbench.codec import to_json
 from workbench.errors import StoreError, UsageError
-from workbench.records import Export, Tensor
-from workbench.sidecar import Layers
+from workbench.records import Export, Layers, Tensor
 
 
 def make_export(pte, data=b"program"):

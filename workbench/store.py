@@ -10,8 +10,7 @@ from pathlib import Path
 from workbench.codec import from_json, to_json
 from workbench.errors import StoreError, UsageError
 from workbench.files import write_whole
-from workbench.records import Export, Run
-from workbench.sidecar import Layers
+from workbench.records import Export, Layers, Run
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.json"

@@ -13,8 +13,8 @@ import pandas as pd
 
 from workbench.analyze.fit import Fit, fit_operators
 from workbench.analyze.provenance import Provenance
+from workbench.records import Instruction, Layers, Method
 from workbench.schema import ATTRIBUTION, LEDGER, check
-from workbench.sidecar import Instruction, Layers, Method
 
 #: How sure a row's layer is, the surest first.
 CONFIDENCES = ("exact", "fitted", "ambiguous", "unattributed")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from workbench.sidecar import Instruction, Method, Origin, XNode
+from workbench.records import Instruction, Method, Origin, XNode
 
 #: A tensor: of the method by its number, or of a delegate by its instruction and id.
 Place = tuple[int, int]

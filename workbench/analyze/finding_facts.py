@@ -12,8 +12,7 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from workbench.analyze.dataflow import Dataflow, Spot, Step
-from workbench.records import Export
-from workbench.sidecar import Method
+from workbench.records import Export, Method
 
 #: Which part of what it could reach an operator of XNNPACK reaches: the least, typically, the most.
 EFFICIENCY = (0.2, 0.5, 1.0)

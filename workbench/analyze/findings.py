@@ -11,8 +11,7 @@ import pandas as pd
 from workbench.analyze import finding_graph as graph
 from workbench.analyze import finding_times as times
 from workbench.analyze.finding_facts import Facts, Finding
-from workbench.schema import check
-from workbench.schema_advice import FINDINGS
+from workbench.schema import FINDINGS, check
 
 #: What brings less than this part of E2E is no finding.
 LEAST_SHARE = 0.01

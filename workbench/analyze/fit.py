@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from workbench.analyze.align import Alignment, align
 from workbench.analyze.xnn_half import EVERYTHING
 from workbench.analyze.xnn_operators import Operator, half_kinds, predict_operators
-from workbench.sidecar import Instruction
+from workbench.records import Instruction
 
 #: What CPUs are known to lack fp16 kernels for: nothing, bilinear resizing (x86), anything.
 _KNOWN = (frozenset(), frozenset({"resize"}), frozenset({EVERYTHING}))

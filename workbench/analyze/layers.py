@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from workbench.analyze.tree import build_model_tree
+from workbench.records import Layers
 from workbench.schema import ATTRIBUTION, LAYERS, LEDGER, OPERATORS, check
-from workbench.sidecar import Layers
 
 #: Stand for the path of the model, which is empty, and for that of no layer.
 THE_MODEL, NO_LAYER = "(the model itself)", "(no layer)"

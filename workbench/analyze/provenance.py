@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from workbench.analyze.xnn_operators import Operator
-from workbench.sidecar import Instruction, Method, Origin, Value, XNode, XValue
+from workbench.records import Instruction, Method, Origin, Value, XNode, XValue
 
 
 @dataclass(frozen=True)

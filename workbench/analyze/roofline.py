@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import StoreError
-from workbench.records_advice import Ceilings
-from workbench.schema import LAYERS, OPERATORS, check
-from workbench.schema_advice import ROOFLINE
+from workbench.records import Ceilings
+from workbench.schema import LAYERS, OPERATORS, ROOFLINE, check
 
 #: XNNPACK logs whole microseconds: of a shorter call, nobody can say how fast it was.
 RESOLVED_MS = 0.01

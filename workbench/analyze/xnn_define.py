@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from workbench.analyze.xnn_graph import Graph, Node, Tensor
-from workbench.sidecar import XNode, XValue
+from workbench.records import XNode, XValue
 
 _UNARY = {
     "Abs": "Abs", "Ceiling": "Ceiling", "Clamp": "Clamp", "Convert": "Convert", "Cos": "Cosine",

@@ -10,7 +10,7 @@ from workbench.analyze.xnn_define import define_graph
 from workbench.analyze.xnn_graph import Graph, Node
 from workbench.analyze.xnn_half import compute_in_single, kind_of
 from workbench.analyze.xnn_rewrites import optimize
-from workbench.sidecar import XNode, XValue
+from workbench.records import XNode, XValue
 
 _NAMES = {
     "argmaxpool": r"Arg ?Max Pooling \(",

@@ -17,7 +17,7 @@ from workbench.errors import StoreError
 from workbench.export.origins import make_origin
 from workbench.export.xnode_links import EdgeNode, link_xnodes
 from workbench.models.blame import user_line_of_stack
-from workbench.sidecar import Instruction, Layers, Method, Origin
+from workbench.records import Instruction, Layers, Method, Origin
 
 #: The last graph before operators are given to backends, and the one before that.
 _GRAPHS = ("edge_after_transform", "edge_dialect_exported_program")

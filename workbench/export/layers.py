@@ -13,7 +13,7 @@ from workbench.export.cost import kernel_flops
 from workbench.export.etrecord import add_etrecord
 from workbench.export.pte import Pte, read_pte
 from workbench.export.xnnpack_blob import read_xnnpack_blob
-from workbench.sidecar import Instruction, Layers, Method, Value
+from workbench.records import Instruction, Layers, Method, Value
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager

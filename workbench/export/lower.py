@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from workbench.models import LoadedModel
-    from workbench.records import Partition
-    from workbench.sidecar import Layers
+    from workbench.records import Layers, Partition
 
 #: Arguments and keyword arguments.
 Call = tuple[tuple[Any, ...], dict[str, Any]]

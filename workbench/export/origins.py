@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.export.xnode_links import EdgeNode, link_xnodes
 from workbench.models.blame import user_line_of_stack
-from workbench.sidecar import Instruction, Method, Origin
+from workbench.records import Instruction, Method, Origin
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

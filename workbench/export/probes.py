@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from workbench.export.lower import Options, lower_model
 from workbench.export.quiet import quiet
 from workbench.models import LoadedModel
-from workbench.records_advice import Probe
+from workbench.records import Probe
 from workbench.store import write_whole
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from workbench.errors import StoreError
 from workbench.export.cost import xnode_flops
 from workbench.export.fbs import installed_schema
 from workbench.export.flatbuffer import read_flatbuffer
-from workbench.sidecar import XNode, XValue
+from workbench.records import XNode, XValue
 
 _SCHEMA = "backends/xnnpack/serialization/schema.fbs"
 

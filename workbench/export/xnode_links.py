@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from workbench.export.xnnpack_blob import NO_HANDLE
-from workbench.sidecar import Origin, XNode
+from workbench.records import Origin, XNode
 
 #: Nodes to look at around one that has no layer of its own.
 _REACH = 6

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 from workbench.analyze import Roof, build_roof, place_operators, tabulate_ceilings
 from workbench.codec import from_json, to_json
 from workbench.errors import StoreError, UsageError
-from workbench.records import Experiment, Run, count_threads
-from workbench.records_advice import Ceilings, Probe
+from workbench.records import Ceilings, Experiment, Probe, Run, count_threads
 from workbench.report.analysis import Analysis
 from workbench.report.notes import EMULATED, show_note
 from workbench.show import Table, mark_figure, plot_roofline, show_table

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench.records import count_threads
-from workbench.records_advice import Ceilings, Probe
+from workbench.records import Ceilings, Probe, count_threads
 from workbench.run.runner import Runner, open_runner
 
 #: Fresh processes for each probe, on a core of their own each; the best one counts.

@@ -13,8 +13,7 @@ import pandas as pd
 
 from workbench.emulation import EMULATED, is_emulated
 from workbench.errors import unknown_name
-from workbench.schema import FRAMES
-from workbench.schema_advice import FINDINGS, ROOFLINE
+from workbench.schema import FINDINGS, FRAMES, ROOFLINE
 from workbench.show.style import COLORS, MISSING, format_number
 
 _SHARES = {

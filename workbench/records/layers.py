@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.records import SCHEMA_VERSION
+from workbench.records.runs import SCHEMA_VERSION
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The frames of insight, which ``schema`` hands on: runs side by side, what-if, bottlenecks."""
 
-from workbench.columns import make_frame
+from workbench.schema.columns import make_frame
 
 ALIGNED = make_frame(
     "aligned",

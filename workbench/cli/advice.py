@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from workbench.cli_common import PATH, show_progress
+from workbench.cli.options import PATH, show_progress
 
 
 @click.command()

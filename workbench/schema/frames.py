@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.columns import Column, Frame, check
-from workbench.columns import make_frame as _frame
-from workbench.schema_insight import ALIGNED, BOTTLENECKS, WHAT_IF
+from workbench.schema.columns import Column, Frame, check
+from workbench.schema.columns import make_frame as _frame
+from workbench.schema.insight import ALIGNED, BOTTLENECKS, WHAT_IF
 
 __all__ = ["ALIGNED", "BOTTLENECKS", "FRAMES", "WHAT_IF", "Column", "Frame", "check"]
 

@@ -1,6 +1,6 @@
 """The frames of advice, beside those of ``schema``: the roofline, and findings."""
 
-from workbench.schema import Column, Frame
+from workbench.schema.columns import Column, Frame
 
 _FINDINGS = (
     ("rank", "int", "", "1 comes first"),

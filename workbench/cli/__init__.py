@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from workbench import cli_advice
-from workbench.cli_common import (
+from workbench.cli import advice as cli_advice
+from workbench.cli.options import (
     EXPORT_OPTIONS,
     OUT,
     PATH,

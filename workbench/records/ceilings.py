@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from workbench.records import SCHEMA_VERSION
+from workbench.records.runs import SCHEMA_VERSION
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,52 @@
+"""What was exported, planned and run, as frozen records that go to JSON and back."""
+
+from workbench.records.ceilings import Ceilings, Probe
+from workbench.records.layers import Instruction, Layers, Method, Origin, Value, XNode, XValue
+from workbench.records.runs import (
+    LADDER_TOGGLE,
+    SCHEMA_VERSION,
+    Agreement,
+    Batch,
+    Experiment,
+    Export,
+    Fidelity,
+    Pair,
+    Partition,
+    Plan,
+    Reading,
+    Run,
+    Sampling,
+    Session,
+    Tensor,
+    Undelegated,
+    count_threads,
+)
+
+__all__ = [
+    "LADDER_TOGGLE",
+    "SCHEMA_VERSION",
+    "Agreement",
+    "Batch",
+    "Ceilings",
+    "Experiment",
+    "Export",
+    "Fidelity",
+    "Instruction",
+    "Layers",
+    "Method",
+    "Origin",
+    "Pair",
+    "Partition",
+    "Plan",
+    "Probe",
+    "Reading",
+    "Run",
+    "Sampling",
+    "Session",
+    "Tensor",
+    "Undelegated",
+    "Value",
+    "XNode",
+    "XValue",
+    "count_threads",
+]
