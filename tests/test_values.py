@@ -219,6 +219,12 @@ def test_a_tensor_that_cannot_be_is_one_clear_line(read, tensor, message):
     assert "\n" not in str(caught.value)
 
 
+def test_the_stride_of_a_single_element_may_be_any_number(read):
+    """It is never stepped along, and numpy could not hold this one in bytes."""
+    values = read(Debug(None, Tensor(FLOAT32, (1, 2), (2**62, 1), 0)), data=bytes(8))
+    assert values["value"].iloc[0].tolist() == [[0.0, 0.0]]
+
+
 def test_a_debug_buffer_that_is_not_there(tmp_path):
     with pytest.raises(TraceError, match="No such file"):
         read_values(DATA / "debug_events.etdump", tmp_path / "absent.bin")

@@ -98,5 +98,9 @@ def read_tensor(
     elements = data[offset:][: count * itemsize].view(np.dtype(stored).newbyteorder("<"))
     if dtype == "bfloat16":
         elements = (elements.astype(np.uint32) << 16).view(np.float32)
-    steps = [stride * elements.itemsize for stride in strides]
+    # Nobody steps along a dimension of one element, so its stride may be any number.
+    steps = [
+        stride * elements.itemsize if length > 1 else 0
+        for length, stride in zip(shape, strides, strict=True)
+    ]
     return np.lib.stride_tricks.as_strided(elements, shape, steps, writeable=False)
