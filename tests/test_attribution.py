@@ -57,7 +57,7 @@ def program(request):
     tests, export = Path(__file__).parent, Path(workbench.export.__file__).parent
     sources = [
         tests / "layer_models.py",
-        export.parent / "records.py",
+        *sorted((export.parent / "records").glob("*.py")),
         *sorted(export.glob("*.py")),
     ]
     text = b"".join(path.read_bytes() for path in sources)

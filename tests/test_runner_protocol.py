@@ -325,9 +325,8 @@ def test_laps_and_traces(live, conv_pte, tmp_path, threads):
         assert len(laps.wall_ns) == 10
         assert min(laps.wall_ns) > 10_000
         assert min(laps.cpu_ns) > 10_000
-        for wall, cpu in zip(laps.wall_ns, laps.cpu_ns, strict=True):
-            # read around the wall clock, on a machine that may be busy
-            assert cpu < 1.1 * threads * wall + 1_000_000
+        # CPU time is read around the wall clock, on a machine that may be busy.
+        assert sum(laps.cpu_ns) < 1.1 * threads * sum(laps.wall_ns) + 20_000_000
         session.etdump(tmp_path / "ten runs.etdump")
         session.run(20)
         session.etdump(tmp_path / "twenty.etdump")
