@@ -6,14 +6,23 @@ import contextlib
 import copy
 import math
 import os
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import IO, TYPE_CHECKING, Any
 
 from workbench.records import Fidelity
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+
+# What ExecuTorch's runtime writes before it gives up.
+_KERNEL = re.compile(r"KernelCall failed at .* in operator (\S+):")
+_CHECK = re.compile(r"Check failed \(.*\): (\S.*)")
+#: A kernel of ExecuTorch 1.5.1 that adds up in the dtype of its tensors, unlike PyTorch's.
+_COARSE = "aten::convolution.out"
 
 
 def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -27,12 +36,36 @@ def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
-    """The outputs of a program in this process; a RuntimeError if it cannot be run here."""
+    """The outputs of a program in this process.
+
+    Raises
+    ------
+    RuntimeError
+        It cannot be run here; where the runtime tells them, the kernel that fails, and why.
+    """
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
-    with _silent_stderr():
-        program = _load_for_executorch_from_buffer(pte)
-        return program.run_method("forward", [tensor.clone() for tensor in inputs])
+    with _diverted_stderr() as log:
+        try:
+            program = _load_for_executorch_from_buffer(pte)
+            return program.run_method("forward", [tensor.clone() for tensor in inputs])
+        except RuntimeError as error:
+            log.seek(0)
+            cause = explain_log(log.read().decode(errors="replace"))
+            raise RuntimeError(cause or str(error)) from None
+
+
+def explain_log(log: str) -> str:
+    """Which kernel failed, and why, by what the runtime logged; empty if it does not tell.
+
+    Examples
+    --------
+    >>> explain_log("[a.cpp:1] Check failed (f(x)): sizes differ\\n"
+    ...             "[b.cpp:2] KernelCall failed at instruction 0:7 in operator aten::add.out: 0x12")
+    'aten::add.out fails: sizes differ'
+    """
+    kernel, check = _KERNEL.search(log), _CHECK.search(log)
+    return f"{kernel[1]} fails: {check[1]}" if kernel and check else ""
 
 
 def compare_outputs(
@@ -73,6 +106,14 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
         f"output {worst.output} is not the model's: "
         f"SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:g} expected"
     )
+
+
+def likely_cause(torch_name: str, operators: Mapping[str, int]) -> str:
+    """Why a program whose kernels are counted by name may be imprecise; empty if nobody knows."""
+    count = operators.get(_COARSE, 0)
+    if not count or torch_name not in ("float16", "bfloat16"):
+        return ""
+    return f"{count} convolutions run on ExecuTorch's own kernel, which adds up in {torch_name}"
 
 
 def _compare(
@@ -116,17 +157,16 @@ def _compare(
 
 
 @contextlib.contextmanager
-def _silent_stderr() -> Iterator[None]:
-    """Keep what C++ code writes to file descriptor 2 from the terminal, for a while.
+def _diverted_stderr() -> Iterator[IO[bytes]]:
+    """Let C++ code write to a file what it writes to file descriptor 2, for a while.
 
     The runtime's CPU detection complains there about files that desktop machines do not have.
     """
     kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(nowhere)
-        os.close(kept)
+    with tempfile.TemporaryFile() as log:
+        os.dup2(log.fileno(), 2)
+        try:
+            yield log
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
