@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import math
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.records import Fidelity
 
@@ -45,25 +45,17 @@ def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
     """
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
-    with _diverted_stderr() as log:
+    # The bindings write to Python's stderr what the runtime logs, all else goes to the process's.
+    with _silent_stderr(), contextlib.redirect_stderr(io.StringIO()) as log:
         try:
             program = _load_for_executorch_from_buffer(pte)
             return program.run_method("forward", [tensor.clone() for tensor in inputs])
         except RuntimeError as error:
-            log.seek(0)
-            cause = explain_log(log.read().decode(errors="replace"))
-            raise RuntimeError(cause or str(error)) from None
+            raise RuntimeError(explain_log(log.getvalue()) or str(error)) from None
 
 
 def explain_log(log: str) -> str:
-    """Which kernel failed, and why, by what the runtime logged; empty if it does not tell.
-
-    Examples
-    --------
-    >>> explain_log("[a.cpp:1] Check failed (f(x)): sizes differ\\n"
-    ...             "[b.cpp:2] KernelCall failed at instruction 0:7 in operator aten::add.out: 0x12")
-    'aten::add.out fails: sizes differ'
-    """
+    """Which kernel failed, and why, by what the runtime logged; empty if it does not tell."""
     kernel, check = _KERNEL.search(log), _CHECK.search(log)
     return f"{kernel[1]} fails: {check[1]}" if kernel and check else ""
 
@@ -157,16 +149,17 @@ def _compare(
 
 
 @contextlib.contextmanager
-def _diverted_stderr() -> Iterator[IO[bytes]]:
-    """Let C++ code write to a file what it writes to file descriptor 2, for a while.
+def _silent_stderr() -> Iterator[None]:
+    """Keep what C++ code writes to file descriptor 2 from the terminal, for a while.
 
     The runtime's CPU detection complains there about files that desktop machines do not have.
     """
     kept = os.dup(2)
-    with tempfile.TemporaryFile() as log:
-        os.dup2(log.fileno(), 2)
-        try:
-            yield log
-        finally:
-            os.dup2(kept, 2)
-            os.close(kept)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(nowhere)
+        os.close(kept)
