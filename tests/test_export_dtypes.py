@@ -168,7 +168,7 @@ def test_calibration_sees_every_batch(tmp_path):
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Linear(16, 16)), torch.randn(4, 16)
     narrow = LoadedModel("narrow", module, (x,), calibration=())
-    wide = LoadedModel("wide", module, (x,), calibration=((x * 30,), (x * 10,)))
+    wide = LoadedModel("wide", module, (x,), calibration=(((x * 30,), {}), ((x * 10,), {})))
     exports = [export_quietly(model, tmp_path, dtype="int8") for model in (narrow, wide)]
     assert exports[0].options["calibration"].startswith("1 batches")
     assert exports[1].options["calibration"].startswith("3 batches")
