@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -249,6 +250,18 @@ def validate(run_dir: Path, known_good: Path | None) -> Answer:
     lines = [f"{status:4}  {check}: {evidence}" for check, status, evidence in rows]
     failed = bool((table["status"] == "fail").any())
     return Answer(lines, {"run_dir": run_dir, "ok": not failed, "checks": table}, exit_code=failed)
+
+
+@workbench.command()
+@click.argument("name", required=False)
+def schema(name: str | None) -> Answer:
+    """Print the JSON Schema of a file that the workbench writes; without NAME, list them."""
+    from workbench.report import describe_document, list_documents
+
+    if name is None:
+        return Answer(list_documents(), {"documents": list_documents()})
+    described = describe_document(name)
+    return Answer([json.dumps(described, indent=1)], {"schema": described})
 
 
 @workbench.command(context_settings={"ignore_unknown_options": True})

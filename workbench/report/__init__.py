@@ -11,6 +11,7 @@ from workbench.report.ceilings import (
 )
 from workbench.report.checks import check_run, describe_quality, grade_quality, show_quality
 from workbench.report.comparison import compare_runs, is_slower_by
+from workbench.report.documents import describe_document, list_documents, read_document
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
 from workbench.report.facts import describe_run
@@ -52,6 +53,7 @@ __all__ = [
     "compare_exports",
     "compare_many",
     "compare_runs",
+    "describe_document",
     "describe_quality",
     "describe_roofline",
     "describe_run",
@@ -63,6 +65,7 @@ __all__ = [
     "grade_quality",
     "is_slower_by",
     "list_ceilings",
+    "list_documents",
     "list_findings",
     "list_partition",
     "list_runs",
@@ -75,6 +78,7 @@ __all__ = [
     "open_lab",
     "outline_run",
     "profile_model",
+    "read_document",
     "read_exports",
     "replay_layer",
     "show_aligned",
