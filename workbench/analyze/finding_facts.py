@@ -9,9 +9,9 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from workbench.analyze.dataflow import Dataflow, Spot, Step
+from workbench.analyze.statistics import blocks_of, half_width
 from workbench.records import Export, Method
 
 #: Which part of what it could reach an operator of XNNPACK reaches: the least, typically, the most.
@@ -161,14 +161,11 @@ class Facts:
         return [key for key in overhead if instruction_of(key) in called]
 
     def spent(self, keys: Iterable[str]) -> Gain:
-        """The time of some rows, with its 95 % interval over the process restarts."""
+        """The time of some rows, with Student's 95 % interval over the process restarts."""
         times = self.runs[[key for key in dict.fromkeys(keys) if key in self.runs]].sum(axis=1)
-        restarts = times.groupby(level="process").mean()
-        ms = float(times.mean())
-        half = 0.0
-        if len(restarts) > 1:
-            error = restarts.std(ddof=1) / math.sqrt(len(restarts))
-            half = float(stdtrit(len(restarts) - 1, 0.975) * error)
+        ms, half = float(times.mean()), float(half_width(blocks_of(times).to_numpy()))
+        if math.isnan(half):  # a single run says nothing of the next one
+            half = self.e2e_ms
         return Gain(ms, max(0.0, ms - half), min(ms + half, self.e2e_ms), "measured")
 
     def share(self, ms: float) -> float:
