@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench.errors import StoreError, unknown_name
@@ -20,6 +22,36 @@ def to_json(record: object) -> str:
 
     text = json.dumps(cattrs.unstructure(record), indent=1, allow_nan=False)
     return re.sub(r"\[\n[-\d.eE,\s]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
+
+
+def to_document(content: Mapping[str, Any]) -> str:
+    """What was found as one JSON document, which says by which schema version it was written."""
+    plain = to_plain({"schema_version": SCHEMA_VERSION, **content})
+    return json.dumps(plain, indent=1, allow_nan=False) + "\n"
+
+
+def to_plain(value: Any) -> Any:
+    """What JSON can say of a value.
+
+    Frames become lists of records, records objects, paths text; a number that is not finite, or
+    missing, is null.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_plain(inner) for inner in value]
+    if isinstance(value, Path):
+        return str(value)
+    if is_dataclass(value):
+        return to_plain(asdict(value))
+    if hasattr(value, "to_dict"):
+        objects = value.astype(object)
+        return to_plain(objects.where(value.notna(), None).to_dict("records"))
+    return to_plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def from_json(cls: type[T], text: str | bytes, where: object) -> T:

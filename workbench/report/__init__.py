@@ -36,6 +36,7 @@ from workbench.report.pipeline import (
 from workbench.report.replay import Replay, replay_layer
 from workbench.report.runs import list_runs
 from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
+from workbench.report.summary import outline_run
 from workbench.report.timeline import show_timeline
 from workbench.report.validate import validate_run
 
@@ -72,6 +73,7 @@ __all__ = [
     "notebooks_dir",
     "open_app",
     "open_lab",
+    "outline_run",
     "profile_model",
     "read_exports",
     "replay_layer",
