@@ -34,6 +34,7 @@ from workbench.analyze import (
     summarize_verdict,
     sweep_threads,
     tabulate_latencies,
+    total_runs,
 )
 from workbench.emulation import mark_emulated
 from workbench.errors import StoreError
@@ -185,7 +186,10 @@ def analyze_run(run_dir: str | Path) -> Analysis:
             groups[key] = place_rows(part, attribution)
         ledger = pd.concat(groups.values(), ignore_index=True)
         if any(method.modules for method in sidecar.methods):
-            layers = {key: summarize_layers(part, sidecar) for key, part in operators.items()}
+            layers = {
+                key: summarize_layers(operators[key], sidecar, total_runs(part, "key"))
+                for key, part in groups.items()
+            }
     evidence = read_evidence(run_dir, run)
     analysis = Analysis(
         run_dir=run_dir,
