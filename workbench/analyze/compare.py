@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -139,6 +141,41 @@ def typical_restarts(latencies: pd.DataFrame, clock: str | None = None) -> list[
     """
     timed = pick_timed(latencies)
     return [float(midmean(times)) for times in split_restarts(timed, clock or clock_of(timed))]
+
+
+def compare_restarts(
+    names: Sequence[str],
+    baseline: Sequence[Sequence[float]],
+    candidate: Sequence[Sequence[float]],
+    *,
+    floor: float = 0.0,
+    margin: float = MARGIN,
+) -> pd.DataFrame:
+    """As ``compare_apart``, for many measurements at once, from ``typical_restarts`` alone.
+
+    Parameters
+    ----------
+    names
+        What was measured. All are judged as one family.
+    baseline, candidate
+        For each name the typical latencies of its restarts, in milliseconds.
+    floor, margin
+        As for ``compare_apart``.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.COMPARISON``.
+    """
+    found = [
+        speedup_apart(*([np.array([ms]) for ms in side] for side in sides))
+        for sides in zip(baseline, candidate, strict=True)
+    ]
+    speedup = Speedup(
+        *(np.concatenate([getattr(s, part) for s in found]) for part in ("log", "error", "freedom"))
+    )
+    times = tuple(np.array([np.mean(ms) for ms in side]) for side in (baseline, candidate))
+    return tabulate_outcomes("e2e", names, times, speedup, floor, margin)
 
 
 def floor_of(control: Speedup) -> np.ndarray:

@@ -31,7 +31,7 @@ from workbench.schema.frames import (
     TREE,
     VALUES,
 )
-from workbench.schema.insight import ALIGNED, BOTTLENECKS, WHAT_IF
+from workbench.schema.insight import ALIGNED, BOTTLENECKS, JUDGED, WHAT_IF
 
 __all__ = [
     "ALIGNED",
@@ -46,6 +46,7 @@ __all__ = [
     "FINDINGS",
     "FRAMES",
     "FUNCTIONS",
+    "JUDGED",
     "KERNELS",
     "KERNEL_CHANGES",
     "KERNEL_EVIDENCE",
