@@ -251,10 +251,10 @@ def test_the_command_line_compares_any_number(capsys):
 
 def test_the_gate_looks_at_the_parts_that_were_asked_for():
     one, two = f"{UNET}:avx512_on:1", f"{UNET}:avx512_on:2"
-    text, slower = compare_many([one, two], across=["threads"], fail_above=0.05)
-    assert "faster" in text and not slower
-    text, slower = compare_many([one, two], across=["threads"], by="layer", fail_above=0.05)
-    assert "(the model itself)" in text and slower
+    found = compare_many([one, two], across=["threads"], fail_above=0.05)
+    assert "faster" in found.texts[0] and not found.is_slower
+    found = compare_many([one, two], across=["threads"], by="layer", fail_above=0.05)
+    assert "(the model itself)" in found.texts[1] and found.is_slower
 
 
 def test_parts_are_categories_and_operators_too():

@@ -4,7 +4,7 @@ from workbench.analyze.across import Traced, align_runs, tabulate_runs
 from workbench.analyze.attribution import attribute_layers, find_method
 from workbench.analyze.case_study import CaseStudy, load_case_study
 from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
-from workbench.analyze.compare import compare_apart, compare_latencies
+from workbench.analyze.compare import compare_apart, compare_latencies, typical_restarts
 from workbench.analyze.evidence import gather_evidence, name_kernels, split_code
 from workbench.analyze.finding_facts import Facts, Rival
 from workbench.analyze.findings import find_bottlenecks
@@ -99,4 +99,5 @@ __all__ = [
     "tabulate_rules",
     "tabulate_runs",
     "total_runs",
+    "typical_restarts",
 ]

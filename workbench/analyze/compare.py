@@ -117,11 +117,28 @@ def compare_apart(
         raise ComparisonError("there is no latency")
     # One clock for both: wall time as soon as either side has several threads.
     clock = clock or max(clock_of(side) for side in timed)
-    sides = [
-        [times.to_numpy() / 1e6 for _, times in side.groupby("process")[clock]] for side in timed
-    ]
+    sides = [split_restarts(side, clock) for side in timed]
     times = typical_times(sides[0]), typical_times(sides[1])
     return tabulate_outcomes("e2e", ["latency"], times, speedup_apart(*sides), floor, margin)
+
+
+def split_restarts(timed: pd.DataFrame, clock: str) -> list[np.ndarray]:
+    """The milliseconds of every process restart."""
+    return [times.to_numpy() / 1e6 for _, times in timed.groupby("process")[clock]]
+
+
+def typical_restarts(latencies: pd.DataFrame, clock: str | None = None) -> list[float]:
+    """The midmean of the latencies of every process restart, in milliseconds.
+
+    Parameters
+    ----------
+    latencies
+        ``schema.LATENCIES`` of one experiment and thread count.
+    clock
+        As for ``compare_latencies``.
+    """
+    timed = pick_timed(latencies)
+    return [float(midmean(times)) for times in split_restarts(timed, clock or clock_of(timed))]
 
 
 def floor_of(control: Speedup) -> np.ndarray:

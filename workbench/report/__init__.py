@@ -11,6 +11,7 @@ from workbench.report.ceilings import (
 )
 from workbench.report.checks import check_run, describe_quality, grade_quality, show_quality
 from workbench.report.comparison import compare_runs, is_slower_by
+from workbench.report.documents import describe_document, list_documents, read_document
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
 from workbench.report.facts import describe_run
@@ -36,6 +37,7 @@ from workbench.report.pipeline import (
 from workbench.report.replay import Replay, replay_layer
 from workbench.report.runs import list_runs
 from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
+from workbench.report.summary import outline_run
 from workbench.report.timeline import show_timeline
 from workbench.report.validate import validate_run
 
@@ -51,6 +53,7 @@ __all__ = [
     "compare_exports",
     "compare_many",
     "compare_runs",
+    "describe_document",
     "describe_quality",
     "describe_roofline",
     "describe_run",
@@ -62,6 +65,7 @@ __all__ = [
     "grade_quality",
     "is_slower_by",
     "list_ceilings",
+    "list_documents",
     "list_findings",
     "list_partition",
     "list_runs",
@@ -72,7 +76,9 @@ __all__ = [
     "notebooks_dir",
     "open_app",
     "open_lab",
+    "outline_run",
     "profile_model",
+    "read_document",
     "read_exports",
     "replay_layer",
     "show_aligned",

@@ -19,8 +19,8 @@ from workbench.analyze import (
 )
 from workbench.emulation import EMULATED
 from workbench.errors import ComparisonError, unknown_name
-from workbench.records import Run
 from workbench.report.analysis import Analysis, analyze_run, find_control
+from workbench.report.facts import identify_run
 from workbench.store import MANIFEST
 
 #: What may differ between two measurements only where that is the question.
@@ -87,7 +87,7 @@ def compare_e2e(before: Measurement, after: Measurement) -> pd.DataFrame:
         )
     return compare_apart(
         *(m.select(m.analysis.latencies) for m in (before, after)),
-        floor=max(noise_floor(before), noise_floor(after)),
+        floor=max(before.analysis.floor, after.analysis.floor),
     )
 
 
@@ -161,17 +161,8 @@ def check_comparable(before: Measurement, after: Measurement, across: Collection
 
 def identify(measurement: Measurement) -> tuple[str, str, str, str]:
     """What was measured, along the ``AXES``."""
-    run: Run = measurement.analysis.run
-    device = f"{run.platform}, {run.host.get('cpu')}" + (", emulated" if run.emulated else "")
-    build = f"executorch {run.versions.get('executorch')}, {run.runner.get('kind')} runner"
-    build += f" {str(run.runner.get('sha256', ''))[:12]}".rstrip()
-    return f"{run.plan.stem} {run.plan.sha256[:12]}", str(measurement.threads), device, build
-
-
-def noise_floor(measurement: Measurement) -> float:
-    """What the A/A control of a run differed at most, as a ratio - 1; 0 without control."""
-    rows = [c.latency.iloc[0] for c in measurement.analysis.comparisons]
-    return max((float(row["floor"]) for row in rows), default=0.0)
+    found = {**identify_run(measurement.analysis.run), "threads": str(measurement.threads)}
+    return tuple(found[axis] for axis in AXES)
 
 
 def is_slower_by(verdict: Verdict, fraction: float) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
 from workbench.analyze import (
+    Verdict,
     align_runs,
     compare_categories,
     compare_operators,
@@ -67,28 +69,46 @@ def align_measurements(
     return pd.concat([e2e, _align(found, by)], ignore_index=True)
 
 
+@dataclass(frozen=True)
+class Compared:
+    """What `workbench compare` found: a verdict, a table of parts (``schema.ALIGNED``), or both.
+
+    ``is_slower`` says whether anything is surely slower than it may be.
+    """
+
+    verdict: Verdict | None
+    aligned: pd.DataFrame | None
+    is_slower: bool
+
+    @property
+    def texts(self) -> list[str]:
+        """The verdict in one line, and the table as Markdown."""
+        verdict = [summarize_verdict(self.verdict)] if self.verdict else []
+        return verdict if self.aligned is None else [*verdict, str(show_aligned(self.aligned))]
+
+
 def compare_many(
     names: Sequence[str],
     *,
     across: Collection[str] = (),
     by: str | None = None,
     fail_above: float | None = None,
-) -> tuple[str, bool]:
-    """What `workbench compare` says, and whether anything is surely slower than it may be.
+) -> Compared:
+    """Compare measurements with the first of them.
 
-    Two measurements give a verdict, with a table of their parts if ``by`` asks for it; more give
-    a table, by layer if not otherwise asked for.
+    Two give a verdict, with a table of their parts if ``by`` asks for it; more give a table, by
+    layer if not otherwise asked for. The 95 % interval has to be beyond ``fail_above``, a fraction
+    of the first one's time, and not the estimate, for anything to count as slower.
     """
-    texts, slower = [], False
-    if len(names) == 2:
-        verdict = compare_runs(*names, across=across)
-        texts.append(summarize_verdict(verdict))
-        slower = fail_above is not None and is_slower_by(verdict, fail_above)
+    verdict = compare_runs(*names, across=across) if len(names) == 2 else None
+    aligned = None
     if by or len(names) != 2:
         aligned = align_measurements(names, across=across, by=by or PARTS[0])
-        texts.append(str(show_aligned(aligned)))
-        slower |= fail_above is not None and not find_slower(aligned, fail_above).empty
-    return "\n\n".join(texts), slower
+    is_slower = fail_above is not None and (
+        (verdict is not None and is_slower_by(verdict, fail_above))
+        or (aligned is not None and not find_slower(aligned, fail_above).empty)
+    )
+    return Compared(verdict, aligned, is_slower)
 
 
 def find_slower(aligned: pd.DataFrame, fraction: float) -> pd.DataFrame:

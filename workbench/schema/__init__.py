@@ -2,6 +2,7 @@
 
 from workbench.schema.advice import FINDINGS, ROOFLINE
 from workbench.schema.columns import Column, Frame, check, make_frame
+from workbench.schema.contracts import Contract, closed, nullable
 from workbench.schema.frames import (
     ALLOCATIONS,
     ATTRIBUTION,
@@ -65,7 +66,10 @@ __all__ = [
     "VALUES",
     "WHAT_IF",
     "Column",
+    "Contract",
     "Frame",
     "check",
+    "closed",
     "make_frame",
+    "nullable",
 ]

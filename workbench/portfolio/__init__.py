@@ -1,0 +1,1 @@
+"""Many runs at once: matrices of them, their history, and reports that combine several."""
