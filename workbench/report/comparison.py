@@ -116,6 +116,7 @@ def find_comparable(names: Sequence[str], across: Collection[str] = ()) -> list[
     UsageError, ComparisonError
         As from `compare_runs`.
     """
+    check_axes(across)
     analyze = cache(analyze_run)
     found = [find_measurement(name, analyze) for name in names]
     for other in found:
@@ -153,6 +154,13 @@ def split_name(name: str) -> tuple[str, str, str]:
     return folder, experiment, threads
 
 
+def check_axes(across: Collection[str]) -> None:
+    """Refuse what is none of the ``AXES``."""
+    for axis in across:
+        if axis not in AXES:
+            raise unknown_name("axis", axis, AXES, where="--across")
+
+
 def check_comparable(
     before: Mapping[str, str], after: Mapping[str, str], across: Collection[str] = ()
 ) -> None:
@@ -160,14 +168,9 @@ def check_comparable(
 
     Raises
     ------
-    UsageError
-        There is no such axis.
     ComparisonError
         Names the axis and both values.
     """
-    for axis in across:
-        if axis not in AXES:
-            raise unknown_name("axis", axis, AXES, where="--across")
     for axis in AXES:
         if axis in after and before[axis] != after[axis] and axis not in across:
             raise ComparisonError(

@@ -18,7 +18,7 @@ from workbench.emulation import EMULATED
 from workbench.errors import ComparisonError, unknown_name
 from workbench.records import count_threads
 from workbench.report.analysis import Analysis, analyze_run
-from workbench.report.comparison import check_comparable, split_name
+from workbench.report.comparison import check_axes, check_comparable, split_name
 from workbench.report.documents import read_document
 from workbench.report.facts import identify_run
 from workbench.report.gates import Compared, judge_rows
@@ -53,6 +53,7 @@ def compare_with_metrics(
     ComparisonError
         The runs are not comparable, one was emulated, or a measurement is missing.
     """
+    check_axes(across)
     metrics = read_document(Path(metrics_json), "metrics")
     folder, experiment, threads = split_name(name)
     analysis = analyze_run(folder)
