@@ -221,6 +221,34 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> None:
 
 
 @workbench.command()
+@click.argument("matrix", type=PATH, metavar="MATRIX.yaml")
+@click.option("--out", help="The portfolio: a folder or URL [default: portfolio_<matrix>].")
+@click.option("--jobs", type=click.IntRange(1, 256), help="Processes for exports and reports.")
+@click.option("--dask", default="", metavar="ADDRESS", help="A Dask scheduler, or local[:WORKERS].")
+@click.option("--only", default="", metavar="PATTERN", help="Cells to do, such as 'toy_cnn/*'.")
+@click.option("--dry-run", is_flag=True, help="Say what would be done, and how long it takes.")
+def batch(matrix: Path, dry_run: bool, **choices) -> None:
+    """Export, measure and report a matrix of models; prints the page of the portfolio.
+
+    What is done already is not done again: after an interruption, or a failure that was mended, the
+    same command goes on. Exit code 1 if a cell failed.
+    """
+    from workbench.portfolio import INDEX, list_failures, list_plan, place_for, run_batch
+
+    if dry_run:
+        for line in list_plan(matrix, out=choices["out"], only=choices["only"]):
+            click.echo(line)
+        return
+    with show_progress() as progress:
+        portfolio = run_batch(matrix, progress=progress, **choices)
+    for line in list_failures(portfolio):
+        click.echo(line, err=True)
+    click.echo(f"{place_for(matrix, choices['out'])}/{INDEX}")
+    if any(outcome.state == "failed" for outcome in portfolio.outcomes):
+        sys.exit(1)
+
+
+@workbench.command()
 @click.argument("run_dir", type=PATH)
 @click.option("--known-good", type=PATH, help="A run to be like: operators, shares of categories.")
 def validate(run_dir: Path, known_good: Path | None) -> None:
