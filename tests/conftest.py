@@ -93,6 +93,22 @@ def kept(request, name, export):
     return path
 
 
+@pytest.fixture
+def cli(capfd, tmp_path, monkeypatch):
+    """Run a command line in an empty folder: its exit code, stdout, stderr."""
+    from workbench.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def conv_pte(request):
     """A convolution net for 1x3x64x64 floats, in XNNPACK but for a mean."""

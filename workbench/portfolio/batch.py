@@ -15,7 +15,13 @@ from workbench.errors import TraceError
 from workbench.portfolio.accounting import divide_time
 from workbench.portfolio.book import Book, look_up
 from workbench.portfolio.depot import open_depot
-from workbench.portfolio.estimate import add_up, gather_experience, remaining, tell_duration
+from workbench.portfolio.estimate import (
+    Planned,
+    add_up,
+    gather_experience,
+    remaining,
+    tell_duration,
+)
 from workbench.portfolio.locks import THIS_MACHINE, device_of, take_folder
 from workbench.portfolio.matrix import Matrix, read_matrix
 from workbench.portfolio.office import Office, open_office
@@ -186,27 +192,21 @@ class Batch:
         self.progress(f"{what} ({count})", 1 - len(todo) / (len(STAGES) * len(outcomes)))
 
 
-def list_plan(path: str | Path, *, out: str | Path | None = None, only: str = "") -> list[str]:
-    """What `run_batch` would do, in lines: every cell with its state, stages to do, and how long.
+def list_plan(path: str | Path, *, out: str | Path | None = None, only: str = "") -> list[Planned]:
+    """What `run_batch` would do: every cell with the stages that it needs, and how long they take.
 
-    Times are those that earlier stages in the portfolio took; without any they are unknown.
+    Times are those that stages in the portfolio took before; without any they are unknown.
     """
     path = Path(path)
-    matrix = read_matrix(path)
-    everything = plan_cells(matrix)
+    cells = plan_cells(read_matrix(path))
     depot = open_depot(place_for(path, out))
-    outcomes = {cell.name: look_up(cell, depot) for cell in everything}
+    outcomes = {cell.name: look_up(cell, depot) for cell in cells}
     experience = gather_experience(outcomes.values())
-    lines, todo = [], []
-    for cell in select_cells(everything, only):
-        stages = remaining(outcomes[cell.name])
-        todo += [(stage, cell) for stage in stages]
-        seconds = add_up([(stage, cell) for stage in stages], experience, 1)
-        needs = f"{', '.join(stages)}: {tell_duration(seconds)}" if stages else "done"
-        lines.append(f"{cell.name}  {needs}")
-    cells = f"{len(lines)} cells, {sum(line.endswith('done') for line in lines)} done"
-    total = tell_duration(add_up(todo, experience, default_jobs()))
-    return [*lines, f"{cells}; {total} to go, from {experience.stages} earlier stages"]
+    return [
+        Planned(cell, todo, add_up([(stage, cell) for stage in todo], experience, 1))
+        for cell in select_cells(cells, only)
+        for todo in [remaining(outcomes[cell.name])]
+    ]
 
 
 def default_jobs() -> int:

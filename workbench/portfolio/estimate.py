@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.portfolio.records import STAGES, Cell, Outcome
@@ -24,10 +24,26 @@ class Experience:
         others = [took for (name, _), took in self.seconds.items() if name == stage]
         return own if own is not None else statistics.median(others) if others else None
 
-    @property
-    def stages(self) -> int:
-        """How many stages it is made of."""
-        return len(self.seconds)
+
+@dataclass(frozen=True)
+class Planned:
+    """What a cell still needs, and the seconds that this will take; None if nobody knows."""
+
+    cell: Cell
+    todo: tuple[str, ...]
+    seconds: float | None
+
+
+def describe_plan(plan: Iterable[Planned]) -> Iterator[str]:
+    """A line for each cell, and one for all of them, done one after the other."""
+    plan = list(plan)
+    for planned in plan:
+        needs = f"{', '.join(planned.todo)}: {tell_duration(planned.seconds)}"
+        yield f"{planned.cell.name}  {needs if planned.todo else 'done'}"
+    open_ones = [planned.seconds for planned in plan if planned.todo]
+    total = None if None in open_ones else sum(open_ones)
+    took = f"; {tell_duration(total)} to go, exports and reports one by one" if open_ones else ""
+    yield f"{len(plan)} cells, {len(plan) - len(open_ones)} done{took}"
 
 
 def gather_experience(outcomes: Iterable[Outcome]) -> Experience:

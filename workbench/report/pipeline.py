@@ -16,10 +16,16 @@ from workbench.records import Run, Session
 from workbench.report.analysis import Analysis, analyze_run
 from workbench.report.checks import describe_quality
 from workbench.report.evidence import keep_functions
+from workbench.report.findings import find_next_steps, list_findings
 from workbench.report.html import export_html
 from workbench.report.markdown import write_markdown
 from workbench.report.notebooks import execute_notebook
-from workbench.report.summary import write_metrics, write_pipeline_summary, write_summary
+from workbench.report.summary import (
+    outline_run,
+    write_metrics,
+    write_pipeline_summary,
+    write_summary,
+)
 from workbench.store import (
     LAYERS,
     REPORT_HTML,
@@ -52,6 +58,18 @@ class Profile:
         """One line for each comparison, and one for the quality of the measurement."""
         texts = [comparison.text for comparison in self.analysis.comparisons]
         return [*texts, describe_quality(self.analysis)]
+
+    @property
+    def texts(self) -> list[str]:
+        """The verdicts, what to do next, and where the report is."""
+        findings = list_findings(find_next_steps(self.analysis), rows=3)
+        return [*self.verdicts, *findings, f"report: {self.html}"]
+
+    @property
+    def outline(self) -> dict[str, Any]:
+        """The same as a record, with all findings."""
+        findings = find_next_steps(self.analysis)
+        return {**outline_run(self.analysis), "findings": findings, "report": self.html}
 
 
 def profile_model(
