@@ -25,6 +25,7 @@ from workbench.report.notes import (
     show_undelegated,
     show_verdicts,
 )
+from workbench.report.picker import compare_picked, pick_measurements
 from workbench.report.pipeline import (
     Profile,
     make_report,
@@ -34,7 +35,7 @@ from workbench.report.pipeline import (
     write_artifacts,
 )
 from workbench.report.replay import Replay, replay_layer
-from workbench.report.runs import list_runs
+from workbench.report.runs import list_measurements, list_runs
 from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
 from workbench.report.summary import outline_run
 from workbench.report.timeline import show_timeline
@@ -51,6 +52,7 @@ __all__ = [
     "check_run",
     "compare_exports",
     "compare_many",
+    "compare_picked",
     "compare_runs",
     "describe_quality",
     "describe_roofline",
@@ -64,6 +66,7 @@ __all__ = [
     "is_slower_by",
     "list_ceilings",
     "list_findings",
+    "list_measurements",
     "list_partition",
     "list_runs",
     "make_report",
@@ -74,6 +77,7 @@ __all__ = [
     "open_app",
     "open_lab",
     "outline_run",
+    "pick_measurements",
     "profile_model",
     "read_exports",
     "replay_layer",
