@@ -145,7 +145,9 @@ def test_every_latency_is_a_dot_and_the_median_has_its_interval(latencies):
     low, high = interval.get_datalim(axis.transData).intervalx
     assert (low, high) == pytest.approx(tuple(statistics.loc[0, ["low", "high"]]))
     assert axis.lines[0].get_xdata()[0] == statistics.loc[0, "median"]
-    assert "CPU time" in axis.get_xlabel()
+    assert "untraced (ms, CPU time)" in axis.get_xlabel()
+    (axis,) = plot_latencies(latencies.assign(traced=True), statistics).axes
+    assert "inference, traced" in axis.get_xlabel()
 
 
 def test_a_lone_outlier_does_not_squash_the_rest(latencies):

@@ -223,6 +223,17 @@ def format_ms(ms: float) -> str:
     return f"{format_number(ms, decimals_of(ms))} ms"
 
 
+def format_time(ms: float, error: float) -> str:
+    """A time with half the width of its interval, both in one unit: ``4.31 ± 0.06 ms``."""
+    if not (math.isfinite(ms) and math.isfinite(error)):
+        return format_ms(ms)
+    scale, unit = (1000, "µs") if 0 < abs(ms) < 0.1 else (1, "ms")
+    # As many decimals as two figures of the error need, but no more than the time has.
+    decimals = min(decimals_of(scale * error, 2), decimals_of(scale * ms, 4))
+    texts = (format_number(scale * value, decimals) for value in (ms, error))
+    return f"{' ± '.join(texts)} {unit}"
+
+
 def format_share(share: float, decimals: int = 0) -> str:
     """A share in per cent."""
     return f"{format_number(100 * share, decimals)} %" if math.isfinite(share) else MISSING
