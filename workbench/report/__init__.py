@@ -39,8 +39,6 @@ from workbench.report.pipeline import (
 )
 from workbench.report.replay import Replay, replay_layer
 from workbench.report.runs import list_measurements, list_runs
-from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
-from workbench.report.runs import list_runs
 from workbench.report.side_by_side import align_measurements, compare_many
 from workbench.report.summary import outline_run
 from workbench.report.timeline import show_timeline
