@@ -1,6 +1,7 @@
 """Small programs that several tests run, exported once and kept between test runs."""
 
 import hashlib
+import shutil
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -93,6 +94,22 @@ def kept(request, name, export):
     return path
 
 
+@pytest.fixture
+def cli(capfd, tmp_path, monkeypatch):
+    """Run a command line in an empty folder: its exit code, stdout, stderr."""
+    from workbench.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as ended:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return ended.value.code, out, err
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def conv_pte(request):
     """A convolution net for 1x3x64x64 floats, in XNNPACK but for a mean."""
@@ -116,3 +133,21 @@ def outside_pte(request):
 def unplanned_pte(request):
     """The same, without memory planned for inputs and outputs."""
     return kept(request, "unplanned", lambda: export_pair(planned=False))
+
+
+BROWSER_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Debian's Chromium, driven by Playwright."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not (chromium := shutil.which("chromium")):
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
+        yield browser
+        browser.close()

@@ -7,22 +7,7 @@ from pathlib import Path
 import pytest
 
 from workbench import store
-from workbench.cli import main
 from workbench.report import measure_program
-
-
-@pytest.fixture
-def cli(capfd, tmp_path, monkeypatch):
-    """Run a command line in an empty folder: its exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return ended.value.code, out, err
-
-    return run
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,7 @@ def test_smaller_dtypes_make_smaller_files(record_of):
     assert sizes["8da4w"] < sizes["int8dyn"]
 
 
+@pytest.mark.slow
 def test_half_weights_end_with_the_export(tmp_path):
     model = LoadedModel("conv", nn.Conv2d(8, 16, 3), (torch.randn(1, 8, 6, 6),))
     before, half, after = (
@@ -123,6 +124,7 @@ def test_transposed_convolutions_keep_what_xnnpack_takes(tmp_path):
     assert export.fidelity[0].sqnr_db > 45
 
 
+@pytest.mark.slow
 def test_layers_can_be_kept_in_float(tmp_path):
     module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)))
     model = LoadedModel("deep", module, (torch.randn(2, 8),))

@@ -16,6 +16,7 @@ from workbench.analyze import Rival, find_bottlenecks
 from workbench.analyze.finding_advice import ADVICE, advise
 from workbench.analyze.findings import NOTEBOOK, RULES
 from workbench.cli import workbench as workbench_command
+from workbench.emulation import mark_emulated
 from workbench.errors import UsageError
 from workbench.records import Export, Partition
 from workbench.report.findings import find_next_steps, list_findings, show_findings
@@ -50,7 +51,7 @@ def exported(dtype="fp32", partition=()):
     names = {field.name: "" for field in dataclasses.fields(Export)}
     names |= {"dtype": dtype, "partition": tuple(partition), "inputs": (), "outputs": ()}
     names |= {"undelegated": (), "delegates": {}, "versions": {}, "options": {}, "fidelity": ()}
-    return Export(**names | {"size_bytes": 0, "seconds": 0.0, "schema_version": 1})
+    return Export(**names | {"size_bytes": 0, "seconds": 0.0, "schema_version": 2})
 
 
 def test_nothing_is_found_where_there_is_nothing():
@@ -209,7 +210,7 @@ def test_changes_of_layout_are_told_by_what_they_are_for():
         ]
     )
     table = found(build_facts(program), "layout")
-    assert [title.partition(":")[0] for title in table["title"]] == [
+    assert [title.partition(";")[0] for title in table["title"]] == [
         "1 change of layout for StaticReshape",
         "1 change of layout for the program's inputs and outputs",
     ]
@@ -414,6 +415,40 @@ def test_gains_are_those_of_untraced_latency():
     threads = {"statistics": statistics_of(3.0, 5.0), "threads": 2, "latency_ms": 5.0}
     measured = only(build_facts(PLAIN, **threads), "threads")
     assert (measured["gain_ms"], measured["share"]) == pytest.approx((2.0, 0.4))
+
+
+def test_an_emulated_run_promises_nothing():
+    program = (*broken_by_gelu(), *(Kernel("sort", f"e{n}", f"e{n + 1}", 0.001) for n in range(3)))
+    given = {"statistics": statistics_of(3.0, 5.0), "threads": 2, "export": exported()}
+    facts = build_facts(*program, **given)
+    timed, table = (
+        find_bottlenecks(facts),
+        find_bottlenecks(dataclasses.replace(facts, emulated=True)),
+    )
+    assert {"threads", "dtype"} <= set(timed["rule"]), "rules that look at times"
+    assert {rule.name for rule in RULES if rule.timed}.isdisjoint(table["rule"])
+    assert table[["gain_ms", "low_ms", "high_ms", "share"]].isna().all(axis=None)
+    assert set(table["basis"]) == {"unknown"}
+    assert not table["title"].str.contains("%|ms|µs").any()
+    assert timed["title"].str.contains("% of the time").any()
+    first = table.iloc[0]
+    assert first["title"].startswith("sort runs outside"), "three are more than one, not slower"
+    assert "gelu" in table["title"].iloc[1]
+    shown = show_findings(mark_emulated(table))
+    assert " ms" not in shown.markdown
+    assert shown.markdown.count("measure it on the device") == len(table)
+    assert "not how fast" in shown.html
+
+
+def test_the_recorded_emulated_run_promises_nothing(tmp_path):
+    analysis = wb.analyze_run(wb.sample_run("toy_cnn"))
+    assert analysis.run.emulated
+    table = find_next_steps(analysis)
+    assert len(table)
+    assert table["gain_ms"].isna().all()
+    assert "measure it on the device" in list_findings(table)[0]
+    path = write_summary(dataclasses.replace(analysis, run_dir=tmp_path))
+    assert json.loads(path.read_text())["findings"][0]["high_ms"] is None
 
 
 def test_the_command_lists_all_findings(sample):

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from workbench.cli import workbench
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -53,3 +55,19 @@ def test_import_is_cheap_and_needs_no_torch():
 @pytest.mark.parametrize("path", sorted((ROOT / "workbench").rglob("*.py")), ids=str)
 def test_a_module_is_one_sheet(path):
     assert len(path.read_text().splitlines()) <= 400
+
+
+def test_the_readme_lists_every_command():
+    table = (ROOT / "README.md").read_text().partition("| command |")[2].partition("\n\n")[0]
+    listed = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", table))))
+    assert set(workbench.commands) <= listed
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*ROOT.glob("README.md"), *ROOT.glob("[!.]*/README.md")],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_links_of_a_page_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
+        assert (page.parent / target).exists(), target

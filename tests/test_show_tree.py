@@ -1,6 +1,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 import workbench as wb
 from workbench.report.notes import count_outcomes
@@ -17,7 +18,11 @@ TREE = pd.DataFrame(
         (None, 0, 1.0, 1.0),
     ],
     columns=["module", "depth", "own_ms", "total_ms"],
-).assign(share=lambda tree: tree["total_ms"] / 10)
+).assign(
+    share=lambda tree: tree["total_ms"] / 10,
+    low_ms=lambda tree: 0.98 * tree["total_ms"],
+    high_ms=lambda tree: 1.02 * tree["total_ms"],
+)
 
 
 @pytest.fixture(scope="module", params=["mobilenet_v3_small", "vit_tiny"])
@@ -60,13 +65,40 @@ def test_a_tree_is_one_collection_as_wide_as_e2e(analysis):
     layers = layers_of(analysis)
     figure = plot_tree(layers)
     (axis,) = figure.axes
-    (boxes,) = axis.collections
+    boxes, _ = axis.collections
     corners = np.concatenate([path.vertices for path in boxes.get_paths()])
     assert corners[:, 0].max() == pytest.approx(layers["own_ms"].sum())
     assert not axis.patches
     shallow = plot_tree(layers, depth=1)
     assert len(shallow.axes[0].collections[0].get_paths()) < len(boxes.get_paths())
     assert "(the model)" in figure.alt_text
+
+
+def test_the_interval_of_e2e_is_that_of_its_runs(analysis):
+    layers = layers_of(analysis)
+    assert layers[["low_ms", "high_ms"]].notna().all(axis=None)
+    ledger = analysis.select(analysis.ledger, analysis.comparisons[0].pair.candidate, 1)
+    inside = ledger[ledger["layer"] != "(no layer)"]
+    restarts = (
+        inside.groupby(["process", "run"])["duration_ns"].sum().groupby(level="process").mean()
+    )
+    count = len(restarts)
+    half = stats.t.ppf(0.975, count - 1) * restarts.std() / np.sqrt(count) / 1e6
+    top = layers.iloc[0]
+    assert (top["high_ms"] - top["low_ms"]) / 2 == pytest.approx(half)
+    assert top["total_ms"] == pytest.approx(restarts.mean() / 1e6, rel=0.01)
+
+
+def test_boxes_bear_their_intervals():
+    figure = plot_tree(TREE)
+    _, bars = figure.axes[0].collections
+    ends = [tuple(segment[:, 0]) for segment in bars.get_segments()]
+    assert pytest.approx((8.82, 9.18)) in ends
+    assert pytest.approx((5.88, 6.12)) in ends
+    assert "9.00 ± 0.18 ms" in figure.alt_text
+    bare = plot_tree(TREE.assign(low_ms=np.nan, high_ms=np.nan))
+    assert not bare.axes[0].collections[1].get_segments()
+    assert "±" not in bare.alt_text
 
 
 def test_an_empty_tree_is_an_empty_figure():

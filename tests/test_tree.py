@@ -1,5 +1,6 @@
 """The model tree: nothing is lost, nothing counts twice, whatever the modules are called."""
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -48,3 +49,36 @@ def test_time_of_no_layer_alone():
     assert len(tree) == 1
     assert pd.isna(tree["path"].iloc[0])
     assert tree["share"].tolist() == [1.0]
+
+
+def runs_of(rows, restarts=5, count=4):
+    """Runs whose restarts shift ``a`` and ``b.x`` together, and ``b.y`` the other way."""
+    shift = np.linspace(-0.2, 0.2, restarts)
+    signs = {"a": 1, "b.x": 1, "b.y": -1}
+    index = pd.MultiIndex.from_product([range(restarts), range(count)], names=["process", "run"])
+    times = [ms + signs.get(module, 0) * np.repeat(shift, count) for module, ms, _ in rows]
+    return pd.DataFrame(np.transpose(times), index, [str(n) for n in range(len(rows))])
+
+
+def test_intervals_are_those_of_the_sums_of_every_restart():
+    rows = [("b.x", 1, 5), ("a", 2, 7), ("b.y", 3, None), ("", 0.5, 1), (None, 9, None)]
+    tree = check(build_model_tree(operators_of(rows), runs=runs_of(rows)), TREE)
+    half = (tree["high_ns"] - tree["low_ns"]) / 2e6
+    widths = dict(zip(tree["path"].fillna("none"), half, strict=True))
+    one = 2.7764 * np.linspace(-0.2, 0.2, 5).std(ddof=1) / np.sqrt(5)  # t, 4 degrees of freedom
+    for path in ("a", "b.x", "b.y", ""):
+        assert widths[path] == pytest.approx(one, rel=1e-4)
+    assert widths["b"] == pytest.approx(0, abs=1e-9), "what one lost the other won"
+    assert widths["none"] == pytest.approx(0, abs=1e-9)
+    assert (tree["low_ns"] + tree["high_ns"]).to_numpy() == pytest.approx(
+        2 * tree["inclusive_ns"].to_numpy()
+    )
+
+
+def test_where_nothing_was_repeated_there_is_no_interval():
+    rows = [("a", 2, 7), (None, 9, None)]
+    assert build_model_tree(operators_of(rows))["low_ns"].isna().all()
+    once = build_model_tree(operators_of(rows), runs=runs_of(rows, 1, 1))
+    assert once["high_ns"].isna().all()
+    runs = runs_of(rows, 1, 4) * np.array([[0.9], [1.1], [1.0], [1.0]])
+    assert build_model_tree(operators_of(rows), runs=runs)["high_ns"].gt(0).all()

@@ -78,6 +78,7 @@ _HOME = {
     "show_findings": "report",
     "list_partition": "report",
     "list_runs": "report",
+    "pick_measurements": "report",
     "read_exports": "report",
     "show_axes": "report",
     "show_aligned": "report",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields, is_dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench.errors import StoreError, unknown_name
@@ -20,6 +22,36 @@ def to_json(record: object) -> str:
 
     text = json.dumps(cattrs.unstructure(record), indent=1, allow_nan=False)
     return re.sub(r"\[\n[-\d.eE,\s]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
+
+
+def to_document(content: Mapping[str, Any]) -> str:
+    """What was found as one JSON document, which says by which schema version it was written."""
+    plain = to_plain({"schema_version": SCHEMA_VERSION, **content})
+    return json.dumps(plain, indent=1, allow_nan=False) + "\n"
+
+
+def to_plain(value: Any) -> Any:
+    """What JSON can say of a value.
+
+    Frames become lists of records, records objects, paths text; a number that is not finite, or
+    missing, is null.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_plain(inner) for inner in value]
+    if isinstance(value, Path):
+        return str(value)
+    if is_dataclass(value):
+        return to_plain(asdict(value))
+    if hasattr(value, "to_dict"):
+        objects = value.astype(object)
+        return to_plain(objects.where(value.notna(), None).to_dict("records"))
+    return to_plain(value.tolist()) if hasattr(value, "tolist") else str(value)
 
 
 def from_json(cls: type[T], text: str | bytes, where: object) -> T:
@@ -38,14 +70,48 @@ def from_json(cls: type[T], text: str | bytes, where: object) -> T:
         raise StoreError(f"not JSON: {error}", where=where) from None
     if not isinstance(data, dict):
         raise StoreError(f"not a {cls.__name__} record", where=where)
-    version = data.get("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
+    check_version(data, where)
+    return structure(cls, upgrade(data), where)
+
+
+def check_version(data: Mapping[str, Any], where: object, *, least: int = 1) -> None:
+    """Refuse what was written by a newer workbench, or by one older than ``least``.
+
+    Raises
+    ------
+    StoreError
+        Names both versions, and what to do.
+    """
+    version, known = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
+    if type(version) is not int or version not in known:
+        old = type(version) is int and 0 < version < least
+        remedy = "`workbench analyze`" if old else "the workbench version that wrote it"
         raise StoreError(
-            f"schema version {version!r}, this workbench reads {SCHEMA_VERSION}",
+            f"schema version {version!r:.20}, this workbench reads {', '.join(map(str, known))}",
             where=where,
-            hint="read it with the workbench version that wrote it",
+            hint=f"make it anew with {remedy}" if old else f"read it with {remedy}",
         )
-    return structure(cls, data, where)
+
+
+def upgrade(data: dict[str, Any]) -> dict[str, Any]:
+    """A record's content as this workbench would have written it."""
+    version = data.get("schema_version", SCHEMA_VERSION)
+    for step in _UPGRADES[version - 1 :]:
+        data = step(data)
+    return {**data, "schema_version": SCHEMA_VERSION} if "schema_version" in data else data
+
+
+def _from_1(data: dict[str, Any]) -> dict[str, Any]:
+    """The first manifests had a list of notes, which was never used."""
+    if data.get("notes") == []:
+        data = {key: value for key, value in data.items() if key != "notes"}
+    if isinstance(export := data.get("export"), dict):
+        data = {**data, "export": upgrade(export)}
+    return data
+
+
+#: What takes a record to the next schema version, from the first one on.
+_UPGRADES = (_from_1,)
 
 
 def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool = False) -> T:

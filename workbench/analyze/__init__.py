@@ -4,7 +4,12 @@ from workbench.analyze.across import Traced, align_runs, tabulate_runs
 from workbench.analyze.attribution import attribute_layers, find_method
 from workbench.analyze.case_study import CaseStudy, load_case_study
 from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
-from workbench.analyze.compare import compare_apart, compare_latencies
+from workbench.analyze.compare import (
+    compare_apart,
+    compare_latencies,
+    compare_restarts,
+    typical_restarts,
+)
 from workbench.analyze.evidence import gather_evidence, name_kernels, split_code
 from workbench.analyze.finding_facts import Facts, Rival
 from workbench.analyze.findings import find_bottlenecks
@@ -66,6 +71,7 @@ __all__ = [
     "compare_latencies",
     "compare_layers",
     "compare_operators",
+    "compare_restarts",
     "describe",
     "describe_latencies",
     "find_bottlenecks",
@@ -99,4 +105,5 @@ __all__ = [
     "tabulate_rules",
     "tabulate_runs",
     "total_runs",
+    "typical_restarts",
 ]

@@ -9,9 +9,9 @@ from functools import cached_property
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from workbench.analyze.dataflow import Dataflow, Spot, Step
+from workbench.analyze.statistics import blocks_of, half_width
 from workbench.records import Export, Method
 
 #: Which part of what it could reach an operator of XNNPACK reaches: the least, typically, the most.
@@ -25,7 +25,8 @@ class Gain:
     """What E2E would get shorter by, in ms, with the ends of its interval.
 
     ``basis`` is ``measured`` (both sides were), ``estimated``, or ``bound``: then it is known only
-    between ``low`` and ``high``, and ``ms`` is NaN.
+    between ``low`` and ``high``, and ``ms`` is NaN; or ``unknown``, where nobody measured: then all
+    three are.
     """
 
     ms: float
@@ -38,11 +39,17 @@ class Gain:
         """A gain of which only the upper bound is known."""
         return cls(math.nan, 0.0, high, "bound")
 
+    @classmethod
+    def unknown(cls) -> Gain:
+        """Of a run whose times tell nothing."""
+        return cls(math.nan, math.nan, math.nan, "unknown")
+
 
 @dataclass(frozen=True)
 class Finding:
     """Something to do next: what was seen, in which rows, what to do, and what it would bring.
 
+    ``title`` leaves out how much of the time the rows take, which is added where it is known.
     ``keys`` are those of the operators frame, in whose times the gain is given; without any, it
     is one of latency. ``hint`` is code.
     """
@@ -96,6 +103,8 @@ class Facts:
         ``schema.ROOFLINE``, where the machine's ceilings are known.
     peaks
         GFLOP/s that this CPU reaches, by dtype.
+    emulated
+        Whether the times are those of an emulator, and tell nothing.
     """
 
     operators: pd.DataFrame
@@ -112,6 +121,7 @@ class Facts:
     rivals: tuple[Rival, ...] = ()
     roofline: pd.DataFrame | None = None
     peaks: dict[str, float] | None = None
+    emulated: bool = False
 
     @cached_property
     def e2e_ms(self) -> float:
@@ -161,14 +171,11 @@ class Facts:
         return [key for key in overhead if instruction_of(key) in called]
 
     def spent(self, keys: Iterable[str]) -> Gain:
-        """The time of some rows, with its 95 % interval over the process restarts."""
+        """The time of some rows, with Student's 95 % interval over the process restarts."""
         times = self.runs[[key for key in dict.fromkeys(keys) if key in self.runs]].sum(axis=1)
-        restarts = times.groupby(level="process").mean()
-        ms = float(times.mean())
-        half = 0.0
-        if len(restarts) > 1:
-            error = restarts.std(ddof=1) / math.sqrt(len(restarts))
-            half = float(stdtrit(len(restarts) - 1, 0.975) * error)
+        ms, half = float(times.mean()), float(half_width(blocks_of(times).to_numpy()))
+        if math.isnan(half):  # a single run says nothing of the next one
+            half = self.e2e_ms
         return Gain(ms, max(0.0, ms - half), min(ms + half, self.e2e_ms), "measured")
 
     def share(self, ms: float) -> float:

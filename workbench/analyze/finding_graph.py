@@ -37,8 +37,8 @@ def find_fixed(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     gain = facts.spent(keys)
     rows = facts.rows.loc[keys]
     yield Finding(
-        f"{_percent(facts, gain)} of the time goes into work that depends on no input, and is the "
-        f"same at every inference: {_names(rows)} in {layers_of(rows)}",
+        "work that depends on no input is done again at every inference: "
+        f"{_names(rows)} in {layers_of(rows)}",
         Gain(gain.ms, gain.low, gain.high + _breaks(facts, keys)),
         tuple(keys),
         "compute it once, when the model is made, and keep the result as a buffer",
@@ -59,9 +59,8 @@ def find_safe_softmax(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     gain = facts.replaced(keys, 0)
     around = facts.spent(calls)
     yield Finding(
-        f"{_percent(facts, facts.spent(keys + calls))} of the time is the guard of "
-        f"{count(len(guarded), 'softmax')} against rows that are masked completely, which no "
-        f"delegate takes: {_names(facts.rows.loc[keys])} in {layers_of(facts.rows.loc[keys])}",
+        f"no delegate takes the guard of {count(len(guarded), 'softmax')} against rows that are "
+        f"masked completely: {_names(facts.rows.loc[keys])} in {layers_of(facts.rows.loc[keys])}",
         Gain(gain.ms + around.ms, gain.low, gain.high + around.high + _breaks(facts, keys)),
         tuple(keys + calls),
         "write attention as two matrix products and a softmax",
@@ -82,7 +81,6 @@ def find_undelegated(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
         reason, source = _why(facts, name)
         advice = advise(name, reason)
         layouts = [key for key in _layouts_around(facts, keys) if key in left]
-        spent = facts.spent(keys + layouts)
         # Only what treats all elements alike can join the delegates around it, layout and all.
         joins = layouts if name in POINTWISE else []
         calls = facts.call_keys(keys)
@@ -90,13 +88,10 @@ def find_undelegated(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
             gain = Gain.at_most(facts.spent(keys + layouts + calls).ms)
         else:
             gain = facts.replaced(keys, advice.passes, [*joins, *calls])
-        changes = (
-            f", {count(len(layouts), 'change of layout')} around it included" if layouts else ""
-        )
+        changes = f", with {count(len(layouts), 'change of layout')} around it" if layouts else ""
         because = f" ({reason})" if reason else ""
         yield Finding(
-            f"{name} runs outside of the delegate{because}: {_times(part)}, "
-            f"{_percent(facts, spent)} of the time{changes}; in "
+            f"{name} runs outside of the delegate{because}: {_times(part)}{changes}; in "
             f"{layers_of(part) or source or 'no layer that is known'}",
             gain,
             (*keys, *layouts, *calls),
@@ -123,8 +118,8 @@ def find_needless_transposes(facts: Facts, left: Collection[str]) -> Iterator[Fi
     gain = facts.spent(keys)
     passed = f"nothing but {', '.join(sorted(between))}" if between else "nothing"
     yield Finding(
-        f"{len(keys)} transposes undo one another with {passed} between: "
-        f"{_percent(facts, gain)} of the time; in {layers_of(facts.rows.loc[keys])}",
+        f"{len(keys)} transposes undo one another with {passed} between; in "
+        f"{layers_of(facts.rows.loc[keys])}",
         gain,
         tuple(keys),
         "keep the graph in one piece: the exporter changes the layout wherever a delegate ends"
@@ -147,12 +142,10 @@ def find_layout_changes(facts: Facts, left: Collection[str]) -> Iterator[Finding
                 if key in left:
                     causes.setdefault(_cause(facts.flow, step), []).append(key)
     for cause, keys in causes.items():
-        gain = facts.spent(keys)
         edge = cause == "the program's inputs and outputs"
         yield Finding(
-            f"{count(len(keys), 'change of layout')} for {cause}: {_percent(facts, gain)} of the "
-            "time",
-            Gain.at_most(gain.ms),
+            f"{count(len(keys), 'change of layout')} for {cause}",
+            Gain.at_most(facts.spent(keys).ms),
             tuple(keys),
             "hand images over with channels last, as XNNPACK computes with them"
             if edge
@@ -173,12 +166,12 @@ def find_fragments(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     edges = _boundary_layouts(facts.flow) if facts.flow else []
     layouts = [key for key in facts.keys_of(edges) if key in left]
     gain, calls = facts.spent(keys + layouts), facts.spent(keys)
+    each = "" if facts.emulated else f" of {calls.ms / len(keys) * 1e3:.0f} µs each"
     breakers = facts.rows[facts.rows["kind"] == "portable"]["operator"].map(_kernel_name)
     common = ", ".join(breakers.value_counts().index[:3])
     yield Finding(
-        f"the graph falls into {len(keys)} delegates; their calls and "
-        f"{count(len(layouts), 'change of layout')} at their ends take {_percent(facts, gain)} of "
-        f"the time ({calls.ms / len(keys) * 1e3:.0f} µs a call); it breaks at "
+        f"the graph falls into {len(keys)} delegates, with calls{each} and "
+        f"{count(len(layouts), 'change of layout')} at their ends; it breaks at "
         f"{common or 'no kernel'}",
         Gain.at_most(gain.ms * (1 - 1 / len(keys))),
         tuple(keys + layouts),
@@ -198,8 +191,8 @@ def find_batch_norm(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
         return
     gain = facts.spent(keys)
     yield Finding(
-        f"{count(len(keys), 'operator of batch norms')} not folded into a convolution: "
-        f"{_percent(facts, gain)} of the time; in {layers_of(norms.loc[keys])}",
+        f"{count(len(keys), 'operator of batch norms')} not folded into a convolution; in "
+        f"{layers_of(norms.loc[keys])}",
         gain,
         tuple(keys),
         "put the norm right after a convolution whose result nothing else reads: it then costs "
@@ -225,18 +218,14 @@ def find_chains(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
         return
     spent = facts.spent(keys)
     yield Finding(
-        f"{count(len(examples), 'chain of pointwise operators')} ({examples[0]}): "
-        f"{_percent(facts, spent)} of the time; each operator reads and writes its whole tensor",
+        f"{count(len(examples), 'chain of pointwise operators')} ({examples[0]}), each of which "
+        "reads and writes a whole tensor",
         Gain.at_most(max(0.0, spent.ms - kept)),
         tuple(keys),
         "use the one operator that XNNPACK has for it (Hardswish, GELU, Sigmoid ...), or move "
         "factors and offsets into the weights of the layer before",
         "F.hardswish(x)  # for x * torch.clamp(x + 3, 0, 6) / 6",
     )
-
-
-def _percent(facts: Facts, gain: Gain) -> str:
-    return f"{100 * facts.share(gain.ms):.0f} %"
 
 
 def _names(rows: pd.DataFrame) -> str:

@@ -41,7 +41,7 @@ def find_slow_products(facts: Facts, left: Collection[str]) -> Iterator[Finding]
         ratio = part["baseline_ms"].sum() / part["candidate_ms"].sum()
         yield Finding(
             f"{facts.toggle} does not speed up {name}: {ratio:.2f}x over "
-            f"{count(len(keys), 'operator')}, {100 * facts.share(spent.ms):.0f} % of the time; in "
+            f"{count(len(keys), 'operator')}; in "
             f"{layers_of(facts.rows.loc[keys]) or 'layers that are not known'}"
             f"{_kernels_of(facts, keys)}",
             gain,
@@ -68,12 +68,10 @@ def find_wide_weights(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     keys = [key for key in facts.keys_of(wide) if key in left]
     if not keys:
         return
-    spent = facts.spent(keys)
     yield Finding(
         f"the weights of {len(keys)} half-precision 1x1 convolutions are in single precision, with "
-        f"which XNNPACK runs these without SME2 kernels: {100 * facts.share(spent.ms):.0f} % of "
-        f"the time; in {layers_of(facts.rows.loc[keys])}",
-        Gain.at_most(spent.ms),
+        f"which XNNPACK runs these without SME2 kernels; in {layers_of(facts.rows.loc[keys])}",
+        Gain.at_most(facts.spent(keys).ms),
         tuple(keys),
         "store these weights in half precision; it pays on an Arm CPU with SME2",
         "workbench export MODEL --dtype fp16w",
@@ -89,12 +87,11 @@ def find_tiny_operators(facts: Facts, left: Collection[str]) -> Iterator[Finding
     keys = [*calls.index, *tiny.index]
     if len(tiny) < 2:
         return
-    spent, outside = facts.spent(keys), facts.spent(calls.index)
+    outside = facts.spent(calls.index)
     yield Finding(
-        f"{len(tiny)} kernels shorter than {_TINY_MS * 1e3:g} µs, and the calls around all "
-        f"kernels ({outside.ms / max(len(calls), 1) * 1e3:.1f} µs each), take "
-        f"{100 * facts.share(spent.ms):.0f} % of the time",
-        Gain.at_most(spent.ms),
+        f"{len(tiny)} kernels are shorter than {_TINY_MS * 1e3:g} µs, and the calls around all "
+        f"kernels take {outside.ms / max(len(calls), 1) * 1e3:.1f} µs each",
+        Gain.at_most(facts.spent(keys).ms),
         tuple(keys),
         "do more in one call: batch inputs, merge operators, drop those that change nothing",
         "workbench export MODEL  # --rewrite, the default, drops some",
@@ -143,11 +140,10 @@ def find_dtype(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
         return
     rows = facts.rows[(facts.rows["kind"] == "delegated") & facts.rows["category"].isin(_MATRICES)]
     keys = [key for key in rows.index if key in left]
-    spent = facts.spent(keys)
     yield Finding(
-        f"{100 * facts.share(spent.ms):.0f} % of the time are convolutions and matrix products "
-        "in single precision; int8 needs a quarter of their bytes, and was not measured",
-        Gain.at_most(0.75 * spent.ms),
+        "convolutions and matrix products are in single precision; int8 needs a quarter of their "
+        "bytes, and was not measured",
+        Gain.at_most(0.75 * facts.spent(keys).ms),
         tuple(keys),
         "export it in int8 and measure that",
         "workbench profile MODEL --dtype int8",
@@ -175,8 +171,7 @@ def find_memory_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     slower = (spent.ms - kept) / 2
     yield Finding(
         f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
-        f"read at {speed:.0f} GB/s, {100 * near:.0f} % of what this core can do; "
-        f"{100 * facts.share(spent.ms):.0f} % of the time; in "
+        f"read at {speed:.0f} GB/s, {100 * near:.0f} % of what this core can do; in "
         f"{layers_of(facts.rows.loc[keys])}",
         Gain(spent.ms - kept, max(0.0, slower), spent.high - 0.75 * kept),
         tuple(keys),
@@ -205,8 +200,7 @@ def find_compute_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]
     yield Finding(
         f"arithmetic limits {count(len(rows), 'operator')}, which run at "
         f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of what this core can "
-        f"compute in single precision ({facts.peaks['fp32']:.0f} GFLOP/s): "
-        f"{100 * facts.share(spent.ms):.0f} % of the time; in "
+        f"compute in single precision ({facts.peaks['fp32']:.0f} GFLOP/s); in "
         f"{layers_of(facts.rows.loc[list(rows['key'])])}",
         Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast),
         tuple(rows["key"]),

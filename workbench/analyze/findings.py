@@ -10,11 +10,12 @@ import pandas as pd
 
 from workbench.analyze import finding_graph as graph
 from workbench.analyze import finding_times as times
-from workbench.analyze.finding_facts import Facts, Finding
+from workbench.analyze.finding_facts import Facts, Finding, Gain
 from workbench.schema import FINDINGS, check
 
 #: What brings less than this part of E2E is no finding.
 LEAST_SHARE = 0.01
+_TYPES = {"rank": int} | dict.fromkeys(("gain_ms", "low_ms", "high_ms", "share"), float)
 #: The notebook of the report, in which every finding can be looked at.
 NOTEBOOK = "12_report"
 
@@ -24,13 +25,15 @@ class Rule:
     """One line of the table of rules.
 
     ``claims`` says that rows of its findings are explained by it, and no later rule looks at them;
-    ``heading`` is that of the report which shows the evidence.
+    ``heading`` is that of the report which shows the evidence; ``timed``, that it looks at times to
+    tell whether there is anything to find.
     """
 
     name: str
     find: Callable[[Facts, Collection[str]], Iterator[Finding]]
     claims: bool
     heading: str
+    timed: bool = False
 
 
 _OPERATORS = "Which operators cost the most?"
@@ -47,17 +50,17 @@ RULES = (
     Rule("undelegated", graph.find_undelegated, True, _UNDELEGATED),
     Rule("needless transposes", graph.find_needless_transposes, True, _OPERATORS),
     Rule("batch norm", graph.find_batch_norm, True, _LAYERS),
-    Rule("memory-bound", times.find_memory_bound, True, _OPERATORS),
-    Rule("compute-bound", times.find_compute_bound, True, _OPERATORS),
+    Rule("memory-bound", times.find_memory_bound, True, _OPERATORS, timed=True),
+    Rule("compute-bound", times.find_compute_bound, True, _OPERATORS, timed=True),
     Rule("layout", graph.find_layout_changes, False, _CATEGORIES),
     Rule("fragments", graph.find_fragments, False, _UNDELEGATED),
-    Rule("no speed-up", times.find_slow_products, False, _SPEEDUPS),
+    Rule("no speed-up", times.find_slow_products, False, _SPEEDUPS, timed=True),
     Rule("wide weights", times.find_wide_weights, False, _OPERATORS),
     Rule("pointwise chain", graph.find_chains, False, _OPERATORS),
-    Rule("tiny operators", times.find_tiny_operators, False, _CATEGORIES),
-    Rule("threads", times.find_threads, False, _LATENCY),
-    Rule("dtype", times.find_dtype, False, _LATENCY),
-    Rule("far from the roof", times.find_far_from_roof, False, _OPERATORS),
+    Rule("tiny operators", times.find_tiny_operators, False, _CATEGORIES, timed=True),
+    Rule("threads", times.find_threads, False, _LATENCY, timed=True),
+    Rule("dtype", times.find_dtype, False, _LATENCY, timed=True),
+    Rule("far from the roof", times.find_far_from_roof, False, _OPERATORS, timed=True),
 )
 
 
@@ -70,12 +73,20 @@ def find_bottlenecks(facts: Facts) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``schema.FINDINGS``; what brings less than 1 % of E2E is left out.
+        ``schema.FINDINGS``; what brings less than 1 % of E2E is left out. Of an emulated run only
+        the graph speaks: all that it shows, in the order of the rules and, within one, those of the
+        most operators first, with no gain and no share.
     """
     left = set(facts.rows.index)
     found = []
     for rule in RULES:
-        findings = [f for f in rule.find(facts, left) if _matters(f, facts)]
+        if facts.emulated and rule.timed:
+            continue
+        findings = list(rule.find(facts, left))
+        if facts.emulated:
+            findings.sort(key=lambda finding: -len(finding.keys))
+        else:
+            findings = [finding for finding in findings if _matters(finding, facts)]
         found += [(rule, finding) for finding in findings]
         if rule.claims:
             left -= {key for finding in findings for key in finding.keys}
@@ -83,13 +94,18 @@ def find_bottlenecks(facts: Facts) -> pd.DataFrame:
         [_row(rule, finding, facts) for rule, finding in found],
         columns=FINDINGS.names,
     )
+    if facts.emulated:
+        return _rank(table)
     order = table.assign(bound=table["basis"] == "bound", size=table["gain_ms"].fillna(0.0))
     order = order.sort_values(
         ["bound", "size", "high_ms"], ascending=[True, False, False], kind="stable"
     )
-    table = table.loc[order.index].reset_index(drop=True)
-    table["rank"] = np.arange(1, len(table) + 1)
-    return check(table.astype({"rank": int}), FINDINGS)
+    return _rank(table.loc[order.index])
+
+
+def _rank(table: pd.DataFrame) -> pd.DataFrame:
+    ranks = np.arange(1, len(table) + 1)
+    return check(table.reset_index(drop=True).assign(rank=ranks).astype(_TYPES), FINDINGS)
 
 
 def _matters(finding: Finding, facts: Facts) -> bool:
@@ -104,7 +120,11 @@ def _share(finding: Finding, facts: Facts) -> float:
 
 
 def _row(rule: Rule, finding: Finding, facts: Facts) -> dict[str, object]:
-    gain = finding.gain
+    gain, title, share = finding.gain, finding.title, _share(finding, facts)
+    if facts.emulated:
+        gain, share = Gain.unknown(), np.nan
+    elif finding.keys:
+        title += f"; {100 * facts.share(facts.spent(finding.keys).ms):.0f} % of the time"
     # Tracing, and other programs, make traced inferences longer than they are; by how much, the
     # shares of the operators may be wrong, too.
     scale = facts.scale if finding.keys else 1.0
@@ -112,13 +132,11 @@ def _row(rule: Rule, finding: Finding, facts: Facts) -> dict[str, object]:
     return {
         "rank": 0,
         "rule": rule.name,
-        "title": finding.title,
+        "title": title,
         "gain_ms": scale * gain.ms,
         "low_ms": scale * gain.low * (1 - blur),
-        "high_ms": min(scale * gain.high * (1 + blur), scale * facts.e2e_ms)
-        if finding.keys
-        else gain.high,
-        "share": _share(finding, facts),
+        "high_ms": scale * min(gain.high * (1 + blur), facts.e2e_ms) if finding.keys else gain.high,
+        "share": share,
         "basis": gain.basis,
         "action": finding.action,
         "hint": finding.hint,

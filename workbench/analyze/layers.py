@@ -39,7 +39,9 @@ def name_layer(module: str | None) -> str:
     return NO_LAYER if pd.isna(module) else module or THE_MODEL
 
 
-def summarize_layers(operators: pd.DataFrame, layers: Layers) -> pd.DataFrame:
+def summarize_layers(
+    operators: pd.DataFrame, layers: Layers, runs: pd.DataFrame | None = None
+) -> pd.DataFrame:
     """The model tree in milliseconds, as ``schema.LAYERS``; containers have their classes, too.
 
     Parameters
@@ -48,9 +50,13 @@ def summarize_layers(operators: pd.DataFrame, layers: Layers) -> pd.DataFrame:
         ``schema.OPERATORS`` with the columns that `add_layers` adds.
     layers
         The sidecar, for the class of every module.
+    runs
+        Of ``total_runs(ledger, "key")``, for the intervals.
     """
     classes = {path: kind for method in layers.methods for path, kind in method.modules.items()}
-    tree = build_model_tree(operators, classes)
-    tree["own_ms"], tree["total_ms"] = tree["exclusive_ns"] / 1e6, tree["inclusive_ns"] / 1e6
-    tree = tree.rename(columns={"path": "module", "class": "module_class"})
+    tree = build_model_tree(operators, classes, runs)
+    names = {"exclusive_ns": "own_ms", "inclusive_ns": "total_ms"}
+    names |= {"low_ns": "low_ms", "high_ns": "high_ms"}
+    tree[list(names)] /= 1e6
+    tree = tree.rename(columns=names | {"path": "module", "class": "module_class"})
     return check(tree[LAYERS.names], LAYERS)

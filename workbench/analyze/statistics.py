@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
 from workbench.analyze.latencies import clock_of, pick_timed
 from workbench.errors import ComparisonError
@@ -28,6 +29,26 @@ def midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
     count = ordered.shape[axis]
     cut = min(int(count / 4 + 0.5), (count - 1) // 2)
     return ordered.take(range(cut, count - cut), axis=axis).mean(axis=axis)
+
+
+def blocks_of(runs: pd.DataFrame) -> pd.DataFrame:
+    """The means of the process restarts; the runs themselves where there is only one restart.
+
+    Parameters
+    ----------
+    runs
+        As `total_runs` has them.
+    """
+    restarts = runs.groupby(level="process").mean()
+    return restarts if len(restarts) > 1 else runs
+
+
+def half_width(blocks: np.ndarray) -> np.ndarray:
+    """Of Student's 95 % interval of the mean over the first axis; NaN for a single block."""
+    count = len(blocks)
+    if count < 2:
+        return np.full(blocks.shape[1:], np.nan)
+    return stdtrit(count - 1, 0.975) * blocks.std(axis=0, ddof=1) / np.sqrt(count)
 
 
 def describe(

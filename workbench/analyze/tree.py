@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+import numpy as np
 import pandas as pd
 
+from workbench.analyze.statistics import blocks_of, half_width
 from workbench.schema import OPERATORS, TREE, check
 
 _NANOSECONDS = 1e6
 
 
 def build_model_tree(
-    operators: pd.DataFrame, classes: Mapping[str, str] | None = None
+    operators: pd.DataFrame,
+    classes: Mapping[str, str] | None = None,
+    runs: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Roll the operators of one experiment up the tree of modules.
 
@@ -25,6 +29,9 @@ def build_model_tree(
     classes
         The class of every module by its path, as ``Method.modules`` of the sidecar has them;
         without it only modules that ran an operator of their own have one.
+    runs
+        Of ``total_runs(ledger, "key")``, for the intervals: operators of one run have much in
+        common, so a module's time is added up in each run before its scatter is looked at.
 
     Returns
     -------
@@ -66,9 +73,21 @@ def build_model_tree(
     }
     texts = {"path": object, "parent": object}
     tree = pd.concat([tree.astype(texts), pd.DataFrame([outside]).astype(texts)], ignore_index=True)
+    inside = [*within.groupby("path")["row"].agg(list).reindex(tree["path"][:-1]), list(rest.index)]
+    half = _half_widths(runs, (operators.loc[rows, "key"] for rows in inside), len(inside))
+    tree["low_ns"] = (tree["inclusive_ns"] - half).clip(lower=0)
+    tree["high_ns"] = tree["inclusive_ns"] + half
     total = time.sum()
     tree["share"] = tree["inclusive_ns"] / total if total else float("nan")
     return check(tree[TREE.names].astype({"depth": int, "operators": int}), TREE)
+
+
+def _half_widths(runs: pd.DataFrame | None, parts: Iterable[pd.Series], count: int) -> np.ndarray:
+    """Of the interval of each part's time in ns, from the keys of its operators."""
+    if runs is None:
+        return np.full(count, np.nan)
+    sums = [runs[list(keys)].sum(axis=1) for keys in parts]
+    return _NANOSECONDS * half_width(blocks_of(pd.concat(sums, axis=1)).to_numpy())
 
 
 def _ordered(times: dict[str, float]) -> list[str]:

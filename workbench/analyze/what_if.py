@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from workbench.analyze.categories import CATEGORIES, add_categories
 from workbench.analyze.operators import total_runs
+from workbench.analyze.statistics import blocks_of, half_width
 from workbench.emulation import is_emulated, mark_emulated
 from workbench.errors import UsageError, unknown_name
 from workbench.schema import BOTTLENECKS, WHAT_IF, check
@@ -116,9 +116,8 @@ def _split(times: pd.DataFrame, by: str) -> _Parts:
     runs = total_runs(add_categories(times) if by in _DERIVED else times, by)
     if by == "category":
         runs = runs.reindex(columns=list(CATEGORIES), fill_value=0.0)
-    restarts = runs.groupby(level="process").mean()
-    blocks = restarts if len(restarts) > 1 else runs
-    return _Parts(list(map(str, runs.columns)), runs.mean().to_numpy(), blocks.to_numpy())
+    means, blocks = runs.mean().to_numpy(), blocks_of(runs).to_numpy()
+    return _Parts(list(map(str, runs.columns)), means, blocks)
 
 
 def _factors_of(parts: _Parts, factors: Mapping[str, float], by: str) -> np.ndarray:
@@ -134,10 +133,10 @@ def _tabulate(parts: _Parts, factor: np.ndarray, by: str) -> pd.DataFrame:
     before, after = parts.blocks, parts.blocks / factor
     sums = before.sum(axis=1), after.sum(axis=1)
     predicted = np.append((parts.mean / factor).sum(), parts.mean / factor)
-    half = _half_width(np.column_stack([sums[1], after]))
+    half = half_width(np.column_stack([sums[1], after]))
     with np.errstate(divide="ignore", invalid="ignore"):
         gain = np.log(parts.mean.sum() / predicted[0])
-        spread = _half_width(np.log(sums[0] / sums[1])[:, None])[0]
+        spread = half_width(np.log(sums[0] / sums[1])[:, None])[0]
     return pd.DataFrame(
         {
             "level": ["e2e", *[by] * len(factor)],
@@ -151,11 +150,3 @@ def _tabulate(parts: _Parts, factor: np.ndarray, by: str) -> pd.DataFrame:
             "high": np.append(np.exp(gain + spread), factor),
         }
     )
-
-
-def _half_width(blocks: np.ndarray) -> np.ndarray:
-    """Of Student's 95 % interval of the mean over the first axis; NaN for a single block."""
-    count = len(blocks)
-    if count < 2:
-        return np.full(blocks.shape[1:], np.nan)
-    return stdtrit(count - 1, 0.975) * blocks.std(axis=0, ddof=1) / np.sqrt(count)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
 from workbench.cli import advice as cli_advice
+from workbench.cli import batch as cli_batch
+from workbench.cli import gates as cli_gates
+from workbench.cli.answers import JSON, Answer, Group, describe_error
 from workbench.cli.options import (
     EXPORT_OPTIONS,
     OUT,
     PATH,
     RUN_OPTIONS,
-    Percent,
     show_progress,
 )
+from workbench.codec import to_document
 from workbench.errors import UsageError, WorkbenchError
 
 INTERRUPTED = 130
@@ -25,23 +30,32 @@ INTERRUPTED = 130
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed job, 2 usage, 130 interrupted."""
-    debug = "--debug" in (sys.argv[1:] if arguments is None else arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         sys.exit(workbench.main(arguments, "workbench", standalone_mode=False) or 0)
     except click.ClickException as error:
         error.show(sys.stderr)
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+        fail(error, error.exit_code, arguments)
+    except (KeyboardInterrupt, click.Abort) as error:
         click.echo("interrupted; the same command goes on with what was measured", err=True)
-        sys.exit(INTERRUPTED)
+        fail(error, INTERRUPTED, arguments)
     except (WorkbenchError, OSError) as error:
-        if debug:
+        if "--debug" in arguments:
             raise
         click.echo(f"error: {error}", err=True)
-        sys.exit(getattr(error, "exit_code", 1))
+        fail(error, getattr(error, "exit_code", 1), arguments)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def fail(error: BaseException, exit_code: int, arguments: list[str]) -> NoReturn:
+    """Exit after an error; with ``--json``, which may be what is wrong, stdout has it too."""
+    if JSON in arguments:
+        click.echo(to_document(describe_error(error, exit_code)), nl=False)
+    sys.exit(exit_code)
+
+
+@click.group(
+    cls=Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="executorch-workbench")
 def workbench(debug: bool) -> None:
@@ -49,33 +63,37 @@ def workbench(debug: bool) -> None:
 
 
 @workbench.command()
-def doctor() -> None:
+def doctor() -> Answer:
     """Say what this machine can do, with the fix for what it cannot."""
     from workbench.run.doctor import examine_machine
 
     findings = examine_machine()
     width = max(len(finding.subject) for finding in findings)
-    for finding in findings:
-        fix = f"  -> {finding.fix}" if finding.fix else ""
-        click.echo(f"{finding.status:4}  {finding.subject:{width}}  {finding.detail}{fix}")
-    if any(finding.status == "fail" for finding in findings):
-        raise WorkbenchError("the main job cannot run here", hint="mend what says fail")
+    lines = [
+        f"{finding.status:4}  {finding.subject:{width}}  {finding.detail}"
+        + (f"  -> {finding.fix}" if finding.fix else "")
+        for finding in findings
+    ]
+    ready = all(finding.status != "fail" for finding in findings)
+    if not ready:
+        click.echo("error: the main job cannot run here -> mend what says fail", err=True)
+    return Answer(lines, {"ready": ready, "findings": findings}, exit_code=not ready)
 
 
 @workbench.command()
-def models() -> None:
+def models() -> Answer:
     """List the registered models."""
     from workbench.models import list_models
 
-    for name in list_models():
-        click.echo(name)
+    names = list_models()
+    return Answer(names, {"models": names})
 
 
 @workbench.command()
 @click.argument("model")
 @EXPORT_OPTIONS
 @OUT
-def export(model: str, out: Path | None, **choices) -> None:
+def export(model: str, out: Path | None, **choices) -> Answer:
     """Export MODEL to a .pte.
 
     MODEL is a registered name, path/to/file.py:NAME, torchvision:NAME or timm:NAME. An export that
@@ -89,9 +107,10 @@ def export(model: str, out: Path | None, **choices) -> None:
 
     with warnings.catch_warnings(action="ignore"):
         pte = export_model(model, root=out, tell=lambda text: click.echo(text, err=True), **choices)
-    for line in describe_export(load_export(pte)):
+    record = load_export(pte)
+    for line in describe_export(record):
         click.echo(line, err=True)
-    click.echo(pte)
+    return Answer([pte], {"pte": pte, "export": record})
 
 
 @workbench.command()
@@ -99,7 +118,7 @@ def export(model: str, out: Path | None, **choices) -> None:
 @RUN_OPTIONS
 @OUT
 @click.pass_context
-def run(context: click.Context, subject: Path, out: Path | None, **choices) -> None:
+def run(context: click.Context, subject: Path, out: Path | None, **choices) -> Answer:
     """Measure a .pte with a CPU extension off and on; prints the run's folder.
 
     A config, the JSON of Arm's profiling kit, says itself what is measured and how.
@@ -109,6 +128,7 @@ def run(context: click.Context, subject: Path, out: Path | None, **choices) -> N
         describe_quality,
         measure_config,
         measure_program,
+        outline_run,
     )
 
     with show_progress() as progress:
@@ -118,41 +138,18 @@ def run(context: click.Context, subject: Path, out: Path | None, **choices) -> N
         else:
             run_dir = measure_program(subject, root=out, progress=progress, **choices)
     analysis = analyze_run(run_dir)
-    for comparison in analysis.comparisons:
-        click.echo(comparison.text)
-    click.echo(describe_quality(analysis))
-    click.echo(run_dir)
+    verdicts = [comparison.text for comparison in analysis.comparisons]
+    return Answer([*verdicts, describe_quality(analysis), run_dir], outline_run(analysis))
 
 
 @workbench.command()
 @click.argument("run_dir", type=PATH)
-def analyze(run_dir: Path) -> None:
+def analyze(run_dir: Path) -> Answer:
     """Make the CSV, JSON and Markdown files of a run anew from its ETDumps."""
     from workbench.report import analyze_run, write_artifacts
 
-    for path in write_artifacts(analyze_run(run_dir)):
-        click.echo(path)
-
-
-@workbench.command()
-@click.argument("names", nargs=-1, required=True, metavar="BASELINE CANDIDATE...")
-@click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
-@click.option("--by", help="Which parts to compare, too: layer, category or operator.")
-@click.option("--fail-above", type=Percent(), help="Exit 1 if surely slower by more than this.")
-def compare(
-    names: tuple[str, ...], across: tuple[str, ...], by: str | None, fail_above: float | None
-) -> None:
-    """Compare measurements, each RUN_DIR[:EXPERIMENT[:THREADS]], with the first.
-
-    Two give a verdict, more a table by layer. With --fail-above the 95 % interval decides, not the
-    estimate; whatever the table has, too, must not be slower.
-    """
-    from workbench.report import compare_many
-
-    text, is_slower = compare_many(names, across=across, by=by, fail_above=fail_above)
-    click.echo(text)
-    if is_slower:
-        sys.exit(1)
+    files = write_artifacts(analyze_run(run_dir))
+    return Answer(files, {"run_dir": run_dir, "files": files})
 
 
 @workbench.command()
@@ -160,18 +157,18 @@ def compare(
 @click.option("--to", required=True, help="csv, parquet, perfetto or speedscope.")
 @click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
 @click.option("--baseline", type=PATH, help="A second ETDump to show it against.")
-def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> None:
+def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Answer:
     """Write an ETDump in another format; prints the files."""
     from workbench.report import export_trace
 
-    for path in export_trace(etdump, to, out=out, baseline=baseline):
-        click.echo(path)
+    files = export_trace(etdump, to, out=out, baseline=baseline)
+    return Answer(files, {"files": files})
 
 
 @workbench.command()
 @click.argument("log", type=PATH)
 @click.option("--baseline", type=PATH, help="The log with the extension off.")
-def kernels(log: Path, baseline: Path | None) -> None:
+def kernels(log: Path, baseline: Path | None) -> Answer:
     """List the microkernels that an XNNPACK log names, as CSV.
 
     With --baseline: which of them an extension replaced. LOG is what a runner printed whose XNNPACK
@@ -183,17 +180,17 @@ def kernels(log: Path, baseline: Path | None) -> None:
     table = read_xnn_log(log)
     if baseline:
         table = compare_kernels(table, read_xnn_log(baseline))
-    click.echo(table.to_csv(index=False, lineterminator="\n"), nl=False)
+    return Answer([table.to_csv(index=False, lineterminator="\n").rstrip()], {"kernels": table})
 
 
 @workbench.command()
 @click.argument("run_dir", type=PATH)
-def report(run_dir: Path) -> None:
+def report(run_dir: Path) -> Answer:
     """Make report.html and report.md of a run."""
     from workbench.report import make_report
 
-    for path in make_report(run_dir):
-        click.echo(path)
+    files = make_report(run_dir)
+    return Answer(files, {"run_dir": run_dir, "files": files})
 
 
 @workbench.command()
@@ -201,46 +198,47 @@ def report(run_dir: Path) -> None:
 @EXPORT_OPTIONS
 @RUN_OPTIONS
 @OUT
-def profile(models: tuple[str, ...], out: Path | None, **choices) -> None:
+def profile(models: tuple[str, ...], out: Path | None, **choices) -> Answer:
     """Export, run, analyze and report: the main job.
 
     MODEL is what `workbench export` takes.
     """
-    from workbench.report import find_next_steps, list_findings, profile_model
+    from workbench.report import profile_model
 
     if out and len(models) > 1:
         raise UsageError("is one folder, for one model", where="--out")
-    for model in models:
-        with show_progress() as progress:
-            result = profile_model(model, root=out, progress=progress, **choices)
-        for verdict in result.verdicts:
-            click.echo(verdict)
-        for line in list_findings(find_next_steps(result.analysis), rows=3):
-            click.echo(line)
-        click.echo(f"report: {result.html}")
+    outlines = []
+
+    def profile_each() -> Iterator[str]:
+        for model in models:
+            with show_progress() as progress:
+                result = profile_model(model, root=out, progress=progress, **choices)
+            outlines.append(result.outline)
+            yield from result.texts
+
+    return Answer(profile_each(), {"profiles": outlines})
 
 
 @workbench.command()
-@click.argument("run_dir", type=PATH)
-@click.option("--known-good", type=PATH, help="A run to be like: operators, shares of categories.")
-def validate(run_dir: Path, known_good: Path | None) -> None:
-    """Check that a run is whole and its files say the same; exit 1 if not."""
-    from workbench.report import validate_run
+@click.argument("name", required=False)
+def schema(name: str | None) -> Answer:
+    """Print the JSON Schema of a file that the workbench writes; without NAME, list them."""
+    from workbench.report import describe_document, list_documents
 
-    table = validate_run(run_dir, known_good)
-    for check, status, evidence in table.itertuples(index=False, name=None):
-        click.echo(f"{status:4}  {check}: {evidence}")
-    if (table["status"] == "fail").any():
-        sys.exit(1)
+    if name is None:
+        return Answer(list_documents(), {"documents": list_documents()})
+    described = describe_document(name)
+    return Answer([json.dumps(described, indent=1)], {"schema": described})
 
 
 @workbench.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def lab(arguments: tuple[str, ...]) -> None:
+def lab(arguments: tuple[str, ...]) -> Answer:
     """Open JupyterLab on the notebooks; ARGUMENTS go to JupyterLab."""
     from workbench.report import open_lab
 
-    open_lab(arguments)
+    record = {"opens": "lab", "arguments": arguments}
+    return Answer([], record, then=lambda: open_lab(arguments))
 
 
 def refuse_options(context: click.Context, names: Iterable[str]) -> None:
@@ -252,12 +250,13 @@ def refuse_options(context: click.Context, names: Iterable[str]) -> None:
 
 @workbench.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def app(arguments: tuple[str, ...]) -> None:
+def app(arguments: tuple[str, ...]) -> Answer:
     """Serve the explorer of runs to a browser, without code; ARGUMENTS go to Voila."""
     from workbench.report import open_app
 
-    open_app(arguments)
+    record = {"opens": "app", "arguments": arguments}
+    return Answer([], record, then=lambda: open_app(arguments))
 
 
-for advice in cli_advice.COMMANDS:
-    workbench.add_command(advice)
+for added in (*cli_advice.COMMANDS, *cli_gates.COMMANDS, *cli_batch.COMMANDS):
+    workbench.add_command(added)

@@ -34,6 +34,7 @@ from workbench.analyze import (
     summarize_verdict,
     sweep_threads,
     tabulate_latencies,
+    total_runs,
 )
 from workbench.emulation import mark_emulated
 from workbench.errors import StoreError
@@ -139,6 +140,11 @@ class Analysis:
             if len(part := self.select(self.categories, name, threads))
         }
 
+    @property
+    def floor(self) -> float:
+        """What the A/A controls of the run differed at most, as a ratio - 1; 0 without control."""
+        return max((float(c.latency["floor"].iloc[0]) for c in self.comparisons), default=0.0)
+
     def select(self, frame: pd.DataFrame, experiment: str, threads: int) -> pd.DataFrame:
         """The rows of one experiment at one thread count."""
         return pick(frame, experiment, threads).reset_index(drop=True)
@@ -180,7 +186,10 @@ def analyze_run(run_dir: str | Path) -> Analysis:
             groups[key] = place_rows(part, attribution)
         ledger = pd.concat(groups.values(), ignore_index=True)
         if any(method.modules for method in sidecar.methods):
-            layers = {key: summarize_layers(part, sidecar) for key, part in operators.items()}
+            layers = {
+                key: summarize_layers(operators[key], sidecar, total_runs(part, "key"))
+                for key, part in groups.items()
+            }
     evidence = read_evidence(run_dir, run)
     analysis = Analysis(
         run_dir=run_dir,

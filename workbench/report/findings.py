@@ -94,6 +94,7 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
         rivals=tuple(rivals.values()),
         roofline=find_roofline(analysis, experiment, threads),
         peaks=roof.peaks if roof else None,
+        emulated=run.emulated,
     )
 
 
@@ -149,6 +150,8 @@ def describe_gain(row: dict[str, object]) -> str:
     >>> describe_gain({"basis": "bound", "high_ms": 1.5, "share": 0.15, "gain_ms": float("nan")})
     'at most 1.50 ms (15 %)'
     """
+    if row["basis"] == "unknown":
+        return "not known, the run was emulated: measure it on the device"
     if row["basis"] == "bound":
         return f"at most {format_ms(row['high_ms'])} ({format_share(row['share'])})"
     return (
@@ -173,7 +176,7 @@ def show_findings(findings: pd.DataFrame, rows: int = TOP_FINDINGS) -> Table:
     pages = "".join(f"<li>{_item_html(row)}</li>" for row in items)
     texts = "\n".join(f"{number}. {_item_text(row)}" for number, row in enumerate(items, 1))
     if is_emulated(findings):
-        mark = f"Shares and gains are {EMULATED}."
+        mark = f"{EMULATED.capitalize()}. So these are in no order of gain."
         return Table(f"<p>{mark}</p><ol>{pages}</ol>", f"{mark}\n\n{texts}")
     return Table(f"<ol>{pages}</ol>", texts)
 

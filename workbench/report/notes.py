@@ -43,12 +43,12 @@ def show_layers(analysis: Analysis, experiment: str, threads: int, rows: int = T
     layers["source"] = layers["module"].map(lines["source"])
     layers["share"] = layers["own_ms"] / layers["own_ms"].sum()
     layers["module"] = layers["module"].map(name_layer)
-    columns = ["module", "module_class", "source", "own_ms", "share", "total_ms", "operators"]
+    columns = ["module", "module_class", "source", "own_ms", "share"]
     return show_table(
         layers.sort_values("own_ms", ascending=False, kind="stable"),
-        [*columns, "flops"],
+        [*columns, "total_ms", "low_ms", "high_ms", "operators", "flops"],
         rows=rows,
-        caption="Layers by their own time; total: with the layers in them",
+        caption="Layers by their own time; total: with the layers in them, and its 95 % interval",
     )
 
 

@@ -17,13 +17,11 @@ from workbench.errors import ComparisonError, UsageError, unknown_name
 from workbench.report.comparison import (
     Measurement,
     compare_e2e,
-    compare_runs,
     find_comparable,
     is_one_run,
-    is_slower_by,
+    judge_pair,
 )
-from workbench.show import Table, show_table
-from workbench.show.style import format_ms
+from workbench.report.gates import Compared, judge_rows
 
 #: What the rows of a table of several measurements can be.
 PARTS = ("layer", "category", "operator")
@@ -73,28 +71,51 @@ def compare_many(
     across: Collection[str] = (),
     by: str | None = None,
     fail_above: float | None = None,
-) -> tuple[str, bool]:
-    """What `workbench compare` says, and whether anything is surely slower than it may be.
+) -> Compared:
+    """Compare measurements with the first of them.
 
-    Two measurements give a verdict, with a table of their parts if ``by`` asks for it; more give
-    a table, by layer if not otherwise asked for.
+    Two give a verdict, with a table of their parts if ``by`` asks for it; more give a table, by
+    layer if not otherwise asked for.
+
+    Parameters
+    ----------
+    names, across, by
+        As for ``align_measurements``.
+    fail_above
+        By which fraction of the first one's time the others may be slower.
+
+    Raises
+    ------
+    UsageError, ComparisonError
+        As from ``align_measurements``.
     """
-    texts, slower = [], False
+    verdicts, rows, aligned = (), [], None
     if len(names) == 2:
-        verdict = compare_runs(*names, across=across)
-        texts.append(summarize_verdict(verdict))
-        slower = fail_above is not None and is_slower_by(verdict, fail_above)
+        subject = f"{names[1]} against {names[0]}"
+        verdict, latency = judge_pair(*find_comparable(names, across), subject)
+        verdicts = (summarize_verdict(verdict),)
+        rows.append(latency.assign(subject=subject))
     if by or len(names) != 2:
         aligned = align_measurements(names, across=across, by=by or PARTS[0])
-        texts.append(str(show_aligned(aligned)))
-        slower |= fail_above is not None and not find_slower(aligned, fail_above).empty
-    return "\n\n".join(texts), slower
+        parts = list_others(aligned)
+        rows.append(parts[parts["level"] != "e2e"] if verdicts else parts)
+    return judge_rows(
+        pd.concat(rows, ignore_index=True), fail_above, verdicts=verdicts, aligned=aligned
+    )
 
 
-def find_slower(aligned: pd.DataFrame, fraction: float) -> pd.DataFrame:
-    """The rows that are surely slower than in the first run by more than a fraction."""
-    surely = aligned["high"] < 1 / (1 + fraction)
-    return aligned[surely & (aligned["outcome"] == "slower")]
+def list_others(aligned: pd.DataFrame) -> pd.DataFrame:
+    """What the other runs than the first have, as it was compared with the first."""
+    others = aligned[aligned["run"] != aligned["run"].iloc[0]]
+    times = aligned[aligned["run"] == aligned["run"].iloc[0]].set_index(["level", "name"])[
+        "time_ms"
+    ]
+    keys = pd.MultiIndex.from_frame(others[["level", "name"]])
+    return others.assign(
+        subject=others["name"].astype(str) + " in " + others["run"].astype(str),
+        baseline_ms=times.reindex(keys).to_numpy(),
+        candidate_ms=others["time_ms"],
+    ).dropna(subset="outcome")
 
 
 def _align(found: dict[str, Measurement], by: str) -> pd.DataFrame:
@@ -115,25 +136,3 @@ def _align(found: dict[str, Measurement], by: str) -> pd.DataFrame:
         for name, t in traced.items()
     }
     return tabulate_runs(pairs, next(iter(pairs.values()))["name"])
-
-
-def show_aligned(aligned: pd.DataFrame, *, rows: int = 12) -> Table:
-    """The parts with the most time in any run, one column per run: time and speed-up.
-
-    A speed-up since the first run is said only where one was shown; E2E comes first.
-    """
-    largest = aligned.groupby("name", sort=False)["time_ms"].max()
-    parts = largest.drop("E2E", errors="ignore").nlargest(rows).index
-    chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
-    cells = aligned.assign(
-        text=[
-            format_ms(row.time_ms)
-            + (f" ({row.speedup:.2f}x)" if row.outcome in ("faster", "slower") else "")
-            for row in aligned.itertuples()
-        ]
-    )
-    runs = list(dict.fromkeys(aligned["run"]))
-    heads = {run: f"[{number}]" for number, run in enumerate(runs, 1)}
-    wide = cells.pivot(index="name", columns="run", values="text").loc[chosen, runs]
-    wide = wide.rename(columns=heads).reset_index(names=aligned["level"].iloc[-1])
-    return show_table(wide, caption="; ".join(f"{head} {run}" for run, head in heads.items()))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from workbench.analyze import describe, rank_bottlenecks, summarize_quality
-from workbench.records import SCHEMA_VERSION
+from workbench.analyze import describe, rank_bottlenecks, summarize_quality, typical_restarts
+from workbench.codec import to_document
 from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
 from workbench.report.checks import check_run, grade_quality, tracer_overhead
 from workbench.report.evidence import select_kernels
+from workbench.report.facts import identify_run
 from workbench.report.findings import find_next_steps
 from workbench.schema import (
     ATTRIBUTION,
@@ -28,10 +28,8 @@ from workbench.schema import (
 )
 from workbench.store import METRICS, SUMMARY, write_whole
 
-
-def write_json(path: Path, content: Any) -> Path:
-    """Write JSON; numbers that are not finite become null, which JSON can say."""
-    return write_whole(path, json.dumps(_finite(content), indent=1, allow_nan=False) + "\n")
+#: What an outline has of a comparison.
+_OUTLINED = ("label", "baseline", "candidate", "verdict", "latency")
 
 
 def write_summary(analysis: Analysis) -> Path:
@@ -49,7 +47,6 @@ def write_summary(analysis: Analysis) -> Path:
     etdumps = [s for s in analysis.run.sessions if s.complete and s.etdump]
     export = analysis.run.export
     content = {
-        "schema_version": SCHEMA_VERSION,
         "run_dir": _place(analysis.run_dir),
         "model": analysis.run.plan.model,
         "emulated": analysis.run.emulated,
@@ -78,33 +75,48 @@ def write_summary(analysis: Analysis) -> Path:
         "checks": check_run(analysis).to_dict("records"),
         "quality": _quality(analysis),
     }
-    return write_json(analysis.run_dir / SUMMARY, content)
+    return write_whole(analysis.run_dir / SUMMARY, to_document(content))
 
 
 def write_metrics(analysis: Analysis) -> Path:
-    """Write ``metrics.json``: untraced latency, tracer overhead and start-up of everything."""
+    """Write ``metrics.json``: untraced latency, tracer overhead and start-up of everything.
+
+    ``restarts_ms`` has the typical latency of every process, from which a later run is compared
+    with this one, on the same ``program``, ``device`` and ``build``.
+    """
+    run = analysis.run
+    content = {
+        "unit": "ms",
+        "model": run.plan.model,
+        **identify_run(run),
+        "emulated": run.emulated,
+        "started": run.started,
+        "floor": analysis.floor,
+        "latencies": list(_latencies(analysis)),
+    }
+    return write_whole(analysis.run_dir / METRICS, to_document(content))
+
+
+def _latencies(analysis: Analysis) -> Iterator[dict[str, Any]]:
     overhead = tracer_overhead(analysis)
-    rows = []
+    controls = {e.name: e.control for e in analysis.run.plan.experiments}
     for row in analysis.statistics.to_dict("records"):
         key = (row["experiment"], row["threads"])
         sessions = [s for s in analysis.run.sessions if (s.experiment, s.threads) == key]
-        rows.append(
-            {
-                **row,
-                "tracer_overhead": overhead.get(key),
-                "load_ms": [s.load_ms for s in sessions],
-                "startup_ms": [s.startup_ms for s in sessions],
-            }
-        )
-    content = {"schema_version": SCHEMA_VERSION, "unit": "ms", "latencies": rows}
-    return write_json(analysis.run_dir / METRICS, content)
+        yield {
+            **row,
+            "control": controls[row["experiment"]],
+            "restarts_ms": typical_restarts(analysis.select(analysis.latencies, *key)),
+            "tracer_overhead": overhead.get(key),
+            "load_ms": [s.load_ms for s in sessions],
+            "startup_ms": [s.startup_ms for s in sessions],
+        }
 
 
 def write_pipeline_summary(analysis: Analysis) -> Path:
     """Write ``<stem>_pipeline_summary.json``: what was exported, run and found, and where it is."""
     run = analysis.run
     content = {
-        "schema_version": SCHEMA_VERSION,
         "model": run.plan.model,
         "verdicts": [comparison.text for comparison in analysis.comparisons],
         "export": asdict(run.export) if run.export else None,
@@ -121,7 +133,24 @@ def write_pipeline_summary(analysis: Analysis) -> Path:
             "plan": asdict(run.plan),
         },
     }
-    return write_json(analysis.run_dir / f"{run.plan.stem}_pipeline_summary.json", content)
+    path = analysis.run_dir / f"{run.plan.stem}_pipeline_summary.json"
+    return write_whole(path, to_document(content))
+
+
+def outline_run(analysis: Analysis) -> dict[str, Any]:
+    """What there is to say first of a run: verdicts with their latencies, and the grade."""
+    quality = grade_quality(analysis)
+    return {
+        "run_dir": analysis.run_dir,
+        "model": analysis.run.plan.model,
+        "platform": analysis.run.platform,
+        "emulated": analysis.run.emulated,
+        "comparisons": [
+            {name: value for name, value in _comparison(c).items() if name in _OUTLINED}
+            for c in analysis.comparisons
+        ],
+        "quality": {"grade": quality["grade"].iloc[0], "summary": summarize_quality(quality)},
+    }
 
 
 def _quality(analysis: Analysis) -> dict[str, Any]:
@@ -249,13 +278,3 @@ def _frame(frame: pd.DataFrame | None, columns: list[str] | None = None) -> list
 def _place(run_dir: Path) -> str:
     """The run's folder as ``out_<model>/runs/<platform>``, wherever that lies."""
     return "/".join(run_dir.resolve().parts[-3:])
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value.item() if hasattr(value, "item") else value

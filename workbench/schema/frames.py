@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from workbench.schema.columns import Column, Frame, check
 from workbench.schema.columns import make_frame as _frame
-from workbench.schema.insight import ALIGNED, BOTTLENECKS, WHAT_IF
+from workbench.schema.insight import ALIGNED, BOTTLENECKS, JUDGED, WHAT_IF
 
-__all__ = ["ALIGNED", "BOTTLENECKS", "FRAMES", "WHAT_IF", "Column", "Frame", "check"]
+__all__ = ["ALIGNED", "BOTTLENECKS", "FRAMES", "JUDGED", "WHAT_IF", "Column", "Frame", "check"]
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
 SOURCE = (
@@ -158,6 +158,8 @@ TREE = _frame(
     ("class", "text", "", "class of the module, empty if unknown"),
     ("exclusive_ns", "float", "ns/run", "mean time of it alone; sums to the mean E2E time"),
     ("inclusive_ns", "float", "ns/run", "mean time of it and all modules in it"),
+    ("low_ns", "float", "ns/run", "95 % interval of the inclusive time, lower end"),
+    ("high_ns", "float", "ns/run", "95 % interval of the inclusive time, upper end"),
     ("share", "float", "", "inclusive time / mean E2E"),
     ("operators", "int", "", "distinct operators in it and all modules in it"),
     ("flops", "float", "1/run", "floating-point operations of those that are known"),
@@ -170,6 +172,8 @@ LAYERS = _frame(
     ("depth", "int", "", "modules around it"),
     ("own_ms", "float", "ms/run", "mean time of the layer itself; sums to the mean E2E time"),
     ("total_ms", "float", "ms/run", "mean time of it and all layers in it"),
+    ("low_ms", "float", "ms/run", "95 % interval of the total time, lower end"),
+    ("high_ms", "float", "ms/run", "95 % interval of the total time, upper end"),
     ("share", "float", "", "total time / mean E2E"),
     ("operators", "int", "", "distinct operators in it and all layers in it"),
     ("flops", "float", "1/run", "floating-point operations of those that are known"),
@@ -367,6 +371,7 @@ FRAMES = (
     QUALITY,
     SHIFT,
     ALIGNED,
+    JUDGED,
     WHAT_IF,
     BOTTLENECKS,
     KERNELS,

@@ -15,6 +15,19 @@ ALIGNED = make_frame(
     ("outcome", "text", "", "faster | slower | equivalent | inconclusive; first for the first run"),
 )
 
+JUDGED = make_frame(
+    "judged",
+    ("subject", "text", "", "what was compared, and with what"),
+    ("level", "text", "", "e2e | category | operator | layer"),
+    ("baseline_ms", "float", "ms", "time of the baseline"),
+    ("candidate_ms", "float", "ms", "time of the candidate"),
+    ("speedup", "float", "", "baseline / candidate"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower | equivalent | inconclusive"),
+    ("gate", "text", "", "passed | failed | undecided; open where there is no limit"),
+)
+
 WHAT_IF = make_frame(
     "what if",
     ("level", "text", "", "e2e, or what a part is: category | family | operator | key | layer"),

@@ -42,6 +42,8 @@ HIGHLIGHT = "#C8401F"
 #: Inches: what a notebook and a report page are wide.
 WIDTH = 9.0
 _DPI = 110
+#: Of a label, in pixels of the figure.
+_LABEL_HEIGHT = 16.0
 _INCH_PER_LETTER = {8: 0.072, 9: 0.081, 10: 0.090}
 #: Stands for a number that there is not.
 P = ParamSpec("P")
@@ -142,6 +144,22 @@ def label_x(axis: Axes, text: str) -> None:
     axis.set_xlabel(text, fontsize=9, color=FAINT)
 
 
+def label_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
+    """Name what ends at a height at the right of it; names move apart rather than overlap.
+
+    ``ends`` are triples of height, name and colour.
+    """
+    low, high = (axis.transData.transform((1, value))[1] for value in axis.get_ylim())
+    gap = min(_LABEL_HEIGHT, (high - low) / max(len(ends), 1))
+    ceiling = high
+    for value, label, color in sorted(ends, reverse=True):
+        placed = min(axis.transData.transform((1, value))[1], ceiling)
+        ceiling = placed - gap
+        place = (1, (placed - low) / (high - low))
+        axis.annotate(label, place, (8, 0), xycoords="axes fraction", textcoords="offset points",
+                      va="center", fontsize=9, color=color)  # fmt: skip
+
+
 def mark_figure(figure: Figure, text: str) -> Figure:
     """Write a reservation into the upper right corner: "emulated: says nothing of speed"."""
     figure.text(1 - 0.1 / WIDTH, 1 - 0.12 / figure.get_figheight(), text, ha="right", va="top",
@@ -203,6 +221,17 @@ def format_ms(ms: float) -> str:
     if 0 < abs(ms) < 0.1:
         return f"{format_number(1000 * ms, decimals_of(1000 * ms))} µs"
     return f"{format_number(ms, decimals_of(ms))} ms"
+
+
+def format_time(ms: float, error: float) -> str:
+    """A time with half the width of its interval, both in one unit: ``4.31 ± 0.06 ms``."""
+    if not (math.isfinite(ms) and math.isfinite(error)):
+        return format_ms(ms)
+    scale, unit = (1000, "µs") if 0 < abs(ms) < 0.1 else (1, "ms")
+    # As many decimals as two figures of the error need, but no more than the time has.
+    decimals = min(decimals_of(scale * error, 2), decimals_of(scale * ms, 4))
+    texts = (format_number(scale * value, decimals) for value in (ms, error))
+    return f"{' ± '.join(texts)} {unit}"
 
 
 def format_share(share: float, decimals: int = 0) -> str:

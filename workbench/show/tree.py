@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from workbench.show.style import (
+    INK,
     SERIES,
     UNSPLIT_COLOR,
     WIDTH,
     format_ms,
     format_share,
+    format_time,
     ink_on,
     label_x,
     marked,
@@ -27,6 +29,7 @@ _MODEL = "(the model)"
 _NO_LAYER = "(no layer)"
 #: How much of its colour a level gives to white, compared with the one above.
 _FADE = 0.22
+_BOX = ["module", "name", "depth", "left", "width", "share", "error"]
 
 
 @marked
@@ -48,12 +51,14 @@ def plot_tree(
     -------
     Figure
         What a box has no boxes below is the module's own time. Boxes that are wide enough bear
-        name, time and share of E2E. Colours tell apart the modules of the level at which the tree
+        name, time and share of E2E, and a bar at their end from one end of the time's 95 %
+        interval to the other. Colours tell apart the modules of the level at which the tree
         branches.
     """
     boxes = lay_out(layers if depth is None else layers[layers["depth"] <= depth])
     levels = int(boxes["depth"].max()) + 1 if len(boxes) else 1
-    total = boxes.loc[boxes["depth"] == 0, "width"].sum() or 1.0
+    ends = boxes["left"] + boxes["width"] + boxes["error"].fillna(0)
+    reach = ends.max() if len(boxes) else 1.0
     figure, (axis,) = new_figure(1.05 + 0.44 * levels, left=0.15, right=0.15, top=0.42)
     colors = _colors(boxes)
     corners = [
@@ -63,12 +68,17 @@ def plot_tree(
     ]  # fmt: skip
     look = {"edgecolors": "white", "linewidths": 0.6}
     axis.add_collection(PolyCollection(corners, facecolors=colors, **look))
-    for box, color in zip(boxes.itertuples(), colors, strict=True):
-        _write(axis, box, total, ink_on(color))
-    axis.set_xlim(0, total)
+    told = [
+        _write(axis, box, reach, ink_on(c))
+        for box, c in zip(boxes.itertuples(), colors, strict=True)
+    ]
+    _draw_intervals(axis, boxes.loc[told])
+    axis.set_xlim(0, reach)
     axis.set_ylim(levels, 0)
     axis.set_yticks([])
-    label_x(axis, "mean time per inference (ms); below each module those in it")
+    label_x(
+        axis, "mean time per inference (ms) and its 95 % interval; below each module those in it"
+    )
     set_title(figure, title)
     return figure
 
@@ -76,8 +86,8 @@ def plot_tree(
 def lay_out(layers: pd.DataFrame) -> pd.DataFrame:
     """Where every module's box is: ``module``, ``name``, ``depth``, ``left``, ``width``, ``share``.
 
-    Boxes of a module's children start where its own does, the slowest first; modules that took no
-    time have none.
+    ``error`` is half of the width of the time's interval. Boxes of a module's children start where
+    its own does, the slowest first; modules that took no time have none.
     """
     ends: dict[str | None, float] = {}
     rows, end = [], 0.0
@@ -93,8 +103,9 @@ def lay_out(layers: pd.DataFrame) -> pd.DataFrame:
             left = ends[parent]
             ends[parent] += row.total_ms
         ends[path] = left
-        rows.append((path, name, int(row.depth), left, row.total_ms, row.share))
-    return pd.DataFrame(rows, columns=["module", "name", "depth", "left", "width", "share"])
+        error = (row.high_ms - row.low_ms) / 2
+        rows.append((path, name, int(row.depth), left, row.total_ms, row.share, error))
+    return pd.DataFrame(rows, columns=_BOX)
 
 
 def _colors(boxes: pd.DataFrame) -> list[tuple[float, float, float]]:
@@ -118,11 +129,13 @@ def _branching(boxes: pd.DataFrame) -> int:
     return int(branching[0]) if len(branching) else 1
 
 
-def _write(axis: Axes, box, total: float, ink: str) -> None:
-    room = (WIDTH - 0.3) * box.width / total - 0.06
+def _write(axis: Axes, box, reach: float, ink: str) -> bool:
+    """Label a box as well as it has room; whether there is any."""
+    room = (WIDTH - 0.3) * box.width / reach - 0.06
     share = format_share(box.share)
     short = shorten(box.name, max(3, int(room / text_inches("m", 8))))
     texts = (
+        f"{box.name}\n{format_time(box.width, box.error)} · {share}",
         f"{box.name}\n{format_ms(box.width)} · {share}",
         f"{box.name}\n{share}",
         f"{short}\n{share}",
@@ -132,3 +145,14 @@ def _write(axis: Axes, box, total: float, ink: str) -> None:
     if text:
         axis.text(box.left + box.width / 2, box.depth + 0.48, text, ha="center", va="center",
                   fontsize=8, color=ink, linespacing=1.15)  # fmt: skip
+    return bool(text)
+
+
+def _draw_intervals(axis: Axes, boxes: pd.DataFrame) -> None:
+    """A bar across the end of every box."""
+    known = boxes[boxes["error"].notna()]
+    lines = [
+        [(b.left + b.width - b.error, b.depth + 0.9), (b.left + b.width + b.error, b.depth + 0.9)]
+        for b in known.itertuples()
+    ]
+    axis.add_collection(LineCollection(lines, colors=INK, linewidths=1.6, capstyle="butt"))

@@ -1,0 +1,138 @@
+"""With --json every command prints one JSON document, also of what went wrong."""
+
+import json
+import math
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workbench.cli import workbench as commands
+from workbench.cli.answers import Command
+from workbench.codec import to_document, to_plain
+from workbench.records import SCHEMA_VERSION
+from workbench.testing import sample_run
+
+
+def whole(text):
+    """The one document that a text is, without NaN."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    """A copy of a recorded run, to be analysed anew."""
+    folder = tmp_path / "out_mobilenet_v3_small" / "runs" / "linux"
+    return Path(shutil.copytree(sample_run("mobilenet_v3_small"), folder))
+
+
+def test_every_command_has_the_option():
+    for name, command in commands.commands.items():
+        assert isinstance(command, Command), name
+        assert [p.name for p in command.params].count("json") == 1, name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "keys"),
+    [
+        (["models"], {"models"}),
+        (["analyze", "RUN"], {"run_dir", "files"}),
+        (["validate", "RUN"], {"run_dir", "ok", "checks"}),
+        (["findings", "RUN"], {"run_dir", "emulated", "findings"}),
+        (["compare", "RUN:avx512_off", "RUN:avx512_on"], {"passed", "rows", "verdicts", "aligned"}),
+        (["trace", "ETDUMP", "--to", "speedscope"], {"files"}),
+        (["kernels", "LOG"], {"kernels"}),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_an_answer_is_one_document(cli, run_dir, arguments, keys):
+    log = Path(__file__).parent / "data" / "xnn_log" / "sme2_on.log"
+    places = {"RUN": run_dir, "LOG": log, "ETDUMP": next(run_dir.glob("avx512_on/*.etdump"))}
+    for word, place in places.items():
+        arguments = [argument.replace(word, str(place)) for argument in arguments]
+    code, plain, _ = cli(*arguments)
+    json_code, out, _ = cli(*arguments, "--json")
+    found = whole(out)
+    assert json_code == code
+    assert found.pop("schema_version") == SCHEMA_VERSION
+    assert keys <= found.keys()
+    assert plain != out
+
+
+def test_the_doctor_answers_with_what_it_found(cli):
+    code, out, _ = cli("doctor", "--json")
+    found = whole(out)
+    assert found["ready"] == (code == 0)
+    assert {"subject", "status", "detail", "fix"} == found["findings"][0].keys()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["analyze", "nothing"], 2, "not a run folder"),
+        (["export", "toy_cn"], 2, "unknown model"),
+        (["compare", "a", "b", "--fail-above", "lots"], 2, "no percentage"),
+        (["nonsense"], 2, "nonsense"),
+        (["run", "bad.pte"], 1, "bad.pte"),
+        (["compare"], 2, "Missing argument"),
+    ],
+)
+def test_an_error_is_one_document_too(cli, arguments, code, words):
+    found, out, err = cli(*arguments, "--json")
+    error = whole(out)["error"]
+    assert (found, error["exit_code"]) == (code, code)
+    assert words in f"{error['where']} {error['what']}"
+    assert error["kind"] == ("UsageError" if code == 2 else "StoreError")
+    assert words in err
+    assert cli(*arguments)[1] == ""
+
+
+def test_a_server_is_announced_before_it_takes_over(cli, monkeypatch):
+    started = []
+    monkeypatch.setattr("workbench.report.open_lab", started.append)
+    code, out, _ = cli("lab", "--no-browser", "--json")
+    assert (code, whole(out)["arguments"]) == (0, ["--no-browser"])
+    assert started == [("--no-browser",)]
+
+
+@dataclass(frozen=True)
+class Place:
+    path: Path
+    ratio: float
+
+
+def test_what_json_cannot_say_is_said_otherwise():
+    frame = pd.DataFrame(
+        {
+            "name": pd.Categorical(["a", None]),
+            "n": pd.array([1, None], dtype="Int64"),
+            "ms": [math.nan, math.inf],
+            "shape": [(1, 2), None],
+            "flag": [True, False],
+        }
+    )
+    assert to_plain(frame) == [
+        {"name": "a", "n": 1, "ms": None, "shape": [1, 2], "flag": True},
+        {"name": None, "n": None, "ms": None, "shape": None, "flag": False},
+    ]
+    assert to_plain(Place(Path("a/b"), np.float64("nan"))) == {"path": "a/b", "ratio": None}
+    assert to_plain(np.arange(3)) == [0, 1, 2]
+    assert to_plain({1: np.int64(2), "x": np.bool_(True)}) == {"1": 2, "x": True}
+    assert to_plain(click.Path) == str(click.Path)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+        max_leaves=6,
+    )
+)
+def test_any_content_is_valid_json(content):
+    assert "schema_version" in whole(to_document({"content": content}))
