@@ -79,6 +79,7 @@ _HOME = {
     "show_findings": "report",
     "list_partition": "report",
     "list_runs": "report",
+    "pick_measurements": "report",
     "read_exports": "report",
     "read_history": "portfolio",
     "show_axes": "report",

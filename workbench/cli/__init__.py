@@ -12,6 +12,7 @@ from typing import NoReturn
 import click
 
 from workbench.cli import advice as cli_advice
+from workbench.cli import batch as cli_batch
 from workbench.cli import gates as cli_gates
 from workbench.cli.answers import JSON, Answer, Group, describe_error
 from workbench.cli.options import (
@@ -257,5 +258,5 @@ def app(arguments: tuple[str, ...]) -> Answer:
     return Answer([], record, then=lambda: open_app(arguments))
 
 
-for added in (*cli_advice.COMMANDS, *cli_gates.COMMANDS):
+for added in (*cli_advice.COMMANDS, *cli_gates.COMMANDS, *cli_batch.COMMANDS):
     workbench.add_command(added)

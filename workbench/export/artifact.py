@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from workbench import store
@@ -111,8 +112,7 @@ def export_model(
     options, inputs, sizes = Options(tuple(keep_float), rewrite), tuple(inputs), dict(sizes)
     made_from = {}
     if isinstance(model, str):
-        asked = {"dtype": dtype, "backend": backend, "sizes": sizes, "mean": mean, "std": std}
-        settings = asked | asdict(options)
+        settings = _settings(dtype, backend, options, sizes=sizes, mean=mean, std=std)
         made_from = fingerprint(parse_name(model), settings, inputs, state_dict)
         if not fresh and (export := find_unchanged(pte, made_from)):
             tell(f"{pte.name}: unchanged, kept")
@@ -167,6 +167,27 @@ def export_model(
     store.save_export(export, directory)
     _warn_of(export)
     return pte
+
+
+def identify_export(model: str, dtype: str, backend: str) -> dict[str, str]:
+    """What a program is made from that is exported with no other choices, as its record has it.
+
+    Nothing is imported for it; a model that was registered while Python runs has no such identity.
+    """
+    return fingerprint(parse_name(model), _settings(dtype, backend, Options()), (), None)
+
+
+def _settings(
+    dtype: str,
+    backend: str,
+    options: Options,
+    *,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+) -> dict[str, Any]:
+    asked = {"dtype": dtype, "backend": backend, "sizes": dict(sizes), "mean": mean, "std": std}
+    return asked | asdict(options)
 
 
 def _check_names(dtype: str, backend: str) -> None:

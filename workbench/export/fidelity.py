@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import math
 import os
 from collections.abc import Iterator
@@ -117,15 +118,17 @@ def _compare(
 
 @contextlib.contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """Keep what C++ code writes to file descriptor 2 from the terminal, for a while.
+    """Keep what C++ code writes to standard error from the terminal and the notebook, for a while.
 
-    The runtime's CPU detection complains there about files that desktop machines do not have.
+    The runtime's CPU detection complains there about files that desktop machines do not have. Part
+    of it passes through Python's ``sys.stderr``, which in a notebook is not file descriptor 2.
     """
     kept = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
-        yield
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
     finally:
         os.dup2(kept, 2)
         os.close(nowhere)

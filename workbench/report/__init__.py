@@ -28,6 +28,7 @@ from workbench.report.notes import (
     show_undelegated,
     show_verdicts,
 )
+from workbench.report.picker import compare_picked, pick_measurements
 from workbench.report.pipeline import (
     Profile,
     make_report,
@@ -37,7 +38,7 @@ from workbench.report.pipeline import (
     write_artifacts,
 )
 from workbench.report.replay import Replay, replay_layer
-from workbench.report.runs import list_runs
+from workbench.report.runs import list_measurements, list_runs
 from workbench.report.side_by_side import align_measurements, compare_many
 from workbench.report.summary import outline_run
 from workbench.report.timeline import show_timeline
@@ -55,6 +56,7 @@ __all__ = [
     "check_run",
     "compare_exports",
     "compare_many",
+    "compare_picked",
     "compare_runs",
     "compare_with_metrics",
     "describe_document",
@@ -71,6 +73,7 @@ __all__ = [
     "list_ceilings",
     "list_documents",
     "list_findings",
+    "list_measurements",
     "list_partition",
     "list_runs",
     "make_report",
@@ -81,6 +84,7 @@ __all__ = [
     "open_app",
     "open_lab",
     "outline_run",
+    "pick_measurements",
     "profile_model",
     "read_document",
     "read_exports",
