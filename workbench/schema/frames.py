@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from workbench.schema.columns import Column, Frame, check
 from workbench.schema.columns import make_frame as _frame
-from workbench.schema.insight import ALIGNED, BOTTLENECKS, CHANGES, HISTORY, JUDGED, WHAT_IF
+from workbench.schema.insight import (
+    ALIGNED,
+    BOTTLENECKS,
+    CHANGES,
+    COMBINED,
+    HISTORY,
+    JUDGED,
+    LINED_UP,
+    WHAT_IF,
+)
 
 __all__ = [
     "ALIGNED",
     "BOTTLENECKS",
     "CHANGES",
+    "COMBINED",
     "FRAMES",
     "HISTORY",
     "JUDGED",
+    "LINED_UP",
     "WHAT_IF",
     "Column",
     "Frame",
@@ -385,6 +396,8 @@ FRAMES = (
     JUDGED,
     HISTORY,
     CHANGES,
+    LINED_UP,
+    COMBINED,
     WHAT_IF,
     BOTTLENECKS,
     KERNELS,
