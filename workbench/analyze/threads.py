@@ -84,7 +84,7 @@ def compare_setups(
 def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]:
     """What changes on the way to more threads, as sentences.
 
-    Which experiments more threads make slower, or do not help, step by step: cores share the memory,
+    Which experiments more threads make slower, or do not help, step by step: cores share memory,
     and some of them the unit that computes with SME2. Of each two neighbours: where the slower
     one, with more threads, beats the faster one with the fewest; and where their order turns
     round. That something is faster is said only where its interval shows it.
