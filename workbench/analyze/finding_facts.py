@@ -171,9 +171,14 @@ class Facts:
         return [key for key in overhead if instruction_of(key) in called]
 
     def spent(self, keys: Iterable[str]) -> Gain:
-        """The time of some rows, with Student's 95 % interval over the process restarts."""
+        """The time of some rows, with Student's 95 % interval over the process restarts.
+
+        The interval is that of their share. Other programs make whole inferences longer, and by
+        how much differs from one restart to the next; on which rows that falls is what matters.
+        """
         times = self.runs[[key for key in dict.fromkeys(keys) if key in self.runs]].sum(axis=1)
-        ms, half = float(times.mean()), float(half_width(blocks_of(times).to_numpy()))
+        shares = blocks_of(times) / blocks_of(self.runs.sum(axis=1))
+        ms, half = float(times.mean()), self.e2e_ms * float(half_width(shares.to_numpy()))
         if math.isnan(half):  # a single run says nothing of the next one
             half = self.e2e_ms
         return Gain(ms, max(0.0, ms - half), min(ms + half, self.e2e_ms), "measured")
