@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analyze.dataflow import Dataflow, Spot, Step
+from workbench.analyze.roofline import Roof
 from workbench.analyze.statistics import blocks_of, half_width
 from workbench.records import Export, Method
 
@@ -99,10 +100,8 @@ class Facts:
         Median latency of untraced inferences; 0 where it is not known.
     rivals
         Other dtypes, and this one as ``own``, in the same clock.
-    roofline
-        ``schema.ROOFLINE``, where the machine's ceilings are known.
-    peaks
-        GFLOP/s that this CPU reaches, by dtype.
+    roof, roofline
+        What the machine can do, and ``schema.ROOFLINE``, where its ceilings are known.
     emulated
         Whether the times are those of an emulator, and tell nothing.
     """
@@ -119,8 +118,8 @@ class Facts:
     latency_ms: float = 0.0
     own: Rival | None = None
     rivals: tuple[Rival, ...] = ()
+    roof: Roof | None = None
     roofline: pd.DataFrame | None = None
-    peaks: dict[str, float] | None = None
     emulated: bool = False
 
     @cached_property
