@@ -1,6 +1,7 @@
 """Small programs that several tests run, exported once and kept between test runs."""
 
 import hashlib
+import shutil
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -132,3 +133,21 @@ def outside_pte(request):
 def unplanned_pte(request):
     """The same, without memory planned for inputs and outputs."""
     return kept(request, "unplanned", lambda: export_pair(planned=False))
+
+
+BROWSER_FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Debian's Chromium, driven by Playwright."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if not (chromium := shutil.which("chromium")):
+        pytest.skip("chromium is not installed")
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
+        yield browser
+        browser.close()

@@ -12,7 +12,8 @@ from workbench.analyze.matching import Layer, match_layers
 from workbench.cli import main
 from workbench.errors import ComparisonError, UsageError
 from workbench.report import comparison
-from workbench.report.side_by_side import align_measurements, compare_many, find_slower
+from workbench.report.gates import judge_rows
+from workbench.report.side_by_side import align_measurements, compare_many, list_others
 from workbench.schema import ALIGNED, check
 from workbench.show import plot_heatmap
 
@@ -204,10 +205,11 @@ def test_the_skips_of_the_unet_are_slower_with_two_threads(sweep):
     found = sweep.set_index(["name", "run"])
     assert found.loc[("(the model itself)", SETUPS[2]), "outcome"] == "slower"
     assert found.loc[("E2E", SETUPS[3]), "outcome"] == "faster"
-    slower = find_slower(sweep, 0.05)
-    assert set(slower["run"]) <= {SETUPS[2], SETUPS[3]}
-    assert "(the model itself)" in set(slower["name"])
-    assert len(find_slower(sweep, 1.5)) == 0
+    held = judge_rows(list_others(sweep), 0.05)
+    slower = held.rows[held.rows["gate"] == "failed"]
+    assert set(slower["subject"].str.split(" in ").str[-1]) <= {SETUPS[2], SETUPS[3]}
+    assert slower["subject"].str.startswith("(the model itself)").any()
+    assert judge_rows(list_others(sweep), 1.5).passed
 
 
 def test_the_table_has_a_column_per_run(sweep):
@@ -252,9 +254,9 @@ def test_the_command_line_compares_any_number(capsys):
 def test_the_gate_looks_at_the_parts_that_were_asked_for():
     one, two = f"{UNET}:avx512_on:1", f"{UNET}:avx512_on:2"
     found = compare_many([one, two], across=["threads"], fail_above=0.05)
-    assert "faster" in found.texts[0] and not found.is_slower
+    assert "faster" in found.texts[0] and found.passed
     found = compare_many([one, two], across=["threads"], by="layer", fail_above=0.05)
-    assert "(the model itself)" in found.texts[1] and found.is_slower
+    assert "(the model itself)" in str(found.texts[2]) and not found.passed
 
 
 def test_parts_are_categories_and_operators_too():

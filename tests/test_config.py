@@ -120,7 +120,9 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
     assert changes["change"].tolist() == ["changed"]
     checks = check_run(analysis).set_index("check")
     assert "traced" in checks.at["runner", "evidence"]
-    assert "7x16__avx512f_broadcast" in (run_dir / store.REPORT_MD).read_text()
+    page = (run_dir / store.REPORT_MD).read_text()
+    assert "7x16__avx512f_broadcast" in page
+    assert "`Method::execute`, traced, in ms" in page
 
 
 @needs_compiler

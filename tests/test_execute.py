@@ -209,14 +209,23 @@ def test_a_bad_program_is_refused_before_a_folder_is_made(tmp_path, runner, cont
 def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     command = [sys.executable, "-m", "workbench", "run", str(pte), "--runs", "100000"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     manifest = tmp_path / "out_conv" / "runs" / platform_name() / store.MANIFEST
-    deadline = time.monotonic() + 60
-    while not manifest.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    time.sleep(2)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # nohup ignores it
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not manifest.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "goes on" in errors

@@ -51,7 +51,7 @@ def exported(dtype="fp32", partition=()):
     names = {field.name: "" for field in dataclasses.fields(Export)}
     names |= {"dtype": dtype, "partition": tuple(partition), "inputs": (), "outputs": ()}
     names |= {"undelegated": (), "delegates": {}, "versions": {}, "options": {}, "fidelity": ()}
-    return Export(**names | {"size_bytes": 0, "seconds": 0.0, "schema_version": 1})
+    return Export(**names | {"size_bytes": 0, "seconds": 0.0, "schema_version": 2})
 
 
 def test_nothing_is_found_where_there_is_nothing():

@@ -186,6 +186,7 @@ def test_every_level_of_this_cpu_is_measured_in_one_run(climbed):
     assert len(outputs) == 2 * len(run.plan.pairs)
 
 
+@pytest.mark.slow
 def test_the_ladder_is_in_the_artifacts_with_what_it_does_not_cover(climbed):
     summary = json.loads((climbed / store.SUMMARY).read_text())
     assert [row["level"] for row in summary["ladder"]][-1] == "native"

@@ -6,7 +6,6 @@ import workbench as wb
 from workbench.errors import RunnerError, StoreError
 from workbench.report import live
 from workbench.store import load_run, save_run
-from workbench.testing import SAMPLES
 
 
 @pytest.fixture
@@ -62,12 +61,12 @@ def test_a_failure_is_one_line(monkeypatch, tmp_path):
     assert shown.status.value.startswith("error: it broke")
 
 
-def test_all_runs_are_found_the_samples_last(tmp_path):
-    run = load_run(wb.sample_run())
-    for name in ("linux", "linux-2"):
-        folder = tmp_path / "out_x" / "runs" / name
-        folder.mkdir(parents=True)
-        save_run(run, folder)
-    found = wb.list_runs(tmp_path)
-    assert {path.name for path in found[:2]} == {"linux", "linux-2"}
-    assert all(path.is_relative_to(SAMPLES) for path in found[2:]) and len(found) > 2
+def test_a_model_is_exported_when_the_run_is_started(measured, monkeypatch, tmp_path):
+    exported = []
+    monkeypatch.setattr(live, "export_model", lambda m: exported.append(m) or tmp_path / "m.pte")
+    shown = wb.LiveRun("m", root=tmp_path)
+    assert exported == []
+    shown.start()
+    shown.wait(60)
+    assert exported == ["m"]
+    assert shown.run_dir == wb.sample_run()

@@ -24,7 +24,6 @@ from workbench.report import (
     compare_runs,
     describe_run,
     execute_notebook,
-    is_slower_by,
     make_report,
     show_layers,
     show_undelegated,
@@ -296,9 +295,6 @@ def test_experiments_of_one_run_are_compared_in_turns():
     assert verdict.low < verdict.speedup < verdict.high
     slower = compare_runs(f"{folder}:avx512_on", f"{folder}:avx512_off")
     assert slower.speedup == pytest.approx(1 / verdict.speedup)
-    assert is_slower_by(slower, 0.05)
-    assert not is_slower_by(slower, 5.0)
-    assert not is_slower_by(verdict, 0.0)
 
 
 def test_a_run_and_its_copy_are_equivalent(run_dir):

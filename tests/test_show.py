@@ -1,5 +1,6 @@
 import math
 
+import ipywidgets as widgets
 import numpy as np
 import pandas as pd
 import pytest
@@ -144,7 +145,9 @@ def test_every_latency_is_a_dot_and_the_median_has_its_interval(latencies):
     low, high = interval.get_datalim(axis.transData).intervalx
     assert (low, high) == pytest.approx(tuple(statistics.loc[0, ["low", "high"]]))
     assert axis.lines[0].get_xdata()[0] == statistics.loc[0, "median"]
-    assert "CPU time" in axis.get_xlabel()
+    assert "untraced (ms, CPU time)" in axis.get_xlabel()
+    (axis,) = plot_latencies(latencies.assign(traced=True), statistics).axes
+    assert "inference, traced" in axis.get_xlabel()
 
 
 def test_a_lone_outlier_does_not_squash_the_rest(latencies):
@@ -336,6 +339,23 @@ def test_the_interval_of_a_speedup_is_a_ratio_that_of_a_median_is_a_time(latenci
     assert time.splitlines()[0] == "| median (ms) | low (ms) |"
 
 
+def test_shares_of_samples_have_their_interval_in_the_same_unit():
+    frame = pd.DataFrame({"share": [0.97], "low": [0.9], "high": [0.99], "q": [0.0]})
+    text = str(show_table(frame))
+    assert "| share (%) | low (%) | high (%) | q |" in text
+    assert "| 97.0 | 90.0 | 99.0 | &lt; 0.001 |" in text
+
+
+def test_sizes_and_ratios_have_units_and_long_names_may_be_broken():
+    frame = pd.DataFrame(
+        {"size_mb": [1.5], "sqnr_db": [40.0], "file": ["models/of/a/transformer.py:20"]}
+    )
+    table = show_table(frame)
+    assert "| size (MB) | sqnr (dB) | file |" in str(table)
+    assert "models/<wbr>of/<wbr>a/<wbr>transformer.py:20" in table.html
+    assert "wbr" not in str(table)
+
+
 def test_what_a_frame_holds_is_never_markup():
     frame = pd.DataFrame({"<i>": ["<script>alert(1)</script> | x\ny"], "n": [math.nan]})
     table = show_table(frame, caption="a <b> & c")
@@ -378,6 +398,32 @@ def test_with_a_person_every_choice_has_a_control_that_redraws():
     slider.value, menu.value, check_box.value = 7, "b", False
     assert drawn[-1] == {"top": 7, "of": "b", "log": False}
     assert len(drawn) == 4
+
+
+def test_what_a_mapping_holds_is_chosen_by_its_keys_and_a_widget_is_taken_as_it_is():
+    frames = {"a": pd.DataFrame({"x": [1]}), "b": pd.DataFrame({"x": [2]})}
+    knob = widgets.IntSlider(value=3)
+    seen = []
+    box = explore(lambda of, n: seen.append((of["x"].iloc[0], n)), of=frames, n=knob)
+    box.children[0].children[0].value, knob.value = "b", 4
+    assert seen == [(1, 3), (2, 3), (2, 4)]
+    assert explore(lambda of: of["x"].iloc[0], headless=True, of=frames) == 1
+
+
+def test_a_slider_ascends_and_starts_where_it_is_told():
+    box = explore(lambda depth: None, depth=[3, 1, 2])
+    (slider,) = box.children[0].children
+    assert (list(slider.options), slider.value) == ([1, 2, 3], 3)
+
+
+def test_what_cannot_be_shown_is_said_in_a_line(capsys):
+    def refuse(of):
+        raise UsageError(f"not {of}")
+
+    explore(refuse, of=["a", "b"])
+    assert "HTML" in capsys.readouterr().out
+    with pytest.raises(UsageError, match="not a"):
+        explore(refuse, headless=True, of=["a", "b"])
 
 
 def test_nothing_to_choose_from():

@@ -19,11 +19,6 @@ from workbench.report.html import export_html
 from workbench.show import PAGE_CLASS, draw_timeline, plot_timeline, timeline_script
 from workbench.show.timeline_data import grow_spans, pack_timeline
 
-BROWSER = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def analysis():
@@ -181,19 +176,6 @@ def test_a_million_spans_stay_small(traces):
 
 
 # ---- in a real browser ---------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    import shutil
-
-    if not (chromium := shutil.which("chromium")):
-        pytest.skip("chromium is not installed")
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=chromium, args=BROWSER)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

@@ -99,6 +99,16 @@ def test_a_bad_summary_is_a_row(run_dir):
     }
 
 
+def test_what_does_not_fit_its_schema_is_a_row(run_dir):
+    checks = {"analysis_summary": "summary", "metrics": "metrics", "_pipeline_summary": "pipeline"}
+    for name in checks:
+        (path,) = run_dir.glob(f"*{name}.json")
+        edit(path, lambda c: c.pop("model"))
+    found = failures(validate_run(run_dir))
+    assert found.keys() == {f"{check} can be read" for check in checks.values()}
+    assert all("'model' is a required property" in evidence for evidence in found.values())
+
+
 def test_the_folder_of_another_tool_is_looked_at_trace_by_trace(run_dir):
     edit(run_dir / "manifest.json", lambda c: c.pop("plan"))
     table = validate_run(run_dir)

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,14 +71,48 @@ def from_json(cls: type[T], text: str | bytes, where: object) -> T:
         raise StoreError(f"not JSON: {error}", where=where) from None
     if not isinstance(data, dict):
         raise StoreError(f"not a {cls.__name__} record", where=where)
-    version = data.get("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
+    check_version(data, where)
+    return structure(cls, upgrade(data), where)
+
+
+def check_version(data: Mapping[str, Any], where: object, *, least: int = 1) -> None:
+    """Refuse what was written by a newer workbench, or by one older than ``least``.
+
+    Raises
+    ------
+    StoreError
+        Names both versions, and what to do.
+    """
+    version, known = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
+    if type(version) is not int or version not in known:
+        old = type(version) is int and 0 < version < least
+        remedy = "`workbench analyze`" if old else "the workbench version that wrote it"
         raise StoreError(
-            f"schema version {version!r}, this workbench reads {SCHEMA_VERSION}",
+            f"schema version {version!r:.20}, this workbench reads {', '.join(map(str, known))}",
             where=where,
-            hint="read it with the workbench version that wrote it",
+            hint=f"make it anew with {remedy}" if old else f"read it with {remedy}",
         )
-    return structure(cls, data, where)
+
+
+def upgrade(data: dict[str, Any]) -> dict[str, Any]:
+    """A record's content as this workbench would have written it."""
+    version = data.get("schema_version", SCHEMA_VERSION)
+    for step in _UPGRADES[version - 1 :]:
+        data = step(data)
+    return {**data, "schema_version": SCHEMA_VERSION} if "schema_version" in data else data
+
+
+def _from_1(data: dict[str, Any]) -> dict[str, Any]:
+    """The first manifests had a list of notes, which was never used."""
+    if data.get("notes") == []:
+        data = {key: value for key, value in data.items() if key != "notes"}
+    if isinstance(export := data.get("export"), dict):
+        data = {**data, "export": upgrade(export)}
+    return data
+
+
+#: What takes a record to the next schema version, from the first one on.
+_UPGRADES = (_from_1,)
 
 
 def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool = False) -> T:
@@ -94,11 +129,8 @@ def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool
     """
     import cattrs
 
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    for kind in (int, str, bool) if strict else ():
-        converter.register_structure_hook(kind, _take_only)
     try:
-        return converter.structure(data, cls)
+        return _converter(strict).structure(data, cls)
     except cattrs.BaseValidationError as error:
         for leaf in _leaves(error):
             if isinstance(leaf, cattrs.ForbiddenExtraKeysError):
@@ -106,6 +138,17 @@ def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool
                 raise unknown_name("key", min(leaf.extra_fields), valid, where) from None
         reason = cattrs.transform_error(error)[0].replace(" @ $", ": $")
         raise StoreError(f"not a {cls.__name__} record: {reason}", where=where) from None
+
+
+@cache
+def _converter(strict: bool) -> Any:
+    """What makes records; it compiles a function for every class, once."""
+    import cattrs
+
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    for kind in (int, str, bool) if strict else ():
+        converter.register_structure_hook(kind, _take_only)
+    return converter
 
 
 def _take_only(value: Any, kind: type) -> Any:

@@ -4,10 +4,17 @@ from workbench.analyze.across import Traced, align_runs, tabulate_runs
 from workbench.analyze.attribution import attribute_layers, find_method
 from workbench.analyze.case_study import CaseStudy, load_case_study
 from workbench.analyze.categories import Category, add_categories, categorize, tabulate_rules
-from workbench.analyze.compare import compare_apart, compare_latencies
+from workbench.analyze.compare import (
+    compare_apart,
+    compare_latencies,
+    compare_restarts,
+    list_restarts,
+    typical_restarts,
+)
 from workbench.analyze.evidence import gather_evidence, name_kernels, split_code
 from workbench.analyze.finding_facts import Facts, Rival
 from workbench.analyze.findings import find_bottlenecks
+from workbench.analyze.history import find_changes
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.ladder import climb_ladder
 from workbench.analyze.latencies import add_traced, clock_of, pick_timed, tabulate_latencies
@@ -66,9 +73,11 @@ __all__ = [
     "compare_latencies",
     "compare_layers",
     "compare_operators",
+    "compare_restarts",
     "describe",
     "describe_latencies",
     "find_bottlenecks",
+    "find_changes",
     "find_crossovers",
     "find_method",
     "find_methods",
@@ -76,6 +85,7 @@ __all__ = [
     "gather_evidence",
     "grade_run",
     "judge",
+    "list_restarts",
     "load_case_study",
     "name_kernels",
     "name_layer",
@@ -99,4 +109,5 @@ __all__ = [
     "tabulate_rules",
     "tabulate_runs",
     "total_runs",
+    "typical_restarts",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -10,6 +12,7 @@ from workbench.analyze.outcome import MARGIN, tabulate_outcomes
 from workbench.analyze.speedup import Speedup, speedup_apart, speedup_of_pairs
 from workbench.analyze.statistics import midmean
 from workbench.errors import ComparisonError, unknown_name
+from workbench.records import Batch, Run
 
 
 def compare_latencies(
@@ -117,11 +120,83 @@ def compare_apart(
         raise ComparisonError("there is no latency")
     # One clock for both: wall time as soon as either side has several threads.
     clock = clock or max(clock_of(side) for side in timed)
-    sides = [
-        [times.to_numpy() / 1e6 for _, times in side.groupby("process")[clock]] for side in timed
-    ]
+    sides = [split_restarts(side, clock) for side in timed]
     times = typical_times(sides[0]), typical_times(sides[1])
     return tabulate_outcomes("e2e", ["latency"], times, speedup_apart(*sides), floor, margin)
+
+
+def split_restarts(timed: pd.DataFrame, clock: str) -> list[np.ndarray]:
+    """The milliseconds of every process restart."""
+    return [times.to_numpy() / 1e6 for _, times in timed.groupby("process")[clock]]
+
+
+def typical_restarts(latencies: pd.DataFrame, clock: str | None = None) -> list[float]:
+    """The midmean of the latencies of every process restart, in milliseconds.
+
+    Parameters
+    ----------
+    latencies
+        ``schema.LATENCIES`` of one experiment and thread count.
+    clock
+        As for ``compare_latencies``.
+    """
+    timed = pick_timed(latencies)
+    return [float(midmean(times)) for times in split_restarts(timed, clock or clock_of(timed))]
+
+
+def list_restarts(run: Run) -> dict[tuple[str, int], tuple[str, list[float]]]:
+    """For every experiment and thread count of a run its clock, and ``typical_restarts``.
+
+    The same as by way of ``tabulate_latencies``, without a frame: for who reads many runs.
+    """
+    sessions = [s for s in run.sessions if s.complete and s.batches]
+    timed = [s for s in sessions if not s.traced] or sessions
+    found: dict[tuple[str, int], dict[int, list[Batch]]] = {}
+    for s in timed:
+        found.setdefault((s.experiment, s.threads), {}).setdefault(s.process, []).extend(s.batches)
+    return {key: _typical(key[1], restarts) for key, restarts in found.items()}
+
+
+def _typical(threads: int, restarts: dict[int, list[Batch]]) -> tuple[str, list[float]]:
+    by_cpu = threads == 1 and any(any(b.cpu_ns) for batches in restarts.values() for b in batches)
+    clock = "cpu_ns" if by_cpu else "wall_ns"
+    laps = [[ns for b in restarts[p] for ns in getattr(b, clock)] for p in sorted(restarts)]
+    return clock, [float(midmean(np.array(ns) / 1e6)) for ns in laps]
+
+
+def compare_restarts(
+    names: Sequence[str],
+    baseline: Sequence[Sequence[float]],
+    candidate: Sequence[Sequence[float]],
+    *,
+    floor: float = 0.0,
+    margin: float = MARGIN,
+) -> pd.DataFrame:
+    """As ``compare_apart``, for many measurements at once, from ``typical_restarts`` alone.
+
+    Parameters
+    ----------
+    names
+        What was measured. All are judged as one family.
+    baseline, candidate
+        For each name the typical latencies of its restarts, in milliseconds.
+    floor, margin
+        As for ``compare_apart``.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.COMPARISON``.
+    """
+    found = [
+        speedup_apart(*([np.array([ms]) for ms in side] for side in sides))
+        for sides in zip(baseline, candidate, strict=True)
+    ]
+    speedup = Speedup(
+        *(np.concatenate([getattr(s, part) for s in found]) for part in ("log", "error", "freedom"))
+    )
+    times = tuple(np.array([np.mean(ms) for ms in side]) for side in (baseline, candidate))
+    return tabulate_outcomes("e2e", names, times, speedup, floor, margin)
 
 
 def floor_of(control: Speedup) -> np.ndarray:

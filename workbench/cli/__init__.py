@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from workbench.cli import advice as cli_advice
+from workbench.cli import batch as cli_batch
+from workbench.cli import gates as cli_gates
 from workbench.cli.answers import JSON, Answer, Group, describe_error
 from workbench.cli.options import (
     EXPORT_OPTIONS,
     OUT,
     PATH,
     RUN_OPTIONS,
-    Percent,
     show_progress,
 )
 from workbench.codec import to_document
@@ -152,25 +153,6 @@ def analyze(run_dir: Path) -> Answer:
 
 
 @workbench.command()
-@click.argument("names", nargs=-1, required=True, metavar="BASELINE CANDIDATE...")
-@click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
-@click.option("--by", help="Which parts to compare, too: layer, category or operator.")
-@click.option("--fail-above", type=Percent(), help="Exit 1 if surely slower by more than this.")
-def compare(
-    names: tuple[str, ...], across: tuple[str, ...], by: str | None, fail_above: float | None
-) -> Answer:
-    """Compare measurements, each RUN_DIR[:EXPERIMENT[:THREADS]], with the first.
-
-    Two give a verdict, more a table by layer. With --fail-above the 95 % interval decides, not the
-    estimate; whatever the table has, too, must not be slower.
-    """
-    from workbench.report import compare_many
-
-    found = compare_many(names, across=across, by=by, fail_above=fail_above)
-    return Answer(["\n\n".join(found.texts)], asdict(found), exit_code=found.is_slower)
-
-
-@workbench.command()
 @click.argument("etdump", type=PATH)
 @click.option("--to", required=True, help="csv, parquet, perfetto or speedscope.")
 @click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
@@ -238,17 +220,15 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> Answer:
 
 
 @workbench.command()
-@click.argument("run_dir", type=PATH)
-@click.option("--known-good", type=PATH, help="A run to be like: operators, shares of categories.")
-def validate(run_dir: Path, known_good: Path | None) -> Answer:
-    """Check that a run is whole and its files say the same; exit 1 if not."""
-    from workbench.report import validate_run
+@click.argument("name", required=False)
+def schema(name: str | None) -> Answer:
+    """Print the JSON Schema of a file that the workbench writes; without NAME, list them."""
+    from workbench.report import describe_document, list_documents
 
-    table = validate_run(run_dir, known_good)
-    rows = table.itertuples(index=False, name=None)
-    lines = [f"{status:4}  {check}: {evidence}" for check, status, evidence in rows]
-    failed = bool((table["status"] == "fail").any())
-    return Answer(lines, {"run_dir": run_dir, "ok": not failed, "checks": table}, exit_code=failed)
+    if name is None:
+        return Answer(list_documents(), {"documents": list_documents()})
+    described = describe_document(name)
+    return Answer([json.dumps(described, indent=1)], {"schema": described})
 
 
 @workbench.command(context_settings={"ignore_unknown_options": True})
@@ -278,5 +258,5 @@ def app(arguments: tuple[str, ...]) -> Answer:
     return Answer([], record, then=lambda: open_app(arguments))
 
 
-for advice in cli_advice.COMMANDS:
-    workbench.add_command(advice)
+for added in (*cli_advice.COMMANDS, *cli_gates.COMMANDS, *cli_batch.COMMANDS):
+    workbench.add_command(added)

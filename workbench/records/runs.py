@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-SCHEMA_VERSION = 1
+#: Of all JSON files. A field with a default may be added without a new one.
+SCHEMA_VERSION = 2
 
 #: The toggle of a plan that measures every ISA level, each an experiment, the lowest first.
 LADDER_TOGGLE = "ladder"

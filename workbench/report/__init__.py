@@ -10,11 +10,14 @@ from workbench.report.ceilings import (
     show_roofline,
 )
 from workbench.report.checks import check_run, describe_quality, grade_quality, show_quality
-from workbench.report.comparison import compare_runs, is_slower_by
+from workbench.report.comparison import compare_runs
+from workbench.report.documents import describe_document, list_documents, read_document
+from workbench.report.earlier import compare_with_metrics
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
-from workbench.report.facts import describe_run
+from workbench.report.facts import describe_run, identify_run
 from workbench.report.findings import find_next_steps, list_findings, show_findings
+from workbench.report.gates import Compared, show_aligned, write_gate_summary, write_junit
 from workbench.report.kernels import show_code, show_kernels
 from workbench.report.live import LiveRun
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_app, open_lab
@@ -25,6 +28,7 @@ from workbench.report.notes import (
     show_undelegated,
     show_verdicts,
 )
+from workbench.report.picker import compare_picked, pick_measurements
 from workbench.report.pipeline import (
     Profile,
     make_report,
@@ -34,14 +38,15 @@ from workbench.report.pipeline import (
     write_artifacts,
 )
 from workbench.report.replay import Replay, replay_layer
-from workbench.report.runs import list_runs
-from workbench.report.side_by_side import align_measurements, compare_many, show_aligned
+from workbench.report.runs import list_measurements, list_runs
+from workbench.report.side_by_side import align_measurements, compare_many
 from workbench.report.summary import outline_run
 from workbench.report.timeline import show_timeline
 from workbench.report.validate import validate_run
 
 __all__ = [
     "Analysis",
+    "Compared",
     "Comparison",
     "LiveRun",
     "Profile",
@@ -51,7 +56,10 @@ __all__ = [
     "check_run",
     "compare_exports",
     "compare_many",
+    "compare_picked",
     "compare_runs",
+    "compare_with_metrics",
+    "describe_document",
     "describe_quality",
     "describe_roofline",
     "describe_run",
@@ -61,9 +69,11 @@ __all__ = [
     "find_next_steps",
     "find_roofline",
     "grade_quality",
-    "is_slower_by",
+    "identify_run",
     "list_ceilings",
+    "list_documents",
     "list_findings",
+    "list_measurements",
     "list_partition",
     "list_runs",
     "make_report",
@@ -74,7 +84,9 @@ __all__ = [
     "open_app",
     "open_lab",
     "outline_run",
+    "pick_measurements",
     "profile_model",
+    "read_document",
     "read_exports",
     "replay_layer",
     "show_aligned",
@@ -92,4 +104,6 @@ __all__ = [
     "show_verdicts",
     "validate_run",
     "write_artifacts",
+    "write_gate_summary",
+    "write_junit",
 ]

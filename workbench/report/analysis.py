@@ -140,6 +140,11 @@ class Analysis:
             if len(part := self.select(self.categories, name, threads))
         }
 
+    @property
+    def floor(self) -> float:
+        """What the A/A controls of the run differed at most, as a ratio - 1; 0 without control."""
+        return max((float(c.latency["floor"].iloc[0]) for c in self.comparisons), default=0.0)
+
     def select(self, frame: pd.DataFrame, experiment: str, threads: int) -> pd.DataFrame:
         """The rows of one experiment at one thread count."""
         return pick(frame, experiment, threads).reset_index(drop=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,8 +19,8 @@ from workbench.analyze import (
 )
 from workbench.emulation import EMULATED
 from workbench.errors import ComparisonError, unknown_name
-from workbench.records import Run
 from workbench.report.analysis import Analysis, analyze_run, find_control
+from workbench.report.facts import identify_run
 from workbench.store import MANIFEST
 
 #: What may differ between two measurements only where that is the question.
@@ -68,9 +68,16 @@ def compare_runs(baseline: str, candidate: str, *, across: Collection[str] = ())
         emulated.
     """
     before, after = find_comparable([baseline, candidate], across)
+    return judge_pair(before, after, f"{candidate} against {baseline}")[0]
+
+
+def judge_pair(
+    before: Measurement, after: Measurement, subject: str
+) -> tuple[Verdict, pd.DataFrame]:
+    """The verdict on two measurements, and their latencies as ``schema.COMPARISON``."""
+    latency = compare_e2e(before, after)
     shift = bottleneck_shift(*(m.select(m.analysis.categories) for m in (before, after)))
-    subject = f"{candidate} against {baseline}"
-    return reach_verdict(subject, "", compare_e2e(before, after), shift)
+    return reach_verdict(subject, "", latency, shift), latency
 
 
 def compare_e2e(before: Measurement, after: Measurement) -> pd.DataFrame:
@@ -87,7 +94,7 @@ def compare_e2e(before: Measurement, after: Measurement) -> pd.DataFrame:
         )
     return compare_apart(
         *(m.select(m.analysis.latencies) for m in (before, after)),
-        floor=max(noise_floor(before), noise_floor(after)),
+        floor=max(before.analysis.floor, after.analysis.floor),
     )
 
 
@@ -109,13 +116,11 @@ def find_comparable(names: Sequence[str], across: Collection[str] = ()) -> list[
     UsageError, ComparisonError
         As from `compare_runs`.
     """
-    for axis in across:
-        if axis not in AXES:
-            raise unknown_name("axis", axis, AXES, where="--across")
+    check_axes(across)
     analyze = cache(analyze_run)
     found = [find_measurement(name, analyze) for name in names]
-    for other in found[1:]:
-        check_comparable(found[0], other, across)
+    for other in found:
+        check_comparable(identify(found[0]), identify(other), across)
     if any(measurement.analysis.run.emulated for measurement in found):
         raise ComparisonError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
     return found
@@ -129,8 +134,7 @@ def find_measurement(name: str, analyze: Callable[[str], Analysis] = analyze_run
     UsageError
         No such run, or no such experiment or thread count in it.
     """
-    plain = (Path(name) / MANIFEST).exists()
-    folder, experiment, threads, *_ = [*([name] if plain else name.split(":", 2)), "", ""]
+    folder, experiment, threads = split_name(name)
     analysis = analyze(folder)
     plan = analysis.run.plan
     experiment = experiment or plan.pairs[0].candidate
@@ -143,7 +147,23 @@ def find_measurement(name: str, analyze: Callable[[str], Analysis] = analyze_run
     return Measurement(analysis, experiment, counts[threads] if threads else plan.threads[0])
 
 
-def check_comparable(before: Measurement, after: Measurement, across: Collection[str] = ()) -> None:
+def split_name(name: str) -> tuple[str, str, str]:
+    """Folder, experiment and threads of ``RUN_DIR[:EXPERIMENT[:THREADS]]``; empty if not given."""
+    plain = (Path(name) / MANIFEST).exists()
+    folder, experiment, threads, *_ = [*([name] if plain else name.split(":", 2)), "", ""]
+    return folder, experiment, threads
+
+
+def check_axes(across: Collection[str]) -> None:
+    """Refuse what is none of the ``AXES``."""
+    for axis in across:
+        if axis not in AXES:
+            raise unknown_name("axis", axis, AXES, where="--across")
+
+
+def check_comparable(
+    before: Mapping[str, str], after: Mapping[str, str], across: Collection[str] = ()
+) -> None:
     """Refuse to compare what differs in more than it should.
 
     Raises
@@ -151,29 +171,14 @@ def check_comparable(before: Measurement, after: Measurement, across: Collection
     ComparisonError
         Names the axis and both values.
     """
-    for axis, one, other in zip(AXES, identify(before), identify(after), strict=True):
-        if one != other and axis not in across:
+    for axis in AXES:
+        if axis in after and before[axis] != after[axis] and axis not in across:
             raise ComparisonError(
-                f"the two differ in {axis}: {one} against {other}",
+                f"the two differ in {axis}: {before[axis]} against {after[axis]}",
                 hint=f"add --across {axis} if that is the question",
             )
 
 
-def identify(measurement: Measurement) -> tuple[str, str, str, str]:
+def identify(measurement: Measurement) -> dict[str, str]:
     """What was measured, along the ``AXES``."""
-    run: Run = measurement.analysis.run
-    device = f"{run.platform}, {run.host.get('cpu')}" + (", emulated" if run.emulated else "")
-    build = f"executorch {run.versions.get('executorch')}, {run.runner.get('kind')} runner"
-    build += f" {str(run.runner.get('sha256', ''))[:12]}".rstrip()
-    return f"{run.plan.stem} {run.plan.sha256[:12]}", str(measurement.threads), device, build
-
-
-def noise_floor(measurement: Measurement) -> float:
-    """What the A/A control of a run differed at most, as a ratio - 1; 0 without control."""
-    rows = [c.latency.iloc[0] for c in measurement.analysis.comparisons]
-    return max((float(row["floor"]) for row in rows), default=0.0)
-
-
-def is_slower_by(verdict: Verdict, fraction: float) -> bool:
-    """Whether the candidate is surely slower by more than a fraction of the baseline's latency."""
-    return verdict.high < 1 / (1 + fraction)
+    return {**identify_run(measurement.analysis.run), "threads": str(measurement.threads)}

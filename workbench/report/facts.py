@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from workbench.records import Experiment
+from workbench.records import Experiment, Run
 from workbench.report.analysis import Analysis
 
 
@@ -41,6 +41,15 @@ def describe_run(analysis: Analysis) -> pd.DataFrame:
             f"delegates: {_counts(run.export.delegates)}"
         )
     return pd.DataFrame(facts.items(), columns=["what", "value"])
+
+
+def identify_run(run: Run) -> dict[str, str]:
+    """The program, device and build of a run: what may differ only where that is the question."""
+    device = f"{run.platform}, {run.host.get('cpu')}" + (", emulated" if run.emulated else "")
+    build = f"executorch {run.versions.get('executorch')}, {run.runner.get('kind')} runner"
+    build += f" {str(run.runner.get('sha256', ''))[:12]}".rstrip()
+    program = f"{run.plan.stem} {run.plan.sha256[:12]}"
+    return {"program": program, "device": device, "build": build}
 
 
 def undelegated(analysis: Analysis) -> pd.DataFrame | None:

@@ -10,6 +10,7 @@ import ipywidgets as widgets
 
 from workbench.analyze import clock_of, tabulate_latencies
 from workbench.errors import StoreError, WorkbenchError
+from workbench.export import export_model
 from workbench.report.analysis import Analysis, analyze_run
 from workbench.report.pipeline import measure_program, root_of
 from workbench.show import plot_turns
@@ -24,27 +25,27 @@ class LiveRun(widgets.VBox):
 
     Parameters
     ----------
-    pte
-        The program.
+    program
+        A ``.pte``, or a model: what ``export_model`` takes.
     choices
         As for ``measure_program``.
     """
 
-    def __init__(self, pte: str | Path, **choices: Any):
-        self.pte, self.choices = Path(pte), choices
+    def __init__(self, program: str | Path, **choices: Any):
+        self.program, self.choices = program, choices
         self.run_dir: Path | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.start_button = widgets.Button(description="Start", button_style="primary")
         self.stop_button = widgets.Button(description="Stop", disabled=True)
         self.bar = widgets.FloatProgress(min=0.0, max=1.0)
-        self.status = widgets.Label(f"{self.pte.name}: not started")
+        self.status = widgets.Label(f"{Path(program).name}: not started")
         self.picture = widgets.Image(format="png", layout={"max_width": "990px"})
         self.picture.layout.display = "none"
         self.start_button.on_click(lambda _: self.start())
         self.stop_button.on_click(lambda _: self.stop())
-        buttons = widgets.HBox([self.start_button, self.stop_button, self.bar, self.status])
-        super().__init__([buttons, self.picture])
+        buttons = widgets.HBox([self.start_button, self.stop_button, self.bar])
+        super().__init__([buttons, self.status, self.picture])
 
     @property
     def analysis(self) -> Analysis:
@@ -56,7 +57,7 @@ class LiveRun(widgets.VBox):
             It has not finished.
         """
         if self.run_dir is None:
-            raise StoreError("the run has not finished", where=self.pte, hint="press Start")
+            raise StoreError("the run has not finished", where=self.program, hint="press Start")
         return analyze_run(self.run_dir)
 
     def start(self) -> None:
@@ -79,7 +80,10 @@ class LiveRun(widgets.VBox):
 
     def _measure(self) -> None:
         try:
-            self.run_dir = measure_program(self.pte, progress=self._progress, **self.choices)
+            if Path(self.program).suffix != ".pte":
+                self.status.value = f"exporting {self.program}"
+                self.program = export_model(self.program)
+            self.run_dir = measure_program(self.program, progress=self._progress, **self.choices)
             self.status.value = f"done: {self.analysis.comparisons[0].text}"
         except KeyboardInterrupt:
             self.status.value = "stopped; Start goes on from here"
@@ -90,7 +94,7 @@ class LiveRun(widgets.VBox):
 
     def _progress(self, text: str, part: float) -> None:
         self.bar.value, self.status.value = part, text
-        runs = find_runs(self.choices.get("root") or root_of(self.pte))
+        runs = find_runs(Path(self.choices.get("root") or root_of(Path(self.program))))
         if part and runs:
             latencies = tabulate_latencies(load_run(runs[-1]))
             if len(latencies):

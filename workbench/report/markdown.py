@@ -44,13 +44,14 @@ def render_summary(analysis: Analysis) -> str:
 
 def render_report(analysis: Analysis) -> str:
     """The whole report."""
+    timed = "traced" if analysis.latencies["traced"].all() else "untraced"
     return _join(
         f"# {analysis.run.plan.stem}: where the time goes",
         show_verdicts(analysis),
         "## What to do next",
         show_findings(find_next_steps(analysis)),
         "## Latency",
-        "Untraced `Method::execute`, in ms.",
+        f"`Method::execute`, {timed}, in ms.",
         show_table(
             analysis.statistics,
             ["experiment", "threads", "clock", "n", "median", "low", "high", "mean", "p95", "p99"],

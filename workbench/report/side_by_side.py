@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import pandas as pd
 
 from workbench.analyze import (
-    Verdict,
     align_runs,
     compare_categories,
     compare_operators,
@@ -19,13 +17,11 @@ from workbench.errors import ComparisonError, UsageError, unknown_name
 from workbench.report.comparison import (
     Measurement,
     compare_e2e,
-    compare_runs,
     find_comparable,
     is_one_run,
-    is_slower_by,
+    judge_pair,
 )
-from workbench.show import Table, show_table
-from workbench.show.style import format_ms
+from workbench.report.gates import Compared, judge_rows
 
 #: What the rows of a table of several measurements can be.
 PARTS = ("layer", "category", "operator")
@@ -69,24 +65,6 @@ def align_measurements(
     return pd.concat([e2e, _align(found, by)], ignore_index=True)
 
 
-@dataclass(frozen=True)
-class Compared:
-    """What `workbench compare` found: a verdict, a table of parts (``schema.ALIGNED``), or both.
-
-    ``is_slower`` says whether anything is surely slower than it may be.
-    """
-
-    verdict: Verdict | None
-    aligned: pd.DataFrame | None
-    is_slower: bool
-
-    @property
-    def texts(self) -> list[str]:
-        """The verdict in one line, and the table as Markdown."""
-        verdict = [summarize_verdict(self.verdict)] if self.verdict else []
-        return verdict if self.aligned is None else [*verdict, str(show_aligned(self.aligned))]
-
-
 def compare_many(
     names: Sequence[str],
     *,
@@ -97,24 +75,47 @@ def compare_many(
     """Compare measurements with the first of them.
 
     Two give a verdict, with a table of their parts if ``by`` asks for it; more give a table, by
-    layer if not otherwise asked for. The 95 % interval has to be beyond ``fail_above``, a fraction
-    of the first one's time, and not the estimate, for anything to count as slower.
+    layer if not otherwise asked for.
+
+    Parameters
+    ----------
+    names, across, by
+        As for ``align_measurements``.
+    fail_above
+        By which fraction of the first one's time the others may be slower.
+
+    Raises
+    ------
+    UsageError, ComparisonError
+        As from ``align_measurements``.
     """
-    verdict = compare_runs(*names, across=across) if len(names) == 2 else None
-    aligned = None
+    verdicts, rows, aligned = (), [], None
+    if len(names) == 2:
+        subject = f"{names[1]} against {names[0]}"
+        verdict, latency = judge_pair(*find_comparable(names, across), subject)
+        verdicts = (summarize_verdict(verdict),)
+        rows.append(latency.assign(subject=subject))
     if by or len(names) != 2:
         aligned = align_measurements(names, across=across, by=by or PARTS[0])
-    is_slower = fail_above is not None and (
-        (verdict is not None and is_slower_by(verdict, fail_above))
-        or (aligned is not None and not find_slower(aligned, fail_above).empty)
+        parts = list_others(aligned)
+        rows.append(parts[parts["level"] != "e2e"] if verdicts else parts)
+    return judge_rows(
+        pd.concat(rows, ignore_index=True), fail_above, verdicts=verdicts, aligned=aligned
     )
-    return Compared(verdict, aligned, is_slower)
 
 
-def find_slower(aligned: pd.DataFrame, fraction: float) -> pd.DataFrame:
-    """The rows that are surely slower than in the first run by more than a fraction."""
-    surely = aligned["high"] < 1 / (1 + fraction)
-    return aligned[surely & (aligned["outcome"] == "slower")]
+def list_others(aligned: pd.DataFrame) -> pd.DataFrame:
+    """What the other runs than the first have, as it was compared with the first."""
+    others = aligned[aligned["run"] != aligned["run"].iloc[0]]
+    times = aligned[aligned["run"] == aligned["run"].iloc[0]].set_index(["level", "name"])[
+        "time_ms"
+    ]
+    keys = pd.MultiIndex.from_frame(others[["level", "name"]])
+    return others.assign(
+        subject=others["name"].astype(str) + " in " + others["run"].astype(str),
+        baseline_ms=times.reindex(keys).to_numpy(),
+        candidate_ms=others["time_ms"],
+    ).dropna(subset="outcome")
 
 
 def _align(found: dict[str, Measurement], by: str) -> pd.DataFrame:
@@ -135,25 +136,3 @@ def _align(found: dict[str, Measurement], by: str) -> pd.DataFrame:
         for name, t in traced.items()
     }
     return tabulate_runs(pairs, next(iter(pairs.values()))["name"])
-
-
-def show_aligned(aligned: pd.DataFrame, *, rows: int = 12) -> Table:
-    """The parts with the most time in any run, one column per run: time and speed-up.
-
-    A speed-up since the first run is said only where one was shown; E2E comes first.
-    """
-    largest = aligned.groupby("name", sort=False)["time_ms"].max()
-    parts = largest.drop("E2E", errors="ignore").nlargest(rows).index
-    chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
-    cells = aligned.assign(
-        text=[
-            format_ms(row.time_ms)
-            + (f" ({row.speedup:.2f}x)" if row.outcome in ("faster", "slower") else "")
-            for row in aligned.itertuples()
-        ]
-    )
-    runs = list(dict.fromkeys(aligned["run"]))
-    heads = {run: f"[{number}]" for number, run in enumerate(runs, 1)}
-    wide = cells.pivot(index="name", columns="run", values="text").loc[chosen, runs]
-    wide = wide.rename(columns=heads).reset_index(names=aligned["level"].iloc[-1])
-    return show_table(wide, caption="; ".join(f"{head} {run}" for run, head in heads.items()))

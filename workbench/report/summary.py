@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from workbench.analyze import describe, rank_bottlenecks, summarize_quality
+from workbench.analyze import describe, rank_bottlenecks, summarize_quality, typical_restarts
 from workbench.codec import to_document
 from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
 from workbench.report.checks import check_run, grade_quality, tracer_overhead
 from workbench.report.evidence import select_kernels
+from workbench.report.facts import identify_run
 from workbench.report.findings import find_next_steps
 from workbench.schema import (
     ATTRIBUTION,
@@ -77,22 +79,38 @@ def write_summary(analysis: Analysis) -> Path:
 
 
 def write_metrics(analysis: Analysis) -> Path:
-    """Write ``metrics.json``: untraced latency, tracer overhead and start-up of everything."""
+    """Write ``metrics.json``: untraced latency, tracer overhead and start-up of everything.
+
+    ``restarts_ms`` has the typical latency of every process, from which a later run is compared
+    with this one, on the same ``program``, ``device`` and ``build``.
+    """
+    run = analysis.run
+    content = {
+        "unit": "ms",
+        "model": run.plan.model,
+        **identify_run(run),
+        "emulated": run.emulated,
+        "started": run.started,
+        "floor": analysis.floor,
+        "latencies": list(_latencies(analysis)),
+    }
+    return write_whole(analysis.run_dir / METRICS, to_document(content))
+
+
+def _latencies(analysis: Analysis) -> Iterator[dict[str, Any]]:
     overhead = tracer_overhead(analysis)
-    rows = []
+    controls = {e.name: e.control for e in analysis.run.plan.experiments}
     for row in analysis.statistics.to_dict("records"):
         key = (row["experiment"], row["threads"])
         sessions = [s for s in analysis.run.sessions if (s.experiment, s.threads) == key]
-        rows.append(
-            {
-                **row,
-                "tracer_overhead": overhead.get(key),
-                "load_ms": [s.load_ms for s in sessions],
-                "startup_ms": [s.startup_ms for s in sessions],
-            }
-        )
-    content = {"unit": "ms", "latencies": rows}
-    return write_whole(analysis.run_dir / METRICS, to_document(content))
+        yield {
+            **row,
+            "control": controls[row["experiment"]],
+            "restarts_ms": typical_restarts(analysis.select(analysis.latencies, *key)),
+            "tracer_overhead": overhead.get(key),
+            "load_ms": [s.load_ms for s in sessions],
+            "startup_ms": [s.startup_ms for s in sessions],
+        }
 
 
 def write_pipeline_summary(analysis: Analysis) -> Path:

@@ -15,8 +15,9 @@ from workbench.analyze import build_ledger
 from workbench.codec import from_json
 from workbench.errors import StoreError, WorkbenchError
 from workbench.records import Run
-from workbench.report.analysis import Analysis, analyze_run
+from workbench.report.analysis import MEASUREMENT, Analysis, analyze_run
 from workbench.report.checks import check_run
+from workbench.report.documents import read_document
 from workbench.report.traces import inside
 from workbench.store import LAYERS, MANIFEST, METRICS, REPORT_MD, SUMMARY, load_layers, sha256_of
 from workbench.trace import read_etdump
@@ -68,7 +69,9 @@ def validate_run(run_dir: str | Path, known_good: str | Path | None = None) -> p
         analysis = analyze_run(run_dir)
     except WorkbenchError as error:
         return _table([*rows, ("run can be analysed", "fail", str(error))])
-    rows += [*_traces(analysis), *_artifacts(analysis), *_attempt(_summary, analysis)]
+    rows += [*_traces(analysis), *_artifacts(analysis)]
+    for look in (_summary, _metrics, _pipeline):
+        rows += _attempt(look, analysis)
     rows += [*_program(analysis), *check_run(analysis).itertuples(index=False, name=None)]
     if known_good is not None:
         rows += _like(analysis, analyze_run(known_good))
@@ -155,35 +158,50 @@ def _summary(analysis: Analysis) -> Iterator[Row]:
     path = analysis.run_dir / SUMMARY
     if not path.is_file():
         return
-    summary = _read_json(path)
+    summary = read_document(path, "analysis_summary")
+    yield "summary fits its schema", "ok", f"version {summary['schema_version']}"
     keys = ["experiment", "threads", "process", "run"]
     runs = analysis.ledger.groupby(keys, sort=False)["duration_ns"].sum() / 1e6
     traced = runs.groupby(keys[:3], sort=False).mean()
     failures = []
-    for entry in summary.get("per_etdump") or []:
-        key = tuple(entry.get(name) for name in keys[:3])
-        said, found = entry.get("e2e", {}).get("mean"), traced.get(key, math.nan)
+    for entry in summary["per_etdump"]:
+        key = tuple(entry[name] for name in keys[:3])
+        said, found = entry["e2e"]["mean"], traced.get(key, math.nan)
         if not _same(said, found):
-            failures.append(f"{entry.get('etdump')}: {said} ms, the trace has {found:.6f}")
-    if len(summary.get("per_etdump") or []) != len(traced):
-        failures.append(f"{len(summary.get('per_etdump') or [])} of {len(traced)} traces")
+            failures.append(f"{entry['etdump']}: {said} ms, the trace has {found:.6f}")
+    if len(summary["per_etdump"]) != len(traced):
+        failures.append(f"{len(summary['per_etdump'])} of {len(traced)} traces")
     yield _row("summary has the latency of the traces", failures, f"{len(traced)} traces")
 
-    said = [c.get("verdict") for c in summary.get("comparisons") or []]
+    said = [comparison["verdict"] for comparison in summary["comparisons"]]
     found = [comparison.text for comparison in analysis.comparisons]
     failures = [] if said == found else [f"says {said}, the data {found}"]
     yield _row("summary has the verdicts of the data", failures, "; ".join(found))
 
-    metrics = _read_json(analysis.run_dir / METRICS)
-    medians = analysis.statistics.set_index(["experiment", "threads"])["median"]
+
+def _metrics(analysis: Analysis) -> Iterator[Row]:
+    """The metrics say what the manifest says."""
+    path = analysis.run_dir / METRICS
+    if not path.is_file():
+        return
+    metrics = read_document(path, "metrics")
+    yield "metrics fit their schema", "ok", f"version {metrics['schema_version']}"
+    medians = analysis.statistics.set_index(MEASUREMENT)["median"]
     failures = [
-        f"{row.get('experiment')}: {row.get('median')} ms"
-        for row in metrics.get("latencies") or [{}]
-        if not _same(
-            row.get("median"), medians.get((row.get("experiment"), row.get("threads")), math.nan)
-        )
+        f"{row['experiment']}: {row['median']} ms"
+        for row in metrics["latencies"]
+        if not _same(row["median"], medians.get((row["experiment"], row["threads"]), math.nan))
     ]
+    failures += [] if metrics["latencies"] else ["there are none"]
     yield _row("metrics have the latencies of the manifest", failures, f"{len(medians)} medians")
+
+
+def _pipeline(analysis: Analysis) -> Iterator[Row]:
+    """The pipeline summary is what its schema says."""
+    path = analysis.run_dir / f"{analysis.run.plan.stem}_pipeline_summary.json"
+    if path.is_file():
+        version = read_document(path, "pipeline_summary")["schema_version"]
+        yield "pipeline summary fits its schema", "ok", f"version {version}"
 
 
 def _program(analysis: Analysis) -> Iterator[Row]:
@@ -261,16 +279,6 @@ def _totals(path: Path) -> Iterator[Row]:
     ratio = total / (inference.sum() / 1e6)
     nested = " it has nested spans: never add up its rows" if ratio > 1.01 else ""
     yield table.name, "note" if nested else "ok", f"rows sum to {ratio:.1f}x the latency;{nested}"
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f"not JSON: {error}", where=path) from None
-    if not isinstance(content, dict):
-        raise StoreError("not an object", where=path)
-    return content
 
 
 def _same(said: object, found: float) -> bool:

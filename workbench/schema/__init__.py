@@ -2,6 +2,7 @@
 
 from workbench.schema.advice import FINDINGS, ROOFLINE
 from workbench.schema.columns import Column, Frame, check, make_frame
+from workbench.schema.contracts import Contract, closed, nullable
 from workbench.schema.frames import (
     ALLOCATIONS,
     ATTRIBUTION,
@@ -30,7 +31,7 @@ from workbench.schema.frames import (
     TREE,
     VALUES,
 )
-from workbench.schema.insight import ALIGNED, BOTTLENECKS, WHAT_IF
+from workbench.schema.insight import ALIGNED, BOTTLENECKS, CHANGES, HISTORY, JUDGED, WHAT_IF
 
 __all__ = [
     "ALIGNED",
@@ -38,6 +39,7 @@ __all__ = [
     "ATTRIBUTION",
     "BOTTLENECKS",
     "CATEGORIES",
+    "CHANGES",
     "CODE_SHARES",
     "COMPARISON",
     "EVENTS",
@@ -45,6 +47,8 @@ __all__ = [
     "FINDINGS",
     "FRAMES",
     "FUNCTIONS",
+    "HISTORY",
+    "JUDGED",
     "KERNELS",
     "KERNEL_CHANGES",
     "KERNEL_EVIDENCE",
@@ -65,7 +69,10 @@ __all__ = [
     "VALUES",
     "WHAT_IF",
     "Column",
+    "Contract",
     "Frame",
     "check",
+    "closed",
     "make_frame",
+    "nullable",
 ]

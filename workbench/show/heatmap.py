@@ -76,7 +76,8 @@ def plot_heatmap(
     set_rows(axis, labels)
     axis.grid(False)
     axis.set_xlim(-0.5, len(runs) - 0.5)
-    axis.set_xticks(range(len(runs)), [shorten(run, 90 // len(runs)) for run in runs])
+    heads = ["\n".join(shorten(line, 90 // len(runs)) for line in run.split("\n")) for run in runs]
+    axis.set_xticks(range(len(runs)), heads)
     axis.xaxis.tick_top()
     axis.tick_params(axis="x", labelcolor=INK)
     axis.spines["bottom"].set_visible(False)

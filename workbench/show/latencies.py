@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from workbench.records import count_threads
 from workbench.show.style import (
     COLORS,
     FAINT,
@@ -34,7 +35,7 @@ def plot_latencies(
     Parameters
     ----------
     latencies
-        ``schema.LATENCIES``; traced rows are left out.
+        ``schema.LATENCIES``; traced rows are left out where there are others.
     statistics
         From ``describe_latencies``; says which rows there are, and which clock they go by.
     title
@@ -48,7 +49,7 @@ def plot_latencies(
     """
     several = statistics["threads"].nunique() > 1
     labels = [
-        shorten(row.experiment, 26) + (f", {row.threads} threads" if several else "")
+        shorten(row.experiment, 26) + (f", {count_threads(row.threads)}" if several else "")
         for row in statistics.itertuples()
     ]
     figure, (axis,) = new_figure(
@@ -64,7 +65,8 @@ def plot_latencies(
     set_rows(axis, labels)
     clocks = dict.fromkeys(statistics["clock"])
     clock = _CLOCKS[next(iter(clocks))] if len(clocks) == 1 else "CPU time if one thread, else wall"
-    label_x(axis, f"latency of one inference (ms, {clock}); median with 95 % interval")
+    pass_ = "traced" if latencies["traced"].all() else "untraced"
+    label_x(axis, f"latency of one inference, {pass_} (ms, {clock}); median with 95 % interval")
     set_title(figure, title)
     return figure
 

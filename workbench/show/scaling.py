@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from workbench.show.style import (
     FAINT,
+    label_ends,
     label_x,
     marked,
     new_figure,
@@ -19,8 +19,6 @@ from workbench.show.style import (
 
 #: Okabe and Ito's colours in an order in which neighbours differ; lines beyond them are grey.
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-#: Of a line's name, in pixels of the figure.
-_LETTER_HEIGHT = 16.0
 
 
 @marked
@@ -56,7 +54,7 @@ def plot_scaling(scaling: pd.DataFrame, title: str = "What more threads bring") 
         axis.vlines(counts, part["latency_low_ms"], part["latency_high_ms"], color=color)
         axis.plot(counts, times, "o-", color=color, linewidth=1.8, markersize=5)
         ends.append((times[-1], labels[name], color))
-    _label_ends(axis, ends)
+    label_ends(axis, ends)
     axis.xaxis.set_major_locator(FixedLocator(sorted(set(scaling["threads"]))))
     axis.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:g}"))
     axis.xaxis.set_minor_locator(NullLocator())
@@ -67,16 +65,3 @@ def plot_scaling(scaling: pd.DataFrame, title: str = "What more threads bring") 
     label_x(axis, "threads; median with 95 % interval; dotted: as many times faster as threads")
     set_title(figure, title)
     return figure
-
-
-def _label_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
-    """Each line's name at its end, moved apart where they would lie on one another."""
-    low, high = (axis.transData.transform((1, value))[1] for value in axis.get_ylim())
-    gap = min(_LETTER_HEIGHT, (high - low) / max(len(ends), 1))
-    ceiling = high
-    for value, label, color in sorted(ends, reverse=True):
-        placed = min(axis.transData.transform((1, value))[1], ceiling)
-        ceiling = placed - gap
-        place = (1, (placed - low) / (high - low))
-        axis.annotate(label, place, (8, 0), xycoords="axes fraction", textcoords="offset points",
-                      va="center", fontsize=9, color=color)  # fmt: skip

@@ -46,7 +46,9 @@ def plot_stack(title: str = "From a module to machine code") -> Figure:
                       color=ink, linespacing=1.3)  # fmt: skip
             if column:
                 _draw_arrow(axis, (column - 0.14, row + 0.53), (column + 0.06, row + 0.53))
-    _draw_arrow(axis, (3.46, 0.86), (0.46, 1.2))
+    # Round the corners, clear of the words between the rows.
+    axis.plot([3.46, 3.46, 0.77, 0.77], [0.86, 0.97, 0.97, 1.0], color=INK, linewidth=1)
+    _draw_arrow(axis, (0.77, 0.95), (0.77, 1.2))
     set_title(figure, title)
     return figure
 

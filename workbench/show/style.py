@@ -42,6 +42,8 @@ HIGHLIGHT = "#C8401F"
 #: Inches: what a notebook and a report page are wide.
 WIDTH = 9.0
 _DPI = 110
+#: Of a label, in pixels of the figure.
+_LABEL_HEIGHT = 16.0
 _INCH_PER_LETTER = {8: 0.072, 9: 0.081, 10: 0.090}
 #: Stands for a number that there is not.
 P = ParamSpec("P")
@@ -113,6 +115,19 @@ def new_figure(
     return figure, list(axes)
 
 
+def stack_panels(count: int, each: float) -> tuple[Chart, list[Axes]]:
+    """A figure of the standard width with panels of so many inches above one another."""
+    height = 0.8 + each * count
+    figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
+    room = {"left": 0.08, "right": 0.97, "top": 1 - 0.55 / height, "bottom": 0.35 / height}
+    axes = figure.subplots(
+        count, 1, squeeze=False, sharex=True, gridspec_kw={**room, "hspace": 0.35}
+    )
+    for axis in axes[:, 0]:
+        tidy(axis)
+    return figure, list(axes[:, 0])
+
+
 def tidy(axis: Axes) -> None:
     """Leave of the axes what helps to read: a baseline, faint vertical lines, no ticks."""
     for side in ("top", "right", "left"):
@@ -140,6 +155,22 @@ def set_rows(axis: Axes, labels: list[str]) -> None:
 def label_x(axis: Axes, text: str) -> None:
     """Name the quantity on the x axis, and its unit."""
     axis.set_xlabel(text, fontsize=9, color=FAINT)
+
+
+def label_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
+    """Name what ends at a height at the right of it; names move apart rather than overlap.
+
+    ``ends`` are triples of height, name and colour.
+    """
+    low, high = (axis.transData.transform((1, value))[1] for value in axis.get_ylim())
+    gap = min(_LABEL_HEIGHT, (high - low) / max(len(ends), 1))
+    ceiling = high
+    for value, label, color in sorted(ends, reverse=True):
+        placed = min(axis.transData.transform((1, value))[1], ceiling)
+        ceiling = placed - gap
+        place = (1, (placed - low) / (high - low))
+        axis.annotate(label, place, (8, 0), xycoords="axes fraction", textcoords="offset points",
+                      va="center", fontsize=9, color=color)  # fmt: skip
 
 
 def mark_figure(figure: Figure, text: str) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -18,7 +19,10 @@ from workbench.show.style import COLORS, MISSING, format_number
 
 _SHARES = {
     "share",
+    "baseline_share",
+    "candidate_share",
     "roof_share",
+    "spread",
     "share_before",
     "share_after",
     "contribution",
@@ -41,10 +45,20 @@ _RATIOS = {
     "free_high",
 }
 
-_TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:#222;margin:.4em 0"
+#: The unit that the end of a column's name stands for.
+_SUFFIXES = {"_ms": "ms", "_ns": "ns", "_mb": "MB", "_db": "dB"}
+#: What a p-value is not told apart from zero below.
+_LEAST_P = 0.001
+
+# Inks and lines that read well on a light and on a dark page.
+_TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:inherit;margin:.4em 0"
 _CAPTION = "caption-side:top;text-align:left;font-weight:600;padding:.3em 0"
 _HEAD = "padding:.3em .7em;border-bottom:1.5px solid #999;background:none"
-_CELL = "padding:.22em .7em;border-bottom:1px solid #eee"
+_CELL = "padding:.22em .7em;border-bottom:1px solid #8883"
+#: Letters beyond which a word may be broken, and beyond which a text wants a wide column.
+_LONG_WORD, _PROSE = 24, 40
+#: Where a long name may be broken: after a slash, a dot (but not within a file's name), ...
+_JOINT = re.compile(r"[/_,](?=\w)|\.(?=\w)(?!py\b)")
 _CHIP = "display:inline-block;width:.75em;height:.75em;border-radius:2px;margin-right:.45em"
 
 
@@ -95,9 +109,13 @@ def show_table(
     if is_emulated(frame):
         caption = f"{caption} ({EMULATED})" if caption else EMULATED
     units = _units(frame)
-    heads = [_head(str(name), shown[name], units) for name in shown]
-    ratios = _RATIOS if "speedup" in frame else set()
-    texts = [_texts(shown[name], _writer(str(name), shown[name], ratios)) for name in shown]
+    shares, ratios = _SHARES, set()
+    if "speedup" in frame:
+        ratios = _RATIOS
+    elif "share" in frame:
+        shares = _SHARES | {"low", "high"}
+    texts = [_texts(shown[name], _writer(str(name), shown[name], shares, ratios)) for name in shown]
+    heads = [_head(str(name), shown[name], shares, units) for name in shown]
     numeric = [_is_number(shown[name]) for name in shown]
     lines = list(zip(*texts, strict=True))
     names = [str(name) for name in shown]
@@ -121,12 +139,12 @@ def _units(frame: pd.DataFrame) -> dict[str, str]:
     return {column.name: column.unit for column in largest.columns} if largest else {}
 
 
-def _head(name: str, column: pd.Series, units: dict[str, str]) -> tuple[str, str]:
+def _head(name: str, column: pd.Series, shares: set[str], units: dict[str, str]) -> tuple[str, str]:
     """The words and the unit of a column's header."""
     unit = units.get(name, "")
-    if name in _SHARES:
+    if name in shares and _is_number(column):
         unit = "%"
-    for suffix, meaning in (("_ms", "ms"), ("_ns", "ns")):
+    for suffix, meaning in _SUFFIXES.items():
         if name.endswith(suffix) and _is_number(column):
             name, unit = name.removesuffix(suffix), unit or meaning
     return name.replace("_", " "), unit
@@ -140,14 +158,18 @@ def _is_missing(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, Real) and math.isnan(value))
 
 
-def _writer(name: str, column: pd.Series, ratios: set[str]) -> Callable[[Any], str]:
+def _writer(
+    name: str, column: pd.Series, shares: set[str], ratios: set[str]
+) -> Callable[[Any], str]:
     """How the values of a column are written."""
     if pd.api.types.is_bool_dtype(column):
         return lambda value: "yes" if value else "no"
     if not _is_number(column):
         return str
-    if name in _SHARES:
+    if name in shares:
         return lambda value: format_number(100 * value, 1)
+    if name == "q":
+        return lambda value: format_number(value, 3) if value >= _LEAST_P else f"< {_LEAST_P:g}"
     if name in ratios:
         return lambda value: f"{value:.2f}x"
     if all(isinstance(v, Integral) or float(v).is_integer() for v in column.dropna()):
@@ -171,7 +193,8 @@ def _html(
     lines: list[tuple[str, ...]],
     caption: str,
 ) -> str:
-    sides = [f"text-align:{'right' if number else 'left'}" for number in numeric]
+    columns = list(zip(*lines, strict=True)) or [()] * len(names)
+    sides = [_side(number, column) for number, column in zip(numeric, columns, strict=True)]
     parts = [f'<table style="{_TABLE}">']
     if caption:
         parts.append(f'<caption style="{_CAPTION}">{html.escape(caption)}</caption>')
@@ -191,11 +214,29 @@ def _html(
     return "".join(parts)
 
 
+def _side(number: bool, texts: Sequence[str]) -> str:
+    """To which side a column leans, and the room that it needs to be read."""
+    if number:
+        return "text-align:right;white-space:nowrap"
+    prose = any(len(text) > _PROSE and " " in text for text in texts)
+    names = any(len(word) > _LONG_WORD for text in texts for word in text.split(" "))
+    return "text-align:left" + (";min-width:16em" if prose else ";min-width:13em" if names else "")
+
+
 def _cell(name: str, text: str, side: str) -> str:
     color = COLORS.get(text) if name == "category" or name == "name" else None
     chip = f'<span style="{_CHIP};background:{color}"></span>' if color else ""
     side += ";white-space:nowrap" if chip else ""
-    return f'<td style="{_CELL};{side}">{chip}{html.escape(text)}</td>'
+    return f'<td style="{_CELL};{side}">{chip}{_breakable(text)}</td>'
+
+
+def _breakable(text: str) -> str:
+    """The text, escaped; names too long for a column may be broken after their parts."""
+    words = (
+        _JOINT.sub(r"\g<0><wbr>", word) if len(word) > _LONG_WORD else word
+        for word in html.escape(text).split(" ")
+    )
+    return " ".join(words)
 
 
 def _markdown(

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from workbench.show.style import (
     FAINT,
     SERIES,
+    label_ends,
     label_x,
     marked,
     new_figure,
@@ -22,7 +23,7 @@ from workbench.show.style import (
 def plot_turns(
     latencies: pd.DataFrame, clock: str = "cpu_ns", title: str = "In the order of measurement"
 ) -> Figure:
-    """The median of every batch, experiments in their own colours; lines part the processes.
+    """The median of every batch, each experiment named at its median; lines part processes.
 
     Parameters
     ----------
@@ -41,13 +42,15 @@ def plot_turns(
     names = untraced["experiment"].drop_duplicates().tolist()
     figure, (axis,) = new_figure(2.9, left=0.75, right=0.5 + max(map(text_inches, names)), top=0.5)
     axis.grid(axis="y", color="#E6E6E6", linewidth=0.8)
+    ends = []
     for name, color in zip(names, itertools.cycle(SERIES), strict=False):
         part = batches[batches["experiment"] == name]
-        axis.plot(part["place"], part["ms"], "o", markersize=4, color=color, label=name)
+        axis.plot(part["place"], part["ms"], "o", markersize=4, color=color)
+        ends.append((part["ms"].median(), name, color))
+    label_ends(axis, ends)
     for first in batches.groupby("process")["place"].min()[1:]:
         axis.axvline(first - 0.5, color=FAINT, linewidth=0.8, linestyle=":")
-    axis.set_ylabel("ms", fontsize=9, color=FAINT)
+    axis.set_ylabel("median of a batch (ms)", fontsize=9, color=FAINT)
     label_x(axis, "batch, in the order of measurement; dotted: all runners start afresh")
-    axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), frameon=False, fontsize=9)
     set_title(figure, title)
     return figure
