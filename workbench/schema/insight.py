@@ -128,3 +128,5 @@ CHANGES = make_frame(
     ("high", "float", "", "upper end of the speed-up's 95 % interval"),
     ("outcome", "text", "", "faster | slower"),
 )
+
+INSIGHT = (ALIGNED, JUDGED, HISTORY, CHANGES, LINED_UP, COMBINED, WHAT_IF, BOTTLENECKS)
