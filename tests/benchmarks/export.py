@@ -1,6 +1,7 @@
 """What an export costs beyond the steps of ExecuTorch's own documentation.
 
-    python tests/benchmarks/export.py [--model mobilenet_v3_small] [--dtypes fp32,int8] [--repeats 5]
+    python tests/benchmarks/export.py [--model mobilenet_v3_small] [--dtypes fp32,int8]
+        [--repeats 5]
 
 For each dtype, both make the same program in one process, in turns, after one of each
 that does not count; CPU time of one thread, median. Plain: the half-precision copy or the
