@@ -40,6 +40,10 @@ class WorkbenchError(Exception):
         self.what, self.where, self.hint = what, where, hint
         super().__init__(what, where, hint)
 
+    def __reduce__(self):
+        # Another process raised it: what says a word only is no argument of __init__.
+        return Exception.__new__, (type(self), *self.args), self.__dict__
+
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where is not None else ""
         step = f" -> {self.hint}" if self.hint else ""

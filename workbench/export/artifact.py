@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from workbench import store
@@ -16,7 +17,13 @@ from workbench.errors import UsageError, unknown_name
 from workbench.export.cache import find_unchanged, fingerprint, versions
 from workbench.export.dtypes import DTYPES, RECIPES
 from workbench.export.failure import explain_forward
-from workbench.export.fidelity import compare_outputs, describe_problem, run_eagerly, run_program
+from workbench.export.fidelity import (
+    compare_outputs,
+    describe_problem,
+    likely_cause,
+    run_eagerly,
+    run_program,
+)
 from workbench.export.inputs import raw_bytes
 from workbench.export.lower import BACKENDS, Lowered, Options, lower_model
 from workbench.export.program import Contents, Slot
@@ -111,8 +118,7 @@ def export_model(
     options, inputs, sizes = Options(tuple(keep_float), rewrite), tuple(inputs), dict(sizes)
     made_from = {}
     if isinstance(model, str):
-        asked = {"dtype": dtype, "backend": backend, "sizes": sizes, "mean": mean, "std": std}
-        settings = asked | asdict(options)
+        settings = _settings(dtype, backend, options, sizes=sizes, mean=mean, std=std)
         made_from = fingerprint(parse_name(model), settings, inputs, state_dict)
         if not fresh and (export := find_unchanged(pte, made_from)):
             tell(f"{pte.name}: unchanged, kept")
@@ -169,6 +175,27 @@ def export_model(
     return pte
 
 
+def identify_export(model: str, dtype: str, backend: str) -> dict[str, str]:
+    """What a program is made from that is exported with no other choices, as its record has it.
+
+    Nothing is imported for it; a model that was registered while Python runs has no such identity.
+    """
+    return fingerprint(parse_name(model), _settings(dtype, backend, Options()), (), None)
+
+
+def _settings(
+    dtype: str,
+    backend: str,
+    options: Options,
+    *,
+    sizes: Mapping[str, int] = MappingProxyType({}),
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+) -> dict[str, Any]:
+    asked = {"dtype": dtype, "backend": backend, "sizes": dict(sizes), "mean": mean, "std": std}
+    return asked | asdict(options)
+
+
 def _check_names(dtype: str, backend: str) -> None:
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
@@ -193,8 +220,10 @@ def _check(lowered: Lowered, expected: list[Any], dtype: str) -> tuple[tuple[Fid
         outputs = run_program(lowered.pte, lowered.inputs)
         fidelity = compare_outputs(outputs, expected, RECIPES[dtype].least_sqnr_db)
     except (RuntimeError, ValueError) as error:
-        return (), f"it does not run here: {reason(error)}"
-    return fidelity, describe_problem(fidelity)
+        return (), f"it does not run here; cause: {reason(error)}"
+    problem = describe_problem(fidelity)
+    cause = likely_cause(DTYPES[dtype], lowered.contents.operators)
+    return fidelity, f"{problem}; likely cause: {cause}" if problem and cause else problem
 
 
 def _write_inputs(

@@ -34,13 +34,19 @@ def export_html(notebook: Path, page: Path, title: str) -> Path:
         exclude_output_prompt=True,
     )
     body, _ = exporter.from_notebook_node(node)
+    script = timeline_script() if PAGE_CLASS in body else ""
+    return write_whole(page, render_page(title, body, script))
+
+
+def render_page(title: str, body: str, script: str = "") -> str:
+    """A self-contained page around ``body``, which is HTML; its tables can be sorted.
+
+    No script but that one and ``script`` can run in it, and nothing is fetched.
+    """
     files = resources.files("workbench.report")
-    script = (files / "page.js").read_text()
-    if PAGE_CLASS in body:
-        script += timeline_script()
+    script = (files / "page.js").read_text() + script
     # What a content security policy knows a script by.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    text = string.Template((files / "page.html").read_text()).substitute(
+    return string.Template((files / "page.html").read_text()).substitute(
         title=html.escape(title), body=body, script=script, digest=digest
     )
-    return write_whole(page, text)

@@ -9,13 +9,21 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import workbench
 from workbench.errors import ReportError, SetupError, unknown_name
 
+if TYPE_CHECKING:
+    from traitlets.config import Config
+
+    from workbench.report.kernel import SharedKernel
+
 #: Seconds one cell may take.
 CELL_TIMEOUT = 600
+
+#: Of the kernel's log, not the notebook's.
+QUIET_KERNEL = ["--log-level=CRITICAL"]
 
 #: The notebook that ``workbench app`` serves.
 EXPLORER = "05_categories_and_the_ledger"
@@ -49,8 +57,12 @@ def find_notebook(name: str) -> Path:
     return known[name]
 
 
-def execute_notebook(name: str, output: Path, parameters: dict[str, Any]) -> Path:
+def execute_notebook(
+    name: str, output: Path, parameters: dict[str, Any], kernel: SharedKernel | None = None
+) -> Path:
     """Run a notebook with these parameters; returns ``output``, the notebook with its results.
+
+    A ``kernel`` that was opened by `open_kernel` is used, and left running, instead of a new one.
 
     Raises
     ------
@@ -60,10 +72,8 @@ def execute_notebook(name: str, output: Path, parameters: dict[str, Any]) -> Pat
         A cell failed; ``output`` holds what ran, with the error.
     """
     import papermill
-    from traitlets.config import Config
+    from nbclient.exceptions import DeadKernelError
 
-    # Where the kernel's transport can be encrypted, it is.
-    config = Config({"KernelManager": {"transport_encryption": "auto"}})
     source = find_notebook(name)
     with _quiet():
         known = papermill.inspect_notebook(str(source))
@@ -78,9 +88,12 @@ def execute_notebook(name: str, output: Path, parameters: dict[str, Any]) -> Pat
                 kernel_name="python3",
                 progress_bar=False,
                 execution_timeout=CELL_TIMEOUT,
-                config=config,
-                extra_arguments=["--log-level=CRITICAL"],  # the kernel's log, not the notebook's
+                config=_kernel_config(),
+                extra_arguments=QUIET_KERNEL,
+                km=kernel,
             )
+        except DeadKernelError:
+            raise ReportError("the kernel died", where=source.name, hint="out of memory?") from None
         except papermill.PapermillExecutionError as error:
             raise ReportError(
                 f"cell {error.exec_count} failed: {error.ename}: {error.evalue}",
@@ -88,6 +101,27 @@ def execute_notebook(name: str, output: Path, parameters: dict[str, Any]) -> Pat
                 hint=f"open {output} to see where",
             ) from None
     return output
+
+
+@contextlib.contextmanager
+def open_kernel() -> Iterator[SharedKernel]:
+    """A kernel for several notebooks: what they all import is imported once."""
+    from workbench.report.kernel import SharedKernel
+
+    kernel = SharedKernel(kernel_name="python3", config=_kernel_config())
+    kernel.start_kernel(extra_arguments=QUIET_KERNEL)
+    try:
+        yield kernel
+    finally:
+        kernel.drop_client()
+        kernel.shutdown_kernel(now=True)
+
+
+def _kernel_config() -> Config:
+    from traitlets.config import Config
+
+    # Where the kernel's transport can be encrypted, it is.
+    return Config({"KernelManager": {"transport_encryption": "auto"}})
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.analyze import compare_latencies, tabulate_latencies
 from workbench.errors import SetupError, StoreError
@@ -35,6 +35,9 @@ from workbench.store import (
     save_layers,
 )
 from workbench.trace import read_etdump, write_csvs
+
+if TYPE_CHECKING:
+    from workbench.report.kernel import SharedKernel
 
 Progress = Callable[[str, float], None]
 
@@ -112,17 +115,28 @@ def profile_model(
     return Profile(analyze_run(run_dir), html, markdown)
 
 
-def measure_program(
+def measure_program(pte: Path, **choices: Any) -> Path:
+    """Measure a program and write the artifacts of the run; returns the run's folder.
+
+    Takes what `record_program` takes.
+    """
+    run_dir = record_program(pte, **choices)
+    write_artifacts(analyze_run(run_dir))
+    return run_dir
+
+
+def record_program(
     pte: Path,
     *,
     root: Path | None = None,
     runner: str = "wheel",
     target: str = "host",
     power: str = "",
+    again: bool = True,
     progress: Progress = lambda text, part: None,
     **choices: Any,
 ) -> Path:
-    """Measure a program and write the artifacts of the run; returns the run's folder.
+    """Measure a program, and leave it at that: the analysis can be had later; the run's folder.
 
     Parameters
     ----------
@@ -134,21 +148,23 @@ def measure_program(
         ``wheel``, ``native`` or ``python``.
     target, power
         As for ``open_target``: where it runs, and the mode that an Android device is put into.
+    again
+        Measure also if a finished run of the very same plan and runner lies there.
     choices
         As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
         ``processes``, ``evidence``, ``timeout_s``, ``budget_s``, ``precision``.
     """
-    from workbench.run import find_runner, make_plan, open_target, run_plan
+    from workbench.run import find_run, find_runner, make_plan, open_target, run_plan
 
     pte = Path(pte)
     with open_target(target, power=power) as there:
         found = find_runner(runner, there)
         plan = make_plan(pte, runner=found, **choices)
         place = root or root_of(pte)
-        run_dir = run_plan(plan, found, place, progress=progress, enough=is_precise)
+        run_dir = None if again else find_run(plan, found, place, "complete")
+        run_dir = run_dir or run_plan(plan, found, place, progress=progress, enough=is_precise)
     describe_foreign(pte, run_dir)
     keep_functions(run_dir, load_run(run_dir), [found.libraries])
-    write_artifacts(analyze_run(run_dir))
     return run_dir
 
 
@@ -267,15 +283,23 @@ def make_report(run_dir: str | Path) -> tuple[Path, Path]:
     The page is the notebook ``12_report``, run headless; should a cell of it fail, the notebook
     stays beside the report with the error in it.
     """
-    run_dir = Path(run_dir)
     analysis = analyze_run(run_dir)
     markdown, *_ = write_markdown(analysis)
+    return make_page(analysis), markdown
+
+
+def make_page(analysis: Analysis, kernel: SharedKernel | None = None) -> Path:
+    """Make ``report.html`` alone, as `make_report` does; returns its path.
+
+    With a ``kernel`` of `open_kernel`, several pages share what is imported once.
+    """
+    run_dir = analysis.run_dir
     notebook = run_dir / f".{REPORT_NOTEBOOK}.ipynb"
     parameters = {"run_dir": str(run_dir.resolve()), "headless": True}
-    execute_notebook(REPORT_NOTEBOOK, notebook, parameters)
+    execute_notebook(REPORT_NOTEBOOK, notebook, parameters, kernel)
     plan = analysis.run.plan
     title = f"{plan.stem}: {plan.toggle or 'profile'}"
     page = export_html(notebook, run_dir / REPORT_HTML, title)
     with contextlib.suppress(FileNotFoundError):
         notebook.unlink()
-    return page, markdown
+    return page

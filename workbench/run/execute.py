@@ -131,9 +131,17 @@ def begin_run(plan: Plan, runner: Runner) -> Run:
 
 def find_unfinished(plan: Plan, runner: Runner, root: Path) -> Path | None:
     """The folder of an interrupted run of this very plan with this very runner, if there is one."""
+    return find_run(plan, runner, root, "incomplete")
+
+
+def find_run(plan: Plan, runner: Runner, root: Path, state: str) -> Path | None:
+    """The folder of the latest run of this very plan with this very runner in that state, if any.
+
+    One that is ``incomplete`` can go on, one that is ``complete`` need not be measured again.
+    """
     for run_dir in reversed(find_runs(root)):
         with contextlib.suppress(WorkbenchError):  # a run that cannot be read cannot go on
             run = load_run(run_dir)
-            if run.state == "incomplete" and run.plan == plan and run.runner == runner.description:
+            if run.state == state and run.plan == plan and run.runner == runner.description:
                 return run_dir
     return None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import UsageError, unknown_name
 from workbench.run import python_runner
-from workbench.run.build import build_runner, describe_runner, find_compiler, find_sdk
+from workbench.run.build import NATIVE, build_runner, describe_runner, find_compiler, find_sdk
 from workbench.run.bundle import make_bundle
 from workbench.run.session import Session, open_session
 from workbench.run.target import HOST, Host
+from workbench.store import sha256_of
 
 KINDS = ("wheel", "native", "python")
 
@@ -60,6 +63,15 @@ def find_runner(choice: str = "wheel", target: Host = HOST) -> Runner:
     binary = build_runner()
     description = describe_runner(binary)
     return Runner("native", (str(binary),), description, libraries=libraries)
+
+
+def identify_runner(choice: str, target: str) -> str:
+    """What a runner is built from, as a hash; nothing is built, and no target reached."""
+    parts = [choice, target, metadata.version("executorch")]
+    if target == HOST.name:
+        parts += find_compiler() or []
+    parts += [sha256_of(path) for path in (*sorted(NATIVE.iterdir()), Path(python_runner.__file__))]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def open_runner(runner: Runner, flags: Sequence[str], *, timeout_s: float) -> Session:

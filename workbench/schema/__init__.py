@@ -31,7 +31,16 @@ from workbench.schema.frames import (
     TREE,
     VALUES,
 )
-from workbench.schema.insight import ALIGNED, BOTTLENECKS, JUDGED, WHAT_IF
+from workbench.schema.insight import (
+    ALIGNED,
+    BOTTLENECKS,
+    CHANGES,
+    COMBINED,
+    HISTORY,
+    JUDGED,
+    LINED_UP,
+    WHAT_IF,
+)
 
 __all__ = [
     "ALIGNED",
@@ -39,13 +48,16 @@ __all__ = [
     "ATTRIBUTION",
     "BOTTLENECKS",
     "CATEGORIES",
+    "CHANGES",
     "CODE_SHARES",
+    "COMBINED",
     "COMPARISON",
     "EVENTS",
     "EVIDENCE",
     "FINDINGS",
     "FRAMES",
     "FUNCTIONS",
+    "HISTORY",
     "JUDGED",
     "KERNELS",
     "KERNEL_CHANGES",
@@ -54,6 +66,7 @@ __all__ = [
     "LATENCIES",
     "LAYERS",
     "LEDGER",
+    "LINED_UP",
     "OPERATORS",
     "QUALITY",
     "ROOFLINE",

@@ -1,6 +1,6 @@
 """The frames of insight, which ``schema`` hands on: runs side by side, what-if, bottlenecks."""
 
-from workbench.schema.columns import make_frame
+from workbench.schema.columns import Column, Frame, make_frame
 
 ALIGNED = make_frame(
     "aligned",
@@ -57,3 +57,76 @@ BOTTLENECKS = make_frame(
     ("low", "float", "", "lower end of its 95 % interval"),
     ("high", "float", "", "upper end of its 95 % interval"),
 )
+
+LINED_UP = Frame(
+    "lined up",
+    (
+        *ALIGNED.columns,
+        Column("operators", "text", "", "what it ran there, as logged, the slowest first"),
+        Column("kernels", "text", "", "functions that samples found at work there; may be empty"),
+    ),
+)
+
+COMBINED = make_frame(
+    "combined",
+    ("run", "text", "", "what the run is called here"),
+    ("run_dir", "text", "", "its folder"),
+    ("model", "text", "", "name of the model"),
+    ("program", "text", "", "name of the program, and the start of its SHA-256"),
+    ("device", "text", "", "platform and CPU; says whether it was emulated"),
+    ("build", "text", "", "ExecuTorch and runner"),
+    ("experiment", "text", "", "name of the experiment"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("emulated", "bool", "", "its times say nothing and are left out"),
+    ("latency_ms", "float", "ms", "median of untraced E2E"),
+    ("low_ms", "float", "ms", "lower end of its 95 % interval"),
+    ("high_ms", "float", "ms", "upper end of its 95 % interval"),
+    ("grade", "text", "", "quality of the measurement, A to D"),
+    ("verdict", "text", "", "what the run itself says, against its own baseline"),
+)
+
+HISTORY = make_frame(
+    "history",
+    (
+        "line",
+        "text",
+        "",
+        "what can be compared over time: program, inputs, device, experiment, threads",
+    ),
+    ("run_dir", "text", "", "folder of the run"),
+    ("started", "text", "", "when it began, UTC"),
+    ("model", "text", "", "name of the model"),
+    ("program", "text", "", "name of the program, and the start of its SHA-256"),
+    ("device", "text", "", "platform and CPU; says whether it was emulated"),
+    ("build", "text", "", "ExecuTorch and runner"),
+    ("experiment", "text", "", "name of the experiment"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("emulated", "bool", "", "its times say nothing and are left out"),
+    ("clock", "text", "", "cpu_ns | wall_ns"),
+    ("restarts", "int", "", "process restarts"),
+    (
+        "latency_ms",
+        "float",
+        "ms",
+        "untraced E2E: geometric mean over the restarts of their midmeans",
+    ),
+    ("low_ms", "float", "ms", "lower end of its 95 % interval, over the restarts of this run"),
+    ("high_ms", "float", "ms", "upper end of its 95 % interval"),
+)
+
+CHANGES = make_frame(
+    "changes",
+    ("line", "text", "", "as in the history"),
+    ("run_dir", "text", "", "the first run that has it"),
+    ("started", "text", "", "when that began, UTC"),
+    ("status", "text", "", "confirmed: two runs have it; suspected: only the latest one"),
+    ("runs", "int", "", "runs that have it, until the next change"),
+    ("baseline_ms", "float", "ms", "typical time of the runs since the change before"),
+    ("candidate_ms", "float", "ms", "typical time of the runs that have it"),
+    ("speedup", "float", "", "baseline / candidate: below 1, it became slower"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower"),
+)
+
+INSIGHT = (ALIGNED, JUDGED, HISTORY, CHANGES, LINED_UP, COMBINED, WHAT_IF, BOTTLENECKS)

@@ -1,0 +1,397 @@
+"""A matrix becomes cells, cells become outcomes, and nothing is done twice."""
+
+import csv
+import io
+import json
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from workbench.errors import ExportError, StoreError, TraceError, UsageError, WorkbenchError
+from workbench.portfolio import batch, describe_plan, list_plan, plan, read_matrix, run_batch, work
+from workbench.portfolio.accounting import divide_time, overhead_of
+from workbench.portfolio.book import place_of, read_outcome
+from workbench.portfolio.estimate import tell_duration
+from workbench.portfolio.index import draw_sparkline, render_index
+from workbench.portfolio.locks import device_of, share_machine, take_device, take_folder
+from workbench.portfolio.plan import plan_cells
+from workbench.portfolio.records import Cell, Outcome, Portfolio, Row, Stage
+
+ROOT = Path(__file__).resolve().parents[1]
+MATRIX = """
+models: [toy_cnn, vit_tiny]
+dtypes: [fp32, int8]
+isa: none
+runner: python
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Locks of this test alone; nothing of the user's."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def matrix(tmp_path):
+    def write(text=MATRIX):
+        path = tmp_path / "small.yaml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def office(monkeypatch):
+    """Threads of this process do the jobs, with stand-ins for the stages, which note themselves."""
+    done = []
+
+    class Here:
+        def __init__(self):
+            self.desks = {}
+
+        def start(self, do, job, device):
+            desk = self.desks.setdefault(device, ThreadPoolExecutor(2))
+            return desk.submit(do, job)
+
+    @contextmanager
+    def open_here(jobs, devices):
+        yield Here()
+
+    def stand_in(stage):
+        def do(job, tell):
+            begin = time.monotonic()
+            tell("at work")
+            time.sleep(0.005)
+            facts = {}
+            if stage == "measure":
+                run = job.depot.folder / job.cell.folder / "runs" / "linux"
+                run.mkdir(parents=True, exist_ok=True)
+                (run / "manifest.json").write_text(f"{job.cell.name} {time.monotonic()}")
+                name = run.relative_to(job.depot.folder).as_posix()
+                facts = {"run_dir": name, "files": work.hash_files(run), "damaged": False}
+            elif stage == "report":
+                page = job.depot.folder / job.run_dir / "report.html"
+                page.write_text("report")
+                row = Row("native", "native", 1, "cpu_ns", 9, 2.0, 1.9, 2.1)
+                facts = {"report": f"{job.run_dir}/report.html", "rows": (row,)}
+            done.append((stage, job.cell.name, begin, time.monotonic()))
+            return facts
+
+        return do
+
+    for stage in work.WORK:
+        monkeypatch.setitem(work.WORK, stage, stand_in(stage))
+    monkeypatch.setattr(batch, "open_office", open_here)
+    monkeypatch.setattr(plan, "identify_export", lambda *names: {"model": names[0]})
+    monkeypatch.setattr(batch, "check_toggle", lambda *args, **kwargs: None)
+    monkeypatch.setattr(batch, "find_runner", lambda *args: None)
+    return done
+
+
+def test_the_example_is_a_matrix_of_twelve_cells():
+    cells = plan_cells(read_matrix(ROOT / "data" / "matrix.yaml"))
+    assert len({cell.address for cell in cells}) == len(cells) == 12
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("model: [toy_cnn]", "did you mean 'models'?"),
+        ("models: [toy_cn]", "did you mean 'toy_cnn'?"),
+        ("models: []", "is empty"),
+        ("models: [toy_cnn, toy_cnn]", "a value twice"),
+        ("models: toy_cnn\ndtypes: fp23", "did you mean 'fp32'?"),
+        ("models: toy_cnn\nisa: avx51", "did you mean 'avx512'?"),
+        ("models: toy_cnn\nisa: off", "expected str: $.isa[0]"),
+        ("models: toy_cnn\ntargets: qenu", "valid: android[:SERIAL], host, qemu[:CPU], ssh:HOST"),
+        ("models: toy_cnn\nbackend: vulkan", "valid: portable, xnnpack"),
+        ("models: toy_cnn\nrunner: rust", "unknown runner"),
+        ("models: toy_cnn\nthreads: [0]", "out of range"),
+        ("models: toy_cnn\nthreads: two", "expected int: $.threads[0]"),
+        ("models: toy_cnn\nruns: 1.5", "expected int: $.runs"),
+        ("models: toy_cnn\nruns: 0", "out of range"),
+        ("models: toy_cnn\nprecision: .nan", "out of range"),
+        ("models: toy_cnn\nbudget_s: .inf", "out of range"),
+        ("models: toy_cnn\nmodels: vit_tiny", "'models' stands there twice"),
+        ("models: &m [toy_cnn]\ndtypes: *m", "alias"),
+        ("models: [toy_cnn", "not YAML"),
+        ("- toy_cnn", "no mapping"),
+        ("1: 2", "no mapping"),
+        ("", "no mapping"),
+        ("models: !!python/object/apply:os.system [ls]", "not YAML"),
+        ("models: " + "[" * 90_000, "nested too deeply"),
+        ("models: toy_cnn # " + "x" * 200_000, "too large"),
+        ("models: nothing.py:Net", "no such file"),
+        ("models: [toy_cnn]\nexclude: [{dtype: int8}]", "unknown dtype 'int8'"),
+        ("models: [toy_cnn]\nexclude: [{}]", "says nothing"),
+        ("models: [toy_cnn]\nexclude: [{models: toy_cnn}]", "did you mean 'model'?"),
+        ("models: [toy_cnn]\nexclude: [{model: toy_cnn}]", "every cell is excluded"),
+    ],
+)
+def test_a_bad_matrix_is_one_clear_line(matrix, text, words):
+    with pytest.raises((UsageError, StoreError)) as error:
+        plan_cells(read_matrix(matrix(text)))
+    assert words in str(error.value)
+
+
+def test_a_model_beside_the_matrix_is_found(matrix, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    file = tmp_path / "mine" / "net.py"
+    file.write_text("class Net: ...\n")
+    path = matrix("models: net.py:Net").rename(tmp_path / "mine" / "m.yaml")
+    (cell,) = plan_cells(read_matrix(path))
+    assert (cell.model, cell.label) == (f"{file}:Net", "Net")
+    assert cell.address != replace_source(path, file, "class Net: x = 1\n").address
+
+
+def replace_source(path, file, text):
+    file.write_text(text)
+    (cell,) = plan_cells(read_matrix(path))
+    return cell
+
+
+def test_two_models_of_one_name_are_refused(matrix, tmp_path):
+    for name in "ab":
+        (tmp_path / f"{name}.py").write_text("class Net: ...\n")
+    with pytest.raises(UsageError, match="would both be called Net"):
+        plan_cells(read_matrix(matrix("models: [a.py:Net, b.py:Net]")))
+
+
+def test_the_address_tells_what_the_result_depends_upon(matrix, monkeypatch):
+    monkeypatch.setattr(plan, "identify_export", lambda *names: {"model": names[0]})
+    changes = ["", "runs: 51", "threads: 2", "runner: native", "processes: 4", "evidence: false"]
+    changes += ["dtypes: int8", "isa: none", "backend: portable", "targets: ssh:a"]
+    texts = [f"models: toy_cnn\n{change}" for change in changes]
+    cells = [cell for text in texts for cell in plan_cells(read_matrix(matrix(text)))]
+    assert len({cell.address for cell in cells}) == len(changes)
+    assert plan_cells(read_matrix(matrix("models: [toy_cnn]"))) == cells[:1]
+
+
+def test_every_cell_is_exported_measured_and_reported_once(matrix, office, tmp_path):
+    portfolio = run_batch(matrix(), out=tmp_path / "out")
+    assert [outcome.state for outcome in portfolio.outcomes] == ["done"] * 4
+    stages = [stage for stage, *_ in office]
+    assert stages == ["export"] * 4 + ["measure"] * 4 + ["report"] * 4
+    assert len({(stage, name) for stage, name, *_ in office}) == 12
+    spans = sorted((begin, end) for stage, _, begin, end in office if stage == "measure")
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    written = json.loads((tmp_path / "out" / "portfolio.json").read_text())
+    assert [o["state"] for o in written["outcomes"]] == ["done"] * 4
+    lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / "portfolio.csv").read_text())))
+    assert [line["median_ms"] for line in lines] == ["2.0"] * 4
+    assert "4 cells: 4 done" in (tmp_path / "out" / "index.html").read_text()
+
+
+def test_what_is_done_is_not_done_again(matrix, office, tmp_path):
+    first = run_batch(matrix(), out=tmp_path / "out")
+    office.clear()
+    second = run_batch(matrix(), out=tmp_path / "out")
+    assert office == []
+    assert second.outcomes == first.outcomes
+
+
+def test_a_program_is_exported_once_for_all_targets_and_extensions(matrix, office, tmp_path):
+    text = "models: toy_cnn\nisa: [none, auto]\ntargets: [host, 'ssh:a']"
+    run_batch(matrix(text), out=tmp_path / "out")
+    assert [stage for stage, *_ in office].count("export") == 1
+    assert [stage for stage, *_ in office].count("measure") == 4
+
+
+def test_a_failure_takes_no_other_cell_with_it(matrix, office, tmp_path, monkeypatch):
+    good = work.WORK["export"]
+
+    def fail(job, tell):
+        if job.cell.name == "toy_cnn/int8/host/none":
+            raise ExportError("no such operator", where="<b>")
+        return good(job, tell)
+
+    monkeypatch.setitem(work.WORK, "export", fail)
+    portfolio = run_batch(matrix(), out=tmp_path / "out")
+    states = {outcome.cell.name: outcome.state for outcome in portfolio.outcomes}
+    assert states.pop("toy_cnn/int8/host/none") == "failed"
+    assert set(states.values()) == {"done"}
+    (failed,) = [outcome for outcome in portfolio.outcomes if outcome.state == "failed"]
+    assert (failed.failed_stage, failed.error) == ("export", "<b>: no such operator")
+    assert "ExportError" in (tmp_path / "out" / failed.log).read_text()
+    assert failed.retry.endswith("--only toy_cnn/int8/host/none")
+    page = (tmp_path / "out" / "index.html").read_text()
+    assert "&lt;b&gt;: no such operator" in page
+    assert "<b>:" not in page
+
+    monkeypatch.setitem(work.WORK, "export", good)
+    office.clear()
+    mended = run_batch(matrix(), out=tmp_path / "out", only=failed.cell.name)
+    assert {outcome.state for outcome in mended.outcomes} == {"done"}
+    assert [stage for stage, *_ in office] == ["export", "measure", "report"]
+
+
+@pytest.mark.parametrize("damage", ["manifest", "outcome", "report", "address"])
+def test_what_was_damaged_is_made_anew_and_nothing_else(matrix, office, tmp_path, damage):
+    out = tmp_path / "out"
+    first = run_batch(matrix(), out=out).outcomes[0]
+    office.clear()
+    if damage == "manifest":
+        (out / first.run_dir / "manifest.json").write_text("{}")
+    elif damage == "report":
+        (out / first.report).unlink()
+    elif damage == "outcome":
+        (out / place_of(first.cell)).write_text('{"cell": 3')
+    else:
+        text = (out / place_of(first.cell)).read_text()
+        (out / place_of(first.cell)).write_text(text.replace(first.cell.address, "0" * 16))
+    again = run_batch(matrix(), out=out)
+    assert {outcome.state for outcome in again.outcomes} == {"done"}
+    redone = [stage for stage, name, *_ in office if name == first.cell.name]
+    assert len(redone) == len(office)
+    assert redone == (["report"] if damage == "report" else ["export", "measure", "report"])
+
+
+def test_a_trace_that_cannot_be_read_is_measured_anew(matrix, office, tmp_path, monkeypatch):
+    good = work.WORK["report"]
+
+    def fail(job, tell):
+        raise TraceError("truncated", where="x.etdump")
+
+    monkeypatch.setitem(work.WORK, "report", fail)
+    run_batch(matrix("models: toy_cnn"), out=tmp_path / "out")
+    monkeypatch.setitem(work.WORK, "report", good)
+    office.clear()
+    (outcome,) = run_batch(matrix("models: toy_cnn"), out=tmp_path / "out").outcomes
+    assert (outcome.state, [s for s, *_ in office]) == ("done", ["export", "measure", "report"])
+
+
+def test_another_batch_on_the_same_folder_is_refused(matrix, office, tmp_path):
+    with (
+        take_folder(tmp_path / "out"),
+        pytest.raises(UsageError, match=r"another batch is at work here \(process \d+ on"),
+    ):
+        run_batch(matrix(), out=tmp_path / "out")
+    assert office == []
+    run_batch(matrix("models: toy_cnn"), out=tmp_path / "out")
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_line(matrix, office, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be written: Not a directory"):
+        run_batch(matrix(), out=tmp_path / "file" / "out")
+
+
+def test_other_versions_on_a_worker_are_refused(matrix, office, tmp_path):
+    (cell,) = plan_cells(read_matrix(matrix("models: toy_cnn")))
+    depot = batch.open_depot(tmp_path / "out")
+    job = work.Job("export", cell, read_matrix(matrix()), depot, versions={"executorch": "0.1"})
+    with pytest.raises(WorkbenchError, match=r"executorch .* instead of 0\.1"):
+        work.carry_out(job)
+
+
+def test_devices_have_one_measurement_at_a_time():
+    spans, barrier = [], threading.Barrier(3)
+
+    def measure():
+        barrier.wait()
+        with take_device("host"):
+            begin = time.monotonic()
+            time.sleep(0.02)
+            spans.append((begin, time.monotonic()))
+
+    threads = [threading.Thread(target=measure) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spans.sort()
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    with share_machine() as first, share_machine() as second, take_device("ssh:board") as third:
+        assert max(first, second, third) < 1
+    assert (device_of("qemu:max"), device_of("android:1")) == ("host", "android:1")
+
+
+def test_a_portfolio_behind_a_url(matrix, office, tmp_path):
+    fsspec = pytest.importorskip("fsspec")
+    portfolio = run_batch(matrix(), out="memory://portfolio")
+    assert {outcome.state for outcome in portfolio.outcomes} == {"done"}
+    files = fsspec.filesystem("memory")
+    assert "4 cells: 4 done" in files.cat_file("/portfolio/index.html").decode()
+    for outcome in portfolio.outcomes:
+        remote = files.cat_file(f"/portfolio/{place_of(outcome.cell)}")
+        assert json.loads(remote)["state"] == "done"
+    assert not [name for name in files.find("/portfolio") if name.endswith(".partial")]
+
+
+def test_the_plan_says_how_long_it_takes_once_it_is_known(matrix, office, tmp_path):
+    *cells, total = describe_plan(list_plan(matrix(), out=tmp_path / "out"))
+    assert [line.split("  ")[1] for line in cells] == ["export, measure, report: unknown"] * 4
+    assert total.startswith("4 cells, 0 done; unknown to go")
+    run_batch(matrix(), out=tmp_path / "out", only="toy_cnn/fp32/*")
+    *cells, total = describe_plan(list_plan(matrix(), out=tmp_path / "out"))
+    assert [line.split()[-1] for line in cells].count("done") == 1
+    assert total.startswith("4 cells, 1 done; about 0 s to go")
+    assert [tell_duration(s) for s in (None, 40, 600, 9000)] == [
+        "unknown",
+        "about 40 s",
+        "about 10 min",
+        "about 2.5 h",
+    ]
+
+
+def stage_at(name, begin, seconds, **more):
+    return Stage(name, f"1970-01-01T00:00:{begin:06.3f}+00:00", seconds, **more)
+
+
+def test_every_second_of_a_batch_is_accounted_for_once():
+    stages = [
+        stage_at("export", 2, 4),
+        stage_at("export", 3, 5),
+        stage_at("measure", 7, 10),
+        stage_at("report", 16, 4),
+        stage_at("export", 20, 1, kept=True),
+    ]
+    found = divide_time(0.0, 25.0, stages)
+    assert (found.export_s, found.measure_s, found.report_s, found.other_s) == (6, 9, 3, 7)
+    assert overhead_of(found) == pytest.approx(10 / 15)
+
+
+def test_a_page_is_text_wherever_it_is_not_markup():
+    evil = "<script>alert(1)</script>\"'"
+    cell = Cell(evil, evil, "fp32", evil, "none", "stem", "0")
+    rows = (Row(evil, evil, 1, evil, 5, 2.0, 1.0, 3.0, evil, 1.5, 1.4, 1.6, evil, evil, 0.5),)
+    outcomes = (
+        Outcome(cell, state="failed", error=evil, log=evil, retry=evil, problem=evil, report=evil),
+        Outcome(cell, state="done", rows=rows, grade="A", problem=evil),
+    )
+    page = render_index(Portfolio({"threads": [1]}, evil, outcomes))
+    assert page.count("<script") == 1
+    assert "alert(1)</script>" not in page
+    assert "http" not in page.replace("http-equiv", "").replace("Http", "")
+
+
+def test_emulated_rows_have_no_times():
+    cell = Cell("toy_cnn", "toy_cnn", "fp32", "qemu:max", "sme2", "stem", "0")
+    rows = (Row("sme2_on", "native", 1),)
+    page = render_index(
+        Portfolio({"threads": [1]}, "", (Outcome(cell, "done", rows=rows, emulated=True),))
+    )
+    assert "emulated: which code runs, not how fast" in page
+    assert "<svg" not in page
+
+
+def test_a_sparkline_has_a_bar_for_each_value():
+    text = draw_sparkline([("a", 4.0), ("b", 1.0), ("c", 2.0)])
+    assert text.count("<rect") == 3
+    assert 'height="26.0" fill="#a9c4de"' in text
+    assert 'height="6.5" fill="#0b5cad"' in text
+    assert draw_sparkline([]) == ""
+
+
+def test_an_outcome_that_cannot_be_read_is_none(tmp_path):
+    assert read_outcome(tmp_path / "none.json") is None
+    for text in ("", "[]", '{"cell": 1}', '{"schema_version": 99}'):
+        (tmp_path / "bad.json").write_text(text)
+        assert read_outcome(tmp_path / "bad.json") is None

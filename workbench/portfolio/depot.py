@@ -1,0 +1,92 @@
+"""Where a portfolio lies: a folder that all workers see, or a URL that files come from."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import SetupError, StoreError, UsageError
+from workbench.run import cache_folder
+from workbench.store import write_whole
+
+
+@dataclass(frozen=True)
+class Depot:
+    """A portfolio's place, and the local ``folder`` that work is done in.
+
+    Without ``url`` the folder is the place, and nothing is sent or fetched.
+    """
+
+    folder: Path
+    url: str = ""
+
+    def fetch(self, name: str) -> None:
+        """Bring a folder of the portfolio here, as far as it is not; whole files only."""
+        if not self.url:
+            return
+        files, root = self._open()
+        with self._explained(name):
+            for remote in files.find(f"{root}/{name}"):
+                local = self.folder / name / remote.split(f"{root}/{name}/", 1)[-1]
+                if not local.exists() or local.stat().st_size != files.size(remote):
+                    write_whole(local, files.cat_file(remote))
+
+    def send(self, name: str) -> None:
+        """Take a file or folder from here to the portfolio; hidden files stay."""
+        if not self.url:
+            return
+        files, root = self._open()
+        with self._explained(name):
+            for local in _walk(self.folder / name):
+                remote = f"{root}/{local.relative_to(self.folder).as_posix()}"
+                files.makedirs(remote.rpartition("/")[0], exist_ok=True)
+                # Whoever reads sees the old file or the new one, where the file system can move.
+                files.pipe_file(f"{remote}.partial", local.read_bytes())
+                files.mv(f"{remote}.partial", remote)
+
+    def write(self, name: str, content: str) -> None:
+        """Write a small file of the portfolio."""
+        write_whole(self.folder / name, content)
+        self.send(name)
+
+    def _open(self) -> tuple[Any, str]:
+        try:
+            import fsspec
+        except ModuleNotFoundError:
+            raise SetupError("fsspec is not installed", hint="pip install fsspec") from None
+        try:
+            files, root = fsspec.core.url_to_fs(self.url)
+        except (ValueError, ImportError) as error:
+            raise UsageError(f"cannot be opened: {error}", where=self.url) from None
+        return files, root.rstrip("/")
+
+    @contextlib.contextmanager
+    def _explained(self, name: str):
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(
+                f"cannot be read or written: {error.strerror or error}", where=f"{self.url}/{name}"
+            ) from None
+
+
+def open_depot(place: str | Path) -> Depot:
+    """The depot at a folder, or at a URL that fsspec knows (``s3://...``, ``memory://...``)."""
+    scheme, found, rest = str(place).partition("://")
+    if not found:
+        return Depot(Path(place).resolve())
+    if scheme == "file":
+        return Depot(Path("/", rest).resolve())
+    url = str(place).rstrip("/")
+    scratch = hashlib.sha256(url.encode()).hexdigest()[:16]
+    return Depot(cache_folder() / "portfolios" / scratch, url)
+
+
+def _walk(path: Path) -> Iterable[Path]:
+    if path.is_file():
+        return [path]
+    return sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))

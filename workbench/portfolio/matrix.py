@@ -1,0 +1,182 @@
+"""A matrix of models, dtypes, targets and CPU extensions to measure, as a person writes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from workbench.codec import structure
+from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.export import BACKENDS, DTYPES
+from workbench.models import list_models
+from workbench.models.names import parse_name
+from workbench.records import LADDER_TOGGLE
+from workbench.run import RUNNER_KINDS, TARGETS, list_toggles
+
+#: A matrix is written by hand: what is larger is something else.
+LARGEST_BYTES, DEEPEST, MOST_CELLS, MOST_NUMBER = 100_000, 3, 10_000, 1_000_000
+#: What a list of one may be written as.
+LISTS = ("models", "dtypes", "targets", "isa", "threads")
+
+
+@dataclass(frozen=True)
+class Exclusion:
+    """Cells to leave out: those that agree in all that is said."""
+
+    model: str = ""
+    dtype: str = ""
+    target: str = ""
+    isa: str = ""
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What ``MATRIX.yaml`` says; the axes first, then how each cell is measured.
+
+    ``isa`` names CPU extensions to switch off and on, as ``--toggle`` does, or ``ladder`` for every
+    level; ``threads`` and the levels are measured within one run, taking turns. The rest is what
+    ``workbench run`` takes: ``budget_s`` in seconds, ``precision`` as a fraction.
+    """
+
+    models: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("fp32",)
+    targets: tuple[str, ...] = ("host",)
+    isa: tuple[str, ...] = ("auto",)
+    threads: tuple[int, ...] = (1,)
+    exclude: tuple[Exclusion, ...] = ()
+    backend: str = "xnnpack"
+    runner: str = "wheel"
+    runs: int = 50
+    warmup: int = 3
+    processes: int = 5
+    budget_s: float = 0.0
+    precision: float = 0.01
+    evidence: bool = True
+    power: str = ""
+    timeout_s: float = 120.0
+
+
+def read_matrix(path: Path) -> Matrix:
+    """Read a matrix and check it: names and numbers are what they may be.
+
+    Models of files are looked up here, then beside the matrix; their paths become absolute.
+
+    Raises
+    ------
+    UsageError
+        An unknown key or name (with the nearest valid one), a value out of range, or two models
+        whose artifacts would bear one name.
+    StoreError
+        The file cannot be read, is too large, or no matrix.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), where=path) from None
+    if len(text) > LARGEST_BYTES:
+        raise StoreError("too large for a matrix", where=path)
+    data = _parse(text, path)
+    lists = {key: [data[key]] for key in LISTS if isinstance(data.get(key), str | int)}
+    matrix = structure(Matrix, {**data, **lists}, path, strict=True)
+    models = tuple(find_model_file(name, path.parent) for name in matrix.models)
+    exclude = tuple(
+        Exclusion(find_model_file(e.model, path.parent), e.dtype, e.target, e.isa)
+        for e in matrix.exclude
+    )
+    matrix = Matrix(**{**vars(matrix), "models": models, "exclude": exclude})
+    _check(matrix, path)
+    return matrix
+
+
+def find_model_file(name: str, folder: Path) -> str:
+    """A model's name; ``path/to/file.py:NAME`` with the file's absolute path, if it is there."""
+    file, colon, inner = name.rpartition(":")
+    for place in (Path(file), folder / file):
+        if colon and place.suffix == ".py" and place.is_file():
+            return f"{place.resolve()}:{inner}"
+    return name
+
+
+def _parse(text: bytes, path: Path) -> dict[str, Any]:
+    """The YAML as a mapping: no key twice, no aliases, by which few lines become terabytes."""
+    import yaml
+
+    depth = 0
+    try:
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent):
+                raise StoreError("has an alias (*), which a matrix does not need", where=path)
+            if depth > DEEPEST:
+                raise StoreError("is nested too deeply for a matrix", where=path)
+        _refuse_twice(yaml.compose(text, yaml.SafeLoader), path)
+        data = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError) as error:
+        reason = getattr(error, "problem", None) or str(error)
+        mark = getattr(error, "problem_mark", None)
+        line = f" (line {mark.line + 1})" if mark else ""
+        raise StoreError(f"not YAML: {reason}{line}", where=path) from None
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise StoreError("not a matrix: no mapping of keys", where=path)
+    return data
+
+
+def _refuse_twice(node: Any, path: Path) -> None:
+    names = [key.value for key, _ in node.value] if getattr(node, "id", "") == "mapping" else []
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"{name!r:.40} stands there twice", where=path)
+
+
+def _check(matrix: Matrix, path: Path) -> None:
+    for key in LISTS:
+        values = getattr(matrix, key)
+        if not values:
+            raise UsageError("is empty", where=f"{path}: {key}")
+        if len(set(values)) < len(values):
+            raise UsageError("has a value twice", where=f"{path}: {key}")
+    plain = [model for model in matrix.models if parse_name(model).label == model]
+    _check_names("model", plain, list_models(), f"{path}: models")
+    _check_names("toggle", matrix.isa, [*list_toggles(), LADDER_TOGGLE], f"{path}: isa")
+    _check_names("dtype", matrix.dtypes, DTYPES, f"{path}: dtypes")
+    _check_names("backend", [matrix.backend], BACKENDS, f"{path}: backend")
+    _check_names("runner", [matrix.runner], RUNNER_KINDS, f"{path}: runner")
+    kinds = {form.partition("[")[0].partition(":")[0]: form for form in TARGETS}
+    for target in matrix.targets:
+        if target.partition(":")[0] not in kinds:
+            raise unknown_name("target", target, kinds.values(), f"{path}: targets")
+    for key, least in (("runs", 1), ("warmup", 0), ("processes", 1), ("budget_s", 0)):
+        if not least <= getattr(matrix, key) <= MOST_NUMBER:
+            raise UsageError("is out of range", where=f"{path}: {key}")
+    for key in ("precision", "timeout_s"):
+        value = getattr(matrix, key)
+        if not (math.isfinite(value) and 0 < value <= MOST_NUMBER):
+            raise UsageError("is out of range", where=f"{path}: {key}")
+    if not all(1 <= count <= 1024 for count in matrix.threads):
+        raise UsageError("is out of range", where=f"{path}: threads")
+    for exclusion in matrix.exclude:
+        _check_exclusion(exclusion, matrix, f"{path}: exclude")
+    axes = (matrix.models, matrix.dtypes, matrix.targets, matrix.isa)
+    if math.prod(map(len, axes)) > MOST_CELLS:
+        raise UsageError(f"has more than {MOST_CELLS} cells", where=path)
+
+
+def _check_names(what: str, names: Iterable[str], valid: Iterable[str], where: str) -> None:
+    for name in names:
+        if name not in valid:
+            raise unknown_name(what, name, valid, where)
+
+
+def _check_exclusion(exclusion: Exclusion, matrix: Matrix, where: str) -> None:
+    said = {f.name: getattr(exclusion, f.name) for f in fields(exclusion)}
+    if not any(said.values()):
+        raise UsageError("one says nothing", where=where)
+    axes = (matrix.models, matrix.dtypes, matrix.targets, matrix.isa)
+    for (key, value), axis in zip(said.items(), axes, strict=True):
+        if value and value not in axis:
+            raise unknown_name(key, value, axis, where)

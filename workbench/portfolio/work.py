@@ -1,0 +1,260 @@
+"""The stages of a cell's work: functions that any process on any machine can be told to do."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import platform
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import ReportError, SetupError
+from workbench.export import export_model, versions
+from workbench.portfolio.depot import Depot
+from workbench.portfolio.locks import device_of, share_machine, take_device
+from workbench.portfolio.matrix import Matrix
+from workbench.portfolio.records import Cell, Stage
+from workbench.records import LADDER_TOGGLE
+from workbench.store import (
+    artifacts_dir,
+    load_export,
+    load_run,
+    new_run_dir,
+    safe_name,
+    sha256_of,
+)
+
+if TYPE_CHECKING:
+    from workbench.report.kernel import SharedKernel
+
+Tell = Callable[[str], None]
+#: What a stage found out: fields of the cell's outcome.
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A stage of a cell to work at; ``run_dir``, within the portfolio, is known once measured.
+
+    ``again`` says that what lies there is not to be trusted.
+    """
+
+    stage: str
+    cell: Cell
+    matrix: Matrix
+    depot: Depot
+    run_dir: str = ""
+    again: bool = False
+    versions: dict[str, str] = field(default_factory=versions)
+
+    @property
+    def device(self) -> str:
+        """The device that it needs for itself; empty if it can be done anywhere."""
+        return device_of(self.cell.target) if self.stage == "measure" else ""
+
+    @property
+    def pte(self) -> Path:
+        """The cell's program, where work is done."""
+        return artifacts_dir(self.depot.folder / self.cell.folder) / f"{self.cell.stem}.pte"
+
+    @property
+    def log(self) -> str:
+        """The log's path within the portfolio."""
+        return f"logs/{safe_name(self.cell.name)}.{self.stage}.log"
+
+
+def carry_out(job: Job) -> tuple[Stage, Facts]:
+    """Do a job where we are, when the device or machine is free; what was done, and found.
+
+    Raises
+    ------
+    WorkbenchError
+        It failed; the job's log has the traceback.
+    """
+    found = versions()
+    if found != job.versions:
+        raise SetupError(
+            f"this worker has {_tell_apart(found, job.versions)}",
+            where=platform.node(),
+            hint="install the same versions everywhere",
+        )
+    with contextlib.ExitStack() as stack:
+        tell = stack.enter_context(_logged(job))
+        free = take_device(job.device) if job.device else share_machine()
+        waited = stack.enter_context(free)
+        started, clock = datetime.now(UTC), time.monotonic()
+        facts = WORK[job.stage](job, tell)
+        seconds = time.monotonic() - clock
+    stage = Stage(
+        name=job.stage,
+        started=started.isoformat(timespec="milliseconds"),
+        seconds=round(seconds, 3),
+        waited_s=round(waited, 3),
+        machine=platform.node(),
+        process=os.getpid(),
+        kept=facts.pop("kept", False),
+    )
+    return stage, facts
+
+
+def export_cell(job: Job, tell: Tell) -> Facts:
+    """Export the program of a cell, or keep the one that is there."""
+    cell, kept = job.cell, []
+    job.depot.fetch(f"{cell.folder}/artifacts")
+    with warnings.catch_warnings(action="ignore"):  # the record tells the same
+        pte = export_model(
+            cell.model,
+            dtype=cell.dtype,
+            backend=job.matrix.backend,
+            root=job.depot.folder / cell.folder,
+            tell=kept.append,
+        )
+    if not kept:
+        job.depot.send(f"{cell.folder}/artifacts")
+    export = load_export(pte)
+    tell(f"{pte.name}: {'kept' if kept else 'exported'}. {export.problem}")
+    noise = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None]
+    return {
+        "kept": bool(kept),
+        "size_bytes": export.size_bytes,
+        "sqnr_db": min(noise, default=None),
+        "undelegated": sum(left.count for left in export.undelegated),
+        "problem": export.problem,
+    }
+
+
+def measure_cell(job: Job, tell: Tell) -> Facts:
+    """Measure a cell: go on with an interrupted run of it, or keep a finished one."""
+    from workbench.report.pipeline import record_program
+
+    cell, matrix, folder = job.cell, job.matrix, job.depot.folder
+    job.depot.fetch(f"{cell.folder}/artifacts")
+    isa = {"isa_ladder": True} if cell.isa == LADDER_TOGGLE else {"toggle": cell.isa}
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    run_dir = record_program(
+        job.pte,
+        root=folder / cell.folder,
+        runner=matrix.runner,
+        target=cell.target,
+        power=matrix.power,
+        again=job.again,
+        progress=lambda text, part: tell(text),
+        threads=matrix.threads,
+        runs=matrix.runs,
+        warmup=matrix.warmup,
+        processes=matrix.processes,
+        evidence=matrix.evidence,
+        timeout_s=matrix.timeout_s,
+        budget_s=matrix.budget_s,
+        precision=matrix.precision,
+        **isa,
+    )
+    run_dir = _rename(run_dir, job) if job.depot.url else run_dir
+    run = load_run(run_dir)
+    name = run_dir.relative_to(folder).as_posix()
+    job.depot.send(name)
+    return {
+        "kept": run.finished < started,
+        "run_dir": name,
+        "files": hash_files(run_dir),
+        "platform": run.platform,
+        "cpu": str(run.host.get("cpu") or ""),
+        "emulated": run.emulated,
+        "damaged": False,
+    }
+
+
+def report_cell(job: Job, tell: Tell) -> Facts:
+    """Analyse a cell's run, and make all its files and its report."""
+    from workbench.analyze import summarize_quality
+    from workbench.portfolio.rows import tabulate_rows
+    from workbench.report import analyze_run, grade_quality, write_artifacts
+
+    job.depot.fetch(job.run_dir)
+    job.depot.fetch(f"{job.cell.folder}/artifacts")
+    analysis = analyze_run(job.depot.folder / job.run_dir)
+    write_artifacts(analysis)
+    page = _make_page(analysis)
+    job.depot.send(job.run_dir)
+    quality = grade_quality(analysis)
+    tell(f"{page.name}: quality {summarize_quality(quality)}")
+    return {
+        "report": f"{job.run_dir}/{page.name}",
+        "grade": str(quality["grade"].iloc[0]),
+        "verdicts": tuple(comparison.text for comparison in analysis.comparisons),
+        "rows": tabulate_rows(analysis),
+    }
+
+
+WORK = {"export": export_cell, "measure": measure_cell, "report": report_cell}
+
+
+def hash_files(run_dir: Path) -> dict[str, str]:
+    """The SHA-256 of everything in a run that was measured, and cannot be made anew."""
+    raw = [p for p in sorted(run_dir.rglob("*")) if p.suffix in (".etdump", ".samples", ".log")]
+    files = [run_dir / "manifest.json", *raw]
+    return {path.relative_to(run_dir).as_posix(): sha256_of(path) for path in files}
+
+
+def _rename(run_dir: Path, job: Job) -> Path:
+    """Call a run after its cell: behind a URL no worker sees which names the others have taken."""
+    name = f"{load_run(run_dir).platform}-{job.cell.address}"
+    if run_dir.name.startswith(name):
+        return run_dir
+    return run_dir.replace(new_run_dir(run_dir.parents[1], name))
+
+
+def _make_page(analysis: Any) -> Path:
+    from workbench.report.pipeline import make_page
+
+    try:
+        return make_page(analysis, _warm_kernel(threading.get_ident()))
+    except ReportError:
+        # The kernel of all reports may be to blame; in one of its own the error, if it stays, is
+        # the report's.
+        _warm_kernel.cache_clear()
+        return make_page(analysis)
+
+
+@functools.cache
+def _warm_kernel(thread: int) -> SharedKernel:
+    """A kernel for all reports of this thread, which ends with the process."""
+    from workbench.report.notebooks import open_kernel
+
+    return _kernels.enter_context(open_kernel())
+
+
+_kernels = contextlib.ExitStack()
+atexit.register(_kernels.close)
+
+
+@contextlib.contextmanager
+def _logged(job: Job) -> Iterator[Tell]:
+    """Lines of a job, and should it fail its traceback, go to its log."""
+    lines: list[str] = []
+
+    def keep() -> None:
+        job.depot.write(job.log, "\n".join([*lines, ""]))
+
+    def note_error(kind, error, trace) -> None:
+        if error is not None:
+            lines.extend(traceback.format_exception(error))
+        keep()
+
+    with contextlib.ExitStack() as stack:
+        stack.push(note_error)
+        yield lambda text: lines.append(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}")
+
+
+def _tell_apart(found: dict[str, str], wanted: dict[str, str]) -> str:
+    unlike = [name for name in wanted if found.get(name) != wanted[name]]
+    return ", ".join(f"{name} {found.get(name)} instead of {wanted[name]}" for name in unlike)
