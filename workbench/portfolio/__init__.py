@@ -25,4 +25,3 @@ __all__ = [
     "read_matrix",
     "run_batch",
 ]
-"""Many runs at once: matrices of them, their history, and reports that combine several."""
