@@ -18,7 +18,7 @@ from workbench.portfolio.accounting import divide_time, overhead_of
 from workbench.portfolio.book import place_of, read_outcome
 from workbench.portfolio.estimate import tell_duration
 from workbench.portfolio.index import draw_sparkline, render_index
-from workbench.portfolio.locks import device_of, share_machine, take_device, take_folder
+from workbench.portfolio.locks import device_of, is_taken, share_machine, take_device, take_folder
 from workbench.portfolio.plan import plan_cells
 from workbench.portfolio.records import Cell, Outcome, Portfolio, Row, Stage
 
@@ -310,6 +310,9 @@ def test_devices_have_one_measurement_at_a_time():
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     with share_machine() as first, share_machine() as second, take_device("ssh:board") as third:
         assert max(first, second, third) < 1
+    with take_device("host"):
+        assert is_taken("host")
+    assert not is_taken("host")
     assert (device_of("qemu:max"), device_of("android:1")) == ("host", "android:1")
 
 

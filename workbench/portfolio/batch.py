@@ -22,7 +22,7 @@ from workbench.portfolio.estimate import (
     remaining,
     tell_duration,
 )
-from workbench.portfolio.locks import THIS_MACHINE, device_of, take_folder
+from workbench.portfolio.locks import THIS_MACHINE, device_of, is_taken, take_folder
 from workbench.portfolio.matrix import Matrix, read_matrix
 from workbench.portfolio.office import Office, open_office
 from workbench.portfolio.plan import HOST, plan_cells, select_cells
@@ -92,6 +92,8 @@ def run_batch(
         todo = [cell for cell in chosen if remaining(book.outcomes[cell.name])]
         batch = Batch(book, todo, jobs, progress)
         if todo:
+            if is_taken(THIS_MACHINE):
+                progress("another batch measures on this machine: the two take turns", 0.0)
             devices = {device_of(cell.target) for cell in todo}
             with _open_office(dask, jobs, devices) as office:
                 batch.carry_out(office)
