@@ -79,8 +79,9 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """Lint, then run the tests."""
-    return lint([]) or _run("-m", "pytest", *arguments)
+    """Lint, then run the tests, a file at a time in each of up to four processes."""
+    spread = ["--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile"]
+    return lint([]) or _run("-m", "pytest", *spread, *arguments)
 
 
 def devices(arguments: list[str]) -> int:

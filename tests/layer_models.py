@@ -107,6 +107,19 @@ class Transformer(nn.Module):
         return x + self.down(self.act(self.up(self.norm2(x))))
 
 
+class Centred(nn.Module):
+    """Convolutions around a mean that no delegate takes: quantised in one, read in another."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 22, 3), nn.Conv2d(22, 18, 1)
+
+    def forward(self, x):
+        x = self.stem(x)
+        centred = x - x.mean(1, keepdim=True)
+        return self.head(centred / torch.sqrt(centred.square().mean(1, keepdim=True) + 1e-6))
+
+
 IMAGE = (torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0)),)
 TOKENS = (torch.randn(1, 19, 48, generator=torch.Generator().manual_seed(0)),)
 
@@ -127,6 +140,7 @@ PROGRAMS = {
     "transformer-fp16": lambda: (Transformer(), TOKENS, "float16", None),
     "transformer-int8": lambda: (Transformer(), TOKENS, "float32", "static"),
     "transformer-int8dyn": lambda: (Transformer(), TOKENS, "float32", "dynamic"),
+    "centred-int8": lambda: (Centred(), IMAGE, "float32", "static"),
     "toy_cnn": lambda: (*_registered("toy_cnn"), "float32", None),
     "mobilenet": lambda: (*_registered("mobilenet_v3_small"), "float32", None),
     "mobilenet-fp16": lambda: (*_registered("mobilenet_v3_small"), "float16", None),

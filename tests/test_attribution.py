@@ -31,7 +31,7 @@ FAST = ["residual", "residual-wide", "unet", "transformer-fp16", "toy_cnn"]
 SLOW = [
     "residual-fp16", "residual-fp16w", "residual-int8", "separable", "separable-fp16",
     "separable-int8", "unet-fp16", "unet-int8", "transformer", "transformer-int8",
-    "transformer-int8dyn", "mobilenet", "mobilenet-fp16",
+    "transformer-int8dyn", "centred-int8", "mobilenet", "mobilenet-fp16",
 ]  # fmt: skip
 
 programs = pytest.mark.parametrize(

@@ -15,7 +15,10 @@ from workbench.errors import StoreError
 from workbench.export import describe_pte
 from workbench.export.etrecord import add_etrecord
 from workbench.export.layers import describe_program
-from workbench.records import Instruction, Layers, Method
+from workbench.export.origins import share_layers
+from workbench.export.xnnpack_blob import NO_HANDLE
+from workbench.export.xnode_links import EdgeNode
+from workbench.records import Instruction, Layers, Method, Origin
 from workbench.schema import LEDGER
 
 
@@ -73,6 +76,26 @@ def test_a_foreign_program_gets_the_layers_that_the_exporter_knew(exported):
     assert ours.methods[0].modules == theirs.methods[0].modules
     assert ours.sha256 == theirs.sha256
     assert "norm" in {origin.module for origin in ours.methods[0].origins}
+
+
+def test_quantisation_shares_the_layer_of_its_debug_handle():
+    """Whichever delegate or instruction it is in; what has a layer, or no handle, keeps its own."""
+    origins = [
+        Origin("conv", "aten.convolution.default", "stem", "Conv2d", "my.py:1"),
+        Origin("dequantize", "quantized_decomposed.dequantize_per_tensor.default"),
+        Origin("relu", "aten.relu.default", "act", "ReLU"),
+        Origin("cast", "aten._to_copy.default"),
+        Origin("clone", "aten.clone.default"),
+    ]
+    handles = [7, 7, 7, NO_HANDLE, None]
+    edges = [
+        EdgeNode(number, origin.node, origin.operator, handle, ())
+        for number, (origin, handle) in enumerate(zip(origins, handles, strict=True))
+    ]
+    shared = list(origins)
+    share_layers(shared, edges)
+    assert shared[1] == replace(origins[1], module="stem", module_class="Conv2d")
+    assert shared[:1] + shared[2:] == origins[:1] + origins[2:]
 
 
 @pytest.fixture

@@ -515,6 +515,7 @@ def test_a_graph_that_cannot_be_serialised_has_no_etrecord(tmp_path):
 # Silence
 
 
+@pytest.mark.slow
 def test_an_export_prints_only_what_the_model_does(write, tmp_path):
     file = write("""\
         import torch

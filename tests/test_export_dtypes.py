@@ -11,7 +11,13 @@ from workbench import store
 from workbench.errors import ExportError, UsageError
 from workbench.export import describe_export, export_model
 from workbench.export.dtypes import DTYPES
-from workbench.export.fidelity import compare_outputs, describe_problem
+from workbench.export.fidelity import (
+    compare_outputs,
+    describe_problem,
+    explain_log,
+    likely_cause,
+    run_program,
+)
 from workbench.export.quantize import quantize_activations
 from workbench.export.rewrite import rewrite_graph
 from workbench.models import LoadedModel, load_model
@@ -98,6 +104,7 @@ def test_smaller_dtypes_make_smaller_files(record_of):
     assert sizes["8da4w"] < sizes["int8dyn"]
 
 
+@pytest.mark.slow
 def test_half_weights_end_with_the_export(tmp_path):
     model = LoadedModel("conv", nn.Conv2d(8, 16, 3), (torch.randn(1, 8, 6, 6),))
     before, half, after = (
@@ -117,6 +124,7 @@ def test_transposed_convolutions_keep_what_xnnpack_takes(tmp_path):
     assert export.fidelity[0].sqnr_db > 45
 
 
+@pytest.mark.slow
 def test_layers_can_be_kept_in_float(tmp_path):
     module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)))
     model = LoadedModel("deep", module, (torch.randn(2, 8),))
@@ -135,13 +143,34 @@ def test_nothing_to_quantise_is_an_error(dtype, tmp_path):
     assert not list(tmp_path.rglob("*"))
 
 
+class ClassToken(nn.Module):
+    """A small token before large ones; what becomes of it alone is the result."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.full((1, 1, 8), 0.01))
+        self.embed, self.head = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        tokens = torch.cat([self.token.expand(len(x), -1, -1), 100 * self.embed(x)], 1)
+        return self.head(tokens[:, 0])
+
+
+def test_what_no_layer_made_shares_no_scale(tmp_path):
+    """One scale for all tokens would round the class token to zero."""
+    torch.manual_seed(0)
+    model = LoadedModel("token", ClassToken(), (torch.randn(1, 4, 8),))
+    export = export_quietly(model, tmp_path, dtype="int8")
+    assert export.fidelity[0].sqnr_db > 30
+
+
 @pytest.mark.slow
 def test_calibration_sees_every_batch(tmp_path):
     """Ranges from the small example alone would clip what the larger batch shows."""
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Linear(16, 16)), torch.randn(4, 16)
     narrow = LoadedModel("narrow", module, (x,), calibration=())
-    wide = LoadedModel("wide", module, (x,), calibration=((x * 30,), (x * 10,)))
+    wide = LoadedModel("wide", module, (x,), calibration=(((x * 30,), {}), ((x * 10,), {})))
     exports = [export_quietly(model, tmp_path, dtype="int8") for model in (narrow, wide)]
     assert exports[0].options["calibration"].startswith("1 batches")
     assert exports[1].options["calibration"].startswith("3 batches")
@@ -163,6 +192,51 @@ def test_a_batch_of_any_size_can_be_quantised(tmp_path):
 
 
 # An export that is wrong is said to be wrong
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_an_imprecise_kernel_is_the_cause_that_is_told(dtype, tmp_path):
+    """576 ones: their sum in half precision is exact, in bfloat16 it stays at 256."""
+    conv = nn.Conv2d(64, 1, 3, bias=False)
+    nn.init.ones_(conv.weight)
+    model = LoadedModel("ones", conv, (torch.ones(1, 64, 3, 3),))
+    export = export_quietly(model, tmp_path, dtype=dtype, backend="portable")
+    if dtype == "fp16":
+        assert export.problem == ""
+        return
+    assert export.fidelity[0].max_abs == 576 - 256
+    assert "cause: 1 convolutions run on ExecuTorch's own kernel, which adds up in bf" in (
+        export.problem
+    )
+    assert likely_cause("float32", {"aten::convolution.out": 1}) == ""
+    assert likely_cause("bfloat16", {"aten::add.out": 1}) == ""
+
+
+def test_a_kernel_that_refuses_its_tensors_is_the_cause_that_is_told(tmp_path):
+    """ExecuTorch's own kernels do not add a tensor in NCHW to one in NHWC."""
+
+    class Mingling(nn.Module):
+        def forward(self, x):
+            last = x.to(memory_format=torch.channels_last)
+            return torch.add(x, last.sin())
+
+    model = LoadedModel("mingling", Mingling(), (torch.randn(1, 3, 4, 5),))
+    export = export_quietly(model, tmp_path, backend="portable")
+    assert export.fidelity == ()
+    assert "does not run here; cause: RuntimeError: aten::add.out fails: " in export.problem
+    assert "different dim orders" in export.problem
+
+
+def test_a_program_that_is_none_is_one_error():
+    with pytest.raises(RuntimeError):
+        run_program(b"no program at all", [])
+
+
+@pytest.mark.parametrize(
+    "log", ["", "Check failed (x): y", "KernelCall failed at 1 in operator a:"]
+)
+def test_a_log_without_a_cause_tells_none(log):
+    assert explain_log(log) == ""
 
 
 def test_an_export_that_collapses_is_told(tmp_path):

@@ -111,6 +111,19 @@ def test_the_sweep_is_in_wall_time_and_says_what_threads_bring():
     ]
 
 
+def test_threads_that_share_a_unit_are_said_to_be_slower():
+    latencies = crossed(
+        t1={"nosme": 8.0, "sme2": 2.0},
+        t2={"nosme": 4.0, "sme2": 2.6},
+        t4={"nosme": 2.0, "sme2": 2.6},
+    )
+    assert find_crossovers(latencies, ["nosme", "sme2"]) == [
+        "2 threads are slower than 1 for sme2",
+        "4 threads were not shown to be faster than 2 for sme2",
+        "from 4 threads on, nosme is faster than sme2",
+    ]
+
+
 def test_figures_have_a_row_or_a_line_for_everything():
     times = {"low": 4.0, "mid": 2.0, "high": 1.9, "again": 1.9}
     latencies = crossed(t1=times, t2=times)
@@ -173,6 +186,7 @@ def test_every_level_of_this_cpu_is_measured_in_one_run(climbed):
     assert len(outputs) == 2 * len(run.plan.pairs)
 
 
+@pytest.mark.slow
 def test_the_ladder_is_in_the_artifacts_with_what_it_does_not_cover(climbed):
     summary = json.loads((climbed / store.SUMMARY).read_text())
     assert [row["level"] for row in summary["ladder"]][-1] == "native"

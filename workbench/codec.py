@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -128,11 +129,8 @@ def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool
     """
     import cattrs
 
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    for kind in (int, str, bool) if strict else ():
-        converter.register_structure_hook(kind, _take_only)
     try:
-        return converter.structure(data, cls)
+        return _converter(strict).structure(data, cls)
     except cattrs.BaseValidationError as error:
         for leaf in _leaves(error):
             if isinstance(leaf, cattrs.ForbiddenExtraKeysError):
@@ -140,6 +138,17 @@ def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool
                 raise unknown_name("key", min(leaf.extra_fields), valid, where) from None
         reason = cattrs.transform_error(error)[0].replace(" @ $", ": $")
         raise StoreError(f"not a {cls.__name__} record: {reason}", where=where) from None
+
+
+@cache
+def _converter(strict: bool) -> Any:
+    """What makes records; it compiles a function for every class, once."""
+    import cattrs
+
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    for kind in (int, str, bool) if strict else ():
+        converter.register_structure_hook(kind, _take_only)
+    return converter
 
 
 def _take_only(value: Any, kind: type) -> Any:

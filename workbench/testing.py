@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pandas as pd
 
 import workbench
 from workbench.errors import unknown_name
+from workbench.records import Batch, Run
 from workbench.schema import LATENCIES, LEDGER, check
 
 #: Where the recorded runs of the repository lie, one output folder per model.
@@ -187,3 +189,38 @@ def synthetic_ledger(
                 ).astype({"duration_ns": "int64"})
             )
     return check(pd.concat(frames, ignore_index=True), LEDGER)
+
+
+def resample_run(run: Run, *, factor: float, started: str, scatter: float, seed: int) -> Run:
+    """A run as the same machine might have made it at another time.
+
+    Every process's inferences are drawn anew from those that it measured.
+
+    Parameters
+    ----------
+    run
+        A recorded run.
+    factor
+        How many times as long every inference takes.
+    started
+        When it began, as ISO 8601.
+    scatter
+        Log-normal scatter of all inferences of one process.
+    seed
+        Of the random numbers.
+    """
+    rng = np.random.default_rng(seed)
+
+    def draw(batch: Batch, level: float) -> Batch:
+        chosen = rng.integers(0, len(batch.wall_ns), len(batch.wall_ns))
+        wall, cpu = (
+            tuple((np.array(times)[chosen] * level).astype("int64").tolist())
+            for times in (batch.wall_ns, batch.cpu_ns)
+        )
+        return replace(batch, wall_ns=wall, cpu_ns=cpu)
+
+    sessions = []
+    for session in run.sessions:
+        level = factor * np.exp(rng.normal(0, scatter))
+        sessions.append(replace(session, batches=tuple(draw(b, level) for b in session.batches)))
+    return replace(run, started=started, finished=started, sessions=tuple(sessions))

@@ -9,7 +9,7 @@ as if it had no error of its own, lies within what was promised.
 
     python tests/benchmarks/findings.py [--runs 10] [--folder FOLDER] [NAME...]
 
-With a folder the exports and the results stay there, and the next call goes on where one stopped.
+With a folder exports and runs stay there, and the next call goes on where one stopped.
 """
 
 import argparse
@@ -55,61 +55,62 @@ def export(name, dtype, root):
 
 
 def measure(pte, root):
-    return measure_program(pte, root=root, toggle="none", runs=30, processes=3)
+    return measure_program(pte, root=root, toggle="none", runs=20, evidence=False)
+
+
+def measure_once(case, folder):
+    """The folders of two new runs: of the model as it was planted, and of what is left of it."""
+    # Apart from one another: a run looks for its model in other dtypes beside it.
+    sides = folder / "before", folder / "after"
+    before = measure(export(case.name, "fp32", sides[0]), sides[0])
+    measure_roof(before)
+    after = measure(export(case.mended, case.dtype, sides[1]), sides[1])
+    return [str(run.relative_to(folder)) for run in (before, after)]
 
 
 def latency(analysis):
-    """Median, low and high of the untraced latency in ms."""
+    """Median untraced latency in ms, and half of its interval."""
     table = describe_latencies(analysis.latencies).set_index("experiment")
     row = table.loc[analysis.comparisons[0].pair.candidate]
-    return [float(row[name]) for name in ("median", "low", "high")]
+    return float(row["median"]), float(row["high"] - row["low"]) / 2
 
 
-def try_once(case, folder):
-    """Measure one case once: what was found and promised, and what doing it brought."""
-    run_dir = measure(export(case.name, "fp32", folder), folder)
-    measure_roof(run_dir)
-    analysis = analyze_run(run_dir)
-    found = find_next_steps(analysis)
-    after = analyze_run(measure(export(case.mended, case.dtype, folder), folder))
-    row = found[found["rule"] == case.rule].head(1).to_dict("records")
-    promised = [row[0][name] for name in ("gain_ms", "low_ms", "high_ms")] if row else None
-    first = {name: found[name].iloc[0] for name in ("rule", "title")}
-    return {**first, "promised": promised, "before": latency(analysis), "after": latency(after)}
-
-
-def judge(case, result):
+def judge(case, before, after):
     """Whether the cause came first, the gain was as promised, and that even without its error."""
-    (was, was_low, was_high), (now, now_low, now_high) = result["before"], result["after"]
-    gain, error = was - now, math.hypot(was_high - was_low, now_high - now_low) / 2
-    found = result["rule"] == case.rule
-    if result["promised"] is None:
-        return found, False, False, f"first: {result['rule']}; nothing promised"
-    typical, low, high = result["promised"]
+    analysis = analyze_run(before)
+    found = find_next_steps(analysis)
+    (was, was_error), (now, now_error) = latency(analysis), latency(analyze_run(after))
+    gain, error = was - now, math.hypot(was_error, now_error)
+    first = found.iloc[0]
+    text = f"{case.name}: first: {first['title']}\n  {was:.3f} ms; "
+    rows = found[found["rule"] == case.rule]
+    if rows.empty:
+        return False, False, False, f"{text} NOT FOUND"
+    typical, low, high = rows.iloc[0][["gain_ms", "low_ms", "high_ms"]]
     kept = low - error <= gain <= high + error
-    text = (
-        f"first: {result['rule']}; {was:.3f} ms; promised {typical:.3f} ({low:.3f} to {high:.3f}), "
-        f"measured {gain:.3f} +- {error:.3f} ms: {'kept' if kept else 'NOT KEPT'}"
+    text += (
+        f"promised {typical:.3f} ({low:.3f} to {high:.3f}), measured {gain:.3f} +- {error:.3f} ms: "
+        f"{'kept' if kept else 'NOT KEPT'}"
     )
-    return found, kept, low <= gain <= high, text
+    return first["rule"] == case.rule, kept, low <= gain <= high, text
 
 
 def try_case(case, runs, folder):
-    """All runs of one case; what is there already is not measured again."""
+    """All runs of one case; what was measured before is not measured again."""
     log = folder / f"{case.name}.jsonl"
     done = [json.loads(line) for line in log.read_text().splitlines()] if log.is_file() else []
-    for result in done[:runs]:
-        print(f"{case.name}: {judge(case, result)[-1]}", flush=True)
-    for _ in range(len(done), runs):
-        done.append(try_once(case, folder))
+    while len(done) < runs:
+        done.append(measure_once(case, folder))
         with log.open("a") as file:
             file.write(json.dumps(done[-1]) + "\n")
-        print(f"{case.name}: {judge(case, done[-1])[-1]}", flush=True)
-    judged = [judge(case, result) for result in done[:runs]]
+    judged = []
+    for pair in done[:runs]:
+        judged.append(judge(case, *(folder / name for name in pair)))
+        print(judged[-1][-1], flush=True)
     found, kept, within = (sum(column) for column in list(zip(*judged, strict=True))[:3])
     print(
-        f"{case.name}: {done[0]['title']}\n  first in {found} of {runs} runs; promise kept in "
-        f"{kept}, in {within} even if the measured gain had no error",
+        f"{case.name}: first in {found} of {runs} runs; the promise was kept in {kept}, in "
+        f"{within} even if the measured gain had no error",
         flush=True,
     )
     return found == kept == runs
@@ -124,8 +125,7 @@ def main():
     cases = [case for case in CASES if not options.names or case.name in options.names]
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.folder or Path(scratch)
-        folder.mkdir(parents=True, exist_ok=True)
-        good = [try_case(case, options.runs, folder) for case in cases]
+        good = [try_case(case, options.runs, folder / case.name) for case in cases]
     raise SystemExit(0 if all(good) else 1)
 
 

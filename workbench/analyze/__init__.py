@@ -8,11 +8,13 @@ from workbench.analyze.compare import (
     compare_apart,
     compare_latencies,
     compare_restarts,
+    list_restarts,
     typical_restarts,
 )
 from workbench.analyze.evidence import gather_evidence, name_kernels, split_code
 from workbench.analyze.finding_facts import Facts, Rival
 from workbench.analyze.findings import find_bottlenecks
+from workbench.analyze.history import find_changes
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.ladder import climb_ladder
 from workbench.analyze.latencies import add_traced, clock_of, pick_timed, tabulate_latencies
@@ -75,6 +77,7 @@ __all__ = [
     "describe",
     "describe_latencies",
     "find_bottlenecks",
+    "find_changes",
     "find_crossovers",
     "find_method",
     "find_methods",
@@ -82,6 +85,7 @@ __all__ = [
     "gather_evidence",
     "grade_run",
     "judge",
+    "list_restarts",
     "load_case_study",
     "name_kernels",
     "name_layer",

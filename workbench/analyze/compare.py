@@ -12,6 +12,7 @@ from workbench.analyze.outcome import MARGIN, tabulate_outcomes
 from workbench.analyze.speedup import Speedup, speedup_apart, speedup_of_pairs
 from workbench.analyze.statistics import midmean
 from workbench.errors import ComparisonError, unknown_name
+from workbench.records import Batch, Run
 
 
 def compare_latencies(
@@ -141,6 +142,26 @@ def typical_restarts(latencies: pd.DataFrame, clock: str | None = None) -> list[
     """
     timed = pick_timed(latencies)
     return [float(midmean(times)) for times in split_restarts(timed, clock or clock_of(timed))]
+
+
+def list_restarts(run: Run) -> dict[tuple[str, int], tuple[str, list[float]]]:
+    """For every experiment and thread count of a run its clock, and ``typical_restarts``.
+
+    The same as by way of ``tabulate_latencies``, without a frame: for who reads many runs.
+    """
+    sessions = [s for s in run.sessions if s.complete and s.batches]
+    timed = [s for s in sessions if not s.traced] or sessions
+    found: dict[tuple[str, int], dict[int, list[Batch]]] = {}
+    for s in timed:
+        found.setdefault((s.experiment, s.threads), {}).setdefault(s.process, []).extend(s.batches)
+    return {key: _typical(key[1], restarts) for key, restarts in found.items()}
+
+
+def _typical(threads: int, restarts: dict[int, list[Batch]]) -> tuple[str, list[float]]:
+    by_cpu = threads == 1 and any(any(b.cpu_ns) for batches in restarts.values() for b in batches)
+    clock = "cpu_ns" if by_cpu else "wall_ns"
+    laps = [[ns for b in restarts[p] for ns in getattr(b, clock)] for p in sorted(restarts)]
+    return clock, [float(midmean(np.array(ns) / 1e6)) for ns in laps]
 
 
 def compare_restarts(

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analyze.dataflow import Dataflow, Spot, Step
+from workbench.analyze.roofline import Roof
 from workbench.analyze.statistics import blocks_of, half_width
 from workbench.records import Export, Method
 
@@ -99,10 +100,8 @@ class Facts:
         Median latency of untraced inferences; 0 where it is not known.
     rivals
         Other dtypes, and this one as ``own``, in the same clock.
-    roofline
-        ``schema.ROOFLINE``, where the machine's ceilings are known.
-    peaks
-        GFLOP/s that this CPU reaches, by dtype.
+    roof, roofline
+        What the machine can do, and ``schema.ROOFLINE``, where its ceilings are known.
     emulated
         Whether the times are those of an emulator, and tell nothing.
     """
@@ -119,8 +118,8 @@ class Facts:
     latency_ms: float = 0.0
     own: Rival | None = None
     rivals: tuple[Rival, ...] = ()
+    roof: Roof | None = None
     roofline: pd.DataFrame | None = None
-    peaks: dict[str, float] | None = None
     emulated: bool = False
 
     @cached_property
@@ -171,9 +170,14 @@ class Facts:
         return [key for key in overhead if instruction_of(key) in called]
 
     def spent(self, keys: Iterable[str]) -> Gain:
-        """The time of some rows, with Student's 95 % interval over the process restarts."""
+        """The time of some rows, with Student's 95 % interval over the process restarts.
+
+        The interval is that of their share. Other programs make whole inferences longer, and by
+        how much differs from one restart to the next; on which rows that falls is what matters.
+        """
         times = self.runs[[key for key in dict.fromkeys(keys) if key in self.runs]].sum(axis=1)
-        ms, half = float(times.mean()), float(half_width(blocks_of(times).to_numpy()))
+        shares = blocks_of(times) / blocks_of(self.runs.sum(axis=1))
+        ms, half = float(times.mean()), self.e2e_ms * float(half_width(shares.to_numpy()))
         if math.isnan(half):  # a single run says nothing of the next one
             half = self.e2e_ms
         return Gain(ms, max(0.0, ms - half), min(ms + half, self.e2e_ms), "measured")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator
 
 import numpy as np
@@ -152,16 +151,20 @@ def find_dtype(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
 
 def find_memory_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     """Operators that wait for the weights that they read."""
-    if not facts.flow:
+    if not facts.flow or facts.roof is None:
         return
-    keys, kept, size = [], 0.0, 0.0
+    keys, kept, fastest, size = [], 0.0, 0.0, 0.0
     for key in _waiting(facts):
         share = _weight_share(facts, key) if key in left else 0.0
         if share > 0.5:
             keys.append(key)
             # Weights of one byte instead of four; everything else stays.
-            kept += facts.spent([key]).ms * (1 - 0.75 * share)
-            size += facts.rows.loc[key, "bytes"]
+            part, row = 1 - 0.75 * share, facts.rows.loc[key]
+            kept += facts.spent([key]).ms * part
+            size += row["bytes"]
+            # The smaller ones may come from a cache that these do not fit into.
+            rate = facts.roof.bandwidth(part * row["bytes"])
+            fastest += row["calls"] * part * row["bytes"] / rate / 1e6 / min(facts.scale, 1.0)
     if not keys:
         return
     spent = facts.spent(keys)
@@ -173,7 +176,7 @@ def find_memory_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
         f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
         f"read at {speed:.0f} GB/s, {100 * near:.0f} % of what this core can do; in "
         f"{layers_of(facts.rows.loc[keys])}",
-        Gain(spent.ms - kept, max(0.0, slower), spent.high - 0.75 * kept),
+        Gain(spent.ms - kept, max(0.0, slower), spent.high - min(fastest, kept)),
         tuple(keys),
         "no faster arithmetic helps: make the weights smaller, or use them for several inputs at "
         "once",
@@ -183,7 +186,7 @@ def find_memory_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
 
 def find_compute_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     """Operators near the most that the CPU can compute in this dtype."""
-    if facts.roofline is None or not facts.peaks:
+    if facts.roofline is None or facts.roof is None:
         return
     table = _roofline(facts)
     rows = table[
@@ -192,7 +195,7 @@ def find_compute_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]
         & table["key"].isin(left)
         & (table["dtype"] == "fp32")
     ]
-    ratio = facts.peaks.get("int8", math.nan) / facts.peaks.get("fp32", math.nan)
+    ratio = facts.roof.peak("int8") / facts.roof.peak("fp32")
     if rows.empty or not ratio > 1:
         return
     spent = facts.spent(rows["key"])
@@ -200,7 +203,7 @@ def find_compute_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]
     yield Finding(
         f"arithmetic limits {count(len(rows), 'operator')}, which run at "
         f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of what this core can "
-        f"compute in single precision ({facts.peaks['fp32']:.0f} GFLOP/s); in "
+        f"compute in single precision ({facts.roof.peak('fp32'):.0f} GFLOP/s); in "
         f"{layers_of(facts.rows.loc[list(rows['key'])])}",
         Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast),
         tuple(rows["key"]),

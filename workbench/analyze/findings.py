@@ -125,17 +125,15 @@ def _row(rule: Rule, finding: Finding, facts: Facts) -> dict[str, object]:
         gain, share = Gain.unknown(), np.nan
     elif finding.keys:
         title += f"; {100 * facts.share(facts.spent(finding.keys).ms):.0f} % of the time"
-    # Tracing, and other programs, make traced inferences longer than they are; by how much, the
-    # shares of the operators may be wrong, too.
+    # Tracing, and other programs, make traced inferences longer than they are.
     scale = facts.scale if finding.keys else 1.0
-    blur = min(1.0, abs(scale - 1))
     return {
         "rank": 0,
         "rule": rule.name,
         "title": title,
         "gain_ms": scale * gain.ms,
-        "low_ms": scale * gain.low * (1 - blur),
-        "high_ms": scale * min(gain.high * (1 + blur), facts.e2e_ms) if finding.keys else gain.high,
+        "low_ms": scale * gain.low,
+        "high_ms": scale * gain.high,
         "share": share,
         "basis": gain.basis,
         "action": finding.action,

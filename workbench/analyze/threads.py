@@ -84,9 +84,10 @@ def compare_setups(
 def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]:
     """What changes on the way to more threads, as sentences.
 
-    Which experiments more threads do not help, step by step. Of each two neighbours: where the
-    slower one, with more threads, beats the faster one with the fewest; and where their order
-    turns round. That something is faster is said only where its interval shows it.
+    Which experiments more threads make slower, or do not help, step by step: cores share memory,
+    and some of them the unit that computes with SME2. Of each two neighbours: where the slower
+    one, with more threads, beats the faster one with the fewest; and where their order turns
+    round. That something is faster is said only where its interval shows it.
 
     Parameters
     ----------
@@ -96,12 +97,19 @@ def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list
     timed = pick_timed(latencies)
     counts = sorted(int(count) for count in timed["threads"].unique())
 
+    def outcome(baseline: tuple[str, int], candidate: tuple[str, int]) -> str:
+        return compare_setups(timed, baseline, candidate)["outcome"]
+
     def faster(baseline: tuple[str, int], candidate: tuple[str, int]) -> bool:
-        return compare_setups(timed, baseline, candidate)["outcome"] == "faster"
+        return outcome(baseline, candidate) == "faster"
 
     found = []
     for few, more in pairwise(counts):
-        idle = [name for name in experiments if not faster((name, few), (name, more))]
+        outcomes = {name: outcome((name, few), (name, more)) for name in experiments}
+        slower = [name for name, told in outcomes.items() if told == "slower"]
+        idle = [name for name, told in outcomes.items() if told not in ("faster", "slower")]
+        if slower:
+            found.append(f"{more} threads are slower than {few} for {', '.join(slower)}")
         if idle:
             who = ", ".join(idle)
             found.append(f"{more} threads were not shown to be faster than {few} for {who}")

@@ -65,4 +65,38 @@ def validate(run_dir: Path, known_good: Path | None) -> Answer:
     return Answer(lines, {"run_dir": run_dir, "ok": not failed, "checks": table}, exit_code=failed)
 
 
-COMMANDS = (compare, validate)
+@command()
+@click.argument("roots", nargs=-1, type=PATH, metavar="[FOLDER]...")
+@click.option("--across", multiple=True, help="What may differ within a line: program.")
+@click.option("--figure", type=PATH, help="Draw latency over time into this file (.png, .svg).")
+@click.option("--csv", type=PATH, help="Write all runs into this file, too.")
+@click.option("--fail-above", type=Percent(), help="Exit 1 if a line is confirmed slower by more.")
+def history(
+    roots: tuple[Path, ...],
+    across: tuple[str, ...],
+    figure: Path | None,
+    csv: Path | None,
+    fail_above: float | None,
+) -> Answer:
+    """List all runs below FOLDERs [default: here] by line, and where they became faster or slower.
+
+    A change is confirmed when two successive runs have it; until then it is suspected.
+    """
+    from workbench.portfolio import read_history, write_figure
+    from workbench.show import plot_history
+    from workbench.store import write_whole
+
+    found = read_history(roots or (Path(),), across=across)
+    for problem in found.problems:
+        click.echo(f"left out: {problem}", err=True)
+    if figure:
+        write_figure(plot_history(found.rows, found.changes), figure)
+    if csv:
+        write_whole(csv, found.rows.to_csv(index=False, lineterminator="\n"))
+    slower = fail_above is not None and not found.slower_by(fail_above).empty
+    record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
+    lines = [text for table in found.tables for text in (table, "")]
+    return Answer(lines, {"passed": not slower, **record}, exit_code=slower)
+
+
+COMMANDS = (compare, validate, history)

@@ -17,7 +17,13 @@ from workbench.errors import UsageError, unknown_name
 from workbench.export.cache import find_unchanged, fingerprint, versions
 from workbench.export.dtypes import DTYPES, RECIPES
 from workbench.export.failure import explain_forward
-from workbench.export.fidelity import compare_outputs, describe_problem, run_eagerly, run_program
+from workbench.export.fidelity import (
+    compare_outputs,
+    describe_problem,
+    likely_cause,
+    run_eagerly,
+    run_program,
+)
 from workbench.export.inputs import raw_bytes
 from workbench.export.lower import BACKENDS, Lowered, Options, lower_model
 from workbench.export.program import Contents, Slot
@@ -214,8 +220,10 @@ def _check(lowered: Lowered, expected: list[Any], dtype: str) -> tuple[tuple[Fid
         outputs = run_program(lowered.pte, lowered.inputs)
         fidelity = compare_outputs(outputs, expected, RECIPES[dtype].least_sqnr_db)
     except (RuntimeError, ValueError) as error:
-        return (), f"it does not run here: {reason(error)}"
-    return fidelity, describe_problem(fidelity)
+        return (), f"it does not run here; cause: {reason(error)}"
+    problem = describe_problem(fidelity)
+    cause = likely_cause(DTYPES[dtype], lowered.contents.operators)
+    return fidelity, f"{problem}; likely cause: {cause}" if problem and cause else problem
 
 
 def _write_inputs(

@@ -10,11 +10,12 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError
-from workbench.export.origins import make_origin
+from workbench.export.origins import make_origin, share_layers
 from workbench.export.xnode_links import EdgeNode, link_xnodes
 from workbench.models.blame import user_line_of_stack
 from workbench.records import Instruction, Layers, Method, Origin
@@ -108,6 +109,7 @@ def _add_to_method(method: Method, maps: _Maps) -> Method:
             edges[handle].append(_edge(len(origins), node, handle))
         origins.append(origin)
         modules |= around
+    share_layers(origins, chain.from_iterable(edges.values()))
     instructions = tuple(
         _add_to_instruction(call, maps.handles.get(n, []), maps.events.get(n, {}), edges, origins)
         for n, call in enumerate(method.instructions)

@@ -7,7 +7,8 @@ import copy
 import io
 import math
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from workbench.records import Fidelity
@@ -15,6 +16,13 @@ from workbench.records import Fidelity
 if TYPE_CHECKING:
     import torch
     from torch import nn
+
+
+# What ExecuTorch's runtime writes before it gives up.
+_KERNEL = re.compile(r"KernelCall failed at .* in operator (\S+):")
+_CHECK = re.compile(r"Check failed \(.*\): (\S.*)")
+#: A kernel of ExecuTorch 1.5.1 that adds up in the dtype of its tensors, unlike PyTorch's.
+_COARSE = "aten::convolution.out"
 
 
 def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -28,12 +36,28 @@ def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
-    """The outputs of a program in this process; a RuntimeError if it cannot be run here."""
+    """The outputs of a program in this process.
+
+    Raises
+    ------
+    RuntimeError
+        It cannot be run here; where the runtime tells them, the kernel that fails, and why.
+    """
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
-    with _silent_stderr():
-        program = _load_for_executorch_from_buffer(pte)
-        return program.run_method("forward", [tensor.clone() for tensor in inputs])
+    # The bindings write to Python's stderr what the runtime logs, all else goes to the process's.
+    with _silent_stderr(), contextlib.redirect_stderr(io.StringIO()) as log:
+        try:
+            program = _load_for_executorch_from_buffer(pte)
+            return program.run_method("forward", [tensor.clone() for tensor in inputs])
+        except RuntimeError as error:
+            raise RuntimeError(explain_log(log.getvalue()) or str(error)) from None
+
+
+def explain_log(log: str) -> str:
+    """Which kernel failed, and why, by what the runtime logged; empty if it does not tell."""
+    kernel, check = _KERNEL.search(log), _CHECK.search(log)
+    return f"{kernel[1]} fails: {check[1]}" if kernel and check else ""
 
 
 def compare_outputs(
@@ -74,6 +98,14 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
         f"output {worst.output} is not the model's: "
         f"SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:g} expected"
     )
+
+
+def likely_cause(torch_name: str, operators: Mapping[str, int]) -> str:
+    """Why a program whose kernels are counted by name may be imprecise; empty if nobody knows."""
+    count = operators.get(_COARSE, 0)
+    if not count or torch_name not in ("float16", "bfloat16"):
+        return ""
+    return f"{count} convolutions run on ExecuTorch's own kernel, which adds up in {torch_name}"
 
 
 def _compare(

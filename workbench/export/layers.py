@@ -66,7 +66,12 @@ def describe_program(program: ExecutorchProgramManager) -> Layers:
     return replace(
         layers,
         methods=tuple(
-            add_origins(method, program.exported_program(method.name)) for method in layers.methods
+            add_origins(
+                method,
+                program.exported_program(method.name),
+                program.debug_handle_map.get(method.name, {}),
+            )
+            for method in layers.methods
         ),
     )
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from workbench.export.xnnpack_blob import NO_HANDLE
 from workbench.export.xnode_links import EdgeNode, link_xnodes
 from workbench.models.blame import user_line_of_stack
 from workbench.records import Instruction, Method, Origin
@@ -23,7 +25,7 @@ _WRAPPERS = ("_non_strict_export", "GraphModule")
 _REPOSITORY = f"{Path(__file__).parents[2]}/"
 
 
-def add_origins(method: Method, program: ExportedProgram) -> Method:
+def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, Any]) -> Method:
     """The method with the layer of every instruction, and of every node of its delegates.
 
     Parameters
@@ -32,40 +34,69 @@ def add_origins(method: Method, program: ExportedProgram) -> Method:
         As read from the emitted program.
     program
         The graph that it was emitted from; its nodes bear the numbers of their instructions.
+    handles
+        The debug handles that the nodes had before, by the number of the instruction.
     """
     graph = program.graph_module
     nodes = defaultdict(list)
     for node in _calls(graph):
         nodes[node.meta.get("debug_handle")].append(node)
     origins: list[Origin] = []
-    instructions = tuple(
-        _add_to_instruction(instruction, nodes[number], graph, origins)
-        for number, instruction in enumerate(method.instructions)
-    )
+    edges: list[list[EdgeNode]] = []
+    for number, instruction in enumerate(method.instructions):
+        calls = _calls_of(instruction, nodes[number], graph)
+        found = [_edge_node(place, call) for place, call in enumerate(calls, len(origins))]
+        if instruction.kind == "kernel":
+            found = [replace(edge, handle=handles.get(number)) for edge in found]
+        edges.append(found)
+        origins += map(_origin, calls)
+    share_layers(origins, chain.from_iterable(edges))
     return replace(
         method,
-        instructions=instructions,
+        instructions=tuple(
+            _add_to_instruction(instruction, found, origins)
+            for instruction, found in zip(method.instructions, edges, strict=True)
+        ),
         origins=tuple(origins),
         modules=_modules(graph),
     )
 
 
-def _add_to_instruction(
-    instruction: Instruction, nodes: list[Node], graph: GraphModule, origins: list[Origin]
-) -> Instruction:
-    """Add what is known of an instruction; of ``nodes``, those not emitted bear stale numbers."""
+def share_layers(origins: list[Origin], edges: Iterable[EdgeNode]) -> None:
+    """Give nodes without a layer that of the node whose debug handle they share; in place.
+
+    Quantisation is put around an operator after it was traced, and bears the handle of the one
+    whose result it changes, be that in another delegate or none.
+    """
+    alike = defaultdict(list)
+    for edge in edges:
+        if edge.handle not in (None, NO_HANDLE):
+            alike[edge.handle].append(edge.number)
+    for numbers in alike.values():
+        owner = next((origins[n] for n in numbers if origins[n].module_class), None)
+        for number in numbers:
+            if owner and not origins[number].module_class:
+                origins[number] = replace(
+                    origins[number], module=owner.module, module_class=owner.module_class
+                )
+
+
+def _calls_of(instruction: Instruction, nodes: list[Node], graph: GraphModule) -> list[Node]:
+    """The nodes that an instruction runs; of ``nodes``, those not emitted bear stale numbers."""
     name = instruction.name if instruction.kind == "kernel" else instruction.kind
     node = next((node for node in nodes if _runtime_name(node) == name), None)
     if node is None:
-        return instruction
+        return []
     if instruction.kind == "kernel":
-        origins.append(_origin(node))
-        return replace(instruction, origin=len(origins) - 1)
-    lowered = getattr(graph, node.args[0].target)
-    calls = list(_calls(lowered.original_module.graph_module))
-    first = len(origins)
-    origins += map(_origin, calls)
-    edges = [_edge_node(number, call) for number, call in enumerate(calls, first)]
+        return [node]
+    return list(_calls(getattr(graph, node.args[0].target).original_module.graph_module))
+
+
+def _add_to_instruction(
+    instruction: Instruction, edges: list[EdgeNode], origins: list[Origin]
+) -> Instruction:
+    if instruction.kind == "kernel":
+        return replace(instruction, origin=edges[0].number if edges else None)
     return replace(instruction, xnodes=link_xnodes(instruction.xnodes, edges, origins))
 
 

@@ -3,6 +3,7 @@
 from workbench.portfolio.batch import list_plan, place_for, run_batch
 from workbench.portfolio.book import INDEX, list_failures
 from workbench.portfolio.estimate import Planned, describe_plan
+from workbench.portfolio.history import History, read_history, write_figure
 from workbench.portfolio.matrix import Matrix, read_matrix
 from workbench.portfolio.plan import plan_cells
 from workbench.portfolio.records import Accounting, Cell, Outcome, Portfolio, Row, Stage
@@ -11,6 +12,7 @@ __all__ = [
     "INDEX",
     "Accounting",
     "Cell",
+    "History",
     "Matrix",
     "Outcome",
     "Planned",
@@ -22,6 +24,8 @@ __all__ = [
     "list_plan",
     "place_for",
     "plan_cells",
+    "read_history",
     "read_matrix",
     "run_batch",
+    "write_figure",
 ]

@@ -15,7 +15,7 @@ from workbench.report.documents import describe_document, list_documents, read_d
 from workbench.report.earlier import compare_with_metrics
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
-from workbench.report.facts import describe_run
+from workbench.report.facts import describe_run, identify_run
 from workbench.report.findings import find_next_steps, list_findings, show_findings
 from workbench.report.gates import Compared, show_aligned, write_gate_summary, write_junit
 from workbench.report.kernels import show_code, show_kernels
@@ -69,6 +69,7 @@ __all__ = [
     "find_next_steps",
     "find_roofline",
     "grade_quality",
+    "identify_run",
     "list_ceilings",
     "list_documents",
     "list_findings",

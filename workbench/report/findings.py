@@ -77,7 +77,6 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
     wall = describe_latencies(analysis.latencies, clock="wall_ns")
     sidecar = load_layers(analysis.run_dir / LAYERS, run.plan.sha256)
     rivals = {rival.dtype: rival for rival in _measured_dtypes(analysis, experiment, threads)}
-    roof = find_roof(analysis, experiment, threads)
     own = rivals.pop(run.export.dtype, None) if run.export else None
     return Facts(
         operators=analysis.select(analysis.operators, experiment, threads),
@@ -92,8 +91,8 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
         latency_ms=_latency(analysis, experiment, threads),
         own=own,
         rivals=tuple(rivals.values()),
+        roof=find_roof(analysis, experiment, threads),
         roofline=find_roofline(analysis, experiment, threads),
-        peaks=roof.peaks if roof else None,
         emulated=run.emulated,
     )
 

@@ -31,7 +31,7 @@ from workbench.schema.frames import (
     TREE,
     VALUES,
 )
-from workbench.schema.insight import ALIGNED, BOTTLENECKS, JUDGED, WHAT_IF
+from workbench.schema.insight import ALIGNED, BOTTLENECKS, CHANGES, HISTORY, JUDGED, WHAT_IF
 
 __all__ = [
     "ALIGNED",
@@ -39,6 +39,7 @@ __all__ = [
     "ATTRIBUTION",
     "BOTTLENECKS",
     "CATEGORIES",
+    "CHANGES",
     "CODE_SHARES",
     "COMPARISON",
     "EVENTS",
@@ -46,6 +47,7 @@ __all__ = [
     "FINDINGS",
     "FRAMES",
     "FUNCTIONS",
+    "HISTORY",
     "JUDGED",
     "KERNELS",
     "KERNEL_CHANGES",

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from workbench.schema.columns import Column, Frame, check
 from workbench.schema.columns import make_frame as _frame
-from workbench.schema.insight import ALIGNED, BOTTLENECKS, JUDGED, WHAT_IF
+from workbench.schema.insight import ALIGNED, BOTTLENECKS, CHANGES, HISTORY, JUDGED, WHAT_IF
 
-__all__ = ["ALIGNED", "BOTTLENECKS", "FRAMES", "JUDGED", "WHAT_IF", "Column", "Frame", "check"]
+__all__ = [
+    "ALIGNED",
+    "BOTTLENECKS",
+    "CHANGES",
+    "FRAMES",
+    "HISTORY",
+    "JUDGED",
+    "WHAT_IF",
+    "Column",
+    "Frame",
+    "check",
+]
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
 SOURCE = (
@@ -372,6 +383,8 @@ FRAMES = (
     SHIFT,
     ALIGNED,
     JUDGED,
+    HISTORY,
+    CHANGES,
     WHAT_IF,
     BOTTLENECKS,
     KERNELS,

@@ -57,3 +57,47 @@ BOTTLENECKS = make_frame(
     ("low", "float", "", "lower end of its 95 % interval"),
     ("high", "float", "", "upper end of its 95 % interval"),
 )
+
+HISTORY = make_frame(
+    "history",
+    (
+        "line",
+        "text",
+        "",
+        "what can be compared over time: program, inputs, device, experiment, threads",
+    ),
+    ("run_dir", "text", "", "folder of the run"),
+    ("started", "text", "", "when it began, UTC"),
+    ("model", "text", "", "name of the model"),
+    ("program", "text", "", "name of the program, and the start of its SHA-256"),
+    ("device", "text", "", "platform and CPU; says whether it was emulated"),
+    ("build", "text", "", "ExecuTorch and runner"),
+    ("experiment", "text", "", "name of the experiment"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("emulated", "bool", "", "its times say nothing and are left out"),
+    ("clock", "text", "", "cpu_ns | wall_ns"),
+    ("restarts", "int", "", "process restarts"),
+    (
+        "latency_ms",
+        "float",
+        "ms",
+        "untraced E2E: geometric mean over the restarts of their midmeans",
+    ),
+    ("low_ms", "float", "ms", "lower end of its 95 % interval, over the restarts of this run"),
+    ("high_ms", "float", "ms", "upper end of its 95 % interval"),
+)
+
+CHANGES = make_frame(
+    "changes",
+    ("line", "text", "", "as in the history"),
+    ("run_dir", "text", "", "the first run that has it"),
+    ("started", "text", "", "when that began, UTC"),
+    ("status", "text", "", "confirmed: two runs have it; suspected: only the latest one"),
+    ("runs", "int", "", "runs that have it, until the next change"),
+    ("baseline_ms", "float", "ms", "typical time of the runs since the change before"),
+    ("candidate_ms", "float", "ms", "typical time of the runs that have it"),
+    ("speedup", "float", "", "baseline / candidate: below 1, it became slower"),
+    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
+    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
+    ("outcome", "text", "", "faster | slower"),
+)

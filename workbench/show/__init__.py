@@ -4,6 +4,7 @@ from workbench.show.bottlenecks import plot_bottlenecks
 from workbench.show.categories import plot_categories
 from workbench.show.explore import explore
 from workbench.show.heatmap import plot_heatmap
+from workbench.show.history import plot_history
 from workbench.show.ladder import plot_ladder
 from workbench.show.latencies import plot_latencies
 from workbench.show.machine_code import plot_code
@@ -45,6 +46,7 @@ __all__ = [
     "plot_categories",
     "plot_code",
     "plot_heatmap",
+    "plot_history",
     "plot_ladder",
     "plot_latencies",
     "plot_operators",

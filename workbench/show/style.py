@@ -115,6 +115,19 @@ def new_figure(
     return figure, list(axes)
 
 
+def stack_panels(count: int, each: float) -> tuple[Chart, list[Axes]]:
+    """A figure of the standard width with panels of so many inches above one another."""
+    height = 0.8 + each * count
+    figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
+    room = {"left": 0.08, "right": 0.97, "top": 1 - 0.55 / height, "bottom": 0.35 / height}
+    axes = figure.subplots(
+        count, 1, squeeze=False, sharex=True, gridspec_kw={**room, "hspace": 0.35}
+    )
+    for axis in axes[:, 0]:
+        tidy(axis)
+    return figure, list(axes[:, 0])
+
+
 def tidy(axis: Axes) -> None:
     """Leave of the axes what helps to read: a baseline, faint vertical lines, no ticks."""
     for side in ("top", "right", "left"):

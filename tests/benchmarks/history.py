@@ -1,0 +1,72 @@
+"""How long the history of many runs takes, and how much memory.
+
+    python tests/benchmarks/history.py [--runs 1000]
+
+The runs are made from the recorded ones: every inference is drawn anew, each run on a level of its
+own, with two changes planted. Times are CPU time, for others may use the machine; imports count.
+Exit code 1 if a claim is missed: 1 000 runs indexed in 20 s and 1 GB, their figure drawn in 2 s.
+"""
+
+import argparse
+import resource
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from workbench.store import find_runs, load_run, save_run
+from workbench.testing import SAMPLES, resample_run
+
+CLAIMED_RUNS = 1000
+MOST_SECONDS = 20.0
+MOST_GB = 1.0
+MOST_FIGURE_SECONDS = 2.0
+#: From which part of the runs on they take so many times as long.
+PLANTED = ((0.0, 1.0), (0.4, 1.06), (0.7, 0.9))
+
+
+def make_runs(root: Path, count: int) -> None:
+    recorded = [load_run(path) for path in find_runs(SAMPLES)]
+    for number in range(count):
+        factor = [factor for part, factor in PLANTED if number >= part * count][-1]
+        started = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=6 * number)
+        run = resample_run(
+            recorded[number % len(recorded)],
+            factor=factor,
+            started=started.isoformat(),
+            scatter=0.01,
+            seed=number,
+        )
+        save_run(run, root / f"out_{run.plan.model}" / "runs" / f"{run.platform}-{number}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=CLAIMED_RUNS)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        make_runs(Path(folder), options.runs)
+        begin, wall = time.process_time(), time.perf_counter()
+        from workbench.portfolio import read_history, write_figure
+        from workbench.show import plot_history
+
+        history = read_history([folder])
+        indexed, waited = time.process_time() - begin, time.perf_counter() - wall
+        begin = time.process_time()
+        write_figure(plot_history(history.rows, history.changes), Path(folder) / "history.png")
+        drawn = time.process_time() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+        1e9 if sys.platform == "darwin" else 1e6
+    )
+    lines, changes = history.rows["line"].nunique(), len(history.changes)
+    print(f"{options.runs} runs, {lines} lines, {changes} changes")
+    print(f"indexed in {indexed:.1f} s ({waited:.1f} s by the wall), at most {peak:.2f} GB")
+    print(f"figure in {drawn:.2f} s")
+    print(history.changes["status"].value_counts().to_string())
+    kept = indexed < MOST_SECONDS and peak < MOST_GB and drawn < MOST_FIGURE_SECONDS
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

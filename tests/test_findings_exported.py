@@ -1,0 +1,111 @@
+"""What was once found by hand, and then measured, the findings find by themselves.
+
+In each of these models something costs much that is easily changed: see where it is spelled out.
+"""
+
+import pytest
+
+import workbench as wb
+from workbench.export import export_model
+from workbench.models import LoadedModel
+from workbench.report import find_next_steps
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def findings_of(model, root, **options):
+    """The findings of a model that is exported as it is spelled, and measured for a moment."""
+    pte = export_model(model, root=root, **options)
+    run = {"toggle": "none", "runs": 4, "processes": 2, "warmup": 1, "evidence": False}
+    return find_next_steps(wb.analyze_run(wb.measure_program(pte, root=root, **run)))
+
+
+def only(findings, rule, start=""):
+    rows = findings[(findings["rule"] == rule) & findings["title"].str.startswith(start)]
+    assert len(rows) == 1, findings[["rule", "title"]].to_string()
+    return rows.iloc[0]
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    """EfficientSAM's encoder as published, but for its depth."""
+    import torch
+
+    from workbench.models.efficient_sam_tiny_encoder import EfficientSamEncoder
+
+    torch.manual_seed(0)
+    return EfficientSamEncoder(depth=2).eval(), (torch.randn(1, 3, 512, 512),)
+
+
+def test_a_position_embedding_that_is_resized_at_every_inference(encoder, tmp_path):
+    found = findings_of(LoadedModel("encoder", *encoder), tmp_path)
+    row = found.iloc[0]
+    assert row["rule"] == "fixed work"
+    assert "index" in row["title"]
+    assert "efficient_sam_tiny_encoder.py" in row["title"]
+    assert row["gain_ms"] > 0
+    assert "register_buffer" in row["hint"]
+
+
+def test_a_position_embedding_that_was_resized_beforehand(encoder, tmp_path):
+    """What the finding suggests, done."""
+    from torch import nn
+    from torch.nn.functional import interpolate
+
+    module, inputs = encoder
+    grid = module.pos_embed[:, 1:].reshape(1, module.trained, module.trained, -1)
+    positions = interpolate(grid.permute(0, 3, 1, 2), (32, 32), mode="bicubic").detach()
+
+    class Ready(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patch_embed, self.blocks, self.neck = (
+                module.patch_embed,
+                module.blocks,
+                module.neck,
+            )
+            self.register_buffer("positions", positions)
+
+        def forward(self, x):
+            x = self.patch_embed(x)
+            n, width, height, breadth = x.shape
+            x = self.blocks((x + self.positions).flatten(2).transpose(1, 2))
+            return self.neck(x.transpose(1, 2).reshape(n, width, height, breadth))
+
+    found = findings_of(LoadedModel("ready", Ready().eval(), inputs), tmp_path)
+    assert "fixed work" not in set(found["rule"])
+
+
+def test_the_guard_of_a_softmax_in_a_unet_with_attention(tmp_path):
+    plain = findings_of("squeezesam", tmp_path / "plain", rewrite=False)
+    row = only(plain, "safe softmax")
+    assert row["rank"] <= 2, "the first thing to do, or the second"
+    assert "where" in row["title"] and "eq" in row["title"]
+    assert "softmax(-1)" in row["hint"]
+    spelled = findings_of("squeezesam", tmp_path / "spelled")
+    assert "safe softmax" not in set(spelled["rule"])
+
+
+@pytest.fixture(scope="module")
+def half_precision(tmp_path_factory):
+    """EdgeTAM's encoder in fp16, as it is spelled."""
+    root = tmp_path_factory.mktemp("half")
+    return findings_of("edgetam_image_encoder", root, dtype="fp16", rewrite=False)
+
+
+def test_gelu_in_half_precision_breaks_the_graph(half_precision):
+    row = only(half_precision, "undelegated", "gelu")
+    assert row["rank"] <= 2
+    assert "27 times" in row["title"]
+    assert "changes of layout" in row["title"]
+    assert "tanh" in row["hint"]
+    assert only(half_precision, "fragments")["title"].endswith("of the time")
+
+
+def test_pointwise_convolutions_in_half_precision_have_wide_weights(half_precision, tmp_path):
+    row = only(half_precision, "wide weights")
+    assert "without SME2 kernels" in row["title"]
+    assert "fp16w" in row["hint"]
+    narrow = findings_of("edgetam_image_encoder", tmp_path, dtype="fp16w")
+    assert "wide weights" not in set(narrow["rule"])
+    assert not narrow["title"].str.startswith("gelu").any()

@@ -1,0 +1,86 @@
+"""All insight comes from recorded data alone: no PyTorch, no ExecuTorch, no other process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# What a notebook without a device does, in a process in which the rest cannot be had.
+SCRIPT = """
+import subprocess, sys
+
+BLOCKED = ("torch", "torchao", "executorch", "torchvision")
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BLOCKED:
+            raise ModuleNotFoundError(f"{name} is not here")
+
+def refuse(*_, **__):
+    raise AssertionError("a process was started")
+
+sys.meta_path.insert(0, Blocker())
+subprocess.Popen.__init__ = refuse
+
+import workbench as wb
+from workbench.testing import SAMPLES
+
+def tell(what, frame):
+    assert len(frame), what
+    print(what, len(frame))
+
+runs = {name: wb.sample_run(name) for name in sys.argv[1:]}
+for name, folder in runs.items():
+    analysis = wb.analyze_run(folder)
+    first = analysis.comparisons[0]
+    side = first.pair.candidate, first.threads
+    ledger = analysis.select(analysis.ledger, *side)
+    tell("findings", wb.find_next_steps(analysis))
+    str(wb.show_findings(wb.find_next_steps(analysis)))
+    tell("shift", first.shift)
+    assert wb.plot_shift(first.shift).alt_text
+    same = wb.predict_what_if(ledger, {})
+    e2e = same.iloc[0]
+    assert e2e["predicted_ms"] == e2e["measured_ms"]
+    tell("what-if", wb.predict_what_if(ledger, {"Convolution": 2.0}))
+    tell("bottlenecks", wb.rank_bottlenecks(ledger))
+    layers = analysis.select(analysis.layers, *side)
+    tell("tree", layers)
+    assert wb.plot_tree(layers).alt_text
+    tell("verdicts", first.operators)
+    assert str(wb.show_verdicts(analysis))
+    if not analysis.run.emulated:
+        setups = [f"{folder}:{first.pair.baseline}", f"{folder}:{first.pair.candidate}"]
+        aligned = wb.align_measurements(setups)
+        tell("aligned", aligned)
+        assert wb.plot_heatmap(aligned).alt_text
+    roofline = wb.find_roofline(analysis)
+    if roofline is not None:
+        tell("roofline", roofline)
+        tell("ceilings", wb.list_ceilings(analysis))
+        assert set(roofline["bound"]) & {"compute", "memory", "overhead"}
+        assert wb.show_roofline(analysis).alt_text
+published = [*wb.load_case_study("squeezesam").categories.values()]
+tell("case study", wb.bottleneck_shift(*published[:2]))
+assert not {name.partition(".")[0] for name in sys.modules} & set(BLOCKED)
+"""
+
+
+@pytest.mark.slow
+def test_insight_needs_recorded_data_only():
+    models = ["mobilenet_v3_small", "vit_tiny", "unet_small", "toy_cnn"]
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *models],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    told = [line.split()[0] for line in done.stdout.splitlines()]
+    for what in ("findings", "shift", "what-if", "bottlenecks", "tree", "verdicts"):
+        assert told.count(what) == len(models), what
+    assert told.count("aligned") == 3
+    assert told.count("roofline") == told.count("ceilings") >= 1
+    assert told.count("case") == 1
