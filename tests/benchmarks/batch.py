@@ -1,10 +1,10 @@
 """A matrix of 4 models x 3 dtypes x 2 ISA levels: how much a batch adds, and what survives.
 
 First the matrix is carried out undisturbed: the time in which neither an export nor a measurement
-was at work, against the time in which one was, may be 15 % at most. With ``--kills`` the same matrix
-is carried out anew and all of its processes are killed at several moments, with ``--dask`` on a local
-cluster of two workers of which the measuring one is killed. Then the files must prove that nothing
-was measured twice, nothing lost, and no two measurements overlapped.
+was at work, against the time in which one was, may be 15 % at most. With ``--kills`` the same
+matrix is carried out anew and all of its processes are killed at several moments, with ``--dask``
+on a local cluster of two workers of which the measuring one is killed. Then the files must prove
+that nothing was measured twice, nothing lost, and no two measurements overlapped.
 """
 
 import argparse
@@ -111,9 +111,10 @@ def report_overhead(portfolio):
     pure = found.export_s + found.measure_s
     overhead = overhead_of(found)
     print(
-        f"{len(portfolio['outcomes'])} cells in {found.wall_s:.0f} s: exports {found.export_s:.0f}, "
-        f"measurements {found.measure_s:.0f}, analysis and reports {found.report_s:.0f}, nothing of "
-        f"these {found.other_s:.0f}; overhead {100 * overhead:.1f} % of {pure:.0f} s"
+        f"{len(portfolio['outcomes'])} cells in {found.wall_s:.0f} s: "
+        f"exports {found.export_s:.0f}, measurements {found.measure_s:.0f}, "
+        f"analysis and reports {found.report_s:.0f}, nothing of these {found.other_s:.0f}; "
+        f"overhead {100 * overhead:.1f} % of {pure:.0f} s"
     )
     return overhead <= OVERHEAD_AT_MOST
 

@@ -10,7 +10,17 @@ from typing import Any
 from workbench.analyze import Proof
 from workbench.codec import check_version
 from workbench.errors import StoreError, unknown_name
-from workbench.records import SCHEMA_VERSION, Ceilings, Export, Layers, Plan, Reading, Run
+from workbench.records import (
+    SCHEMA_VERSION,
+    Ceilings,
+    Export,
+    Layers,
+    Outcome,
+    Plan,
+    Portfolio,
+    Reading,
+    Run,
+)
 from workbench.schema import (
     ATTRIBUTION,
     BOTTLENECKS,
@@ -254,4 +264,6 @@ _DOCUMENTS: dict[str, Callable[[Contract], Schema]] = {
     "metrics": _metrics,
     "analysis_summary": _summary,
     "pipeline_summary": _pipeline,
+    "portfolio": _record(Portfolio),
+    "outcome": _record(Outcome),
 }
