@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench.codec import from_json, to_json, upgrade
 from workbench.errors import StoreError, UsageError
+from workbench.portfolio import describe_document, list_documents
 from workbench.records import SCHEMA_VERSION, Ceilings, Export, Layers, Run
-from workbench.report import describe_document, list_documents, read_document, write_artifacts
+from workbench.report import read_document, write_artifacts
 from workbench.report.documents import find_problem
 from workbench.schema import STATISTICS, Contract, make_frame
 from workbench.testing import SAMPLES

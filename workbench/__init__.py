@@ -59,6 +59,7 @@ _HOME = {
     "align_measurements": "report",
     "analyze_run": "report",
     "check_run": "report",
+    "combine_runs": "portfolio",
     "compare_exports": "report",
     "compare_runs": "report",
     "describe_run": "report",

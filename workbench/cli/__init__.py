@@ -184,13 +184,24 @@ def kernels(log: Path, baseline: Path | None) -> Answer:
 
 
 @workbench.command()
-@click.argument("run_dir", type=PATH)
-def report(run_dir: Path) -> Answer:
-    """Make report.html and report.md of a run."""
+@click.argument("runs", nargs=-1, required=True, metavar="RUN_DIR...")
+@click.option("--out", type=PATH, help="Folder of several runs' report [default: combined_MODEL].")
+def report(runs: tuple[str, ...], out: Path | None) -> Answer:
+    """Make report.html and report.md of a run, or one report of several.
+
+    Several runs, each RUN_DIR[:EXPERIMENT[:THREADS]], are put side by side, layer by layer: other
+    platforms, other versions of a model. What was emulated shows which code it runs, and no times.
+    """
+    from workbench.portfolio import write_combined
     from workbench.report import make_report
 
-    files = make_report(run_dir)
-    return Answer(files, {"run_dir": run_dir, "files": files})
+    if len(runs) > 1:
+        files = write_combined(runs, out)
+    elif out:
+        raise UsageError("is for several runs; one has its report in its folder", where="--out")
+    else:
+        files = make_report(runs[0])
+    return Answer(files, {"runs": runs, "files": files})
 
 
 @workbench.command()
@@ -223,7 +234,7 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> Answer:
 @click.argument("name", required=False)
 def schema(name: str | None) -> Answer:
     """Print the JSON Schema of a file that the workbench writes; without NAME, list them."""
-    from workbench.report import describe_document, list_documents
+    from workbench.portfolio import describe_document, list_documents
 
     if name is None:
         return Answer(list_documents(), {"documents": list_documents()})

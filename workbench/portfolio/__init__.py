@@ -2,6 +2,9 @@
 
 from workbench.portfolio.batch import list_plan, place_for, run_batch
 from workbench.portfolio.book import INDEX, list_failures
+from workbench.portfolio.combined import Combined, combine_runs
+from workbench.portfolio.combined_page import write_combined
+from workbench.portfolio.documents import describe_document, list_documents
 from workbench.portfolio.estimate import Planned, describe_plan
 from workbench.portfolio.history import History, read_history, write_figure
 from workbench.portfolio.matrix import Matrix, read_matrix
@@ -12,6 +15,7 @@ __all__ = [
     "INDEX",
     "Accounting",
     "Cell",
+    "Combined",
     "History",
     "Matrix",
     "Outcome",
@@ -19,7 +23,10 @@ __all__ = [
     "Portfolio",
     "Row",
     "Stage",
+    "combine_runs",
+    "describe_document",
     "describe_plan",
+    "list_documents",
     "list_failures",
     "list_plan",
     "place_for",
@@ -27,5 +34,6 @@ __all__ = [
     "read_history",
     "read_matrix",
     "run_batch",
+    "write_combined",
     "write_figure",
 ]

@@ -10,8 +10,14 @@ from workbench.report.ceilings import (
     show_roofline,
 )
 from workbench.report.checks import check_run, describe_quality, grade_quality, show_quality
-from workbench.report.comparison import compare_runs
-from workbench.report.documents import describe_document, list_documents, read_document
+from workbench.report.comparison import Measurement, compare_runs, find_measurement
+from workbench.report.documents import (
+    VERSION,
+    describe_contract,
+    describe_document,
+    list_documents,
+    read_document,
+)
 from workbench.report.earlier import compare_with_metrics
 from workbench.report.exchange import describe_spans, export_trace
 from workbench.report.exports import compare_exports, list_partition, read_exports
@@ -23,6 +29,7 @@ from workbench.report.live import LiveRun
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_app, open_lab
 from workbench.report.notes import (
     show_layers,
+    show_note,
     show_speedups,
     show_tree,
     show_undelegated,
@@ -45,10 +52,12 @@ from workbench.report.timeline import show_timeline
 from workbench.report.validate import validate_run
 
 __all__ = [
+    "VERSION",
     "Analysis",
     "Compared",
     "Comparison",
     "LiveRun",
+    "Measurement",
     "Profile",
     "Replay",
     "align_measurements",
@@ -59,6 +68,7 @@ __all__ = [
     "compare_picked",
     "compare_runs",
     "compare_with_metrics",
+    "describe_contract",
     "describe_document",
     "describe_quality",
     "describe_roofline",
@@ -66,6 +76,7 @@ __all__ = [
     "describe_spans",
     "execute_notebook",
     "export_trace",
+    "find_measurement",
     "find_next_steps",
     "find_roofline",
     "grade_quality",
@@ -95,6 +106,7 @@ __all__ = [
     "show_findings",
     "show_kernels",
     "show_layers",
+    "show_note",
     "show_quality",
     "show_roofline",
     "show_speedups",

@@ -48,7 +48,8 @@ _NUMBER_OR_NULL = {"type": ["number", "null"]}
 _WHOLE = {"type": "integer"}
 _FLAG = {"type": "boolean"}
 _ANY_OBJECT = {"type": "object"}
-_VERSION = {"schema_version": {"const": SCHEMA_VERSION}}
+#: The key that every document has.
+VERSION = {"schema_version": {"const": SCHEMA_VERSION}}
 _MEASURED = {"experiment": _TEXT, "threads": _WHOLE}
 
 
@@ -67,11 +68,16 @@ def describe_document(name: str) -> Schema:
     """
     if name not in _DOCUMENTS:
         raise unknown_name("document", name, _DOCUMENTS)
+    return describe_contract(name, _DOCUMENTS[name])
+
+
+def describe_contract(name: str, describe: Callable[[Contract], Schema]) -> Schema:
+    """The JSON Schema of a document whose body a function describes."""
     contract = Contract()
-    body = _DOCUMENTS[name](contract)
+    body = describe(contract)
     for definition in contract.definitions.values():
         if "schema_version" in definition["properties"]:
-            definition["properties"] |= _VERSION
+            definition["properties"] |= VERSION
     return contract.publish(name, SCHEMA_VERSION, {"title": name.replace("_", " "), **body})
 
 
@@ -122,7 +128,7 @@ def _metrics(contract: Contract) -> Schema:
     )
     return closed(
         {
-            **_VERSION,
+            **VERSION,
             "unit": {"const": "ms"},
             "model": _TEXT,
             "program": _TEXT,
@@ -140,7 +146,7 @@ def _summary(contract: Contract) -> Schema:
     measurement = _measurement(contract)
     return closed(
         {
-            **_VERSION,
+            **VERSION,
             "run_dir": _TEXT,
             "model": _TEXT,
             "emulated": _FLAG,
@@ -247,7 +253,7 @@ def _pipeline(contract: Contract) -> Schema:
     }
     return closed(
         {
-            **_VERSION,
+            **VERSION,
             "model": _TEXT,
             "verdicts": {"type": "array", "items": _TEXT},
             "export": nullable(contract.of(Export)),

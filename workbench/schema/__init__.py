@@ -31,7 +31,16 @@ from workbench.schema.frames import (
     TREE,
     VALUES,
 )
-from workbench.schema.insight import ALIGNED, BOTTLENECKS, CHANGES, HISTORY, JUDGED, WHAT_IF
+from workbench.schema.insight import (
+    ALIGNED,
+    BOTTLENECKS,
+    CHANGES,
+    COMBINED,
+    HISTORY,
+    JUDGED,
+    LINED_UP,
+    WHAT_IF,
+)
 
 __all__ = [
     "ALIGNED",
@@ -41,6 +50,7 @@ __all__ = [
     "CATEGORIES",
     "CHANGES",
     "CODE_SHARES",
+    "COMBINED",
     "COMPARISON",
     "EVENTS",
     "EVIDENCE",
@@ -56,6 +66,7 @@ __all__ = [
     "LATENCIES",
     "LAYERS",
     "LEDGER",
+    "LINED_UP",
     "OPERATORS",
     "QUALITY",
     "ROOFLINE",

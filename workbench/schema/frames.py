@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from workbench.schema.columns import Column, Frame, check
+from workbench.schema.columns import Column, Frame
 from workbench.schema.columns import make_frame as _frame
-from workbench.schema.insight import ALIGNED, BOTTLENECKS, CHANGES, HISTORY, JUDGED, WHAT_IF
-
-__all__ = [
-    "ALIGNED",
-    "BOTTLENECKS",
-    "CHANGES",
-    "FRAMES",
-    "HISTORY",
-    "JUDGED",
-    "WHAT_IF",
-    "Column",
-    "Frame",
-    "check",
-]
+from workbench.schema.insight import INSIGHT
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
 SOURCE = (
@@ -381,12 +368,7 @@ FRAMES = (
     SCALING,
     QUALITY,
     SHIFT,
-    ALIGNED,
-    JUDGED,
-    HISTORY,
-    CHANGES,
-    WHAT_IF,
-    BOTTLENECKS,
+    *INSIGHT,
     KERNELS,
     KERNEL_CHANGES,
     SAMPLES,

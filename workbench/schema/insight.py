@@ -1,6 +1,6 @@
 """The frames of insight, which ``schema`` hands on: runs side by side, what-if, bottlenecks."""
 
-from workbench.schema.columns import make_frame
+from workbench.schema.columns import Column, Frame, make_frame
 
 ALIGNED = make_frame(
     "aligned",
@@ -58,6 +58,33 @@ BOTTLENECKS = make_frame(
     ("high", "float", "", "upper end of its 95 % interval"),
 )
 
+LINED_UP = Frame(
+    "lined up",
+    (
+        *ALIGNED.columns,
+        Column("operators", "text", "", "what it ran there, as logged, the slowest first"),
+        Column("kernels", "text", "", "functions that samples found at work there; may be empty"),
+    ),
+)
+
+COMBINED = make_frame(
+    "combined",
+    ("run", "text", "", "what the run is called here"),
+    ("run_dir", "text", "", "its folder"),
+    ("model", "text", "", "name of the model"),
+    ("program", "text", "", "name of the program, and the start of its SHA-256"),
+    ("device", "text", "", "platform and CPU; says whether it was emulated"),
+    ("build", "text", "", "ExecuTorch and runner"),
+    ("experiment", "text", "", "name of the experiment"),
+    ("threads", "int", "", "CPU threads of the runner"),
+    ("emulated", "bool", "", "its times say nothing and are left out"),
+    ("latency_ms", "float", "ms", "median of untraced E2E"),
+    ("low_ms", "float", "ms", "lower end of its 95 % interval"),
+    ("high_ms", "float", "ms", "upper end of its 95 % interval"),
+    ("grade", "text", "", "quality of the measurement, A to D"),
+    ("verdict", "text", "", "what the run itself says, against its own baseline"),
+)
+
 HISTORY = make_frame(
     "history",
     (
@@ -101,3 +128,5 @@ CHANGES = make_frame(
     ("high", "float", "", "upper end of the speed-up's 95 % interval"),
     ("outcome", "text", "", "faster | slower"),
 )
+
+INSIGHT = (ALIGNED, JUDGED, HISTORY, CHANGES, LINED_UP, COMBINED, WHAT_IF, BOTTLENECKS)

@@ -1,0 +1,136 @@
+"""Combined reports: platforms and versions of a model side by side, emulated ones without times."""
+
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench.errors import UsageError
+from workbench.portfolio import combine_runs, describe_document, write_combined
+from workbench.portfolio.combined import name_runs
+from workbench.report import find_measurement
+
+READY, TRAINED = str(wb.sample_run("Ready")), str(wb.sample_run("AsTrained"))
+
+
+def copy_as(folder, platform, **facts):
+    """The recorded run, as if it had been made elsewhere."""
+    run_dir = shutil.copytree(READY, folder / "runs" / platform)
+    path = run_dir / "manifest.json"
+    manifest = json.loads(path.read_text()) | {"platform": platform} | facts
+    manifest["host"]["cpu"] = f"<b>CPU|{platform}</b>"
+    path.write_text(json.dumps(manifest))
+    return str(run_dir)
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory):
+    return copy_as(tmp_path_factory.mktemp("q"), "qemu-aarch64", emulated=True)
+
+
+@pytest.fixture(scope="module")
+def combined(emulated):
+    return combine_runs([emulated, READY, TRAINED])
+
+
+def test_a_name_says_what_differs(emulated):
+    found = [find_measurement(name) for name in (READY, f"{READY}:avx512_off", emulated, READY)]
+    assert name_runs(found) == [
+        "linux, avx512_on (1)",
+        "linux, avx512_off",
+        "qemu-aarch64, avx512_on",
+        "linux, avx512_on (4)",
+    ]
+    assert name_runs(found[:1] * 2) == ["(1)", "(2)"]
+
+
+def test_silicon_comes_first_and_emulation_has_no_times(combined):
+    assert list(combined.runs["emulated"]) == [False, False, True]
+    assert combined.runs["latency_ms"].isna().tolist() == [False, False, True]
+    marked = combined.layers[combined.layers["run"] == combined.runs["run"].iloc[-1]]
+    assert marked[["time_ms", "speedup", "low", "high"]].isna().all(axis=None)
+    assert set(marked["outcome"]) == {"emulated"}
+    assert (marked["operators"] != "").all()
+
+
+def test_latencies_are_against_the_first_silicon(combined):
+    (row,) = combined.latencies.to_dict("records")
+    assert row["name"] == "linux, AsTrained_xnnpack_fp32"
+    assert row["outcome"] == "slower"
+    medians = combined.runs.set_index("run")["latency_ms"]
+    assert row["speedup"] == pytest.approx(medians.iloc[0] / medians.iloc[1], rel=0.05)
+
+
+def test_a_layer_has_one_row_per_run(combined):
+    wide = combined.layers.pivot(index="name", columns="run", values="operators")
+    assert wide.shape[1] == 3
+    head = wide.loc["head.1"]
+    assert "native_call_elu.out" in head["linux, AsTrained_xnnpack_fp32"]
+    assert "Exp (NC)" in head["linux, Ready_xnnpack_fp32"]
+    assert head["linux, Ready_xnnpack_fp32"] == head["qemu-aarch64, Ready_xnnpack_fp32"]
+
+
+def test_runs_without_layers_are_not_lined_up(tmp_path):
+    bare = copy_as(tmp_path, "linux")
+    (tmp_path / "runs" / "linux" / "layers.json").unlink()
+    combined = combine_runs([READY, bare])
+    assert combined.layers is None and "knows no layers" in combined.problem
+    files = write_combined([READY, bare], tmp_path / "out")
+    assert "Not lined up" in files[1].read_text()
+
+
+def test_two_experiments_of_one_run_are_lined_up(tmp_path):
+    combined = combine_runs([f"{READY}:avx512_off", f"{READY}:avx512_on"])
+    assert list(combined.runs["run"]) == ["avx512_off", "avx512_on"]
+    assert combined.latencies["outcome"].tolist() == ["faster"]
+
+
+@pytest.fixture(scope="module")
+def files(emulated, tmp_path_factory):
+    return write_combined([emulated, READY, TRAINED], tmp_path_factory.mktemp("out"))
+
+
+def test_the_page_needs_nothing_else(files):
+    page = files[0].read_text()
+    assert "qemu-aarch64, Ready_xnnpack_fp32: emulated" in page
+    assert page.count("<h2>") == 6
+    assert page.count('src="data:image/png;base64,') == 2
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    assert "<b>CPU" not in page and "&lt;b&gt;CPU|qemu" in page
+
+
+def test_markdown_says_the_same_in_text(files):
+    text = files[1].read_text()
+    assert "## Which code each layer runs" in text and "Exp (NC)" in text
+    assert "emulated: which code runs, not how fast" in text
+    assert "CPU\\|qemu" in text and "<b>" not in text
+    assert files[3].read_text() in text
+
+
+def test_the_summary_fits_its_schema(files):
+    import jsonschema
+
+    content = json.loads(files[2].read_text())
+    schema = describe_document("combined_pipeline_summary")
+    jsonschema.Draft202012Validator(schema).validate(content)
+    assert [run["emulated"] for run in content["runs"]] == [False, False, True]
+    assert np.isfinite(content["latencies"][0]["speedup"])
+
+
+@pytest.mark.parametrize("names", [[READY], [READY, READY]])
+def test_a_combination_needs_two_runs(names):
+    with pytest.raises(UsageError, match="two or more measurements"):
+        combine_runs(names)
+
+
+def test_the_command_writes_four_files(cli, tmp_path):
+    code, out, _ = cli("report", f"{READY}:avx512_off", READY, "--json")
+    assert code == 0
+    written = [tmp_path / name for name in json.loads(out)["files"]]
+    assert [path.parent.name for path in written] == ["combined_Ready"] * 4
+    assert all(path.stat().st_size for path in written)
+    code, _, err = cli("report", READY, "--out", "x")
+    assert code == 2 and "is for several runs" in err

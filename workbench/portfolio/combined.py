@@ -1,0 +1,178 @@
+"""Several runs of a model as one: each platform or version beside the others, by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from workbench.analyze import align_runs, name_layer
+from workbench.errors import ComparisonError, UsageError
+from workbench.records import count_threads
+from workbench.report import Measurement, find_measurement, grade_quality, identify_run
+from workbench.report.comparison import compare_e2e, is_one_run
+from workbench.report.evidence import select_kernels
+from workbench.schema import COMBINED, COMPARISON, LINED_UP, check
+
+#: Columns of ``LINED_UP`` that an emulated run cannot fill.
+_TIMES = ["time_ms", "speedup", "low", "high"]
+
+
+@dataclass(frozen=True)
+class Combined:
+    """Runs side by side.
+
+    ``runs`` is ``schema.COMBINED``; ``latencies`` (``schema.COMPARISON``) the untraced E2E of all
+    that were measured on silicon, against the first of these; ``layers`` ``schema.LINED_UP``, None
+    if there is nothing to line up, and ``problem`` then says why. ``measurements`` are by the name
+    of the run.
+    """
+
+    measurements: dict[str, Measurement]
+    runs: pd.DataFrame
+    latencies: pd.DataFrame
+    layers: pd.DataFrame | None
+    problem: str = ""
+
+    @property
+    def silicon(self) -> dict[str, Measurement]:
+        """The measurements that say how fast something is."""
+        found = self.measurements.items()
+        return {name: one for name, one in found if not one.analysis.run.emulated}
+
+    @property
+    def models(self) -> list[str]:
+        """The models that were run."""
+        return list(dict.fromkeys(self.runs["model"]))
+
+
+def combine_runs(names: Sequence[str]) -> Combined:
+    """Put measurements side by side that need not be comparable: other devices, other versions.
+
+    What differs is said, and every speed-up is between what the two runs are as a whole.
+
+    Parameters
+    ----------
+    names
+        Two or more of ``RUN_DIR[:EXPERIMENT[:THREADS]]``; the experiment is the candidate of the
+        run's first pair by default. Those of emulated runs come last.
+
+    Raises
+    ------
+    UsageError
+        An unknown run, experiment or thread count, one measurement twice, or fewer than two.
+    """
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise UsageError("needs two or more measurements, each once", where="report")
+    found = sorted(map(find_measurement, names), key=lambda one: one.analysis.run.emulated)
+    measurements = dict(zip(name_runs(found), found, strict=True))
+    layers, problem = None, ""
+    try:
+        layers = line_up(measurements)
+    except ComparisonError as error:
+        problem = str(error)
+    runs, latencies = _tabulate(measurements), _compare(measurements)
+    return Combined(measurements, runs, latencies, layers, problem)
+
+
+def name_runs(measurements: Sequence[Measurement]) -> list[str]:
+    """A short name for each, which says what they differ in."""
+    facts = [
+        (
+            one.analysis.run.platform,
+            one.analysis.run.plan.stem,
+            one.experiment,
+            count_threads(one.threads),
+        )
+        for one in measurements
+    ]
+    told = [column for column in zip(*facts, strict=True) if len(set(column)) > 1]
+    names = [", ".join(row) for row in zip(*told, strict=True)] or [""] * len(facts)
+    return [
+        name if names.count(name) == 1 else f"{name} ({number})".strip()
+        for number, name in enumerate(names, 1)
+    ]
+
+
+def line_up(measurements: dict[str, Measurement]) -> pd.DataFrame:
+    """The layers of all runs, the same one in one row, with times and with what they ran.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.LINED_UP``; without times, and with the outcome ``emulated``, for emulated runs.
+
+    Raises
+    ------
+    ComparisonError
+        A run knows no layers.
+    """
+    apart = not is_one_run(list(measurements.values()))
+    aligned = align_runs({n: one.traced for n, one in measurements.items()}, apart=apart)
+    emulated = {name for name, one in measurements.items() if one.analysis.run.emulated}
+    marked = aligned["run"].isin(emulated)
+    aligned.loc[marked, _TIMES] = np.nan
+    aligned["outcome"] = aligned["outcome"].mask(marked, "emulated")
+    code = {name: _code_by_layer(one) for name, one in measurements.items()}
+    for column in ("operators", "kernels"):
+        aligned[column] = [
+            _join(code[row.run], row.known_as, column) for row in aligned.itertuples()
+        ]
+    return check(aligned, LINED_UP)
+
+
+def _code_by_layer(one: Measurement) -> dict[str, dict[str, list[str]]]:
+    """For every layer of a measurement its operators and functions, the slowest first."""
+    operators = one.select(one.analysis.operators).sort_values("mean_ms", ascending=False)
+    kernels = select_kernels(one.analysis.evidence, one.experiment, one.threads)
+    named = kernels["function"].to_dict() if len(kernels) else {}
+    found: dict[str, dict[str, list[str]]] = {}
+    for row in operators.itertuples():
+        texts = found.setdefault(name_layer(row.module), {"operators": [], "kernels": []})
+        texts["operators"].append(str(row.operator))
+        texts["kernels"] += [str(named[row.key])] if row.key in named else []
+    return found
+
+
+def _join(code: dict[str, dict[str, list[str]]], known_as: str | None, column: str) -> str:
+    layers = known_as.split(" + ") if isinstance(known_as, str) else []
+    texts = [text for layer in layers for text in code.get(layer, {}).get(column, [])]
+    return ", ".join(dict.fromkeys(texts))
+
+
+def _tabulate(measurements: dict[str, Measurement]) -> pd.DataFrame:
+    rows = [{"run": name, **_describe(one)} for name, one in measurements.items()]
+    return check(pd.DataFrame(rows)[COMBINED.names], COMBINED)
+
+
+def _describe(one: Measurement) -> dict[str, object]:
+    analysis, run = one.analysis, one.analysis.run
+    measured = (one.experiment, one.threads)
+    times = one.select(analysis.statistics)[["median", "low", "high"]].to_numpy(float).tolist()
+    known = times and not run.emulated
+    latency = dict(
+        zip(("latency_ms", "low_ms", "high_ms"), times[0] if known else [np.nan] * 3, strict=True)
+    )
+    return {
+        **identify_run(run),
+        **latency,
+        "run_dir": str(analysis.run_dir),
+        "model": run.plan.model,
+        "experiment": one.experiment,
+        "threads": one.threads,
+        "emulated": run.emulated,
+        "grade": grade_quality(analysis)["grade"].iloc[0],
+        "verdict": next((c.text for c in analysis.comparisons if c.sides[1] == measured), ""),
+    }
+
+
+def _compare(measurements: dict[str, Measurement]) -> pd.DataFrame:
+    """E2E of what was measured on silicon, against the first of it."""
+    silicon = {n: one for n, one in measurements.items() if not one.analysis.run.emulated}
+    rows = [
+        compare_e2e(next(iter(silicon.values())), one).assign(name=name)
+        for name, one in list(silicon.items())[1:]
+    ]
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=COMPARISON.names)
