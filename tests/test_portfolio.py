@@ -10,10 +10,20 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from workbench.errors import ExportError, StoreError, TraceError, UsageError, WorkbenchError
-from workbench.portfolio import batch, describe_plan, list_plan, plan, read_matrix, run_batch, work
+from workbench.portfolio import (
+    batch,
+    describe_document,
+    describe_plan,
+    list_plan,
+    plan,
+    read_matrix,
+    run_batch,
+    work,
+)
 from workbench.portfolio.accounting import divide_time, overhead_of
 from workbench.portfolio.book import place_of, read_outcome
 from workbench.portfolio.estimate import tell_duration
@@ -21,7 +31,6 @@ from workbench.portfolio.index import draw_sparkline, render_index
 from workbench.portfolio.locks import device_of, is_taken, share_machine, take_device, take_folder
 from workbench.portfolio.plan import plan_cells
 from workbench.records import Cell, Outcome, Portfolio, Row, Stage
-from workbench.report.documents import find_problem
 
 ROOT = Path(__file__).resolve().parents[1]
 MATRIX = """
@@ -221,7 +230,7 @@ def test_every_cell_is_exported_measured_and_reported_once(matrix, office, tmp_p
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     written = json.loads((tmp_path / "out" / "portfolio.json").read_text())
     assert [o["state"] for o in written["outcomes"]] == ["done"] * 4
-    assert find_problem(written, "portfolio") == ""
+    jsonschema.validate(written, describe_document("portfolio"))
     lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / "portfolio.csv").read_text())))
     assert [line["median_ms"] for line in lines] == ["2.0"] * 4
     assert "4 cells: 4 done" in (tmp_path / "out" / "index.html").read_text()

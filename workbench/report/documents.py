@@ -15,9 +15,7 @@ from workbench.records import (
     Ceilings,
     Export,
     Layers,
-    Outcome,
     Plan,
-    Portfolio,
     Reading,
     Run,
 )
@@ -270,6 +268,4 @@ _DOCUMENTS: dict[str, Callable[[Contract], Schema]] = {
     "metrics": _metrics,
     "analysis_summary": _summary,
     "pipeline_summary": _pipeline,
-    "portfolio": _record(Portfolio),
-    "outcome": _record(Outcome),
 }
