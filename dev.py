@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,7 @@ def main() -> int:
         "demo": (demo, "profile toy_cnn and mobilenet_v3_small, print the reports' paths"),
         "test": (test, "lint, then run the fast tests (arguments go to pytest)"),
         "devices": (devices, "test the targets: QEMU, adb, ssh; says what cannot be tested here"),
+        "browser": (browser, "notebooks, timeline and report in Chromium, where that is installed"),
         "lint": (lint, "ruff, and the notebooks are stripped"),
         "lab": (lab, "JupyterLab on the notebooks"),
         "fuzz": (fuzz, "feed the trace reader mutated files (--seconds N or --count N, --seed N)"),
@@ -87,6 +89,14 @@ def test(arguments: list[str]) -> int:
 def devices(arguments: list[str]) -> int:
     """Run the tests that need QEMU, adb or sshd; those that cannot run here say why."""
     return _run("-m", "pytest", "-m", "qemu or adb or ssh", "-rs", *arguments)
+
+
+def browser(arguments: list[str]) -> int:
+    """Run the tests that drive a browser; screenshots go to build/screenshots."""
+    if not shutil.which("chromium"):
+        print("skipped: there is no chromium (Debian: apt install chromium)")
+        return 0
+    return _run("-m", "pytest", "-m", "browser", "-rs", *arguments)
 
 
 def lint(_: list[str]) -> int:

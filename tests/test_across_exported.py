@@ -1,9 +1,8 @@
 """Layers of programs that differ line up: other kernels, other dtypes, another version."""
 
 import pytest
+from exported_runs import measure_briefly
 
-import workbench as wb
-from workbench.export import export_model
 from workbench.models import LoadedModel
 from workbench.report import align_measurements
 
@@ -60,9 +59,7 @@ def runs(tmp_path_factory):
     found = {}
     for name, (model, options) in made.items():
         root = tmp_path_factory.mktemp(name)
-        pte = export_model(model, root=root, **options)
-        choices = {"toggle": "none", "runs": 6, "processes": 3, "warmup": 1, "evidence": False}
-        found[name] = str(wb.measure_program(pte, root=root, **choices))
+        found[name] = str(measure_briefly(model, root, processes=3, **options))
     return found
 
 

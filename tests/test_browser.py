@@ -1,9 +1,11 @@
 """The notebooks in JupyterLab in a real browser: run, controls moved, figures seen to change."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -11,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import workbench as wb
+from workbench.report import make_report
+
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SCREENSHOTS = ROOT / "build" / "screenshots"
-#: What JupyterLab itself complains of where there is no network and no git.
+#: What JupyterLab itself complains of where there is no git.
 HARMLESS = re.compile(r"net::ERR_|favicon|/lsp/|Failed to load resource|service worker", re.I)
 #: Whatever a person can turn in a cell's output; the timeline's own are tested in test_timeline.py.
 CONTROLS = ".jupyter-widgets :is(select, input, button, .noUi-handle)"
@@ -31,48 +36,53 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory):
-    """JupyterLab on a copy of the notebooks; its address and token."""
+    """What `workbench lab` opens, on a copy of the checkout; its address and token."""
     folder = tmp_path_factory.mktemp("lab")
-    shutil.copytree(ROOT / "notebooks", folder / "notebooks")
+    for name in ("notebooks", "workbench", "data"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("out_*"))
+    shutil.copytree(ROOT / "data" / "samples", folder / "data" / "samples", dirs_exist_ok=True)
     settings = {
         # All cells are in the page, not only those in sight.
         "notebook-extension/tracker": {"windowingMode": "none"},
-        "apputils-extension/notification": {"fetchNews": "false"},
     }
     for name, values in settings.items():
         path = folder / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(values))
-    environment = {
-        **os.environ,
+    arguments = ["lab", "--no-browser", "--allow-root", "--port=0", "--expose-app-in-browser"]
+    address = re.compile(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)")
+    with serve(folder, arguments, address) as found:
+        yield found.groups()
+
+
+@contextlib.contextmanager
+def serve(folder, arguments, address):
+    """Run a command of the workbench that serves pages, until its log has the address."""
+    path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    settings = {
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
-        "PYTHONPATH": str(ROOT),
+        "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
+        "PYTHONPATH": path,
     }
-    log = folder / "lab.log"
+    log = folder / "server.log"
     with log.open("wb") as file:
         server = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "jupyterlab", str(folder / "notebooks"), "--no-browser"),
-                *("--allow-root", "--port=0", "--expose-app-in-browser"),
-            ],
+            [sys.executable, "-m", "workbench", *arguments],
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=environment,
+            env=os.environ | settings,
+            cwd=folder,
         )
     try:
-        yield find_address(log, server)
+        deadline = time.monotonic() + 120
+        while not (found := address.search(log.read_text())):
+            alive = server.poll() is None and time.monotonic() < deadline
+            assert alive, f"no server: {log.read_text()[-2000:]}"
+            time.sleep(0.3)
+        yield found
     finally:
         server.terminate()
-        server.wait(20)
-
-
-def find_address(log, server):
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and server.poll() is None:
-        if found := re.search(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)", log.read_text()):
-            return found.groups()
-        time.sleep(0.3)
-    pytest.fail(f"JupyterLab did not start: {log.read_text()[-2000:]}")
+        server.wait(30)
 
 
 @pytest.fixture
@@ -88,6 +98,12 @@ def page(browser):
     yield page
     page.close()
     assert complaints == []
+
+
+def keep(shown, name):
+    """A screenshot, as an artefact of the test."""
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    shown.screenshot(path=SCREENSHOTS / f"{name}.png")
 
 
 @pytest.fixture
@@ -132,6 +148,7 @@ def sees_change(cell, page, act):
         assert time.monotonic() < deadline, "nothing changed"
         page.wait_for_timeout(200)
     rest(page)
+    page.wait_for_timeout(300)  # what the kernel sent last is being drawn
 
 
 def move_controls(cell, page):
@@ -164,13 +181,16 @@ def move_controls(cell, page):
     return moved
 
 
-def zoom_timelines(cell, page):
-    for timeline in cell.locator("[data-ready]").all():
+def zoom_timelines(shown, page):
+    """Zoom every timeline; returns how many there are."""
+    timelines = shown.locator("[data-view]").all()
+    for timeline in timelines:
         before = timeline.get_attribute("data-view")
         timeline.locator("canvas").hover()
         page.mouse.wheel(0, -240)
         page.wait_for_timeout(500)
         assert timeline.get_attribute("data-view") != before
+    return len(timelines)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -179,12 +199,60 @@ def test_it_runs_without_a_red_cell_and_its_controls_change_the_view(path, open_
     for kind in ("error", "stderr"):
         shown = page.locator(f'[data-mime-type="application/vnd.jupyter.{kind}"]')
         assert shown.all_inner_texts() == []
-    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     for number, cell in enumerate(page.locator(".jp-CodeCell:has(.jp-OutputArea-output)").all()):
         cell.scroll_into_view_if_needed()
-        cell.screenshot(path=SCREENSHOTS / f"{path.stem}-{number:02d}.png")
+        keep(cell, f"{path.stem}-{number:02d}")
         if cell.locator(CONTROLS).count():
             assert move_controls(cell, page) == cell.locator(CONTROLS).count()
-            cell.screenshot(path=SCREENSHOTS / f"{path.stem}-{number:02d}-moved.png")
+            keep(cell, f"{path.stem}-{number:02d}-moved")
         zoom_timelines(cell, page)
     assert page.locator(".jp-OutputArea-output [role=alert]").count() == 0
+
+
+def test_lab_opens_on_the_list_of_notebooks(lab, page):
+    address, token = lab
+    page.goto(f"{address}/?token={token}")
+    page.get_by_role("heading", name="The learning path").wait_for(timeout=SHORT)
+    keep(page, "lab")
+    page.get_by_role("link", name="01_first_profile").click()
+    page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SHORT)
+
+
+def test_app_shows_the_explorer_without_code(page, tmp_path):
+    pytest.importorskip("voila", reason="voila, an extra, is not installed")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with serve(tmp_path, ["app", "--no-browser", f"--port={port}"], re.compile("Voilà is")):
+        page.goto(f"http://localhost:{port}")
+        page.get_by_role("heading", name="Which runs are there?").wait_for(timeout=LONG)
+        assert page.locator(".jp-InputArea-editor:visible").count() == 0
+        shown = page.locator(".widget-vbox:has(select)").first
+        shown.locator("img").wait_for(timeout=SHORT)
+        before = shown.locator("img").get_attribute("src")
+        shown.locator("select").first.select_option(index=1)
+        page.wait_for_function(
+            "([image, before]) => image.src && image.src !== before",
+            arg=[shown.locator("img").element_handle(), before],
+            timeout=SHORT,
+        )
+        keep(page, "app")
+
+
+def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
+    run_dir = shutil.copytree(wb.sample_run(), tmp_path / "run")
+    report, *_ = (path for path in make_report(run_dir) if path.suffix == ".html")
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.context.set_offline(True)
+    page.goto(report.as_uri())
+    page.wait_for_selector("[data-view]")
+    assert zoom_timelines(page, page) == 1
+    head = page.locator("th", has_text="speedup").first
+    head.click()
+    assert head.get_attribute("aria-sort")
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+    for number, section in enumerate(page.locator("img, .trace-timeline > div").all()):
+        assert section.get_attribute("alt") or section.get_attribute("data-view")
+        keep(section, f"report-{number:02d}")
+    page.emulate_media(color_scheme="dark")
+    page.screenshot(path=SCREENSHOTS / "report.png", full_page=True)

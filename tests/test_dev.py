@@ -56,6 +56,19 @@ def test_an_unknown_benchmark_is_named(dev):
         dev.bench(["speed"])
 
 
+def test_without_a_browser_its_tests_are_skipped_and_it_says_why(dev, monkeypatch, capsys):
+    monkeypatch.setattr(dev.shutil, "which", lambda name: None)
+    monkeypatch.setattr(dev, "_run", lambda *_: pytest.fail("run"))
+    assert dev.browser([]) == 0
+    assert "no chromium" in capsys.readouterr().out
+
+
+def test_with_a_browser_its_tests_are_run(dev, monkeypatch):
+    monkeypatch.setattr(dev.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(dev, "_run", lambda *arguments: arguments)
+    assert dev.browser(["-k", "x"]) == ("-m", "pytest", "-m", "browser", "-rs", "-k", "x")
+
+
 def test_a_finished_setup_is_not_repeated(dev, monkeypatch, tmp_path):
     stamp = tmp_path / "stamp"
     stamp.write_text(dev._fingerprint())

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from program_builder import Delegate, Kernel, Node, build_facts, layout, transpose
 
 import workbench as wb
-from workbench.analyze import Rival, find_bottlenecks
+from workbench.analyze import Rival, find_bottlenecks, undisturbed_times
 from workbench.analyze.finding_advice import ADVICE, advise
 from workbench.analyze.findings import NOTEBOOK, RULES
 from workbench.cli import workbench as workbench_command
@@ -410,8 +410,13 @@ def test_gains_are_those_of_untraced_latency():
     fast = dataclasses.replace(slow, latency_ms=slow.e2e_ms / 2)
     before, after = only(slow, "undelegated"), only(fast, "undelegated")
     assert after["gain_ms"] == pytest.approx(before["gain_ms"] / 2)
-    assert after["low_ms"] == pytest.approx(before["low_ms"] / 2)
+    assert after["low_ms"] < before["low_ms"] / 2, "all that is traced too much may be its own"
+    assert before["high_ms"] / 2 < after["high_ms"] <= slow.e2e_ms / 2, "or none"
     assert after["share"] == pytest.approx(before["share"])
+    everything = build_facts(Kernel("sort", "x", "y", 3.0, call_ms=0.0))
+    halved = dataclasses.replace(everything, latency_ms=everything.e2e_ms / 2)
+    whole, half = only(everything, "undelegated"), only(halved, "undelegated")
+    assert half["high_ms"] == pytest.approx(whole["high_ms"] / 2, rel=0.01), "there is no other"
     threads = {"statistics": statistics_of(3.0, 5.0), "threads": 2, "latency_ms": 5.0}
     measured = only(build_facts(PLAIN, **threads), "threads")
     assert (measured["gain_ms"], measured["share"]) == pytest.approx((2.0, 0.4))
@@ -449,6 +454,21 @@ def test_the_recorded_emulated_run_promises_nothing(tmp_path):
     assert "measure it on the device" in list_findings(table)[0]
     path = write_summary(dataclasses.replace(analysis, run_dir=tmp_path))
     assert json.loads(path.read_text())["findings"][0]["high_ms"] is None
+
+
+def test_times_are_those_that_other_programs_left_alone():
+    """What comes late is hit in most runs, by more than it takes itself."""
+    rng = np.random.default_rng(0)
+    index = pd.MultiIndex.from_product([range(5), range(20)], names=["process", "run"])
+    runs = pd.DataFrame(rng.normal([1.0, 3.0], 0.01, (100, 2)), index, ["early", "late"])
+    runs["late"] += rng.choice([0.0, 4.0, 8.0], 100, p=[0.4, 0.4, 0.2])
+    found = undisturbed_times(runs)
+    assert list(found.index) == [0, 1, 2, 3, 4]
+    assert found.to_numpy() == pytest.approx(np.tile([1.0, 3.0], (5, 1)), rel=0.02)
+    alone = undisturbed_times(runs.loc[[0]])
+    assert len(alone) == 4, "its quarters"
+    assert alone["early"].to_numpy() == pytest.approx(1.0, rel=0.02)
+    assert undisturbed_times(runs.iloc[:2]).to_numpy() == pytest.approx(runs.iloc[:2].to_numpy())
 
 
 def test_other_programs_widen_no_interval_but_by_what_they_hit():

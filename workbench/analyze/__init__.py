@@ -27,7 +27,7 @@ from workbench.analyze.outcome import FALSE_DISCOVERIES, judge
 from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
 from workbench.analyze.proof import Proof, compare_evidence, prove_change
 from workbench.analyze.quality import grade_run, summarize_quality
-from workbench.analyze.quiet import find_quiet_runs
+from workbench.analyze.quiet import find_quiet_runs, undisturbed_times
 from workbench.analyze.roofline import (
     Roof,
     build_roof,
@@ -110,4 +110,5 @@ __all__ = [
     "tabulate_runs",
     "total_runs",
     "typical_restarts",
+    "undisturbed_times",
 ]

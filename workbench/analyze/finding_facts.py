@@ -81,7 +81,7 @@ class Facts:
     operators
         ``schema.OPERATORS``, with the columns of ``schema.ATTRIBUTION`` where there is a sidecar.
     runs
-        Of ``total_runs(ledger, "key")``: time of every run by key, in ms.
+        Time in ms by key, as `undisturbed_times` has it; ``mean_ms`` of the operators is its mean.
     method
         The sidecar's method.
     export
@@ -124,7 +124,7 @@ class Facts:
 
     @cached_property
     def e2e_ms(self) -> float:
-        """Mean time of a traced inference."""
+        """Time of a traced inference."""
         return float(self.runs.sum(axis=1).mean())
 
     @cached_property

@@ -199,7 +199,9 @@ def find_compute_bound(facts: Facts, left: Collection[str]) -> Iterator[Finding]
     if rows.empty or not ratio > 1:
         return
     spent = facts.spent(rows["key"])
-    slow, typical, fast = (spent.ms / ratio / part for part in (0.5, 0.75, 1.0))
+    # The ceilings themselves are as certain as one process is like another.
+    best = 1 + facts.roof.spread
+    slow, typical, fast = (spent.ms / ratio / part for part in (0.5, 0.75, best))
     yield Finding(
         f"arithmetic limits {count(len(rows), 'operator')}, which run at "
         f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of what this core can "

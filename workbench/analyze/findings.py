@@ -119,21 +119,36 @@ def _share(finding: Finding, facts: Facts) -> float:
     return facts.share(reached if finding.keys else reached / facts.scale)
 
 
+def _scales(finding: Finding, facts: Facts) -> tuple[float, float, float]:
+    """What a traced millisecond of a finding is worth, and the ends between which that lies.
+
+    Traced inferences differ from others by what tracing and other programs do to them. Typically
+    that is spread evenly; but all of it may be in the finding's rows, or none.
+    """
+    if not finding.keys:
+        return 1.0, 1.0, 1.0
+    spent, latency = facts.spent(finding.keys).ms, facts.scale * facts.e2e_ms
+    if not spent:
+        return facts.scale, facts.scale, facts.scale
+    left = latency - (facts.e2e_ms - spent)
+    least, most = sorted((spent, left))
+    return facts.scale, max(0.0, least) / spent, min(most, latency) / spent
+
+
 def _row(rule: Rule, finding: Finding, facts: Facts) -> dict[str, object]:
     gain, title, share = finding.gain, finding.title, _share(finding, facts)
     if facts.emulated:
         gain, share = Gain.unknown(), np.nan
     elif finding.keys:
         title += f"; {100 * facts.share(facts.spent(finding.keys).ms):.0f} % of the time"
-    # Tracing, and other programs, make traced inferences longer than they are.
-    scale = facts.scale if finding.keys else 1.0
+    scale, least, most = _scales(finding, facts)
     return {
         "rank": 0,
         "rule": rule.name,
         "title": title,
         "gain_ms": scale * gain.ms,
-        "low_ms": scale * gain.low,
-        "high_ms": scale * gain.high,
+        "low_ms": least * gain.low,
+        "high_ms": min(most * gain.high, facts.scale * facts.e2e_ms),
         "share": share,
         "basis": gain.basis,
         "action": finding.action,

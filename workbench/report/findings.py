@@ -14,14 +14,16 @@ from workbench.analyze import (
     find_bottlenecks,
     find_method,
     name_kernels,
+    place_operators,
     tabulate_latencies,
     total_runs,
+    undisturbed_times,
 )
 from workbench.emulation import EMULATED, is_emulated, mark_emulated
 from workbench.errors import WorkbenchError, unknown_name
 from workbench.records import Run
 from workbench.report.analysis import Analysis
-from workbench.report.ceilings import find_roof, find_roofline
+from workbench.report.ceilings import computed_dtype, find_roof
 from workbench.show import Table, format_ms, format_share
 from workbench.store import LAYERS, RUNS, find_runs, load_layers, load_run
 
@@ -77,10 +79,15 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
     wall = describe_latencies(analysis.latencies, clock="wall_ns")
     sidecar = load_layers(analysis.run_dir / LAYERS, run.plan.sha256)
     rivals = {rival.dtype: rival for rival in _measured_dtypes(analysis, experiment, threads)}
+    roof = find_roof(analysis, experiment, threads)
     own = rivals.pop(run.export.dtype, None) if run.export else None
+    runs = undisturbed_times(total_runs(ledger, "key"))
+    operators = analysis.select(analysis.operators, experiment, threads)
+    operators["mean_ms"] = operators["key"].map(runs.mean())
+    placed = roof is not None and "flops" in operators
     return Facts(
-        operators=analysis.select(analysis.operators, experiment, threads),
-        runs=total_runs(ledger, "key"),
+        operators=operators,
+        runs=runs,
         method=find_method(ledger.drop_duplicates("key"), sidecar) if sidecar else None,
         export=run.export,
         changes=changes[0].operators if changes else None,
@@ -91,8 +98,8 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
         latency_ms=_latency(analysis, experiment, threads),
         own=own,
         rivals=tuple(rivals.values()),
-        roof=find_roof(analysis, experiment, threads),
-        roofline=find_roofline(analysis, experiment, threads),
+        roof=roof,
+        roofline=place_operators(operators, roof, computed_dtype(run)) if placed else None,
         emulated=run.emulated,
     )
 

@@ -148,8 +148,11 @@ def open_lab(arguments: Sequence[str]) -> None:
     SetupError
         JupyterLab is not installed.
     """
-    page = "/lab/tree/README.md?factory=Markdown%20Preview"
-    _become("jupyterlab", f"--LabApp.default_url={page}", str(notebooks_dir()), *arguments)
+    # A workspace of its own: what else is open in the user's JupyterLab stays as it is.
+    page = "/lab/workspaces/workbench/tree/README.md"
+    settings = Path(__file__).parent / "lab"
+    options = [f"--LabApp.default_url={page}", f"--LabApp.app_settings_dir={settings}"]
+    _become("jupyterlab", *options, str(notebooks_dir()), *arguments)
 
 
 def open_app(arguments: Sequence[str]) -> None:

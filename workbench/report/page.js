@@ -1,7 +1,7 @@
 // Tables of a report sort by a column when its head is clicked, or entered by keyboard.
 
 const numberOf = text => {
-  const found = text.replace(/[\s\u2009,]/g, "").match(/^[+\u2212-]?[\d.]+(?:e[+-]?\d+)?/i);
+  const found = text.replace(/[\s\u2009,<]/g, "").match(/^[+\u2212-]?[\d.]+(?:e[+-]?\d+)?/i);
   return found ? parseFloat(found[0].replace("\u2212", "-")) : NaN;
 };
 

@@ -1,0 +1,140 @@
+"""How fast a browser draws the timeline of a report with a million events, and moves in it.
+
+    python tests/benchmarks/timeline.py [--events 100000,1000000]
+
+A report with a track for each experiment is opened from its file in Chromium, without a network.
+``first draw`` is from the beginning of the navigation to the end of the first painting; ``zoom``
+and ``pan`` from an event of the wheel or the pointer to the end of the painting that it brings: the
+slowest of some two dozen, in the view of one run, of a hundred, and of the whole trace. Wall time;
+the median of several loads, for others may use the machine. Exit code 1 if a claim is missed: 2 s
+to the first draw, 100 ms for an interaction, 5 MB for the file.
+"""
+
+import argparse
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+import nbformat
+from playwright.sync_api import Browser, sync_playwright
+
+import workbench as wb
+from workbench.report import describe_spans
+from workbench.report.html import export_html
+from workbench.show import draw_timeline
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from repeated import repeat_spans
+
+FIRST_DRAW_MS, INTERACTION_MS, FILE_MB = 2000, 100, 5
+LOADS = 5
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+# An event on the canvas, and the time until it has been painted: painting was asked for first.
+_TIMED = """async events => {
+    const canvas = document.querySelector("canvas"), times = [];
+    const place = canvas.getBoundingClientRect();
+    const at = x => ({ bubbles: true, cancelable: true, clientX: place.x + x, clientY: place.y + 60,
+                       pointerId: 1 });
+    canvas.setPointerCapture = () => {};
+    for (const [name, value] of events) {
+        const began = performance.now();
+        if (name === "wheel") {
+            canvas.dispatchEvent(new WheelEvent("wheel", { ...at(400), deltaY: value }));
+        } else {
+            canvas.dispatchEvent(new PointerEvent(name, at(value)));
+        }
+        await new Promise(requestAnimationFrame);
+        times.push(performance.now() - began);
+    }
+    return times;
+}"""
+_DRAWN = """() => {
+    const drawn = document.querySelector("[data-first-ms]");
+    return drawn && parseFloat(drawn.dataset.firstMs);
+}"""
+
+
+def make_page(folder: Path, events: int) -> Path:
+    """A report with a timeline of so many events, in two tracks."""
+    analysis = wb.analyze_run(wb.sample_run())
+    traces = {}
+    for seed, name in enumerate(analysis.experiments):
+        session = next(s for s in analysis.run.sessions if s.experiment == name and s.etdump)
+        spans = describe_spans(wb.read_etdump(analysis.run_dir / session.etdump))
+        traces[name] = repeat_spans(spans, events // len(analysis.experiments), seed)
+    shown = draw_timeline(traces, headless=True)._repr_html_()
+    output = nbformat.v4.new_output("display_data", {"text/html": shown})
+    cell = nbformat.v4.new_code_cell("", outputs=[output])
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "n.ipynb")
+    return export_html(folder / "n.ipynb", folder / f"{events}.html", "Timeline")
+
+
+def measure(browser: Browser, path: Path, loads: int = LOADS) -> dict[str, float]:
+    """Milliseconds of the first draw and of the slowest interactions, megabytes of the file."""
+    first, zooms, pans = [], [], []
+    for _ in range(loads):
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.context.set_offline(True)
+        page.goto(path.as_uri())
+        first.append(page.wait_for_function(_DRAWN, timeout=60_000).json_value())
+        canvas = page.locator("canvas")
+        slowest = {"zoom": 0.0, "pan": 0.0}
+        for out in (0, 16, 80):
+            canvas.focus()
+            page.keyboard.press("0")
+            page.evaluate(_TIMED, [["wheel", 120]] * out)
+            zoom = page.evaluate(_TIMED, [["wheel", -60], ["wheel", 60]] * 4)
+            pan = page.evaluate(
+                _TIMED,
+                [["pointerdown", 500], *(["pointermove", 480 - 8 * n] for n in range(8)),
+                 ["pointerup", 400]],
+            )  # fmt: skip
+            slowest["zoom"] = max(slowest["zoom"], *zoom)
+            slowest["pan"] = max(slowest["pan"], *pan)
+        zooms.append(slowest["zoom"])
+        pans.append(slowest["pan"])
+        page.close()
+    medians = {"first draw": first, "zoom": zooms, "pan": pans}
+    figures = {name: statistics.median(times) for name, times in medians.items()}
+    return {**figures, "file": path.stat().st_size / 1e6}
+
+
+def is_kept(figures: dict[str, float]) -> bool:
+    """Whether the claims hold."""
+    return (
+        figures["first draw"] < FIRST_DRAW_MS
+        and max(figures["zoom"], figures["pan"]) < INTERACTION_MS
+        and figures["file"] < FILE_MB
+    )
+
+
+def main() -> int:
+    """Print a row for each number of events."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", default="100000,1000000")
+    parser.add_argument("--loads", type=int, default=LOADS)
+    options = parser.parse_args()
+    if not (chromium := shutil.which("chromium")):
+        print("skipped: chromium is not installed")
+        return 0
+    kept = True
+    print(f"{platform.machine()}, {options.loads} loads each, medians")
+    print("   events  first draw    zoom     pan     file")
+    with sync_playwright() as p, tempfile.TemporaryDirectory() as folder:
+        browser = p.chromium.launch(executable_path=chromium, args=FLAGS)
+        for events in map(int, options.events.split(",")):
+            figures = measure(browser, make_page(Path(folder), events), options.loads)
+            first, zoom, pan, size = figures.values()
+            print(f"{events:9}  {first:7.0f} ms {zoom:5.0f} ms {pan:5.0f} ms {size:5.2f} MB")
+            kept &= is_kept(figures)
+        browser.close()
+    print("all claims kept" if kept else "a claim is missed")
+    return 0 if kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

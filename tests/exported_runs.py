@@ -1,0 +1,23 @@
+"""Runs of exports that are long enough to be looked at, and no longer."""
+
+from dataclasses import replace
+
+import workbench as wb
+from workbench.export import export_model
+
+
+def measure_briefly(model, root, *, processes=2, traced=4, **options):
+    """Export a model and measure it for a moment; returns the run's folder."""
+    pte = export_model(model, root=root, **options)
+    runner = wb.find_runner()
+    plan = wb.make_plan(
+        pte,
+        runner=runner,
+        toggle="none",
+        runs=2,
+        warmup=1,
+        processes=processes,
+        evidence=False,
+    )
+    plan = replace(plan, batch_ms=0.1, traced_runs=traced, retries=0)
+    return wb.run_plan(plan, runner, root)
