@@ -1,6 +1,7 @@
 """Quantised and half-precision programs, what is done to their graphs, and how it is told."""
 
 import functools
+import math
 import warnings
 
 import pytest
@@ -10,14 +11,9 @@ from torch import nn
 from workbench import store
 from workbench.errors import ExportError, UsageError
 from workbench.export import describe_export, export_model
+from workbench.export.causes import coarse_kernels, noise_gain_db, sensitivity
 from workbench.export.dtypes import DTYPES
-from workbench.export.fidelity import (
-    compare_outputs,
-    describe_problem,
-    explain_log,
-    likely_cause,
-    run_program,
-)
+from workbench.export.fidelity import compare_outputs, describe_problem, explain_log, run_program
 from workbench.export.quantize import quantize_activations
 from workbench.export.rewrite import rewrite_graph
 from workbench.models import LoadedModel, load_model
@@ -208,8 +204,8 @@ def test_an_imprecise_kernel_is_the_cause_that_is_told(dtype, tmp_path):
     assert "cause: 1 convolutions run on ExecuTorch's own kernel, which adds up in bf" in (
         export.problem
     )
-    assert likely_cause("float32", {"aten::convolution.out": 1}) == ""
-    assert likely_cause("bfloat16", {"aten::add.out": 1}) == ""
+    assert coarse_kernels("float32", {"aten::convolution.out": 1}) == ""
+    assert coarse_kernels("bfloat16", {"aten::add.out": 1}) == ""
 
 
 def test_a_kernel_that_refuses_its_tensors_is_the_cause_that_is_told(tmp_path):
@@ -225,6 +221,33 @@ def test_a_kernel_that_refuses_its_tensors_is_the_cause_that_is_told(tmp_path):
     assert export.fidelity == ()
     assert "does not run here; cause: RuntimeError: aten::add.out fails: " in export.problem
     assert "different dim orders" in export.problem
+
+
+class Difference(nn.Module):
+    """Noise gets as large as the input, the signal as small as ``1 / gain`` of it."""
+
+    def __init__(self, gain):
+        super().__init__()
+        self.gain = gain
+
+    def forward(self, x):
+        return x - x.sign() * (1 - 1 / self.gain), x * 2
+
+
+@pytest.mark.parametrize("gain", [1, 30])
+def test_a_model_that_amplifies_noise_is_the_cause_that_is_told(gain):
+    signs = torch.randn(1, 10_000, generator=torch.Generator().manual_seed(0)).sign()
+    model = LoadedModel("difference", Difference(gain), (signs,))
+    expected = list(model.module(signs))
+    assert noise_gain_db(model, expected) == pytest.approx(20 * math.log10(gain), abs=0.5)
+    told = sensitivity(model, expected)
+    assert told == ("" if gain == 1 else
+                    "the eager model, too, amplifies noise in its inputs, by 30 dB")  # fmt: skip
+
+
+def test_a_model_without_floating_point_inputs_amplifies_nothing():
+    model = LoadedModel("integers", nn.Identity(), (torch.arange(9),))
+    assert noise_gain_db(model, [torch.arange(9)]) is None
 
 
 def test_a_program_that_is_none_is_one_error():

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from workbench.analyze.provenance import Provenance
-from workbench.analyze.xnn_operators import Operator
+from workbench.analyze.xnnpack import Operator
 from workbench.records import Instruction, Method, Origin, XNode, XValue
 
 ORIGINS = (

@@ -36,9 +36,8 @@ EPILOGUE = """
 *seconds*: CPU time of the export with its checks; *delegates*: partitions given to
 XNNPACK; *left*: operators that portable kernels run; *SQNR*: of the worst output of the program,
 run on the machine that exported it, against the eager model in single precision. Weights are
-random: an SQNR says whether the graph is sound, not how accurate a trained model would be. Random
-batch norms make squeezesam and mobilenet_v2 amplify noise, most of all that of int8 and bf16.
-Written by `tests/benchmarks/zoo.py`.
+random: an SQNR says whether the graph is sound, not how accurate a trained model would be. Written
+by `tests/benchmarks/zoo.py`.
 """
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.analyze.xnn_operators import Operator
+from workbench.analyze.xnnpack import Operator
 
 #: Costs: another type than expected; one operator too many or too few, of the light sort or not.
 _WRONG_TYPE, _LIGHT, _HEAVY = 5, 12, 20

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.analyze.align import Alignment, align
-from workbench.analyze.xnn_half import EVERYTHING
-from workbench.analyze.xnn_operators import Operator, half_kinds, predict_operators
+from workbench.analyze.xnnpack import EVERYTHING, Operator, half_kinds, predict_operators
 from workbench.records import Instruction
 
 #: What CPUs are known to lack fp16 kernels for: nothing, bilinear resizing (x86), anything.

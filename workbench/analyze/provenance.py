@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from workbench.analyze.xnn_operators import Operator
+from workbench.analyze.xnnpack import Operator
 from workbench.records import Instruction, Method, Origin, Value, XNode, XValue
 
 

@@ -15,15 +15,10 @@ from typing import TYPE_CHECKING, Any
 from workbench import store
 from workbench.errors import UsageError, unknown_name
 from workbench.export.cache import find_unchanged, fingerprint, versions
+from workbench.export.causes import coarse_kernels, sensitivity
 from workbench.export.dtypes import DTYPES, RECIPES
 from workbench.export.failure import explain_forward
-from workbench.export.fidelity import (
-    compare_outputs,
-    describe_problem,
-    likely_cause,
-    run_eagerly,
-    run_program,
-)
+from workbench.export.fidelity import compare_outputs, describe_problem, run_eagerly, run_program
 from workbench.export.inputs import raw_bytes
 from workbench.export.lower import BACKENDS, Lowered, Options, lower_model
 from workbench.export.program import Contents, Slot
@@ -131,7 +126,7 @@ def export_model(
         with explain_forward(model.origin):
             expected = run_eagerly(model.module, model.example_inputs, model.kwargs)
         lowered = lower_model(model, dtype, backend, options)
-        fidelity, problem = _check(lowered, expected, dtype)
+        fidelity, problem = _check(lowered, model, expected, dtype)
     seconds = time.perf_counter() - started
 
     contents = lowered.contents
@@ -214,7 +209,9 @@ def _warn_of(export: Export) -> None:
         warnings.warn(f"{export.pte}: {export.problem}", stacklevel=3)
 
 
-def _check(lowered: Lowered, expected: list[Any], dtype: str) -> tuple[tuple[Fidelity, ...], str]:
+def _check(
+    lowered: Lowered, model: LoadedModel, expected: list[Any], dtype: str
+) -> tuple[tuple[Fidelity, ...], str]:
     """Run the program, compare it with the eager model; the figures, and what is wrong if any."""
     try:
         outputs = run_program(lowered.pte, lowered.inputs)
@@ -222,8 +219,11 @@ def _check(lowered: Lowered, expected: list[Any], dtype: str) -> tuple[tuple[Fid
     except (RuntimeError, ValueError) as error:
         return (), f"it does not run here; cause: {reason(error)}"
     problem = describe_problem(fidelity)
-    cause = likely_cause(DTYPES[dtype], lowered.contents.operators)
-    return fidelity, f"{problem}; likely cause: {cause}" if problem and cause else problem
+    if not problem:
+        return fidelity, ""
+    coarse = coarse_kernels(DTYPES[dtype], lowered.contents.operators)
+    cause = coarse or sensitivity(model, expected)
+    return fidelity, f"{problem}; likely cause: {cause}" if cause else problem
 
 
 def _write_inputs(

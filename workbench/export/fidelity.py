@@ -8,7 +8,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from workbench.records import Fidelity
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 # What ExecuTorch's runtime writes before it gives up.
 _KERNEL = re.compile(r"KernelCall failed at .* in operator (\S+):")
 _CHECK = re.compile(r"Check failed \(.*\): (\S.*)")
-#: A kernel of ExecuTorch 1.5.1 that adds up in the dtype of its tensors, unlike PyTorch's.
-_COARSE = "aten::convolution.out"
 
 
 def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -45,8 +43,7 @@ def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
     """
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
-    # The bindings write to Python's stderr what the runtime logs, all else goes to the process's.
-    with _silent_stderr(), contextlib.redirect_stderr(io.StringIO()) as log:
+    with _silent_stderr() as log:
         try:
             program = _load_for_executorch_from_buffer(pte)
             return program.run_method("forward", [tensor.clone() for tensor in inputs])
@@ -100,14 +97,6 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
     )
 
 
-def likely_cause(torch_name: str, operators: Mapping[str, int]) -> str:
-    """Why a program whose kernels are counted by name may be imprecise; empty if nobody knows."""
-    count = operators.get(_COARSE, 0)
-    if not count or torch_name not in ("float16", "bfloat16"):
-        return ""
-    return f"{count} convolutions run on ExecuTorch's own kernel, which adds up in {torch_name}"
-
-
 def _compare(
     number: int, program: torch.Tensor, eager: torch.Tensor, least_sqnr_db: float
 ) -> Fidelity:
@@ -149,8 +138,10 @@ def _compare(
 
 
 @contextlib.contextmanager
-def _silent_stderr() -> Iterator[None]:
+def _silent_stderr() -> Iterator[io.StringIO]:
     """Keep what C++ code writes to standard error from the terminal and the notebook, for a while.
+
+    Yields what the bindings write to Python's ``sys.stderr``: what the runtime logs while it runs.
 
     The runtime's CPU detection complains there about files that desktop machines do not have. Part
     of it passes through Python's ``sys.stderr``, which in a notebook is not file descriptor 2.
@@ -159,8 +150,8 @@ def _silent_stderr() -> Iterator[None]:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
-        with contextlib.redirect_stderr(io.StringIO()):
-            yield
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            yield log
     finally:
         os.dup2(kept, 2)
         os.close(nowhere)

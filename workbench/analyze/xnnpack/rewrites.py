@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from workbench.analyze.xnn_graph import Graph, Node, Tensor
+from workbench.analyze.xnnpack.graph import Graph, Node, Tensor
 
 #: The last of them always ends with nothing left to change; graphs of strangers may not.
 _MOST_PASSES = 100

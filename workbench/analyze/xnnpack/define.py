@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.analyze.xnn_graph import Graph, Node, Tensor
+from workbench.analyze.xnnpack.graph import Graph, Node, Tensor
 from workbench.records import XNode, XValue
 
 _UNARY = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.analyze.xnn_graph import Graph, Node
+from workbench.analyze.xnnpack.graph import Graph, Node
 
 #: Every kind of node, in a set of kinds without kernels.
 EVERYTHING = "*"

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workbench.analyze.xnn_define import define_graph
-from workbench.analyze.xnn_graph import Graph, Node
-from workbench.analyze.xnn_half import compute_in_single, kind_of
-from workbench.analyze.xnn_rewrites import optimize
+from workbench.analyze.xnnpack.define import define_graph
+from workbench.analyze.xnnpack.graph import Graph, Node
+from workbench.analyze.xnnpack.half import compute_in_single, kind_of
+from workbench.analyze.xnnpack.rewrites import optimize
 from workbench.records import XNode, XValue
 
 _NAMES = {

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from workbench.analyze.align import align
 from workbench.analyze.fit import fit_operators
-from workbench.analyze.xnn_operators import Operator, predict_operators
+from workbench.analyze.xnnpack import Operator, predict_operators
 from workbench.records import Instruction, XNode, XValue
 
 IMAGE = (1, 8, 8, 6)
