@@ -27,8 +27,8 @@ CONTROLS = ".jupyter-widgets :is(select, input, button, .noUi-handle)"
 LONG, SHORT = 300_000, 90_000
 # What a cell shows: of figures the bytes, of tables and notes the text.
 SEEN = (
-    "cell => [...cell.querySelectorAll('.jp-OutputArea-output"
-    " :is(img, table, blockquote, pre, [role=alert])')].map(shown => shown.src || shown.innerText).join('|')"
+    "cell => [...cell.querySelectorAll('.jp-OutputArea-output :is(img, table, blockquote, pre,"
+    " [role=alert])')].map(shown => shown.src || shown.innerText).join('|')"
 )
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
