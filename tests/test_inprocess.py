@@ -41,8 +41,9 @@ def test_outputs_are_those_of_a_notebook(tmp_path):
             papermill.execute_notebook(node, path, engine_name=ENGINE, progress_bar=False)
         except papermill.PapermillExecutionError as error:
             print(error.ename, error.evalue)
-        for cell in nbformat.read(path, 4).cells[-4:]:
-            print([(o.output_type, sorted(o.get("data", ()))) for o in cell.outputs])
+        for cell in nbformat.read(path, 4).cells:
+            if cell.cell_type == "code":
+                print([(o.output_type, sorted(o.get("data", ()))) for o in cell.outputs])
         """
     )
     assert done.returncode == 0, done.stderr
