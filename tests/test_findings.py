@@ -13,8 +13,8 @@ from program_builder import Delegate, Kernel, Node, build_facts, layout, transpo
 
 import workbench as wb
 from workbench.analyze import Rival, find_bottlenecks, undisturbed_times
-from workbench.analyze.finding_advice import ADVICE, advise
 from workbench.analyze.findings import NOTEBOOK, RULES
+from workbench.analyze.findings.advice import ADVICE, advise
 from workbench.cli import workbench as workbench_command
 from workbench.emulation import mark_emulated
 from workbench.errors import UsageError

@@ -206,6 +206,13 @@ def test_an_empty_folder_has_no_history(tmp_path):
     nothing = read_history([tmp_path])
     assert nothing.rows.empty and nothing.changes.empty and nothing.problems == ()
     assert plot_history(nothing.rows, nothing.changes).axes
+    assert [str(table) for table in nothing.tables][1] == ""
+
+
+def test_a_line_without_changes_says_so(archive):
+    calm = read_history([archive / "out_program"])
+    lines, changes = calm.tables
+    assert str(lines).count("| none |") == 2 and str(changes) == ""
 
 
 def test_the_figure_marks_changes(history, tmp_path):

@@ -1,4 +1,4 @@
-"""Is the measured ceiling of matrix products what this machine reaches?
+"""Is the measured ceiling of matrix products what this machine reaches, and does nothing pass it?
 
 The probe of ``workbench roofline`` and a plain large product in PyTorch take turns at the same
 thread counts; CPU time with one thread, wall time with several. PyTorch is taken at its best: of
@@ -7,15 +7,24 @@ several sizes, and of ``torch.mm`` and a linear layer whose operands oneDNN may 
 CPU. The exit code is 1 if the two differ by more than a tenth.
 
     python tests/benchmarks/roofline.py [--threads 1,2] [--rounds 8]
+
+Models are exported and measured, and their operators held against the ceilings, at each ISA level:
+the exit code is 1 if one of them is above 105 % of its roof.
+
+    python tests/benchmarks/roofline.py --models mobilenet_v3_small,vit_tiny,unet_small
 """
 
 import argparse
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
 from torch.utils.mkldnn import to_mkldnn
 
+from workbench.export import export_model
+from workbench.report import analyze_run, find_roofline, measure_program, measure_roof
 from workbench.report.ceilings import find_probes
 from workbench.run import find_runner
 from workbench.run.runner import open_runner
@@ -46,22 +55,57 @@ def time_products(threads):
     return best
 
 
-@torch.inference_mode()
+def place_model(name, folder):
+    """The highest share of its roof that an operator of a model reaches."""
+    root = folder / name
+    run_dir = measure_program(export_model(name, root=root), root=root, runs=20, evidence=False)
+    measure_roof(run_dir)
+    analysis = analyze_run(run_dir)
+    highest = 0.0
+    for experiment in analysis.run.plan.experiments:
+        table = find_roofline(analysis, experiment.name)
+        timed = table.dropna(subset=["roof_share"]) if table is not None else None
+        if timed is None or timed.empty:
+            continue
+        top = timed.loc[timed["roof_share"].idxmax()]
+        highest = max(highest, top["roof_share"])
+        print(
+            f"{name}, {experiment.name}: of {len(timed)} operators that take long enough "
+            f"{top['name']} is the highest, at {100 * top['roof_share']:.0f} % of its roof "
+            f"({top['bound']}-bound, {1e3 * top['mean_ms']:.0f} us)",
+            flush=True,
+        )
+    return highest
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--models", default="")
     options = parser.parse_args()
+    if options.models:
+        with tempfile.TemporaryDirectory() as folder:
+            shares = [place_model(name, Path(folder)) for name in options.models.split(",")]
+        raise SystemExit(0 if max(shares) <= 1.05 else 1)
+    threads = [int(count) for count in options.threads.split(",")]
+    ratios = compare_ceilings(threads, options.rounds)
+    raise SystemExit(0 if all(abs(ratio - 1) <= 0.1 for ratio in ratios) else 1)
+
+
+@torch.inference_mode()
+def compare_ceilings(counts, attempts):
+    """Ceiling over PyTorch's best rate at each thread count."""
     ratios = []
     folder, probes = find_probes(lambda text, part: print(text))
     probe = next(p for p in probes if (p.kind, p.dtype) == ("gemm", "fp32"))
-    for threads in map(int, options.threads.split(",")):
+    for threads in counts:
         torch.set_num_threads(threads)
         flags = ["--model_path", str(folder / probe.file), "--cpu_threads", str(threads)]
         ours, theirs = [], []
         with open_runner(find_runner(), flags, timeout_s=120) as session:
             session.run(2)
-            for _ in range(options.rounds):
+            for _ in range(attempts):
                 laps = session.run(3)
                 ours.append(probe.flops / min(laps.cpu_ns if threads == 1 else laps.wall_ns))
                 theirs.append(time_products(threads))
@@ -74,7 +118,7 @@ def main():
             f"{ratios[-1]:.3f} (median of {len(rounds)} rounds {np.median(rounds):.3f})",
             flush=True,
         )
-    raise SystemExit(0 if all(abs(ratio - 1) <= 0.1 for ratio in ratios) else 1)
+    return ratios
 
 
 if __name__ == "__main__":

@@ -12,8 +12,7 @@ from workbench.analyze.compare import (
     typical_restarts,
 )
 from workbench.analyze.evidence import gather_evidence, name_kernels, split_code
-from workbench.analyze.finding_facts import Facts, Rival
-from workbench.analyze.findings import find_bottlenecks
+from workbench.analyze.findings import Facts, Rival, find_bottlenecks
 from workbench.analyze.history import find_changes
 from workbench.analyze.kernels import compare_kernels
 from workbench.analyze.ladder import climb_ladder

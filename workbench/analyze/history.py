@@ -53,10 +53,11 @@ def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFra
     names = [*CHANGES.names, "p"]
     table = pd.DataFrame(rows, columns=names).astype({"line": "str", "runs": "int64"})
     q = adjust_for_many(table["p"].to_numpy(float)) if len(table) else []
-    table["outcome"] = [
+    outcomes = [
         judge(row.speedup, row.low, row.high, margin, margin, chance)
         for row, chance in zip(table.itertuples(), q, strict=True)
     ]
+    table = table.assign(outcome=pd.Series(outcomes, dtype="str"))
     shown = table[table["outcome"].isin(["faster", "slower"])]
     return check(shown[CHANGES.names].reset_index(drop=True), CHANGES)
 

@@ -242,6 +242,23 @@ def schema(name: str | None) -> Answer:
     return Answer([json.dumps(described, indent=1)], {"schema": described})
 
 
+@workbench.command()
+@click.argument("name", required=False)
+def skills(name: str | None) -> Answer:
+    """Print a playbook: commands, checks, what to do on failure; without NAME, list them."""
+    from workbench.report import find_skill, list_skills
+
+    if name is not None:
+        skill = find_skill(name)
+        return Answer([skill.text.rstrip()], {"skill": skill, "commands": skill.commands})
+    known = list_skills()
+    width = max(len(skill.name) for skill in known)
+    lines = [f"{skill.name:{width}}  {skill.description}" for skill in known]
+    return Answer(
+        lines, {"skills": [{"name": s.name, "description": s.description} for s in known]}
+    )
+
+
 @workbench.command(context_settings={"ignore_unknown_options": True})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def lab(arguments: tuple[str, ...]) -> Answer:

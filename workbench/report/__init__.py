@@ -47,6 +47,7 @@ from workbench.report.pipeline import (
 from workbench.report.replay import Replay, replay_layer
 from workbench.report.runs import list_measurements, list_runs
 from workbench.report.side_by_side import align_measurements, compare_many
+from workbench.report.skills import Skill, find_skill, list_skills
 from workbench.report.summary import outline_run
 from workbench.report.timeline import show_timeline
 from workbench.report.validate import validate_run
@@ -60,6 +61,7 @@ __all__ = [
     "Measurement",
     "Profile",
     "Replay",
+    "Skill",
     "align_measurements",
     "analyze_run",
     "check_run",
@@ -79,6 +81,7 @@ __all__ = [
     "find_measurement",
     "find_next_steps",
     "find_roofline",
+    "find_skill",
     "grade_quality",
     "identify_run",
     "list_ceilings",
@@ -87,6 +90,7 @@ __all__ = [
     "list_measurements",
     "list_partition",
     "list_runs",
+    "list_skills",
     "make_report",
     "measure_config",
     "measure_program",

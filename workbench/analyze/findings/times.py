@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 import pandas as pd
 
-from workbench.analyze.finding_facts import EFFICIENCY, Facts, Finding, Gain, count, layers_of
+from workbench.analyze.findings.facts import EFFICIENCY, Facts, Finding, Gain, count, layers_of
 
 #: A speed-up below which an extension did nothing, and one above which it surely did.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2

@@ -1,4 +1,4 @@
-"""What to do next: a ranked list of findings, each with evidence, gain and action."""
+"""The rules in the order in which they claim rows, and their findings by rank."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from workbench.analyze import finding_graph as graph
-from workbench.analyze import finding_times as times
-from workbench.analyze.finding_facts import Facts, Finding, Gain
+from workbench.analyze.findings import graph, times
+from workbench.analyze.findings.facts import Facts, Finding, Gain
 from workbench.schema import FINDINGS, check
 
 #: What brings less than this part of E2E is no finding.

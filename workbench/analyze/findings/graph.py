@@ -9,8 +9,8 @@ from itertools import groupby
 import pandas as pd
 
 from workbench.analyze.dataflow import POINTWISE, Dataflow, Step, elements
-from workbench.analyze.finding_advice import advise
-from workbench.analyze.finding_facts import Facts, Finding, Gain, count, instruction_of, layers_of
+from workbench.analyze.findings.advice import advise
+from workbench.analyze.findings.facts import Facts, Finding, Gain, count, instruction_of, layers_of
 from workbench.records import Partition
 
 _SAFE_SOFTMAX = {"eq", "logical_not", "any", "where"}

@@ -1,0 +1,119 @@
+"""The playbooks: each has all its parts, and every command block does what it says."""
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from workbench.cli import workbench as commands
+from workbench.report import find_skill, list_skills
+
+ROOT = Path(__file__).resolve().parents[1]
+SKILLS = list_skills()
+SECTIONS = ["Prerequisites", "Commands", "Expected outputs", "Success check", "On failure"]
+#: Seconds that one playbook may take.
+PATIENCE = 900
+
+
+def test_there_are_eight_and_they_are_shipped():
+    assert [skill.name[:2] for skill in SKILLS] == [f"{number:02}" for number in range(1, 9)]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    shipped = project["tool"]["setuptools"]["package-data"]["workbench"]
+    found = {path for pattern in shipped for path in (ROOT / "workbench").glob(pattern)}
+    assert {path.parent.name for path in found} >= {skill.name for skill in SKILLS}
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
+def test_a_playbook_is_short_and_has_all_its_parts(skill):
+    assert re.findall(r"^## (.+)$", skill.text, re.MULTILINE) == SECTIONS
+    assert f"name: {skill.name[3:]}" in skill.text
+    assert len(skill.text.splitlines()) < 70
+    assert len(skill.commands) >= 2 and skill.outputs
+    _, _, failure = skill.text.partition("## On failure\n")
+    assert len(re.findall(r"^- ", failure, re.MULTILINE)) >= 2
+
+
+@pytest.mark.parametrize("skill", SKILLS, ids=lambda skill: skill.name)
+def test_its_commands_and_options_exist(skill):
+    calls = re.findall(r"^\s*(?:LATER=.*)?workbench (.+)$", "".join(skill.commands), re.MULTILINE)
+    for call in calls:
+        name, *words = shlex.split(call.split("|")[0].split(">")[0])
+        params = commands.commands[name].params
+        known = {option for param in params for option in (*param.opts, *param.secondary_opts)}
+        assert {word for word in words if word.startswith("--")} <= known, call
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A folder that the playbooks work in one after the other, and the environment to do so."""
+    folder = tmp_path_factory.mktemp("playbooks")
+    tools = folder / ".bin"
+    tools.mkdir()
+    for name, arguments in (("python3", ""), ("workbench", "-m workbench")):
+        tool = tools / name
+        tool.write_text(
+            f'#!/bin/sh\nPYTHONPATH={ROOT} exec {shlex.quote(sys.executable)} {arguments} "$@"\n'
+        )
+        tool.chmod(0o755)
+    return folder
+
+
+@pytest.fixture
+def clone():
+    """The clone, if it has been set up; else the first playbook would install everything."""
+    spec = importlib.util.spec_from_file_location("dev", ROOT / "dev.py")
+    dev = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(dev)
+    if not (dev.STAMP.exists() and dev.STAMP.read_text() == dev._fingerprint()):
+        pytest.skip("this clone is not set up: `python3 dev.py setup` would install everything")
+    return ROOT
+
+
+def execute(skill, folder, tools):
+    """Run the blocks of a playbook in one shell; look for what it promises."""
+    script = "set -eu\n" + "".join(skill.commands)
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=folder,
+        env={"PATH": f"{tools}:/usr/local/bin:/usr/bin:/bin", "HOME": str(Path.home())},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0, f"{skill.name}: {done.stderr[-3000:]}"
+    for pattern in skill.outputs:
+        found = list(folder.glob(pattern))
+        assert found, f"{skill.name} left no {pattern}"
+        assert all(path.stat().st_size for path in found)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(PATIENCE)
+def test_the_first_playbook_runs(clone, workspace):
+    execute(SKILLS[0], clone, workspace / ".bin")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7 * PATIENCE)
+def test_the_other_playbooks_run_in_order(workspace):
+    for skill in SKILLS[1:]:
+        execute(skill, workspace, workspace / ".bin")
+
+
+def test_a_check_that_fails_fails_the_playbook(workspace):
+    broken = find_skill("generate_report")
+    with pytest.raises(AssertionError, match=r"07_generate_report: .*run_dir\.txt"):
+        execute(broken, workspace / ".bin", workspace / ".bin")
+
+
+def test_the_command_lists_and_prints_them(cli):
+    assert [line.split()[0] for line in cli("skills")[1].splitlines()] == [s.name for s in SKILLS]
+    assert cli("skills", "export_a_model")[1] == SKILLS[2].text
+    assert cli("skills", "03_export_a_model")[1] == SKILLS[2].text
+    code, _, err = cli("skills", "export_model")
+    assert code == 2 and "did you mean 'export_a_model'?" in err
