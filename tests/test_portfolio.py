@@ -10,17 +10,27 @@ from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from workbench.errors import ExportError, StoreError, TraceError, UsageError, WorkbenchError
-from workbench.portfolio import batch, describe_plan, list_plan, plan, read_matrix, run_batch, work
+from workbench.portfolio import (
+    batch,
+    describe_document,
+    describe_plan,
+    list_plan,
+    plan,
+    read_matrix,
+    run_batch,
+    work,
+)
 from workbench.portfolio.accounting import divide_time, overhead_of
 from workbench.portfolio.book import place_of, read_outcome
 from workbench.portfolio.estimate import tell_duration
 from workbench.portfolio.index import draw_sparkline, render_index
-from workbench.portfolio.locks import device_of, share_machine, take_device, take_folder
+from workbench.portfolio.locks import device_of, is_taken, share_machine, take_device, take_folder
 from workbench.portfolio.plan import plan_cells
-from workbench.portfolio.records import Cell, Outcome, Portfolio, Row, Stage
+from workbench.records import Cell, Outcome, Portfolio, Row, Stage
 
 ROOT = Path(__file__).resolve().parents[1]
 MATRIX = """
@@ -95,9 +105,45 @@ def office(monkeypatch):
     return done
 
 
-def test_the_example_is_a_matrix_of_twelve_cells():
-    cells = plan_cells(read_matrix(ROOT / "data" / "matrix.yaml"))
-    assert len({cell.address for cell in cells}) == len(cells) == 12
+def test_the_example_is_planned_by_the_command(cli, tmp_path):
+    code, out, _ = cli("batch", ROOT / "data" / "matrix.yaml", "--dry-run")
+    assert code == 0
+    assert out.splitlines()[0] == "toy_cnn/fp32/host/auto  export, measure, report: unknown"
+    assert out.splitlines()[-1].startswith("12 cells, 0 done; unknown to go")
+    assert not (tmp_path / "portfolio_matrix").exists()
+
+
+def test_a_plan_is_one_document(cli, matrix, office):
+    code, out, _ = cli("batch", matrix(), "--dry-run", "--json")
+    assert code == 0
+    planned = json.loads(out)["plan"]
+    assert len({entry["cell"]["address"] for entry in planned}) == len(planned) == 4
+    assert planned[0]["todo"] == ["export", "measure", "report"]
+
+
+def test_a_batch_that_cannot_begin_is_one_line(cli, matrix, office):
+    code, out, err = cli("batch", matrix("models: toy_cn"))
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "did you mean 'toy_cnn'?" in err
+    code, _, err = cli("batch", matrix(), "--only", "nothing")
+    assert code == 2
+    assert "no cell 'nothing' -> there are toy_cnn/fp32/host/none" in err
+
+
+def test_the_command_ends_as_the_batch_did(cli, matrix, office, monkeypatch, tmp_path):
+    code, out, err = cli("batch", matrix("models: toy_cnn"))
+    assert (code, out) == (0, "portfolio_small/index.html\n")
+    assert "toy_cnn/fp32/host/auto: report done (1 of 1 cells done)" in err
+
+    def fail(job, tell):
+        raise ExportError("no such operator")
+
+    monkeypatch.setitem(work.WORK, "export", fail)
+    code, out, err = cli("batch", matrix("models: vit_tiny"), "--json")
+    assert code == 1
+    assert json.loads(out)["portfolio"]["outcomes"][0]["state"] == "failed"
+    assert "vit_tiny/fp32/host/auto: export failed: no such operator" in err
+    assert "retry: workbench batch" in err
 
 
 @pytest.mark.parametrize(
@@ -184,6 +230,7 @@ def test_every_cell_is_exported_measured_and_reported_once(matrix, office, tmp_p
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     written = json.loads((tmp_path / "out" / "portfolio.json").read_text())
     assert [o["state"] for o in written["outcomes"]] == ["done"] * 4
+    jsonschema.validate(written, describe_document("portfolio"))
     lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / "portfolio.csv").read_text())))
     assert [line["median_ms"] for line in lines] == ["2.0"] * 4
     assert "4 cells: 4 done" in (tmp_path / "out" / "index.html").read_text()
@@ -310,6 +357,9 @@ def test_devices_have_one_measurement_at_a_time():
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     with share_machine() as first, share_machine() as second, take_device("ssh:board") as third:
         assert max(first, second, third) < 1
+    with take_device("host"):
+        assert is_taken("host")
+    assert not is_taken("host")
     assert (device_of("qemu:max"), device_of("android:1")) == ("host", "android:1")
 
 

@@ -9,7 +9,7 @@ from workbench.portfolio.estimate import Planned, describe_plan
 from workbench.portfolio.history import History, read_history, write_figure
 from workbench.portfolio.matrix import Matrix, read_matrix
 from workbench.portfolio.plan import plan_cells
-from workbench.portfolio.records import Accounting, Cell, Outcome, Portfolio, Row, Stage
+from workbench.records import Accounting, Cell, Outcome, Portfolio, Row, Stage
 
 __all__ = [
     "INDEX",

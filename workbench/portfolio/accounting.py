@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from itertools import pairwise
 
-from workbench.portfolio.records import STAGES, Accounting, Stage
+from workbench.records import STAGES, Accounting, Stage
 
 OTHER = "other"
 

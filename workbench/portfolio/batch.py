@@ -22,13 +22,12 @@ from workbench.portfolio.estimate import (
     remaining,
     tell_duration,
 )
-from workbench.portfolio.locks import THIS_MACHINE, device_of, take_folder
+from workbench.portfolio.locks import THIS_MACHINE, device_of, is_taken, take_folder
 from workbench.portfolio.matrix import Matrix, read_matrix
 from workbench.portfolio.office import Office, open_office
 from workbench.portfolio.plan import HOST, plan_cells, select_cells
-from workbench.portfolio.records import STAGES, Cell, Portfolio, Stage
 from workbench.portfolio.work import Facts, Job, carry_out
-from workbench.records import LADDER_TOGGLE
+from workbench.records import LADDER_TOGGLE, STAGES, Cell, Portfolio, Stage
 from workbench.run import check_toggle, find_runner
 from workbench.store import safe_name
 
@@ -92,6 +91,8 @@ def run_batch(
         todo = [cell for cell in chosen if remaining(book.outcomes[cell.name])]
         batch = Batch(book, todo, jobs, progress)
         if todo:
+            if is_taken(THIS_MACHINE):
+                progress("another batch measures on this machine: the two take turns", 0.0)
             devices = {device_of(cell.target) for cell in todo}
             with _open_office(dask, jobs, devices) as office:
                 batch.carry_out(office)
@@ -119,9 +120,7 @@ class Batch:
             if stage != "export" or not any(job.stage == stage for job in same):
                 self.waiting.append(self._job(stage, cell))
         while self.waiting or self.working:
-            for job in [job for job in self.waiting if self._may_start(job)]:
-                self.waiting.remove(job)
-                self.working[office.start(carry_out, job, job.device)] = job
+            self._start_what_may(office)
             for future in wait(self.working, return_when=FIRST_COMPLETED).done:
                 job = self.working.pop(future)
                 self._settle(job, future)
@@ -130,14 +129,24 @@ class Batch:
         outcome = self.book.outcomes[cell.name]
         return Job(stage, cell, self.book.matrix, self.book.depot, outcome.run_dir, outcome.damaged)
 
-    def _may_start(self, job: Job) -> bool:
-        """Whether nothing is in the way: other work disturbs what is measured on this machine."""
+    def _start_what_may(self, office: Office) -> None:
+        """Start all that nothing is in the way of: other work disturbs what is measured here."""
+        working = [job.stage for job in self.working.values()]
         unfinished = [*self.waiting, *self.working.values()]
-        exports = any(other.stage == "export" for other in unfinished)
-        if job.device == THIS_MACHINE:
-            return not exports and not any(j.stage == "report" for j in self.working.values())
-        measurements = any(other.device == THIS_MACHINE for other in unfinished)
-        return job.stage != "report" or not (exports or measurements)
+        exports = any(job.stage == "export" for job in unfinished)
+        measured_here = any(job.device == THIS_MACHINE for job in unfinished)
+        blocked = {
+            "export": False,
+            "measure": exports or "report" in working,
+            "report": exports or measured_here,
+        }
+        waiting, self.waiting = self.waiting, []
+        for job in waiting:
+            # A device elsewhere does not care what this machine does.
+            if blocked[job.stage] and job.device in ("", THIS_MACHINE):
+                self.waiting.append(job)
+            else:
+                self.working[office.start(carry_out, job, job.device)] = job
 
     def _settle(self, job: Job, future: Future) -> None:
         """Note what a job brought, for all cells it was done for, and what comes next."""

@@ -6,6 +6,7 @@ import contextlib
 import csv
 import io
 import shlex
+import time
 from collections.abc import Iterable
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
@@ -16,8 +17,8 @@ from workbench.errors import WorkbenchError
 from workbench.portfolio.depot import Depot
 from workbench.portfolio.index import render_index
 from workbench.portfolio.matrix import Matrix
-from workbench.portfolio.records import Accounting, Cell, Outcome, Portfolio
 from workbench.portfolio.work import hash_files
+from workbench.records import Accounting, Cell, Outcome, Portfolio
 from workbench.store import REPORT_HTML, safe_name
 
 PORTFOLIO, TABLE, INDEX, OUTCOMES = "portfolio.json", "portfolio.csv", "index.html", "cells"
@@ -29,6 +30,7 @@ class Book:
     def __init__(self, matrix: Matrix, cells: Iterable[Cell], depot: Depot, retry: str):
         self.matrix, self.depot, self._retry = matrix, depot, retry
         self.outcomes: dict[str, Outcome] = {}
+        self._next_time = 0.0
         for cell in cells:
             self.outcomes[cell.name] = look_up(cell, depot)
 
@@ -39,11 +41,13 @@ class Book:
             outcome = replace(outcome, retry=f"{self._retry} --only {shlex.quote(cell.name)}")
         self.outcomes[cell.name] = outcome
         self.depot.write(place_of(cell), to_json(outcome))
-        self.publish()
+        if time.monotonic() > self._next_time:
+            self.publish()
         return outcome
 
     def publish(self, accounting: Accounting | None = None) -> Portfolio:
         """Write ``portfolio.json``, ``portfolio.csv`` and ``index.html`` anew."""
+        started = time.monotonic()
         portfolio = Portfolio(
             matrix=asdict(self.matrix),
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -53,6 +57,8 @@ class Book:
         self.depot.write(PORTFOLIO, to_json(portfolio))
         self.depot.write(TABLE, write_csv(portfolio.outcomes))
         self.depot.write(INDEX, render_index(portfolio))
+        # With thousands of cells this takes a while: it shall not take most of the time.
+        self._next_time = time.monotonic() + 20 * (time.monotonic() - started)
         return portfolio
 
 

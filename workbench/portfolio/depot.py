@@ -16,24 +16,32 @@ from workbench.store import write_whole
 
 @dataclass(frozen=True)
 class Depot:
-    """A portfolio's place, and the local ``folder`` that work is done in.
+    """A portfolio's place: a folder, or a URL that files are sent to and fetched from."""
 
-    Without ``url`` the folder is the place, and nothing is sent or fetched.
-    """
+    place: str
 
-    folder: Path
-    url: str = ""
+    @property
+    def url(self) -> str:
+        """The URL; empty where the place is a folder."""
+        return self.place if "://" in self.place else ""
+
+    @property
+    def folder(self) -> Path:
+        """The folder that work is done in, on whatever machine we are."""
+        if not self.url:
+            return Path(self.place)
+        scratch = hashlib.sha256(self.url.encode()).hexdigest()[:16]
+        return cache_folder() / "portfolios" / scratch
 
     def fetch(self, name: str) -> None:
-        """Bring a folder of the portfolio here, as far as it is not; whole files only."""
+        """Bring a folder of the portfolio here; whole files only."""
         if not self.url:
             return
         files, root = self._open()
         with self._explained(name):
             for remote in files.find(f"{root}/{name}"):
                 local = self.folder / name / remote.split(f"{root}/{name}/", 1)[-1]
-                if not local.exists() or local.stat().st_size != files.size(remote):
-                    write_whole(local, files.cat_file(remote))
+                write_whole(local, files.cat_file(remote))
 
     def send(self, name: str) -> None:
         """Take a file or folder from here to the portfolio; hidden files stay."""
@@ -77,13 +85,9 @@ class Depot:
 def open_depot(place: str | Path) -> Depot:
     """The depot at a folder, or at a URL that fsspec knows (``s3://...``, ``memory://...``)."""
     scheme, found, rest = str(place).partition("://")
-    if not found:
-        return Depot(Path(place).resolve())
-    if scheme == "file":
-        return Depot(Path("/", rest).resolve())
-    url = str(place).rstrip("/")
-    scratch = hashlib.sha256(url.encode()).hexdigest()[:16]
-    return Depot(cache_folder() / "portfolios" / scratch, url)
+    if found and scheme != "file":
+        return Depot(str(place).rstrip("/"))
+    return Depot(str(Path("/", rest) if found else Path(place).resolve()))
 
 
 def _walk(path: Path) -> Iterable[Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench import report
-from workbench.portfolio.records import Portfolio
+from workbench.records import Outcome, Portfolio
 from workbench.report import describe_contract
 from workbench.schema import COMBINED, COMPARISON, LINED_UP, Contract, closed, nullable
 
@@ -32,6 +32,10 @@ def _portfolio(contract: Contract) -> dict[str, Any]:
     return contract.of(Portfolio)
 
 
+def _outcome(contract: Contract) -> dict[str, Any]:
+    return contract.of(Outcome)
+
+
 def _combined(contract: Contract) -> dict[str, Any]:
     text = {"type": "string"}
     return closed(
@@ -46,4 +50,4 @@ def _combined(contract: Contract) -> dict[str, Any]:
     )
 
 
-_DOCUMENTS = {"portfolio": _portfolio, "combined_pipeline_summary": _combined}
+_DOCUMENTS = {"portfolio": _portfolio, "outcome": _outcome, "combined_pipeline_summary": _combined}

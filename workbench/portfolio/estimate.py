@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from workbench.portfolio.records import STAGES, Cell, Outcome
+from workbench.records import STAGES, Cell, Outcome
 
 
 @dataclass(frozen=True)

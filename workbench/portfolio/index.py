@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from importlib import resources
 
 from workbench.emulation import EMULATED
-from workbench.portfolio.records import Cell, Outcome, Portfolio, Row
+from workbench.records import Cell, Outcome, Portfolio, Row
 from workbench.report.html import render_page
 
 #: Axes that the page can be filtered by.

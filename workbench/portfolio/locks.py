@@ -41,6 +41,16 @@ def share_machine() -> Iterator[float]:
         yield waited
 
 
+def is_taken(device: str) -> bool:
+    """Whether somebody has a device for himself now."""
+    with _open(_lock_of(device)) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 @contextlib.contextmanager
 def take_folder(folder: Path) -> Iterator[None]:
     """Be the only batch on a folder.

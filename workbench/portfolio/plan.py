@@ -13,7 +13,7 @@ from workbench.errors import UsageError
 from workbench.export import identify_export
 from workbench.models.names import parse_name
 from workbench.portfolio.matrix import Exclusion, Matrix
-from workbench.portfolio.records import Cell
+from workbench.records import Cell
 from workbench.run import identify_runner
 from workbench.run.host import describe_host
 from workbench.store import safe_name, stem_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.portfolio.records import Row
+from workbench.records import Row
 from workbench.report import Analysis, Comparison
 
 

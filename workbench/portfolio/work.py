@@ -22,8 +22,7 @@ from workbench.export import export_model, versions
 from workbench.portfolio.depot import Depot
 from workbench.portfolio.locks import device_of, share_machine, take_device
 from workbench.portfolio.matrix import Matrix
-from workbench.portfolio.records import Cell, Stage
-from workbench.records import LADDER_TOGGLE
+from workbench.records import LADDER_TOGGLE, Cell, Stage
 from workbench.store import (
     artifacts_dir,
     load_export,
@@ -86,6 +85,12 @@ def carry_out(job: Job) -> tuple[Stage, Facts]:
             f"this worker has {_tell_apart(found, job.versions)}",
             where=platform.node(),
             hint="install the same versions everywhere",
+        )
+    if not job.depot.url and not job.depot.folder.is_dir():
+        raise SetupError(
+            f"this worker ({platform.node()}) does not see the portfolio",
+            where=job.depot.folder,
+            hint="--out a folder that all machines share, or a URL",
         )
     with contextlib.ExitStack() as stack:
         tell = stack.enter_context(_logged(job))
@@ -177,7 +182,7 @@ def report_cell(job: Job, tell: Tell) -> Facts:
     """Analyse a cell's run, and make all its files and its report."""
     from workbench.analyze import summarize_quality
     from workbench.portfolio.rows import tabulate_rows
-    from workbench.report import analyze_run, grade_quality, write_artifacts
+    from workbench.report import analyze_run, check_run, grade_quality, write_artifacts
 
     job.depot.fetch(job.run_dir)
     job.depot.fetch(f"{job.cell.folder}/artifacts")
@@ -185,10 +190,13 @@ def report_cell(job: Job, tell: Tell) -> Facts:
     write_artifacts(analysis)
     page = _make_page(analysis)
     job.depot.send(job.run_dir)
+    checks = check_run(analysis)
+    failures = checks[checks["status"] == "fail"]
     quality = grade_quality(analysis)
     tell(f"{page.name}: quality {summarize_quality(quality)}")
     return {
         "report": f"{job.run_dir}/{page.name}",
+        "problem": "; ".join(failures["check"] + ": " + failures["evidence"]),
         "grade": str(quality["grade"].iloc[0]),
         "verdicts": tuple(comparison.text for comparison in analysis.comparisons),
         "rows": tabulate_rows(analysis),

@@ -2,6 +2,15 @@
 
 from workbench.records.ceilings import Ceilings, Probe
 from workbench.records.layers import Instruction, Layers, Method, Origin, Value, XNode, XValue
+from workbench.records.portfolios import (
+    STAGES,
+    Accounting,
+    Cell,
+    Outcome,
+    Portfolio,
+    Row,
+    Stage,
+)
 from workbench.records.runs import (
     LADDER_TOGGLE,
     SCHEMA_VERSION,
@@ -25,9 +34,12 @@ from workbench.records.runs import (
 __all__ = [
     "LADDER_TOGGLE",
     "SCHEMA_VERSION",
+    "STAGES",
+    "Accounting",
     "Agreement",
     "Batch",
     "Ceilings",
+    "Cell",
     "Experiment",
     "Export",
     "Fidelity",
@@ -35,14 +47,18 @@ __all__ = [
     "Layers",
     "Method",
     "Origin",
+    "Outcome",
     "Pair",
     "Partition",
     "Plan",
+    "Portfolio",
     "Probe",
     "Reading",
+    "Row",
     "Run",
     "Sampling",
     "Session",
+    "Stage",
     "Tensor",
     "Undelegated",
     "Value",

@@ -10,7 +10,15 @@ from typing import Any
 from workbench.analyze import Proof
 from workbench.codec import check_version
 from workbench.errors import StoreError, unknown_name
-from workbench.records import SCHEMA_VERSION, Ceilings, Export, Layers, Plan, Reading, Run
+from workbench.records import (
+    SCHEMA_VERSION,
+    Ceilings,
+    Export,
+    Layers,
+    Plan,
+    Reading,
+    Run,
+)
 from workbench.schema import (
     ATTRIBUTION,
     BOTTLENECKS,

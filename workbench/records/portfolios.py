@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.records import SCHEMA_VERSION
+from workbench.records.runs import SCHEMA_VERSION
 
 STAGES = ("export", "measure", "report")
 
@@ -86,8 +86,9 @@ class Outcome:
     """What has become of a cell.
 
     ``state`` is ``open`` until all is done, then ``done``; or ``failed`` in ``failed_stage``, with
-    the ``error`` in one line. Paths are relative to the portfolio. ``files`` has the SHA-256 of
-    what was measured; ``damaged`` says that it was not what lay there, and is measured anew.
+    the ``error`` in one line. ``problem`` is what makes its figures doubtful. Paths are relative to
+    the portfolio. ``files`` has the SHA-256 of what was measured; ``damaged`` says that it was not
+    what lay there, and is measured anew.
     """
 
     cell: Cell

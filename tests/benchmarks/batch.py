@@ -1,0 +1,139 @@
+"""A matrix of 4 models x 3 dtypes x 2 ISA levels: how much a batch adds, and what survives.
+
+First the matrix is carried out undisturbed: the time in which neither an export nor a measurement
+was at work, against the time in which one was, may be 15 % at most. With ``--kills`` the same
+matrix is carried out anew and all of its processes are killed at several moments, with ``--dask``
+on a local cluster of two workers of which the measuring one is killed. Then the files must prove
+that nothing was measured twice, nothing lost, and no two measurements overlapped.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from portfolio_evidence import (
+    MOMENTS,
+    Starter,
+    check_index,
+    check_nothing_twice,
+    check_one_at_a_time,
+    kill_group,
+    measuring_process,
+    take_snapshot,
+    wait_until,
+)
+
+from workbench.portfolio import Accounting, plan_cells, read_matrix
+from workbench.portfolio.accounting import overhead_of
+from workbench.run import cache_folder
+
+OVERHEAD_AT_MOST = 0.15
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--matrix", type=Path, default=ROOT / "data" / "matrix.yaml")
+    parser.add_argument("--out", type=Path, help="keep the portfolios here")
+    parser.add_argument("--kills", action="store_true", help="kill it at every stage, and resume")
+    parser.add_argument("--dask", action="store_true", help="on a cluster, and kill a worker")
+    options = parser.parse_args()
+
+    cells = len(plan_cells(read_matrix(options.matrix)))
+    with tempfile.TemporaryDirectory() as folder:
+        place = options.out or Path(folder)
+        start = Starter(cache_folder().parent)
+        try:
+            plain = run_undisturbed(start, options.matrix, place / "plain", cells)
+            passed = report_overhead(plain)
+            if options.kills:
+                kill_and_resume(start, options.matrix, place / "killed", cells)
+                compare(plain, place / "killed")
+            if options.dask:
+                kill_a_worker(start, options.matrix, place / "dask", cells)
+                compare(plain, place / "dask")
+        finally:
+            start.kill_all()
+    return 0 if passed else 1
+
+
+def run_undisturbed(start, matrix, out, cells):
+    finish(start(matrix, out))
+    check_nothing_twice(out, cells)
+    check_one_at_a_time(out)
+    return check_index(out, cells)
+
+
+def kill_and_resume(start, matrix, out, cells):
+    snapshots = []
+    for moment, has_come in MOMENTS.items():
+        process = start(matrix, out)
+        if wait_until(process, lambda has_come=has_come: has_come(out), seconds=7200):
+            kill_group(process)
+            snapshots.append(take_snapshot(out))
+            print(f"killed while {moment}: {len(snapshots[-1])} sessions were complete")
+    finish(start(matrix, out))
+    check_nothing_twice(out, cells, snapshots)
+    check_one_at_a_time(out)
+    check_index(out, cells)
+    print(f"resumed: {cells} cells done, none of these sessions measured again")
+
+
+def kill_a_worker(start, matrix, out, cells):
+    process = start(matrix, out, "--dask", "local:2")
+    ready = wait_until(
+        process, lambda: len(take_snapshot(out)) > 3 and measuring_process(process), seconds=7200
+    )
+    assert ready, process.communicate()
+    measuring_process(process).kill()
+    snapshot = take_snapshot(out)
+    finish(process)
+    check_nothing_twice(out, cells, [snapshot])
+    check_one_at_a_time(out)
+    check_index(out, cells)
+    print(
+        f"a worker killed after {len(snapshot)} sessions: {cells} cells done, none of these again"
+    )
+
+
+def finish(process):
+    _, err = process.communicate()
+    assert process.returncode == 0, err
+
+
+def report_overhead(portfolio):
+    found = Accounting(**portfolio["accounting"])
+    pure = found.export_s + found.measure_s
+    overhead = overhead_of(found)
+    print(
+        f"{len(portfolio['outcomes'])} cells in {found.wall_s:.0f} s: "
+        f"exports {found.export_s:.0f}, measurements {found.measure_s:.0f}, "
+        f"analysis and reports {found.report_s:.0f}, nothing of these {found.other_s:.0f}; "
+        f"overhead {100 * overhead:.1f} % of {pure:.0f} s"
+    )
+    return overhead <= OVERHEAD_AT_MOST
+
+
+def compare(portfolio, out):
+    """How far the speed-ups of another time are from these."""
+    other = json.loads((out / "portfolio.json").read_text())
+    ratios = [
+        after["speedup"] / before["speedup"]
+        for one, two in zip(portfolio["outcomes"], other["outcomes"], strict=True)
+        for before, after in zip(one["rows"], two["rows"], strict=True)
+        if before["speedup"]
+    ]
+    apart = [abs(ratio - 1) for ratio in ratios]
+    print(
+        f"{len(ratios)} speed-ups, apart from the undisturbed ones by {100 * max(apart):.1f} % at "
+        f"most, {100 * statistics.median(apart):.1f} % in the middle"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

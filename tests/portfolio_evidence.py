@@ -1,0 +1,168 @@
+"""What a portfolio's own files prove: nothing measured twice, nothing lost, never two at once."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+
+from workbench.errors import WorkbenchError
+from workbench.store import load_run
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def read_runs(portfolio):
+    """Every run below a portfolio that can be read, by its folder."""
+    runs = {}
+    for manifest in sorted(Path(portfolio).glob("out_*/runs/*/manifest.json")):
+        runs[manifest.parent] = load_run(manifest.parent)
+    return runs
+
+
+def take_snapshot(portfolio):
+    """All complete sessions that are on disk now: the raw times of each."""
+    kept = {}
+    for folder in sorted(Path(portfolio).glob("out_*/runs/*")):
+        try:
+            run = load_run(folder)
+        except WorkbenchError:
+            continue  # its first line was not written yet
+        for session in run.sessions:
+            if session.complete:
+                kept[folder, *step_of(session), session.experiment] = session
+    return kept
+
+
+def step_of(session):
+    return session.threads, session.process, session.traced
+
+
+def check_nothing_twice(portfolio, cells, snapshots=()):
+    """Each cell has one run, each step of it one session per experiment, all kept from before."""
+    runs = read_runs(portfolio)
+    assert len(runs) == cells
+    for run in runs.values():
+        assert run.state == "complete"
+        names = {e.name for e in run.plan.experiments}
+        steps = Counter((*step_of(s), s.experiment) for s in run.sessions)
+        assert set(steps.values()) == {1}
+        wanted = len(run.plan.threads) * run.plan.processes * 2 * len(names)
+        assert len(steps) == wanted
+    final = take_snapshot(portfolio)
+    for snapshot in snapshots:
+        for key, session in snapshot.items():
+            assert final[key] == session, f"measured again: {key}"
+
+
+def measuring_spans(portfolio):
+    """When each step was measured, in seconds since the epoch, by the readings around it."""
+    spans = []
+    for folder, run in read_runs(portfolio).items():
+        begun = {}
+        for reading in run.readings:
+            step, when = step_of(reading), datetime.fromisoformat(reading.time).timestamp()
+            if reading.moment == "before":
+                begun[step] = when
+            else:
+                spans.append((begun[step], when, folder))
+    return sorted(spans)
+
+
+def check_one_at_a_time(portfolio):
+    """No step of one run was measured while one of another was, nor was any whole measurement."""
+    record = json.loads((Path(portfolio) / "portfolio.json").read_text())
+    stages = []
+    for outcome in record["outcomes"]:
+        for stage in outcome["stages"]:
+            if stage["name"] == "measure":
+                begin = datetime.fromisoformat(stage["started"]).timestamp()
+                stages.append((begin, begin + stage["seconds"], outcome["cell"]["stem"]))
+    for spans in (measuring_spans(portfolio), sorted(stages)):
+        assert spans
+        for (_, end, one), (begin, _, other) in pairwise(spans):
+            assert one == other or end <= begin + 0.01, f"{one} and {other} at once"
+
+
+def check_index(portfolio, cells):
+    """The page, the table and the record have every cell, and every link leads somewhere."""
+    portfolio = Path(portfolio)
+    record = json.loads((portfolio / "portfolio.json").read_text())
+    assert [outcome["state"] for outcome in record["outcomes"]] == ["done"] * cells
+    page = (portfolio / "index.html").read_text()
+    for outcome in record["outcomes"]:
+        assert f'href="{outcome["report"]}"' in page
+        assert (portfolio / outcome["report"]).stat().st_size > 10_000
+        assert len(outcome["rows"]) >= 2
+    assert page.count("<tr data-model") == sum(len(o["rows"]) for o in record["outcomes"])
+    return record
+
+
+class Starter:
+    """Starts the command in process groups of its own, so that all of one can be killed at once."""
+
+    def __init__(self, cache):
+        # Locks of its own, too: what else goes on here is none of a test's business.
+        places = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+        self.environment = {**os.environ, "PYTHONPATH": places, "XDG_CACHE_HOME": str(cache)}
+        self.started = []
+
+    def __call__(self, matrix, out, *options, prefix=()):
+        words = [sys.executable, "-m", "workbench", "batch", str(matrix), "--out", str(out)]
+        process = subprocess.Popen(
+            [*prefix, *words, *options],
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=self.environment,
+        )
+        self.started.append(process)
+        return process
+
+    def kill_all(self):
+        for process in self.started:
+            if process.poll() is None:
+                kill_group(process)
+
+
+def wait_until(process, condition, seconds=900):
+    """Wait for something while a command runs; whether it came before the command's end."""
+    end = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def kill_group(process):
+    """End a command and all that it has started, at once and without a word."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def measuring_process(process):
+    """The process among a command's descendants that drives runners now; None if none does."""
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            if any("--server_mode" in grandchild.cmdline() for grandchild in child.children()):
+                return child
+    return None
+
+
+#: Moments at which a batch is killed: whether it has come to each, by what lies on disk.
+MOMENTS = {
+    "exporting": lambda out: any(Path(out).glob("out_*/artifacts")),
+    "measuring": lambda out: len(take_snapshot(out)) > 3,
+    "measuring more": lambda out: len(list(Path(out).glob("out_*/runs/*"))) > 1,
+    "reporting": lambda out: any(Path(out).glob("out_*/runs/*/.12_report.ipynb")),
+}

@@ -1,0 +1,256 @@
+"""Whole batches, as a person starts them: killed, starved and crowded."""
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import time
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from portfolio_evidence import (
+    MOMENTS,
+    Starter,
+    check_index,
+    check_nothing_twice,
+    check_one_at_a_time,
+    kill_group,
+    measuring_process,
+    take_snapshot,
+    wait_until,
+)
+
+pytestmark = pytest.mark.slow
+
+MODELS = """
+import torch
+
+class First(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Conv2d(3, 32, 3), torch.nn.ReLU())
+
+class Second(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Conv2d(3, 16, 3), torch.nn.Sigmoid())
+
+def get_example_inputs():
+    return (torch.ones(1, 3, 64, 64),)
+"""
+MATRIX = """
+models: [my.py:First, my.py:Second]
+dtypes: [fp32, fp16]
+runs: 4
+processes: 3
+evidence: false
+"""
+CELLS = 4
+
+
+@pytest.fixture
+def matrix(tmp_path):
+    """A matrix of two small models, beside them; found by the path of the matrix."""
+    (tmp_path / "my.py").write_text(MODELS)
+    (tmp_path / "small.yaml").write_text(MATRIX)
+    return tmp_path / "small.yaml"
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def start_batch(cache):
+    """Start the command; whatever a test leaves running is killed."""
+    starter = Starter(cache)
+    yield starter
+    starter.kill_all()
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory, cache):
+    """The exports of that matrix, made once: batches that start with them keep them."""
+    folder = tmp_path_factory.mktemp("exported")
+    (folder / "my.py").write_text(MODELS)
+    (folder / "small.yaml").write_text(MATRIX)
+    finish(Starter(cache)(folder / "small.yaml", folder / "out"))
+    return folder / "out"
+
+
+def begin_with(exported, out):
+    for artifacts in exported.glob("out_*/artifacts"):
+        shutil.copytree(artifacts, out / artifacts.relative_to(exported))
+
+
+def finish(process):
+    out, err = process.communicate(timeout=1200)
+    assert process.returncode == 0, err
+    return out
+
+
+def test_killed_at_every_stage_and_resumed(start_batch, matrix, tmp_path):
+    out, snapshots = tmp_path / "out", []
+    for condition in MOMENTS.values():
+        process = start_batch(matrix, out)
+        assert wait_until(process, lambda condition=condition: condition(out))
+        kill_group(process)
+        snapshots.append(take_snapshot(out))
+    assert finish(start_batch(matrix, out)).strip() == f"{out}/index.html"
+    assert snapshots[1]
+    check_nothing_twice(out, CELLS, snapshots)
+    check_one_at_a_time(out)
+    check_index(out, CELLS)
+    before = {path: path.stat().st_mtime_ns for path in out.glob("out_*/**/*") if path.is_file()}
+    finish(start_batch(matrix, out))
+    after = {path: path.stat().st_mtime_ns for path in out.glob("out_*/**/*") if path.is_file()}
+    assert before == after
+
+
+def test_a_worker_of_the_cluster_is_killed(start_batch, matrix, exported, tmp_path):
+    pytest.importorskip("distributed", reason="needs the extra cluster")
+    out = tmp_path / "out"
+    begin_with(exported, out)
+    process = start_batch(matrix, out, "--dask", "local:2")
+    assert wait_until(process, lambda: len(take_snapshot(out)) > 3 and measuring_process(process))
+    measuring_process(process).kill()
+    snapshot = take_snapshot(out)
+    finish(process)
+    check_nothing_twice(out, CELLS, [snapshot])
+    check_one_at_a_time(out)
+    record = check_index(out, CELLS)
+    reference = json.loads((exported / "portfolio.json").read_text())
+    for one, other in zip(record["outcomes"], reference["outcomes"], strict=True):
+        assert one["cell"]["label"] == other["cell"]["label"]
+        assert [r["experiment"] for r in one["rows"]] == [r["experiment"] for r in other["rows"]]
+
+
+def test_a_process_of_the_pool_is_killed(start_batch, matrix, exported, tmp_path):
+    out = tmp_path / "out"
+    begin_with(exported, out)
+    process = start_batch(matrix, out)
+    assert wait_until(process, lambda: measuring_process(process))
+    measuring_process(process).kill()
+    finish(process)
+    check_nothing_twice(out, CELLS)
+    check_index(out, CELLS)
+
+
+def test_two_batches_on_one_folder_and_one_on_another(start_batch, matrix, exported, tmp_path):
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    for folder in (out, elsewhere):
+        begin_with(exported, folder)
+    first, third = start_batch(matrix, out), start_batch(matrix, elsewhere)
+    assert wait_until(first, (out / "portfolio.json").exists)
+    second = start_batch(matrix, out)
+    _, err = second.communicate(timeout=300)
+    assert second.returncode == 2
+    assert err.startswith(f"error: {out}: another batch is at work here (process {first.pid} on ")
+    assert len(err.splitlines()) == 1
+    finish(first)
+    finish(third)
+    for folder in (out, elsewhere):
+        check_nothing_twice(folder, CELLS)
+        check_index(folder, CELLS)
+    spans = sorted(
+        (stage["started"], stage["seconds"])
+        for folder in (out, elsewhere)
+        for outcome in json.loads((folder / "portfolio.json").read_text())["outcomes"]
+        for stage in outcome["stages"]
+        if stage["name"] == "measure"
+    )
+    assert len(spans) == 2 * CELLS
+    check_disjoint(spans)
+
+
+def check_disjoint(spans):
+    moments = [(datetime.fromisoformat(s).timestamp(), seconds) for s, seconds in spans]
+    for (begin, seconds), (after, _) in pairwise(moments):
+        assert begin + seconds <= after + 0.01
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of its own, of which a test says the size; unmounted at the end."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = []
+
+    def mount(options):
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "none", place], capture_output=True
+        )
+        if done.returncode:
+            pytest.skip(f"cannot mount a file system here: {done.stderr.decode().strip()}")
+        mounted.append(place)
+        return place
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize("kilobytes", [40, 700, 1500])
+def test_a_disk_that_is_full(start_batch, matrix, exported, tmp_path, small_disk, kilobytes):
+    place = small_disk(f"size={kilobytes}k")
+    process = start_batch(matrix, place / "out")
+    _, err = process.communicate(timeout=900)
+    assert process.returncode == 1
+    assert "No space left on device" in err
+    assert "Traceback" not in err
+    # When there is room again, the same command goes on with what is there.
+    subprocess.run(["mount", "-o", "remount,size=100m", place], check=True)
+    finish(start_batch(matrix, place / "out"))
+    check_nothing_twice_of_complete(place / "out")
+    check_index(place / "out", CELLS)
+
+
+def check_nothing_twice_of_complete(out):
+    runs = [json.loads(p.read_text()) for p in out.glob("out_*/runs/*/manifest.json")]
+    complete = [run["plan"]["stem"] for run in runs if run["state"] == "complete"]
+    assert sorted(complete) == sorted(set(complete))
+    assert len(complete) == CELLS
+
+
+def test_files_that_may_not_grow(start_batch, matrix, exported, tmp_path):
+    """What `ulimit -f` and quotas do; unlike a full disk it needs no rights to be tested."""
+    out = tmp_path / "out"
+    begin_with(exported, out)
+    limited = ["prlimit", "--fsize=20000:20000"]
+    if not shutil.which(limited[0]):
+        pytest.skip("no prlimit here")
+    process = start_batch(matrix, out, prefix=limited)
+    _, err = process.communicate(timeout=900)
+    assert process.returncode == 1
+    assert "File too large" in err
+    assert "Traceback" not in err
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    finish(start_batch(matrix, out))
+    check_nothing_twice_of_complete(out)
+    check_index(out, CELLS)
+
+
+def test_a_folder_that_may_only_be_read(start_batch, matrix, tmp_path, small_disk):
+    place = small_disk("size=1m")
+    subprocess.run(["mount", "-o", "remount,ro", place], check=True)
+    process = start_batch(matrix, place / "out")
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert err.startswith(f"error: {place}/out/.batch.lock: cannot be written: Read-only file")
+    assert len(err.splitlines()) == 1
+
+
+def test_an_interrupt_says_that_it_goes_on(start_batch, matrix, exported, tmp_path):
+    out = tmp_path / "out"
+    begin_with(exported, out)
+    process = start_batch(matrix, out)
+    assert wait_until(process, lambda: measuring_process(process))
+    os.killpg(process.pid, 2)
+    started = time.monotonic()
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.splitlines()[-1] == "interrupted; the same command goes on with what was measured"
+    assert time.monotonic() - started < 20
+    assert not Path(f"/proc/{process.pid}").exists()
