@@ -14,6 +14,7 @@ from workbench.show.style import (
     INK,
     Chart,
     format_ms,
+    marked,
     set_title,
     shorten,
     stack_panels,
@@ -23,6 +24,7 @@ from workbench.show.style import (
 MOST_PANELS = 8
 
 
+@marked
 def plot_history(
     history: pd.DataFrame, changes: pd.DataFrame, title: str = "Latency over time"
 ) -> Chart:
