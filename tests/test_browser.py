@@ -139,13 +139,21 @@ def rest(page):
     )
 
 
+def complaints_of(page):
+    """What cells wrote in red, and what their controls refused."""
+    red = ", ".join(
+        f'[data-mime-type="application/vnd.jupyter.{kind}"]' for kind in ("error", "stderr")
+    )
+    return page.locator(f"{red}, .jp-OutputArea-output [role=alert]").all_inner_texts()
+
+
 def sees_change(cell, page, act):
     """Do something, and wait for the figure, table or note of the cell to be another one."""
     before = cell.evaluate(SEEN)
     act()
     deadline = time.monotonic() + SHORT / 1000
     while (seen := cell.evaluate(SEEN)) == before or not seen:
-        assert time.monotonic() < deadline, "nothing changed"
+        assert time.monotonic() < deadline, f"nothing changed: {complaints_of(page)}"
         page.wait_for_timeout(200)
     rest(page)
     page.wait_for_timeout(300)  # what the kernel sent last is being drawn
@@ -196,9 +204,7 @@ def zoom_timelines(shown, page):
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_without_a_red_cell_and_its_controls_change_the_view(path, open_notebook):
     page = open_notebook(path.name)
-    for kind in ("error", "stderr"):
-        shown = page.locator(f'[data-mime-type="application/vnd.jupyter.{kind}"]')
-        assert shown.all_inner_texts() == []
+    assert complaints_of(page) == []
     for number, cell in enumerate(page.locator(".jp-CodeCell:has(.jp-OutputArea-output)").all()):
         cell.scroll_into_view_if_needed()
         keep(cell, f"{path.stem}-{number:02d}")
@@ -206,7 +212,7 @@ def test_it_runs_without_a_red_cell_and_its_controls_change_the_view(path, open_
             assert move_controls(cell, page) == cell.locator(CONTROLS).count()
             keep(cell, f"{path.stem}-{number:02d}-moved")
         zoom_timelines(cell, page)
-    assert page.locator(".jp-OutputArea-output [role=alert]").count() == 0
+    assert complaints_of(page) == []
 
 
 def test_lab_opens_on_the_list_of_notebooks(lab, page):

@@ -74,6 +74,19 @@ def test_logic_lives_in_the_package(path):
 
 
 @every_notebook
+def test_what_a_view_uses_is_never_changed_below_it(path):
+    """A control's view is called long after all cells have run: it sees what names mean then."""
+    used = set()
+    for cell in code_of(path):
+        tree = ast.parse(cell["source"])
+        names = [node for node in ast.walk(tree) if isinstance(node, ast.Name)]
+        assert not used & {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        for view in [node for node in ast.walk(tree) if isinstance(node, ast.Lambda)]:
+            own = {node.arg for node in ast.walk(view.args) if isinstance(node, ast.arg)}
+            used |= {n.id for n in ast.walk(view.body) if isinstance(n, ast.Name)} - own
+
+
+@every_notebook
 def test_exercises_have_a_folded_solution(path):
     exercise = any("**Exercise.**" in c["source"] for c in cells_of(path))
     solutions = [c for c in code_of(path) if "solution" in c["metadata"].get("tags", [])]

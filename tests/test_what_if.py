@@ -17,7 +17,7 @@ from workbench.analyze import (
 from workbench.analyze.categories import CATEGORIES
 from workbench.errors import ComparisonError, UsageError
 from workbench.schema import BOTTLENECKS, WHAT_IF, check
-from workbench.show import FACTORS, plot_bottlenecks, plot_what_if
+from workbench.show import COLORS, FACTORS, plot_bottlenecks, plot_what_if
 from workbench.show.what_if import describe_what_if
 from workbench.testing import NETWORK, synthetic_ledger
 
@@ -181,6 +181,13 @@ def test_what_stays_is_one_bar_where_parts_are_many(ledger):
 
 def test_nothing_faster_is_said_to_be_so(ledger):
     assert describe_what_if(predict_what_if(ledger, {})).startswith("Nothing faster: 6.")
+
+
+def test_what_is_assumed_is_named_as_far_as_it_fits(ledger):
+    factors = {"Convolution": 2, "GEMM": 2}
+    assert describe_what_if(predict_what_if(ledger, factors)).endswith("Convolution, GEMM 2x")
+    many = dict(zip(COLORS, (1.5, 2, 3, 4, 6), strict=True))
+    assert describe_what_if(predict_what_if(ledger, many)).endswith("if 5 parts are faster")
 
 
 def test_without_repetitions_no_band_is_drawn():

@@ -14,6 +14,8 @@ from workbench.show.style import INK, format_ms, marked
 FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, math.inf)
 
 _REST = "all else"
+#: Letters of a title's assumptions, beyond which they are counted.
+_LONGEST = 60
 
 
 @marked
@@ -55,10 +57,13 @@ def describe_what_if(what_if: pd.DataFrame) -> str:
     changed = parts[parts["speedup"] != 1]
     if changed.empty:
         return f"Nothing faster: {format_ms(e2e['measured_ms'])}"
+    by_factor = changed.groupby("speedup", sort=False)["name"].agg(", ".join)
     assumed = ", ".join(
-        f"{row.name} {'free' if math.isinf(row.speedup) else f'{row.speedup:g}x'}"
-        for row in changed[["name", "speedup"]].itertuples(index=False)
+        f"{names} {'free' if math.isinf(factor) else f'{factor:g}x'}"
+        for factor, names in by_factor.items()
     )
+    if len(assumed) > _LONGEST:
+        assumed = f"{len(changed)} parts are faster"
     band = f" ({e2e['low']:.2f} to {e2e['high']:.2f})" if math.isfinite(e2e["low"]) else ""
     return f"{e2e['speedup']:.2f}x{band} if {assumed}"
 
