@@ -14,7 +14,15 @@ from hypothesis import strategies as st
 import workbench as wb
 from workbench.codec import from_json, to_json, upgrade
 from workbench.errors import StoreError, UsageError
-from workbench.portfolio import describe_document, list_documents
+from workbench.portfolio import (
+    Cell,
+    Outcome,
+    Portfolio,
+    Row,
+    Stage,
+    describe_document,
+    list_documents,
+)
 from workbench.records import SCHEMA_VERSION, Ceilings, Export, Layers, Run
 from workbench.report import read_document, write_artifacts
 from workbench.report.documents import find_problem
@@ -110,6 +118,18 @@ def test_what_the_workbench_writes_fits_its_schema(run_dir, name):
 def find(run_dir, name):
     (path,) = run_dir.glob(f"*{name}.json")
     return path
+
+
+def test_a_portfolio_fits_its_schema():
+    cell = Cell("toy_cnn", "toy_cnn", "fp32", "host", "auto", "toy_cnn_xnnpack_fp32", "0" * 64)
+    row = Row("avx512_on", "native", 1, "cpu_ns", 50, 1.0, 0.9, 1.1)
+    outcome = Outcome(cell, "done", (Stage("export", "2026-01-01", 1.5),), rows=(row,))
+    portfolio = Portfolio({"models": ["toy_cnn"]}, "2026-01-01", (outcome,))
+    schema = jsonschema.Draft202012Validator(describe_document("portfolio"))
+    content = json.loads(to_json(portfolio))
+    schema.validate(content)
+    content["outcomes"][0]["rows"][0]["n"] = 1.5
+    assert not schema.is_valid(content)
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def place_model(name, folder):
     """The highest share of its roof that an operator of a model reaches."""
     root = folder / name
     run_dir = measure_program(export_model(name, root=root), root=root, runs=20, evidence=False)
-    measure_roof(run_dir)
+    measure_roof(run_dir, again=True)
     analysis = analyze_run(run_dir)
     highest = 0.0
     for experiment in analysis.run.plan.experiments:

@@ -16,7 +16,7 @@ from workbench.emulation import EMULATED
 from workbench.portfolio.combined import Combined, combine_runs
 from workbench.report import show_aligned, show_note
 from workbench.report.html import render_page
-from workbench.show import plot_categories, plot_heatmap, show_table
+from workbench.show import Table, plot_categories, plot_heatmap, show_table
 from workbench.store import safe_name, write_whole
 
 PAGE, MARKDOWN = "combined_report.html", "combined_report.md"
@@ -75,7 +75,8 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
         "What every run says",
         [show_note(*(mark if runs["emulated"].any() else []), *verdicts)],
     )
-    yield "The runs", [show_table(runs.drop(columns=["verdict", "run_dir"]))]
+    columns = ["run", "latency_ms", "low_ms", "high_ms", "grade", "device", "program", "build"]
+    yield "The runs", [show_table(runs, columns, caption="Median of untraced E2E")]
     if len(combined.latencies):
         first = next(iter(combined.silicon))
         columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
@@ -83,7 +84,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
         yield "Latency", [show_table(combined.latencies, columns, caption=caption)]
     bars = {name: one.select(one.analysis.categories) for name, one in combined.silicon.items()}
     if bars:
-        yield "Where the time goes", [plot_categories(bars)]
+        yield "Where the time goes", [plot_categories(bars), _show_categories(bars)]
     if combined.layers is None:
         yield "Layer by layer", [show_note(f"Not lined up: {combined.problem}")]
         return
@@ -93,7 +94,14 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     yield "Which code each layer runs", [_show_code(combined.layers)]
 
 
-def _show_code(layers: pd.DataFrame) -> object:
+def _show_categories(bars: dict[str, pd.DataFrame]) -> Table:
+    """The time of every category in every run."""
+    parts = {name: part.set_index("category")["mean_ms"] for name, part in bars.items()}
+    wide = pd.DataFrame(parts).rename_axis("category").reset_index()
+    return show_table(wide, caption="Mean of traced Method::execute, in ms of wall time")
+
+
+def _show_code(layers: pd.DataFrame) -> Table:
     """What every layer ran in every run, a column per run."""
     texts = layers.assign(
         text=[

@@ -31,9 +31,8 @@ def measure_ceilings(
 ) -> Ceilings:
     """Run each probe in two fresh processes and keep its shortest times.
 
-    The ceiling is what the machine *can* do: the tenth percentile of the laps of the better
-    process, ``spread`` how far the other one's lay from it. Times are CPU time with one thread and
-    wall time with several.
+    The ceiling is what the machine *can* do: the shortest lap of the better process, ``spread`` how
+    far the other one's lay from it. Times are CPU time with one thread and wall time with several.
 
     Parameters
     ----------
@@ -83,4 +82,4 @@ def _run(probe: Probe, folder: Path, runner: Runner, isa: str, threads: int, pro
         first = min(getattr(session.run(3), clock))
         count = int(np.clip(SECONDS * 1e9 / max(first, 1), 5, _MOST_LAPS))
         laps = getattr(session.run(count), clock)
-    return float(np.percentile(laps, 10)) / 1e6
+    return float(np.min(laps)) / 1e6

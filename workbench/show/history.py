@@ -14,6 +14,7 @@ from workbench.show.style import (
     INK,
     Chart,
     format_ms,
+    marked,
     set_title,
     shorten,
     stack_panels,
@@ -23,6 +24,7 @@ from workbench.show.style import (
 MOST_PANELS = 8
 
 
+@marked
 def plot_history(
     history: pd.DataFrame, changes: pd.DataFrame, title: str = "Latency over time"
 ) -> Chart:
@@ -44,7 +46,10 @@ def plot_history(
     figure, axes = stack_panels(max(len(lines), 1), 1.5)
     for axis, line in zip(axes, lines, strict=False):
         _draw_line(axis, timed[timed["line"] == line], changes[changes["line"] == line])
-        axis.set_title(shorten(line, 120), fontsize=8, color=FAINT, loc="left", pad=3)
+        # A dollar in a name starts no formula.
+        axis.set_title(
+            shorten(line, 120), fontsize=8, color=FAINT, loc="left", pad=3, parse_math=False
+        )
     locator = AutoDateLocator()
     axes[-1].xaxis.set_major_locator(locator)
     axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
