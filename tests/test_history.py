@@ -24,7 +24,6 @@ from workbench.show import plot_history
 from workbench.store import find_runs, load_run, save_run
 from workbench.testing import SAMPLES, resample_run
 
-RUN = load_run(wb.sample_run("toy_cnn").parent / "qemu-aarch64")
 SMALL = load_run(wb.sample_run("Ready"))
 
 
@@ -215,10 +214,23 @@ def test_a_line_without_changes_says_so(archive):
     assert str(lines).count("| none |") == 2 and str(changes) == ""
 
 
+def test_times_that_are_none_are_left_out(tmp_path):
+    for name, times in (("empty", ()), ("zero", (0, 0)), ("negative", (-5, -5))):
+        spoilt = tuple(
+            replace(s, batches=tuple(replace(b, wall_ns=times, cpu_ns=times) for b in s.batches))
+            for s in SMALL.sessions
+        )
+        save_run(replace(SMALL, sessions=spoilt), tmp_path / f"out_{name}" / "runs" / "linux")
+    history = read_history([tmp_path])
+    assert history.rows["latency_ms"].isna().all() and history.changes.empty
+
+
 def test_the_figure_marks_changes(history, tmp_path):
     suspected = find_changes(make_history(*[10.0] * 8, 12.0))
     figure = plot_history(make_history(*[10.0] * 8, 12.0), suspected)
     assert "(suspected)" in figure.alt_text
+    odd = make_history(*[10.0] * 8).assign(line=r"a $\frac{ b $ <c>")
+    assert plot_history(odd, find_changes(odd)).to_png()
     figure = plot_history(history.rows, history.changes)
     assert "slower" in figure.alt_text
     assert len(figure.axes) == 8
@@ -237,3 +249,7 @@ def test_the_command_lists_draws_and_gates(cli, archive, tmp_path):
     found = json.loads(out)
     assert (code, found["passed"], len(found["changes"])) == (1, False, 2)
     assert cli("history", archive, "--fail-above", "50%")[0] == 0
+    code, _, err = cli("history", "nowhere")
+    assert code == 2 and "nowhere: no such folder" in err
+    code, _, err = cli("history", "--fail-above", "5%")
+    assert code == 2 and "no run was found" in err

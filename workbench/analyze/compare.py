@@ -161,7 +161,7 @@ def _typical(threads: int, restarts: dict[int, list[Batch]]) -> tuple[str, list[
     by_cpu = threads == 1 and any(any(b.cpu_ns) for batches in restarts.values() for b in batches)
     clock = "cpu_ns" if by_cpu else "wall_ns"
     laps = [[ns for b in restarts[p] for ns in getattr(b, clock)] for p in sorted(restarts)]
-    return clock, [float(midmean(np.array(ns) / 1e6)) for ns in laps]
+    return clock, [float(midmean(np.array(ns) / 1e6)) for ns in laps if ns]
 
 
 def compare_restarts(

@@ -108,7 +108,7 @@ def _changes_of(line: pd.DataFrame) -> Iterator[dict[str, object]]:
         error = noise * np.sqrt(_MEDIAN / len(before) + _MEDIAN / len(after))
         facts = _row(line, bounds[number], "confirmed", len(after))
         yield {**facts, **_speedup(np.median(before), np.median(after), error, freedom)}
-    *earlier, latest = pieces[-1] if pieces else [np.nan]
+    *earlier, latest = pieces[-1] if len(logs) else [np.nan]
     if len(earlier) >= RECURRENCE:
         error = noise * np.sqrt(1 + _MEDIAN / len(earlier))
         facts = _row(line, len(logs) - 1, "suspected", 1)

@@ -89,6 +89,8 @@ def history(
     found = read_history(roots or (Path(),), across=across)
     for problem in found.problems:
         click.echo(f"left out: {problem}", err=True)
+    if found.rows.empty:
+        raise UsageError("no run was found", where=" ".join(map(str, roots)) or ".")
     if figure:
         write_figure(plot_history(found.rows, found.changes), figure)
     if csv:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from scipy.special import stdtrit
 
 from workbench.analyze import find_changes, list_restarts
-from workbench.errors import StoreError, WorkbenchError, unknown_name
+from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.records import Run, count_threads
 from workbench.report import identify_run
 from workbench.schema import HISTORY, check
@@ -82,7 +82,7 @@ def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str
     Raises
     ------
     UsageError
-        There is no such axis.
+        There is no such axis, or no such folder.
     """
     for axis in across:
         if axis not in AXES:
@@ -119,11 +119,21 @@ def write_figure(figure: Figure, path: Path) -> Path:
 
 
 def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
-    """Every run's folder at any depth, each once."""
+    """Every run's folder at any depth, each once.
+
+    Raises
+    ------
+    UsageError
+        There is no such folder.
+    """
+    roots = list(map(Path, roots))
+    for root in roots:
+        if not root.is_dir():
+            raise UsageError("no such folder", where=root)
     found = {
         path.parent.resolve(): path.parent
         for root in roots
-        for path in sorted(Path(root).rglob(MANIFEST))
+        for path in sorted(root.rglob(MANIFEST))
     }
     return list(found.values())
 
@@ -163,9 +173,9 @@ def _in_utc(started: str, run_dir: Path) -> str:
 
 def _interval(restarts: Collection[float]) -> dict[str, float]:
     """The geometric mean of some latencies, with its 95 % interval by Student's t."""
-    logs = np.log(list(restarts))
-    if not len(logs):
+    if not restarts or min(restarts) <= 0:
         return dict.fromkeys(("latency_ms", "low_ms", "high_ms"), np.nan)
+    logs = np.log(list(restarts))
     centre, half = logs.mean(), np.nan
     if len(logs) > 1:
         half = stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / np.sqrt(len(logs))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import functools
 import os
 import platform
-import threading
 import time
 import traceback
 import warnings
@@ -15,9 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from workbench.errors import ReportError, SetupError
+from workbench.errors import SetupError
 from workbench.export import export_model, versions
 from workbench.portfolio.depot import Depot
 from workbench.portfolio.locks import device_of, share_machine, take_device
@@ -31,9 +28,6 @@ from workbench.store import (
     safe_name,
     sha256_of,
 )
-
-if TYPE_CHECKING:
-    from workbench.report.kernel import SharedKernel
 
 Tell = Callable[[str], None]
 #: What a stage found out: fields of the cell's outcome.
@@ -183,12 +177,13 @@ def report_cell(job: Job, tell: Tell) -> Facts:
     from workbench.analyze import summarize_quality
     from workbench.portfolio.rows import tabulate_rows
     from workbench.report import analyze_run, check_run, grade_quality, write_artifacts
+    from workbench.report.pipeline import make_page
 
     job.depot.fetch(job.run_dir)
     job.depot.fetch(f"{job.cell.folder}/artifacts")
     analysis = analyze_run(job.depot.folder / job.run_dir)
     write_artifacts(analysis)
-    page = _make_page(analysis)
+    page = make_page(analysis, in_process=True)
     job.depot.send(job.run_dir)
     checks = check_run(analysis)
     failures = checks[checks["status"] == "fail"]
@@ -219,30 +214,6 @@ def _rename(run_dir: Path, job: Job) -> Path:
     if run_dir.name.startswith(name):
         return run_dir
     return run_dir.replace(new_run_dir(run_dir.parents[1], name))
-
-
-def _make_page(analysis: Any) -> Path:
-    from workbench.report.pipeline import make_page
-
-    try:
-        return make_page(analysis, _warm_kernel(threading.get_ident()))
-    except ReportError:
-        # The kernel of all reports may be to blame; in one of its own the error, if it stays, is
-        # the report's.
-        _warm_kernel.cache_clear()
-        return make_page(analysis)
-
-
-@functools.cache
-def _warm_kernel(thread: int) -> SharedKernel:
-    """A kernel for all reports of this thread, which ends with the process."""
-    from workbench.report.notebooks import open_kernel
-
-    return _kernels.enter_context(open_kernel())
-
-
-_kernels = contextlib.ExitStack()
-atexit.register(_kernels.close)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
@@ -150,6 +151,20 @@ class Analysis:
         return pick(frame, experiment, threads).reset_index(drop=True)
 
 
+_known: dict[Path, Analysis] = {}
+
+
+@contextlib.contextmanager
+def remember(analysis: Analysis) -> Iterator[None]:
+    """While it lasts, `analyze_run` takes an analysis for what it would find itself."""
+    place = analysis.run_dir.resolve()
+    _known[place] = analysis
+    try:
+        yield
+    finally:
+        del _known[place]
+
+
 def analyze_run(run_dir: str | Path) -> Analysis:
     """Read the manifest and the ETDumps of a run, and work out everything from them.
 
@@ -163,6 +178,8 @@ def analyze_run(run_dir: str | Path) -> Analysis:
         An ETDump is malformed.
     """
     run_dir = Path(run_dir)
+    if (known := _known.get(run_dir.resolve())) is not None:
+        return known
     run = load_run(run_dir)
     if not any(session.complete and session.traced for session in run.sessions):
         raise StoreError(

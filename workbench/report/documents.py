@@ -119,7 +119,7 @@ def _metrics(contract: Contract) -> Schema:
         **_MEASURED,
         clock={"enum": ["cpu_ns", "wall_ns"]},
         control=_FLAG,
-        restarts_ms={"type": "array", "items": _NUMBER},
+        restarts_ms={"type": "array", "items": {"type": "number", "minimum": 0}, "minItems": 1},
         tracer_overhead=_NUMBER_OR_NULL,
         load_ms={"type": "array", "items": _NUMBER},
         startup_ms={"type": "array", "items": _NUMBER},

@@ -9,21 +9,13 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import workbench
 from workbench.errors import ReportError, SetupError, unknown_name
 
-if TYPE_CHECKING:
-    from traitlets.config import Config
-
-    from workbench.report.kernel import SharedKernel
-
 #: Seconds one cell may take.
 CELL_TIMEOUT = 600
-
-#: Of the kernel's log, not the notebook's.
-QUIET_KERNEL = ["--log-level=CRITICAL"]
 
 #: The notebook that ``workbench app`` serves.
 EXPLORER = "05_categories_and_the_ledger"
@@ -58,11 +50,11 @@ def find_notebook(name: str) -> Path:
 
 
 def execute_notebook(
-    name: str, output: Path, parameters: dict[str, Any], kernel: SharedKernel | None = None
+    name: str, output: Path, parameters: dict[str, Any], *, in_process: bool = False
 ) -> Path:
     """Run a notebook with these parameters; returns ``output``, the notebook with its results.
 
-    A ``kernel`` that was opened by `open_kernel` is used, and left running, instead of a new one.
+    With ``in_process`` no kernel is started: see `InProcessEngine`.
 
     Raises
     ------
@@ -72,8 +64,10 @@ def execute_notebook(
         A cell failed; ``output`` holds what ran, with the error.
     """
     import papermill
-    from nbclient.exceptions import DeadKernelError
+    from traitlets.config import Config
 
+    # Where the kernel's transport can be encrypted, it is.
+    config = Config({"KernelManager": {"transport_encryption": "auto"}})
     source = find_notebook(name)
     with _quiet():
         known = papermill.inspect_notebook(str(source))
@@ -88,12 +82,10 @@ def execute_notebook(
                 kernel_name="python3",
                 progress_bar=False,
                 execution_timeout=CELL_TIMEOUT,
-                config=_kernel_config(),
-                extra_arguments=QUIET_KERNEL,
-                km=kernel,
+                config=config,
+                extra_arguments=["--log-level=CRITICAL"],  # the kernel's log, not the notebook's
+                engine_name=_engine(in_process),
             )
-        except DeadKernelError:
-            raise ReportError("the kernel died", where=source.name, hint="out of memory?") from None
         except papermill.PapermillExecutionError as error:
             raise ReportError(
                 f"cell {error.exec_count} failed: {error.ename}: {error.evalue}",
@@ -103,25 +95,13 @@ def execute_notebook(
     return output
 
 
-@contextlib.contextmanager
-def open_kernel() -> Iterator[SharedKernel]:
-    """A kernel for several notebooks: what they all import is imported once."""
-    from workbench.report.kernel import SharedKernel
+def _engine(in_process: bool) -> str | None:
+    """The name of papermill's engine; None for its own, which starts a kernel."""
+    if not in_process:
+        return None
+    from workbench.report.inprocess import ENGINE
 
-    kernel = SharedKernel(kernel_name="python3", config=_kernel_config())
-    kernel.start_kernel(extra_arguments=QUIET_KERNEL)
-    try:
-        yield kernel
-    finally:
-        kernel.drop_client()
-        kernel.shutdown_kernel(now=True)
-
-
-def _kernel_config() -> Config:
-    from traitlets.config import Config
-
-    # Where the kernel's transport can be encrypted, it is.
-    return Config({"KernelManager": {"transport_encryption": "auto"}})
+    return ENGINE
 
 
 @contextlib.contextmanager

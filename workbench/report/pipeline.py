@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench.analyze import compare_latencies, tabulate_latencies
 from workbench.errors import SetupError, StoreError
 from workbench.records import Run, Session
-from workbench.report.analysis import Analysis, analyze_run
+from workbench.report.analysis import Analysis, analyze_run, remember
 from workbench.report.checks import describe_quality
 from workbench.report.evidence import keep_functions
 from workbench.report.findings import find_next_steps, list_findings
@@ -35,9 +35,6 @@ from workbench.store import (
     save_layers,
 )
 from workbench.trace import read_etdump, write_csvs
-
-if TYPE_CHECKING:
-    from workbench.report.kernel import SharedKernel
 
 Progress = Callable[[str, float], None]
 
@@ -288,15 +285,17 @@ def make_report(run_dir: str | Path) -> tuple[Path, Path]:
     return make_page(analysis), markdown
 
 
-def make_page(analysis: Analysis, kernel: SharedKernel | None = None) -> Path:
+def make_page(analysis: Analysis, *, in_process: bool = False) -> Path:
     """Make ``report.html`` alone, as `make_report` does; returns its path.
 
-    With a ``kernel`` of `open_kernel`, several pages share what is imported once.
+    ``in_process`` is for processes that make many and nothing else: the notebook runs in this one,
+    and takes the analysis as it is.
     """
     run_dir = analysis.run_dir
     notebook = run_dir / f".{REPORT_NOTEBOOK}.ipynb"
     parameters = {"run_dir": str(run_dir.resolve()), "headless": True}
-    execute_notebook(REPORT_NOTEBOOK, notebook, parameters, kernel)
+    with remember(analysis) if in_process else contextlib.nullcontext():
+        execute_notebook(REPORT_NOTEBOOK, notebook, parameters, in_process=in_process)
     plan = analysis.run.plan
     title = f"{plan.stem}: {plan.toggle or 'profile'}"
     page = export_html(notebook, run_dir / REPORT_HTML, title)
