@@ -429,3 +429,13 @@ def test_what_cannot_be_shown_is_said_in_a_line(capsys):
 def test_nothing_to_choose_from():
     with pytest.raises(UsageError, match="nothing to choose from for 'top'"):
         explore(print, top=[])
+
+
+def test_a_dollar_in_a_name_starts_no_formula():
+    name = r"a $\frac{ b $"
+    part = pd.DataFrame(
+        {"category": ["Convolution"], "mean_ms": [1.0], "share": [1.0], "operators": [1]}
+    )
+    figure = plot_categories({name: part}, title=name)
+    assert figure.to_png()
+    assert name in figure.alt_text

@@ -58,7 +58,8 @@ def time_products(threads):
 def place_model(name, folder):
     """The highest share of its roof that an operator of a model reaches."""
     root = folder / name
-    run_dir = measure_program(export_model(name, root=root), root=root, runs=20, evidence=False)
+    pte = export_model(name, root=root)
+    run_dir = measure_program(pte, root=root, runs=8, processes=2, evidence=False)
     measure_roof(run_dir, again=True)
     analysis = analyze_run(run_dir)
     highest = 0.0

@@ -166,6 +166,8 @@ def time_share(plan: Plan) -> float:
 
 def warm_up(session: Session, plan: Plan) -> int:
     """Warm a session up, untraced, for ``plan.warmup`` inferences and a batch; its batch size."""
+    if not (plan.warmup or plan.batch_ms):
+        return 1
     session.run(max(1, plan.warmup))
     if not plan.batch_ms:
         session.reset()

@@ -111,8 +111,9 @@ def make_plan(
 def shorten_plan(plan: Plan) -> Plan:
     """The plan for an emulated CPU, where an inference takes long and its time means nothing.
 
-    Every experiment runs in one process of each kind, in batches of one inference, and no control
-    is needed: what is asked is which code runs, and whether it computes the same.
+    Every experiment runs in one process of each kind, in batches of one inference, and neither
+    warm-up nor control is needed: what is asked is which code runs, and whether it computes the
+    same.
     """
     compared = {name for pair in plan.pairs for name in (pair.baseline, pair.candidate)}
     return replace(
@@ -120,7 +121,7 @@ def shorten_plan(plan: Plan) -> Plan:
         experiments=tuple(e for e in plan.experiments if e.name in compared or not e.control),
         runs=min(plan.runs, EMULATED_RUNS),
         traced_runs=min(plan.traced_runs, EMULATED_RUNS),
-        warmup=min(plan.warmup, 1),
+        warmup=0,
         processes=1,
         batch_ms=0.0,
     )

@@ -46,10 +46,7 @@ def plot_history(
     figure, axes = stack_panels(max(len(lines), 1), 1.5)
     for axis, line in zip(axes, lines, strict=False):
         _draw_line(axis, timed[timed["line"] == line], changes[changes["line"] == line])
-        # A dollar in a name starts no formula.
-        axis.set_title(
-            shorten(line, 120), fontsize=8, color=FAINT, loc="left", pad=3, parse_math=False
-        )
+        axis.set_title(shorten(line, 120), fontsize=8, color=FAINT, loc="left", pad=3)
     locator = AutoDateLocator()
     axes[-1].xaxis.set_major_locator(locator)
     axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from IPython.display import display
 from matplotlib.axes import Axes
+from matplotlib.backend_bases import RendererBase
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.text import Text
@@ -60,6 +61,13 @@ class Chart(Figure):
         """All that is written in the figure, for those who cannot see it."""
         texts = (text.get_text() for text in self.findobj(Text) if text.get_visible())
         return "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts if text.strip()))
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw it; a dollar in a name starts no formula, other than those of matplotlib's ticks."""
+        for text in self.findobj(Text):
+            if "$" in text.get_text() and not text.get_text().startswith(r"$\mathdefault{"):
+                text.set_parse_math(False)
+        super().draw(renderer)
 
     def to_png(self) -> bytes:
         """The figure as a file, at twice the resolution of its size."""
