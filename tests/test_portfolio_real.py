@@ -23,7 +23,7 @@ from portfolio_evidence import (
     wait_until,
 )
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 MODELS = """
 import torch
@@ -193,7 +193,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.parametrize("kilobytes", [40, 700, 1500])
-def test_a_disk_that_is_full(start_batch, matrix, exported, tmp_path, small_disk, kilobytes):
+def test_a_disk_that_is_full(start_batch, matrix, small_disk, kilobytes):
     place = small_disk(f"size={kilobytes}k")
     process = start_batch(matrix, place / "out")
     _, err = process.communicate(timeout=900)
@@ -232,7 +232,7 @@ def test_files_that_may_not_grow(start_batch, matrix, exported, tmp_path):
     check_index(out, CELLS)
 
 
-def test_a_folder_that_may_only_be_read(start_batch, matrix, tmp_path, small_disk):
+def test_a_folder_that_may_only_be_read(start_batch, matrix, small_disk):
     place = small_disk("size=1m")
     subprocess.run(["mount", "-o", "remount,ro", place], check=True)
     process = start_batch(matrix, place / "out")
