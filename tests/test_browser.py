@@ -30,6 +30,10 @@ SEEN = (
     "cell => [...cell.querySelectorAll('.jp-OutputArea-output :is(img, table, blockquote, pre,"
     " [role=alert])')].map(shown => shown.src || shown.innerText).join('|')"
 )
+IDLE = (
+    "() => window.jupyterapp?.shell.currentWidget?.context?.sessionContext"
+    "?.session?.kernel?.status === 'idle'"
+)
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
@@ -132,11 +136,7 @@ def open_notebook(lab, page):
 
 def rest(page):
     """Wait until the kernel has nothing to do."""
-    page.wait_for_function(
-        "() => window.jupyterapp?.shell.currentWidget?.context?.sessionContext"
-        "?.session?.kernel?.status === 'idle'",
-        timeout=LONG,
-    )
+    page.wait_for_function(IDLE, timeout=LONG)
 
 
 def complaints_of(page):
@@ -148,15 +148,20 @@ def complaints_of(page):
 
 
 def sees_change(cell, page, act):
-    """Do something, and wait for the figure, table or note of the cell to be another one."""
-    before = cell.evaluate(SEEN)
+    """Do something; the figure, table or note of the cell has to come to rest as another one.
+
+    It rests once the kernel has been idle and nothing has changed for a second: what a control
+    sends is on its way for a while, and a view may consist of several outputs.
+    """
+    before = last = cell.evaluate(SEEN)
     act()
-    deadline = time.monotonic() + SHORT / 1000
-    while (seen := cell.evaluate(SEEN)) == before or not seen:
+    deadline, since = time.monotonic() + SHORT / 1000, time.monotonic()
+    while time.monotonic() < since + 1 or last in ("", before):
         assert time.monotonic() < deadline, f"nothing changed: {complaints_of(page)}"
         page.wait_for_timeout(200)
-    rest(page)
-    page.wait_for_timeout(300)  # what the kernel sent last is being drawn
+        seen = cell.evaluate(SEEN)
+        if seen != last or not page.evaluate(IDLE):
+            last, since = seen, time.monotonic()
 
 
 def move_controls(cell, page):
