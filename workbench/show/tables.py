@@ -59,6 +59,7 @@ _CELL = "padding:.22em .7em;border-bottom:1px solid #8883"
 _LONG_WORD, _PROSE = 24, 40
 #: Where a long name may be broken: after a slash, a dot (but not within a file's name), ...
 _JOINT = re.compile(r"[/_,](?=\w)|\.(?=\w)(?!py\b)")
+_RIGHT = "text-align:right"
 _CHIP = "display:inline-block;width:.75em;height:.75em;border-radius:2px;margin-right:.45em"
 
 
@@ -217,7 +218,7 @@ def _html(
 def _side(number: bool, texts: Sequence[str]) -> str:
     """To which side a column leans, and the room that it needs to be read."""
     if number:
-        return "text-align:right;white-space:nowrap"
+        return _RIGHT
     prose = any(len(text) > _PROSE and " " in text for text in texts)
     names = any(len(word) > _LONG_WORD for text in texts for word in text.split(" "))
     return "text-align:left" + (";min-width:16em" if prose else ";min-width:13em" if names else "")
@@ -226,7 +227,7 @@ def _side(number: bool, texts: Sequence[str]) -> str:
 def _cell(name: str, text: str, side: str) -> str:
     color = COLORS.get(text) if name == "category" or name == "name" else None
     chip = f'<span style="{_CHIP};background:{color}"></span>' if color else ""
-    side += ";white-space:nowrap" if chip else ""
+    side += ";white-space:nowrap" if chip or side == _RIGHT else ""
     return f'<td style="{_CELL};{side}">{chip}{_breakable(text)}</td>'
 
 
