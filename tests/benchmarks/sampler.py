@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--processes", type=int, default=6)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--hz", type=int, default=499)
+    parser.add_argument("--hz", type=int, default=249)
     options = parser.parse_args()
 
     rows = []

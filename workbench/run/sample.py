@@ -13,8 +13,8 @@ from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Session
 from workbench.store import samples_path
 
-#: CPU time for which an experiment is sampled: about five hundred samples.
-SAMPLED_MS = 1000.0
+#: CPU time for which an experiment is sampled, about five hundred times.
+SAMPLED_MS = 2000.0
 
 #: The trace grows with every inference, and these are enough for the fastest of models.
 MOST_RUNS = 2000

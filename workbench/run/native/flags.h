@@ -16,7 +16,7 @@ struct Flags {
   std::vector<std::string> inputs, isa_off;
   std::vector<std::vector<int>> input_shapes;
   std::vector<int> cpus;
-  int num_executions = 1, warmup = 0, cpu_threads = 0, sample_hz = 499;
+  int num_executions = 1, warmup = 0, cpu_threads = 0, sample_hz = 249;
   bool server_mode = false, print_isa = false, version = false, help = false;
 };
 
@@ -41,7 +41,7 @@ inline constexpr char kHelp[] =
   --etdump_path FILE    trace, and write the ETDump there (in server mode: when told to)
   --samples_path FILE   note where the CPU is while the method runs, and write it there (in server
                         mode: when told to; Linux)
-  --sample_hz N         how often, for each thread (default 499)
+  --sample_hz N         how often, for each thread (default 249)
   --isa LEVEL           hide instruction set extensions from XNNPACK (default native: none)
   --isa_off a,b         hide further ones
   --print_isa           tell the extensions of this CPU and the levels, and end
