@@ -7,6 +7,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# How long an example takes is the machine's business, not the test's.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 
 def export_conv():
