@@ -52,7 +52,10 @@ def test_import_is_cheap_and_needs_no_torch():
     assert float(seconds) < 0.3
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "workbench").rglob("*.py")), ids=str)
+SOURCES = [p for p in (ROOT / "workbench").rglob("*") if p.suffix in (".py", ".h", ".cpp")]
+
+
+@pytest.mark.parametrize("path", sorted(SOURCES), ids=str)
 def test_a_module_is_one_sheet(path):
     assert len(path.read_text().splitlines()) <= 400
 
