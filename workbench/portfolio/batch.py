@@ -14,6 +14,7 @@ from pathlib import Path
 from workbench.errors import TraceError
 from workbench.portfolio.accounting import divide_time
 from workbench.portfolio.book import Book, look_up
+from workbench.portfolio.dask import LOCAL, open_cluster
 from workbench.portfolio.depot import open_depot
 from workbench.portfolio.estimate import (
     Planned,
@@ -36,8 +37,6 @@ Progress = Callable[[str, float], None]
 
 #: An export takes two gigabytes or so.
 MOST_JOBS = 4
-#: ``--dask local``: a cluster on this machine.
-LOCAL = "local"
 
 
 def run_batch(
@@ -210,7 +209,7 @@ def list_plan(path: str | Path, *, out: str | Path | None = None, only: str = ""
     path = Path(path)
     cells = plan_cells(read_matrix(path))
     depot = open_depot(place_for(path, out))
-    outcomes = {cell.name: look_up(cell, depot) for cell in cells}
+    outcomes = look_up(cells, depot)
     experience = gather_experience(outcomes.values())
     return [
         Planned(cell, todo, add_up([(stage, cell) for stage in todo], experience, 1))
@@ -253,8 +252,4 @@ def _check_toggles(matrix: Matrix) -> None:
 def _open_office(
     dask: str, jobs: int, devices: Iterable[str]
 ) -> contextlib.AbstractContextManager[Office]:
-    if not dask:
-        return open_office(jobs, devices)
-    from workbench.portfolio.dask import open_cluster
-
-    return open_cluster(dask, devices)
+    return open_cluster(dask, devices) if dask else open_office(jobs, devices)
