@@ -229,13 +229,14 @@ def test_a_bad_program_is_refused_before_a_folder_is_made(tmp_path, runner, cont
 
 
 @needs_compiler
-def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, tmp_path):
+def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, own_cache, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     command = [sys.executable, "-m", "workbench", "run", str(pte), "--runs", "100000"]
     manifest = tmp_path / "out_conv" / "runs" / platform_name() / store.MANIFEST
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(own_cache)},
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # nohup ignores it

@@ -23,13 +23,14 @@ from workbench.portfolio.estimate import (
     remaining,
     tell_duration,
 )
-from workbench.portfolio.locks import THIS_MACHINE, device_of, is_taken, take_folder
+from workbench.portfolio.locks import take_folder
 from workbench.portfolio.matrix import Matrix, read_matrix
 from workbench.portfolio.office import Office, open_office
 from workbench.portfolio.plan import HOST, plan_cells, select_cells
 from workbench.portfolio.work import Facts, Job, carry_out
 from workbench.records import LADDER_TOGGLE, STAGES, Cell, Portfolio, Stage
 from workbench.run import check_toggle, find_runner
+from workbench.run.locks import THIS_MACHINE, device_behind, is_taken
 from workbench.store import safe_name
 
 Progress = Callable[[str, float], None]
@@ -91,8 +92,8 @@ def run_batch(
         batch = Batch(book, todo, jobs, progress)
         if todo:
             if is_taken(THIS_MACHINE):
-                progress("another batch measures on this machine: the two take turns", 0.0)
-            devices = {device_of(cell.target) for cell in todo}
+                progress("something else is measured on this machine: the two take turns", 0.0)
+            devices = {device_behind(cell.target) for cell in todo}
             with _open_office(dask, jobs, devices) as office:
                 batch.carry_out(office)
         return book.publish(divide_time(started, time.time(), batch.stages))

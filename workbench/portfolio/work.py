@@ -17,9 +17,9 @@ from typing import Any
 from workbench.errors import SetupError
 from workbench.export import export_model, versions
 from workbench.portfolio.depot import Depot
-from workbench.portfolio.locks import device_of, share_machine, take_device
 from workbench.portfolio.matrix import Matrix
 from workbench.records import LADDER_TOGGLE, Cell, Stage
+from workbench.run.locks import device_behind, share_machine, take_device
 from workbench.store import (
     MANIFEST,
     artifacts_dir,
@@ -53,7 +53,7 @@ class Job:
     @property
     def device(self) -> str:
         """The device that it needs for itself; empty if it can be done anywhere."""
-        return device_of(self.cell.target) if self.stage == "measure" else ""
+        return device_behind(self.cell.target) if self.stage == "measure" else ""
 
     @property
     def pte(self) -> Path:
