@@ -14,6 +14,28 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 
+@pytest.fixture(scope="session")
+def own_cache(tmp_path_factory):
+    """For XDG_CACHE_HOME: all that the user's cache has, but for what others have locked."""
+    from workbench.run import cache_folder
+
+    folder = tmp_path_factory.mktemp("cache") / cache_folder().name
+    folder.mkdir()
+    for kept in cache_folder().glob("*"):
+        if kept.name != "locks":
+            (folder / kept.name).symlink_to(kept)
+    return folder.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_locks(tmp_path_factory):
+    """Devices as if nobody else measured: a user's own batch may take hours."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("locks")
+        patch.setattr("workbench.run.locks.cache_folder", lambda: folder)
+        yield
+
+
 def export_conv():
     import torch
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner

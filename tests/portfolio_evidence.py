@@ -63,33 +63,39 @@ def check_nothing_twice(portfolio, cells, snapshots=()):
             assert final[key] == session, f"measured again: {key}"
 
 
-def measuring_spans(portfolio):
+def measuring_spans(run):
     """When each step was measured, in seconds since the epoch, by the readings around it."""
-    spans = []
-    for folder, run in read_runs(portfolio).items():
-        begun = {}
-        for reading in run.readings:
-            step, when = step_of(reading), datetime.fromisoformat(reading.time).timestamp()
-            if reading.moment == "before":
-                begun[step] = when
-            else:
-                spans.append((begun[step], when, folder))
-    return sorted(spans)
+    begun = {}
+    for reading in run.readings:
+        step, when = step_of(reading), datetime.fromisoformat(reading.time).timestamp()
+        if reading.moment == "before":
+            begun[step] = when
+        else:
+            yield begun[step], when, run.plan.stem
 
 
 def check_one_at_a_time(portfolio):
     """No step of one run was measured while one of another was, nor was any whole measurement."""
+    check_disjoint(span for run in read_runs(portfolio).values() for span in measuring_spans(run))
+    check_disjoint(measure_stages(portfolio))
+
+
+def measure_stages(portfolio):
+    """When each cell was measured, in seconds since the epoch."""
     record = json.loads((Path(portfolio) / "portfolio.json").read_text())
-    stages = []
     for outcome in record["outcomes"]:
         for stage in outcome["stages"]:
             if stage["name"] == "measure":
                 begin = datetime.fromisoformat(stage["started"]).timestamp()
-                stages.append((begin, begin + stage["seconds"], outcome["cell"]["stem"]))
-    for spans in (measuring_spans(portfolio), sorted(stages)):
-        assert spans
-        for (_, end, one), (begin, _, other) in pairwise(spans):
-            assert one == other or end <= begin + 0.01, f"{one} and {other} at once"
+                yield begin, begin + stage["seconds"], outcome["cell"]["name"]
+
+
+def check_disjoint(spans):
+    """None of these spans, each of a program, begins before the one before it ends."""
+    spans = sorted(spans)
+    assert spans
+    for (_, end, one), (begin, _, other) in pairwise(spans):
+        assert end <= begin + 0.01, f"{one} and {other} at once"
 
 
 def check_index(portfolio, cells):
@@ -116,9 +122,12 @@ class Starter:
         self.started = []
 
     def __call__(self, matrix, out, *options, prefix=()):
-        words = [sys.executable, "-m", "workbench", "batch", str(matrix), "--out", str(out)]
+        return self.command("batch", matrix, "--out", out, *options, prefix=prefix)
+
+    def command(self, *words, prefix=()):
+        """Start any command of the workbench."""
         process = subprocess.Popen(
-            [*prefix, *words, *options],
+            [*prefix, sys.executable, "-m", "workbench", *map(str, words)],
             start_new_session=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

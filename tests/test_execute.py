@@ -16,7 +16,7 @@ import pytest
 from workbench import store
 from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
 from workbench.records import Layers, Tensor
-from workbench.run import find_runner, make_plan, run_plan
+from workbench.run import calm, find_runner, make_plan, run_plan
 from workbench.run.build import find_compiler
 from workbench.run.host import platform_name
 from workbench.run.inputs import locate_inputs, random_bytes
@@ -38,6 +38,7 @@ def plan(conv_pte, runner, tmp_path):
         batch_ms=1.0,
         traced_runs=4,
         sampled_ms=0.0,
+        retries=0,
     )
 
 
@@ -130,6 +131,28 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(plan, runner, tmp_path
     assert len(steps) == len(set(steps)) == 2 * 2 * len(plan.experiments)
 
 
+def test_a_repetition_that_is_interrupted_takes_nothing_away(plan, runner, tmp_path, monkeypatch):
+    repeated = replace(plan, retries=1, cool_down_s=0.0)
+    bursts = []
+    real = calm.measure_step
+
+    def measure(*parts):
+        if bursts:
+            interrupt_after(monkeypatch, 5, KeyboardInterrupt())
+        bursts.append(parts)
+        real(*parts)
+
+    monkeypatch.setattr(calm, "DISTURBED", -1.0)
+    monkeypatch.setattr(calm, "measure_step", measure)
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(repeated, runner, tmp_path / "out")
+    (run_dir,) = store.find_runs(tmp_path / "out")
+    sessions = store.load_run(run_dir).sessions
+    assert len(bursts) == 2
+    assert len(sessions) == len(plan.experiments)
+    assert all(s.complete and s.batches for s in sessions)
+
+
 def test_another_plan_does_not_go_on_with_it(plan, runner, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         interrupt_after(patch, 30, KeyboardInterrupt())
@@ -206,13 +229,14 @@ def test_a_bad_program_is_refused_before_a_folder_is_made(tmp_path, runner, cont
 
 
 @needs_compiler
-def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, tmp_path):
+def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, own_cache, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     command = [sys.executable, "-m", "workbench", "run", str(pte), "--runs", "100000"]
     manifest = tmp_path / "out_conv" / "runs" / platform_name() / store.MANIFEST
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(own_cache)},
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # nohup ignores it

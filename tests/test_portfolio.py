@@ -3,7 +3,6 @@
 import csv
 import io
 import json
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -28,7 +27,7 @@ from workbench.portfolio.accounting import divide_time, overhead_of
 from workbench.portfolio.book import place_of, read_outcome
 from workbench.portfolio.estimate import tell_duration
 from workbench.portfolio.index import draw_sparkline, render_index
-from workbench.portfolio.locks import device_of, is_taken, share_machine, take_device, take_folder
+from workbench.portfolio.locks import take_folder
 from workbench.portfolio.plan import plan_cells
 from workbench.records import Cell, Outcome, Portfolio, Row, Stage
 
@@ -336,31 +335,6 @@ def test_other_versions_on_a_worker_are_refused(matrix, office, tmp_path):
     job = work.Job("export", cell, read_matrix(matrix()), depot, versions={"executorch": "0.1"})
     with pytest.raises(WorkbenchError, match=r"executorch .* instead of 0\.1"):
         work.carry_out(job)
-
-
-def test_devices_have_one_measurement_at_a_time():
-    spans, barrier = [], threading.Barrier(3)
-
-    def measure():
-        barrier.wait()
-        with take_device("host"):
-            begin = time.monotonic()
-            time.sleep(0.02)
-            spans.append((begin, time.monotonic()))
-
-    threads = [threading.Thread(target=measure) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    spans.sort()
-    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-    with share_machine() as first, share_machine() as second, take_device("ssh:board") as third:
-        assert max(first, second, third) < 1
-    with take_device("host"):
-        assert is_taken("host")
-    assert not is_taken("host")
-    assert (device_of("qemu:max"), device_of("android:1")) == ("host", "android:1")
 
 
 def test_a_portfolio_behind_a_url(matrix, office, tmp_path):

@@ -6,18 +6,18 @@ import resource
 import shutil
 import subprocess
 import time
-from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from portfolio_evidence import (
     MOMENTS,
     Starter,
+    check_disjoint,
     check_index,
     check_nothing_twice,
     check_one_at_a_time,
     kill_group,
+    measure_stages,
     measuring_process,
     take_snapshot,
     wait_until,
@@ -57,26 +57,21 @@ def matrix(tmp_path):
     return tmp_path / "small.yaml"
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory):
-    return tmp_path_factory.mktemp("cache")
-
-
 @pytest.fixture
-def start_batch(cache):
+def start_batch(own_cache):
     """Start the command; whatever a test leaves running is killed."""
-    starter = Starter(cache)
+    starter = Starter(own_cache)
     yield starter
     starter.kill_all()
 
 
 @pytest.fixture(scope="session")
-def exported(tmp_path_factory, cache):
+def exported(tmp_path_factory, own_cache):
     """The exports of that matrix, made once: batches that start with them keep them."""
     folder = tmp_path_factory.mktemp("exported")
     (folder / "my.py").write_text(MODELS)
     (folder / "small.yaml").write_text(MATRIX)
-    finish(Starter(cache)(folder / "small.yaml", folder / "out"))
+    finish(Starter(own_cache)(folder / "small.yaml", folder / "out"))
     return folder / "out"
 
 
@@ -154,21 +149,9 @@ def test_two_batches_on_one_folder_and_one_on_another(start_batch, matrix, expor
     for folder in (out, elsewhere):
         check_nothing_twice(folder, CELLS)
         check_index(folder, CELLS)
-    spans = sorted(
-        (stage["started"], stage["seconds"])
-        for folder in (out, elsewhere)
-        for outcome in json.loads((folder / "portfolio.json").read_text())["outcomes"]
-        for stage in outcome["stages"]
-        if stage["name"] == "measure"
-    )
+    spans = [span for folder in (out, elsewhere) for span in measure_stages(folder)]
     assert len(spans) == 2 * CELLS
     check_disjoint(spans)
-
-
-def check_disjoint(spans):
-    moments = [(datetime.fromisoformat(s).timestamp(), seconds) for s, seconds in spans]
-    for (begin, seconds), (after, _) in pairwise(moments):
-        assert begin + seconds <= after + 0.01
 
 
 @pytest.fixture

@@ -136,9 +136,9 @@ def test_any_bytes_are_a_frame_or_an_error(tmp_path_factory, pieces):
     ],
 )
 def test_no_name_takes_long(name):
-    begin = time.perf_counter()
+    begin = time.process_time()
     parse_kernel_name(name)
-    assert time.perf_counter() - begin < 0.5
+    assert time.process_time() - begin < 0.5
 
 
 def test_off_against_on(log):

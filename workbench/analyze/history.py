@@ -28,10 +28,9 @@ def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFra
 
     Change points are those of the best piecewise constant logarithm of latency, by exact
     segmentation (ruptures); no piece is shorter than ``RECURRENCE`` runs, and one disturbed run is
-    none. A change is *confirmed*
-    if its interval, from the scatter between runs, leaves 1 out and it is larger than the margin,
-    false discoveries among all lines held to 5 %. A latest run that lies outside what the piece
-    before it foretells is *suspected*: measure once more.
+    none. A change is *confirmed* if its interval, from the scatter between runs, leaves 1 out and
+    it is larger than the margin, false discoveries among all lines held to 5 %. A latest run that
+    lies outside what the piece before it foretells is *suspected*: measure once more.
 
     Parameters
     ----------

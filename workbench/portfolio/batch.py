@@ -14,6 +14,7 @@ from pathlib import Path
 from workbench.errors import TraceError
 from workbench.portfolio.accounting import divide_time
 from workbench.portfolio.book import Book, look_up
+from workbench.portfolio.dask import LOCAL, open_cluster
 from workbench.portfolio.depot import open_depot
 from workbench.portfolio.estimate import (
     Planned,
@@ -22,21 +23,20 @@ from workbench.portfolio.estimate import (
     remaining,
     tell_duration,
 )
-from workbench.portfolio.locks import THIS_MACHINE, device_of, is_taken, take_folder
+from workbench.portfolio.locks import take_folder
 from workbench.portfolio.matrix import Matrix, read_matrix
 from workbench.portfolio.office import Office, open_office
 from workbench.portfolio.plan import HOST, plan_cells, select_cells
 from workbench.portfolio.work import Facts, Job, carry_out
 from workbench.records import LADDER_TOGGLE, STAGES, Cell, Portfolio, Stage
 from workbench.run import check_toggle, find_runner
+from workbench.run.locks import THIS_MACHINE, device_behind, is_taken
 from workbench.store import safe_name
 
 Progress = Callable[[str, float], None]
 
 #: An export takes two gigabytes or so.
 MOST_JOBS = 4
-#: ``--dask local``: a cluster on this machine.
-LOCAL = "local"
 
 
 def run_batch(
@@ -92,8 +92,8 @@ def run_batch(
         batch = Batch(book, todo, jobs, progress)
         if todo:
             if is_taken(THIS_MACHINE):
-                progress("another batch measures on this machine: the two take turns", 0.0)
-            devices = {device_of(cell.target) for cell in todo}
+                progress("something else is measured on this machine: the two take turns", 0.0)
+            devices = {device_behind(cell.target) for cell in todo}
             with _open_office(dask, jobs, devices) as office:
                 batch.carry_out(office)
         return book.publish(divide_time(started, time.time(), batch.stages))
@@ -209,7 +209,7 @@ def list_plan(path: str | Path, *, out: str | Path | None = None, only: str = ""
     path = Path(path)
     cells = plan_cells(read_matrix(path))
     depot = open_depot(place_for(path, out))
-    outcomes = {cell.name: look_up(cell, depot) for cell in cells}
+    outcomes = look_up(cells, depot)
     experience = gather_experience(outcomes.values())
     return [
         Planned(cell, todo, add_up([(stage, cell) for stage in todo], experience, 1))
@@ -252,8 +252,4 @@ def _check_toggles(matrix: Matrix) -> None:
 def _open_office(
     dask: str, jobs: int, devices: Iterable[str]
 ) -> contextlib.AbstractContextManager[Office]:
-    if not dask:
-        return open_office(jobs, devices)
-    from workbench.portfolio.dask import open_cluster
-
-    return open_cluster(dask, devices)
+    return open_cluster(dask, devices) if dask else open_office(jobs, devices)

@@ -29,10 +29,8 @@ class Book:
 
     def __init__(self, matrix: Matrix, cells: Iterable[Cell], depot: Depot, retry: str):
         self.matrix, self.depot, self._retry = matrix, depot, retry
-        self.outcomes: dict[str, Outcome] = {}
+        self.outcomes = look_up(cells, depot)
         self._next_time = 0.0
-        for cell in cells:
-            self.outcomes[cell.name] = look_up(cell, depot)
 
     def note(self, cell: Cell, **facts: object) -> Outcome:
         """Add to a cell's outcome what is known now."""
@@ -77,9 +75,14 @@ def read_outcome(path: Path) -> Outcome | None:
     return None
 
 
-def look_up(cell: Cell, depot: Depot) -> Outcome:
-    """Where to go on with a cell: what was done for this very one counts, if it is intact."""
+def look_up(cells: Iterable[Cell], depot: Depot) -> dict[str, Outcome]:
+    """Where to go on with every cell, by its name."""
     depot.fetch(OUTCOMES)
+    return {cell.name: _look_up(cell, depot) for cell in cells}
+
+
+def _look_up(cell: Cell, depot: Depot) -> Outcome:
+    """Where to go on with a cell: what was done for this very one counts, if it is intact."""
     earlier = read_outcome(depot.folder / place_of(cell))
     if earlier is None or earlier.cell.address != cell.address:
         return Outcome(cell)

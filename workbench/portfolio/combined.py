@@ -39,8 +39,7 @@ class Combined:
     @property
     def silicon(self) -> dict[str, Measurement]:
         """The measurements that say how fast something is."""
-        found = self.measurements.items()
-        return {name: one for name, one in found if not one.analysis.run.emulated}
+        return _on_silicon(self.measurements)
 
     @property
     def models(self) -> list[str]:
@@ -170,9 +169,13 @@ def _describe(one: Measurement) -> dict[str, object]:
 
 def _compare(measurements: dict[str, Measurement]) -> pd.DataFrame:
     """E2E of what was measured on silicon, against the first of it."""
-    silicon = {n: one for n, one in measurements.items() if not one.analysis.run.emulated}
+    silicon = _on_silicon(measurements)
     rows = [
         compare_e2e(next(iter(silicon.values())), one).assign(name=name)
         for name, one in list(silicon.items())[1:]
     ]
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=COMPARISON.names)
+
+
+def _on_silicon(measurements: dict[str, Measurement]) -> dict[str, Measurement]:
+    return {n: one for n, one in measurements.items() if not one.analysis.run.emulated}

@@ -15,6 +15,7 @@ from workbench.codec import to_document
 from workbench.emulation import EMULATED
 from workbench.portfolio.combined import Combined, combine_runs
 from workbench.report import show_aligned, show_note
+from workbench.report.gates import put_side_by_side
 from workbench.report.html import render_page
 from workbench.show import Table, plot_categories, plot_heatmap, show_table
 from workbench.store import safe_name, write_whole
@@ -109,13 +110,11 @@ def _show_code(layers: pd.DataFrame) -> Table:
             for row in layers.itertuples()
         ]
     )
-    runs = list(dict.fromkeys(layers["run"]))
-    heads = {run: f"[{number}]" for number, run in enumerate(runs, 1)}
-    wide = texts.pivot(index="name", columns="run", values="text")
-    wide = wide.loc[list(dict.fromkeys(layers["name"])), runs].rename(columns=heads)
+    names = list(dict.fromkeys(layers["name"]))
+    wide, runs = put_side_by_side(texts, names)
+    wide.insert(0, "layer", names)
     caption = "Operators as logged; in brackets the functions that samples found at work. "
-    caption += "; ".join(f"{head} {run}" for run, head in heads.items())
-    return show_table(wide.reset_index(names="layer"), caption=caption)
+    return show_table(wide, caption=caption + runs)
 
 
 def _to_html(title: str, sections: list[Section]) -> str:

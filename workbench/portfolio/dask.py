@@ -12,6 +12,7 @@ from workbench.errors import SetupError, TargetError, UsageError
 if TYPE_CHECKING:
     from distributed import Client, SpecCluster
 
+#: ``--dask local``: a cluster on this machine.
 LOCAL, WORKERS = "local", 2
 CONNECT_S = 20
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from scipy.special import stdtrit
 
 from workbench.analyze import find_changes, list_restarts
+from workbench.analyze.statistics import half_width
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.records import Run, count_threads
 from workbench.report import identify_run
@@ -176,8 +176,6 @@ def _interval(restarts: Collection[float]) -> dict[str, float]:
     if not restarts or min(restarts) <= 0:
         return dict.fromkeys(("latency_ms", "low_ms", "high_ms"), np.nan)
     logs = np.log(list(restarts))
-    centre, half = logs.mean(), np.nan
-    if len(logs) > 1:
-        half = stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / np.sqrt(len(logs))
+    centre, half = logs.mean(), half_width(logs)
     ends = np.exp([centre, centre - half, centre + half])
     return dict(zip(("latency_ms", "low_ms", "high_ms"), ends.tolist(), strict=True))

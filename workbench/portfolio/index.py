@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from importlib import resources
 
 from workbench.emulation import EMULATED
-from workbench.records import Cell, Outcome, Portfolio, Row
+from workbench.records import Cell, Outcome, Portfolio, Row, count_threads
 from workbench.report.html import render_page
 
 #: Axes that the page can be filtered by.
@@ -74,11 +74,11 @@ def _models(outcomes: Iterable[Outcome]) -> Iterator[str]:
     for model, values in by_model.items():
         name, least = min(values, key=lambda value: value[1], default=("", None))
         cells = (_escape(model), draw_sparkline(values), _number(least, ".3f"), _escape(name))
-        yield "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+        yield _row(cells)
 
 
 def _name(cell: Cell, row: Row) -> str:
-    return f"{cell.dtype}, {cell.target}, {row.experiment}, {row.threads} threads"
+    return f"{cell.dtype}, {cell.target}, {row.experiment}, {count_threads(row.threads)}"
 
 
 def _failures(problems: Iterable[Outcome]) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _failures(problems: Iterable[Outcome]) -> Iterator[str]:
             log,
             f"<code>{_escape(outcome.retry)}</code>",
         )
-        rows.append("<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>")
+        rows.append(_row(cells))
     yield _table(("Cell", "failed in", "error", "log", "try again"), rows)
 
 
@@ -122,7 +122,7 @@ def _axes(outcome: Outcome) -> dict[str, str]:
 
 def _rows(outcome: Outcome) -> Iterator[str]:
     axes = _axes(outcome)
-    data = " ".join(f'data-{axis}="{_escape(value)}"' for axis, value in axes.items())
+    data = "".join(f' data-{axis}="{_escape(value)}"' for axis, value in axes.items())
     before = [_escape(axes[axis]) for axis in AXES[:-1]]
     report = f'<a href="{_escape(outcome.report)}">report</a>' if outcome.report else ""
     state = outcome.state + (f": {outcome.problem}" if outcome.problem else "")
@@ -135,8 +135,7 @@ def _rows(outcome: Outcome) -> Iterator[str]:
         report,
     ]
     for row in outcome.rows or (None,):
-        cells = before + _measured(row, outcome.emulated) + after
-        yield f"<tr {data}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+        yield _row(before + _measured(row, outcome.emulated) + after, data)
 
 
 def _measured(row: Row | None, emulated: bool) -> list[str]:
@@ -171,6 +170,10 @@ def _table(heads: Iterable[str], rows: Iterable[str], name: str = "") -> str:
         f'<div class="output"><table{f" id={name}" if name else ""}><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
+
+
+def _row(cells: Iterable[str], data: str = "") -> str:
+    return f"<tr{data}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -17,10 +17,11 @@ from typing import Any
 from workbench.errors import SetupError
 from workbench.export import export_model, versions
 from workbench.portfolio.depot import Depot
-from workbench.portfolio.locks import device_of, share_machine, take_device
 from workbench.portfolio.matrix import Matrix
 from workbench.records import LADDER_TOGGLE, Cell, Stage
+from workbench.run.locks import device_behind, share_machine, take_device
 from workbench.store import (
+    MANIFEST,
     artifacts_dir,
     load_export,
     load_run,
@@ -52,7 +53,7 @@ class Job:
     @property
     def device(self) -> str:
         """The device that it needs for itself; empty if it can be done anywhere."""
-        return device_of(self.cell.target) if self.stage == "measure" else ""
+        return device_behind(self.cell.target) if self.stage == "measure" else ""
 
     @property
     def pte(self) -> Path:
@@ -204,7 +205,7 @@ WORK = {"export": export_cell, "measure": measure_cell, "report": report_cell}
 def hash_files(run_dir: Path) -> dict[str, str]:
     """The SHA-256 of everything in a run that was measured, and cannot be made anew."""
     raw = [p for p in sorted(run_dir.rglob("*")) if p.suffix in (".etdump", ".samples", ".log")]
-    files = [run_dir / "manifest.json", *raw]
+    files = [run_dir / MANIFEST, *raw]
     return {path.relative_to(run_dir).as_posix(): sha256_of(path) for path in files}
 
 

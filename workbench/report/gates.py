@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -147,8 +148,15 @@ def show_aligned(aligned: pd.DataFrame, *, rows: int = 12) -> Table:
             for row in aligned.itertuples()
         ]
     )
-    runs = list(dict.fromkeys(aligned["run"]))
+    wide, caption = put_side_by_side(cells, chosen)
+    wide.insert(0, aligned["level"].iloc[-1], chosen)
+    return show_table(wide, caption=caption)
+
+
+def put_side_by_side(cells: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, str]:
+    """The ``text`` of each ``name``, a column per ``run``; and what the columns' heads mean."""
+    runs = list(dict.fromkeys(cells["run"]))
     heads = {run: f"[{number}]" for number, run in enumerate(runs, 1)}
-    wide = cells.pivot(index="name", columns="run", values="text").loc[chosen, runs]
-    wide = wide.rename(columns=heads).reset_index(names=aligned["level"].iloc[-1])
-    return show_table(wide, caption="; ".join(f"{head} {run}" for run, head in heads.items()))
+    wide = cells.pivot(index="name", columns="run", values="text").loc[names, runs]
+    caption = "; ".join(f"{head} {run}" for run, head in heads.items())
+    return wide.rename(columns=heads).reset_index(drop=True), caption

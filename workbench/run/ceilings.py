@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from workbench.records import Ceilings, Probe, count_threads
+from workbench.run.locks import device_behind, take_device
 from workbench.run.runner import Runner, open_runner
 
 #: Fresh processes for each probe, on a core of their own each; the best one counts.
@@ -49,10 +50,11 @@ def measure_ceilings(
         A probe failed.
     """
     measured = []
-    for probe in probes:
-        tell(f"ceilings, {isa}, {count_threads(threads)}: {probe.kind} {probe.dtype}")
-        times = sorted(_run(probe, folder, runner, isa, threads, n) for n in range(PROCESSES))
-        measured.append(replace(probe, ms=times[0], spread=times[-1] / times[0] - 1))
+    with take_device(device_behind(runner.target.name), tell):
+        for probe in probes:
+            tell(f"ceilings, {isa}, {count_threads(threads)}: {probe.kind} {probe.dtype}")
+            times = sorted(_run(probe, folder, runner, isa, threads, n) for n in range(PROCESSES))
+            measured.append(replace(probe, ms=times[0], spread=times[-1] / times[0] - 1))
     return Ceilings(
         **device_of(runner.target.describe(), runner.description),
         isa=isa,

@@ -10,11 +10,12 @@ from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import TargetError, WorkbenchError
+from workbench.errors import WorkbenchError
 from workbench.records import Plan, Run, count_threads
 from workbench.run.calm import measure_calmly
 from workbench.run.inputs import locate_inputs
 from workbench.run.journal import Journal
+from workbench.run.locks import device_behind, take_device
 from workbench.run.measure import Step
 from workbench.run.runner import Runner
 from workbench.run.sample import can_sample, sample_experiments
@@ -43,7 +44,8 @@ def run_plan(
     take turns in batches: first without tracing, for latency, then with ETDump, for the shares of
     the operators. Last, each one is sampled in a process of its own. An interrupted run keeps what
     it has, and the same plan goes on where it stopped. A plan with a budget measures restart after
-    restart until ``enough`` says so of the run so far, or the budget is spent.
+    restart until ``enough`` says so of the run so far, or the budget is spent. Nothing else
+    of ours is measured on the device at the same time.
 
     Raises
     ------
@@ -52,12 +54,13 @@ def run_plan(
     TargetError
         The device was lost; when it is back the same plan goes on.
     """
-    run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, runner.target.platform)
-    journal = Journal.open(run_dir, begin_run(plan, runner))
-    keep_layers(Path(plan.pte), run_dir)
-    inputs = locate_inputs(plan, run_dir)
-    try:
-        with runner.target.prepared(run_dir):
+    device = device_behind(runner.target.name)
+    with take_device(device, lambda text: progress(text, 0.0)):
+        run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, runner.target.platform)
+        journal = Journal.open(run_dir, begin_run(plan, runner))
+        keep_layers(Path(plan.pte), run_dir)
+        inputs = locate_inputs(plan, run_dir)
+        with journal.concluded(), runner.target.prepared(run_dir):
             for process in restarts(journal, enough):
                 for step in steps_of(plan, process):
                     progress(describe_step(plan, step), progress_of(journal.run, step))
@@ -66,13 +69,7 @@ def run_plan(
             for threads in plan.threads if plan.sampled_ms and can_sample(runner) else ():
                 progress(f"{count_threads(threads)}, sampled", 1.0)
                 sample_experiments(journal, runner, inputs, threads)
-    except TargetError:
-        raise  # it is only out of reach: the run goes on when it is back
-    except WorkbenchError:
-        journal.close("failed")
-        raise
     progress("done", 1.0)
-    journal.close("complete")
     return run_dir
 
 

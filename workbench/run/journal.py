@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from workbench.errors import TargetError, WorkbenchError
 from workbench.records import Agreement, Reading, Run, Sampling, Session
 from workbench.store import MANIFEST, load_run, save_run
 
@@ -68,8 +70,22 @@ class Journal:
         self.run = replace(self.run, samplings=(*self.run.samplings, sampling))
         self._save()
 
-    def close(self, state: str) -> None:
-        """Write the final state."""
+    @contextlib.contextmanager
+    def concluded(self) -> Iterator[None]:
+        """Write the final state at the end: ``complete``, or ``failed``.
+
+        A run whose device was lost has none: when the device is back, the run goes on.
+        """
+        try:
+            yield
+        except TargetError:
+            raise
+        except WorkbenchError:
+            self._close("failed")
+            raise
+        self._close("complete")
+
+    def _close(self, state: str) -> None:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.run = replace(self.run, state=state, finished=now)
         self._save()

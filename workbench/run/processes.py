@@ -24,12 +24,12 @@ from workbench.errors import (
     SetupError,
     StoreError,
     TargetError,
-    WorkbenchError,
 )
 from workbench.records import Experiment, Plan, Session, count_threads
 from workbench.run.execute import begin_run, find_unfinished
 from workbench.run.interleave import interleave
 from workbench.run.journal import Journal
+from workbench.run.locks import device_behind, take_device
 from workbench.run.runner import Runner
 from workbench.run.target import HOST, Host
 from workbench.store import keep_layers, new_run_dir, sha256_of, trace_path
@@ -62,22 +62,16 @@ def run_processes(
         The device was lost; when it is back the same plan goes on.
     """
     runner = Runner("executor_runner", (), describe_runners(plan), target)
-    run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, name or target.platform)
-    fresh = begin_run(plan, runner)
-    # Which ExecuTorch a foreign runner was built from, nobody tells.
-    versions = {key: v for key, v in fresh.versions.items() if key != "executorch"}
-    journal = Journal.open(run_dir, replace(fresh, versions=versions))
-    keep_layers(Path(plan.pte), run_dir)
-    try:
-        with target.prepared(run_dir):
+    with take_device(device_behind(target.name), lambda text: progress(text, 0.0)):
+        run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, name or target.platform)
+        fresh = begin_run(plan, runner)
+        # Which ExecuTorch a foreign runner was built from, nobody tells.
+        versions = {key: v for key, v in fresh.versions.items() if key != "executorch"}
+        journal = Journal.open(run_dir, replace(fresh, versions=versions))
+        keep_layers(Path(plan.pte), run_dir)
+        with journal.concluded(), target.prepared(run_dir):
             measure_processes(journal, target, progress)
-    except TargetError:
-        raise  # it is only out of reach: the run goes on when it is back
-    except WorkbenchError:
-        journal.close("failed")
-        raise
     progress("done", 1.0)
-    journal.close("complete")
     return run_dir
 
 

@@ -39,7 +39,7 @@ COUNT_CORES = "_ZN10executorch9extension7cpuinfo24get_num_performant_coresEv"
 def read_program(path: Path) -> bytes:
     """The bytes of a program; what is none, or less than all of one, is refused.
 
-    The layout is explained in ``native/model.h``.
+    The layout is explained in ``native/program_file.h``.
 
     Raises
     ------

@@ -24,10 +24,11 @@
 #include "failure.h"
 #include "files.h"
 #include "json.h"
+#include "program_file.h"
+#include "tensors.h"
 
 namespace et = executorch::runtime;
 using et::Error;
-using executorch::aten::ScalarType;
 
 // How many values at either end of an output a summary shows.
 inline constexpr size_t kShownValues = 100;
@@ -46,112 +47,6 @@ inline int64_t preemptions() {
   rusage usage;
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_nivcsw;
-}
-
-// A dtype by the name that torch and numpy give it.
-inline std::string dtype_name(ScalarType type) {
-  switch (type) {
-    case ScalarType::Byte: return "uint8";
-    case ScalarType::Char: return "int8";
-    case ScalarType::Short: return "int16";
-    case ScalarType::Int: return "int32";
-    case ScalarType::Long: return "int64";
-    case ScalarType::UInt16: return "uint16";
-    case ScalarType::UInt32: return "uint32";
-    case ScalarType::UInt64: return "uint64";
-    case ScalarType::Half: return "float16";
-    case ScalarType::BFloat16: return "bfloat16";
-    case ScalarType::Float: return "float32";
-    case ScalarType::Double: return "float64";
-    case ScalarType::Bool: return "bool";
-    default: return "scalar_type_" + std::to_string(static_cast<int>(type));
-  }
-}
-
-// Elements of a tensor as numbers; of a type that has none, nothing.
-inline std::vector<json::Number> values_of(const executorch::aten::Tensor& tensor, size_t start,
-                                           size_t end) {
-  std::vector<json::Number> values;
-  const auto take = [&](auto unit) {
-    const auto* data = static_cast<const decltype(unit)*>(tensor.const_data_ptr());
-    for (size_t i = start; i < end; i++) values.push_back({static_cast<double>(data[i])});
-  };
-  switch (tensor.scalar_type()) {
-    case ScalarType::Bool:
-    case ScalarType::Byte: take(uint8_t{}); break;
-    case ScalarType::Char: take(int8_t{}); break;
-    case ScalarType::Short: take(int16_t{}); break;
-    case ScalarType::Int: take(int32_t{}); break;
-    case ScalarType::Long: take(int64_t{}); break;
-    case ScalarType::Half: take(executorch::aten::Half{}); break;
-    case ScalarType::BFloat16: take(executorch::aten::BFloat16{}); break;
-    case ScalarType::Float: take(float{}); break;
-    case ScalarType::Double: take(double{}); break;
-    default: break;
-  }
-  return values;
-}
-
-inline json::Object describe(ScalarType type, et::Span<const int32_t> sizes) {
-  return json::Object()
-      .add("dtype", dtype_name(type))
-      .add("shape", std::vector<int>(sizes.begin(), sizes.end()));
-}
-
-// The number one in the type's own bytes; empty for a type that has none.
-inline std::string one(ScalarType type) {
-  const auto bytes = [](auto value) {
-    return std::string(reinterpret_cast<const char*>(&value), sizeof value);
-  };
-  switch (type) {
-    case ScalarType::Byte:
-    case ScalarType::Char:
-    case ScalarType::Bool: return bytes(uint8_t{1});
-    case ScalarType::Short:
-    case ScalarType::UInt16: return bytes(uint16_t{1});
-    case ScalarType::Int:
-    case ScalarType::UInt32: return bytes(uint32_t{1});
-    case ScalarType::Long:
-    case ScalarType::UInt64: return bytes(uint64_t{1});
-    case ScalarType::Half: return bytes(uint16_t{0x3c00});
-    case ScalarType::BFloat16: return bytes(uint16_t{0x3f80});
-    case ScalarType::Float: return bytes(1.0f);
-    case ScalarType::Double: return bytes(1.0);
-    default: return "";
-  }
-}
-
-// The bytes of a program. What is none, or less than all of one, is refused here, before ExecuTorch
-// follows its offsets. Layout: bytes 4-8 the FlatBuffer's identifier; from byte 8, in programs that
-// have it, the extended header "eh00": u32 its length, u64 size of the FlatBuffer, u64 offset of
-// the segments, u64 their size.
-inline MappedFile open_program(const std::string& path) {
-  MappedFile file(path, kModelFile, "model_file");
-  const auto fail = [&](const char* kind, const std::string& why) {
-    throw Failure(kProgram, kind, path + ": " + why);
-  };
-  if (file.size() == 0) fail("not_pte", "is empty");
-  if (file.size() < et::Program::kMinHeadBytes) {
-    fail("not_pte", std::to_string(file.size()) + " bytes are too few for an ExecuTorch program");
-  }
-  const auto status = et::Program::check_header(file.data(), file.size());
-  if (status == et::Program::IncompatibleVersion) {
-    fail("version", "made for another version of ExecuTorch's file format");
-  }
-  if (status != et::Program::CompatibleVersion) fail("not_pte", "is not an ExecuTorch program");
-  if (std::memcmp(file.data() + 8, "eh00", 4) != 0) return file;
-  const auto number = [&](size_t offset, size_t width) {
-    uint64_t value = 0;
-    for (size_t i = width; i-- > 0;) value = value << 8 | file.data()[offset + i];
-    return value;
-  };
-  const uint64_t program = number(16, 8), base = number(24, 8);
-  const uint64_t segments = number(12, 4) >= 32 ? number(32, 8) : 0;
-  const uint64_t size = file.size();
-  if (program > size || base > size || segments > size - base) {
-    fail("truncated", "has " + std::to_string(size) + " bytes, its header promises more");
-  }
-  return file;
 }
 
 class Model {

@@ -1,0 +1,127 @@
+"""Nothing is measured on a device while something else is."""
+
+import threading
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from portfolio_evidence import Starter, check_disjoint, measuring_spans
+
+from workbench.run import find_runner, make_plan, run_plan
+from workbench.run.locks import device_behind, is_taken, share_machine, take_device
+from workbench.store import find_runs, load_run
+
+WAITING = "another measurement is at work on this machine: waiting"
+
+
+def test_devices_have_one_measurement_at_a_time():
+    spans, barrier = [], threading.Barrier(3)
+
+    def measure():
+        barrier.wait()
+        with take_device("host"):
+            begin = time.monotonic()
+            time.sleep(0.02)
+            spans.append((begin, time.monotonic()))
+
+    threads = [threading.Thread(target=measure) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spans.sort()
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
+    with share_machine() as first, share_machine() as second, take_device("ssh:board") as third:
+        assert max(first, second, third) < 1
+    with take_device("host"):
+        assert is_taken("host")
+    assert not is_taken("host")
+
+
+def test_an_emulated_cpu_is_this_machine():
+    names = ("host", "qemu:max", "android:1", "ssh:board")
+    assert [device_behind(name) for name in names] == ["host", "host", "android:1", "ssh:board"]
+
+
+@pytest.fixture
+def hold_machine():
+    """Have this machine measured on by somebody else, until it is let go."""
+    taken, enough = threading.Event(), threading.Event()
+
+    def measure():
+        with take_device("host"):
+            taken.set()
+            enough.wait(60)
+
+    thread = threading.Thread(target=measure)
+    thread.start()
+    taken.wait(60)
+    yield enough
+    enough.set()
+    thread.join()
+
+
+def test_a_run_that_waits_says_so_once_and_begins_when_it_may(conv_pte, tmp_path, hold_machine):
+    runner, told = find_runner(), []
+    plan = make_plan(conv_pte, runner=runner, toggle="none", runs=1, processes=1, evidence=False)
+
+    def let_go(text, part):
+        told.append(text)
+        assert not list(tmp_path.iterdir()) or hold_machine.is_set()
+        hold_machine.set()
+
+    run_plan(replace(plan, batch_ms=0.0), runner, tmp_path / "out", progress=let_go)
+    assert told[0] == WAITING
+    assert told.count(WAITING) == 1 < len(told)
+
+
+def test_who_has_a_device_measures_on_it_without_waiting():
+    told = []
+    with take_device("host", told.append), take_device("host", told.append) as waited:
+        assert (waited, told) == (0.0, [])
+    assert not is_taken("host")
+
+
+@pytest.fixture
+def start(own_cache):
+    """Start commands of the workbench with locks of their own; what is left is killed."""
+    starter = Starter(own_cache)
+    yield starter
+    starter.kill_all()
+
+
+@pytest.mark.slow
+def test_two_runs_at_once_take_turns(conv_pte, tmp_path, start):
+    words = ["run", conv_pte, "--runs", "8", "--processes", "3", "--no-evidence", "--out"]
+    runs = [start.command(*words, tmp_path / name) for name in "ab"]
+    told = [run.communicate(timeout=280)[1].splitlines() for run in runs]
+    assert [run.returncode for run in runs] == [0, 0]
+    assert sum(lines.count(WAITING) for lines in told) == 1
+    check_turns(tmp_path, tmp_path / "a", tmp_path / "b")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_run_and_a_batch_take_turns(conv_pte, tmp_path, start):
+    matrix = tmp_path / "small.yaml"
+    matrix.write_text(
+        "models: toy_cnn\ndtypes: [fp32, fp16]\nruns: 8\nprocesses: 3\nevidence: false\n"
+    )
+    batch = start(matrix, tmp_path / "batch")
+    words = ["run", conv_pte, "--runs", "8", "--processes", "3", "--no-evidence", "--out"]
+    runs = []
+    while batch.poll() is None:
+        run = start.command(*words, tmp_path / f"out_{len(runs)}")
+        assert run.wait(280) == 0, run.communicate()
+        runs.append(run)
+    assert batch.returncode == 0, batch.communicate()
+    assert runs
+    check_turns(tmp_path / "batch", *(tmp_path / f"out_{n}" for n in range(len(runs))))
+
+
+def check_turns(*roots):
+    """No run below these folders was measured while another one was."""
+    runs = [load_run(path) for root in roots for path in find_runs(root)]
+    assert len(runs) > 1
+    check_disjoint([span for run in runs for span in measuring_spans(run)])

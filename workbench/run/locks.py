@@ -1,0 +1,95 @@
+"""One measurement at a time on each device: locks that end with the process that holds them."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from pathlib import Path
+
+from workbench.errors import StoreError
+from workbench.run.cache import cache_folder
+from workbench.store import safe_name
+
+#: What runs on this very machine, and is disturbed by whatever else does.
+THIS_MACHINE = "host"
+
+_taken: ContextVar[tuple[str, ...]] = ContextVar("taken", default=())
+
+
+def device_behind(target: str) -> str:
+    """The device that a target is: an emulated CPU is this machine too."""
+    return THIS_MACHINE if target.partition(":")[0] in ("host", "qemu") else target
+
+
+@contextlib.contextmanager
+def take_device(device: str, tell: Callable[[str], None] = lambda text: None) -> Iterator[float]:
+    """Have a device for oneself, once whoever has it is done; gives the seconds that it took.
+
+    This machine is also waited for until nobody shares it. Who has a device already may take it
+    again. That there is something to wait for is told once.
+    """
+    if device in _taken.get():
+        yield 0.0
+        return
+    place = "this machine" if device == THIS_MACHINE else device
+    words = f"another measurement is at work on {place}: waiting"
+    with _hold(_lock_of(device), fcntl.LOCK_EX, lambda: tell(words)) as waited:
+        token = _taken.set((*_taken.get(), device))
+        try:
+            yield waited
+        finally:
+            _taken.reset(token)
+
+
+@contextlib.contextmanager
+def share_machine() -> Iterator[float]:
+    """Work on this machine beside others that do, but not while something is measured on it."""
+    with _hold(_lock_of(THIS_MACHINE), fcntl.LOCK_SH) as waited:
+        yield waited
+
+
+def is_taken(device: str) -> bool:
+    """Whether somebody has a device for himself now."""
+    with open_lock(_lock_of(device)) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def open_lock(path: Path):
+    """The file of a lock.
+
+    Raises
+    ------
+    StoreError
+        It cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return open(path, "ab+", buffering=0)
+    except OSError as error:
+        raise StoreError(f"cannot be written: {error.strerror}", where=path) from None
+
+
+def _lock_of(device: str) -> Path:
+    # Homes may be shared: what is this machine there is another one here.
+    name = f"{device}-{platform.node()}" if device == THIS_MACHINE else device
+    return cache_folder() / "locks" / f"{safe_name(name)}.lock"
+
+
+@contextlib.contextmanager
+def _hold(path: Path, mode: int, must_wait: Callable[[], None] = lambda: None) -> Iterator[float]:
+    started = time.monotonic()
+    with open_lock(path) as lock:
+        try:
+            fcntl.flock(lock, mode | fcntl.LOCK_NB)
+        except BlockingIOError:
+            must_wait()
+            fcntl.flock(lock, mode)
+        yield time.monotonic() - started
