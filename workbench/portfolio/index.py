@@ -35,7 +35,8 @@ def render_index(portfolio: Portfolio) -> str:
     problems = [outcome for outcome in outcomes if outcome.state == "failed"]
     updated = portfolio.updated.replace("T", " ").replace("+00:00", " UTC")
     rows = [row for outcome in outcomes for row in _rows(outcome)]
-    same = [name for name in SHARED if len({cells[name] for cells, _ in rows}) == 1]
+    said = {name: {cells[name] for cells, _ in rows} - {""} for name in SHARED}
+    same = {name: values.pop() for name, values in said.items() if len(values) == 1}
     heads = [name for name in rows[0][0] if name not in same]
     parts = [
         "<h1>Portfolio</h1>",
@@ -47,7 +48,7 @@ def render_index(portfolio: Portfolio) -> str:
         *(_failures(problems) if problems else ()),
         "<h2>Measurements</h2>",
         _filters(outcomes),
-        *([_tell_same(rows[0][0], same)] if same else ()),
+        *([f"<p>All of them: {', '.join(map(' '.join, same.items()))}.</p>"] if same else ()),
         _table(heads, (_row((c[name] for name in heads), data) for c, data in rows), TABLE),
         "<p>A model's name leads to its report. Thread counts and the levels of an extension were "
         "measured within one run, taking turns. Latency is untraced <code>Method::execute</code>; "
@@ -133,10 +134,6 @@ def _axes(outcome: Outcome) -> dict[str, str]:
     )
 
 
-def _tell_same(cells: Cells, names: Iterable[str]) -> str:
-    return f"<p>All of them: {', '.join(f'{name} {cells[name]}' for name in names)}.</p>"
-
-
 def _rows(outcome: Outcome) -> Iterator[tuple[Cells, str]]:
     """The cells of each row, and the attributes that it is filtered by."""
     axes = {axis: _escape(value) for axis, value in _axes(outcome).items()}
@@ -149,7 +146,7 @@ def _rows(outcome: Outcome) -> Iterator[tuple[Cells, str]]:
     before = {"model": model} | {axis: axes[axis] for axis in ("dtype", "target", "toggle")}
     after = {
         "quality": _escape(outcome.grade),
-        "MB": _number(size, ".1f"),
+        "MB": _number(size, ".2f"),
         "SQNR dB": _number(outcome.sqnr_db, ".1f"),
         "state": _escape(state),
     }
