@@ -16,7 +16,7 @@ import pytest
 from workbench import store
 from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
 from workbench.records import Layers, Tensor
-from workbench.run import find_runner, make_plan, run_plan
+from workbench.run import calm, find_runner, make_plan, run_plan
 from workbench.run.build import find_compiler
 from workbench.run.host import platform_name
 from workbench.run.inputs import locate_inputs, random_bytes
@@ -38,6 +38,7 @@ def plan(conv_pte, runner, tmp_path):
         batch_ms=1.0,
         traced_runs=4,
         sampled_ms=0.0,
+        retries=0,
     )
 
 
@@ -131,6 +132,28 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(plan, runner, tmp_path
     assert all(s.complete for s in run.sessions)
     steps = [(s.experiment, s.process, s.traced) for s in run.sessions]
     assert len(steps) == len(set(steps)) == 2 * 2 * len(plan.experiments)
+
+
+def test_a_repetition_that_is_interrupted_takes_nothing_away(plan, runner, tmp_path, monkeypatch):
+    repeated = replace(plan, retries=1, cool_down_s=0.0)
+    bursts = []
+    real = calm.measure_step
+
+    def measure(*parts):
+        if bursts:
+            interrupt_after(monkeypatch, 5, KeyboardInterrupt())
+        bursts.append(parts)
+        real(*parts)
+
+    monkeypatch.setattr(calm, "DISTURBED", -1.0)
+    monkeypatch.setattr(calm, "measure_step", measure)
+    with pytest.raises(KeyboardInterrupt):
+        run_plan(repeated, runner, tmp_path / "out")
+    (run_dir,) = store.find_runs(tmp_path / "out")
+    sessions = store.load_run(run_dir).sessions
+    assert len(bursts) == 2
+    assert len(sessions) == len(plan.experiments)
+    assert all(s.complete and s.batches for s in sessions)
 
 
 def test_another_plan_does_not_go_on_with_it(plan, runner, tmp_path, monkeypatch):

@@ -452,7 +452,7 @@ def test_the_recorded_emulated_run_promises_nothing(tmp_path):
     assert len(table)
     assert table["gain_ms"].isna().all()
     assert "measure it on the device" in list_findings(table)[0]
-    path = write_summary(dataclasses.replace(analysis, run_dir=tmp_path))
+    path = write_summary(dataclasses.replace(analysis, run_dir=tmp_path), table)
     assert json.loads(path.read_text())["findings"][0]["high_ms"] is None
 
 
@@ -495,9 +495,10 @@ def test_the_command_lists_all_findings(sample):
 
 
 def test_reports_and_summaries_have_the_findings(sample, tmp_path):
-    first = find_next_steps(sample).iloc[0]
-    assert "## What to do next" in render_report(sample)
-    path = write_summary(dataclasses.replace(sample, run_dir=tmp_path))
+    found = find_next_steps(sample)
+    first = found.iloc[0]
+    assert "## What to do next" in render_report(sample, found)
+    path = write_summary(dataclasses.replace(sample, run_dir=tmp_path), found)
     written = json.loads(path.read_text())["findings"]
     assert written[0]["rank"] == 1
     assert set(written[0]) == set(FINDINGS.names)

@@ -82,12 +82,13 @@ def compare_evidence(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
         kernel is the function with the most samples.
     """
     sides = [side[side["key"] != ""] for side in (baseline, candidate)]
+    parts = [dict(list(side.groupby("key", sort=False))) for side in sides]
+    counted = dict(list(_count(*sides, "key").groupby(level="key")))
     rows = []
-    for key in sides[0]["key"].drop_duplicates():
-        before, after = (side[side["key"] == key] for side in sides)
-        if after.empty:
+    for key, before in parts[0].items():
+        if (after := parts[1].get(key)) is None:
             continue
-        counts = _count(before, after)
+        counts = counted[key]
         totals = counts.sum().to_numpy()
         moved = np.logical_or(*_moved(counts, totals))
         rows.append(
@@ -108,10 +109,10 @@ def compare_evidence(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
     )
 
 
-def _count(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
-    """Samples of both sides by library and function."""
+def _count(baseline: pd.DataFrame, candidate: pd.DataFrame, *within: str) -> pd.DataFrame:
+    """Samples of both sides by library and function, within columns if there are any."""
     sides = {
-        name: side.groupby(["library", "function"])["samples"].sum()
+        name: side.groupby([*within, "library", "function"])["samples"].sum()
         for name, side in (("baseline", baseline), ("candidate", candidate))
     }
     return pd.DataFrame(sides).fillna(0).astype(int)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -74,7 +74,7 @@ def build_model_tree(
     texts = {"path": object, "parent": object}
     tree = pd.concat([tree.astype(texts), pd.DataFrame([outside]).astype(texts)], ignore_index=True)
     inside = [*within.groupby("path")["row"].agg(list).reindex(tree["path"][:-1]), list(rest.index)]
-    half = _half_widths(runs, (operators.loc[rows, "key"] for rows in inside), len(inside))
+    half = _half_widths(runs, [operators.loc[rows, "key"] for rows in inside])
     tree["low_ns"] = (tree["inclusive_ns"] - half).clip(lower=0)
     tree["high_ns"] = tree["inclusive_ns"] + half
     total = time.sum()
@@ -82,12 +82,16 @@ def build_model_tree(
     return check(tree[TREE.names].astype({"depth": int, "operators": int}), TREE)
 
 
-def _half_widths(runs: pd.DataFrame | None, parts: Iterable[pd.Series], count: int) -> np.ndarray:
+def _half_widths(runs: pd.DataFrame | None, parts: Sequence[pd.Series]) -> np.ndarray:
     """Of the interval of each part's time in ns, from the keys of its operators."""
     if runs is None:
-        return np.full(count, np.nan)
-    sums = [runs[list(keys)].sum(axis=1) for keys in parts]
-    return _NANOSECONDS * half_width(blocks_of(pd.concat(sums, axis=1)).to_numpy())
+        return np.full(len(parts), np.nan)
+    place = {key: number for number, key in enumerate(runs.columns)}
+    member = np.zeros((len(place), len(parts)))
+    for number, keys in enumerate(parts):
+        member[[place[key] for key in keys], number] = 1
+    sums = pd.DataFrame(runs.fillna(0.0).to_numpy() @ member, index=runs.index)
+    return _NANOSECONDS * half_width(blocks_of(sums).to_numpy())
 
 
 def _ordered(times: dict[str, float]) -> list[str]:

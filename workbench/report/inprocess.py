@@ -50,6 +50,8 @@ class InProcessEngine(Engine):
     def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> None:
         """Run the cells until one fails; what they show becomes their outputs."""
         shell = open_shell()
+        # Nobody watches it grow: papermill writes it when it is done, or has failed.
+        nb_man.output_path = None
         for index, cell in enumerate(nb_man.nb.cells):
             nb_man.cell_start(cell, index)
             failed = None

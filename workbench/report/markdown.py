@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
+
 from workbench.analyze import rank_bottlenecks
 from workbench.report.analysis import Analysis, Comparison
 from workbench.report.axes import has_axes, show_axes
 from workbench.report.checks import check_run, show_quality
 from workbench.report.facts import describe_run
-from workbench.report.findings import find_next_steps, show_findings
+from workbench.report.findings import show_findings
 from workbench.report.kernels import show_kernels
 from workbench.report.notes import count_outcomes, show_layers, show_undelegated, show_verdicts
 from workbench.show import show_table
@@ -20,36 +22,39 @@ from workbench.store import REPORT_HTML, REPORT_MD, SUMMARY, write_whole
 TOP = 12
 
 
-def write_markdown(analysis: Analysis) -> tuple[Path, Path]:
-    """Write ``report.md`` and ``<stem>_pipeline_summary.md``; returns their paths."""
+def write_markdown(analysis: Analysis, findings: pd.DataFrame) -> tuple[Path, Path]:
+    """Write ``report.md`` and ``<stem>_pipeline_summary.md``; returns their paths.
+
+    ``findings`` are those of `find_next_steps`.
+    """
     stem = analysis.run.plan.stem
-    report = write_whole(analysis.run_dir / REPORT_MD, render_report(analysis))
+    report = write_whole(analysis.run_dir / REPORT_MD, render_report(analysis, findings))
     summary = analysis.run_dir / f"{stem}_pipeline_summary.md"
-    return report, write_whole(summary, render_summary(analysis))
+    return report, write_whole(summary, render_summary(analysis, findings))
 
 
-def render_summary(analysis: Analysis) -> str:
+def render_summary(analysis: Analysis, findings: pd.DataFrame) -> str:
     """The verdicts, the checks that did not pass, and where everything lies."""
     checks = check_run(analysis)
     doubts = checks[checks["status"] != "ok"]
     return _join(
         f"# {analysis.run.plan.stem}",
         show_verdicts(analysis),
-        show_findings(find_next_steps(analysis), rows=3),
+        show_findings(findings, rows=3),
         show_table(doubts, caption="To be kept in mind") if len(doubts) else "All checks passed.",
         show_table(describe_run(analysis)),
         f"Details: {REPORT_HTML}, {REPORT_MD}, {SUMMARY}.",
     )
 
 
-def render_report(analysis: Analysis) -> str:
+def render_report(analysis: Analysis, findings: pd.DataFrame) -> str:
     """The whole report."""
     timed = "traced" if analysis.latencies["traced"].all() else "untraced"
     return _join(
         f"# {analysis.run.plan.stem}: where the time goes",
         show_verdicts(analysis),
         "## What to do next",
-        show_findings(find_next_steps(analysis)),
+        show_findings(findings),
         "## Latency",
         f"`Method::execute`, {timed}, in ms.",
         show_table(

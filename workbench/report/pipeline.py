@@ -256,12 +256,13 @@ def write_artifacts(analysis: Analysis) -> list[Path]:
         if session.complete and session.etdump and session.process == 0
         for path in write_trace_csvs(analysis, session)
     ]
+    findings = find_next_steps(analysis)
     return [
         *written,
         write_metrics(analysis),
-        write_summary(analysis),
+        write_summary(analysis, findings),
         write_pipeline_summary(analysis),
-        *write_markdown(analysis),
+        *write_markdown(analysis, findings),
     ]
 
 
@@ -281,7 +282,7 @@ def make_report(run_dir: str | Path) -> tuple[Path, Path]:
     stays beside the report with the error in it.
     """
     analysis = analyze_run(run_dir)
-    markdown, *_ = write_markdown(analysis)
+    markdown, *_ = write_markdown(analysis, find_next_steps(analysis))
     return make_page(analysis), markdown
 
 

@@ -16,7 +16,6 @@ from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
 from workbench.report.checks import check_run, grade_quality, tracer_overhead
 from workbench.report.evidence import select_kernels
 from workbench.report.facts import identify_run
-from workbench.report.findings import find_next_steps
 from workbench.schema import (
     ATTRIBUTION,
     BOTTLENECKS,
@@ -32,12 +31,13 @@ from workbench.store import METRICS, SUMMARY, write_whole
 _OUTLINED = ("label", "baseline", "candidate", "verdict", "latency")
 
 
-def write_summary(analysis: Analysis) -> Path:
+def write_summary(analysis: Analysis, findings: pd.DataFrame) -> Path:
     """Write ``analysis_summary.json``: E2E, categories, operators and comparisons.
 
     The figures at the top are those of the candidate of the first comparison; ``measurements``
     holds them for every experiment and thread count. ``e2e`` is ``Method::execute`` of the traced
-    runs, to whose mean the categories add up; ``latency`` is that of the untraced ones.
+    runs, to whose mean the categories add up; ``latency`` is that of the untraced ones;
+    ``findings`` are those of `find_next_steps`.
     """
     subject = analysis.comparisons[0]
     measurements = {
@@ -63,7 +63,7 @@ def write_summary(analysis: Analysis) -> Path:
             }
             for session in etdumps
         ],
-        "findings": _findings(analysis),
+        "findings": _list_findings(findings),
         "comparisons": [_comparison(comparison) for comparison in analysis.comparisons],
         "ladder": _frame(analysis.ladder),
         "scaling": _frame(analysis.scaling),
@@ -201,10 +201,9 @@ def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str,
     }
 
 
-def _findings(analysis: Analysis) -> list[dict[str, Any]]:
+def _list_findings(findings: pd.DataFrame) -> list[dict[str, Any]]:
     """What to do next; the keys of its evidence as a list."""
-    rows = find_next_steps(analysis).to_dict("records")
-    return [{**row, "keys": row["keys"].splitlines()} for row in rows]
+    return [{**row, "keys": row["keys"].splitlines()} for row in findings.to_dict("records")]
 
 
 def _layer(row: dict[str, Any]) -> dict[str, Any]:

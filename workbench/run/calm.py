@@ -25,7 +25,8 @@ def measure_calmly(journal: Journal, runner: Runner, inputs: Sequence[Path], ste
     """Measure a step, read the machine before and after, and note how long it took.
 
     An untraced step that was disturbed is measured a second time after a pause, as long as the
-    plan has repetitions left; of the two the quieter one stays, and says that there were two.
+    plan has repetitions left; of the two the quieter one stays, and says that there were two. A
+    repetition that does not come to its end takes nothing away.
 
     Raises
     ------
@@ -39,8 +40,12 @@ def measure_calmly(journal: Journal, runner: Runner, inputs: Sequence[Path], ste
     # A budget is better spent on another restart.
     left = 0 if plan.budget_s else plan.retries - count_repeated(journal.run.sessions)
     if not step.traced and left > 0 and disturbance(first) > DISTURBED:
-        time.sleep(plan.cool_down_s)
-        measure_step(journal, runner, inputs, step)
+        try:
+            time.sleep(plan.cool_down_s)
+            measure_step(journal, runner, inputs, step)
+        except BaseException:
+            journal.note_sessions(first)
+            raise
         second = journal.sessions_of(step.threads, step.process, step.traced)
         quieter = min((first, second), key=disturbance)
         journal.note_sessions(replace(session, attempts=2) for session in quieter)
