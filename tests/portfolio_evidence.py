@@ -87,7 +87,7 @@ def measure_stages(portfolio):
         for stage in outcome["stages"]:
             if stage["name"] == "measure":
                 begin = datetime.fromisoformat(stage["started"]).timestamp()
-                yield begin, begin + stage["seconds"], outcome["cell"]["name"]
+                yield begin, begin + stage["seconds"], outcome["cell"]["stem"]
 
 
 def check_disjoint(spans):

@@ -122,7 +122,10 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(plan, runner, tmp_path
     finished = [s for s in partial.sessions if s.complete]
     assert finished
 
+    left = run_dir / ".manifest.json.abcd1234.partial"
+    left.write_text("{")
     assert run_plan(plan, runner, tmp_path / "out") == run_dir
+    assert not left.exists()
     run = store.load_run(run_dir)
     assert run.state == "complete"
     assert set(finished) < set(run.sessions)

@@ -313,6 +313,27 @@ def test_a_trace_that_cannot_be_read_is_measured_anew(matrix, office, tmp_path, 
     assert (outcome.state, [s for s, *_ in office]) == ("done", ["export", "measure", "report"])
 
 
+def test_what_killed_writers_left_is_not_hashed_and_goes(matrix, office, tmp_path):
+    out = tmp_path / "out"
+    first = run_batch(matrix(), out=out).outcomes[0]
+    run_dir = out / first.run_dir
+    left = [
+        out / ".portfolio.json.abcd1234.partial",
+        run_dir / ".manifest.json.abcd1234.partial",
+        run_dir / "net_t1.etdump.partial",
+    ]
+    for path in left:
+        path.write_text("half of it")
+    assert work.hash_files(run_dir) == first.files
+    with take_folder(out), pytest.raises(UsageError, match="another batch is at work"):
+        run_batch(matrix(), out=out)
+    assert all(path.exists() for path in left)
+    office.clear()
+    run_batch(matrix(), out=out)
+    assert not any(path.exists() for path in left)
+    assert office == []
+
+
 def test_another_batch_on_the_same_folder_is_refused(matrix, office, tmp_path):
     with (
         take_folder(tmp_path / "out"),
@@ -347,6 +368,13 @@ def test_a_portfolio_behind_a_url(matrix, office, tmp_path):
         remote = files.cat_file(f"/portfolio/{place_of(outcome.cell)}")
         assert json.loads(remote)["state"] == "done"
     assert not [name for name in files.find("/portfolio") if name.endswith(".partial")]
+    depot = batch.open_depot("memory://portfolio")
+    files.pipe_file("/portfolio/cells/half.json.partial", b"{")
+    (depot.folder / "cells" / ".half.json.abcd1234.partial").write_text("{")
+    depot.fetch("cells")
+    depot.send("cells")
+    assert not (depot.folder / "cells" / "half.json.partial").exists()
+    assert not [name for name in files.find("/portfolio") if "abcd1234" in name]
 
 
 def test_the_plan_says_how_long_it_takes_once_it_is_known(matrix, office, tmp_path):

@@ -69,7 +69,7 @@ assert not {name.partition(".")[0] for name in sys.modules} & set(BLOCKED)
 
 @pytest.mark.slow
 def test_insight_needs_recorded_data_only():
-    models = ["mobilenet_v3_small", "vit_tiny", "unet_small", "toy_cnn"]
+    models = ["mobilenet_v3_small", "vit_tiny", "unet_small", "squeezesam", "toy_cnn"]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *models],
         capture_output=True,
@@ -81,6 +81,6 @@ def test_insight_needs_recorded_data_only():
     told = [line.split()[0] for line in done.stdout.splitlines()]
     for what in ("findings", "shift", "what-if", "bottlenecks", "tree", "verdicts"):
         assert told.count(what) == len(models), what
-    assert told.count("aligned") == 3
+    assert told.count("aligned") == 4
     assert told.count("roofline") == told.count("ceilings") >= 1
     assert told.count("case") == 1

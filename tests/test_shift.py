@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from workbench.analyze.case_study import FOLDER, load_case_study
-from workbench.analyze.categories import CATEGORIES
+from workbench.analyze.categories import CATEGORIES, add_categories
 from workbench.analyze.operators import summarize_categories, summarize_operators, total_runs
 from workbench.analyze.shift import UNSPLIT, bottleneck_shift
 from workbench.errors import StoreError, UsageError
@@ -74,6 +75,15 @@ def test_the_categories_keep_their_order_and_the_absent_ones_are_zero():
 def test_one_run_has_no_spread():
     table = summarize_operators(synthetic_ledger(processes=1, runs=1))
     assert table["std_ms"].isna().all()
+
+
+def test_a_category_has_the_interval_of_its_mean_over_the_restarts():
+    ledger = synthetic_ledger(processes=5, runs=4)
+    table = summarize_categories(ledger).set_index("category")
+    means = total_runs(add_categories(ledger), "category").groupby(level="process").mean()
+    for category, blocks in means.items():
+        ends = stats.t.interval(0.95, 4, blocks.mean(), stats.sem(blocks))
+        assert tuple(table.loc[category, ["low_ms", "high_ms"]]) == pytest.approx(ends)
 
 
 def test_runs_of_several_processes_are_runs_of_their_own():

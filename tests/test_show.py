@@ -103,6 +103,33 @@ def test_segments_are_as_long_as_the_categories(categories):
     assert format_ms(total) in words_of(figure)
 
 
+def test_each_segment_has_the_interval_of_its_own_time_below_its_end(categories):
+    (axis,) = plot_categories(categories).axes
+    drawn = [tuple(line.get_xdata()) for line in axis.lines]
+    known = []
+    for frame in categories.values():
+        starts = frame["mean_ms"].cumsum() - frame["mean_ms"]
+        ends = frame[["low_ms", "high_ms"]].add(starts, axis=0)
+        known += list(ends.itertuples(index=False, name=None))
+    assert drawn == [pytest.approx(ends) for ends in known]
+    assert [line.get_color() for line in axis.lines] == [*COLORS.values()] * 2
+    assert "95 % interval" in plot_categories(categories).alt_text
+
+
+def test_intervals_that_would_lie_on_one_another_have_lanes_of_their_own(categories):
+    wide = categories["off"].assign(low_ms=0.0, high_ms=9.0)
+    (axis,) = plot_categories({"off": wide}).axes
+    assert len({line.get_ydata()[0] for line in axis.lines}) == 3
+    assert axis.get_xlim()[1] >= max(line.get_xdata()[1] for line in axis.lines)
+
+
+@pytest.mark.parametrize("columns", [[], ["low_ms", "high_ms"]])
+def test_where_no_interval_is_known_none_is_drawn(categories, columns):
+    bare = categories["off"].drop(columns=["low_ms", "high_ms"])
+    figure = plot_categories({"off": bare.assign(**dict.fromkeys(columns, math.nan))})
+    assert not figure.axes[0].lines and "interval" not in figure.alt_text
+
+
 def test_every_category_is_named_in_its_segment_or_in_the_key(categories):
     words = " ".join(words_of(plot_categories(categories)))
     assert all(words.count(name) >= 1 for name in COLORS)

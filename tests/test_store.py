@@ -1,10 +1,14 @@
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from workbench import store
 from workbench.codec import to_json
 from workbench.errors import StoreError, UsageError
+from workbench.files import remove_partials
 from workbench.records import Export, Layers, Tensor
 
 
@@ -39,6 +43,30 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
         store.write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from workbench.files import write_whole
+
+Path.replace = lambda *_: os.kill(os.getpid(), 9)
+write_whole(Path(sys.argv[1]), "half of it")
+"""
+
+
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path):
+    target = tmp_path / "runs" / "linux" / "manifest.json"
+    done = subprocess.run([sys.executable, "-c", KILLED, target])
+    assert done.returncode == -signal.SIGKILL
+    (left,) = target.parent.iterdir()
+    assert left.name.endswith(".partial")
+    runner_left = target.with_name("net_t1.etdump.partial")
+    others = ("film.partial", ".profile.partial", "net_t1.etdump", ".manifest.json.abcd1234")
+    for path in (runner_left, *(target.with_name(name) for name in others)):
+        path.write_text("half of it")
+    remove_partials(tmp_path)
+    assert sorted(path.name for path in target.parent.iterdir()) == sorted(others)
 
 
 def test_an_export_record_is_found_beside_its_program(tmp_path):

@@ -63,6 +63,7 @@ _HOME = {
     "compare_exports": "report",
     "compare_runs": "report",
     "describe_run": "report",
+    "explore_ladder": "report",
     "export_trace": "report",
     "find_next_steps": "report",
     "find_roofline": "report",

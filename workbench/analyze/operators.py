@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analyze.categories import CATEGORIES, add_categories
+from workbench.analyze.statistics import blocks_of, half_width
 from workbench.errors import ComparisonError
 from workbench.schema import CATEGORIES as CATEGORIES_FRAME
 from workbench.schema import OPERATORS, check
@@ -88,8 +89,9 @@ def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``schema.CATEGORIES``, and ``std_ms`` over the runs; ``mean_ms`` sums to the mean E2E
-        time, ``share`` to 1.
+        ``schema.CATEGORIES``, and ``std_ms`` over the runs, ``low_ms`` and ``high_ms`` of
+        Student's 95 % interval over the restarts (over the runs where there is only one);
+        ``mean_ms`` sums to the mean E2E time, ``share`` to 1.
 
     Raises
     ------
@@ -99,12 +101,15 @@ def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
     ledger = add_categories(ledger)
     runs = total_runs(ledger, "category").reindex(columns=list(CATEGORIES), fill_value=0.0)
     distinct = ledger.drop_duplicates("key")["category"].value_counts()
+    mean, half = runs.mean(), half_width(blocks_of(runs).to_numpy())
     table = pd.DataFrame(
         {
-            "mean_ms": runs.mean(),
-            "share": _shares(runs.mean()),
+            "mean_ms": mean,
+            "share": _shares(mean),
             "operators": distinct.reindex(CATEGORIES, fill_value=0),
             "std_ms": runs.std() if len(runs) > 1 else np.nan,
+            "low_ms": (mean - half).clip(lower=0),
+            "high_ms": mean + half,
         },
         index=pd.Index(CATEGORIES, name="category"),
     )

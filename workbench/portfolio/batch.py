@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench.errors import TraceError
+from workbench.files import remove_partials
 from workbench.portfolio.accounting import divide_time
 from workbench.portfolio.book import Book, look_up
 from workbench.portfolio.dask import LOCAL, open_cluster
@@ -86,6 +87,7 @@ def run_batch(
         _check_toggles(matrix)
     depot = open_depot(place_for(path, out))
     with take_folder(depot.folder):
+        remove_partials(depot.folder)
         book = Book(matrix, everything, depot, retry=_retry(path, out, dask))
         book.publish()
         todo = [cell for cell in chosen if remaining(book.outcomes[cell.name])]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import SetupError, StoreError, UsageError
+from workbench.files import PARTIAL
 from workbench.run import cache_folder
 from workbench.store import write_whole
 
@@ -40,6 +41,8 @@ class Depot:
         files, root = self._open()
         with self._explained(name):
             for remote in files.find(f"{root}/{name}"):
+                if remote.endswith(PARTIAL):
+                    continue
                 local = self.folder / name / remote.split(f"{root}/{name}/", 1)[-1]
                 write_whole(local, files.cat_file(remote))
 
@@ -53,8 +56,8 @@ class Depot:
                 remote = f"{root}/{local.relative_to(self.folder).as_posix()}"
                 files.makedirs(remote.rpartition("/")[0], exist_ok=True)
                 # Whoever reads sees the old file or the new one, where the file system can move.
-                files.pipe_file(f"{remote}.partial", local.read_bytes())
-                files.mv(f"{remote}.partial", remote)
+                files.pipe_file(f"{remote}{PARTIAL}", local.read_bytes())
+                files.mv(f"{remote}{PARTIAL}", remote)
 
     def write(self, name: str, content: str) -> None:
         """Write a small file of the portfolio."""

@@ -12,11 +12,19 @@ from workbench.report.html import render_page
 
 #: Axes that the page can be filtered by.
 AXES = ("model", "dtype", "target", "toggle", "state")
-COLUMNS = (
-    "Model", "dtype", "target", "toggle", "experiment", "threads", "median ms", "95 % interval",
-    "speed-up", "bottleneck", "quality", "MB", "SQNR dB", "state", "report",
-)  # fmt: skip
+#: Columns that are left out where all rows say the same: once is enough.
+SHARED = ("target", "toggle", "threads", "state")
+MEASURED = ("experiment", "threads", "median ms", "95 % interval", "speed-up", "bottleneck")
+TABLE = "measurements"
+STYLE = f"""
+body {{ max-width: 84rem; }}
+#{TABLE} :is(th, td) {{ padding: .3rem .5rem; white-space: nowrap; }}
+#{TABLE} td:last-child {{ white-space: normal; }}
+"""
 BAR, GAP, HEIGHT = 7, 2, 26
+
+#: HTML by column.
+Cells = dict[str, str]
 
 
 def render_index(portfolio: Portfolio) -> str:
@@ -25,23 +33,29 @@ def render_index(portfolio: Portfolio) -> str:
     states = [outcome.state for outcome in outcomes]
     counts = ", ".join(f"{states.count(s)} {s}" for s in ("done", "failed", "open") if s in states)
     problems = [outcome for outcome in outcomes if outcome.state == "failed"]
+    updated = portfolio.updated.replace("T", " ").replace("+00:00", " UTC")
+    rows = [row for outcome in outcomes for row in _rows(outcome)]
+    said = {name: {cells[name] for cells, _ in rows} - {""} for name in SHARED}
+    same = {name: values.pop() for name, values in said.items() if len(values) == 1}
+    heads = [name for name in rows[0][0] if name not in same]
     parts = [
         "<h1>Portfolio</h1>",
-        f"<p>{len(outcomes)} cells: {counts}. {_escape(portfolio.updated)}</p>",
+        f"<p>{len(outcomes)} cells: {counts}. {_escape(updated)}</p>",
         "<h2>Models</h2>",
         "<p>A bar is the median latency of one measurement, in the order of the table below; bars "
         "of one model have one scale, and the fastest is dark.</p>",
-        _table(("Model", "latencies", "fastest ms", "of"), _models(outcomes)),
+        _table(("model", "latencies", "fastest ms", "of"), _models(outcomes)),
         *(_failures(problems) if problems else ()),
         "<h2>Measurements</h2>",
         _filters(outcomes),
-        _table(COLUMNS, (row for o in outcomes for row in _rows(o)), "measurements"),
-        f"<p>{len(portfolio.matrix['threads'])} thread counts and the levels of an extension were "
+        *([f"<p>All of them: {', '.join(map(' '.join, same.items()))}.</p>"] if same else ()),
+        _table(heads, (_row((c[name] for name in heads), data) for c, data in rows), TABLE),
+        "<p>A model's name leads to its report. Thread counts and the levels of an extension were "
         "measured within one run, taking turns. Latency is untraced <code>Method::execute</code>; "
         "speed-ups are against the experiment named in the tooltip.</p>",
     ]
     script = (resources.files("workbench.portfolio") / "index.js").read_text()
-    return render_page("Portfolio", "\n".join(parts), script)
+    return render_page("Portfolio", "\n".join(parts), script, STYLE)
 
 
 def draw_sparkline(values: Iterable[tuple[str, float]]) -> str:
@@ -120,40 +134,41 @@ def _axes(outcome: Outcome) -> dict[str, str]:
     )
 
 
-def _rows(outcome: Outcome) -> Iterator[str]:
-    axes = _axes(outcome)
-    data = "".join(f' data-{axis}="{_escape(value)}"' for axis, value in axes.items())
-    before = [_escape(axes[axis]) for axis in AXES[:-1]]
-    report = f'<a href="{_escape(outcome.report)}">report</a>' if outcome.report else ""
+def _rows(outcome: Outcome) -> Iterator[tuple[Cells, str]]:
+    """The cells of each row, and the attributes that it is filtered by."""
+    axes = {axis: _escape(value) for axis, value in _axes(outcome).items()}
+    data = "".join(f' data-{axis}="{value}"' for axis, value in axes.items())
     state = outcome.state + (f": {outcome.problem}" if outcome.problem else "")
     size = None if outcome.size_bytes is None else outcome.size_bytes / 1e6
-    after = [
-        _escape(outcome.grade),
-        _number(size, ".1f"),
-        _number(outcome.sqnr_db, ".1f"),
-        _escape(state),
-        report,
-    ]
+    model = axes["model"]
+    if outcome.report:
+        model = f'<a href="{_escape(outcome.report)}">{model}</a>'
+    before = {"model": model} | {axis: axes[axis] for axis in ("dtype", "target", "toggle")}
+    after = {
+        "quality": _escape(outcome.grade),
+        "MB": _number(size, ".2f"),
+        "SQNR dB": _number(outcome.sqnr_db, ".1f"),
+        "state": _escape(state),
+    }
     for row in outcome.rows or (None,):
-        yield _row(before + _measured(row, outcome.emulated) + after, data)
+        yield before | _measured(row, outcome.emulated) | after, data
 
 
-def _measured(row: Row | None, emulated: bool) -> list[str]:
+def _measured(row: Row | None, emulated: bool) -> Cells:
+    cells = dict.fromkeys(MEASURED, "")
     if row is None:
-        return ["", "", "", "", "", ""]
+        return cells
+    cells |= {"experiment": _escape(row.experiment), "threads": str(row.threads)}
     if emulated:
-        return [_escape(row.experiment), str(row.threads), f"<i>{EMULATED}</i>", "", "", ""]
-    interval = f"{_number(row.low_ms, '.3f')} to {_number(row.high_ms, '.3f')}"
+        return cells | {"median ms": f"<i>{EMULATED}</i>"}
     bottleneck = f"{row.bottleneck} {100 * row.share:.0f} %" if row.share is not None else ""
-    return [
-        _escape(row.experiment),
-        str(row.threads),
-        f'<span title="{_escape(f"{row.n} inferences, {row.clock}")}">'
+    return cells | {
+        "median ms": f'<span title="{_escape(f"{row.n} inferences, {row.clock}")}">'
         f"{_number(row.median_ms, '.3f')}</span>",
-        interval,
-        _speedup(row),
-        _escape(bottleneck),
-    ]
+        "95 % interval": f"{_number(row.low_ms, '.3f')} to {_number(row.high_ms, '.3f')}",
+        "speed-up": _speedup(row),
+        "bottleneck": _escape(bottleneck),
+    }
 
 
 def _speedup(row: Row) -> str:

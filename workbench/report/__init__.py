@@ -45,6 +45,7 @@ from workbench.report.pipeline import (
     write_artifacts,
 )
 from workbench.report.replay import Replay, replay_layer
+from workbench.report.rungs import explore_ladder, show_rung
 from workbench.report.runs import list_measurements, list_runs
 from workbench.report.side_by_side import align_measurements, compare_many
 from workbench.report.skills import Skill, find_skill, list_skills
@@ -77,6 +78,7 @@ __all__ = [
     "describe_run",
     "describe_spans",
     "execute_notebook",
+    "explore_ladder",
     "export_trace",
     "find_measurement",
     "find_next_steps",
@@ -113,6 +115,7 @@ __all__ = [
     "show_note",
     "show_quality",
     "show_roofline",
+    "show_rung",
     "show_speedups",
     "show_timeline",
     "show_tree",

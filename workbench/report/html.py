@@ -38,15 +38,16 @@ def export_html(notebook: Path, page: Path, title: str) -> Path:
     return write_whole(page, render_page(title, body, script))
 
 
-def render_page(title: str, body: str, script: str = "") -> str:
+def render_page(title: str, body: str, script: str = "", style: str = "") -> str:
     """A self-contained page around ``body``, which is HTML; its tables can be sorted.
 
-    No script but that one and ``script`` can run in it, and nothing is fetched.
+    No script but that one and ``script`` can run in it, and nothing is fetched; ``style`` is CSS
+    that comes last.
     """
     files = resources.files("workbench.report")
     script = (files / "page.js").read_text() + script
     # What a content security policy knows a script by.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     return string.Template((files / "page.html").read_text()).substitute(
-        title=html.escape(title), body=body, script=script, digest=digest
+        title=html.escape(title), body=body, script=script, style=style, digest=digest
     )

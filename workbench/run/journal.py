@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from workbench.errors import TargetError, WorkbenchError
+from workbench.files import remove_partials
 from workbench.records import Agreement, Reading, Run, Sampling, Session
 from workbench.store import MANIFEST, load_run, save_run
 
@@ -23,6 +24,7 @@ class Journal:
     @classmethod
     def open(cls, run_dir: Path, fresh: Run) -> Journal:
         """Go on with the manifest in ``run_dir``, or begin the fresh one."""
+        remove_partials(run_dir)
         journal = cls(run_dir, load_run(run_dir) if (run_dir / MANIFEST).exists() else fresh)
         journal._save()
         return journal

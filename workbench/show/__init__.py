@@ -10,6 +10,7 @@ from workbench.show.latencies import plot_latencies
 from workbench.show.machine_code import plot_code
 from workbench.show.operators import plot_operators
 from workbench.show.roofline import plot_roofline
+from workbench.show.rung import plot_rung
 from workbench.show.scaling import plot_scaling
 from workbench.show.sheet import Sheet, show_together
 from workbench.show.shift import plot_shift
@@ -51,6 +52,7 @@ __all__ = [
     "plot_latencies",
     "plot_operators",
     "plot_roofline",
+    "plot_rung",
     "plot_scaling",
     "plot_shift",
     "plot_speedups",

@@ -26,6 +26,9 @@ from workbench.show.style import (
     text_inches,
 )
 
+#: In rows: a bar, and the lanes below it for intervals that would lie on one another.
+_HEIGHT, _LANES = 0.66, (0.38, 0.44, 0.5)
+
 
 @marked
 def plot_categories(
@@ -36,7 +39,8 @@ def plot_categories(
     Parameters
     ----------
     categories
-        ``schema.CATEGORIES`` by name of the experiment, from top to bottom.
+        ``schema.CATEGORIES`` by name of the experiment, from top to bottom; with ``low_ms`` and
+        ``high_ms`` where intervals are known.
     title
         Of the figure.
 
@@ -44,15 +48,19 @@ def plot_categories(
     -------
     Figure
         Segments that are wide enough bear name, time and share; a key names those that are not.
+        A line of its colour below its end is the 95 % interval of its own time.
     """
     labels = [shorten(name, 28) for name in categories]
     totals = [float(frame["mean_ms"].sum()) for frame in categories.values()]
     left, right = label_margin(labels), 0.95
-    figure, (axis,) = new_figure(1.4 + 0.6 * len(labels), left=left, right=right, top=0.74)
-    longest = max(totals, default=0) or 1.0
+    figure, (axis,) = new_figure(1.4 + 0.66 * len(labels), left=left, right=right, top=0.74)
+    intervals = [_intervals(frame) for frame in categories.values()]
+    longest = max([*totals, *(part["high_ms"].max() for part in intervals if len(part))], default=0)
+    longest = longest or 1.0
     inches_per_ms = (WIDTH - left - right) / longest
     unnamed = {}
     for row, (frame, total) in enumerate(zip(categories.values(), totals, strict=True)):
+        _draw_intervals(axis, row, intervals[row], 0.06 / inches_per_ms)
         start = 0.0
         for category, ms, share in frame[["category", "mean_ms", "share"]].itertuples(index=False):
             text = _label(category, ms, share, ms * inches_per_ms)
@@ -64,15 +72,34 @@ def plot_categories(
                   fontweight="bold", color=INK)  # fmt: skip
     set_rows(axis, labels)
     axis.set_xlim(0, longest)
-    label_x(axis, "mean time per inference (ms)")
+    known = "; lines: 95 % interval of each category" if any(map(len, intervals)) else ""
+    label_x(axis, f"mean time per inference (ms){known}")
     _add_key(figure, left, [category for category, missing in unnamed.items() if missing])
     set_title(figure, title)
     return figure
 
 
+def _intervals(frame: pd.DataFrame) -> pd.DataFrame:
+    """Where each segment might as well have ended, had its own time alone been another."""
+    parts = frame.reindex(columns=["category", "mean_ms", "low_ms", "high_ms"])
+    starts = parts["mean_ms"].cumsum() - parts["mean_ms"]
+    moved = parts.assign(low_ms=parts["low_ms"] + starts, high_ms=parts["high_ms"] + starts)
+    return moved[moved["mean_ms"] > 0].dropna()
+
+
+def _draw_intervals(axis, row: int, intervals: pd.DataFrame, gap: float) -> None:
+    """Each in the first lane that is free there."""
+    taken = dict.fromkeys(_LANES, -gap)
+    for category, _, low, high in intervals.itertuples(index=False):
+        lane = next((y for y, end in taken.items() if end + gap <= low), _LANES[-1])
+        taken[lane] = high
+        axis.plot([low, high], [row + lane] * 2, color=color_of(category), linewidth=2.2,
+                  solid_capstyle="butt", clip_on=False)  # fmt: skip
+
+
 def _draw_segment(axis, row: int, start: float, ms: float, category: str, text: str) -> None:
     color = color_of(category)
-    axis.barh(row, ms, left=start, height=0.74, color=color, edgecolor="white", linewidth=1,
+    axis.barh(row, ms, left=start, height=_HEIGHT, color=color, edgecolor="white", linewidth=1,
               hatch=None if category in COLORS else "///", label=category)  # fmt: skip
     if text:
         axis.text(start + ms / 2, row, text, ha="center", va="center", fontsize=8,

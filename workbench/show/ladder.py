@@ -13,6 +13,7 @@ from workbench.show.style import (
     COLORS,
     FAINT,
     INK,
+    UNSPLIT_COLOR,
     decimals_of,
     format_ms,
     label_margin,
@@ -53,7 +54,7 @@ def plot_ladder(ladder: pd.DataFrame, title: str = "Which extension buys what") 
         ratios=(1.0, 0.85),
         share_y=True,
     )
-    _draw_latencies(times, ladder)
+    draw_levels(times, ladder)
     _draw_steps(steps, ladder)
     set_rows(times, labels)
     times.set_title("latency of one inference", loc="left", fontsize=9, color=FAINT)
@@ -62,11 +63,13 @@ def plot_ladder(ladder: pd.DataFrame, title: str = "Which extension buys what") 
     return figure
 
 
-def _draw_latencies(axis: Axes, ladder: pd.DataFrame) -> None:
+def draw_levels(axis: Axes, ladder: pd.DataFrame, chosen: str | None = None) -> None:
+    """The latency of every level with its interval; pale, if one was ``chosen``, are the others."""
     longest = ladder["latency_high_ms"].fillna(ladder["latency_ms"]).max()
     axis.set_xlim(0, 1.3 * longest)
     for row, entry in enumerate(ladder.itertuples()):
-        axis.barh(row, entry.latency_ms, height=0.6, color=_BAR)
+        pale = chosen not in (None, entry.level)
+        axis.barh(row, entry.latency_ms, height=0.6, color=UNSPLIT_COLOR if pale else _BAR)
         axis.plot([entry.latency_low_ms, entry.latency_high_ms], [row, row], color=INK,
                   linewidth=1.5)  # fmt: skip
         axis.text(entry.latency_ms + 0.03 * longest, row, format_ms(entry.latency_ms), va="center",

@@ -1,0 +1,116 @@
+"""The page of a portfolio in a real browser: sorted, filtered, and in need of nothing."""
+
+from pathlib import Path
+
+import pytest
+from portfolio_evidence import Starter
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
+
+SCREENSHOT = Path(__file__).resolve().parents[1] / "build" / "screenshots" / "portfolio.png"
+MODELS = """
+import torch
+
+class Small(torch.nn.Sequential):
+    def __init__(self):
+        super().__init__(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU())
+
+class Broken(torch.nn.Module):
+    def forward(self, x):
+        raise ValueError("<b>no such thing</b>")
+
+def get_example_inputs():
+    return (torch.ones(1, 3, 32, 32),)
+"""
+MATRIX = """
+models: [my.py:Small, my.py:Broken]
+dtypes: [fp32, fp16]
+exclude: [{model: my.py:Broken, dtype: fp16}]
+runs: 4
+processes: 3
+evidence: false
+"""
+
+
+@pytest.fixture(scope="module")
+def portfolio(own_cache, tmp_path_factory):
+    """What a batch of a model and a broken one leaves behind."""
+    folder, start = tmp_path_factory.mktemp("portfolio"), Starter(own_cache)
+    (folder / "my.py").write_text(MODELS)
+    (folder / "small.yaml").write_text(MATRIX)
+    process = start(folder / "small.yaml", folder / "out")
+    try:
+        _, err = process.communicate(timeout=800)
+    finally:
+        start.kill_all()
+    assert process.returncode == 1, err
+    return folder / "out"
+
+
+@pytest.fixture
+def page(browser, portfolio):
+    """The page, opened from its file without a network; fails if it complains."""
+    page, complaints = browser.new_page(viewport={"width": 1280, "height": 900}), []
+    page.context.set_offline(True)
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda request: complaints.append(request.url))
+    page.goto((portfolio / "index.html").as_uri())
+    yield page
+    page.close()
+    assert complaints == []
+
+
+def column(page, name):
+    """What the visible rows of the measurements say in a column."""
+    heads = page.locator("#measurements th").all_inner_texts()
+    place = heads.index(name) + 1
+    cells = page.locator(f"#measurements tbody tr:visible td:nth-child({place})")
+    return cells.all_inner_texts()
+
+
+def test_the_table_sorts_by_a_column(page):
+    before = column(page, "median ms")
+    head = page.locator("#measurements th", has_text="median ms")
+    head.click()
+    known = [float(text) for text in column(page, "median ms") if text]
+    assert len(known) == 4 and known == sorted(known)
+    head.click()
+    after = column(page, "median ms")
+    assert [float(text) for text in after if text] == known[::-1]
+    # The cell without a measurement stays last.
+    assert after[-1] == "" and sorted(after) == sorted(before) and after != before
+
+
+def test_the_table_shows_the_rows_asked_for(page):
+    count = page.locator("#count")
+    assert count.inner_text() == "5 of 5 rows"
+    page.select_option("[data-axis=model]", "Small")
+    assert set(column(page, "model")) == {"Small"}
+    assert count.inner_text() == "4 of 5 rows"
+    page.fill("#words", "fp16 on")
+    assert set(column(page, "dtype")) == {"fp16"}
+    assert count.inner_text() == f"{len(column(page, 'dtype'))} of 5 rows"
+    page.select_option("[data-axis=model]", "")
+    page.fill("#words", "nothing like that")
+    assert column(page, "model") == []
+    page.fill("#words", "")
+    assert count.inner_text() == "5 of 5 rows"
+
+
+def test_a_failure_is_told_and_every_link_leads_somewhere(page, portfolio):
+    failure = page.locator("table", has_text="try again").inner_text()
+    assert "Broken/fp32/host/auto" in failure and "<b>no such thing</b>" in failure
+    links = {link.get_attribute("href") for link in page.locator("a").all()}
+    assert len(links) == 3  # two reports and a log
+    assert all((portfolio / link).is_file() for link in links)
+    page.locator("#measurements a").first.click()
+    page.wait_for_selector("h1")
+    assert page.url.endswith("report.html")
+
+
+def test_the_page_fits_a_laptop(page):
+    SCREENSHOT.parent.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOT, full_page=True)
+    for table in page.locator(".output").all():
+        assert table.evaluate("div => div.scrollWidth <= div.clientWidth")
