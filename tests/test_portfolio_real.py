@@ -133,6 +133,33 @@ def test_a_process_of_the_pool_is_killed(start_batch, matrix, exported, tmp_path
     check_index(out, CELLS)
 
 
+ENDLESS = """
+import torch
+
+class Endless(torch.nn.Module):
+    def forward(self, x):
+        while True:
+            x = x + 1
+
+def get_example_inputs():
+    return (torch.ones(1),)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--dask", "local:1")])
+def test_a_model_that_never_ends(start_batch, tmp_path, options):
+    pytest.importorskip("distributed" if options else "workbench")
+    (tmp_path / "my.py").write_text(ENDLESS)
+    (tmp_path / "small.yaml").write_text("models: my.py:Endless\nexport_limit_s: 90\n")
+    process = start_batch(tmp_path / "small.yaml", tmp_path / "out", *options)
+    _, err = process.communicate(timeout=900)
+    assert process.returncode == 1
+    assert "Endless/fp32/host/auto: export failed: did not end within 90 s" in err
+    assert "Traceback" not in err
+    (log,) = (tmp_path / "out" / "logs").iterdir()
+    assert "in forward" in log.read_text()
+
+
 def test_two_batches_on_one_folder_and_one_on_another(start_batch, matrix, exported, tmp_path):
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     for folder in (out, elsewhere):

@@ -38,7 +38,8 @@ class Matrix:
 
     ``isa`` names CPU extensions to switch off and on, as ``--toggle`` does, or ``ladder`` for every
     level; ``threads`` and the levels are measured within one run, taking turns. The rest is what
-    ``workbench run`` takes: ``budget_s`` in seconds, ``precision`` as a fraction.
+    ``workbench run`` takes: ``budget_s`` in seconds, ``precision`` as a fraction. An export that
+    takes longer than ``export_limit_s`` seconds is ended.
     """
 
     models: tuple[str, ...]
@@ -57,6 +58,7 @@ class Matrix:
     evidence: bool = True
     power: str = ""
     timeout_s: float = 120.0
+    export_limit_s: float = 3600.0
 
 
 def read_matrix(path: Path) -> Matrix:
@@ -153,7 +155,7 @@ def _check(matrix: Matrix, path: Path) -> None:
     for key, least in (("runs", 1), ("warmup", 0), ("processes", 1), ("budget_s", 0)):
         if not least <= getattr(matrix, key) <= MOST_NUMBER:
             raise UsageError("is out of range", where=f"{path}: {key}")
-    for key in ("precision", "timeout_s"):
+    for key in ("precision", "timeout_s", "export_limit_s"):
         value = getattr(matrix, key)
         if not (math.isfinite(value) and 0 < value <= MOST_NUMBER):
             raise UsageError("is out of range", where=f"{path}: {key}")

@@ -7,6 +7,7 @@ import os
 import platform
 import time
 import traceback
+import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Any
 from workbench.errors import SetupError
 from workbench.export import export_model, versions
 from workbench.portfolio.depot import Depot
+from workbench.portfolio.limit import limit_time
 from workbench.portfolio.matrix import Matrix
 from workbench.records import LADDER_TOGGLE, Cell, Stage
 from workbench.run.locks import device_behind, share_machine, take_device
@@ -39,7 +41,8 @@ Facts = dict[str, Any]
 class Job:
     """A stage of a cell to work at; ``run_dir``, within the portfolio, is known once measured.
 
-    ``again`` says that what lies there is not to be trusted.
+    ``again`` says that what lies there is not to be trusted; ``attempt`` tells this job from others
+    of its kind when it is tried once more.
     """
 
     stage: str
@@ -49,6 +52,7 @@ class Job:
     run_dir: str = ""
     again: bool = False
     versions: dict[str, str] = field(default_factory=versions)
+    attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
     def device(self) -> str:
@@ -92,6 +96,9 @@ def carry_out(job: Job) -> tuple[Stage, Facts]:
         free = take_device(job.device) if job.device else share_machine()
         waited = stack.enter_context(free)
         started, clock = datetime.now(UTC), time.monotonic()
+        if job.stage == "export":  # runners have limits of their own
+            note = (job.depot.folder / job.log).with_suffix(".where")
+            stack.enter_context(limit_time(note, job.attempt, job.matrix.export_limit_s))
         facts = WORK[job.stage](job, tell)
         seconds = time.monotonic() - clock
     stage = Stage(
