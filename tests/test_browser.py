@@ -30,6 +30,31 @@ SEEN = (
     "cell => [...cell.querySelectorAll('.jp-OutputArea-output :is(img, table, blockquote, pre,"
     " [role=alert])')].map(shown => shown.src || shown.innerText).join('|')"
 )
+# Of every text the contrast with its ground, as WCAG has it.
+CONTRASTS = """
+selector => {
+  const channels = color => color.match(/[\\d.]+/g).map(Number);
+  const luminance = color => channels(color).slice(0, 3).map(c => c / 255)
+    .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const ground = node => {
+    const color = getComputedStyle(node).backgroundColor;
+    return (channels(color)[3] ?? 1) > 0.5 ? color : ground(node.parentElement);
+  };
+  return [...document.querySelectorAll(selector)].filter(node => node.innerText || node.value)
+    .map(node => [getComputedStyle(node).color, ground(node)].map(luminance).sort((a, b) => a - b))
+    .map(([low, high]) => (high + 0.05) / (low + 0.05));
+}
+"""
+# Of every figure the colour of its first pixel, with its opacity.
+GROUNDS = """
+() => [...document.querySelectorAll('.jp-OutputArea-output img')].map(image => {
+  const pen = Object.assign(document.createElement('canvas'), { width: 1, height: 1 })
+    .getContext('2d');
+  pen.drawImage(image, 0, 0);
+  return [...pen.getImageData(0, 0, 1, 1).data];
+})
+"""
 IDLE = (
     "() => window.jupyterapp?.shell.currentWidget?.context?.sessionContext"
     "?.session?.kernel?.status === 'idle'"
@@ -218,6 +243,28 @@ def test_it_runs_without_a_red_cell_and_its_controls_change_the_view(path, open_
             keep(cell, f"{path.stem}-{number:02d}-moved")
         zoom_timelines(cell, page)
     assert complaints_of(page) == []
+
+
+def test_in_the_dark_texts_are_bright_and_figures_have_a_light_ground(open_notebook):
+    page = open_notebook("04_read_a_trace.ipynb")
+    set_theme(page, "JupyterLab Dark")
+    for number, cell in enumerate(page.locator(".jp-CodeCell:has(.jp-OutputArea-output)").all()):
+        cell.scroll_into_view_if_needed()
+        keep(cell, f"dark-{number:02d}")
+    assert min(page.evaluate(CONTRASTS, ".jp-OutputArea-output :is(th, td, pre)")) > 4.5
+    assert min(page.evaluate(CONTRASTS, "[data-view] :is(div, button, input)")) > 4.5
+    grounds = page.evaluate(GROUNDS)
+    assert grounds and all(min(pixel) == 255 for pixel in grounds)
+    set_theme(page, "JupyterLab Light")
+
+
+def set_theme(page, name):
+    page.evaluate(
+        "theme => window.jupyterapp.commands.execute('apputils:change-theme', { theme })", name
+    )
+    dark = "false" if name.endswith("Dark") else "true"
+    page.wait_for_function(f"() => document.body.dataset.jpThemeLight === '{dark}'")
+    page.wait_for_timeout(1000)
 
 
 def test_lab_opens_on_the_list_of_notebooks(lab, page):

@@ -10,7 +10,14 @@ import pytest
 from workbench import store
 from workbench.analyze import build_ledger
 from workbench.errors import StoreError
-from workbench.report import analyze_run, check_run, show_code, show_kernels, write_artifacts
+from workbench.report import (
+    analyze_run,
+    check_run,
+    show_code,
+    show_kernels,
+    show_proof,
+    write_artifacts,
+)
 from workbench.report.evidence import compare_code, explain_unchanged
 from workbench.show.machine_code import CODE_COLORS
 from workbench.testing import sample_run
@@ -58,6 +65,13 @@ def test_the_figure_and_the_table_say_it(sample):
     assert "sme2_mopa" in table
     assert "conv2" in table
     assert "emulated" in table
+    lines = table.splitlines()
+    off = next(n for n, line in enumerate(lines) if "sme2_off" in line)
+    assert "sme2_on" in lines[off + 1] and "sme2_mopa" in lines[off + 1]
+    assert "neon" in lines[off] and "PF32" in lines[off + 1]
+    proof = str(show_proof(sample, comparison))
+    assert "changed; share" in proof and "emulated" in proof
+    assert "| sme2_off | 2697 | 100 % neon |" in proof
 
 
 def test_every_class_has_a_colour():
@@ -139,6 +153,7 @@ def test_without_evidence_the_report_says_why(run_dir, changes, says):
     assert comparison.proof is None
     assert says in str(show_code(analysis, comparison))
     assert says in str(show_kernels(analysis, comparison))
+    assert says in str(show_proof(analysis, comparison))
     assert says in toggle_check(analysis)["evidence"]
 
 

@@ -179,6 +179,12 @@ def test_what_stays_is_one_bar_where_parts_are_many(ledger):
     assert "all else" in figure.alt_text
 
 
+def test_the_whole_band_is_in_sight_where_nothing_becomes_faster(ledger):
+    (axis,) = plot_what_if(predict_what_if(ledger, {})).axes
+    (band,) = axis.lines
+    assert axis.get_xlim()[1] >= band.get_xdata()[1] > predict_what_if(ledger, {})["measured_ms"][0]
+
+
 def test_nothing_faster_is_said_to_be_so(ledger):
     assert describe_what_if(predict_what_if(ledger, {})).startswith("Nothing faster: 6.")
 

@@ -88,6 +88,7 @@ _HOME = {
     "show_aligned": "report",
     "show_code": "report",
     "show_kernels": "report",
+    "show_proof": "report",
     "show_layers": "report",
     "show_timeline": "report",
     "show_quality": "report",

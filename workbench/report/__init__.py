@@ -24,7 +24,7 @@ from workbench.report.exports import compare_exports, list_partition, read_expor
 from workbench.report.facts import describe_run, identify_run
 from workbench.report.findings import find_next_steps, list_findings, show_findings
 from workbench.report.gates import Compared, show_aligned, write_gate_summary, write_junit
-from workbench.report.kernels import show_code, show_kernels
+from workbench.report.kernels import show_code, show_kernels, show_proof
 from workbench.report.live import LiveRun
 from workbench.report.notebooks import execute_notebook, notebooks_dir, open_app, open_lab
 from workbench.report.notes import (
@@ -113,6 +113,7 @@ __all__ = [
     "show_kernels",
     "show_layers",
     "show_note",
+    "show_proof",
     "show_quality",
     "show_roofline",
     "show_rung",

@@ -9,6 +9,7 @@ import pandas as pd
 
 from workbench.records import count_threads
 from workbench.report.analysis import Analysis
+from workbench.report.kernels import list_classes
 from workbench.report.notes import show_note
 from workbench.show import Sheet, plot_ladder, plot_scaling, show_table
 
@@ -73,18 +74,14 @@ def codes_of(analysis: Analysis, ladder: pd.DataFrame) -> list[str]:
         if c.threads == threads
     }
     steps = [proofs.get(step) for step in pairwise(levels)]
-    lowest = _most(steps[0].before) if steps[0] else NOT_SAMPLED
+    lowest = list_classes(steps[0].before) if steps[0] else NOT_SAMPLED
     return [
         lowest,
         *(
-            f"{_most(step.after)}; {100 * step.appeared:.0f} % new" if step else NOT_SAMPLED
+            f"{list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else NOT_SAMPLED
             for step in steps
         ),
     ]
-
-
-def _most(shares: dict[str, float]) -> str:
-    return ", ".join(f"{100 * share:.0f} % {code}" for code, share in [*shares.items()][:2])
 
 
 def _threads(analysis: Analysis) -> Iterator[object]:

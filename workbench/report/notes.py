@@ -46,7 +46,7 @@ def show_layers(analysis: Analysis, experiment: str, threads: int, rows: int = T
     columns = ["module", "module_class", "source", "own_ms", "share"]
     return show_table(
         layers.sort_values("own_ms", ascending=False, kind="stable"),
-        [*columns, "total_ms", "low_ms", "high_ms", "operators", "flops"],
+        [*columns, "total_ms", "low_ms", "high_ms", "flops"],
         rows=rows,
         caption="Layers by their own time; total: with the layers in them, and its 95 % interval",
     )

@@ -25,8 +25,13 @@ def explore_ladder(analysis: Analysis, *, headless: bool = False) -> object:
     if analysis.ladder is None:
         return show_note("One toggle was measured; `--isa-ladder` measures every ISA level.")
     levels = list(dict.fromkeys(analysis.ladder["level"]))
+    # The figure's title is the read-out: a slider's own has room for short words only.
     slider = widgets.SelectionSlider(
-        options=levels, value=levels[-1], description="ISA level", continuous_update=False
+        options=levels,
+        value=levels[-1],
+        description="ISA level",
+        continuous_update=False,
+        readout=False,
     )
     counts = list(dict.fromkeys(analysis.ladder["threads"]))
     several = {"threads": counts} if len(counts) > 1 else {}

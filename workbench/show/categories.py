@@ -26,13 +26,13 @@ from workbench.show.style import (
     text_inches,
 )
 
-#: In rows: a bar, and the lanes below it for intervals that would lie on one another.
-_HEIGHT, _LANES = 0.66, (0.38, 0.44, 0.5)
+#: In rows: a bar, the lanes below it for intervals that would lie on one another, and their end.
+_HEIGHT, _LANES, _FOOT = 0.66, (0.38, 0.44, 0.5), 0.57
 
 
 @marked
 def plot_categories(
-    categories: Mapping[str, pd.DataFrame], title: str = "Where the time goes"
+    categories: Mapping[str, pd.DataFrame], title: str = "Where the time goes", reach: float = 0.0
 ) -> Figure:
     """One bar per experiment, as long as its mean E2E time, split into categories.
 
@@ -43,6 +43,8 @@ def plot_categories(
         ``high_ms`` where intervals are known.
     title
         Of the figure.
+    reach
+        Milliseconds that the axis shows at least.
 
     Returns
     -------
@@ -55,8 +57,8 @@ def plot_categories(
     left, right = label_margin(labels), 0.95
     figure, (axis,) = new_figure(1.4 + 0.66 * len(labels), left=left, right=right, top=0.74)
     intervals = [_intervals(frame) for frame in categories.values()]
-    longest = max([*totals, *(part["high_ms"].max() for part in intervals if len(part))], default=0)
-    longest = longest or 1.0
+    ends = [part["high_ms"].max() for part in intervals if len(part)]
+    longest = max([reach, *totals, *ends]) or 1.0
     inches_per_ms = (WIDTH - left - right) / longest
     unnamed = {}
     for row, (frame, total) in enumerate(zip(categories.values(), totals, strict=True)):
@@ -71,6 +73,7 @@ def plot_categories(
         axis.text(total + 0.08 / inches_per_ms, row, format_ms(total), va="center", fontsize=10,
                   fontweight="bold", color=INK)  # fmt: skip
     set_rows(axis, labels)
+    axis.set_ylim(max(len(labels), 1) - 1 + _FOOT, -0.5)
     axis.set_xlim(0, longest)
     known = "; lines: 95 % interval of each category" if any(map(len, intervals)) else ""
     label_x(axis, f"mean time per inference (ms){known}")

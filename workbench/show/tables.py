@@ -53,8 +53,8 @@ _LEAST_P = 0.001
 # Inks and lines that read well on a light and on a dark page.
 _TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:inherit;margin:.4em 0"
 _CAPTION = "caption-side:top;text-align:left;font-weight:600;padding:.3em 0"
-_HEAD = "padding:.3em .7em;border-bottom:1.5px solid #999;background:none"
-_CELL = "padding:.22em .7em;border-bottom:1px solid #8883"
+_HEAD = "padding:.3em .5em;border-bottom:1.5px solid #999;background:none"
+_CELL = "padding:.22em .5em;border-bottom:1px solid #8883"
 #: Letters beyond which a word may be broken, and beyond which a text wants a wide column.
 _LONG_WORD, _PROSE = 24, 40
 #: Where a long name may be broken: after a slash, a dot (but not within a file's name), ...
@@ -221,7 +221,7 @@ def _side(number: bool, texts: Sequence[str]) -> str:
         return _RIGHT
     prose = any(len(text) > _PROSE and " " in text for text in texts)
     names = any(len(word) > _LONG_WORD for text in texts for word in text.split(" "))
-    return "text-align:left" + (";min-width:16em" if prose else ";min-width:13em" if names else "")
+    return "text-align:left" + (";min-width:14em" if prose else ";min-width:11em" if names else "")
 
 
 def _cell(name: str, text: str, side: str) -> str:
@@ -232,12 +232,12 @@ def _cell(name: str, text: str, side: str) -> str:
 
 
 def _breakable(text: str) -> str:
-    """The text, escaped; names too long for a column may be broken after their parts."""
+    """The text, escaped; names too long for a column may be broken, but no number from its unit."""
     words = (
         _JOINT.sub(r"\g<0><wbr>", word) if len(word) > _LONG_WORD else word
         for word in html.escape(text).split(" ")
     )
-    return " ".join(words)
+    return " ".join(words).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _markdown(

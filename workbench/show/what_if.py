@@ -43,10 +43,13 @@ def plot_what_if(what_if: pd.DataFrame, title: str = "") -> Figure:
         )
         for label, column in (("measured", "measured_ms"), ("predicted", "predicted_ms"))
     }
-    figure = plot_categories(bars, title or describe_what_if(what_if))
-    if math.isfinite(e2e["low_ms"]):
+    known = math.isfinite(e2e["low_ms"])
+    figure = plot_categories(
+        bars, title or describe_what_if(what_if), reach=e2e["high_ms"] if known else 0.0
+    )
+    if known:
         axis = figure.axes[0]
-        axis.plot([e2e["low_ms"], e2e["high_ms"]], [1.46, 1.46], color=INK, linewidth=2.2)
+        axis.plot([e2e["low_ms"], e2e["high_ms"]], [1.44, 1.44], color=INK, linewidth=2.2)
         axis.set_xlabel(f"{axis.get_xlabel()}; line: 95 % interval of the prediction")
     return figure
 
