@@ -145,9 +145,9 @@ def test_another_exporter_is_noticed(files, monkeypatch, part):
     ("suffix", "harm"),
     [
         ("", "edited"),
-        (".etrecord", "gone"),
-        (".layers.json", "cut"),
-        (".input0.bin", "edited"),
+        pytest.param(".etrecord", "gone", marks=pytest.mark.slow),
+        pytest.param(".layers.json", "cut", marks=pytest.mark.slow),
+        pytest.param(".input0.bin", "edited", marks=pytest.mark.slow),
         (".export.json", "cut"),
     ],
 )
