@@ -133,6 +133,7 @@ class Starter:
             stderr=subprocess.PIPE,
             text=True,
             env=self.environment,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # nohup ignores it
         )
         self.started.append(process)
         return process

@@ -46,6 +46,19 @@ selector => {
     .map(([low, high]) => (high + 0.05) / (low + 0.05));
 }
 """
+# The heads of tables that do not fit into the page.
+WIDER = """
+() => [...document.querySelectorAll('.jp-OutputArea-output table')]
+  .filter(table => table.scrollWidth > table.closest('.jp-OutputArea-output').clientWidth)
+  .map(table => table.tHead.innerText)
+"""
+# Of a timeline the pixels that were drawn, and those that are shown.
+TIMELINE_WIDTHS = """
+() => {
+  const canvas = document.querySelector('[data-view] canvas');
+  return [canvas.width, Math.round(canvas.clientWidth * devicePixelRatio)];
+}
+"""
 # Of every figure the colour of its first pixel, with its opacity.
 GROUNDS = """
 () => [...document.querySelectorAll('.jp-OutputArea-output img')].map(image => {
@@ -243,6 +256,7 @@ def test_it_runs_without_a_red_cell_and_its_controls_change_the_view(path, open_
             keep(cell, f"{path.stem}-{number:02d}-moved")
         zoom_timelines(cell, page)
     assert complaints_of(page) == []
+    assert page.evaluate(WIDER) == []
 
 
 def test_in_the_dark_texts_are_bright_and_figures_have_a_light_ground(open_notebook):
@@ -255,6 +269,8 @@ def test_in_the_dark_texts_are_bright_and_figures_have_a_light_ground(open_noteb
     assert min(page.evaluate(CONTRASTS, "[data-view] :is(div, button, input)")) > 4.5
     grounds = page.evaluate(GROUNDS)
     assert grounds and all(min(pixel) == 255 for pixel in grounds)
+    drawn, shown = page.evaluate(TIMELINE_WIDTHS)
+    assert drawn == shown
     set_theme(page, "JupyterLab Light")
 
 

@@ -3,15 +3,19 @@
 import csv
 import io
 import json
+import shutil
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import jsonschema
 import pytest
 
+from workbench import sample_run
 from workbench.errors import ExportError, StoreError, TraceError, UsageError, WorkbenchError
 from workbench.portfolio import (
     batch,
@@ -30,6 +34,7 @@ from workbench.portfolio.index import draw_sparkline, render_index
 from workbench.portfolio.locks import take_folder
 from workbench.portfolio.plan import plan_cells
 from workbench.records import Cell, Outcome, Portfolio, Row, Stage
+from workbench.store import load_run
 
 ROOT = Path(__file__).resolve().parents[1]
 MATRIX = """
@@ -356,6 +361,62 @@ def test_other_versions_on_a_worker_are_refused(matrix, office, tmp_path):
     job = work.Job("export", cell, read_matrix(matrix()), depot, versions={"executorch": "0.1"})
     with pytest.raises(WorkbenchError, match=r"executorch .* instead of 0\.1"):
         work.carry_out(job)
+
+
+def test_what_others_wrote_behind_a_url_is_seen():
+    """S3 and the like remember what they have listed."""
+    fsspec = pytest.importorskip("fsspec")
+
+    class Listing(fsspec.get_filesystem_class("memory")):
+        protocol, listed = "listing", {}
+
+        def find(self, path, **options):
+            return self.listed.setdefault(path, super().find(path, **options))
+
+        def invalidate_cache(self, path=None):
+            self.listed.clear()
+
+    fsspec.register_implementation("listing", Listing, clobber=True)
+    depot = batch.open_depot("listing://portfolio")
+    depot.write("cells/a.json", "{}")
+    depot.fetch("cells")
+    files, root = fsspec.core.url_to_fs(depot.url)
+    files.pipe_file(f"{root}/cells/b.json", b"{}")
+    depot.fetch("cells")
+    assert (depot.folder / "cells" / "b.json").read_text() == "{}"
+
+
+def test_a_url_that_cannot_be_reached_is_one_clear_line(monkeypatch):
+    fsspec = pytest.importorskip("fsspec")
+
+    class BotoCoreError(Exception):
+        """What botocore's errors derive from."""
+
+    def fail(*_, **__):
+        raise BotoCoreError("Unable to locate credentials")
+
+    botocore = SimpleNamespace(BotoCoreError=BotoCoreError)
+    monkeypatch.setitem(sys.modules, "botocore.exceptions", botocore)
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "find", fail)
+    with pytest.raises(StoreError, match=r"memory://p/cells: .*: Unable to locate credentials"):
+        batch.open_depot("memory://p").fetch("cells")
+
+
+@pytest.mark.slow
+def test_a_report_says_what_does_not_fit_together(matrix, tmp_path):
+    (cell,) = plan_cells(read_matrix(matrix("models: toy_cnn")))
+    depot = batch.open_depot(tmp_path / "out")
+    run_dir = f"{cell.folder}/runs/linux"
+    shutil.copytree(sample_run("mobilenet_v3_small"), depot.folder / run_dir)
+    job = work.Job("report", cell, read_matrix(matrix()), depot, run_dir)
+    facts = work.report_cell(job, lambda text: None)
+    assert facts["problem"] == ""
+    stem = load_run(depot.folder / run_dir).plan.stem
+    program = depot.folder / cell.folder / "artifacts" / f"{stem}.pte"
+    program.parent.mkdir()
+    program.write_bytes(b"another")
+    facts = work.report_cell(job, lambda text: None)
+    assert "program is the one that ran" in facts["problem"]
 
 
 def test_a_portfolio_behind_a_url(matrix, office, tmp_path):

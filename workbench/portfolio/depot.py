@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,15 +74,17 @@ class Depot:
             files, root = fsspec.core.url_to_fs(self.url)
         except (ValueError, ImportError) as error:
             raise UsageError(f"cannot be opened: {error}", where=self.url) from None
+        files.invalidate_cache()  # others write there, too
         return files, root.rstrip("/")
 
     @contextlib.contextmanager
     def _explained(self, name: str):
         try:
             yield
-        except OSError as error:
+        except (OSError, *_errors_of_s3()) as error:
+            reason = getattr(error, "strerror", None) or error
             raise StoreError(
-                f"cannot be read or written: {error.strerror or error}", where=f"{self.url}/{name}"
+                f"cannot be read or written: {reason}", where=f"{self.url}/{name}"
             ) from None
 
 
@@ -91,6 +94,12 @@ def open_depot(place: str | Path) -> Depot:
     if found and scheme != "file":
         return Depot(str(place).rstrip("/"))
     return Depot(str(Path("/", rest) if found else Path(place).resolve()))
+
+
+def _errors_of_s3() -> tuple[type[Exception], ...]:
+    """What S3 raises where there is no connection or no credentials, which is no OSError."""
+    botocore = sys.modules.get("botocore.exceptions")
+    return (botocore.BotoCoreError,) if botocore else ()
 
 
 def _walk(path: Path) -> Iterable[Path]:

@@ -181,10 +181,11 @@ def measure_cell(job: Job, tell: Tell) -> Facts:
 
 
 def report_cell(job: Job, tell: Tell) -> Facts:
-    """Analyse a cell's run, and make all its files and its report."""
+    """Analyse a cell's run, make all its files and its report, and check that they fit together."""
     from workbench.analyze import summarize_quality
     from workbench.portfolio.rows import tabulate_rows
-    from workbench.report import analyze_run, check_run, grade_quality, write_artifacts
+    from workbench.report import analyze_run, grade_quality, validate_run, write_artifacts
+    from workbench.report.analysis import remember
     from workbench.report.pipeline import make_page
 
     job.depot.fetch(job.run_dir)
@@ -193,7 +194,8 @@ def report_cell(job: Job, tell: Tell) -> Facts:
     write_artifacts(analysis)
     page = make_page(analysis, in_process=True)
     job.depot.send(job.run_dir)
-    checks = check_run(analysis)
+    with remember(analysis):
+        checks = validate_run(analysis.run_dir)
     failures = checks[checks["status"] == "fail"]
     quality = grade_quality(analysis)
     tell(f"{page.name}: quality {summarize_quality(quality)}")

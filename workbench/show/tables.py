@@ -58,7 +58,7 @@ _CELL = "padding:.22em .5em;border-bottom:1px solid #8883"
 #: Letters beyond which a word may be broken, and beyond which a text wants a wide column.
 _LONG_WORD, _PROSE = 24, 40
 #: Where a long name may be broken: after a slash, a dot (but not within a file's name), ...
-_JOINT = re.compile(r"[/_,](?=\w)|\.(?=\w)(?!py\b)")
+_JOINT = re.compile(r"[/_,|](?=\w)|\.(?=\w)(?!py\b)")
 _RIGHT = "text-align:right"
 _CHIP = "display:inline-block;width:.75em;height:.75em;border-radius:2px;margin-right:.45em"
 

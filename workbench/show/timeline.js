@@ -461,7 +461,8 @@ export async function drawTimeline(root, packed, onSelect = () => {}) {
     if (event.key === "Enter") { next(); canvas.focus({ preventScroll: true }); }
     if (event.key === "Escape") { clear(); canvas.focus({ preventScroll: true }); }
   });
-  const observer = new ResizeObserver(draw);
+  // At once: what waits for the next frame is stretched in this one.
+  const observer = new ResizeObserver(paint);
   observer.observe(canvas);
 
   status.textContent = header.note;

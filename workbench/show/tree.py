@@ -59,7 +59,7 @@ def plot_tree(
     levels = int(boxes["depth"].max()) + 1 if len(boxes) else 1
     ends = boxes["left"] + boxes["width"] + boxes["error"].fillna(0)
     reach = ends.max() if len(boxes) else 1.0
-    figure, (axis,) = new_figure(1.05 + 0.44 * levels, left=0.15, right=0.15, top=0.42)
+    figure, (axis,) = new_figure(1.05 + 0.44 * levels, left=0.25, right=0.15, top=0.42)
     colors = _colors(boxes)
     corners = [
         [(b.left, b.depth), (b.left + b.width, b.depth), (b.left + b.width, b.depth + 0.96),
@@ -131,7 +131,7 @@ def _branching(boxes: pd.DataFrame) -> int:
 
 def _write(axis: Axes, box, reach: float, ink: str) -> bool:
     """Label a box as well as it has room; whether there is any."""
-    room = (WIDTH - 0.3) * box.width / reach - 0.06
+    room = (WIDTH - 0.4) * box.width / reach - 0.06
     share = format_share(box.share)
     short = shorten(box.name, max(3, int(room / text_inches("m", 8))))
     texts = (
