@@ -1,5 +1,7 @@
 """Nothing is measured on a device while something else is."""
 
+import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -8,11 +10,12 @@ from itertools import pairwise
 import pytest
 from portfolio_evidence import Starter, check_disjoint, measuring_spans
 
-from workbench.run import find_runner, make_plan, run_plan
+from workbench.errors import StoreError
+from workbench.run import find_runner, locks, make_plan, run_plan
 from workbench.run.locks import device_behind, is_taken, share_machine, take_device
 from workbench.store import find_runs, load_run
 
-WAITING = "another measurement is at work on this machine: waiting"
+WAITING = "another measurement or batch is at work on this machine: waiting"
 
 
 def test_devices_have_one_measurement_at_a_time():
@@ -74,6 +77,29 @@ def test_a_run_that_waits_says_so_once_and_begins_when_it_may(conv_pte, tmp_path
     run_plan(replace(plan, batch_ms=0.0), runner, tmp_path / "out", progress=let_go)
     assert told[0] == WAITING
     assert told.count(WAITING) == 1 < len(told)
+
+
+def test_who_waits_can_be_interrupted(hold_machine):
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with (
+            pytest.raises(KeyboardInterrupt),
+            take_device("host", lambda words: threading.Timer(0.1, interrupt).start()),
+        ):
+            pytest.fail("somebody else has it")
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(locks, "cache_folder", lambda: tmp_path / "file")
+    with pytest.raises(StoreError, match=r"host.*\.lock: cannot be written.*XDG_CACHE_HOME"):
+        is_taken("host")
 
 
 def test_who_has_a_device_measures_on_it_without_waiting():

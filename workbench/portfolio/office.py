@@ -47,7 +47,7 @@ class LocalOffice:
         return self._desks[device].submit(self._do, do, job)
 
     def close(self) -> None:
-        """End all processes; those at work at once."""
+        """End all processes at once."""
         self._closed.set()
         for desk in self._desks.values():
             desk.shutdown(wait=False, cancel_futures=True)
@@ -80,7 +80,6 @@ class Slot:
     def __init__(self):
         spawn = multiprocessing.get_context("spawn")
         self._pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=_settle_in)
-        self._at_work = False
         self.pid = self.call(os.getpid)
 
     def call(self, do: Callable[..., Any], *arguments: Any) -> Any:
@@ -91,17 +90,13 @@ class Slot:
         BrokenProcessPool
             The process died.
         """
-        self._at_work = True
-        try:
-            return self._pool.submit(do, *arguments).result()
-        finally:
-            self._at_work = False
+        return self._pool.submit(do, *arguments).result()
 
     def end(self) -> None:
         """End it; a job in it is lost."""
-        if self._at_work:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, signal.SIGKILL)
+        # Asked politely, a process that has loaded PyTorch takes seconds.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
         self._pool.shutdown(wait=True)
 
 

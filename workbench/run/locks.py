@@ -36,8 +36,8 @@ def take_device(device: str, tell: Callable[[str], None] = lambda text: None) ->
         yield 0.0
         return
     place = "this machine" if device == THIS_MACHINE else device
-    words = f"another measurement is at work on {place}: waiting"
-    with _hold(_lock_of(device), fcntl.LOCK_EX, lambda: tell(words)) as waited:
+    words = f"another measurement or batch is at work on {place}: waiting"
+    with _hold(device, fcntl.LOCK_EX, lambda: tell(words)) as waited:
         token = _taken.set((*_taken.get(), device))
         try:
             yield waited
@@ -48,13 +48,13 @@ def take_device(device: str, tell: Callable[[str], None] = lambda text: None) ->
 @contextlib.contextmanager
 def share_machine() -> Iterator[float]:
     """Work on this machine beside others that do, but not while something is measured on it."""
-    with _hold(_lock_of(THIS_MACHINE), fcntl.LOCK_SH) as waited:
+    with _hold(THIS_MACHINE, fcntl.LOCK_SH) as waited:
         yield waited
 
 
 def is_taken(device: str) -> bool:
     """Whether somebody has a device for himself now."""
-    with open_lock(_lock_of(device)) as lock:
+    with _open_device(device) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -62,7 +62,7 @@ def is_taken(device: str) -> bool:
     return False
 
 
-def open_lock(path: Path):
+def open_lock(path: Path, hint: str | None = None):
     """The file of a lock.
 
     Raises
@@ -74,19 +74,20 @@ def open_lock(path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         return open(path, "ab+", buffering=0)
     except OSError as error:
-        raise StoreError(f"cannot be written: {error.strerror}", where=path) from None
+        raise StoreError(f"cannot be written: {error.strerror}", where=path, hint=hint) from None
 
 
-def _lock_of(device: str) -> Path:
+def _open_device(device: str):
     # Homes may be shared: what is this machine there is another one here.
     name = f"{device}-{platform.node()}" if device == THIS_MACHINE else device
-    return cache_folder() / "locks" / f"{safe_name(name)}.lock"
+    path = cache_folder() / "locks" / f"{safe_name(name)}.lock"
+    return open_lock(path, "set XDG_CACHE_HOME to a folder that can be written")
 
 
 @contextlib.contextmanager
-def _hold(path: Path, mode: int, must_wait: Callable[[], None] = lambda: None) -> Iterator[float]:
+def _hold(device: str, mode: int, must_wait: Callable[[], None] = lambda: None) -> Iterator[float]:
     started = time.monotonic()
-    with open_lock(path) as lock:
+    with _open_device(device) as lock:
         try:
             fcntl.flock(lock, mode | fcntl.LOCK_NB)
         except BlockingIOError:

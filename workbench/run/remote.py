@@ -7,6 +7,7 @@ folder of its own, which is removed at the end, or by the next one that comes al
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import itertools
 import os
@@ -43,7 +44,7 @@ echo @capacity; grep . /sys/devices/system/cpu/cpu[0-9]*/cpu_capacity
 """
 
 
-class Remote(Host):
+class Remote(Host, abc.ABC):
     """A machine behind a shell, with a folder ``base`` there in which programs may lie and run.
 
     Raises
@@ -62,9 +63,9 @@ class Remote(Host):
         self.sh(f"mkdir -p {self.quote(f'{base}/files')} {self.quote(self.run_dir)}")
         self._remove_leftovers()
 
+    @abc.abstractmethod
     def shell(self, script: str) -> list[str]:
         """The local command that runs a shell script there; further words join the script."""
-        raise NotImplementedError
 
     def sh(self, script: str, *, stdin: Path | None = None, timeout_s: float = TIMEOUT_S) -> bytes:
         """Run a shell script there to its end; returns what it said.
