@@ -1,5 +1,6 @@
 """The slider over the ISA ladder: what each level bought, and where."""
 
+import math
 from dataclasses import replace
 
 import ipywidgets as widgets
@@ -8,7 +9,9 @@ import pytest
 from matplotlib.colors import to_hex
 
 import workbench as wb
+from workbench.emulation import EMULATED
 from workbench.report import analyze_run, show_rung
+from workbench.report.analysis import mark_analysis
 from workbench.show import COLORS, Sheet
 from workbench.show.rung import describe_rung
 from workbench.testing import sample_run
@@ -103,6 +106,22 @@ def test_several_thread_counts_are_to_choose_from(climbed, monkeypatch):
     knobs, _ = wb.explore_ladder(replace(climbed, ladder=both)).children
     knobs.children[1].value = 2
     assert seen == [("native", 1), ("native", 2)]
+
+
+def test_of_an_emulated_ladder_no_level_is_said_to_be_faster(climbed):
+    emulated = mark_analysis(replace(climbed, run=replace(climbed.run, emulated=True)))
+    figure, _, table = show_rung(emulated, "native", 1).parts
+    for text in (figure.alt_text, str(table)):
+        assert EMULATED in text and "faster" not in text
+
+
+def test_where_no_interval_is_known_none_is_written(climbed):
+    ends = ["low", "high", "total_low", "total_high"]
+    ladder = climbed.ladder.assign(**dict.fromkeys(ends, math.nan))
+    categories = climbed.categories.assign(low_ms=math.nan, high_ms=math.nan)
+    sheet = show_rung(replace(climbed, ladder=ladder, categories=categories), "native", 1)
+    assert " to " not in sheet.parts[0].alt_text
+    assert sheet.parts[0].to_png()
 
 
 def test_without_a_ladder_it_says_how_to_measure_one():

@@ -10,7 +10,7 @@ from scipy import stats
 from workbench.analyze.case_study import FOLDER, load_case_study
 from workbench.analyze.categories import CATEGORIES, add_categories
 from workbench.analyze.operators import summarize_categories, summarize_operators, total_runs
-from workbench.analyze.shift import UNSPLIT, bottleneck_shift
+from workbench.analyze.shift import UNSPLIT, bottleneck_shift, bound_shift
 from workbench.errors import StoreError, UsageError
 from workbench.schema import CATEGORIES as CATEGORIES_FRAME
 from workbench.schema import OPERATORS, SHIFT, check
@@ -191,3 +191,25 @@ def test_a_case_study_that_does_not_exist(tmp_path):
         load_case_study("squeezesamm")
     with pytest.raises(StoreError, match="No such file"):
         load_case_study(tmp_path / "none.json")
+
+
+def test_a_change_has_its_interval_over_the_restarts_that_both_sides_share():
+    before = synthetic_ledger(processes=5, runs=4)
+    after = synthetic_ledger({"Convolution": 2.0}, processes=4, runs=4, seed=1)
+    sides = [total_runs(add_categories(side), "category") for side in (before, after)]
+    means = [side.groupby(level="process").mean() for side in sides]
+    change = (means[1] - means[0]).dropna()
+    assert len(change) == 4
+    plain = bottleneck_shift(*map(summarize_categories, (before, after)))
+    bounded = check(bound_shift(plain, before, after), SHIFT).set_index("category")
+    for category, changes in change.items():
+        half = stats.t.ppf(0.975, 3) * stats.sem(changes)
+        delta = bounded.at[category, "delta_ms"]
+        ends = bounded.loc[category, ["low_ms", "high_ms"]]
+        assert tuple(ends) == pytest.approx((delta - half, delta + half))
+
+
+def test_of_one_restart_a_change_has_no_interval():
+    sides = [synthetic_ledger(processes=1, seed=seed) for seed in range(2)]
+    bounded = bound_shift(bottleneck_shift(*map(summarize_categories, sides)), *sides)
+    assert bounded[["low_ms", "high_ms"]].isna().all(axis=None)

@@ -156,6 +156,21 @@ def test_the_waterfall_goes_from_one_total_to_the_other(categories):
     assert drawn == shift[["share_before", "share_after"]].to_numpy().tolist()
 
 
+def test_every_step_of_the_waterfall_has_its_interval_at_its_end(categories):
+    shift = bottleneck_shift(*categories.values())
+    wide = shift.assign(low_ms=shift["delta_ms"] - 3.0, high_ms=shift["delta_ms"] + 3.0)
+    figure = plot_shift(wide, ("off", "on"))
+    waterfall = figure.axes[1]
+    spans = [line for line in waterfall.lines if len(set(line.get_ydata())) == 1]
+    ends = shift["baseline_ms"].sum() + shift["delta_ms"].cumsum()
+    drawn = [tuple(span.get_xdata()) for span in spans]
+    assert drawn == [pytest.approx((end - 3.0, end + 3.0)) for end in ends]
+    assert waterfall.get_xlim()[1] > max(high for _, high in drawn)
+    assert "95 % interval" in figure.alt_text
+    assert_tidy(figure)
+    assert "interval" not in plot_shift(shift).alt_text
+
+
 def test_a_change_too_small_to_divide_has_no_parts(categories):
     same = categories["off"]
     other = same.assign(mean_ms=same["mean_ms"] + [0.001, -0.0011, 0, 0, 0])

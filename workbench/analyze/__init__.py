@@ -34,7 +34,7 @@ from workbench.analyze.roofline import (
     place_operators,
     tabulate_ceilings,
 )
-from workbench.analyze.shift import bottleneck_shift
+from workbench.analyze.shift import bottleneck_shift, bound_shift
 from workbench.analyze.statistics import describe, describe_latencies
 from workbench.analyze.threads import find_crossovers, sweep_threads
 from workbench.analyze.tree import build_model_tree
@@ -59,6 +59,7 @@ __all__ = [
     "align_runs",
     "attribute_layers",
     "bottleneck_shift",
+    "bound_shift",
     "build_ledger",
     "build_model_tree",
     "build_roof",

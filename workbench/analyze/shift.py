@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from workbench.analyze.categories import add_categories
+from workbench.analyze.operators import total_runs
+from workbench.analyze.statistics import half_width
 from workbench.schema import SHIFT, check
 
 #: The row of a categories frame that holds what its source did not split up.
@@ -47,6 +50,32 @@ def bottleneck_shift(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
         }
     )
     return check(table.rename_axis("category").reset_index()[SHIFT.names], SHIFT)
+
+
+def bound_shift(
+    shift: pd.DataFrame, baseline: pd.DataFrame, candidate: pd.DataFrame
+) -> pd.DataFrame:
+    """The shift with ``low_ms`` and ``high_ms``: Student's 95 % interval of every ``delta_ms``.
+
+    Parameters
+    ----------
+    shift
+        From `bottleneck_shift`.
+    baseline, candidate
+        ``schema.LEDGER`` of the two sides. The interval is over the restarts that both have; of
+        fewer than two there is none (NaN).
+    """
+    before, after = (
+        total_runs(add_categories(side), "category").groupby(level="process").mean()
+        for side in (baseline, candidate)
+    )
+    shared = before.index.intersection(after.index)
+    change = after.loc[shared].sub(before.loc[shared], fill_value=0.0)
+    half = half_width(change.reindex(columns=shift["category"], fill_value=0.0).to_numpy())
+    bounded, place = shift.copy(), shift.columns.get_loc("delta_ms") + 1
+    bounded.insert(place, "low_ms", shift["delta_ms"] - half)
+    bounded.insert(place + 1, "high_ms", shift["delta_ms"] + half)
+    return bounded
 
 
 def _join_unsplit(before: pd.Series, after: pd.Series) -> tuple[pd.Series, pd.Series]:

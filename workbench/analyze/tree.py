@@ -74,7 +74,8 @@ def build_model_tree(
     texts = {"path": object, "parent": object}
     tree = pd.concat([tree.astype(texts), pd.DataFrame([outside]).astype(texts)], ignore_index=True)
     inside = [*within.groupby("path")["row"].agg(list).reindex(tree["path"][:-1]), list(rest.index)]
-    half = _half_widths(runs, [operators.loc[rows, "key"] for rows in inside])
+    keys = operators["key"].to_dict()
+    half = _half_widths(runs, [[keys[row] for row in rows] for rows in inside])
     tree["low_ns"] = (tree["inclusive_ns"] - half).clip(lower=0)
     tree["high_ns"] = tree["inclusive_ns"] + half
     total = time.sum()
@@ -82,7 +83,7 @@ def build_model_tree(
     return check(tree[TREE.names].astype({"depth": int, "operators": int}), TREE)
 
 
-def _half_widths(runs: pd.DataFrame | None, parts: Sequence[pd.Series]) -> np.ndarray:
+def _half_widths(runs: pd.DataFrame | None, parts: Sequence[list[str]]) -> np.ndarray:
     """Of the interval of each part's time in ns, from the keys of its operators."""
     if runs is None:
         return np.full(len(parts), np.nan)

@@ -18,6 +18,7 @@ from workbench.analyze import (
     add_traced,
     attribute_layers,
     bottleneck_shift,
+    bound_shift,
     climb_ladder,
     compare_apart,
     compare_categories,
@@ -300,6 +301,7 @@ def compare_pair(
         sides = (pick(latencies, pair.baseline, few), pick(latencies, pair.candidate, count))
         latency = compare_apart(*sides, clock="wall_ns")
     shift = bottleneck_shift(summarize_categories(before), summarize_categories(after))
+    shift = bound_shift(shift, before, after)
     kernels, proof, unchanged = compare_code(run, pair, threads, evidence, before)
     return Comparison(
         pair=pair,

@@ -13,7 +13,7 @@ from workbench.records import Run, count_threads
 from workbench.report.analysis import Analysis, Comparison
 from workbench.report.evidence import explain_lack, is_toggled
 from workbench.report.notes import show_note
-from workbench.show import Sheet, show_table
+from workbench.show import Sheet, format_share, show_table
 
 #: A tracer that costs more than this moves the shares it measures.
 TRACER_LIMIT = 0.05
@@ -93,7 +93,7 @@ def _comparison(analysis: Analysis, comparison: Comparison) -> Iterator[Row]:
     name = f"{pair.candidate} against {pair.baseline}, {comparison.text_threads}"
     if math.isfinite(row["floor"]) and row["floor"] > 0:
         status = "ok" if row["floor"] < 0.05 else "note"
-        evidence = f"A/A control differs by at most {_percent(row['floor'])}"
+        evidence = f"A/A control differs by at most {format_share(row['floor'], 1)}"
         yield f"noise floor of {name}", status, evidence
     yield f"toggle took effect in {name}", *_toggle(analysis, comparison)
 
@@ -203,7 +203,7 @@ def _tracer(analysis: Analysis) -> Iterator[Row]:
         yield (
             f"tracing {experiment} is cheap, {count_threads(threads)}",
             status,
-            f"{_percent(cost)} latency",
+            f"{format_share(cost, 1)} latency",
         )
 
 
@@ -246,8 +246,8 @@ def _preemption(analysis: Analysis) -> Row:
         )
     share = (pick_timed(analysis.latencies)["preempted"] > 0).mean()
     status = "ok" if share < PREEMPTED_LIMIT else "note"
-    return "machine was quiet", status, f"{_percent(share)} of the inferences were interrupted"
-
-
-def _percent(fraction: float) -> str:
-    return f"{100 * fraction:.1f} %"
+    return (
+        "machine was quiet",
+        status,
+        f"{format_share(share, 1)} of the inferences were interrupted",
+    )

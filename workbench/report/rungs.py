@@ -6,6 +6,7 @@ import ipywidgets as widgets
 import pandas as pd
 
 from workbench.analyze import compare_categories
+from workbench.emulation import mark_emulated
 from workbench.report.analysis import Analysis, find_control, pick
 from workbench.report.axes import codes_of
 from workbench.report.notes import show_note
@@ -68,6 +69,7 @@ def _compare(analysis: Analysis, lowest: str, level: str, threads: int) -> pd.Da
     origin, control = find_control(analysis.run.plan, lowest)
     noise = {"control": control, "control_of": origin} if control else {}
     sides = {"baseline": lowest, "candidate": level, **noise}
-    return compare_categories(
+    changes = compare_categories(
         **{side: pick(analysis.ledger, name, threads) for side, name in sides.items()}
     )
+    return mark_emulated(changes.assign(outcome="emulated")) if analysis.run.emulated else changes

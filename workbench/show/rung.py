@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -89,6 +90,8 @@ def describe_rung(ladder: pd.DataFrame, level: str) -> str:
 
 def _ratio(rung: pd.Series, *columns: str) -> str:
     value, low, high = rung[list(columns)]
+    if not math.isfinite(high - low):
+        return f"{value:.{decimals_of(value)}f}x"
     decimals = min(max(decimals_of(high - low, 1), 2), 3)
     return f"{value:.{decimals}f}x ({low:.{decimals}f} to {high:.{decimals}f})"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import textwrap
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -43,7 +44,8 @@ def plot_shift(
     Parameters
     ----------
     shift
-        ``schema.SHIFT``; its order is that of the rows.
+        ``schema.SHIFT``; its order is that of the rows. With ``low_ms`` and ``high_ms``, as
+        ``bound_shift`` adds them, every step of the waterfall has its 95 % interval.
     labels
         Names of the baseline and the candidate.
     title
@@ -65,9 +67,10 @@ def plot_shift(
     set_rows(shares, rows)
     shares.set_title("share of the time: \N{WHITE CIRCLE} before \N{BLACK CIRCLE} after",
                      loc="left", fontsize=9, color=FAINT)  # fmt: skip
-    waterfall.set_title(
-        "what the change is made of: time, and part of it", loc="left", fontsize=9, color=FAINT
-    )
+    bounded = "low_ms" in shift and shift["low_ms"].notna().any()
+    contents = ", with 95 % intervals" if bounded else ": time, and part of it"
+    waterfall.set_title(f"what the change is made of{contents}", loc="left", fontsize=9,
+                        color=FAINT)  # fmt: skip
     set_title(figure, title)
     return figure
 
@@ -100,8 +103,10 @@ def _label_ends(axis: Axes, row: int, start: float, end: float, gap: float) -> N
 
 def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
     before, after = shift["baseline_ms"].sum(), shift["candidate_ms"].sum()
+    shift = shift.assign(**{end: shift.get(end, math.nan) for end in ("low_ms", "high_ms")})
     reached = before + shift["delta_ms"].cumsum()
-    widest = max(before, after, reached.max()) or 1.0
+    highest = np.fmax(reached, reached - shift["delta_ms"] + shift["high_ms"])
+    widest = max(before, after, highest.max()) or 1.0
     axis.set_xlim(0, 1.42 * widest)
     decimals = decimals_of(max(before, after))
     last = len(shift) + 1
@@ -114,8 +119,11 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
         color = color_of(entry.category)
         axis.barh(row, entry.delta_ms, left=level, height=0.62, color=color)
         axis.plot([level, level], [row - 1, row], color="#9A9A9A", linewidth=0.8, zorder=0)
+        if math.isfinite(entry.low_ms):
+            axis.plot([level + entry.low_ms, level + entry.high_ms], [row, row], color=INK,
+                      linewidth=1.5)  # fmt: skip
+        right = level + np.nanmax([0.0, entry.delta_ms, entry.high_ms])
         level += entry.delta_ms
-        right = max(level, level - entry.delta_ms)
         text = f"{format_number(entry.delta_ms, decimals, '+')} ms"
         if abs(after - before) > _SMALL * before and math.isfinite(entry.contribution):
             text += f" · {format_share(entry.contribution)}"
