@@ -26,6 +26,7 @@ hang()
 """
 
 
+@pytest.mark.slow
 def test_native_code_that_hangs_is_ended_and_said_once(tmp_path):
     note = tmp_path / "logs" / "net.where"
     done = subprocess.run([sys.executable, "-c", HANG, note], timeout=60)

@@ -79,6 +79,18 @@ def test_a_run_that_waits_says_so_once_and_begins_when_it_may(conv_pte, tmp_path
     assert told.count(WAITING) == 1 < len(told)
 
 
+def test_what_only_works_beside_others_waits_for_a_measurement(hold_machine):
+    told = []
+
+    def let_go(words):
+        told.append(words)
+        hold_machine.set()
+
+    with share_machine(let_go), share_machine(told.append):
+        assert not is_taken("host")
+    assert told == [WAITING]
+
+
 def test_who_waits_can_be_interrupted(hold_machine):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

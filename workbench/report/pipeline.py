@@ -78,6 +78,8 @@ def profile_model(
 ) -> Profile:
     """Export a model, measure it with an extension off and on, analyse and report: the main job.
 
+    Exports and reports wait while something else is measured on this machine.
+
     Parameters
     ----------
     model
@@ -96,19 +98,23 @@ def profile_model(
     """
     from workbench.export import export_model
     from workbench.run import check_toggle, find_runner, open_target
+    from workbench.run.locks import share_machine
+
+    def tell(text: str, part: float = 0.0) -> None:
+        progress(f"{model}: {text}", part)
 
     toggle, ladder = choices.get("toggle", "auto"), choices.get("isa_ladder", False)
     with open_target(choices.get("target", "host")) as there:
         check_toggle(toggle, find_runner(choices.get("runner", "wheel"), there), isa_ladder=ladder)
     known = inspect.signature(export_model).parameters
     exporting = {name: choices.pop(name) for name in known.keys() & choices.keys()}
-    progress(f"{model}: exporting {exporting.get('dtype', 'fp32')}", 0.0)
-    pte = export_model(model, root=root, tell=lambda text: progress(text, 0.0), **exporting)
-    run_dir = measure_program(
-        pte, progress=lambda text, part: progress(f"{model}: {text}", part), **choices
-    )
-    progress(f"{model}: reporting", 1.0)
-    html, markdown = make_report(run_dir)
+    tell(f"exporting {exporting.get('dtype', 'fp32')}")
+    with share_machine(tell):
+        pte = export_model(model, root=root, tell=lambda text: progress(text, 0.0), **exporting)
+    run_dir = measure_program(pte, progress=tell, **choices)
+    tell("reporting", 1.0)
+    with share_machine(tell):
+        html, markdown = make_report(run_dir)
     return Profile(analyze_run(run_dir), html, markdown)
 
 

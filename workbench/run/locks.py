@@ -35,9 +35,7 @@ def take_device(device: str, tell: Callable[[str], None] = lambda text: None) ->
     if device in _taken.get():
         yield 0.0
         return
-    place = "this machine" if device == THIS_MACHINE else device
-    words = f"another measurement or batch is at work on {place}: waiting"
-    with _hold(device, fcntl.LOCK_EX, lambda: tell(words)) as waited:
+    with _hold(device, fcntl.LOCK_EX, tell) as waited:
         token = _taken.set((*_taken.get(), device))
         try:
             yield waited
@@ -46,9 +44,9 @@ def take_device(device: str, tell: Callable[[str], None] = lambda text: None) ->
 
 
 @contextlib.contextmanager
-def share_machine() -> Iterator[float]:
+def share_machine(tell: Callable[[str], None] = lambda text: None) -> Iterator[float]:
     """Work on this machine beside others that do, but not while something is measured on it."""
-    with _hold(THIS_MACHINE, fcntl.LOCK_SH) as waited:
+    with _hold(THIS_MACHINE, fcntl.LOCK_SH, tell) as waited:
         yield waited
 
 
@@ -85,12 +83,13 @@ def _open_device(device: str):
 
 
 @contextlib.contextmanager
-def _hold(device: str, mode: int, must_wait: Callable[[], None] = lambda: None) -> Iterator[float]:
+def _hold(device: str, mode: int, tell: Callable[[str], None]) -> Iterator[float]:
     started = time.monotonic()
     with _open_device(device) as lock:
         try:
             fcntl.flock(lock, mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            must_wait()
+            place = "this machine" if device == THIS_MACHINE else device
+            tell(f"another measurement or batch is at work on {place}: waiting")
             fcntl.flock(lock, mode)
         yield time.monotonic() - started
