@@ -79,6 +79,14 @@ def draw_levels(axis: Axes, ladder: pd.DataFrame, chosen: str | None = None) -> 
     label_x(axis, "median with 95 % interval (ms)")
 
 
+def write_outcome(axis: Axes, row: int, speedup: float, outcome: str) -> None:
+    """A speed-up and its verdict at the right of a row, in bold where a difference was shown."""
+    axis.annotate(f"{speedup:.{decimals_of(speedup)}f}x, {outcome}", (1, row), (8, 0),
+                  xycoords=axis.get_yaxis_transform(), textcoords="offset points", va="center",
+                  fontsize=9, color=INK,
+                  fontweight="bold" if outcome in ("faster", "slower") else "normal")  # fmt: skip
+
+
 def _draw_steps(axis: Axes, ladder: pd.DataFrame) -> None:
     ends = ladder[["speedup", "low", "high"]].stack().dropna()
     low, high = min(1.0, ends.min()), max(1.0, ends.max())
@@ -95,9 +103,6 @@ def _draw_steps(axis: Axes, ladder: pd.DataFrame) -> None:
         shown = entry.outcome in ("faster", "slower")
         axis.plot(entry.speedup, row, "o", markersize=7, markeredgewidth=1.8, color=INK,
                   markerfacecolor=INK if shown else "white")  # fmt: skip
-        text = f"{entry.speedup:.{decimals_of(entry.speedup)}f}x, {entry.outcome}"
-        axis.annotate(text, (1, row), (8, 0), xycoords=axis.get_yaxis_transform(),
-                      textcoords="offset points", va="center", fontsize=9, color=INK,
-                      fontweight="bold" if shown else "normal")  # fmt: skip
+        write_outcome(axis, row, entry.speedup, entry.outcome)
     axis.xaxis.set_major_locator(MaxNLocator(4))
     label_x(axis, "times as fast; grey: noise floor")

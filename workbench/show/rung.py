@@ -8,15 +8,15 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from workbench.show.ladder import draw_levels
+from workbench.show.ladder import draw_levels, write_outcome
 from workbench.show.style import (
     FAINT,
     INK,
     color_of,
     decimals_of,
+    fade,
     format_ms,
     label_margin,
     label_x,
@@ -67,7 +67,8 @@ def plot_rung(
     times.set_title("latency of one inference", loc="left", fontsize=9, color=FAINT)
     _draw_categories(parts, bars)
     if len(bars) > 1:
-        _write_changes(parts, names, changes)
+        for change in changes[np.isfinite(changes["speedup"])].itertuples():
+            write_outcome(parts, names.index(change.name), change.speedup, change.outcome)
     set_rows(parts, names)
     order = "upper bar: {}, lower bar: {}" if len(bars) > 1 else "categories of {}"
     parts.set_title(order.format(*bars), loc="left", fontsize=9, color=FAINT)
@@ -107,22 +108,8 @@ def _draw_categories(axis: Axes, bars: Mapping[str, pd.DataFrame]) -> None:
             place = row + offset
             color = color_of(part.category)
             axis.barh(place, part.mean_ms, height=_HEIGHT,
-                      color=_pale(color) if offset < 0 else color)  # fmt: skip
+                      color=fade(color, 0.4) if offset < 0 else color)  # fmt: skip
             axis.plot([part.low_ms, part.high_ms], [place, place], color=INK, linewidth=1.5)
             end = np.nanmax([part.mean_ms, part.high_ms])
             axis.text(end + 0.02 * longest, place, format_ms(part.mean_ms), va="center",
                       fontsize=8, color=INK)  # fmt: skip
-
-
-def _pale(color: str) -> np.ndarray:
-    return 1 - 0.4 * (1 - np.array(to_rgb(color)))
-
-
-def _write_changes(axis: Axes, names: list[str], changes: pd.DataFrame) -> None:
-    """Each category's speed-up at the right of its row, in bold where one was shown."""
-    for change in changes[np.isfinite(changes["speedup"])].itertuples():
-        shown = change.outcome in ("faster", "slower")
-        text = f"{change.speedup:.{decimals_of(change.speedup)}f}x, {change.outcome}"
-        axis.annotate(text, (1, names.index(change.name)), (8, 0), va="center", fontsize=9,
-                      xycoords=axis.get_yaxis_transform(), textcoords="offset points", color=INK,
-                      fontweight="bold" if shown else "normal")  # fmt: skip

@@ -211,6 +211,11 @@ def color_of(category: str) -> str:
     return COLORS.get(category, UNSPLIT_COLOR)
 
 
+def fade(color: str, kept: float) -> tuple[float, ...]:
+    """A colour of which so much is left on white."""
+    return tuple(1 - kept * (1 - part) for part in to_rgb(color))
+
+
 def ink_on(color: str) -> str:
     """White or dark ink, whichever is easier to read on a colour."""
     luminance = np.dot(to_rgb(color), (0.299, 0.587, 0.114))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from workbench.show.style import (
@@ -13,6 +12,7 @@ from workbench.show.style import (
     SERIES,
     UNSPLIT_COLOR,
     WIDTH,
+    fade,
     format_ms,
     format_share,
     format_time,
@@ -108,7 +108,7 @@ def lay_out(layers: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_BOX)
 
 
-def _colors(boxes: pd.DataFrame) -> list[tuple[float, float, float]]:
+def _colors(boxes: pd.DataFrame) -> list[tuple[float, ...]]:
     """A colour for every module of the level at which the tree branches, paler further down."""
     level = _branching(boxes)
     paths = boxes["module"].fillna("").str.split(".").str[:level].str.join(".")
@@ -116,9 +116,8 @@ def _colors(boxes: pd.DataFrame) -> list[tuple[float, float, float]]:
     ranks = {head: number for number, head in enumerate(dict.fromkeys(filter(None, heads)))}
     found = []
     for head, depth in zip(heads, boxes["depth"], strict=True):
-        base = to_rgb(SERIES[ranks[head] % len(SERIES)] if head else UNSPLIT_COLOR)
-        kept = (1 - _FADE) ** max(0, depth - level)
-        found.append(tuple(1 - kept * (1 - part) for part in base))
+        base = SERIES[ranks[head] % len(SERIES)] if head else UNSPLIT_COLOR
+        found.append(fade(base, (1 - _FADE) ** max(0, depth - level)))
     return found
 
 
