@@ -282,16 +282,8 @@ def compare_pair(
     """
     few, count = threads
     origin, control = find_control(run.plan, pair.baseline)
-    before, after, original, repeated = (
-        pick(ledger, name, at) if name and len(pick(ledger, name, at)) else None
-        for name, at in (
-            (pair.baseline, few),
-            (pair.candidate, count),
-            (origin, count),
-            (control, count),
-        )
-    )
-    noise = {"control": repeated, "control_of": original} if repeated is not None else {}
+    before, after = _measured(ledger, pair.baseline, few), _measured(ledger, pair.candidate, count)
+    noise = find_noise(run.plan, pair.baseline, ledger, count)
     if few == count:
         names = {"control": control, "control_of": origin} if noise else {}
         latency = compare_latencies(
@@ -375,6 +367,22 @@ def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
         if not e.control and setup[e.name] == setup[c.name]
     ]
     return next((pair for pair in found if pair[0] == experiment), (*found, (None, None))[0])
+
+
+def find_noise(
+    plan: Plan, experiment: str, ledger: pd.DataFrame, threads: int
+) -> dict[str, pd.DataFrame | None]:
+    """What `find_control` names, as parts of a ledger; nothing if the control was not measured."""
+    original, repeated = (
+        _measured(ledger, name, threads) for name in find_control(plan, experiment)
+    )
+    return {} if repeated is None else {"control": repeated, "control_of": original}
+
+
+def _measured(ledger: pd.DataFrame, experiment: str | None, threads: int) -> pd.DataFrame | None:
+    if experiment is None or (part := pick(ledger, experiment, threads)).empty:
+        return None
+    return part
 
 
 def _stack(frames: dict[tuple[str, int], pd.DataFrame]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ import pandas as pd
 
 from workbench.analyze import compare_categories
 from workbench.emulation import mark_emulated
-from workbench.report.analysis import Analysis, find_control, pick
+from workbench.report.analysis import Analysis, find_noise, pick
 from workbench.report.axes import codes_of
 from workbench.report.notes import show_note
 from workbench.show import Sheet, explore, plot_rung, show_table
@@ -66,10 +66,7 @@ def show_rung(analysis: Analysis, level: str, threads: int) -> Sheet:
 
 def _compare(analysis: Analysis, lowest: str, level: str, threads: int) -> pd.DataFrame:
     """The categories of a level against those of the lowest, with the noise of the control."""
-    origin, control = find_control(analysis.run.plan, lowest)
-    noise = {"control": control, "control_of": origin} if control else {}
-    sides = {"baseline": lowest, "candidate": level, **noise}
-    changes = compare_categories(
-        **{side: pick(analysis.ledger, name, threads) for side, name in sides.items()}
-    )
+    sides = (pick(analysis.ledger, name, threads) for name in (lowest, level))
+    noise = find_noise(analysis.run.plan, lowest, analysis.ledger, threads)
+    changes = compare_categories(*sides, **noise)
     return mark_emulated(changes.assign(outcome="emulated")) if analysis.run.emulated else changes
