@@ -29,6 +29,7 @@ from workbench.report.summary import (
 from workbench.store import (
     LAYERS,
     REPORT_HTML,
+    REPORT_MD,
     artifacts_dir,
     default_root,
     load_run,
@@ -114,8 +115,9 @@ def profile_model(
     run_dir = measure_program(pte, progress=tell, **choices)
     tell("reporting", 1.0)
     with share_machine(tell):
-        html, markdown = make_report(run_dir)
-    return Profile(analyze_run(run_dir), html, markdown)
+        analysis = analyze_run(run_dir)
+        html = make_page(analysis)
+    return Profile(analysis, html, run_dir / REPORT_MD)
 
 
 def measure_program(pte: Path, **choices: Any) -> Path:
