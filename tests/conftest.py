@@ -17,7 +17,7 @@ settings.load_profile("patient")
 @pytest.fixture(scope="session")
 def own_cache(tmp_path_factory):
     """For XDG_CACHE_HOME: all that the user's cache has, but for what others have locked."""
-    from workbench.run import cache_folder
+    from workbench.store import cache_folder
 
     folder = tmp_path_factory.mktemp("cache") / cache_folder().name
     folder.mkdir()

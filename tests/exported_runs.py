@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import workbench as wb
-from workbench.export import export_model
+from workbench.export.artifact import export_model
 
 
 def measure_briefly(model, root, *, processes=2, traced=4, **options):

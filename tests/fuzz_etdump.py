@@ -27,18 +27,13 @@ import numpy as np
 import pandas as pd
 from etdump_builder import Allocation, Block, Debug, Profile, Tensor, build_etdump
 
-from workbench.analyze import build_ledger, find_methods
+from workbench.analysis.ledger import build_ledger, find_methods
 from workbench.errors import TraceError
-from workbench.schema import EVENTS, check
-from workbench.trace import (
-    read_allocations,
-    read_etdump,
-    read_values,
-    repeats,
-    stream_etdump,
-)
-from workbench.trace.blocks import Trace, collect_events
-from workbench.trace.fields import Event
+from workbench.frames import EVENTS, check
+from workbench.trace import etdump as repeats
+from workbench.trace.debug_events import read_allocations, read_values
+from workbench.trace.etdump import Trace, collect_events, read_etdump, stream_etdump
+from workbench.trace.flatbuffer import Event
 
 DATA = Path(__file__).parent / "data" / "etdump"
 LARGEST_SEED = 5_000

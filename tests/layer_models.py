@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workbench.codec import to_json
-from workbench.export.half_weights import keep_half_weights
 from workbench.export.layers import describe_program
-from workbench.models import load_model
+from workbench.export.lower import keep_half_weights
+from workbench.models.loader import load_model
+from workbench.records.codec import to_json
 
 
 class Residual(nn.Module):

@@ -12,8 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.export.pte import read_pte
-from workbench.export.xnnpack_blob import NO_HANDLE, _read_graph
+from workbench.export.pte import NO_HANDLE, _read_graph, read_pte
 
 PROBE = Path(__file__).with_name("xnn_plan.cpp")
 

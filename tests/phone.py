@@ -10,8 +10,7 @@ import subprocess
 import time
 
 from workbench.errors import SetupError
-from workbench.run.bundle import ARCHITECTURES
-from workbench.run.fetch import fetch_debian
+from workbench.run.bundle import ARCHITECTURES, fetch_debian
 
 SERIAL = "127.0.0.1:5555"
 

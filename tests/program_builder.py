@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from workbench.analyze import Facts, categorize
-from workbench.records import Instruction, Method, Origin, Value, XNode, XValue
+from workbench.analysis.categories import categorize
+from workbench.analysis.findings.context import Facts
+from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
 
 WIDTHS = {"fp32": 4, "fp16": 2, "float32": 4, "float16": 2, "qint8": 1}
 LOGGED = {

@@ -17,10 +17,10 @@ from pathlib import Path
 from layer_models import PROGRAMS, export_layers
 from layer_truth import Record, probe_command, read_plans, true_modules, true_nodes
 
-from workbench.analyze import build_ledger
-from workbench.codec import from_json
-from workbench.records import Layers
-from workbench.trace import read_etdump
+from workbench.analysis.ledger import build_ledger
+from workbench.records.codec import from_json
+from workbench.records.layers import Layers
+from workbench.trace.etdump import read_etdump
 
 GOLDEN = Path(__file__).parent / "data" / "attribution"
 

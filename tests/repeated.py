@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from workbench.schema import SPANS
+from workbench.frames import SPANS
 
 
 def repeat_spans(spans: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from workbench.analyze.statistics import midmean
+from workbench.analysis.statistics import midmean
 
 #: Single inferences scatter log-normally; so many of them are disturbed, by so much on average.
 NOISE, DISTURBED, BY = 0.015, 0.05, 0.3

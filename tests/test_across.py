@@ -7,15 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.analyze import Traced, align_runs, summarize_operators
-from workbench.analyze.matching import Layer, match_layers
+from workbench.analysis import compare_runs as comparison
+from workbench.analysis.align import Layer, Traced, align_runs, match_layers
+from workbench.analysis.compare_runs import (
+    align_measurements,
+    compare_many,
+    judge_rows,
+    list_others,
+)
+from workbench.analysis.operators import summarize_operators
 from workbench.cli import main
 from workbench.errors import ComparisonError, UsageError
-from workbench.report import comparison
-from workbench.report.gates import judge_rows
-from workbench.report.side_by_side import align_measurements, compare_many, list_others
-from workbench.schema import ALIGNED, check
-from workbench.show import plot_heatmap
+from workbench.frames import ALIGNED, check
+from workbench.plots.align import plot_heatmap
 
 UNET = f"{wb.sample_run('unet_small')}"
 SETUPS = [f"{UNET}:{isa}:{threads}" for threads in (1, 2) for isa in ("avx512_off", "avx512_on")]

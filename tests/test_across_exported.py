@@ -3,8 +3,8 @@
 import pytest
 from exported_runs import measure_briefly
 
-from workbench.models import LoadedModel
-from workbench.report import align_measurements
+from workbench.analysis.compare_runs import align_measurements
+from workbench.models.loader import LoadedModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

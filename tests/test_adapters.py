@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from workbench.errors import SetupError
-from workbench.models import load_model
+from workbench.models.loader import load_model
 
 ADAPTER = Path(__file__).parents[1] / "data" / "adapters" / "edgetam.py"
 

@@ -6,7 +6,8 @@ import pytest
 from etdump_builder import Allocation, Block, Debug, Profile, build_etdump
 
 from workbench.errors import TraceError
-from workbench.trace import read_allocations, read_etdump
+from workbench.trace.debug_events import read_allocations
+from workbench.trace.etdump import read_etdump
 
 TRACE = Path(__file__).parent / "data" / "etdump" / "allocations.etdump"
 

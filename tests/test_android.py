@@ -10,12 +10,15 @@ import pytest
 
 from workbench import store
 from workbench.errors import SetupError, TargetError, UsageError
-from workbench.run import find_runner, make_plan, open_target, read_isa, run_plan
-from workbench.run.android import Android, find_device, list_devices
-from workbench.run.power import MODES, RECORD
-from workbench.run.qemu import Qemu
+from workbench.run.execute import run_plan
+from workbench.run.isa import read_isa
+from workbench.run.plan import make_plan
+from workbench.run.runner import find_runner
 from workbench.run.session import Session
-from workbench.run.target import run_there
+from workbench.run.targets.android import MODES, RECORD, Android, find_device, list_devices
+from workbench.run.targets.base import run_there
+from workbench.run.targets.open import open_target
+from workbench.run.targets.qemu import Qemu
 
 pytestmark = [pytest.mark.adb, pytest.mark.timeout(1200)]
 

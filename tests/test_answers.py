@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.cli import workbench as commands
-from workbench.cli.answers import Command
-from workbench.codec import to_document, to_plain
-from workbench.records import SCHEMA_VERSION
-from workbench.testing import sample_run
+from workbench.cli.output import Command
+from workbench.datasets import sample_run
+from workbench.records.codec import to_document, to_plain
+from workbench.records.runs import SCHEMA_VERSION
 
 
 def whole(text):

@@ -15,15 +15,15 @@ import pytest
 from layer_truth import Record, probe_command, read_plans, true_modules, true_nodes
 
 import workbench.export
-from workbench.analyze import attribute_layers, build_ledger
-from workbench.analyze.attribution import CONFIDENCES
-from workbench.codec import from_json
-from workbench.records import Layers
-from workbench.run import find_runner, read_isa
+from workbench.analysis.attribution import CONFIDENCES, attribute_layers
+from workbench.analysis.ledger import build_ledger
+from workbench.datasets import synthetic_ledger
+from workbench.records.codec import from_json
+from workbench.records.layers import Layers
 from workbench.run.build import find_compiler
-from workbench.run.runner import open_runner
-from workbench.testing import synthetic_ledger
-from workbench.trace import read_etdump
+from workbench.run.isa import read_isa
+from workbench.run.runner import find_runner, open_runner
+from workbench.trace.etdump import read_etdump
 
 RUNS = 20
 

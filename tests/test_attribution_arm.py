@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from workbench.analyze import attribute_layers, build_ledger
-from workbench.codec import from_json
-from workbench.records import Layers
-from workbench.trace import read_etdump
+from workbench.analysis.attribution import attribute_layers
+from workbench.analysis.ledger import build_ledger
+from workbench.records.codec import from_json
+from workbench.records.layers import Layers
+from workbench.trace.etdump import read_etdump
 
 GOLDEN = Path(__file__).parent / "data" / "attribution"
 TRUTH = json.loads((GOLDEN / "truth.json").read_text())

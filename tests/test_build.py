@@ -11,12 +11,7 @@ import pytest
 
 from workbench.errors import RunnerError, SetupError
 from workbench.run import build
-from workbench.run.build import (
-    build_runner,
-    describe_runner,
-    find_compiler,
-    find_sdk,
-)
+from workbench.run.build import build_runner, describe_runner, find_compiler, find_sdk
 
 
 @pytest.fixture

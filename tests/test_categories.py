@@ -3,7 +3,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from workbench.analyze.categories import (
+from workbench.analysis.categories import (
     CATEGORIES,
     KINDS,
     RULES,

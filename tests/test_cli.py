@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from workbench import store
-from workbench.report import measure_program
+from workbench.workflow import measure_program
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import workbench as wb
+from workbench.analysis.compare_runs import find_measurement
 from workbench.errors import UsageError
-from workbench.portfolio import combine_runs, describe_document, write_combined
-from workbench.portfolio.combined import name_runs
-from workbench.report import find_measurement
+from workbench.portfolio.combined import combine_runs, name_runs
+from workbench.portfolio.pages import write_combined
+from workbench.records.documents import describe_document
 
 READY, TRAINED = str(wb.sample_run("Ready")), str(wb.sample_run("AsTrained"))
 

@@ -5,17 +5,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.analyze.compare import compare_latencies
-from workbench.analyze.operators import summarize_categories, summarize_operators
-from workbench.analyze.outcome import adjust_for_many, judge
-from workbench.analyze.parts import compare_categories, compare_layers, compare_operators
-from workbench.analyze.shift import bottleneck_shift
-from workbench.analyze.speedup import Speedup, speedup_of_pairs
-from workbench.analyze.verdict import Verdict, digits_of, reach_verdict, summarize_verdict
+from workbench.analysis.compare import (
+    adjust_for_many,
+    compare_categories,
+    compare_latencies,
+    compare_layers,
+    compare_operators,
+    judge,
+)
+from workbench.analysis.operators import summarize_categories, summarize_operators
+from workbench.analysis.shift import bottleneck_shift
+from workbench.analysis.speedup import Speedup, speedup_of_pairs
+from workbench.analysis.verdict import Verdict, digits_of, reach_verdict, summarize_verdict
+from workbench.datasets import synthetic_latencies, synthetic_ledger
 from workbench.errors import ComparisonError, UsageError
-from workbench.records import Agreement
-from workbench.schema import COMPARISON, check
-from workbench.testing import synthetic_latencies, synthetic_ledger
+from workbench.frames import COMPARISON, check
+from workbench.records.runs import Agreement
 
 
 def only(frame):

@@ -11,14 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench import store
+from workbench.analysis.quality import check_run
+from workbench.analysis.run import analyze_run
 from workbench.cli import main
 from workbench.errors import RunnerError, RunnerTimeout, StoreError, UsageError, WorkbenchError
-from workbench.report import analyze_run, check_run, measure_config
-from workbench.run import find_runner, plan_config, read_config, read_isa
 from workbench.run.build import find_compiler
-from workbench.run.isa import resolve_toggle
-from workbench.run.processes import last_words, run_processes, run_to_end, turns
-from workbench.run.target import Host
+from workbench.run.config import plan_config, read_config
+from workbench.run.foreign import last_words, run_processes, run_to_end, turns
+from workbench.run.isa import read_isa, resolve_toggle
+from workbench.run.runner import find_runner
+from workbench.run.targets.base import Host
+from workbench.workflow import measure_config
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
@@ -284,7 +287,7 @@ def test_options_and_a_config_contradict_each_other(tmp_path, capsys):
 
 
 def test_processes_take_turns():
-    from workbench.records import Experiment
+    from workbench.records.runs import Experiment
 
     orders = ["".join(e.name for e in order) for order in turns([Experiment(n) for n in "abc"], 5)]
     assert orders == ["abc", "cba", "bca", "acb", "cab"]
@@ -307,7 +310,7 @@ def test_a_runner_that_fails_is_one_line(tmp_path, script, error, words):
 
 
 def test_a_log_without_end_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.run.processes.LONGEST_LOG", 100)
+    monkeypatch.setattr("workbench.run.foreign.LONGEST_LOG", 100)
     log = tmp_path / "log"
     log.write_bytes(b"x\n" * 1000 + b"the end\n")
     assert last_words(log) == " (x; x; the end)"

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from workbench.run import examine_machine
-from workbench.run.equipment import examine_targets
+from workbench.run.doctor import examine_machine, examine_targets
 
 
 @pytest.fixture
@@ -80,6 +79,6 @@ esac""",
 def test_an_adb_that_fails_is_a_note(tools, monkeypatch):
     tools("adb", "echo 'no permissions' >&2; exit 1")
     assert find("--target android").detail == "no permissions"
-    monkeypatch.setattr("workbench.run.android.ADB_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("workbench.run.targets.android.ADB_TIMEOUT_S", 0.2)
     tools("adb", "while :; do :; done")
     assert "does not answer" in find("--target android").detail

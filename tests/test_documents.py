@@ -12,25 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.codec import from_json, to_json, upgrade
+from workbench.datasets import SAMPLES
 from workbench.errors import StoreError, UsageError
-from workbench.portfolio import (
-    Cell,
-    Outcome,
-    Portfolio,
-    Row,
-    Stage,
+from workbench.frames import STATISTICS, make_frame
+from workbench.records.codec import Contract, from_json, to_json, upgrade
+from workbench.records.documents import (
     describe_document,
+    find_problem,
     list_documents,
+    read_document,
 )
-from workbench.records import SCHEMA_VERSION, Ceilings, Export, Layers, Run
-from workbench.report import read_document, write_artifacts
-from workbench.report.documents import find_problem
-from workbench.schema import STATISTICS, Contract, make_frame
-from workbench.testing import SAMPLES
+from workbench.records.layers import Layers
+from workbench.records.portfolio import Cell, Outcome, Portfolio, Row, Stage
+from workbench.records.runs import SCHEMA_VERSION, Ceilings, Export, RunRecord
+from workbench.workflow import write_artifacts
 
 PUBLISHED = SAMPLES.parent / "schemas" / f"v{SCHEMA_VERSION}"
-RECORDS = {"manifest": Run, "export": Export, "layers": Layers, "ceilings": Ceilings}
+RECORDS = {"manifest": RunRecord, "export": Export, "layers": Layers, "ceilings": Ceilings}
 RECORDED = [
     *(("manifest", path) for path in sorted(SAMPLES.glob("out_*/runs/*/manifest.json"))),
     *(("layers", path) for path in sorted(SAMPLES.glob("out_*/runs/*/layers.json"))),
@@ -69,17 +67,17 @@ def test_what_was_recorded_is_read_whatever_its_version(name, path):
 def test_a_first_manifest_had_notes_and_fewer_fields():
     path = wb.sample_run() / "manifest.json"
     content = json.loads(path.read_bytes())
-    first = drop_defaults(Run, content) | {"notes": [], "schema_version": 1}
+    first = drop_defaults(RunRecord, content) | {"notes": [], "schema_version": 1}
     first["export"] = content["export"]
     assert first.keys() != content.keys()
-    run = from_json(Run, json.dumps(first), path)
+    run = from_json(RunRecord, json.dumps(first), path)
     assert run.plan.sha256 == content["plan"]["sha256"]
     assert run.sessions == ()
     assert run.export.schema_version == SCHEMA_VERSION
     with pytest.raises(UsageError, match="unknown key 'notes'"):
-        from_json(Run, json.dumps(first | {"notes": ["written"]}), path)
+        from_json(RunRecord, json.dumps(first | {"notes": ["written"]}), path)
     with pytest.raises(UsageError, match="unknown key 'notes'"):
-        from_json(Run, json.dumps(first | {"schema_version": SCHEMA_VERSION}), path)
+        from_json(RunRecord, json.dumps(first | {"schema_version": SCHEMA_VERSION}), path)
 
 
 def drop_defaults(record, content):
@@ -93,7 +91,7 @@ def test_a_version_that_nobody_wrote_is_refused(version):
     path = wb.sample_run() / "manifest.json"
     content = json.loads(path.read_bytes()) | {"schema_version": version}
     with pytest.raises(StoreError, match=r"schema version .*, this workbench reads 1, 2"):
-        from_json(Run, json.dumps(content), path)
+        from_json(RunRecord, json.dumps(content), path)
 
 
 @pytest.fixture(scope="module", params=["toy_cnn", SLOW])

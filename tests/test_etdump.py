@@ -16,11 +16,11 @@ from etdump_builder import Allocation, Block, Debug, Profile, Recorder, build_et
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from workbench.analyze.ledger import build_ledger
+from workbench.analysis.ledger import build_ledger
 from workbench.errors import TraceError, UsageError
-from workbench.schema import EVENTS, check
-from workbench.trace import contents as contents_module
-from workbench.trace import read_etdump
+from workbench.frames import EVENTS, check
+from workbench.trace import flatbuffer as contents_module
+from workbench.trace.etdump import read_etdump
 
 DATA = Path(__file__).parent / "data" / "etdump"
 pytestmark = pytest.mark.filterwarnings("ignore:.*without an end")

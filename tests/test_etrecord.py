@@ -10,16 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from workbench.analyze import attribute_layers
+from workbench.analysis.attribution import attribute_layers
 from workbench.errors import StoreError
-from workbench.export import describe_pte
 from workbench.export.etrecord import add_etrecord
-from workbench.export.layers import describe_program
-from workbench.export.origins import share_layers
-from workbench.export.xnnpack_blob import NO_HANDLE
-from workbench.export.xnode_links import EdgeNode
-from workbench.records import Instruction, Layers, Method, Origin
-from workbench.schema import LEDGER
+from workbench.export.layers import describe_program, describe_pte
+from workbench.export.origins import EdgeNode, share_layers
+from workbench.export.pte import NO_HANDLE
+from workbench.frames import LEDGER
+from workbench.records.layers import Instruction, Layers, Method, Origin
 
 
 class Net(nn.Module):

@@ -4,10 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from workbench.analyze import compare_evidence, gather_evidence, name_kernels, prove_change
-from workbench.analyze.evidence import UNSURE, split_code
-from workbench.analyze.windows import find_operators
-from workbench.schema import EVIDENCE
+from workbench.analysis.machine_code import (
+    UNSURE,
+    compare_evidence,
+    find_operators,
+    gather_evidence,
+    name_kernels,
+    prove_change,
+    split_code,
+)
+from workbench.frames import EVIDENCE
 
 #: An inference of 100 us: 5 us before the delegate's first operator, then operators of which
 #: XNNPACK logs whole microseconds: (name, true duration, logged duration) in ns.

@@ -11,13 +11,15 @@ import pandas as pd
 import pytest
 from etdump_builder import Block, Profile, build_etdump
 
-from workbench.analyze import add_categories, build_ledger
+from workbench.analysis.categories import add_categories
+from workbench.analysis.ledger import build_ledger
+from workbench.analysis.operators import describe_spans
 from workbench.cli import main
+from workbench.datasets import sample_run
 from workbench.errors import StoreError, UsageError
-from workbench.report import describe_spans, export_trace
-from workbench.schema import EVENTS, SPANS
-from workbench.testing import sample_run
-from workbench.trace import read_etdump
+from workbench.frames import EVENTS, SPANS
+from workbench.trace.etdump import read_etdump
+from workbench.workflow import export_trace
 
 GOLDEN = sorted((Path(__file__).parent / "data" / "etdump").glob("*.etdump"))
 TRACE = next(path for path in GOLDEN if path.stem == "two_methods")
@@ -118,7 +120,7 @@ def test_files_lie_beside_the_trace_unless_told_otherwise(cli, trace, to):
 
 
 def test_csvs_are_those_that_analyze_writes(trace):
-    from workbench.trace import write_csvs
+    from workbench.trace.writers.csv_tables import write_csvs
 
     paths = write_csvs(read_etdump(trace), trace)
     written = [path.read_bytes() for path in paths]

@@ -15,12 +15,16 @@ import pytest
 
 from workbench import store
 from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
-from workbench.records import Layers, Tensor
-from workbench.run import calm, find_runner, make_plan, run_plan
+from workbench.records.layers import Layers
+from workbench.records.runs import Tensor
+from workbench.run import measure as calm
 from workbench.run.build import find_compiler
+from workbench.run.execute import run_plan
 from workbench.run.host import platform_name
-from workbench.run.inputs import locate_inputs, random_bytes
+from workbench.run.plan import make_plan
+from workbench.run.runner import find_runner
 from workbench.run.session import Session
+from workbench.run.tensor_files import locate_inputs, random_bytes
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 

@@ -16,9 +16,11 @@ from torch import nn
 
 from workbench import store
 from workbench.errors import ExportError, ModelError, UsageError
-from workbench.export import BACKENDS, DTYPES, describe_pte, export_model
-from workbench.export.inputs import bind_constants, raw_bytes
-from workbench.models import LoadedModel, load_model
+from workbench.export.artifact import export_model
+from workbench.export.layers import describe_pte
+from workbench.export.lower import BACKENDS, DTYPES
+from workbench.export.program import bind_constants, raw_bytes
+from workbench.models.loader import LoadedModel, load_model
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2}
 TRIED = tuple(TOLERANCE)
@@ -113,7 +115,7 @@ def test_the_record_describes_what_lies_there(toy, dtype):
     )
     assert (export.model, export.dtype, export.backend) == ("toy_cnn", dtype, "xnnpack")
     assert export.size_bytes == pte.stat().st_size
-    assert export.source == "workbench.models.toy_cnn"
+    assert export.source == "workbench.models.zoo.toy_cnn"
     assert export.versions.keys() == {"python", "torch", "executorch", "torchao", "workbench"}
     assert export.seconds > 0
     (tensor,) = export.inputs

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 
 from workbench import store
 from workbench.cli import workbench
-from workbench.export import cache, export_model
-from workbench.models.names import parse_name
+from workbench.export import artifact as cache
+from workbench.export.artifact import export_model
+from workbench.models.registry import parse_name
 from workbench.models.sources import find_sources
 
 MODEL = """\
@@ -173,7 +174,7 @@ def test_a_kept_export_that_is_wrong_says_so_again(files):
 
 
 def test_a_model_object_is_always_exported(files):
-    from workbench.models import load_model
+    from workbench.models.loader import load_model
 
     model = load_model("mine.py:Net")
     told = []

@@ -10,17 +10,23 @@ from torch import nn
 
 from workbench import store
 from workbench.errors import ExportError, UsageError
-from workbench.export import describe_export, export_model
-from workbench.export.causes import coarse_kernels, noise_gain_db, sensitivity
-from workbench.export.dtypes import DTYPES
-from workbench.export.fidelity import compare_outputs, describe_problem, explain_log, run_program
+from workbench.export.accuracy import (
+    coarse_kernels,
+    compare_outputs,
+    describe_problem,
+    explain_log,
+    noise_gain_db,
+    run_program,
+    sensitivity,
+)
+from workbench.export.artifact import describe_export, export_model
+from workbench.export.lower import DTYPES
 from workbench.export.quantize import quantize_activations
 from workbench.export.rewrite import rewrite_graph
-from workbench.models import LoadedModel, load_model
-from workbench.models import mobilenet_v3_small as mobilenet
-from workbench.models.squeezesam import SqueezeSam, pointed_at
-from workbench.models.transformer import Block
-from workbench.models.weights import initialize, settle
+from workbench.models.loader import LoadedModel, load_model
+from workbench.models.zoo import mobilenet_v3_small as mobilenet
+from workbench.models.zoo.blocks import Block, initialize, settle
+from workbench.models.zoo.squeezesam import SqueezeSam, pointed_at
 
 
 class Mixed(nn.Module):

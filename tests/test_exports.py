@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 import workbench as wb
+from workbench.datasets import sample_exports
 from workbench.errors import StoreError, UsageError
-from workbench.testing import sample_exports
 
 
 @pytest.fixture

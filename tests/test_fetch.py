@@ -5,10 +5,16 @@ import zipfile
 import pytest
 
 from workbench.errors import SetupError, UsageError
-from workbench.run import bundle, fetch
-from workbench.run.bundle import ARCHITECTURES, find_cross_compiler, make_bundle
-from workbench.run.cache import cache_folder, keep
-from workbench.run.fetch import fetch_debian, fetch_wheel
+from workbench.run import bundle
+from workbench.run import bundle as fetch
+from workbench.run.bundle import (
+    ARCHITECTURES,
+    fetch_debian,
+    fetch_wheel,
+    find_cross_compiler,
+    make_bundle,
+)
+from workbench.store import cache_folder, keep
 
 
 @pytest.fixture(autouse=True)

@@ -12,18 +12,18 @@ from click.testing import CliRunner
 from program_builder import Delegate, Kernel, Node, build_facts, layout, transpose
 
 import workbench as wb
-from workbench.analyze import Rival, find_bottlenecks, undisturbed_times
-from workbench.analyze.findings import NOTEBOOK, RULES
-from workbench.analyze.findings.advice import ADVICE, advise
+from workbench.analysis.findings.context import Rival
+from workbench.analysis.findings.graph import ADVICE, advise
+from workbench.analysis.findings.rules import NOTEBOOK, RULES, find_bottlenecks, find_next_steps
+from workbench.analysis.statistics import undisturbed_times
 from workbench.cli import workbench as workbench_command
-from workbench.emulation import mark_emulated
 from workbench.errors import UsageError
-from workbench.records import Export, Partition
-from workbench.report.findings import find_next_steps, list_findings, show_findings
+from workbench.frames import FINDINGS, STATISTICS, check, mark_emulated
+from workbench.plots.text import list_findings, show_findings
+from workbench.records.runs import Export, Partition
 from workbench.report.markdown import render_report
 from workbench.report.notebooks import find_notebook
 from workbench.report.summary import write_summary
-from workbench.schema import FINDINGS, STATISTICS, check
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 

@@ -9,8 +9,8 @@ import pytest
 from exported_runs import measure_briefly
 
 import workbench as wb
-from workbench.models import LoadedModel, load_model
-from workbench.report import find_next_steps
+from workbench.analysis.findings.rules import find_next_steps
+from workbench.models.loader import LoadedModel, load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -31,7 +31,7 @@ def encoder():
     """EfficientSAM's encoder as published, but for its depth."""
     import torch
 
-    from workbench.models.efficient_sam_tiny_encoder import EfficientSamEncoder
+    from workbench.models.zoo.efficient_sam_tiny_encoder import EfficientSamEncoder
 
     torch.manual_seed(0)
     return EfficientSamEncoder(depth=2).eval(), (torch.randn(1, 3, 384, 384),)

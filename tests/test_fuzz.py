@@ -4,7 +4,7 @@ import pytest
 from etdump_builder import Block, Profile, build_etdump
 from fuzz_etdump import Mutator, check_ledgers, fuzz
 
-from workbench.trace import read_etdump
+from workbench.trace.etdump import read_etdump
 
 
 def test_mutants_are_read_or_refused(tmp_path):

@@ -12,20 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.analyze import compare_apart, compare_restarts, typical_restarts
-from workbench.codec import from_json, to_document, to_json
+from workbench.analysis.compare import compare_apart, compare_restarts, typical_restarts
+from workbench.analysis.compare_runs import compare_many, compare_with_metrics, judge_rows
+from workbench.analysis.run import analyze_run
+from workbench.datasets import synthetic_latencies
 from workbench.errors import ComparisonError, StoreError, UsageError
-from workbench.records import Run
-from workbench.report import (
-    analyze_run,
-    compare_many,
-    compare_with_metrics,
-    write_gate_summary,
-    write_junit,
-)
-from workbench.report.gates import judge_rows
+from workbench.records.codec import from_json, to_document, to_json
+from workbench.records.runs import RunRecord
+from workbench.report.gate import write_gate_summary, write_junit
 from workbench.report.summary import write_metrics
-from workbench.testing import synthetic_latencies
 
 SAMPLE = wb.sample_run()
 
@@ -41,7 +36,7 @@ def copy_run(folder, change=lambda content: None):
     """A copy of the recorded run, with another manifest."""
     run_dir = Path(shutil.copytree(SAMPLE, folder / "out_m" / "runs" / "linux"))
     path = run_dir / "manifest.json"
-    content = json.loads(to_json(from_json(Run, path.read_bytes(), path)))
+    content = json.loads(to_json(from_json(RunRecord, path.read_bytes(), path)))
     change(content)
     path.write_text(json.dumps(content))
     return run_dir

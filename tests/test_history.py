@@ -9,20 +9,15 @@ import pandas as pd
 import pytest
 
 import workbench as wb
-from workbench.analyze import (
-    clock_of,
-    find_changes,
-    list_restarts,
-    tabulate_latencies,
-    typical_restarts,
-)
-from workbench.analyze.history import estimate_noise, split_pieces
+from workbench.analysis.compare import list_restarts, typical_restarts
+from workbench.analysis.history import estimate_noise, find_changes, split_pieces
+from workbench.analysis.statistics import clock_of, tabulate_latencies
+from workbench.datasets import SAMPLES, resample_run
 from workbench.errors import UsageError
-from workbench.portfolio import read_history, write_figure
-from workbench.schema import HISTORY, check
-from workbench.show import plot_history
+from workbench.frames import HISTORY, check
+from workbench.plots.history import plot_history
+from workbench.portfolio.history import read_history, write_figure
 from workbench.store import find_runs, load_run, save_run
-from workbench.testing import SAMPLES, resample_run
 
 SMALL = load_run(wb.sample_run("Ready"))
 

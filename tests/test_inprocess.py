@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.report import analyze_run
-from workbench.report.analysis import remember
-from workbench.report.pipeline import make_page
-from workbench.testing import sample_run
+from workbench.analysis.run import analyze_run, remember
+from workbench.datasets import sample_run
+from workbench.workflow import make_page
 
 
 def run_apart(code):

@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 
 from workbench.errors import RunnerError, SetupError, UsageError
 from workbench.run.build import NATIVE, build_runner, find_compiler
-from workbench.run.isa import (
-    TOGGLES,
-    Isa,
-    hide,
-    load_table,
-    read_isa,
-    resolve_toggle,
-    self_check,
-)
+from workbench.run.isa import TOGGLES, Isa, hide, load_table, read_isa, resolve_toggle, self_check
 from workbench.run.session import open_session
 
 ARCHES = ["x86_64", "aarch64"]

@@ -8,20 +8,17 @@ from pathlib import Path
 import pytest
 
 from workbench import store
-from workbench.analyze import build_ledger
+from workbench.analysis.ledger import build_ledger
+from workbench.analysis.machine_code import compare_code, explain_unchanged
+from workbench.analysis.quality import check_run
+from workbench.analysis.run import analyze_run
+from workbench.datasets import sample_run
 from workbench.errors import StoreError
-from workbench.report import (
-    analyze_run,
-    check_run,
-    show_code,
-    show_kernels,
-    show_proof,
-    write_artifacts,
-)
-from workbench.report.evidence import compare_code, explain_unchanged
-from workbench.show.machine_code import CODE_COLORS
-from workbench.testing import sample_run
-from workbench.trace import aarch64, x86
+from workbench.plots.machine_code import CODE_COLORS
+from workbench.plots.text import show_code, show_kernels, show_proof
+from workbench.trace import functions as aarch64
+from workbench.trace import functions as x86
+from workbench.workflow import write_artifacts
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +171,7 @@ def test_samples_outside_the_folder_are_not_read(run_dir):
 
 
 def test_the_ledger_of_the_sampled_trace_closes(run_dir):
-    from workbench.trace import read_etdump
+    from workbench.trace.etdump import read_etdump
 
     for path in run_dir.glob("*/*_sampled.etdump"):
         events = read_etdump(path)

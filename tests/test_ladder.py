@@ -12,15 +12,21 @@ import pytest
 from matplotlib.figure import Figure
 
 from workbench import store
-from workbench.analyze import climb_ladder, compare_latencies, find_crossovers, sweep_threads
+from workbench.analysis.compare import compare_latencies
+from workbench.analysis.quality import check_run
+from workbench.analysis.run import analyze_run
+from workbench.analysis.sweeps import climb_ladder, find_crossovers, sweep_threads
+from workbench.datasets import sample_run, synthetic_latencies
 from workbench.errors import SetupError, UsageError
-from workbench.records import LADDER_TOGGLE
-from workbench.report import analyze_run, check_run, show_axes, write_artifacts
-from workbench.run import find_runner, make_plan, read_isa, run_plan
-from workbench.run.isa import Isa, find_rungs
-from workbench.run.plan import choose_experiments, plan_ladder
-from workbench.show import plot_ladder, plot_scaling, show_table, show_together
-from workbench.testing import sample_run, synthetic_latencies
+from workbench.plots.sweeps import plot_ladder, plot_scaling
+from workbench.plots.tables import show_table, show_together
+from workbench.plots.text import show_axes
+from workbench.records.runs import LADDER_TOGGLE
+from workbench.run.execute import run_plan
+from workbench.run.isa import Isa, find_rungs, read_isa
+from workbench.run.plan import choose_experiments, make_plan, plan_ladder
+from workbench.run.runner import find_runner
+from workbench.workflow import write_artifacts
 
 RUNGS = ("low", "mid", "high")
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.analyze import add_layers, summarize_layers
+from workbench.analysis.layers import add_layers, summarize_layers
 from workbench.errors import StoreError
-from workbench.records import Layers, Method
-from workbench.schema import ATTRIBUTION, LAYERS, OPERATORS, check
+from workbench.frames import ATTRIBUTION, LAYERS, OPERATORS, check
+from workbench.records.layers import Layers, Method
 
 paths = st.lists(st.sampled_from("abc"), max_size=3).map(".".join)
 rows = st.lists(

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.analyze.ledger import KINDS, build_ledger
+from workbench.analysis.ledger import KINDS, build_ledger
 from workbench.errors import StoreError
-from workbench.schema import LEDGER, check
-from workbench.trace import read_etdump
+from workbench.frames import LEDGER, check
+from workbench.trace.etdump import read_etdump
 
 DATA = Path(__file__).parent / "data" / "etdump"
 GOLDEN = sorted(DATA.glob("*.etdump"))

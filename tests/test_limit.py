@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from workbench.errors import WorkbenchError
-from workbench.portfolio.limit import limit_time
-from workbench.portfolio.office import open_office
+from workbench.portfolio.executor import limit_time, open_office
 
 # A regular expression holds the interpreter's lock for ever: no thread and no signal gets a turn.
 HANG = """

@@ -4,7 +4,7 @@ import pytest
 
 import workbench as wb
 from workbench.errors import RunnerError, StoreError
-from workbench.report import live
+from workbench.explorer import widgets as live
 from workbench.store import load_run, save_run
 
 

@@ -11,8 +11,11 @@ import pytest
 from portfolio_evidence import Starter, check_disjoint, measuring_spans
 
 from workbench.errors import StoreError
-from workbench.run import find_runner, locks, make_plan, run_plan
+from workbench.run import locks
+from workbench.run.execute import run_plan
 from workbench.run.locks import device_behind, is_taken, share_machine, take_device
+from workbench.run.plan import make_plan
+from workbench.run.runner import find_runner
 from workbench.store import find_runs, load_run
 
 WAITING = "another measurement or batch is at work on this machine: waiting"

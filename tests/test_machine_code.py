@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.trace import aarch64, x86
+from workbench.trace import functions as aarch64
+from workbench.trace import functions as x86
 from workbench.trace.functions import find_functions
 
 GOLDEN = [

@@ -9,8 +9,7 @@ import pytest
 
 from workbench.errors import SetupError
 from workbench.run.build import LIBRARIES, compile_runner
-from workbench.run.bundle import ZIG
-from workbench.run.fetch import fetch_wheel
+from workbench.run.bundle import ZIG, fetch_wheel
 from workbench.run.isa import load_table
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]

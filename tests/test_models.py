@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from workbench.errors import ModelError, UsageError
-from workbench.models import EagerModelBase, list_models, load_model, register_model, registry
-from workbench.models.blame import reason, user_line_of_stack
+from workbench.models import registry
+from workbench.models.loader import load_model
+from workbench.models.registry import EagerModelBase, list_models, register_model
+from workbench.models.sources import reason, user_line_of_stack
 
 NET = """\
 import torch

@@ -15,9 +15,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from workbench.errors import ModelError, UsageError
-from workbench.models import LoadedModel
-from workbench.models.inputs import choose_inputs
-from workbench.models.samples import MOST_SAMPLES, read_arrays, read_images
+from workbench.models.inputs import MOST_SAMPLES, choose_inputs, read_arrays, read_images
+from workbench.models.loader import LoadedModel
 
 
 class Sum(nn.Module):

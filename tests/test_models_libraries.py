@@ -8,8 +8,8 @@ import pytest
 
 from workbench import store
 from workbench.errors import SetupError, UsageError
-from workbench.export import export_model
-from workbench.models import load_model
+from workbench.export.artifact import export_model
+from workbench.models.loader import load_model
 
 TIMM = """\
     import torch

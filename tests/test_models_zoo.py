@@ -7,19 +7,18 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from workbench.models import load_model
-from workbench.models.edgetam_image_encoder import EdgeTamImageEncoder, RepDepthwise, RepVit
-from workbench.models.efficient_sam_tiny_encoder import ChannelNorm, EfficientSamEncoder
-from workbench.models.llama_block import LlamaBlock
-from workbench.models.mobilenet_v2 import MobileNetV2
-from workbench.models.mobilevit_xs import MobileVitBlock
-from workbench.models.resnet import BasicBlock, ResNet
-from workbench.models.squeezesam import SqueezeSam, pointed_at
-from workbench.models.transformer import Attention
-from workbench.models.unet_small import UNet
-from workbench.models.vit_tiny import VisionTransformer
-from workbench.models.weights import initialize, settle
-from workbench.models.whisper_tiny_encoder import WhisperEncoder, sinusoids
+from workbench.models.loader import load_model
+from workbench.models.zoo.blocks import Attention, initialize, settle
+from workbench.models.zoo.edgetam_image_encoder import EdgeTamImageEncoder, RepDepthwise, RepVit
+from workbench.models.zoo.efficient_sam_tiny_encoder import ChannelNorm, EfficientSamEncoder
+from workbench.models.zoo.llama_block import LlamaBlock
+from workbench.models.zoo.mobilenet_v2 import MobileNetV2
+from workbench.models.zoo.mobilevit_xs import MobileVitBlock
+from workbench.models.zoo.resnet import BasicBlock, ResNet
+from workbench.models.zoo.squeezesam import SqueezeSam, pointed_at
+from workbench.models.zoo.unet_small import UNet
+from workbench.models.zoo.vit_tiny import VisionTransformer
+from workbench.models.zoo.whisper_tiny_encoder import WhisperEncoder, sinusoids
 
 # Parameters and the shapes of the outputs; the counts of classifiers are those that the papers'
 # code and torchvision's and timm's documentation give.

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.report import execute_notebook
+from workbench.report.notebooks import execute_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from workbench.errors import RunnerError
-from workbench.run.outputs import compare_outputs, read_output
+from workbench.run.tensor_files import compare_outputs, read_output
 
 
 def agreement(a, b, dtype="float32"):

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
-from workbench.report import describe_spans
-from workbench.testing import sample_run
-from workbench.trace import read_etdump, write_perfetto
-from workbench.trace.perfetto import lay_out
+from workbench.analysis.operators import describe_spans
+from workbench.datasets import sample_run
+from workbench.trace.etdump import read_etdump
+from workbench.trace.writers.perfetto import lay_out, write_perfetto
 
 GOLDEN = sorted((Path(__file__).parent / "data" / "etdump").glob("*.etdump"))
 

@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 import workbench as wb
+from workbench.datasets import SAMPLES
 from workbench.errors import ComparisonError
-from workbench.report import compare_picked, list_measurements
-from workbench.show import Sheet
+from workbench.explorer.widgets import compare_picked, list_measurements
+from workbench.plots.tables import Sheet
 from workbench.store import load_run, save_run
-from workbench.testing import SAMPLES
 
 # The package's name for it is the function.
-explore = importlib.import_module("workbench.show.explore")
+explore = importlib.import_module("workbench.explorer.widgets")
 
 
 def keep_run(folder, **changes):

@@ -15,25 +15,19 @@ from types import SimpleNamespace
 import jsonschema
 import pytest
 
-from workbench import sample_run
+from workbench.datasets import sample_run
 from workbench.errors import ExportError, StoreError, TraceError, UsageError, WorkbenchError
-from workbench.portfolio import (
-    batch,
-    describe_document,
-    describe_plan,
-    list_plan,
-    plan,
-    read_matrix,
-    run_batch,
-    work,
-)
-from workbench.portfolio.accounting import divide_time, overhead_of
-from workbench.portfolio.book import place_of, read_outcome
-from workbench.portfolio.estimate import tell_duration
-from workbench.portfolio.index import draw_sparkline, render_index
-from workbench.portfolio.locks import take_folder
-from workbench.portfolio.plan import plan_cells
-from workbench.records import Cell, Outcome, Portfolio, Row, Stage
+from workbench.portfolio import batch
+from workbench.portfolio import matrix as plan
+from workbench.portfolio import stages as work
+from workbench.portfolio.batch import list_plan, run_batch
+from workbench.portfolio.matrix import plan_cells, read_matrix
+from workbench.portfolio.pages import draw_sparkline, render_index
+from workbench.portfolio.state import place_of, read_outcome
+from workbench.portfolio.timings import describe_plan, divide_time, overhead_of, tell_duration
+from workbench.records.documents import describe_document
+from workbench.records.portfolio import Cell, Outcome, Portfolio, Row, Stage
+from workbench.run.locks import take_folder
 from workbench.store import load_run
 
 ROOT = Path(__file__).resolve().parents[1]

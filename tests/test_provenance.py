@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from workbench.analyze.provenance import Provenance
-from workbench.analyze.xnnpack import Operator
-from workbench.records import Instruction, Method, Origin, XNode, XValue
+from workbench.analysis.attribution import Provenance
+from workbench.analysis.xnnpack.operators import Operator
+from workbench.records.layers import Instruction, Method, Origin, XNode, XValue
 
 ORIGINS = (
     Origin("conv", "aten.convolution.default", "block.conv", "Conv2d", "net.py:7"),

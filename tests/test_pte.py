@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.codec import from_json, to_json
 from workbench.errors import StoreError
-from workbench.export import describe_pte
-from workbench.export.cost import kernel_flops, xnode_flops
-from workbench.export.fbs import parse_schema
-from workbench.export.flatbuffer import read_flatbuffer
-from workbench.records import Layers
+from workbench.export.flops import kernel_flops, xnode_flops
+from workbench.export.layers import describe_pte
+from workbench.export.pte import parse_schema, read_flatbuffer
+from workbench.records.codec import from_json, to_json
+from workbench.records.layers import Layers
 
 PTE = (Path(__file__).parent / "data" / "etdump" / "two_methods.pte").read_bytes()
 

@@ -7,10 +7,13 @@ import pytest
 
 from workbench import store
 from workbench.errors import SetupError, UsageError
-from workbench.run import find_runner, make_plan, open_target, read_isa, run_plan
-from workbench.run.isa import load_table
-from workbench.run.qemu import Qemu, list_cpus, qemu_version
-from workbench.trace import read_etdump
+from workbench.run.execute import run_plan
+from workbench.run.isa import load_table, read_isa
+from workbench.run.plan import make_plan
+from workbench.run.runner import find_runner
+from workbench.run.targets.open import open_target
+from workbench.run.targets.qemu import Qemu, list_cpus, qemu_version
+from workbench.trace.etdump import read_etdump
 
 pytestmark = [pytest.mark.qemu, pytest.mark.timeout(1200)]
 
@@ -65,8 +68,9 @@ def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_p
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
 def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
-    from workbench.export import export_model
-    from workbench.report import analyze_run, measure_program
+    from workbench.analysis.run import analyze_run
+    from workbench.export.artifact import export_model
+    from workbench.workflow import measure_program
 
     pte = export_model("toy_cnn", dtype=dtype, root=tmp_path)
     run_dir = measure_program(pte, target="qemu", toggle="sme2", timeout_s=600)

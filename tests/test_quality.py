@@ -14,24 +14,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import store
-from workbench.analyze import compare_latencies, grade_run, summarize_quality
-from workbench.analyze.quality import CRITERIA, count_outliers, measure_drift, stolen
-from workbench.cli import main
-from workbench.records import Batch, Reading, Session
-from workbench.report import (
-    analyze_run,
+from workbench.analysis.compare import compare_latencies
+from workbench.analysis.quality import (
+    CRITERIA,
+    count_outliers,
     describe_quality,
     grade_quality,
-    show_quality,
-    write_artifacts,
+    grade_run,
+    measure_drift,
+    stolen,
+    summarize_quality,
 )
-from workbench.report.pipeline import is_precise
-from workbench.run import calm, execute, find_runner, make_plan, run_plan
-from workbench.run.environment import parse_environment, read_environment
-from workbench.run.execute import LEAST_RESTARTS, restarts
-from workbench.run.journal import Journal
-from workbench.run.target import HOST
-from workbench.testing import sample_run, synthetic_latencies
+from workbench.analysis.run import analyze_run
+from workbench.cli import main
+from workbench.datasets import sample_run, synthetic_latencies
+from workbench.plots.text import show_quality
+from workbench.records.runs import Batch, Reading, Session
+from workbench.run import execute
+from workbench.run import measure as calm
+from workbench.run.execute import LEAST_RESTARTS, restarts, run_plan
+from workbench.run.plan import make_plan
+from workbench.run.readings import parse_environment, read_environment
+from workbench.run.recorder import Journal
+from workbench.run.runner import find_runner
+from workbench.run.targets.base import HOST
+from workbench.workflow import is_precise, write_artifacts
 
 PHONE = """load 3.10 2.80 2.00 4/900 12345
 khz 1800000

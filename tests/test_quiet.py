@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analyze.quiet import STOLEN_LIMIT, find_quiet_runs
+from workbench.analysis.statistics import STOLEN_LIMIT, find_quiet_runs
 
 times = st.lists(st.tuples(st.integers(1, 10**9), st.integers(0, 10**9)), min_size=1, max_size=40)
 

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.codec import from_json, to_json
 from workbench.errors import StoreError, UsageError, WorkbenchError
-from workbench.records import Batch, Plan, Session
+from workbench.records.codec import from_json, to_json
+from workbench.records.runs import Batch, Plan, Session
 
 times = st.lists(st.integers(0, 2**62), max_size=5).map(tuple)
 batches = st.builds(

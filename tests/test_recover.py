@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from etdump_builder import Block, Profile, build_etdump
 
-from workbench.analyze import build_ledger
+from workbench.analysis.ledger import build_ledger
 from workbench.errors import TraceError
-from workbench.trace import read_etdump
+from workbench.trace.etdump import read_etdump
 
 DATA = Path(__file__).parent / "data" / "etdump"
 GOLDEN = sorted(DATA.glob("*.etdump"))

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 
 from workbench import store
 from workbench.errors import RunnerCrash, TargetError, UsageError
-from workbench.report import measure_config
-from workbench.run import find_runner, make_plan, read_isa, run_plan
 from workbench.run.build import find_compiler
-from workbench.run.remote import LocalShell, _owner
-from workbench.run.runner import Runner
+from workbench.run.execute import run_plan
+from workbench.run.isa import read_isa
+from workbench.run.plan import make_plan
+from workbench.run.runner import Runner, find_runner
 from workbench.run.session import Session, open_session
-from workbench.run.target import run_there
+from workbench.run.targets.base import run_there
+from workbench.run.targets.remote import LocalShell, _owner
+from workbench.workflow import measure_config
 
 NAMES = st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.errors import TraceError
-from workbench.trace import read_etdump, repeats
-from workbench.trace.blocks import Trace
+from workbench.trace import etdump as repeats
+from workbench.trace.etdump import Trace, read_etdump
 
 RUN = (
     Profile(None, 0, 0, delegate_str="Add (ND, F32) #1", metadata=b"ab", start=4, end=5),

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 
 import workbench as wb
+from workbench.analysis.findings.context import gather_facts
 from workbench.errors import ComparisonError, ModelError, UsageError
-from workbench.models import load_model, take_layer
-from workbench.report.findings import gather_facts
-from workbench.report.replay import compare_replay, judge, keys_of_layer
+from workbench.models.loader import load_model, take_layer
+from workbench.workflow import compare_replay, judge, keys_of_layer
 
 
 @pytest.fixture(scope="module")

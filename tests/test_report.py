@@ -15,22 +15,16 @@ import pytest
 
 import workbench as wb
 from workbench import store
-from workbench.analyze import summarize_verdict
-from workbench.emulation import EMULATED
+from workbench.analysis.compare_runs import compare_runs
+from workbench.analysis.quality import check_run
+from workbench.analysis.run import analyze_run, describe_run
+from workbench.analysis.verdict import summarize_verdict
+from workbench.datasets import sample_run
 from workbench.errors import ComparisonError, ReportError, StoreError, TraceError, UsageError
-from workbench.report import (
-    analyze_run,
-    check_run,
-    compare_runs,
-    describe_run,
-    execute_notebook,
-    make_report,
-    show_layers,
-    show_undelegated,
-    show_verdicts,
-    write_artifacts,
-)
-from workbench.testing import sample_run
+from workbench.frames import EMULATED
+from workbench.plots.text import show_layers, show_undelegated, show_verdicts
+from workbench.report.notebooks import execute_notebook
+from workbench.workflow import make_report, write_artifacts
 
 
 @pytest.fixture(scope="module")

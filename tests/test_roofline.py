@@ -10,14 +10,21 @@ from hypothesis import strategies as st
 from program_builder import Delegate, Kernel, Node, build_facts
 
 import workbench as wb
-from workbench.analyze import build_roof, find_bottlenecks, place_layers, place_operators
-from workbench.analyze.roofline import dtype_of, tabulate_ceilings
-from workbench.codec import from_json, to_json
+from workbench.analysis.findings.rules import find_bottlenecks
+from workbench.analysis.roofline import (
+    build_roof,
+    dtype_of,
+    find_roof,
+    place_layers,
+    place_operators,
+    tabulate_ceilings,
+)
 from workbench.errors import StoreError, UsageError
-from workbench.records import Ceilings, Probe
-from workbench.report.ceilings import describe_roofline, find_roof
-from workbench.schema import ROOFLINE, check
-from workbench.show import plot_roofline
+from workbench.frames import ROOFLINE, check
+from workbench.plots.roofline import plot_roofline
+from workbench.plots.text import describe_roofline
+from workbench.records.codec import from_json, to_json
+from workbench.records.runs import Ceilings, Probe
 from workbench.store import load_run, save_run
 
 MB = 2**20
@@ -217,7 +224,7 @@ def test_an_emulated_run_has_no_ceilings(tmp_path):
 
 def test_the_ceilings_of_another_machine_are_not_measured_here(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("workbench.report.ceilings.find_probes", lambda progress: (tmp_path, ()))
+    monkeypatch.setattr("workbench.workflow.find_probes", lambda progress: (tmp_path, ()))
     run = load_run(wb.sample_run())
     save_run(replace(run, host={**run.host, "cpu": "Another One"}), tmp_path)
     with pytest.raises(UsageError, match="Another One"):

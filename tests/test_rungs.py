@@ -9,12 +9,13 @@ import pytest
 from matplotlib.colors import to_hex
 
 import workbench as wb
-from workbench.emulation import EMULATED
-from workbench.report import analyze_run, show_rung
-from workbench.report.analysis import mark_analysis
-from workbench.show import COLORS, Sheet
-from workbench.show.rung import describe_rung
-from workbench.testing import sample_run
+from workbench.analysis.run import analyze_run, mark_analysis
+from workbench.datasets import sample_run
+from workbench.explorer.widgets import show_rung
+from workbench.frames import EMULATED
+from workbench.plots.style import COLORS
+from workbench.plots.sweeps import describe_rung
+from workbench.plots.tables import Sheet
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +88,7 @@ def test_headless_the_highest_level_is_shown(climbed):
 def test_the_slider_climbs_from_the_lowest_to_the_highest(climbed, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "workbench.report.rungs.show_rung", lambda _, *chosen: seen.append(chosen) or Sheet()
+        "workbench.explorer.widgets.show_rung", lambda _, *chosen: seen.append(chosen) or Sheet()
     )
     knobs, _ = wb.explore_ladder(climbed).children
     (slider,) = knobs.children
@@ -100,7 +101,7 @@ def test_the_slider_climbs_from_the_lowest_to_the_highest(climbed, monkeypatch):
 def test_several_thread_counts_are_to_choose_from(climbed, monkeypatch):
     seen = []
     monkeypatch.setattr(
-        "workbench.report.rungs.show_rung", lambda _, *chosen: seen.append(chosen) or Sheet()
+        "workbench.explorer.widgets.show_rung", lambda _, *chosen: seen.append(chosen) or Sheet()
     )
     both = pd.concat([climbed.ladder, climbed.ladder.assign(threads=2)])
     knobs, _ = wb.explore_ladder(replace(climbed, ladder=both)).children

@@ -267,8 +267,8 @@ def dynamic_pte(tmp_path_factory):
     """``x + 1`` for ``x`` of up to 8 rows of 3."""
     import torch
 
-    from workbench.export import export_model
-    from workbench.models import LoadedModel
+    from workbench.export.artifact import export_model
+    from workbench.models.loader import LoadedModel
 
     class Next(torch.nn.Module):
         def forward(self, x):

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from workbench.errors import RunnerError, TraceError
 from workbench.run.build import build_runner, find_compiler
 from workbench.run.session import open_session
-from workbench.trace import read_etdump, read_samples
-from workbench.trace.resolve import (
+from workbench.trace.etdump import read_etdump
+from workbench.trace.samples import (
     locate_samples,
     read_functions,
+    read_samples,
     resolve_functions,
     write_functions,
 )

@@ -7,14 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from workbench.analyze.case_study import FOLDER, load_case_study
-from workbench.analyze.categories import CATEGORIES, add_categories
-from workbench.analyze.operators import summarize_categories, summarize_operators, total_runs
-from workbench.analyze.shift import UNSPLIT, bottleneck_shift, bound_shift
+from workbench.analysis.categories import CATEGORIES, add_categories
+from workbench.analysis.operators import summarize_categories, summarize_operators, total_runs
+from workbench.analysis.shift import UNSPLIT, bottleneck_shift, bound_shift
+from workbench.datasets import FOLDER, NETWORK, load_case_study, synthetic_ledger
 from workbench.errors import StoreError, UsageError
-from workbench.schema import CATEGORIES as CATEGORIES_FRAME
-from workbench.schema import OPERATORS, SHIFT, check
-from workbench.testing import NETWORK, synthetic_ledger
+from workbench.frames import CATEGORIES as CATEGORIES_FRAME
+from workbench.frames import OPERATORS, SHIFT, check
 
 OPERATOR_NAMES = sorted({(kind, operator) for _, kind, operator, _ in NETWORK})
 

@@ -8,37 +8,21 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
 
-from workbench.analyze import (
-    bottleneck_shift,
-    compare_categories,
-    compare_latencies,
-    describe_latencies,
-    load_case_study,
-    summarize_categories,
-    summarize_operators,
-)
+from workbench.analysis.compare import compare_categories, compare_latencies
+from workbench.analysis.operators import summarize_categories, summarize_operators
+from workbench.analysis.shift import bottleneck_shift
+from workbench.analysis.statistics import describe_latencies
+from workbench.datasets import load_case_study, synthetic_latencies, synthetic_ledger
 from workbench.errors import UsageError
-from workbench.show import (
-    COLORS,
-    explore,
-    mark_figure,
-    plot_categories,
-    plot_latencies,
-    plot_operators,
-    plot_shift,
-    plot_speedups,
-    show_table,
-)
-from workbench.show.style import (
-    MISSING,
-    color_of,
-    format_ms,
-    format_number,
-    format_share,
-    ink_on,
-    shorten,
-)
-from workbench.testing import synthetic_latencies, synthetic_ledger
+from workbench.explorer.widgets import explore
+from workbench.frames import MISSING, format_ms, format_number, format_share
+from workbench.plots.categories import plot_categories
+from workbench.plots.latencies import plot_latencies
+from workbench.plots.operators import plot_operators
+from workbench.plots.shift import plot_shift
+from workbench.plots.speedups import plot_speedups
+from workbench.plots.style import COLORS, color_of, ink_on, mark_figure, shorten
+from workbench.plots.tables import show_table
 
 LONG = "Fully Connected (NC, QD8, F32, QC8W) with a name that nobody would ever give it GEMM #123"
 
@@ -331,7 +315,7 @@ def test_ink_is_readable_on_every_color():
 def test_a_figure_displays_itself_sharp_at_the_width_of_the_page(categories, monkeypatch):
     shown = []
     monkeypatch.setattr(
-        "workbench.show.style.display", lambda *args, **more: shown.append((args, more))
+        "workbench.plots.style.display", lambda *args, **more: shown.append((args, more))
     )
     plot_categories(categories)._ipython_display_()
     ((data,), more) = shown[0]

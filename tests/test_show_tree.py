@@ -4,8 +4,8 @@ import pytest
 from scipy import stats
 
 import workbench as wb
-from workbench.report.notes import count_outcomes
-from workbench.show.tree import lay_out, plot_tree
+from workbench.plots.layers import lay_out, plot_tree
+from workbench.plots.text import count_outcomes
 
 TREE = pd.DataFrame(
     [

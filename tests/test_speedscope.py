@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.analyze import build_ledger, summarize_categories
+from workbench.analysis.ledger import build_ledger
+from workbench.analysis.operators import summarize_categories
+from workbench.datasets import sample_run
 from workbench.errors import ComparisonError
-from workbench.report import export_trace
-from workbench.testing import sample_run
-from workbench.trace import read_etdump, write_speedscope
+from workbench.trace.etdump import read_etdump
+from workbench.trace.writers.speedscope import write_speedscope
+from workbench.workflow import export_trace
 
 GOLDEN = sorted((Path(__file__).parent / "data" / "etdump").glob("*.etdump"))
 

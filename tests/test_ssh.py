@@ -12,10 +12,13 @@ import pytest
 
 from workbench import store
 from workbench.errors import TargetError, UsageError
-from workbench.run import find_runner, make_plan, open_target, run_plan
+from workbench.run.execute import run_plan
+from workbench.run.plan import make_plan
+from workbench.run.runner import find_runner
 from workbench.run.session import Session
-from workbench.run.ssh import Ssh
-from workbench.run.target import run_there
+from workbench.run.targets.base import run_there
+from workbench.run.targets.open import open_target
+from workbench.run.targets.ssh import Ssh
 
 pytestmark = [pytest.mark.ssh, pytest.mark.timeout(1200)]
 

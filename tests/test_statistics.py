@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from scipy.special import stdtrit
 from simulate import bootstrap_interval, simulate_operators, simulate_ratios
 
-from workbench.analyze.outcome import adjust_for_many
-from workbench.analyze.speedup import speedup_of_pairs, speedup_of_runs
-from workbench.analyze.statistics import describe, describe_latencies, midmean
+from workbench.analysis.compare import adjust_for_many
+from workbench.analysis.speedup import speedup_of_pairs, speedup_of_runs
+from workbench.analysis.statistics import describe, describe_latencies, midmean
+from workbench.datasets import synthetic_latencies
 from workbench.errors import ComparisonError
-from workbench.schema import STATISTICS
-from workbench.testing import synthetic_latencies
+from workbench.frames import STATISTICS
 
 times = st.lists(st.floats(1e-3, 1e4), min_size=1, max_size=60)
 

@@ -6,10 +6,11 @@ import sys
 import pytest
 
 from workbench import store
-from workbench.codec import to_json
 from workbench.errors import StoreError, UsageError
-from workbench.files import remove_partials
-from workbench.records import Export, Layers, Tensor
+from workbench.records.codec import to_json
+from workbench.records.layers import Layers
+from workbench.records.runs import Export, Tensor
+from workbench.store import remove_partials
 
 
 def make_export(pte, data=b"program"):

@@ -10,9 +10,9 @@ from etdump_builder import Block, Profile, build_etdump, repeat_block
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.analyze import build_ledger, find_methods
+from workbench.analysis.ledger import build_ledger, find_methods
 from workbench.errors import TraceError, UsageError
-from workbench.trace import read_etdump, stream_etdump
+from workbench.trace.etdump import read_etdump, stream_etdump
 
 GOLDEN = sorted((Path(__file__).parent / "data" / "etdump").glob("*.etdump"))
 RUN = (

@@ -1,8 +1,8 @@
 import pytest
 
-from workbench.analyze.categories import categorize
-from workbench.schema import LATENCIES, LEDGER, check
-from workbench.testing import NETWORK, synthetic_latencies, synthetic_ledger
+from workbench.analysis.categories import categorize
+from workbench.datasets import NETWORK, synthetic_latencies, synthetic_ledger
+from workbench.frames import LATENCIES, LEDGER, check
 
 
 def test_the_same_seed_gives_the_same_frames():

@@ -16,11 +16,17 @@ from hypothesis import strategies as st
 from repeated import repeat_spans
 
 import workbench as wb
+from workbench.analysis.operators import describe_spans
 from workbench.errors import StoreError
-from workbench.report import describe_spans
+from workbench.explorer.timeline import (
+    PAGE_CLASS,
+    draw_timeline,
+    grow_spans,
+    pack_timeline,
+    plot_timeline,
+    timeline_script,
+)
 from workbench.report.html import export_html
-from workbench.show import PAGE_CLASS, draw_timeline, plot_timeline, timeline_script
-from workbench.show.timeline_data import grow_spans, pack_timeline
 
 
 @pytest.fixture(scope="module")

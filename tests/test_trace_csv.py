@@ -12,9 +12,9 @@ from etdump_builder import Block, Profile, build_etdump
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.analyze.ledger import build_ledger
-from workbench.trace import read_etdump, write_csvs
-from workbench.trace.tables import STATISTICS, TIMELINE
+from workbench.analysis.ledger import build_ledger
+from workbench.trace.etdump import read_etdump
+from workbench.trace.writers.csv_tables import STATISTICS, TIMELINE, write_csvs
 
 TRACE = Path(__file__).parent / "data" / "etdump" / "two_methods.etdump"
 

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_layers import operators_of, paths
 
-from workbench.analyze import build_model_tree
-from workbench.schema import TREE, check
+from workbench.analysis.layers import build_model_tree
+from workbench.frames import TREE, check
 
 placements = st.lists(
     st.tuples(st.none() | paths, st.floats(0, 100), st.none() | st.floats(0, 1e9)), max_size=20

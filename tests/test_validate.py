@@ -7,7 +7,8 @@ import pytest
 
 import workbench as wb
 from workbench.errors import StoreError
-from workbench.report import validate_run, write_artifacts
+from workbench.report.validate import validate_run
+from workbench.workflow import write_artifacts
 
 
 @pytest.fixture(scope="module")

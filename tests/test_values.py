@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench.errors import TraceError
-from workbench.trace import read_etdump, read_values
-from workbench.trace.tensors import DTYPES
+from workbench.trace.debug_events import DTYPES, read_values
+from workbench.trace.etdump import read_etdump
 
 DATA = Path(__file__).parent / "data" / "etdump"
 FLOAT32 = next(number for number, name in DTYPES.items() if name == "float32")

@@ -7,19 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.analyze import (
-    bottleneck_shift,
-    load_case_study,
-    predict_what_if,
-    rank_bottlenecks,
-    summarize_categories,
-)
-from workbench.analyze.categories import CATEGORIES
+from workbench.analysis.categories import CATEGORIES
+from workbench.analysis.operators import summarize_categories
+from workbench.analysis.shift import bottleneck_shift
+from workbench.analysis.what_if import predict_what_if, rank_bottlenecks
+from workbench.datasets import NETWORK, load_case_study, synthetic_ledger
 from workbench.errors import ComparisonError, UsageError
-from workbench.schema import BOTTLENECKS, WHAT_IF, check
-from workbench.show import COLORS, FACTORS, plot_bottlenecks, plot_what_if
-from workbench.show.what_if import describe_what_if
-from workbench.testing import NETWORK, synthetic_ledger
+from workbench.frames import BOTTLENECKS, WHAT_IF, check
+from workbench.plots.style import COLORS
+from workbench.plots.what_if import FACTORS, describe_what_if, plot_bottlenecks, plot_what_if
 
 MODELS = ("mobilenet_v3_small", "vit_tiny", "unet_small")
 

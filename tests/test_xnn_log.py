@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.analyze import compare_kernels
+from workbench.analysis.machine_code import compare_kernels
 from workbench.cli import main
 from workbench.errors import TraceError
-from workbench.schema import KERNEL_CHANGES, KERNELS
-from workbench.trace import KernelName, parse_kernel_name, read_xnn_log
-from workbench.trace.xnn_log import LONGEST_LINE
+from workbench.frames import KERNEL_CHANGES, KERNELS
+from workbench.trace.xnn_log import LONGEST_LINE, KernelName, parse_kernel_name, read_xnn_log
 
 DATA = Path(__file__).parent / "data" / "xnn_log"
 OFF = (DATA / "sme2_off.log").read_text()

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analyze.align import align
-from workbench.analyze.fit import fit_operators
-from workbench.analyze.xnnpack import Operator, predict_operators
-from workbench.records import Instruction, XNode, XValue
+from workbench.analysis.match_graph import align, fit_operators
+from workbench.analysis.xnnpack.operators import Operator, predict_operators
+from workbench.records.layers import Instruction, XNode, XValue
 
 IMAGE = (1, 8, 8, 6)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from workbench.export import DTYPES
-from workbench.models import list_models
+from workbench.export.lower import DTYPES
+from workbench.models.registry import list_models
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))

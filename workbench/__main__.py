@@ -1,5 +1,7 @@
 """``python -m workbench``."""
 
+from __future__ import annotations
+
 from workbench.cli import main
 
 main()

@@ -17,6 +17,8 @@
     `- ReportError               a notebook or report failed
 """
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Iterable
 

@@ -1,16 +1,102 @@
-"""Where artifacts lie."""
+"""How files are written: whole or not at all.
+
+What is made or fetched once and kept: in ``$XDG_CACHE_HOME``, whole or not at all.
+
+Where artifacts lie.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
+import os
 import re
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from workbench.codec import from_json, to_json
-from workbench.errors import StoreError, UsageError
-from workbench.files import write_whole
-from workbench.records import Export, Layers, Run
+from workbench.errors import SetupError, StoreError, UsageError
+from workbench.records.codec import from_json, to_json
+from workbench.records.layers import Layers
+from workbench.records.runs import Export, RunRecord
+
+#: What a file is called before it is whole, by us and (``native/files.h``) by the runner.
+PARTIAL = ".partial"
+_LEFTOVER = re.compile(rf"^\..+\.\w{{8}}{PARTIAL}$|\.(etdump|samples){PARTIAL}$")
+
+
+def write_whole(path: Path, content: bytes | str) -> Path:
+    """Write a file so that a reader sees all of it or the old one; returns its path.
+
+    Raises
+    ------
+    StoreError
+        The disk is full, the folder read-only, or the like.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
+    except OSError as error:
+        raise StoreError(f"cannot be written: {error.strerror}", where=path) from None
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        temporary.chmod(0o644)
+        return temporary.replace(path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise StoreError(f"cannot be written: {error.strerror}", where=path) from None
+        raise
+
+
+def remove_partials(folder: Path) -> None:
+    """Remove what writers that were killed left below a folder; nobody may be writing there."""
+    for path in folder.rglob(f"*{PARTIAL}"):
+        if _LEFTOVER.search(path.name):
+            with contextlib.suppress(OSError):  # it does no harm either
+                path.unlink()
+
+
+def cache_folder() -> Path:
+    """The workbench's cache: ``$XDG_CACHE_HOME/executorch-workbench``, or below ``~/.cache``."""
+    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    # A relative path there means nothing, says the specification.
+    root = base if base.is_absolute() else Path.home() / ".cache"
+    return root / "executorch-workbench"
+
+
+def keep(name: str, make: Callable[[Path], None]) -> Path:
+    """The file or folder ``name`` in the cache; if it is not there, ``make`` makes it at a path.
+
+    Several processes may make it at once: each makes its own, and one of them stays.
+
+    Raises
+    ------
+    SetupError
+        The cache cannot be written.
+    """
+    kept = cache_folder() / name
+    if kept.exists():
+        return kept
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".new-") as workplace:
+            fresh = Path(workplace) / kept.name
+            make(fresh)
+            with contextlib.suppress(FileExistsError if fresh.is_file() else OSError):
+                fresh.replace(kept)
+    except OSError as error:
+        raise SetupError(
+            f"cannot write the cache: {error.strerror}",
+            where=kept.parent,
+            hint="set XDG_CACHE_HOME to a folder that can be written",
+        ) from None
+    return kept
+
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.json"
@@ -152,12 +238,12 @@ def new_run_dir(root: Path, platform: str) -> Path:
             raise StoreError(f"cannot be made: {error.strerror}", where=path) from None
 
 
-def save_run(run: Run, run_dir: Path) -> Path:
+def save_run(run: RunRecord, run_dir: Path) -> Path:
     """Write ``manifest.json``; returns its path."""
     return write_whole(run_dir / MANIFEST, to_json(run))
 
 
-def load_run(run_dir: Path) -> Run:
+def load_run(run_dir: Path) -> RunRecord:
     """Read ``manifest.json``.
 
     Raises
@@ -171,7 +257,7 @@ def load_run(run_dir: Path) -> Run:
     if not path.is_file():
         found = ", ".join(str(p) for p in find_runs(run_dir)) or "none below it"
         raise UsageError(f"no {MANIFEST}: not a run folder", where=run_dir, hint=f"runs: {found}")
-    return from_json(Run, path.read_bytes(), path)
+    return from_json(RunRecord, path.read_bytes(), path)
 
 
 def find_runs(root: Path) -> list[Path]:

@@ -23,10 +23,10 @@ import pandas as pd
 from null import measure
 
 import workbench as wb
-from workbench.analyze import compare_latencies
-from workbench.run.inputs import locate_inputs
+from workbench.analysis.compare import compare_latencies
 from workbench.run.measure import runner_flags
 from workbench.run.runner import open_runner
+from workbench.run.tensor_files import locate_inputs
 
 CLOCKS = ("cpu_ns", "wall_ns")
 #: Standard deviation of the speed-up that taking turns keeps below, in per cent.

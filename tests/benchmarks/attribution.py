@@ -28,13 +28,15 @@ from layer_truth import Record, probe_command, read_plans, true_modules, true_no
 from zoo import line, names
 
 import workbench as wb
-from workbench.analyze import attribute_layers, build_ledger
+from workbench.analysis.attribution import attribute_layers
+from workbench.analysis.ledger import build_ledger
 from workbench.errors import WorkbenchError
-from workbench.models import list_models
-from workbench.run import find_runner, read_isa
+from workbench.models.registry import list_models
 from workbench.run.build import find_compiler
+from workbench.run.isa import read_isa
+from workbench.run.runner import find_runner
 from workbench.store import default_root, load_export, load_layers, stem_of
-from workbench.trace import read_etdump
+from workbench.trace.etdump import read_etdump
 
 DTYPES = ("fp32", "fp16", "int8", "int8dyn")
 SURE = ("exact", "fitted")

@@ -28,9 +28,10 @@ from portfolio_evidence import (
     wait_until,
 )
 
-from workbench.portfolio import Accounting, plan_cells, read_matrix
-from workbench.portfolio.accounting import overhead_of
-from workbench.run import cache_folder
+from workbench.portfolio.matrix import plan_cells, read_matrix
+from workbench.portfolio.timings import overhead_of
+from workbench.records.portfolio import Accounting
+from workbench.store import cache_folder
 
 OVERHEAD_AT_MOST = 0.15
 ROOT = Path(__file__).resolve().parents[2]

@@ -27,8 +27,8 @@ from pathlib import Path
 import torch
 
 import workbench as wb
-from workbench.export.quiet import quiet
-from workbench.models import load_model
+from workbench.export.lower import quiet
+from workbench.models.loader import load_model
 
 MOST_PART, MOST_SECONDS = 0.1, 1.0
 

@@ -21,10 +21,12 @@ from pathlib import Path
 
 import _planted as planted
 
-from workbench.analyze import describe_latencies
-from workbench.export import export_model
-from workbench.models import LoadedModel
-from workbench.report import analyze_run, find_next_steps, measure_program, measure_roof
+from workbench.analysis.findings.rules import find_next_steps
+from workbench.analysis.run import analyze_run
+from workbench.analysis.statistics import describe_latencies
+from workbench.export.artifact import export_model
+from workbench.models.loader import LoadedModel
+from workbench.workflow import measure_program, measure_roof
 
 
 @dataclass(frozen=True)

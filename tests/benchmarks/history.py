@@ -15,8 +15,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from workbench.datasets import SAMPLES, resample_run
 from workbench.store import find_runs, load_run, save_run
-from workbench.testing import SAMPLES, resample_run
 
 CLAIMED_RUNS = 1000
 MOST_SECONDS = 20.0
@@ -48,8 +48,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         make_runs(Path(folder), options.runs)
         begin, wall = time.process_time(), time.perf_counter()
-        from workbench.portfolio import read_history, write_figure
-        from workbench.show import plot_history
+        from workbench.plots.history import plot_history
+        from workbench.portfolio.history import read_history, write_figure
 
         history = read_history([folder])
         indexed, waited = time.process_time() - begin, time.perf_counter() - wall

@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from simulate import bootstrap_interval, simulate_operators, simulate_ratios
 
-from workbench.analyze.outcome import tabulate_outcomes
-from workbench.analyze.speedup import Speedup, speedup_of_pairs, speedup_of_runs
+from workbench.analysis.compare import tabulate_outcomes
+from workbench.analysis.speedup import Speedup, speedup_of_pairs, speedup_of_runs
 
 COVERAGE = (0.93, 0.97)
 FALSE = 0.05

@@ -18,11 +18,12 @@ from pathlib import Path
 import pandas as pd
 
 import workbench as wb
-from workbench.analyze import compare_latencies, tabulate_latencies
+from workbench.analysis.compare import compare_latencies
+from workbench.analysis.statistics import tabulate_latencies
 from workbench.run.execute import begin_run
-from workbench.run.inputs import locate_inputs
-from workbench.run.journal import Journal
 from workbench.run.measure import Step, measure_step
+from workbench.run.recorder import Journal
+from workbench.run.tensor_files import locate_inputs
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.10)
 FALSE_AT_MOST = 0.05

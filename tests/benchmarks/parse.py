@@ -60,7 +60,8 @@ def read(path: Path, times: int, distinct: bool = False) -> dict[str, float]:
     """Seconds of ``read_etdump``, and the memory that it takes."""
     import numpy as np
 
-    from workbench.trace import read_etdump, repeats
+    from workbench.trace import etdump as repeats
+    from workbench.trace.etdump import read_etdump
 
     if distinct:
         repeats.find_repeats = lambda _, blocks: np.arange(len(blocks.counts))
@@ -78,7 +79,7 @@ def read(path: Path, times: int, distinct: bool = False) -> dict[str, float]:
 
 def stream(path: Path) -> int:
     """The memory that reading in chunks takes."""
-    from workbench.trace import stream_etdump
+    from workbench.trace.etdump import stream_etdump
 
     before = _peak_rss()
     assert sum(map(len, stream_etdump(path)))

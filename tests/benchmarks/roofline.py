@@ -23,11 +23,11 @@ import numpy as np
 import torch
 from torch.utils.mkldnn import to_mkldnn
 
-from workbench.export import export_model
-from workbench.report import analyze_run, find_roofline, measure_program, measure_roof
-from workbench.report.ceilings import find_probes
-from workbench.run import find_runner
-from workbench.run.runner import open_runner
+from workbench.analysis.roofline import find_roofline
+from workbench.analysis.run import analyze_run
+from workbench.export.artifact import export_model
+from workbench.run.runner import find_runner, open_runner
+from workbench.workflow import find_probes, measure_program, measure_roof
 
 SIDES = (1024, 1536, 2048)
 

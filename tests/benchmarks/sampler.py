@@ -13,9 +13,9 @@ from pathlib import Path
 import pandas as pd
 
 import workbench as wb
-from workbench.analyze import compare_latencies
-from workbench.run.interleave import batch_size, interleave
+from workbench.analysis.compare import compare_latencies
 from workbench.run.runner import open_runner
+from workbench.run.schedule import batch_size, interleave
 
 NAMES = ("plain", "sampled", "plain again")
 BATCH_MS = 100.0

@@ -22,9 +22,9 @@ import nbformat
 from playwright.sync_api import Browser, sync_playwright
 
 import workbench as wb
-from workbench.report import describe_spans
+from workbench.analysis.operators import describe_spans
+from workbench.explorer.timeline import draw_timeline
 from workbench.report.html import export_html
-from workbench.show import draw_timeline
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from repeated import repeat_spans

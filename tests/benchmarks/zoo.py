@@ -25,8 +25,8 @@ from pathlib import Path
 
 import workbench as wb
 from workbench.errors import WorkbenchError
-from workbench.export import DTYPES
-from workbench.models import list_models
+from workbench.export.lower import DTYPES
+from workbench.models.registry import list_models
 from workbench.store import load_export
 
 HEADER = ["model", "dtype", "seconds", "MB", "delegates", "left", "SQNR (dB)", "remarks"]

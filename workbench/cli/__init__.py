@@ -11,19 +11,11 @@ from typing import NoReturn
 
 import click
 
-from workbench.cli import advice as cli_advice
-from workbench.cli import batch as cli_batch
-from workbench.cli import gates as cli_gates
-from workbench.cli.answers import JSON, Answer, Group, describe_error
-from workbench.cli.options import (
-    EXPORT_OPTIONS,
-    OUT,
-    PATH,
-    RUN_OPTIONS,
-    show_progress,
-)
-from workbench.codec import to_document
+from workbench.cli import batch, diagnose
+from workbench.cli.options import EXPORT_OPTIONS, OUT, PATH, RUN_OPTIONS, show_progress
+from workbench.cli.output import JSON, Answer, Group, describe_error
 from workbench.errors import UsageError, WorkbenchError
+from workbench.records.codec import to_document
 
 INTERRUPTED = 130
 
@@ -83,7 +75,7 @@ def doctor() -> Answer:
 @workbench.command()
 def models() -> Answer:
     """List the registered models."""
-    from workbench.models import list_models
+    from workbench.models.registry import list_models
 
     names = list_models()
     return Answer(names, {"models": names})
@@ -102,7 +94,7 @@ def export(model: str, out: Path | None, **choices) -> Answer:
     What the partitioner left behind, and whether the program computes what the model does, is said
     on stderr.
     """
-    from workbench.export import describe_export, export_model
+    from workbench.export.artifact import describe_export, export_model
     from workbench.store import load_export
 
     with warnings.catch_warnings(action="ignore"):
@@ -123,13 +115,10 @@ def run(context: click.Context, subject: Path, out: Path | None, **choices) -> A
 
     A config, the JSON of Arm's profiling kit, says itself what is measured and how.
     """
-    from workbench.report import (
-        analyze_run,
-        describe_quality,
-        measure_config,
-        measure_program,
-        outline_run,
-    )
+    from workbench.analysis.quality import describe_quality
+    from workbench.analysis.run import analyze_run
+    from workbench.report.summary import outline_run
+    from workbench.workflow import measure_config, measure_program
 
     with show_progress() as progress:
         if subject.suffix == ".json":
@@ -146,7 +135,8 @@ def run(context: click.Context, subject: Path, out: Path | None, **choices) -> A
 @click.argument("run_dir", type=PATH)
 def analyze(run_dir: Path) -> Answer:
     """Make the CSV, JSON and Markdown files of a run anew from its ETDumps."""
-    from workbench.report import analyze_run, write_artifacts
+    from workbench.analysis.run import analyze_run
+    from workbench.workflow import write_artifacts
 
     files = write_artifacts(analyze_run(run_dir))
     return Answer(files, {"run_dir": run_dir, "files": files})
@@ -159,7 +149,7 @@ def analyze(run_dir: Path) -> Answer:
 @click.option("--baseline", type=PATH, help="A second ETDump to show it against.")
 def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Answer:
     """Write an ETDump in another format; prints the files."""
-    from workbench.report import export_trace
+    from workbench.workflow import export_trace
 
     files = export_trace(etdump, to, out=out, baseline=baseline)
     return Answer(files, {"files": files})
@@ -174,8 +164,8 @@ def kernels(log: Path, baseline: Path | None) -> Answer:
     With --baseline: which of them an extension replaced. LOG is what a runner printed whose XNNPACK
     was built with XNN_LOG_LEVEL=4; a microkernel that was registered need not have run.
     """
-    from workbench.analyze import compare_kernels
-    from workbench.trace import read_xnn_log
+    from workbench.analysis.machine_code import compare_kernels
+    from workbench.trace.xnn_log import read_xnn_log
 
     table = read_xnn_log(log)
     if baseline:
@@ -192,8 +182,8 @@ def report(runs: tuple[str, ...], out: Path | None) -> Answer:
     Several runs, each RUN_DIR[:EXPERIMENT[:THREADS]], are put side by side, layer by layer: other
     platforms, other versions of a model. What was emulated shows which code it runs, and no times.
     """
-    from workbench.portfolio import write_combined
-    from workbench.report import make_report
+    from workbench.portfolio.pages import write_combined
+    from workbench.workflow import make_report
 
     if len(runs) > 1:
         files = write_combined(runs, out)
@@ -214,7 +204,7 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> Answer:
 
     MODEL is what `workbench export` takes.
     """
-    from workbench.report import profile_model
+    from workbench.workflow import profile_model
 
     if out and len(models) > 1:
         raise UsageError("is one folder, for one model", where="--out")
@@ -234,7 +224,7 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> Answer:
 @click.argument("name", required=False)
 def schema(name: str | None) -> Answer:
     """Print the JSON Schema of a file that the workbench writes; without NAME, list them."""
-    from workbench.portfolio import describe_document, list_documents
+    from workbench.records.documents import describe_document, list_documents
 
     if name is None:
         return Answer(list_documents(), {"documents": list_documents()})
@@ -246,7 +236,7 @@ def schema(name: str | None) -> Answer:
 @click.argument("name", required=False)
 def skills(name: str | None) -> Answer:
     """Print a playbook: commands, checks, what to do on failure; without NAME, list them."""
-    from workbench.report import find_skill, list_skills
+    from workbench.report.skills import find_skill, list_skills
 
     if name is not None:
         skill = find_skill(name)
@@ -263,7 +253,7 @@ def skills(name: str | None) -> Answer:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def lab(arguments: tuple[str, ...]) -> Answer:
     """Open JupyterLab on the notebooks; ARGUMENTS go to JupyterLab."""
-    from workbench.report import open_lab
+    from workbench.report.notebooks import open_lab
 
     record = {"opens": "lab", "arguments": arguments}
     return Answer([], record, then=lambda: open_lab(arguments))
@@ -280,11 +270,11 @@ def refuse_options(context: click.Context, names: Iterable[str]) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def app(arguments: tuple[str, ...]) -> Answer:
     """Serve the explorer of runs to a browser, without code; ARGUMENTS go to Voila."""
-    from workbench.report import open_app
+    from workbench.report.notebooks import open_app
 
     record = {"opens": "app", "arguments": arguments}
     return Answer([], record, then=lambda: open_app(arguments))
 
 
-for added in (*cli_advice.COMMANDS, *cli_gates.COMMANDS, *cli_batch.COMMANDS):
+for added in (*diagnose.COMMANDS, *diagnose.GATE_COMMANDS, *batch.COMMANDS):
     workbench.add_command(added)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.answers import Answer, command
 from workbench.cli.options import PATH, show_progress
+from workbench.cli.output import Answer, command
 
 
 @command()
@@ -23,14 +23,9 @@ def batch(matrix: Path, dry_run: bool, **choices) -> Answer:
     What is done already is not done again: after an interruption, or a failure that was mended, the
     same command goes on. Exit code 1 if a cell failed.
     """
-    from workbench.portfolio import (
-        INDEX,
-        describe_plan,
-        list_failures,
-        list_plan,
-        place_for,
-        run_batch,
-    )
+    from workbench.portfolio.batch import list_plan, place_for, run_batch
+    from workbench.portfolio.state import INDEX, list_failures
+    from workbench.portfolio.timings import describe_plan
 
     if dry_run:
         planned = list_plan(matrix, out=choices["out"], only=choices["only"])

@@ -1,8 +1,17 @@
-"""A ``.pte`` and what lies beside it."""
+"""A ``.pte`` and what lies beside it.
+
+Whether an export that lies there is the one that would be made: nothing is imported for it.
+
+An export in a few lines for a person.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
+import json
 import os
+import platform
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -13,22 +22,23 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from workbench import store
-from workbench.errors import UsageError, unknown_name
-from workbench.export.cache import find_unchanged, fingerprint, versions
-from workbench.export.causes import coarse_kernels, sensitivity
-from workbench.export.dtypes import DTYPES, RECIPES
+from workbench.errors import UsageError, WorkbenchError, unknown_name
+from workbench.export.accuracy import (
+    coarse_kernels,
+    compare_outputs,
+    describe_problem,
+    run_eagerly,
+    run_program,
+    sensitivity,
+)
 from workbench.export.failure import explain_forward
-from workbench.export.fidelity import compare_outputs, describe_problem, run_eagerly, run_program
-from workbench.export.inputs import raw_bytes
-from workbench.export.lower import BACKENDS, Lowered, Options, lower_model
-from workbench.export.program import Contents, Slot
-from workbench.export.quiet import quiet
-from workbench.models import LoadedModel, load_model
-from workbench.models.blame import reason
-from workbench.models.inputs import choose_inputs
-from workbench.models.loader import SEED
-from workbench.models.names import parse_name
-from workbench.records import Export, Fidelity, Tensor, Undelegated
+from workbench.export.lower import BACKENDS, DTYPES, RECIPES, Lowered, Options, lower_model, quiet
+from workbench.export.program import Contents, Slot, raw_bytes
+from workbench.models.inputs import choose_inputs, sample_files
+from workbench.models.loader import SEED, LoadedModel, load_model
+from workbench.models.registry import ModelName, parse_name, sources_of
+from workbench.models.sources import find_sources, reason
+from workbench.records.runs import Export, Fidelity, Tensor, Undelegated
 
 if TYPE_CHECKING:
     import torch
@@ -266,3 +276,109 @@ def _undelegated(contents: Contents) -> tuple[Undelegated, ...]:
     """The operators left to ExecuTorch's own kernels, the most frequent one first."""
     ordered = sorted(contents.operators.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Undelegated(operator, count) for operator, count in ordered)
+
+
+_PACKAGES = {
+    "torch": "torch",
+    "executorch": "executorch",
+    "torchao": "torchao",
+    "workbench": "executorch-workbench",
+}
+
+
+def fingerprint(
+    model: ModelName, settings: Mapping[str, Any], inputs: Iterable[str], weights: Any
+) -> dict[str, str]:
+    """What an export of a model is made from; empty for what has no source to tell by.
+
+    Parameters
+    ----------
+    model
+        Its name.
+    settings
+        What was asked for, such as the dtype.
+    inputs
+        Where its representative inputs are from, as `choose_inputs` takes them.
+    weights
+        The file of its state dict.
+
+    Returns
+    -------
+    dict
+        ``model``, ``workbench``, ``versions``, ``settings``, ``inputs`` and ``weights``: a hash, or
+        the thing itself where it is short.
+    """
+    sources = sources_of(model)
+    if sources is None:
+        return {}
+    inputs = tuple(inputs)
+    return {
+        "model": f"{_hash_files(sources.files)} {', '.join(sources.packages)}".strip(),
+        "workbench": _hash_files(find_sources(Path(__file__).with_name("artifact.py")).files),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
+        "settings": json.dumps(settings, sort_keys=True),
+        "inputs": " ".join([*inputs, _hash_files(sample_files(inputs))]) if inputs else "",
+        "weights": store.sha256_of(Path(weights)) if weights and Path(weights).is_file() else "",
+    }
+
+
+def find_unchanged(pte: Path, made_from: Mapping[str, str]) -> Export | None:
+    """The record of a program that was made from the same, if every file of it is still intact."""
+    if not made_from:
+        return None
+    try:
+        export = store.load_export(pte)
+        if export is None or export.made_from != dict(made_from) or not export.files:
+            return None
+        intact = all(
+            store.sha256_of(pte.parent / Path(name).name) == sha256
+            for name, sha256 in export.files.items()
+        )
+    except WorkbenchError:
+        return None
+    return export if intact else None
+
+
+def versions() -> dict[str, str]:
+    """The versions of all that makes a program."""
+    packages = {name: importlib.metadata.version(dist) for name, dist in _PACKAGES.items()}
+    return {"python": platform.python_version(), **packages}
+
+
+def _hash_files(files: Iterable[Path]) -> str:
+    """One SHA-256 of the contents of some files, in their order."""
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.name} {store.sha256_of(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def describe_export(export: Export) -> list[str]:
+    """What was made, how near it comes to the model, what was left behind, and what is wrong."""
+    delegates = sum(export.delegates.values())
+    left = sum(row.count for row in export.partition if not row.delegated)
+    lines = [
+        f"{export.pte}: {export.size_bytes / 1e6:.1f} MB in {export.seconds:.1f} s, "
+        f"{delegates} delegates, {left} operators left to portable kernels"
+    ]
+    lines += [f"{name.replace('_', ' ')}: {text}" for name, text in export.options.items()]
+    lines += [_describe_output(output) for output in export.fidelity]
+    for row in export.partition:
+        if not row.delegated:
+            why = " ".join(filter(None, [row.source, row.reason]))
+            lines.append(f"left: {row.count} x {row.operator}  {why}".rstrip())
+    if not export.etrecord:
+        lines.append("warning: no ETRecord, PyTorch cannot serialise its graph")
+    if export.problem:
+        lines.append(f"warning: this export is wrong: {export.problem}")
+    return lines
+
+
+def _describe_output(output: Fidelity) -> str:
+    if output.max_abs is None:
+        return f"output {output.output}: not comparable with the model's"
+    sqnr = "" if output.sqnr_db is None else f"SQNR {output.sqnr_db:.1f} dB, "
+    return (
+        f"output {output.output} against eager: {sqnr}"
+        f"off by {output.max_abs:.3g} at most, of values up to {output.scale:.3g}"
+    )

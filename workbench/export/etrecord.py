@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError
-from workbench.export.origins import make_origin, share_layers
-from workbench.export.xnode_links import EdgeNode, link_xnodes
-from workbench.models.blame import user_line_of_stack
-from workbench.records import Instruction, Layers, Method, Origin
+from workbench.export.origins import EdgeNode, link_xnodes, make_origin, share_layers
+from workbench.models.sources import user_line_of_stack
+from workbench.records.layers import Instruction, Layers, Method, Origin
 
 #: The last graph before operators are given to backends, and the one before that.
 _GRAPHS = ("edge_after_transform", "edge_dialect_exported_program")

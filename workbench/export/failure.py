@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from workbench.errors import ExportError
-from workbench.models.blame import reason, user_line, user_line_of_stack
+from workbench.models.sources import reason, user_line, user_line_of_stack
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
+
 
 #: Operators that PyTorch runs on operands of one dtype only, the first three of its arguments.
 _PRODUCTS = frozenset(

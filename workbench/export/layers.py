@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import StoreError
-from workbench.export.cost import kernel_flops
 from workbench.export.etrecord import add_etrecord
-from workbench.export.pte import Pte, read_pte
-from workbench.export.xnnpack_blob import read_xnnpack_blob
-from workbench.records import Instruction, Layers, Method, Value
+from workbench.export.flops import kernel_flops
+from workbench.export.pte import Pte, read_pte, read_xnnpack_blob
+from workbench.records.layers import Instruction, Layers, Method, Value
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
+
 
 _WIDTHS = {
     "BYTE": 1, "CHAR": 1, "SHORT": 2, "INT": 4, "LONG": 8, "HALF": 2, "FLOAT": 4, "DOUBLE": 8,

@@ -1,16 +1,25 @@
-"""From an eager module to an ExecuTorch program."""
+"""The dtypes a program can be exported in: what each means, and how near it must come to eager.
+
+Silence for the exporter's own chatter.
+
+Convolution weights in half precision, which the XNNPACK serialiser widens to single.
+
+From an eager module to an ExecuTorch program.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import io
+import logging
 import sys
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.errors import ExportError
-from workbench.export.dtypes import DTYPES, RECIPES
 from workbench.export.failure import (
     check_operands,
     explain_forward,
@@ -18,11 +27,15 @@ from workbench.export.failure import (
     explain_tracing,
     no_kernel_error,
 )
-from workbench.export.half_weights import keep_half_weights
-from workbench.export.inputs import bind_constants, cast_floats
 from workbench.export.layers import describe_program
 from workbench.export.partition import collect_reasons, tabulate_partition
-from workbench.export.program import Contents, missing_kernels, read_contents
+from workbench.export.program import (
+    Contents,
+    bind_constants,
+    cast_floats,
+    missing_kernels,
+    read_contents,
+)
 from workbench.export.quantize import count_quantized, quantize_activations, quantize_weights
 from workbench.export.rewrite import rewrite_graph, transform_passes
 
@@ -32,8 +45,102 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.export import ExportedProgram
 
-    from workbench.models import LoadedModel
-    from workbench.records import Layers, Partition
+    from workbench.models.loader import LoadedModel
+    from workbench.records.layers import Layers
+    from workbench.records.runs import Partition
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one dtype is made.
+
+    Attributes
+    ----------
+    torch_name
+        PyTorch's dtype of the inputs, and of everything that is not quantised.
+    meaning
+        For a reader, in a few words.
+    least_sqnr_db
+        The signal to quantisation noise ratio, in dB, below which an export is called wrong. The
+        bounds lie far below what a sound export of a deep random network reaches (120, 50, 30, 25
+        and 15 dB): they tell a broken graph from the price of a dtype.
+    quantizes
+        What becomes integers, and where: the ``weights`` of the eager module, or the whole
+        ``graph`` that was exported from it.
+    calibrated
+        Whether the ranges of activations are measured on example inputs.
+    half_weights
+        Whether convolution weights are serialised in half precision.
+    """
+
+    torch_name: str
+    meaning: str
+    least_sqnr_db: float
+    quantizes: Literal["", "weights", "graph"] = ""
+    calibrated: bool = False
+    half_weights: bool = False
+
+
+RECIPES = {
+    "fp32": Recipe("float32", "single precision", 60),
+    "fp16": Recipe("float16", "half precision, convolution weights stored as fp32", 25),
+    "fp16w": Recipe("float16", "half precision, all weights", 25, half_weights=True),
+    "bf16": Recipe("bfloat16", "bfloat16", 10),
+    "int8": Recipe("float32", "int8 weights and activations", 10, "graph", calibrated=True),
+    "int8dyn": Recipe("float32", "linear layers in int8, ranges found at run time", 10, "graph"),
+    "8da4w": Recipe("float32", "linear layers with int4 weights in groups of 32", 5, "weights"),
+}
+
+#: What ``--dtype`` takes, and PyTorch's name of the dtype of a program's inputs.
+DTYPES = {name: recipe.torch_name for name, recipe in RECIPES.items()}
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Drop warnings and log lines below CRITICAL for a while; prints pass.
+
+    An export that goes well still logs dozens of lines about libraries that are not installed
+    and functions that are deprecated inside of PyTorch; what goes wrong arrives as an exception.
+    """
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+_CONVOLUTION = "aten.convolution.default"
+
+
+@contextlib.contextmanager
+def keep_half_weights() -> Iterator[None]:
+    """Let programs lowered in here keep convolution weights and biases in fp16.
+
+    The serialiser of ``executorch.backends.xnnpack`` stores them as fp32 whatever they are, and
+    XNNPACK's fp16 fully connected path, which 1x1 convolutions take, wants fp16 weights. Transposed
+    convolutions stay as they are: XNNPACK runs these with fp32 weights only.
+    """
+    from executorch.backends.xnnpack.operators.node_visitor import _node_visitor_dict as visitors
+
+    visitor = visitors[_CONVOLUTION]
+
+    class HalfVisitor(visitor):
+        def define_node(self, node: Any, *args: Any, **kwargs: Any) -> None:
+            self.is_transposed = node.args[6]
+            super().define_node(node, *args, **kwargs)
+
+        def define_tensor(self, *args: Any, force_fp32: bool = False, **kwargs: Any) -> None:
+            super().define_tensor(*args, force_fp32=force_fp32 and self.is_transposed, **kwargs)
+
+    visitors[_CONVOLUTION] = HalfVisitor
+    try:
+        yield
+    finally:
+        visitors[_CONVOLUTION] = visitor
+
 
 #: Arguments and keyword arguments.
 Call = tuple[tuple[Any, ...], dict[str, Any]]

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from workbench.export.quantize import module_path
-from workbench.models.blame import user_line_of_stack
-from workbench.records import Partition
+from workbench.models.sources import user_line_of_stack
+from workbench.records.runs import Partition
 
 if TYPE_CHECKING:
     import torch
     from executorch.exir import EdgeProgramManager
+
 
 #: Why a node of that name was left behind, in the partitioner's own words.
 Reasons = dict[str, str]

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.export.lower import Options, lower_model
-from workbench.export.quiet import quiet
-from workbench.models import LoadedModel
-from workbench.records import Probe
+from workbench.export.lower import Options, lower_model, quiet
+from workbench.models.loader import LoadedModel
+from workbench.records.runs import Probe
 from workbench.store import write_whole
 
 if TYPE_CHECKING:
     from torch import nn
+
 
 #: Changes whenever the probes do: those of another version are not used.
 PROBES_VERSION = 1

@@ -1,14 +1,281 @@
-"""What a ``.pte`` file holds: the program's tables, and the payloads of its delegates."""
+"""FlatBuffer schemas (``.fbs``), as far as the formats of ExecuTorch use the language.
+
+FlatBuffers as nested dictionaries; every position is checked, for files come from strangers.
+
+What a ``.pte`` file holds: the program's tables, and the payloads of its delegates.
+
+What an XNNPACK delegate was compiled to: its operators and tensors, in order.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import math
+import re
 import struct
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from workbench.errors import StoreError
-from workbench.export.fbs import installed_schema
-from workbench.export.flatbuffer import read_flatbuffer
+from workbench.errors import SetupError, StoreError
+from workbench.export.flops import xnode_flops
+from workbench.records.layers import XNode, XValue
+
+#: The schema language's names for scalars, and those of ``struct``.
+SCALARS = {
+    "bool": "?", "byte": "b", "int8": "b", "ubyte": "B", "uint8": "B", "short": "h", "int16": "h",
+    "ushort": "H", "uint16": "H", "int": "i", "int32": "i", "uint": "I", "uint32": "I",
+    "long": "q", "int64": "q", "ulong": "Q", "uint64": "Q", "float": "f", "float32": "f",
+    "double": "d", "float64": "d",
+}  # fmt: skip
+
+_COMMENT = re.compile(r"//[^\n]*")
+_BLOCK = re.compile(r"\b(table|enum|union)\s+(\w+)\s*(?::\s*(\w+)\s*)?\{([^}]*)\}")
+_FIELD = re.compile(r"(\w+)\s*:\s*(\[?)\s*([\w.]+)\s*\]?\s*(?:=\s*([\w.\-]+))?[^;]*;")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of a table.
+
+    ``kind`` is ``scalar``, ``string``, ``table``, ``union``, or one of these in a vector:
+    ``scalars``, ``strings``, ``tables``. ``type`` is the code of a scalar (as in ``struct``), or
+    the name of a table or union; ``enum`` the names of a scalar's values.
+    """
+
+    name: str
+    slot: int
+    kind: str
+    type: str
+    default: Any = None
+    enum: dict[int, str] | None = None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Tables by name with their fields; unions by name with their ``(alias, table)`` choices."""
+
+    tables: dict[str, tuple[Field, ...]]
+    unions: dict[str, tuple[tuple[str, str], ...]]
+
+
+@cache
+def installed_schema(*files: str) -> Schema:
+    """The schema in files of the installed ExecuTorch, by their paths in the package.
+
+    Raises
+    ------
+    SetupError
+        ExecuTorch is not installed, or lacks such a file.
+    """
+    spec = importlib.util.find_spec("executorch")
+    folders = spec.submodule_search_locations if spec else ()
+    texts = []
+    for file in files:
+        path = next((p for f in folders or () if (p := Path(f) / file).is_file()), None)
+        if path is None:
+            raise SetupError(f"no {file} in the installed ExecuTorch", hint="reinstall executorch")
+        texts.append(path.read_text())
+    return parse_schema("\n".join(texts))
+
+
+def parse_schema(text: str) -> Schema:
+    """Parse tables, enumerations and unions; everything else says nothing about the layout."""
+    blocks = _BLOCK.findall(_COMMENT.sub("", text))
+    enums = {
+        name: (SCALARS[base], _enumerate(body))
+        for kind, name, base, body in blocks
+        if kind == "enum"
+    }
+    unions = {name: _choices(body) for kind, name, _, body in blocks if kind == "union"}
+    tables = {
+        name: _lay_out(_FIELD.findall(body), enums, unions)
+        for kind, name, _, body in blocks
+        if kind == "table"
+    }
+    return Schema(tables, unions)
+
+
+def _enumerate(body: str) -> dict[int, str]:
+    names, value = {}, 0
+    for item in filter(None, map(str.strip, body.split(","))):
+        name, _, given = (part.strip() for part in item.partition("="))
+        value = int(given, 0) if given else value
+        names[value] = name
+        value += 1
+    return names
+
+
+def _choices(body: str) -> tuple[tuple[str, str], ...]:
+    pairs = (item.partition(":") for item in filter(None, map(str.strip, body.split(","))))
+    return tuple((alias.strip(), table.strip() or alias.strip()) for alias, _, table in pairs)
+
+
+def _lay_out(
+    fields: list[tuple[str, str, str, str]],
+    enums: dict[str, tuple[str, dict[int, str]]],
+    unions: dict[str, tuple[tuple[str, str], ...]],
+) -> tuple[Field, ...]:
+    laid_out, slot = [], 0
+    for name, bracket, full_name, default in fields:
+        kind, enum = full_name.rpartition(".")[2], None
+        vector = "s" if bracket else ""
+        if kind in unions:
+            # The tag has a slot of its own, before that of the value.
+            field = Field(name, slot + 1, "union", kind)
+        elif kind in enums:
+            code, enum = enums[kind]
+            field = Field(name, slot, f"scalar{vector}", code, _value(code, default, enum), enum)
+        elif kind in SCALARS:
+            code = SCALARS[kind]
+            field = Field(name, slot, f"scalar{vector}", code, _value(code, default, {}))
+        else:
+            field = Field(name, slot, ("string" if kind == "string" else "table") + vector, kind)
+        laid_out.append(field)
+        slot = field.slot + 1
+    return tuple(laid_out)
+
+
+def _value(code: str, text: str, enum: dict[int, str]) -> Any:
+    """The default of a scalar field."""
+    if code == "?":
+        return text == "true"
+    if code in "fd":
+        return float(text or 0)
+    by_name = {name: value for value, name in enum.items()}
+    return by_name[text] if text in by_name else int(text or "0", 0)
+
+
+Buffer = memoryview
+
+_BYTES = frozenset("bB?")
+_STRUCTS = {code: struct.Struct(f"<{code}") for code in "?bBhHiIqQfd"}
+
+
+def read_flatbuffer(data: Buffer, schema: Schema, root: str, where: object) -> dict[str, Any]:
+    """Decode a buffer whose root is the table ``root``.
+
+    Parameters
+    ----------
+    data
+        The buffer, from the reference to its root on.
+    schema
+        What its tables are.
+    root
+        The root's name in the schema.
+    where
+        What errors name.
+
+    Returns
+    -------
+    dict
+        Fields by name. A scalar of an enumeration is its name, an absent table, string or vector
+        is None, a union is ``(alias, table)``, a vector of bytes is a part of ``data``.
+
+    Raises
+    ------
+    StoreError
+        A reference leads out of the buffer, or its tables share bytes so much that they were
+        made to stand for far more than the buffer holds.
+    """
+    return _Reader(data, schema, where).table(root, 0)
+
+
+class _Reader:
+    def __init__(self, data: Buffer, schema: Schema, where: object):
+        self.data, self.size, self.where = data, len(data), where
+        self.schema = schema
+        # Writers may share equal strings and layouts, but no honest file shares its tables.
+        self.budget = 4 * self.size + 64
+
+    def table(self, name: str, reference: int) -> dict[str, Any]:
+        """The table that the reference at a position leads to."""
+        at = self.follow(reference)
+        layout = at - self.scalar("i", at)
+        length, size = self.scalar("H", layout), self.scalar("H", layout + 2)
+        self.require(length >= 4 and size >= 4, layout)
+        self.require(layout + length <= self.size and at + size <= self.size, layout)
+        self.spend(size, at)
+        offsets = struct.unpack_from(f"<{length // 2 - 2}H", self.data, layout + 4)
+        return {
+            field.name: self.field(field, at, offsets, size) for field in self.schema.tables[name]
+        }
+
+    def field(self, field: Field, table: int, offsets: tuple[int, ...], size: int) -> Any:
+        offset = offsets[field.slot] if field.slot < len(offsets) else 0
+        self.require(offset < size, table)
+        at = table + offset
+        if field.kind == "scalar":
+            value = self.scalar(field.type, at) if offset else field.default
+            return field.enum.get(value, value) if field.enum else value
+        if not offset:
+            return None
+        if field.kind == "table":
+            return self.table(field.type, at)
+        if field.kind == "string":
+            return self.string(at)
+        if field.kind == "union":
+            return self.union(field, table, offsets, at)
+        return self.vector(field, at)
+
+    def union(self, field: Field, table: int, offsets: tuple[int, ...], at: int) -> Any:
+        """The value of a union, or None if it is of a kind that the schema does not know."""
+        tag_offset = offsets[field.slot - 1]
+        tag = self.scalar("B", table + tag_offset) if tag_offset else 0
+        choices = self.schema.unions[field.type]
+        if not 1 <= tag <= len(choices):
+            return None
+        alias, name = choices[tag - 1]
+        return alias, self.table(name, at)
+
+    def vector(self, field: Field, reference: int) -> Any:
+        code = field.type if field.kind == "scalars" else "I"
+        width = _STRUCTS[code].size
+        start, count = self.extent(reference, width)
+        if field.kind == "scalars":
+            if code in _BYTES:
+                return self.data[start : start + count]
+            self.spend(count * width, start)
+            return list(struct.unpack_from(f"<{count}{code}", self.data, start))
+        self.spend(count * width, start)
+        places = range(start, start + 4 * count, 4)
+        if field.kind == "strings":
+            return [self.string(place) for place in places]
+        return [self.table(field.type, place) for place in places]
+
+    def string(self, reference: int) -> str:
+        start, count = self.extent(reference, 1)
+        self.spend(count, start)
+        return bytes(self.data[start : start + count]).decode("utf-8", "replace")
+
+    def extent(self, reference: int, width: int) -> tuple[int, int]:
+        """Where the elements of a vector begin, and how many there are."""
+        at = self.follow(reference)
+        count = self.scalar("I", at)
+        self.require(at + 4 + count * width <= self.size, at)
+        return at + 4, count
+
+    def follow(self, reference: int) -> int:
+        target = reference + self.scalar("I", reference)
+        self.require(reference < target <= self.size - 4, reference)
+        return target
+
+    def scalar(self, code: str, at: int) -> Any:
+        kind = _STRUCTS[code]
+        self.require(0 <= at <= self.size - kind.size, at)
+        return kind.unpack_from(self.data, at)[0]
+
+    def spend(self, count: int, at: int) -> None:
+        self.budget -= count
+        self.require(self.budget >= 0, at)
+
+    def require(self, fine: bool, at: int) -> None:
+        if not fine:
+            raise StoreError(
+                f"malformed (at byte {at})", where=self.where, hint="copy or export it again"
+            )
+
 
 _SCHEMA = ("exir/_serialize/scalar_type.fbs", "exir/_serialize/program.fbs")
 _IDENTIFIER = slice(4, 8)
@@ -68,3 +335,127 @@ def read_pte(data: bytes | memoryview, where: object) -> Pte:
             raise StoreError("truncated", where=where, hint="copy or export it again")
     tables = read_flatbuffer(data[:size], installed_schema(*_SCHEMA), "Program", where)
     return Pte(tables, data[base:], where)
+
+
+_BLOB_SCHEMA = "backends/xnnpack/serialization/schema.fbs"
+
+#: Fields that hold the id of a value, in the order of a node's operands.
+_INPUTS = (
+    "input_id", "input1_id", "input2_id", "input3_id", "input4_id", "input5_id", "filter_id",
+    "bias_id", "query_id", "key_id", "value_id", "scale_id", "mask_id",
+)  # fmt: skip
+_OUTPUTS = ("output_id", "output_value_id", "output_index_id")
+_NO_VALUE = 2**32 - 1
+
+#: The debug handle of an operator that a pass of the exporter made up.
+NO_HANDLE = 65535
+
+_EXTERNAL = {1: "input", 2: "output"}
+
+
+def read_xnnpack_blob(
+    data: memoryview, where: object
+) -> tuple[tuple[XValue, ...], tuple[XNode, ...]]:
+    """The tensors and operators of a delegate's payload, operators in the order of execution.
+
+    Raises
+    ------
+    StoreError
+        It is malformed.
+    """
+    graph = _read_graph(data, where)
+    constants = [constant["size"] for constant in graph["constant_data"] or []]
+    values = tuple(
+        _blob_value(item["xvalue_union"], constants, where) for item in graph["xvalues"] or []
+    )
+    by_id = {value.id: value for value in values}
+    nodes = tuple(_node(item, by_id, where) for item in graph["xnodes"] or [])
+    return values, nodes
+
+
+def _read_graph(data: memoryview, where: object) -> dict[str, Any]:
+    first, size = 0, len(data)
+    if bytes(data[4:8]) == b"XH00":
+        if len(data) < 18:
+            raise StoreError("an XNNPACK delegate is truncated", where=where)
+        first, size = struct.unpack_from("<II", data, 10)
+    if size < 8 or first + size > len(data):
+        raise StoreError("an XNNPACK delegate is truncated", where=where)
+    graph = data[first : first + size]
+    return read_flatbuffer(graph, installed_schema(_BLOB_SCHEMA), "XNNGraph", where)
+
+
+def _blob_value(union: Any, constants: list[int], where: object) -> XValue:
+    if union is None:
+        raise StoreError("an XNNPACK delegate has a tensor of an unknown kind", where=where)
+    alias, tensor = union
+    quantization = None
+    if alias == "XNNQuantizedTensorValue":
+        quantization, tensor = tensor["quant_params"], tensor["tensor_value"]
+    if tensor is None:
+        raise StoreError("an XNNPACK delegate lacks a tensor", where=where)
+    dtype = str(tensor["datatype"]).removeprefix("xnn_datatype_")
+    shape = tuple(tensor["dims"] or ())
+    number = tensor["constant_buffer_idx"]
+    stored = constants[number] if 0 < number < len(constants) else 0
+    per_tensor = quantization is not None and quantization[0] == "PerTensorQuant"
+    return XValue(
+        id=tensor["id_out"],
+        dtype=dtype,
+        shape=shape,
+        size_bytes=stored or math.prod(shape) * _bits(dtype) // 8,
+        role="constant" if number else _EXTERNAL.get(tensor["flags"] & 3, ""),
+        zero_point=quantization[1]["zero_point"] if per_tensor else 0,
+    )
+
+
+def _node(item: dict[str, Any], values: dict[int, XValue], where: object) -> XNode:
+    if item["xnode_union"] is None:
+        raise StoreError("an XNNPACK delegate has an operator of an unknown kind", where=where)
+    alias, fields = item["xnode_union"]
+    kind = alias.removeprefix("XNN")
+    inputs = [fields[name] for name in _INPUTS if name in fields]
+    if kind.startswith("Concatenate"):
+        inputs = inputs[: int(kind[-1])]
+    inputs = [number for number in inputs if number != _NO_VALUE]
+    outputs = [fields[name] for name in _OUTPUTS if name in fields]
+    if not inputs or not outputs or not values.keys() >= {*inputs, *outputs}:
+        raise StoreError(f"the {kind} of an XNNPACK delegate lacks a tensor", where=where)
+    attributes = {k: _plain(v) for k, v in fields.items() if not k.endswith("_id")}
+    bounds = item["output_min_max"]
+    shapes = [values[number].shape for number in inputs]
+    return XNode(
+        type=kind,
+        inputs=tuple(inputs),
+        outputs=tuple(outputs),
+        attributes=attributes,
+        flops=xnode_flops(kind, attributes, shapes, values[outputs[0]].shape),
+        bytes=sum(values[number].size_bytes for number in {*inputs, *outputs}),
+        handle=item["debug_handle"],
+        clamp=(_plain(bounds["output_min"]), _plain(bounds["output_max"])) if bounds else None,
+        role=_role(kind, item["debug_handle"], values[inputs[0]], values[outputs[0]]),
+    )
+
+
+def _role(kind: str, handle: int, source: XValue, result: XValue) -> str:
+    """What an operator is there for: to compute, or to change types or the layout."""
+    if kind == "StaticTranspose" and handle == NO_HANDLE:
+        return "layout"
+    if kind != "Convert":
+        return "compute"
+    if result.dtype.startswith("q"):
+        return "quantize"
+    return "dequantize" if source.dtype.startswith("q") else "cast"
+
+
+def _bits(dtype: str) -> int:
+    """Bits per element: the number that the name of a type ends with."""
+    found = re.search(r"\d+$", dtype)
+    return int(found[0]) if found else 32
+
+
+def _plain(value: Any) -> Any:
+    """A field as JSON can say it: what is not finite becomes None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value

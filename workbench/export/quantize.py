@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.export import ExportedProgram
 
+
 #: Weights that share one scale in ``8da4w``.
 GROUP_SIZE = 32
 

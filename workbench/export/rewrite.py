@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
+
 # Of GELU's approximation by tanh (Hendrycks and Gimpel 2016, section 2).
 _GELU_CUBIC = 0.044715
 

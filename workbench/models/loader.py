@@ -1,27 +1,105 @@
-"""From a name, or ``path/to/file.py:NAME``, to a model that is ready for export."""
+"""Models of torchvision and timm by their names there, where these packages are installed.
+
+From a name, or ``path/to/file.py:NAME``, to a model that is ready for export.
+
+One layer of a model as a model of its own, with the inputs that it really gets.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import difflib
+import importlib.metadata
 import importlib.util
 import inspect
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import ModelError, UsageError, WorkbenchError, unknown_name
-from workbench.models.blame import forward_line, reason, shown_path, user_line
-from workbench.models.libraries import find_in_library
-from workbench.models.names import FILE_FORM, parse_name
-from workbench.models.registry import find_model, is_eager_model, list_models
+from workbench.errors import ModelError, SetupError, UsageError, WorkbenchError, unknown_name
+from workbench.models.registry import (
+    FILE_FORM,
+    EagerModelBase,
+    ModelName,
+    find_model,
+    is_eager_model,
+    list_models,
+    parse_name,
+)
+from workbench.models.sources import forward_line, reason, shown_path, user_line
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
+
+
+_DEFAULT_SIZE = (3, 224, 224)
+
+
+class LibraryModel(EagerModelBase):
+    """An image model of a library, with random weights, at the size that its author trained it."""
+
+    def __init__(self, library: ModuleType, name: str):
+        self.library, self.name = library, name
+        self.size = _DEFAULT_SIZE
+
+    def get_eager_model(self) -> nn.Module:
+        """The network."""
+        if self.library.__name__ == "timm":
+            model = self.library.create_model(self.name, pretrained=False)
+            self.size = tuple(model.pretrained_cfg.get("input_size") or _DEFAULT_SIZE)
+            return model
+        models = self.library.models
+        trained = list(models.get_model_weights(self.name))
+        if trained:
+            self.size = (3, *(2 * trained[-1].transforms().crop_size)[:2])
+        return models.get_model(self.name, weights=None)
+
+    def get_example_inputs(self) -> tuple[torch.Tensor, ...]:
+        """One image of noise."""
+        import torch
+
+        return (torch.randn(1, *self.size),)
+
+
+def find_in_library(wanted: ModelName) -> LibraryModel:
+    """A model of an installed library.
+
+    Raises
+    ------
+    SetupError
+        The library is not installed, or cannot be imported.
+    UsageError
+        It has no model of that name, with those of similar names.
+    """
+    library, name = wanted.library, wanted.name
+    try:
+        package = importlib.import_module(library)
+        # Only that it has models makes a package the library: a folder may bear its name.
+        listed = (package if library == "timm" else package.models).list_models()
+    except (ImportError, AttributeError, RuntimeError, OSError) as error:
+        torch_version = importlib.metadata.version("torch").partition("+")[0]
+        missing = isinstance(error, ModuleNotFoundError) and error.name == library
+        raise SetupError(
+            "is not installed" if missing else f"cannot be used: {error}",
+            where=library,
+            # Without the pin, pip may replace the installed PyTorch.
+            hint=f"pip install {library} torch=={torch_version}",
+        ) from None
+    if name not in listed:
+        near = ", ".join(difflib.get_close_matches(name, listed, n=5, cutoff=0.4))
+        raise UsageError(
+            f"no model {name!r} among its {len(listed)}",
+            where=library,
+            hint=f"did you mean {near}?" if near else f"see {library}'s list_models()",
+        )
+    return LibraryModel(package, name)
+
 
 #: Random weights and inputs are drawn from this seed, so that every export of a model is the same.
 SEED = 0
@@ -271,3 +349,52 @@ def _blame(what: str, where: str, hint: str | None = None) -> Iterator[None]:
     except (Exception, SystemExit) as error:  # a user's code may raise anything
         line = user_line(error) or where
         raise ModelError(f"{what}: {reason(error)}", where=line, hint=hint) from error
+
+
+def take_layer(model: LoadedModel, path: str) -> LoadedModel:
+    """The layer at a path, with what it is called with when the model runs on its example inputs.
+
+    Parameters
+    ----------
+    model
+        The whole model; it is run once.
+    path
+        Of the module, such as ``features.3.block.0``. Of several calls the first one counts.
+
+    Raises
+    ------
+    UsageError
+        The model has no such layer; names the nearest.
+    ModelError
+        The layer is never called.
+    """
+    import torch
+
+    modules = {name: module for name, module in model.module.named_modules() if name}
+    if path not in modules:
+        raise unknown_name("layer", path, modules)
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+
+    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        calls.append((args, kwargs))
+
+    handle = modules[path].register_forward_pre_hook(keep, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            model.module(*model.example_inputs, **model.kwargs)
+    finally:
+        handle.remove()
+    if not calls:
+        raise ModelError("is never called", where=f"{model.name}.{path}")
+    args, kwargs = calls[0]
+    return replace(
+        model,
+        name=f"{model.name}.{path}",
+        module=modules[path],
+        example_inputs=args,
+        kwargs=kwargs,
+        dynamic_shapes=None,
+        input_source=f"what {model.name} gives it, from its {model.input_source}",
+        calibration=(),
+        traced_inputs=None,
+    )

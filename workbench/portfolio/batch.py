@@ -12,27 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from workbench.errors import TraceError
-from workbench.files import remove_partials
-from workbench.portfolio.accounting import divide_time
-from workbench.portfolio.book import Book, look_up
-from workbench.portfolio.dask import LOCAL, open_cluster
-from workbench.portfolio.depot import open_depot
-from workbench.portfolio.estimate import (
+from workbench.portfolio.executor import LOCAL, Office, open_cluster, open_office
+from workbench.portfolio.matrix import HOST, Matrix, plan_cells, read_matrix, select_cells
+from workbench.portfolio.stages import Facts, Job, carry_out
+from workbench.portfolio.state import Book, look_up, open_depot
+from workbench.portfolio.timings import (
     Planned,
     add_up,
+    divide_time,
     gather_experience,
     remaining,
     tell_duration,
 )
-from workbench.portfolio.locks import take_folder
-from workbench.portfolio.matrix import Matrix, read_matrix
-from workbench.portfolio.office import Office, open_office
-from workbench.portfolio.plan import HOST, plan_cells, select_cells
-from workbench.portfolio.work import Facts, Job, carry_out
-from workbench.records import LADDER_TOGGLE, STAGES, Cell, Portfolio, Stage
-from workbench.run import check_toggle, find_runner
-from workbench.run.locks import THIS_MACHINE, device_behind, is_taken
-from workbench.store import safe_name
+from workbench.records.portfolio import STAGES, Cell, Portfolio, Stage
+from workbench.records.runs import LADDER_TOGGLE
+from workbench.run.locks import THIS_MACHINE, device_behind, is_taken, take_folder
+from workbench.run.plan import check_toggle
+from workbench.run.runner import find_runner
+from workbench.store import remove_partials, safe_name
 
 Progress = Callable[[str, float], None]
 

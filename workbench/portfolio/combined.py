@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from workbench.analyze import align_runs, name_layer
+from workbench.analysis.align import align_runs
+from workbench.analysis.compare_runs import Measurement, compare_e2e, find_measurement, is_one_run
+from workbench.analysis.layers import name_layer
+from workbench.analysis.machine_code import select_kernels
+from workbench.analysis.quality import grade_quality
+from workbench.analysis.run import identify_run
 from workbench.errors import ComparisonError, UsageError
-from workbench.records import count_threads
-from workbench.report import Measurement, find_measurement, grade_quality, identify_run
-from workbench.report.comparison import compare_e2e, is_one_run
-from workbench.report.evidence import select_kernels
-from workbench.schema import COMBINED, COMPARISON, LINED_UP, check
+from workbench.frames import COMBINED, COMPARISON, LINED_UP, check
+from workbench.records.runs import count_threads
 
 #: Columns of ``LINED_UP`` that an emulated run cannot fill.
 _TIMES = ["time_ms", "speedup", "low", "high"]

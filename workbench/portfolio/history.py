@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from workbench.analyze import find_changes, list_restarts
-from workbench.analyze.statistics import half_width
+from workbench.analysis.compare import list_restarts
+from workbench.analysis.history import find_changes
+from workbench.analysis.run import identify_run
+from workbench.analysis.statistics import half_width
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.records import Run, count_threads
-from workbench.report import identify_run
-from workbench.schema import HISTORY, check
-from workbench.show import Table, show_table
+from workbench.frames import HISTORY, check
+from workbench.plots.tables import Table, show_table
+from workbench.records.runs import RunRecord, count_threads
 from workbench.store import MANIFEST, load_run, write_whole
 
 #: What may be declared to differ within a line.
@@ -138,7 +139,7 @@ def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
     return list(found.values())
 
 
-def _rows_of(run_dir: Path, run: Run, across: Collection[str]) -> Iterator[dict[str, Any]]:
+def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator[dict[str, Any]]:
     identity, started = identify_run(run), _in_utc(run.started, run_dir)
     shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in run.plan.inputs)
     program = run.plan.stem if "program" in across else identity["program"]

@@ -1,20 +1,32 @@
-"""A matrix of models, dtypes, targets and CPU extensions to measure, as a person writes it."""
+"""A matrix of models, dtypes, targets and CPU extensions to measure, as a person writes it.
+
+From a matrix to its cells, each with an address that tells whether it was done before.
+"""
 
 from __future__ import annotations
 
+import fnmatch
+import hashlib
+import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from workbench.codec import structure
 from workbench.errors import StoreError, UsageError, unknown_name
-from workbench.export import BACKENDS, DTYPES
-from workbench.models import list_models
-from workbench.models.names import parse_name
-from workbench.records import LADDER_TOGGLE
-from workbench.run import RUNNER_KINDS, TARGETS, list_toggles
+from workbench.export.artifact import identify_export
+from workbench.export.lower import BACKENDS, DTYPES
+from workbench.models.registry import list_models, parse_name
+from workbench.records.codec import structure
+from workbench.records.portfolio import Cell
+from workbench.records.runs import LADDER_TOGGLE
+from workbench.run.host import describe_host
+from workbench.run.isa import list_toggles
+from workbench.run.runner import KINDS, identify_runner
+from workbench.run.targets.open import TARGETS
+from workbench.store import safe_name, stem_of
 
 #: A matrix is written by hand: what is larger is something else.
 LARGEST_BYTES, DEEPEST, MOST_CELLS, MOST_NUMBER = 100_000, 3, 10_000, 1_000_000
@@ -147,7 +159,7 @@ def _check(matrix: Matrix, path: Path) -> None:
     _check_names("toggle", matrix.isa, [*list_toggles(), LADDER_TOGGLE], f"{path}: isa")
     _check_names("dtype", matrix.dtypes, DTYPES, f"{path}: dtypes")
     _check_names("backend", [matrix.backend], BACKENDS, f"{path}: backend")
-    _check_names("runner", [matrix.runner], RUNNER_KINDS, f"{path}: runner")
+    _check_names("runner", [matrix.runner], KINDS, f"{path}: runner")
     kinds = {form.partition("[")[0].partition(":")[0]: form for form in TARGETS}
     for target in matrix.targets:
         if target.partition(":")[0] not in kinds:
@@ -182,3 +194,83 @@ def _check_exclusion(exclusion: Exclusion, matrix: Matrix, where: str) -> None:
     for (key, value), axis in zip(said.items(), axes, strict=True):
         if value and value not in axis:
             raise unknown_name(key, value, axis, where)
+
+
+#: Of a matrix: what a run is measured with, and so part of a cell's address.
+SETTINGS = (
+    "threads",
+    "backend",
+    "runner",
+    "runs",
+    "warmup",
+    "processes",
+    "budget_s",
+    "precision",
+    "evidence",
+    "power",
+    "timeout_s",
+)
+HOST = "host"
+
+
+def plan_cells(matrix: Matrix) -> list[Cell]:
+    """The cells of a matrix, without those excluded, in the order of its axes.
+
+    Raises
+    ------
+    UsageError
+        None is left, two would share a folder, or a model's file is not there.
+    """
+    settings = {name: getattr(matrix, name) for name in SETTINGS}
+    runners = {target: identify_runner(matrix.runner, target) for target in matrix.targets}
+    cells = []
+    for model in matrix.models:
+        label = parse_name(model).label
+        # Of the identity, the dtype is the only part that differs from cell to cell.
+        source = identify_export(model, "", "") | {"settings": ""}
+        for dtype, target, isa in product(matrix.dtypes, matrix.targets, matrix.isa):
+            if any(_is_excluded(e, model, dtype, target, isa) for e in matrix.exclude):
+                continue
+            # Elsewhere, the target's name tells the machine.
+            cpu = describe_host()["cpu"] if target == HOST else ""
+            told = [source, settings, dtype, target, isa, runners[target], cpu]
+            address = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+            stem = stem_of(safe_name(label), dtype, matrix.backend)
+            cells.append(Cell(model, label, dtype, target, isa, stem, address))
+    if not cells:
+        raise UsageError("every cell is excluded", where="exclude")
+    _refuse_one_folder(cell.model for cell in cells)
+    return cells
+
+
+def select_cells(cells: list[Cell], pattern: str) -> list[Cell]:
+    """The cells whose name matches a pattern such as ``toy_cnn/*``.
+
+    Raises
+    ------
+    UsageError
+        There is none.
+    """
+    chosen = [cell for cell in cells if fnmatch.fnmatchcase(cell.name, pattern or "*")]
+    if not chosen:
+        names = ", ".join(cell.name for cell in cells[:3])
+        raise UsageError(f"no cell {pattern!r}", where="--only", hint=f"there are {names}, ...")
+    return chosen
+
+
+def _is_excluded(exclusion: Exclusion, *values: str) -> bool:
+    said = asdict(exclusion).values()
+    return all(not wanted or wanted == value for wanted, value in zip(said, values, strict=True))
+
+
+def _refuse_one_folder(models: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for model in models:
+        label = safe_name(parse_name(model).label)
+        other = seen.setdefault(label, model)
+        if other != model:
+            raise UsageError(
+                f"{model} and {other} would both be called {label}",
+                where="models",
+                hint="rename one, or write two matrices",
+            )

@@ -1,4 +1,7 @@
-"""What was exported and what was run, as frozen records; ``codec`` takes them to JSON and back."""
+"""What was exported and what was run, as frozen records; ``codec`` takes them to JSON and back.
+
+What a machine can do at most, as records beside those of ``records``.
+"""
 
 from __future__ import annotations
 
@@ -283,7 +286,7 @@ class Agreement:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """``manifest.json``: everything that was measured, on what, with what.
 
     ``state`` is ``incomplete`` until all is measured, then ``complete``; or ``failed``. ``export``
@@ -306,3 +309,54 @@ class Run:
     samplings: tuple[Sampling, ...] = ()
     export: Export | None = None
     schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A program that shows a ceiling of the machine.
+
+    ``kind`` is ``gemm``, ``stream``, ``read``, ``call`` or ``program``; ``flops`` are those of one
+    execution, ``bytes`` what one of its ``operators`` reads and writes. ``ms`` is the time of one
+    execution at its best, 0 before it was measured; ``spread`` how much longer another process
+    took.
+    """
+
+    kind: str
+    dtype: str
+    flops: int
+    bytes: int
+    operators: int
+    file: str = ""
+    ms: float = 0.0
+    spread: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What a machine can do at most, at one ISA level and thread count."""
+
+    cpu: str
+    runner: str
+    isa: str
+    threads: int
+    measured: str
+    probes: tuple[Probe, ...]
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What samples show of a toggle: ``changed``, ``same``, or ``not shown``.
+
+    ``appeared`` is the share of the candidate's samples in functions that the baseline did not run,
+    ``vanished`` the other way round; ``noticed`` is the smallest share that would have shown.
+    ``before`` and ``after`` are the classes of machine code by share.
+    """
+
+    outcome: str
+    appeared: float
+    vanished: float
+    noticed: float
+    samples: tuple[int, int]
+    before: dict[str, float]
+    after: dict[str, float]

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from workbench.codec import from_json
 from workbench.errors import UsageError
-from workbench.records import Export
+from workbench.records.codec import from_json
+from workbench.records.runs import Export
 
 RECORD = ".export.json"
 

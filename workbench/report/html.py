@@ -9,7 +9,7 @@ import string
 from importlib import resources
 from pathlib import Path
 
-from workbench.show import PAGE_CLASS, timeline_script
+from workbench.explorer.timeline import PAGE_CLASS, timeline_script
 from workbench.store import write_whole
 
 #: Cells with one of these tags stay in the notebook and out of the page.

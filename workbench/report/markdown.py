@@ -7,15 +7,21 @@ from pathlib import Path
 
 import pandas as pd
 
-from workbench.analyze import rank_bottlenecks
-from workbench.report.analysis import Analysis, Comparison
-from workbench.report.axes import has_axes, show_axes
-from workbench.report.checks import check_run, show_quality
-from workbench.report.facts import describe_run
-from workbench.report.findings import show_findings
-from workbench.report.kernels import show_kernels
-from workbench.report.notes import count_outcomes, show_layers, show_undelegated, show_verdicts
-from workbench.show import show_table
+from workbench.analysis.quality import check_run
+from workbench.analysis.run import Analysis, Comparison, describe_run
+from workbench.analysis.what_if import rank_bottlenecks
+from workbench.plots.tables import show_table
+from workbench.plots.text import (
+    count_outcomes,
+    has_axes,
+    show_axes,
+    show_findings,
+    show_kernels,
+    show_layers,
+    show_quality,
+    show_undelegated,
+    show_verdicts,
+)
 from workbench.store import REPORT_HTML, REPORT_MD, SUMMARY, write_whole
 
 #: Rows of the operator table.

@@ -1,4 +1,7 @@
-"""The machine-readable artifacts of an analysed run."""
+"""The JSON files of the workbench: what is in each, as a schema that others can check it with.
+
+The machine-readable artifacts of an analysed run.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analyze import describe, rank_bottlenecks, summarize_quality, typical_restarts
-from workbench.codec import to_document
-from workbench.report.analysis import MEASUREMENT, Analysis, Comparison
-from workbench.report.checks import check_run, grade_quality, tracer_overhead
-from workbench.report.evidence import select_kernels
-from workbench.report.facts import identify_run
-from workbench.schema import (
+from workbench.analysis.compare import typical_restarts
+from workbench.analysis.machine_code import select_kernels
+from workbench.analysis.quality import check_run, grade_quality, summarize_quality, tracer_overhead
+from workbench.analysis.run import MEASUREMENT, Analysis, Comparison, identify_run
+from workbench.analysis.statistics import describe
+from workbench.analysis.what_if import rank_bottlenecks
+from workbench.frames import (
     ATTRIBUTION,
     BOTTLENECKS,
     COMPARISON,
@@ -25,6 +28,7 @@ from workbench.schema import (
     SHIFT,
     STATISTICS,
 )
+from workbench.records.codec import to_document
 from workbench.store import METRICS, SUMMARY, write_whole
 
 #: What an outline has of a comparison.
@@ -41,7 +45,7 @@ def write_summary(analysis: Analysis, findings: pd.DataFrame) -> Path:
     """
     subject = analysis.comparisons[0]
     measurements = {
-        measured: _measurement(analysis, *measured)
+        measured: _write_measurement(analysis, *measured)
         for measured, _ in analysis.operators.groupby(MEASUREMENT, sort=False)
     }
     etdumps = [s for s in analysis.run.sessions if s.complete and s.etdump]
@@ -64,7 +68,7 @@ def write_summary(analysis: Analysis, findings: pd.DataFrame) -> Path:
             for session in etdumps
         ],
         "findings": _list_findings(findings),
-        "comparisons": [_comparison(comparison) for comparison in analysis.comparisons],
+        "comparisons": [_write_comparison(comparison) for comparison in analysis.comparisons],
         "ladder": _frame(analysis.ladder),
         "scaling": _frame(analysis.scaling),
         "crossovers": list(analysis.crossovers),
@@ -146,7 +150,7 @@ def outline_run(analysis: Analysis) -> dict[str, Any]:
         "platform": analysis.run.platform,
         "emulated": analysis.run.emulated,
         "comparisons": [
-            {name: value for name, value in _comparison(c).items() if name in _OUTLINED}
+            {name: value for name, value in _write_comparison(c).items() if name in _OUTLINED}
             for c in analysis.comparisons
         ],
         "quality": {"grade": quality["grade"].iloc[0], "summary": summarize_quality(quality)},
@@ -163,7 +167,7 @@ def _quality(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def _measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str, Any]:
+def _write_measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str, Any]:
     ledger = analysis.select(analysis.ledger, experiment, threads)
     operators = analysis.select(analysis.operators, experiment, threads)
     categories = analysis.select(analysis.categories, experiment, threads)
@@ -235,7 +239,7 @@ def kernel_hint(operator: str) -> str | None:
     return ", ".join(part for part in found.groups() if part) if found else None
 
 
-def _comparison(comparison: Comparison) -> dict[str, Any]:
+def _write_comparison(comparison: Comparison) -> dict[str, Any]:
     return {
         "label": comparison.pair.label,
         "baseline": dict(zip(MEASUREMENT, comparison.sides[0], strict=True)),

@@ -11,16 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analyze import build_ledger
-from workbench.codec import from_json
+from workbench.analysis.ledger import build_ledger
+from workbench.analysis.quality import check_run
+from workbench.analysis.run import MEASUREMENT, Analysis, analyze_run, inside
 from workbench.errors import StoreError, WorkbenchError
-from workbench.records import Run
-from workbench.report.analysis import MEASUREMENT, Analysis, analyze_run
-from workbench.report.checks import check_run
-from workbench.report.documents import read_document
-from workbench.report.traces import inside
+from workbench.records.codec import from_json
+from workbench.records.documents import read_document
+from workbench.records.runs import RunRecord
 from workbench.store import LAYERS, MANIFEST, METRICS, REPORT_MD, SUMMARY, load_layers, sha256_of
-from workbench.trace import read_etdump
+from workbench.trace.etdump import read_etdump
 
 #: Shares of categories may differ by this much from those of a known good run.
 SHARE_TOLERANCE = 0.05
@@ -105,7 +104,7 @@ def _is_ours(run_dir: Path) -> bool:
 
 
 def _manifest(run_dir: Path) -> Iterator[Row]:
-    run = from_json(Run, (run_dir / MANIFEST).read_bytes(), run_dir / MANIFEST)
+    run = from_json(RunRecord, (run_dir / MANIFEST).read_bytes(), run_dir / MANIFEST)
     yield "manifest", "ok", f"schema version {run.schema_version}, {len(run.sessions)} sessions"
 
 

@@ -15,8 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from workbench.errors import RunnerError, SetupError
-from workbench.run.cache import keep
-from workbench.store import sha256_of
+from workbench.store import keep, sha256_of
 
 NATIVE = Path(__file__).parent / "native"
 

@@ -1,4 +1,9 @@
-"""The native runner for another machine, with all that it needs, in one folder.
+"""Parts for another machine, from the package managers that this one has: pip and apt.
+
+Nothing is installed: packages are downloaded and unpacked into the cache, once. Where from is what
+pip and apt are configured to use.
+
+The native runner for another machine, with all that it needs, in one folder.
 
 The folder holds the runner, ExecuTorch's libraries from the wheel of that platform, a C library
 and its loader: it runs from anywhere on a kernel of that architecture, whatever else is installed.
@@ -6,16 +11,169 @@ and its loader: it runs from anywhere on a kernel of that architecture, whatever
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import unknown_name
+from workbench.errors import SetupError, unknown_name
 from workbench.run.build import LIBRARIES, compile_runner, fingerprint
-from workbench.run.cache import keep
-from workbench.run.fetch import fetch_debian, fetch_wheel
+from workbench.store import keep
+
+FETCH_TIMEOUT_S = 900.0
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+#: The Debian release that parts come from, the newer one where a package is taken from it.
+SUITE, BACKPORTS = "trixie", "trixie-backports"
+
+BY_HAND = "use a Debian machine or container, or what the README says to install by hand"
+
+
+def fetch_wheel(package: str, version: str, platform: str = "") -> Path:
+    """The unpacked wheel of a package, by pip; for this machine, or another ``platform``.
+
+    Raises
+    ------
+    SetupError
+        There is no pip, or it cannot get that wheel.
+    """
+    name = f"wheels/{package}-{version}{'-' if platform else ''}{platform}"
+    return keep(name, partial(_unpack_wheel, f"{package}=={version}", platform))
+
+
+def fetch_debian(
+    packages: Sequence[str], files: Sequence[str], *, architecture: str, suite: str = SUITE
+) -> Path:
+    """The ``files`` of some Debian packages, all in one folder, by apt.
+
+    Parameters
+    ----------
+    packages
+        Names of packages, for an ``architecture`` in Debian's words.
+    files
+        Paths in these packages, without the leading slash.
+
+    Raises
+    ------
+    SetupError
+        This machine has no apt, or it cannot get a package, or a file is in none of them.
+    """
+    key = hashlib.sha256("\0".join([*packages, *files]).encode()).hexdigest()[:8]
+    name = f"debian/{packages[0]}-{suite}-{architecture}-{key}"
+    return keep(name, partial(_unpack_debian, packages, files, architecture, suite))
+
+
+def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
+    other = ["--platform", platform] if platform else []
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    flags = ["--quiet", "--no-deps", "--only-binary=:all:", "--python-version", python, *other]
+    with tempfile.TemporaryDirectory(dir=folder.parent) as downloads:
+        _fetch([*_pip(), "download", *flags, "--dest", downloads, requirement], what=requirement)
+        (wheel,) = Path(downloads).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+
+
+def _pip() -> list[str]:
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    for name in ("pip3", "pip"):
+        if found := shutil.which(name):
+            return [found]
+    raise SetupError("no pip", hint="install pip (Debian: apt install python3-pip)")
+
+
+def _unpack_debian(
+    packages: Sequence[str], files: Sequence[str], architecture: str, suite: str, folder: Path
+) -> None:
+    workplace, everything = folder.parent, folder.parent / "everything"
+    _download_debian(packages, architecture, suite, workplace)
+    for deb in workplace.glob("*.deb"):
+        _fetch(["dpkg-deb", "--extract", str(deb), str(everything)], what=deb.name)
+    folder.mkdir()
+    for file in files:
+        if not (everything / file).is_file():
+            raise SetupError(f"no {file} in Debian's {', '.join(packages)}")
+        shutil.copy(everything / file, folder)
+
+
+def _download_debian(packages: Sequence[str], architecture: str, suite: str, folder: Path) -> None:
+    """Download packages from the first mirror that has them all."""
+    apt = ["apt-get", "--quiet=2", *_apt_options(folder, architecture)]
+    signed = f"Signed-By: {KEYRING}\n" if KEYRING.exists() else ""
+    failure = SetupError("apt knows no mirror of Debian", hint=BY_HAND)
+    for mirror in _mirrors():
+        source = f"Types: deb\nURIs: {mirror}\nSuites: {suite}\nComponents: main\n{signed}"
+        (folder / "etc" / "mirror.sources").write_text(source)
+        try:
+            _fetch([*apt, "update"], what=f"Debian {suite}", cwd=folder)
+            _fetch([*apt, "download", *packages], what=", ".join(packages), cwd=folder)
+            return
+        except SetupError as error:
+            failure = error
+    raise failure
+
+
+def _mirrors() -> list[str]:
+    """The mirrors of Debian's main archive that apt is configured for."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        raise SetupError(
+            "this machine has no apt to fetch Debian packages with",
+            hint=BY_HAND,
+        )
+    targets = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"],
+        capture_output=True,
+        text=True,
+    ).stdout
+    rows = [line.split() for line in targets.splitlines()]
+    mirrors = [row[0] for row in rows if row[-1:] == ["main"] and "-" not in row[1]]
+    return list(dict.fromkeys(mirrors))
+
+
+def _apt_options(folder: Path, architecture: str) -> list[str]:
+    """What makes apt work in ``folder`` alone, as anybody, for any architecture."""
+    for name in ("etc", "lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "status").touch()
+    options = {
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        "APT::Sandbox::User": "",
+        "Dir::State": str(folder),
+        "Dir::State::lists": str(folder / "lists"),
+        "Dir::State::status": str(folder / "status"),
+        "Dir::Cache": str(folder / "cache"),
+        "Dir::Etc::sourcelist": "/dev/null",
+        "Dir::Etc::sourceparts": str(folder / "etc"),
+    }
+    return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
+
+
+def _fetch(command: Sequence[str], *, what: str, cwd: Path | None = None) -> None:
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, capture_output=True, timeout=FETCH_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SetupError(f"cannot get {what}: no end in {FETCH_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+        reasons = [line for line in lines if line.lower().startswith(("e:", "error"))] or lines
+        raise SetupError(
+            f"cannot get {what}: {reasons[0] if reasons else 'no reason given'}",
+            where=Path(command[0]).name,
+            hint="look at the network, and at how pip and apt are configured",
+        )
+
 
 #: The cross compiler where none is installed, as pip knows it.
 ZIG = "0.16.0"

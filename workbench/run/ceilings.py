@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench.records import Ceilings, Probe, count_threads
+from workbench.records.runs import Ceilings, Probe, count_threads
 from workbench.run.locks import device_behind, take_device
 from workbench.run.runner import Runner, open_runner
 

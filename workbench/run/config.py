@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from workbench.codec import structure
 from workbench.errors import StoreError, UsageError, unknown_name
-from workbench.records import Experiment, Pair, Plan, Tensor
-from workbench.run.inputs import RANDOM_SOURCE, strip_files
+from workbench.records.codec import structure
+from workbench.records.runs import Experiment, Pair, Plan, Tensor
 from workbench.run.plan import shorten_plan
 from workbench.run.runner import KINDS, Runner, open_runner
-from workbench.run.sample import SAMPLED_MS
+from workbench.run.sampling import SAMPLED_MS
+from workbench.run.tensor_files import RANDOM_SOURCE, strip_files
 from workbench.store import default_root, load_export, safe_name, sha256_of
 
 #: A config is written by hand: what is larger is something else.

@@ -11,20 +11,19 @@ from importlib import metadata
 from pathlib import Path
 
 from workbench.errors import WorkbenchError
-from workbench.records import Plan, Run, count_threads
-from workbench.run.calm import measure_calmly
-from workbench.run.inputs import locate_inputs
-from workbench.run.journal import Journal
+from workbench.records.runs import Plan, RunRecord, count_threads
 from workbench.run.locks import device_behind, take_device
-from workbench.run.measure import Step
+from workbench.run.measure import Step, measure_calmly
+from workbench.run.recorder import Journal
 from workbench.run.runner import Runner
-from workbench.run.sample import can_sample, sample_experiments
+from workbench.run.sampling import can_sample, sample_experiments
+from workbench.run.tensor_files import locate_inputs
 from workbench.store import find_runs, keep_layers, load_export, load_run, new_run_dir
 
 #: Told what is being measured, and which part of it all is done (0 to 1).
 Progress = Callable[[str, float], None]
 #: Asked after a restart whether what was measured will do.
-Enough = Callable[[Run], bool]
+Enough = Callable[[RunRecord], bool]
 
 #: Restarts that a budget always pays for: from three on, an interval means something.
 LEAST_RESTARTS = 3
@@ -100,7 +99,7 @@ def describe_step(plan: Plan, step: Step) -> str:
     return f"{count_threads(step.threads)}, process {step.process + 1}{planned}{traced}"
 
 
-def progress_of(run: Run, step: Step) -> float:
+def progress_of(run: RunRecord, step: Step) -> float:
     """The part that is done before a step: of the budget's time, or of the planned steps."""
     plan = run.plan
     if plan.budget_s:
@@ -109,10 +108,10 @@ def progress_of(run: Run, step: Step) -> float:
     return (step.process + steps.index(step) / len(steps)) / plan.processes
 
 
-def begin_run(plan: Plan, runner: Runner) -> Run:
+def begin_run(plan: Plan, runner: Runner) -> RunRecord:
     """The manifest of a run in which nothing has been measured yet."""
     versions = {name: metadata.version(name) for name in ("executorch", "executorch-workbench")}
-    return Run(
+    return RunRecord(
         plan=plan,
         platform=runner.target.platform,
         emulated=runner.target.emulated,

@@ -1,18 +1,21 @@
-"""One measurement at a time on each device: locks that end with the process that holds them."""
+"""One measurement at a time on each device: locks that end with the process that holds them.
+
+One batch at a time on each folder: a lock that ends with the process that holds it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import platform
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
-from workbench.errors import StoreError
-from workbench.run.cache import cache_folder
-from workbench.store import safe_name
+from workbench.errors import StoreError, UsageError
+from workbench.store import cache_folder, safe_name
 
 #: What runs on this very machine, and is disturbed by whatever else does.
 THIS_MACHINE = "host"
@@ -93,3 +96,33 @@ def _hold(device: str, mode: int, tell: Callable[[str], None]) -> Iterator[float
             tell(f"another measurement or batch is at work on {place}: waiting")
             fcntl.flock(lock, mode)
         yield time.monotonic() - started
+
+
+LOCK = ".batch.lock"
+
+
+@contextlib.contextmanager
+def take_folder(folder: Path) -> Iterator[None]:
+    """Be the only batch on a folder.
+
+    Raises
+    ------
+    UsageError
+        Another one is at work there.
+    StoreError
+        The folder cannot be written.
+    """
+    path = folder / LOCK
+    with open_lock(path) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            who = path.read_text(errors="replace").strip()[:100] or "unknown"
+            raise UsageError(
+                f"another batch is at work here ({who})",
+                where=folder,
+                hint="wait for it, or choose another --out",
+            ) from None
+        os.ftruncate(lock.fileno(), 0)
+        os.write(lock.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())
+        yield

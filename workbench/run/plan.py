@@ -8,11 +8,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from workbench.errors import StoreError, UsageError
-from workbench.records import LADDER_TOGGLE, Experiment, Pair, Plan
-from workbench.run.inputs import RANDOM_SOURCE, strip_files
+from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan
 from workbench.run.isa import Isa, Toggle, find_rungs, read_isa, resolve_toggle
 from workbench.run.runner import Runner, open_runner
-from workbench.run.sample import SAMPLED_MS
+from workbench.run.sampling import SAMPLED_MS
+from workbench.run.tensor_files import RANDOM_SOURCE, strip_files
 from workbench.store import load_export, safe_name, sha256_of
 
 #: Inferences of every experiment on an emulated CPU.

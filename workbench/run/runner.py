@@ -15,7 +15,7 @@ from workbench.run import python_runner
 from workbench.run.build import NATIVE, build_runner, describe_runner, find_compiler, find_sdk
 from workbench.run.bundle import make_bundle
 from workbench.run.session import Session, open_session
-from workbench.run.target import HOST, Host
+from workbench.run.targets.base import HOST, Host
 from workbench.store import sha256_of
 
 KINDS = ("wheel", "native", "python")

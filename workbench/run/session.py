@@ -28,8 +28,8 @@ from workbench.errors import (
     TargetError,
     UsageError,
 )
-from workbench.records import Tensor
-from workbench.run.target import HOST, Host
+from workbench.records.runs import Tensor
+from workbench.run.targets.base import HOST, Host
 
 #: No answer is longer: a million laps take about 35 MB.
 LONGEST_ANSWER = 64 * 2**20

@@ -19,9 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from workbench.errors import TraceError
-from workbench.trace.contents import LONGEST
-from workbench.trace.fields import ETDump, Event, Profile, RunData
-from workbench.trace.flatbuffer import FlatBuffer
+from workbench.trace.flatbuffer import LONGEST, ETDump, Event, FlatBuffer, Profile, RunData
 
 #: Where each field of a table lies in it; under None, the size of the table.
 Layout = Mapping[int | None, int]

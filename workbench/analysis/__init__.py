@@ -1,0 +1,1 @@
+"""From traces to frames, and from frames to what they show."""

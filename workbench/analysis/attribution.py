@@ -1,0 +1,316 @@
+"""What the sidecar says of an operator that ran: layer, line, shapes, cost.
+
+Which layer of the model each row of a ledger comes from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.match_graph import Fit, fit_operators
+from workbench.analysis.xnnpack.operators import Operator
+from workbench.frames import ATTRIBUTION, LEDGER, check
+from workbench.records.layers import Instruction, Layers, Method, Origin, Value, XNode, XValue
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """One instruction of a method; its facts are the columns of ``schema.ATTRIBUTION``."""
+
+    method: Method
+    instruction: Instruction
+
+    @cached_property
+    def values(self) -> dict[int, XValue]:
+        """The delegate's tensors by id."""
+        return {value.id: value for value in self.instruction.xvalues}
+
+    def of_kernel(self) -> dict[str, Any]:
+        """The facts of a kernel of ExecuTorch's."""
+        instruction, values = self.instruction, self.method.values
+        origin = None if instruction.origin is None else self.method.origins[instruction.origin]
+        inputs = [values[number] for number in instruction.inputs]
+        return {
+            **_layer(origin),
+            "also": "",
+            "nodes": origin.node if origin else None,
+            "xnodes": None,
+            "role": "compute",
+            "shapes": _shapes(
+                [value for value in inputs if not value.constant],
+                [values[number] for number in instruction.outputs],
+            ),
+            "flops": _number(instruction.flops),
+            "bytes": float(instruction.bytes),
+        }
+
+    def of_event(self, numbers: Sequence[int]) -> dict[str, Any]:
+        """The facts of what a delegate logs, by the origins that it stands for, the main first."""
+        origins = [self._origin(number) for number in numbers]
+        return {
+            **_layer(origins[0]),
+            **_no_cost("compute"),
+            "also": _paths(origins, origins[0]),
+            "nodes": ", ".join(dict.fromkeys(origin.node for origin in origins)),
+            "xnodes": None,
+        }
+
+    def of_operator(self, operator: Operator) -> dict[str, Any]:
+        """The facts of an operator that a delegate ran."""
+        xnodes = self.instruction.xnodes
+        done = [xnodes[number] for number in operator.sources or operator.serves]
+        if not done:
+            return {**_layer(None), **_no_cost("cast"), "also": "", "nodes": None, "xnodes": None}
+        main = max(done, key=lambda node: (self._owns_layer(node), node.flops))
+        layer = self.layer_of(main)
+        # What merely changes a type belongs to no layer that would miss it.
+        others = [self.layer_of(node) for node in done if node.role == "compute"]
+        others += [self._origin(n) for node in done for n in node.absorbed]
+        facts = {
+            **_layer(layer),
+            "also": _paths(others, layer),
+            "nodes": self._node_names(done, main),
+            "xnodes": ",".join(map(str, operator.sources)) or None,
+        }
+        if not operator.sources:
+            return {**facts, **_no_cost("cast")}
+        return {**facts, "role": main.role, **self._work(done)}
+
+    def layer_of(self, node: XNode) -> Origin | None:
+        """The layer of an exported operator: its own, or the one that it borrows."""
+        if node.borrows is not None:
+            node = self.instruction.xnodes[node.borrows]
+        return self._origin(node.origins[0]) if node.origins else None
+
+    def _owns_layer(self, node: XNode) -> bool:
+        return node.role == "compute" and node.borrows is None and bool(node.origins)
+
+    def _origin(self, number: int) -> Origin:
+        return self.method.origins[number]
+
+    def _node_names(self, done: Sequence[XNode], main: XNode) -> str | None:
+        ordered = [main, *(node for node in done if node is not main)]
+        numbers = [n for node in ordered for n in node.origins]
+        return ", ".join(dict.fromkeys(self._origin(n).node for n in numbers)) or None
+
+    def _work(self, done: Sequence[XNode]) -> dict[str, Any]:
+        """Shapes and cost of several exported operators that run as one."""
+        made = {value for node in done for value in node.outputs}
+        read = dict.fromkeys(v for node in done for v in node.inputs if v not in made)
+        inputs = [self.values[value] for value in read]
+        outputs = [self.values[value] for value in done[-1].outputs]
+        return {
+            "shapes": _shapes([v for v in inputs if v.role != "constant"], outputs),
+            "flops": float(sum(node.flops for node in done)),
+            "bytes": float(sum(value.size_bytes for value in (*inputs, *outputs))),
+        }
+
+
+def _layer(origin: Origin | None) -> dict[str, Any]:
+    known = origin is not None and bool(origin.module_class)
+    return {
+        "module": origin.module if known else None,
+        "module_class": origin.module_class if known else None,
+        "source": (origin.source or None) if origin else None,
+    }
+
+
+def _paths(origins: Iterable[Origin | None], layer: Origin | None) -> str:
+    """The paths of further layers; quantisation is none."""
+    paths = [
+        origin.module
+        for origin in origins
+        if origin and origin.module_class and "quantize" not in origin.operator
+    ]
+    main = layer.module if layer else None
+    return ", ".join(dict.fromkeys(path for path in paths if path != main))
+
+
+def _no_cost(role: str) -> dict[str, Any]:
+    return {"role": role, "shapes": None, "flops": float("nan"), "bytes": float("nan")}
+
+
+def _shapes(inputs: Iterable[Value | XValue], outputs: Iterable[Value | XValue]) -> str:
+    sides = [", ".join(_shape(value.shape) for value in side) for side in (inputs, outputs)]
+    return " -> ".join(sides).strip()
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "x".join(map(str, shape)) or "1"
+
+
+def _number(value: int | None) -> float:
+    return float("nan") if value is None else float(value)
+
+
+#: How sure a row's layer is, the surest first.
+CONFIDENCES = ("exact", "fitted", "ambiguous", "unattributed")
+_EXACT, _FITTED, _AMBIGUOUS, _UNATTRIBUTED = CONFIDENCES
+
+_KEY = re.compile(r"(?:m(\d+)/)?(?:(\d+):)?")
+_UNKNOWN: dict[str, Any] = {
+    **dict.fromkeys(("module", "module_class", "source", "also", "nodes", "xnodes", "shapes")),
+    "role": "overhead",
+    "flops": np.nan,
+    "bytes": np.nan,
+    "confidence": _UNATTRIBUTED,
+}
+
+
+def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
+    """Say of every operator of one experiment which layer it is of, and how sure that is.
+
+    Kernels of ExecuTorch are known by the number of their instruction. Operators of an XNNPACK
+    delegate are logged by name and in order only, and XNNPACK rewrites what was exported before it
+    runs it; so its rewrites are replayed, and what they predict is aligned with the log.
+
+    - ``exact``: the instruction's number and name agree; or all operators of the delegate are as
+      predicted; or another delegate's map in the ETRecord names the event.
+    - ``fitted``: they are so once the CPU is assumed to lack certain fp16 kernels; or some operator
+      of the delegate is not explained, but this one can be no other.
+    - ``ambiguous``: it may as well be of another layer; the likeliest is named.
+    - ``unattributed``: time of no layer (of the framework, or of a delegate as a whole), a
+      delegate that says nothing of what it runs, an operator that nothing explains, or one in the
+      body of control flow, whose layer the exporter does not tell.
+
+    Parameters
+    ----------
+    ledger
+        ``schema.LEDGER`` of one experiment and thread count, of one or several restarts.
+    layers
+        The sidecar of the program. Without origins it tells shapes and costs, but no modules.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.ATTRIBUTION``, one row per key of the ledger.
+    """
+    check(ledger, LEDGER)
+    rows = ledger.drop_duplicates("key")[["key", "kind", "name", "operator", "instruction"]].astype(
+        {"key": object, "kind": object, "name": object, "operator": object}
+    )
+    found = rows["key"].str.extract(_KEY).fillna("0").astype(int)
+    rows["method"], chain = found[0], found[1]
+    rows["steady"] = _is_steady(ledger, rows)
+    known: dict[str, dict[str, Any]] = {}
+    # A program has one chain; what runs in another is not in the sidecar.
+    for _, part in rows[chain == 0].groupby("method"):
+        method = find_method(part, layers)
+        if method is not None:
+            known.update(_attribute_method(part, method))
+    table = pd.DataFrame([{"key": key, **known.get(key, _UNKNOWN)} for key in rows["key"]])
+    return check(table[ATTRIBUTION.names], ATTRIBUTION)
+
+
+def find_method(rows: pd.DataFrame, layers: Layers) -> Method | None:
+    """The method whose instructions are those that the rows name; None if there is none."""
+    calls = rows[rows["kind"].isin(["portable", "delegate_overhead"])]
+    pairs = list(zip(calls["instruction"], calls["operator"], strict=True))
+    for method in layers.methods:
+        if pairs and all(_agrees(method.instructions, *pair) for pair in pairs):
+            return method
+    return None
+
+
+def _agrees(instructions: Sequence[Instruction], number: int, name: str) -> bool:
+    """Whether an instruction is a delegate, or the kernel that a row names."""
+    if not 0 <= number < len(instructions):
+        return False
+    instruction = instructions[number]
+    if not name.startswith("native_call_"):
+        return name == "OPERATOR_CALL" or instruction.kind == "delegate"
+    return instruction.kind == "kernel" and name == _logged_name(instruction)
+
+
+def _logged_name(instruction: Instruction) -> str:
+    return f"native_call_{instruction.name.rpartition('::')[2]}"
+
+
+def _is_steady(ledger: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
+    """Whether an operator's instruction does the same in every run of its method."""
+    times = rows["key"].map(ledger["key"].astype(object).value_counts())
+    group = times.groupby([rows["method"], rows["instruction"]])
+    return (group.transform("min") == group.transform("max")).to_numpy()
+
+
+def _attribute_method(rows: pd.DataFrame, method: Method) -> Iterator[tuple[str, dict[str, Any]]]:
+    learned: frozenset[str] = frozenset()
+    ordered = rows[rows["instruction"] >= 0].sort_values("instruction", kind="stable")
+    # Plain tuples: a frame for every one of a thousand instructions would take a second.
+    for number, group in groupby(ordered.itertuples(), key=attrgetter("instruction")):
+        if number >= len(method.instructions):
+            break
+        instruction = method.instructions[number]
+        provenance = Provenance(method, instruction)
+        rows_of_it = list(group)
+        if instruction.kind == "kernel":
+            yield from _attribute_kernel(rows_of_it, provenance)
+        elif not instruction.xnodes:
+            yield from _attribute_events(rows_of_it, provenance)
+        else:
+            for call in _delegate_calls(rows_of_it):
+                fit = fit_operators(instruction, [row.operator for row in call], learned)
+                learned = fit.lacking if fit.complete else learned
+                yield from _attribute_call(call, fit, provenance)
+
+
+def _attribute_events(
+    rows: Iterable[Any], provenance: Provenance
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of a delegate that is not XNNPACK's: by the integer or the name that it logs."""
+    for row in rows:
+        numbers = provenance.instruction.events.get(row.name, ())
+        if row.kind == "delegated" and numbers:
+            yield row.key, {**provenance.of_event(numbers), "confidence": _EXACT}
+
+
+def _attribute_kernel(
+    rows: Iterable[Any], provenance: Provenance
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    # Where others have a layer, one in the body of control flow has none: nobody says which.
+    lost = provenance.instruction.origin is None and provenance.method.origins
+    facts = {**provenance.of_kernel(), "confidence": _UNATTRIBUTED if lost else _EXACT}
+    overhead = {**facts, "role": "overhead", "flops": 0.0, "bytes": 0.0}
+    for row in rows:
+        yield row.key, facts if row.kind == "portable" else overhead
+
+
+def _delegate_calls(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    """The operators of each call of a delegate within a run; the rest of the call ends it."""
+    call = []
+    for row in rows:
+        if row.kind == "delegated":
+            call.append(row)
+        elif row.kind == "delegate_overhead":
+            yield call
+            call = []
+    if call:
+        yield call
+
+
+def _attribute_call(
+    rows: list[Any], fit: Fit, provenance: Provenance
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    alignment = fit.alignment
+    for row, pair, rivals in zip(rows, alignment.pairs, alignment.rivals, strict=True):
+        if pair < 0:
+            yield row.key, {**_UNKNOWN, "role": None}
+            continue
+        facts = provenance.of_operator(fit.operators[pair])
+        others = {provenance.of_operator(fit.operators[rival])["module"] for rival in rivals}
+        yield row.key, {**facts, "confidence": _confidence(fit, row.steady, facts, others)}
+
+
+def _confidence(fit: Fit, steady: bool, facts: dict[str, Any], others: set[Any]) -> str:
+    if not steady or (not fit.complete and others - {facts["module"]}):
+        return _AMBIGUOUS
+    return _EXACT if fit.complete and not fit.lacking else _FITTED

@@ -1,0 +1,1 @@
+"""Optimisation opportunities: rules, each with evidence, expected gain and action."""

@@ -1,0 +1,178 @@
+"""What a program computes from what: its operators as one graph, across delegates."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from workbench.records.layers import Instruction, Method, Origin, XNode
+
+#: A tensor: of the method by its number, or of a delegate by its instruction and id.
+Place = tuple[int, int]
+#: Where an operator stands: its instruction, and its number in the delegate (-1: a kernel).
+Spot = tuple[int, int]
+
+_METHOD = -1
+_RANDOM = frozenset({"rand", "randn", "native_dropout", "bernoulli", "multinomial"})
+#: Operators that treat every element alike, wherever it lies: a change of layout can pass them.
+POINTWISE = frozenset(
+    """
+    Abs Add Ceiling Clamp Divide Elu Exp Floor Gelu Hardswish LeakyReLU Log Maximum Minimum
+    Multiply Negate ReciprocalSquareRoot Sigmoid Square SquareRoot Subtract Tanh Convert
+    abs add clamp div elu eq exp gelu hardtanh leaky_relu logical_and logical_not mul neg pow
+    relu rsqrt sigmoid sqrt sub tanh where _to_dim_order_copy
+    """.split()  # noqa: SIM905
+)
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor: its type, its shape, and whether it is stored in the program."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    size_bytes: int
+    constant: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    """An operator of the program as exported: a kernel, or a node of an XNNPACK delegate.
+
+    ``type`` is the delegate's (``Conv2d``) or the kernel's name without namespace and overload.
+    """
+
+    spot: Spot
+    type: str
+    reads: tuple[Place, ...]
+    writes: tuple[Place, ...]
+    origin: Origin | None = None
+    xnode: XNode | None = None
+
+    @property
+    def is_kernel(self) -> bool:
+        """Whether it runs outside of any delegate."""
+        return self.xnode is None
+
+    @property
+    def made_up(self) -> bool:
+        """Whether the exporter put it there, to change the layout."""
+        return self.xnode is not None and self.xnode.role == "layout"
+
+    @property
+    def permutation(self) -> tuple[int, ...] | None:
+        """How a transpose of a delegate orders the dimensions; None for anything else."""
+        if self.type != "StaticTranspose":
+            return None
+        return tuple(self.xnode.attributes.get("perm") or ())
+
+
+class Dataflow:
+    """The operators of a method in the order in which they run, and the tensors between them."""
+
+    def __init__(self, method: Method):
+        self.method = method
+        self.tensors: dict[Place, Tensor] = {
+            (_METHOD, number): Tensor(v.dtype, v.shape, v.size_bytes, v.constant)
+            for number, v in method.values.items()
+        }
+        self.steps = [
+            step
+            for number, instruction in enumerate(method.instructions)
+            for step in self._read(number, instruction)
+        ]
+        self.by_spot = {step.spot: step for step in self.steps}
+        self.makers = {place: step for step in self.steps for place in step.writes}
+        self.users: dict[Place, list[Step]] = defaultdict(list)
+        for step in self.steps:
+            for place in dict.fromkeys(step.reads):
+                self.users[place].append(step)
+
+    @cached_property
+    def fixed(self) -> frozenset[Spot]:
+        """The operators that compute the same at every inference: from constants alone.
+
+        None in a program with control flow, or with sizes that it computes as it runs.
+        """
+        if any(map(_decides_at_run_time, self.method.instructions)):
+            return frozenset()
+        known = {place for place, tensor in self.tensors.items() if tensor.constant}
+        found = set()
+        for step in self.steps:
+            if step.type not in _RANDOM and known.issuperset(step.reads):
+                known.update(step.writes)
+                found.add(step.spot)
+        return frozenset(found)
+
+    def before(self, step: Step) -> list[Step]:
+        """The operators whose results a step reads."""
+        makers = (self.makers.get(place) for place in step.reads)
+        return list({maker.spot: maker for maker in makers if maker}.values())
+
+    def after(self, step: Step) -> list[Step]:
+        """The operators that read a step's results."""
+        users = (user for place in step.writes for user in self.users[place])
+        return list({user.spot: user for user in users}.values())
+
+    def returns(self, step: Step) -> bool:
+        """Whether nothing in the program reads some result of a step: it is returned."""
+        return any(not self.users[place] for place in step.writes)
+
+    def dtype(self, step: Step) -> str:
+        """The type of the first result."""
+        return self.tensors[step.writes[0]].dtype if step.writes else ""
+
+    def _read(self, number: int, instruction: Instruction) -> Iterator[Step]:
+        inputs, outputs = (
+            tuple((_METHOD, value) for value in side)
+            for side in (instruction.inputs, instruction.outputs)
+        )
+        if instruction.kind == "kernel":
+            name = instruction.name.rpartition("::")[2].partition(".")[0]
+            yield Step((number, -1), name, inputs, outputs, self._origin(instruction.origin))
+        elif instruction.xnodes:
+            places = self._places(number, instruction)
+            for index, node in enumerate(instruction.xnodes):
+                yield Step(
+                    (number, index),
+                    node.type,
+                    tuple(places[value] for value in node.inputs),
+                    tuple(places[value] for value in node.outputs),
+                    self._origin(node.origins[0] if node.origins else None),
+                    node,
+                )
+        elif instruction.kind == "delegate":
+            yield Step((number, -1), instruction.name, inputs, outputs)
+
+    def _places(self, number: int, delegate: Instruction) -> dict[int, Place]:
+        """The delegate's tensors by id; it maps its arguments to the ids in ascending order."""
+        places = {}
+        for value in delegate.xvalues:
+            places[value.id] = (number, value.id)
+            self.tensors[number, value.id] = Tensor(
+                value.dtype, value.shape, value.size_bytes, value.role == "constant"
+            )
+        for role, arguments in (("input", delegate.inputs), ("output", delegate.outputs)):
+            ids = sorted(value.id for value in delegate.xvalues if value.role == role)
+            if len(ids) == len(arguments):
+                places.update(
+                    (value, (_METHOD, argument))
+                    for value, argument in zip(ids, arguments, strict=True)
+                )
+        return places
+
+    def _origin(self, number: int | None) -> Origin | None:
+        return None if number is None else self.method.origins[number]
+
+
+def elements(tensor: Tensor) -> int:
+    """How many values a tensor has."""
+    return math.prod(tensor.shape)
+
+
+def _decides_at_run_time(instruction: Instruction) -> bool:
+    """Whether an instruction jumps, or computes a number rather than a tensor."""
+    return instruction.kind == "jump" or (instruction.kind == "kernel" and not instruction.outputs)

@@ -1,0 +1,133 @@
+"""Where latency changed over a line of runs, and what is no more than a suspicion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtr, stdtrit
+
+from workbench.analysis.compare import MARGIN, adjust_for_many, judge
+from workbench.frames import CHANGES, check
+
+#: What a further change point has to explain, in variances times the logarithm of the runs. Of 400
+#: histories of 20 runs without any change, at most 2 % then had one (tests/test_history.py).
+PENALTY = 4.0
+#: Runs that have to agree before a change is one: a disturbed run stands alone.
+RECURRENCE = 2
+#: Normal scatter / median absolute deviation.
+_MAD = 1.4826
+#: Variance of the median of many / that of their mean.
+_MEDIAN = np.pi / 2
+
+
+def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
+    """Where the latency of a line of runs changed for good, and which latest runs look changed.
+
+    Change points are those of the best piecewise constant logarithm of latency, by exact
+    segmentation (ruptures); no piece is shorter than ``RECURRENCE`` runs, and one disturbed run is
+    none. A change is *confirmed* if its interval, from the scatter between runs, leaves 1 out and
+    it is larger than the margin, false discoveries among all lines held to 5 %. A latest run that
+    lies outside what the piece before it foretells is *suspected*: measure once more.
+
+    Parameters
+    ----------
+    history
+        ``schema.HISTORY``; lines that were emulated are passed over.
+    margin
+        Relative difference up to which latencies count as equal.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.CHANGES``, in the order of the lines and of time.
+    """
+    rows = [
+        row
+        for _, line in history[~history["emulated"]].groupby("line", sort=False)
+        for row in _changes_of(line.dropna(subset="latency_ms").sort_values("started"))
+    ]
+    names = [*CHANGES.names, "p"]
+    table = pd.DataFrame(rows, columns=names).astype({"line": "str", "runs": "int64"})
+    q = adjust_for_many(table["p"].to_numpy(float)) if len(table) else []
+    outcomes = [
+        judge(row.speedup, row.low, row.high, margin, margin, chance)
+        for row, chance in zip(table.itertuples(), q, strict=True)
+    ]
+    table = table.assign(outcome=pd.Series(outcomes, dtype="str"))
+    shown = table[table["outcome"].isin(["faster", "slower"])]
+    return check(shown[CHANGES.names].reset_index(drop=True), CHANGES)
+
+
+def split_pieces(logs: np.ndarray, noise: float) -> list[int]:
+    """The ends of the pieces of the best piecewise constant approximation, the last one the end.
+
+    It approximates medians of three neighbours, in which a step is where it was, and a run that
+    stands alone has gone.
+    """
+    count = len(logs)
+    if count < 2 * RECURRENCE or not noise > 0:
+        return [count]
+    # It takes a second to import.
+    import ruptures
+
+    ends = np.concatenate([logs[2:3], logs, logs[-3:-2]])
+    smooth = np.median(np.lib.stride_tricks.sliding_window_view(ends, 3), axis=1)
+    search = ruptures.KernelCPD(kernel="linear", min_size=RECURRENCE).fit(smooth[:, None])
+    return [int(end) for end in search.predict(pen=PENALTY * noise**2 * np.log(count))]
+
+
+def estimate_noise(logs: np.ndarray, within: np.ndarray) -> float:
+    """The scatter from run to run, which a few jumps do not enlarge.
+
+    Parameters
+    ----------
+    logs
+        Logarithms of the latencies, in the order of time.
+    within
+        Their standard errors, each from the restarts of its own run: the scatter is no smaller.
+    """
+    known = within[np.isfinite(within)]
+    steps = _MAD * np.median(np.abs(np.diff(logs))) / np.sqrt(2) if len(logs) > 1 else 0.0
+    return max(steps, np.median(known) if known.size else 0.0)
+
+
+def _changes_of(line: pd.DataFrame) -> Iterator[dict[str, object]]:
+    logs = np.log(line["latency_ms"].to_numpy(float))
+    low, high = (np.log(line[name].to_numpy(float)) for name in ("low_ms", "high_ms"))
+    # Half of a 95 % interval, over Student's quantile for the restarts: the standard error.
+    quantile = stdtrit(np.maximum(line["restarts"].to_numpy(float) - 1, 1), 0.975)
+    noise = estimate_noise(logs, (high - low) / 2 / quantile)
+    bounds = [0, *split_pieces(logs, noise)]
+    pieces = [logs[start:end] for start, end in pairwise(bounds)]
+    freedom = max(len(logs) - len(pieces), 1)
+    for number, (before, after) in enumerate(pairwise(pieces), 1):
+        error = noise * np.sqrt(_MEDIAN / len(before) + _MEDIAN / len(after))
+        facts = _row(line, bounds[number], "confirmed", len(after))
+        yield {**facts, **_speedup(np.median(before), np.median(after), error, freedom)}
+    *earlier, latest = pieces[-1] if len(logs) else [np.nan]
+    if len(earlier) >= RECURRENCE:
+        error = noise * np.sqrt(1 + _MEDIAN / len(earlier))
+        facts = _row(line, len(logs) - 1, "suspected", 1)
+        yield {**facts, **_speedup(float(np.median(earlier)), latest, error, freedom)}
+
+
+def _row(line: pd.DataFrame, place: int, status: str, runs: int) -> dict[str, object]:
+    first = line.iloc[place]
+    facts = {name: first[name] for name in ("line", "run_dir", "started")}
+    return {**facts, "status": status, "runs": runs}
+
+
+def _speedup(before: float, after: float, error: float, freedom: int) -> dict[str, float]:
+    """The speed-up between two logarithms of latencies, with its interval by Student's t."""
+    log, half = before - after, stdtrit(freedom, 0.975) * error
+    return {
+        "baseline_ms": np.exp(before),
+        "candidate_ms": np.exp(after),
+        "speedup": np.exp(log),
+        "low": np.exp(log - half),
+        "high": np.exp(log + half),
+        "p": 2 * stdtr(freedom, -abs(log) / error) if error else float(log == 0),
+    }

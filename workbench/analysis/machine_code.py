@@ -1,0 +1,556 @@
+"""When each operator of a traced run was at work, for joining what else was noted with its time.
+
+Which machine code each operator ran, from samples of the program counter.
+
+Whether a toggle changed the machine code that ran: what no latency can tell.
+
+Microkernels with an extension off and on.
+
+Kernel evidence of a run: which machine code its experiments ran, and what that proves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.stats import binom, norm
+
+from workbench.analysis.categories import add_categories
+from workbench.analysis.ledger import build_ledger
+from workbench.errors import StoreError
+from workbench.frames import CODE_SHARES, EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS, check
+from workbench.records.runs import Pair, Proof, RunRecord, Sampling
+from workbench.store import FUNCTIONS, MANIFEST
+from workbench.trace.etdump import read_etdump
+from workbench.trace.samples import (
+    locate_samples,
+    read_functions,
+    read_samples,
+    resolve_functions,
+    write_functions,
+)
+
+#: XNNPACK rounds each operator's time down to a microsecond, and so loses half of one on average.
+_LOST_NS = 500.0
+#: Standard deviation of what one rounding loses: that of a uniform distribution over 1000 ns.
+_SPREAD_NS = 1000 / np.sqrt(12)
+
+
+def find_operators(events: pd.DataFrame, time_ns: np.ndarray) -> pd.DataFrame:
+    """Which operator was at work at certain times.
+
+    The innermost span that holds a time has it. XNNPACK logs durations only, which the runtime lays
+    end to end from the start of the inference; since operators follow one another at once, a start
+    is too early by the sum of what rounding took from those before. Each one is put later by the
+    mean of that; within a standard deviation of a boundary, which side is meant is not ``sure``.
+
+    Parameters
+    ----------
+    events
+        ``schema.EVENTS`` of whole runs.
+    time_ns
+        Times on the clock of the events, in any order.
+
+    Returns
+    -------
+    DataFrame
+        ``key``, ``operator`` and ``kind`` as in the ledger, and ``sure``; one row for each time,
+        with NaN outside any run.
+    """
+    ledger = build_ledger(events)
+    events = events[events["run"] >= 0].reset_index(drop=True)
+    start, end, margin = _spans(events)
+    kind = events["kind"].to_numpy(object)
+    row = np.full(len(time_ns), -1)
+    sure = np.ones(len(time_ns), bool)
+    calls = np.isin(kind, ("delegate_call", "operator_call"))
+    layers = (kind == "method", calls, ~calls & (kind != "method"))
+    for spans in map(np.flatnonzero, layers):
+        spans = spans[np.argsort(start[spans], kind="stable")]
+        at = np.searchsorted(start[spans], time_ns, side="right") - 1
+        held = at >= 0
+        held[held] = time_ns[held] < end[spans[at[held]]]
+        row[held] = spans[at[held]]
+        near = _is_near(time_ns, start, end, margin, spans, at)
+        sure[near] = False
+    found = ledger[["key", "operator", "kind"]].astype(object).reindex(row).reset_index(drop=True)
+    return found.assign(sure=sure & (row >= 0))
+
+
+def _spans(events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Start and end of every event, and how far from its end it is unsure where that lies."""
+    start = events["start_ns"].to_numpy(float)
+    duration = events["duration_ns"].to_numpy(float)
+    margin = np.zeros(len(events))
+    inner = events[events["kind"] == "delegate_operator"]
+    for _, rows in inner.groupby("parent", sort=False).indices.items():
+        rows = inner.index.to_numpy()[rows]
+        if not _is_laid_out(start[rows], duration[rows]):
+            continue
+        place = np.arange(len(rows))
+        start[rows] += _LOST_NS * place
+        duration[rows] += _LOST_NS
+        margin[rows] = _SPREAD_NS * np.sqrt(place + 1)
+    return start, start + duration, margin
+
+
+def _is_laid_out(start: np.ndarray, duration: np.ndarray) -> bool:
+    """Whether spans lie end to end in whole microseconds: durations made into times."""
+    return bool((start[1:] == (start + duration)[:-1]).all() and (duration % 1000 == 0).all())
+
+
+def _is_near(
+    time_ns: np.ndarray,
+    start: np.ndarray,
+    end: np.ndarray,
+    margin: np.ndarray,
+    spans: np.ndarray,
+    at: np.ndarray,
+) -> np.ndarray:
+    """Whether a time is too close to the end of its span, or of the one before, to tell."""
+    near = np.zeros(len(time_ns), bool)
+    for shift in (0, -1):
+        place = at + shift
+        known = place >= 0
+        span = spans[place[known]]
+        near[known] |= np.abs(time_ns[known] - end[span]) < margin[span]
+    return near
+
+
+#: Stands for the operator of samples that two may claim.
+UNSURE = "(between two operators)"
+
+
+def gather_evidence(events: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+    """Count the samples of every function in every operator of one traced process.
+
+    Parameters
+    ----------
+    events
+        ``schema.EVENTS``.
+    samples
+        ``schema.SAMPLES`` of the same process, with the columns ``function`` and ``code``. Those of
+        waiting threads, and those outside any run, are left out.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.EVIDENCE``, the most samples first. Samples too close to a boundary between two
+        operators have a row of their own, with the key ``""``.
+    """
+    samples = samples[samples["busy"]].reset_index(drop=True)
+    found = find_operators(events, samples["time_ns"].to_numpy())
+    rows = pd.concat([found, samples[["function", "code", "library"]]], axis=1)
+    rows = rows[rows["key"].notna()]
+    unsure = ~rows["sure"].astype(bool)
+    rows.loc[unsure, ["key", "operator", "kind"]] = ["", UNSURE, "framework"]
+    rows["library"] = [path.rpartition("/")[2] for path in rows["library"]]
+    by = ["key", "operator", "kind", "function", "code", "library"]
+    counts = rows.groupby(by, sort=False).size().rename("samples").reset_index()
+    counts = add_categories(counts)
+    total = counts.groupby("key")["samples"].transform("sum")
+    counts = counts.assign(**_shares(counts["samples"], total))
+    counts = counts.sort_values("samples", ascending=False, kind="stable", ignore_index=True)
+    return check(counts[EVIDENCE.names], EVIDENCE)
+
+
+def split_code(evidence: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
+    """Shares of the classes of machine code: of the whole inference, or of its parts.
+
+    Parameters
+    ----------
+    evidence
+        ``schema.EVIDENCE`` of one experiment and thread count.
+    by
+        What its parts are: ``category``, ``family``, ``operator`` or ``key``. None: E2E.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.CODE_SHARES``; the part with the most samples first.
+    """
+    part = evidence[by] if by else pd.Series("E2E", evidence.index)
+    counts = evidence.groupby([part.rename("part"), "code"])["samples"].sum().reset_index()
+    total = counts.groupby("part")["samples"].transform("sum")
+    counts = counts.assign(**_shares(counts["samples"], total), total=total)
+    order = ["total", "part", "samples"]
+    counts = counts.sort_values(order, ascending=[False, True, False], ignore_index=True)
+    return check(counts[CODE_SHARES.names], CODE_SHARES)
+
+
+def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:
+    """The function that each operator ran most of its time in, where one stands out.
+
+    Parameters
+    ----------
+    evidence
+        ``schema.EVIDENCE`` of one experiment and thread count.
+
+    Returns
+    -------
+    DataFrame
+        Rows of the evidence by ``key``: those whose share is surely more than a half.
+    """
+    known = evidence[(evidence["key"] != "") & (evidence["low"] > 0.5)]
+    return known.drop_duplicates("key").set_index("key")
+
+
+def _shares(samples: pd.Series, total: pd.Series) -> dict[str, pd.Series]:
+    """Share and its 95 % interval, by Wilson's score (Brown, Cai and DasGupta 2001)."""
+    z2 = norm.ppf(0.975) ** 2
+    share = samples / total
+    middle = (share + z2 / (2 * total)) / (1 + z2 / total)
+    spread = np.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
+    half = spread * np.sqrt(z2)
+    return {"share": share, "low": (middle - half).clip(0, 1), "high": (middle + half).clip(0, 1)}
+
+
+#: Probability of seeing a difference where there is none, over all functions of a comparison.
+_ALPHA = 0.001
+
+#: A function counts as gone where less than this part of its share is left: a change of speed
+#: moves shares, but never that far.
+_LEFT = 0.1
+
+#: To say that nothing changed, code with this share of the time must have been noticed.
+_NOTICED_OF_RUN, _NOTICED_OF_OPERATOR = 0.05, 0.5
+
+
+def prove_change(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Proof:
+    """Whether the candidate ran other machine code than the baseline, over the whole inference.
+
+    A function shows a change if one side spent samples in it and the other (almost) none, more of
+    them than chance would put on one side: a one-sided binomial test at 0.1 %, divided by the
+    number of functions.
+
+    Parameters
+    ----------
+    baseline, candidate
+        ``schema.EVIDENCE``, each of one experiment and thread count, of the same libraries.
+    """
+    counts = _count(baseline, candidate)
+    totals = counts.sum().to_numpy()
+    appeared, vanished = _moved(counts, totals)
+    noticed = _noticed(len(counts), totals)
+    return Proof(
+        outcome=_outcome(appeared | vanished, noticed, _NOTICED_OF_RUN),
+        appeared=_share(counts["candidate"][appeared].sum(), totals[1]),
+        vanished=_share(counts["baseline"][vanished].sum(), totals[0]),
+        noticed=noticed,
+        samples=(int(totals[0]), int(totals[1])),
+        before=_classes(baseline),
+        after=_classes(candidate),
+    )
+
+
+def compare_evidence(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
+    """The microkernel of every operator on both sides, and whether it is another one.
+
+    Parameters
+    ----------
+    baseline, candidate
+        ``schema.EVIDENCE``, each of one experiment and thread count, of the same libraries.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.KERNEL_EVIDENCE``, the most samples first; operators that both sides have. The
+        kernel is the function with the most samples.
+    """
+    sides = [side[side["key"] != ""] for side in (baseline, candidate)]
+    parts = [dict(list(side.groupby("key", sort=False))) for side in sides]
+    counted = dict(list(_count(*sides, "key").groupby(level="key")))
+    rows = []
+    for key, before in parts[0].items():
+        if (after := parts[1].get(key)) is None:
+            continue
+        counts = counted[key]
+        totals = counts.sum().to_numpy()
+        moved = np.logical_or(*_moved(counts, totals))
+        rows.append(
+            {
+                "key": key,
+                "operator": before["operator"].iloc[0],
+                "candidate_operator": after["operator"].iloc[0],
+                "category": before["category"].iloc[0],
+                **_kernel("baseline", before),
+                **_kernel("candidate", after),
+                "change": _outcome(moved, _noticed(len(counts), totals), _NOTICED_OF_OPERATOR),
+            }
+        )
+    table = pd.DataFrame(rows, columns=KERNEL_EVIDENCE.names)
+    order = -(table["baseline_samples"] + table["candidate_samples"])
+    return check(
+        table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True), KERNEL_EVIDENCE
+    )
+
+
+def _count(baseline: pd.DataFrame, candidate: pd.DataFrame, *within: str) -> pd.DataFrame:
+    """Samples of both sides by library and function, within columns if there are any."""
+    sides = {
+        name: side.groupby([*within, "library", "function"])["samples"].sum()
+        for name, side in (("baseline", baseline), ("candidate", candidate))
+    }
+    return pd.DataFrame(sides).fillna(0).astype(int)
+
+
+def _moved(counts: pd.DataFrame, totals: np.ndarray) -> tuple[pd.Series, pd.Series]:
+    """Which functions appeared in the candidate, and which vanished from it."""
+    both = counts.sum(axis=1)
+    level = _ALPHA / max(len(counts), 1)
+    gone = []
+    for rare, often in ((0, 1), (1, 0)):
+        few, many = counts.iloc[:, rare], counts.iloc[:, often]
+        chance = binom.cdf(few, both, totals[rare] / max(totals.sum(), 1))
+        left = few * totals[often] <= _LEFT * many * totals[rare]
+        gone.append(left & (chance < level))
+    return gone[0], gone[1]
+
+
+def _noticed(functions: int, totals: np.ndarray) -> float:
+    """The least share that a function must have on one side to show that the other lacks it."""
+    if not totals.all():
+        return 1.0
+    level = math.log(_ALPHA / (functions + 1))
+    needed = np.floor(level / np.log(totals / totals.sum())) + 1
+    return float(min(1.0, (needed / totals).max()))
+
+
+def _outcome(moved: pd.Series, noticed: float, least: float) -> str:
+    if moved.any():
+        return "changed"
+    return "same" if noticed <= least else "not shown"
+
+
+def _kernel(side: str, evidence: pd.DataFrame) -> dict[str, object]:
+    top = evidence.iloc[0]
+    return {
+        f"{side}_kernel": top["function"],
+        f"{side}_code": top["code"],
+        f"{side}_share": top["share"],
+        f"{side}_samples": int(evidence["samples"].sum()),
+    }
+
+
+def _classes(evidence: pd.DataFrame) -> dict[str, float]:
+    counts = evidence.groupby("code")["samples"].sum().sort_values(ascending=False)
+    return {name: _share(count, counts.sum()) for name, count in counts.items()}
+
+
+def _share(part: float, whole: float) -> float:
+    return float(part / whole) if whole else 0.0
+
+
+# Data types of operands that are packed for KleidiAI, and what they are of.
+_UNPACKED = {"pf16": "f16", "pf32": "f32", "pqs8": "qs8", "qp8": "qd8"}
+
+# How sums are kept, which is the microkernel's own business.
+_ACCUMULATOR = "f32acc"
+
+
+def compare_kernels(on: pd.DataFrame, off: pd.DataFrame) -> pd.DataFrame:
+    """Which microkernels an extension replaces.
+
+    What is compared is the set of microkernels registered for one type of microkernel and the same
+    data types; that operands are packed for KleidiAI (``pf32``, ``pqs8``, ``qp8``) makes no other
+    data type. A microkernel that was registered need not have run.
+
+    Parameters
+    ----------
+    on, off
+        :data:`workbench.schema.KERNELS` of runs of one program, with the extension and without.
+
+    Returns
+    -------
+    pandas.DataFrame
+        :data:`workbench.schema.KERNEL_CHANGES`: what changed first, then in the order of the logs.
+    """
+    sides = {name: _by_purpose(check(frame, KERNELS)) for name, frame in (("on", on), ("off", off))}
+    needs = on.set_index("kernel")[["sme", "sme2"]]
+    rows = []
+    for purpose in dict.fromkeys([*sides["on"], *sides["off"]]):
+        kernels_on, kernels_off = (sides[side].get(purpose, []) for side in ("on", "off"))
+        rows.append(
+            {
+                "type": purpose[0],
+                "dtype": purpose[1],
+                "off": ", ".join(kernels_off),
+                "on": ", ".join(kernels_on),
+                "change": _change(kernels_on, kernels_off),
+                "sme": bool(needs.loc[kernels_on, "sme"].any()),
+                "sme2": bool(needs.loc[kernels_on, "sme2"].any()),
+            }
+        )
+    table = pd.DataFrame(rows, columns=KERNEL_CHANGES.names)
+    order = (table["change"] == "same").sort_values(kind="stable").index
+    return check(table.loc[order].reset_index(drop=True), KERNEL_CHANGES)
+
+
+def _by_purpose(kernels: pd.DataFrame) -> dict[tuple[str, str], list[str]]:
+    """The distinct microkernels by type and unpacked data types, in the order of the log."""
+    purposes: dict[tuple[str, str], dict[str, None]] = {}
+    columns = kernels[["operator", "kernel", "type", "dtype"]]
+    for operator, kernel, kind, dtype in columns.itertuples(index=False):
+        purposes.setdefault((kind or operator, _unpack(dtype)), {})[kernel] = None
+    return {purpose: list(found) for purpose, found in purposes.items()}
+
+
+def _unpack(dtype: str) -> str:
+    """The data types without packing and accumulators: ``pf16_f16`` and ``f16_f32acc`` are f16."""
+    parts = [_UNPACKED.get(part, part) for part in dtype.split("_") if part != _ACCUMULATOR]
+    return "_".join(part for part, _ in groupby(parts))
+
+
+def _change(on: list[str], off: list[str]) -> str:
+    if not on:
+        return "only off"
+    if not off:
+        return "only on"
+    return "same" if set(on) == set(off) else "changed"
+
+
+def keep_functions(run_dir: Path, run: RunRecord, folders: Sequence[Path] = ()) -> None:
+    """Write the functions that the samples of a run fell into, while their libraries are here.
+
+    Parameters
+    ----------
+    folders
+        Where copies of the libraries of another machine lie.
+    """
+    samples = [read_samples(path) for path, _ in _files(run_dir, run)]
+    if samples:
+        write_functions(resolve_functions(samples, folders), run_dir / FUNCTIONS)
+
+
+def read_evidence(run_dir: Path, run: RunRecord) -> pd.DataFrame | None:
+    """The evidence of all experiments that were sampled; None if none was.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.EVIDENCE`` with the columns ``experiment`` and ``threads`` before.
+
+    Raises
+    ------
+    TraceError
+        A file of it is malformed.
+    """
+    files = _files(run_dir, run)
+    if not files:
+        return None
+    samples = [read_samples(path) for path, _ in files]
+    kept = run_dir / FUNCTIONS
+    functions = read_functions(kept) if kept.exists() else resolve_functions(samples)
+    parts = []
+    for sampling, found, (_, etdump) in zip(_done(run), samples, files, strict=True):
+        part = gather_evidence(read_etdump(etdump), locate_samples(found, functions))
+        part.insert(0, "experiment", sampling.experiment)
+        part.insert(1, "threads", sampling.threads)
+        parts.append(part)
+    return pd.concat(parts, ignore_index=True)
+
+
+def compare_code(
+    run: RunRecord,
+    pair: Pair,
+    threads: tuple[int, int],
+    evidence: pd.DataFrame | None,
+    ledger: pd.DataFrame,
+) -> tuple[pd.DataFrame | None, Proof | None, str]:
+    """The microkernels of a pair, whether they differ, and why not where they should.
+
+    Parameters
+    ----------
+    ledger
+        Of the baseline.
+
+    Returns
+    -------
+    tuple
+        ``schema.KERNEL_EVIDENCE``; the proof; and, where a toggle changed nothing, the likely
+        reason. None, None and nothing where a side was not sampled.
+    """
+    if evidence is None:
+        return None, None, ""
+    before, after = (
+        evidence[(evidence["experiment"] == name) & (evidence["threads"] == count)]
+        for name, count in zip((pair.baseline, pair.candidate), threads, strict=True)
+    )
+    if before.empty or after.empty:
+        return None, None, ""
+    proof = prove_change(before, after)
+    had_none = proof.outcome == "same" and is_toggled(run, pair)
+    unchanged = explain_unchanged(run, pair, proof, ledger) if had_none else ""
+    return compare_evidence(before, after), proof, unchanged
+
+
+def explain_lack(run: RunRecord) -> str:
+    """Why a run has no kernel evidence."""
+    problems = [s.problem for s in run.samplings if s.problem]
+    if problems:
+        return f"no evidence: {problems[0]}"
+    if run.runner.get("kind") != "native":
+        return "no evidence: this runner cannot sample"
+    return "no evidence: not sampled"
+
+
+def select_kernels(evidence: pd.DataFrame | None, experiment: str, threads: int) -> pd.DataFrame:
+    """The microkernels of one experiment by the key of their operator, as from ``name_kernels``."""
+    if evidence is None:
+        return pd.DataFrame()
+    chosen = (evidence["experiment"] == experiment) & (evidence["threads"] == threads)
+    return name_kernels(evidence[chosen])
+
+
+def is_toggled(run: RunRecord, pair: Pair) -> bool:
+    """Whether the two experiments of a pair hide different CPU features."""
+    experiments = {e.name: e for e in run.plan.experiments}
+    before, after = experiments[pair.baseline], experiments[pair.candidate]
+    return (before.isa, before.isa_off) != (after.isa, after.isa_off)
+
+
+def explain_unchanged(run: RunRecord, pair: Pair, proof: Proof, ledger: pd.DataFrame) -> str:
+    """Why both sides of a pair ran the same machine code, as far as that can be told.
+
+    Parameters
+    ----------
+    ledger
+        Of the baseline.
+    """
+    found = (
+        f"the same machine code ran on both sides, to within {100 * proof.noticed:.1g} % "
+        f"of the time"
+    )
+    masks = {
+        name: set.intersection(*(set(s.masked) for s in run.sessions if s.experiment == name))
+        for name in (pair.baseline, pair.candidate)
+    }
+    hidden = sorted(masks[pair.baseline] ^ masks[pair.candidate])
+    delegated = ledger.loc[ledger["kind"] == "delegated", "duration_ns"].sum()
+    share = delegated / max(ledger["duration_ns"].sum(), 1)
+    if not hidden:
+        reason = "this CPU has nothing to hide there"
+    elif share < 0.05:
+        reason = f"{100 * (1 - share):.0f} % of the time is outside delegates"
+    else:
+        dtype = f" in {run.export.dtype}" if run.export else ""
+        reason = f"XNNPACK has no kernel with {', '.join(hidden)} for these operators{dtype}"
+    return f"{found}; likely because {reason}"
+
+
+def _done(run: RunRecord) -> list[Sampling]:
+    return [s for s in run.samplings if s.samples]
+
+
+def _files(run_dir: Path, run: RunRecord) -> list[tuple[Path, Path]]:
+    """The samples and the ETDump of every process that was sampled."""
+    files = [(run_dir / s.samples, run_dir / s.etdump) for s in _done(run)]
+    root = run_dir.resolve()
+    if not all(path.resolve().is_relative_to(root) for pair in files for path in pair):
+        raise StoreError("names a file outside its folder", where=run_dir / MANIFEST)
+    return files

@@ -1,0 +1,449 @@
+"""How good a measurement is: a grade from A to D, with the reasons.
+
+Whether the numbers of a run can be trusted: one row per check, with its evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.machine_code import explain_lack, is_toggled
+from workbench.analysis.run import Analysis, Comparison
+from workbench.analysis.statistics import clock_of, pick_timed
+from workbench.frames import EMULATED, QUALITY, check, format_share
+from workbench.records.runs import RunRecord, Session, count_threads
+
+GRADES = "ABCD"
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """Something that makes a measurement better or worse.
+
+    ``limits`` are the largest values for grades A, B and C; ``unit`` is ``%`` for fractions;
+    ``source`` says where the limits come from.
+    """
+
+    name: str
+    limits: tuple[float, float, float]
+    unit: str
+    source: str
+
+
+CRITERIA = {
+    c.name: c
+    for c in (
+        Criterion(
+            "half width of the interval", (0.01, 0.02, 0.05), "%",
+            "the margin of equivalence is 2 %",
+        ),
+        Criterion(
+            "A/A control", (0.02, 0.05, 0.10), "%", "the margin of equivalence is 2 %"
+        ),
+        Criterion(
+            "restarts missing to five", (0, 2, 3), "",
+            "Student's t / sqrt(n): 1.2 for five, 2.5 for three, 9.0 for two",
+        ),
+        Criterion(
+            "drift within a restart", (0.02, 0.05, 0.10), "%",
+            "turns cancel linear drift; a choice, without a benchmark of its own",
+        ),
+        Criterion(
+            "outliers", (0.05, 0.10, 0.25), "%",
+            "the midmean leaves out the outer quarters: 25 % is its breakdown point",
+        ),
+        Criterion(
+            "time taken by other programs", (0.10, 0.50, 0.90), "%",
+            "tests/benchmarks/null.py: no false verdict in turns and CPU time while others took "
+            "more than half",
+        ),
+        Criterion(
+            "tracer overhead", (0.02, 0.05, 0.10), "%",
+            "it moves shares, not latencies; 0 to 3 % was seen",
+        ),
+        Criterion(
+            "spread of the clock frequency", (0.05, 0.10, 0.20), "%",
+            "turns cancel what all experiments share",
+        ),
+        Criterion("steps measured twice", (0, 3, 10), "", "the plan's retries"),
+        Criterion("throttling events", (0, 0, 10), "", "the kernel's count, or Android's status"),
+        Criterion(
+            "latency only from traces", (0, 1, 1), "", "runners of one's own tell no other times"
+        ),
+        Criterion("emulated", (0, 0, 0), "", "an emulator's times say nothing of speed"),
+    )
+}  # fmt: skip
+
+
+def grade_run(
+    run: RunRecord,
+    latencies: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    tracer_overhead: float = math.nan,
+) -> pd.DataFrame:
+    """Every criterion that this run can be judged by, the worst first.
+
+    Parameters
+    ----------
+    run
+        Its sessions and readings.
+    latencies
+        ``schema.LATENCIES``.
+    comparisons
+        ``schema.COMPARISON`` of the E2E latencies.
+    tracer_overhead
+        The largest of the run, as a fraction.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.QUALITY``; the first row's grade is that of the run.
+    """
+    timed = pick_timed(latencies)
+    widths = np.log(comparisons["high"] / comparisons["low"]) / 2
+    values = {
+        "half width of the interval": float(widths.max(skipna=False)) if len(widths) else math.nan,
+        "A/A control": _largest(comparisons["floor"]),
+        "restarts missing to five": max(0, 5 - timed["process"].nunique()),
+        "drift within a restart": measure_drift(timed),
+        "outliers": count_outliers(timed),
+        "time taken by other programs": stolen(run.sessions),
+        "tracer overhead": tracer_overhead,
+        "latency only from traces": int(bool(timed["traced"].all())),
+        "emulated": int(run.emulated),
+        "steps measured twice": len(
+            {(s.threads, s.process, s.traced) for s in run.sessions if s.attempts > 1}
+        ),
+        **dict(_of_readings(run)),
+    }
+    rows = [_row(CRITERIA[name], value) for name, value in values.items() if not math.isnan(value)]
+    if math.isnan(values["half width of the interval"]):
+        rows.append(_row(CRITERIA["half width of the interval"], math.inf))
+    table = pd.DataFrame(rows, columns=QUALITY.names)
+    table = table.sort_values("grade", ascending=False, kind="stable").reset_index(drop=True)
+    return check(table, QUALITY)
+
+
+def summarize_quality(quality: pd.DataFrame) -> str:
+    """The grade in one line, with what keeps it from being better.
+
+    Examples
+    --------
+    >>> summarize_quality(pd.DataFrame([["outliers", "7.0 %", "B", "5 %", "why"]],
+    ...     columns=["criterion", "value", "grade", "limit", "source"]))
+    'measurement quality B: outliers 7.0 % (5 % for an A)'
+    """
+    grade = quality["grade"].iloc[0]
+    if grade == "A":
+        return "measurement quality A"
+    worst = quality[quality["grade"] == grade]
+    why = [f"{row.criterion} {row.value} ({row.limit} for an A)" for row in worst.itertuples()]
+    return f"measurement quality {grade}: {', '.join(why)}"
+
+
+def measure_drift(timed: pd.DataFrame) -> float:
+    """How far latency wandered from the first to the last third of a restart's rounds.
+
+    The median over restarts and experiments of the distance of the two thirds' medians, as a
+    fraction; NaN where there are fewer than three rounds.
+    """
+    drifts = []
+    for _, part in timed.groupby(["experiment", "threads", "process"]):
+        rounds = part.groupby("round")[clock_of(part)].median()
+        third = len(rounds) // 3
+        if third:
+            first, last = rounds.iloc[:third].median(), rounds.iloc[-third:].median()
+            drifts.append(abs(math.log(last / first)) if first > 0 and last > 0 else math.nan)
+    return float(np.median(drifts)) if drifts else math.nan
+
+
+def count_outliers(timed: pd.DataFrame) -> float:
+    """The part of inferences beyond 1.5 interquartile ranges from the quartiles of their restart.
+
+    J. W. Tukey's rule; of normal values it finds 0.7 %.
+    """
+    beyond = total = 0
+    for _, part in timed.groupby(["experiment", "threads", "process"]):
+        values = part[clock_of(part)].to_numpy()
+        low, high = np.percentile(values, [25, 75])
+        reach = 1.5 * (high - low)
+        beyond += np.count_nonzero((values < low - reach) | (values > high + reach))
+        total += values.size
+    return beyond / total if total else math.nan
+
+
+def stolen(sessions: Sequence[Session]) -> float:
+    """The part of the wall time of untraced runs with one thread in which others had the core."""
+    batches = [
+        batch
+        for session in sessions
+        if session.complete and not session.traced and session.threads == 1
+        for batch in session.batches
+    ]
+    wall, cpu = (sum(sum(getattr(b, clock)) for b in batches) for clock in ("wall_ns", "cpu_ns"))
+    return max(0.0, 1 - cpu / wall) if wall else math.nan
+
+
+def _of_readings(run: RunRecord) -> Iterator[tuple[str, float]]:
+    clocks = [reading.mhz for reading in run.readings if reading.mhz]
+    if len(clocks) > 1:
+        yield "spread of the clock frequency", max(clocks) / min(clocks) - 1
+    counts = [reading.throttled for reading in run.readings if reading.throttled is not None]
+    statuses = [r.thermal_status for r in run.readings if r.thermal_status is not None]
+    if counts or statuses:
+        events = max(counts, default=0) - min(counts, default=0)
+        yield "throttling events", events + sum(status > 0 for status in statuses)
+
+
+def _largest(values: pd.Series) -> float:
+    finite = values[np.isfinite(values) & (values > 0)]
+    return float(finite.max()) if len(finite) else math.nan
+
+
+def _row(criterion: Criterion, value: float) -> tuple[str, str, str, str, str]:
+    place = sum(value > limit for limit in criterion.limits)
+    texts = (_text(criterion, number) for number in (value, criterion.limits[0]))
+    shown, limit = texts
+    return criterion.name, shown, GRADES[place], limit, criterion.source
+
+
+def _text(criterion: Criterion, value: float) -> str:
+    if math.isinf(value):
+        return "unknown"
+    return f"{100 * value:.1f} %" if criterion.unit == "%" else f"{value:g}"
+
+
+#: A tracer that costs more than this moves the shares it measures.
+TRACER_LIMIT = 0.05
+#: More inferences than this were interrupted by another program.
+PREEMPTED_LIMIT = 0.10
+#: With fewer undisturbed traced runs than this, the shares are blurred.
+QUIET_LEAST = 0.6
+
+
+def check_run(analysis: Analysis) -> pd.DataFrame:
+    """Look at everything that could make the numbers of a run wrong.
+
+    Returns
+    -------
+    DataFrame
+        ``check``, ``status`` (``ok``, ``note`` or ``fail``), ``evidence``.
+    """
+    rows = [
+        _state(analysis),
+        *_platform(analysis),
+        *_export(analysis),
+        *(row for comparison in analysis.comparisons for row in _comparison(analysis, comparison)),
+        *_outputs(analysis),
+        _ledger(analysis),
+        *_tracer(analysis),
+        _quiet(analysis),
+        _preemption(analysis),
+    ]
+    return pd.DataFrame(rows, columns=["check", "status", "evidence"])
+
+
+Row = tuple[str, str, str]
+
+
+def is_foreign(run: RunRecord) -> bool:
+    """Whether runners of one's own were measured, of which only the traces tell."""
+    return run.runner.get("kind") == "executor_runner"
+
+
+def _state(analysis: Analysis) -> Row:
+    run = analysis.run
+    passes = 1 if is_foreign(run) else 2
+    steps = passes * len(run.plan.threads) * run.plan.processes
+    done = len({(s.threads, s.process, s.traced) for s in run.sessions if s.complete})
+    status = "ok" if run.state == "complete" else "note"
+    return "run is complete", status, f"{run.state}, {done} of {steps} steps measured"
+
+
+def _platform(analysis: Analysis) -> Iterator[Row]:
+    run = analysis.run
+    if run.emulated:
+        yield "real silicon", "fail", EMULATED
+    clocks = ", ".join(sorted({session.clock for session in run.sessions}))
+    if is_foreign(run):
+        yield "runner", "note", f"runners of one's own; a lap is {clocks}, and not checked against"
+    elif run.runner.get("kind") == "python":
+        reason = run.runner.get("reason", "")
+        yield "runner", "note", f"Python runner ({reason}), a lap is {clocks}"
+    else:
+        yield "runner", "ok", f"{run.runner.get('kind')} runner, a lap is {clocks}"
+
+
+def _export(analysis: Analysis) -> Iterator[Row]:
+    """Whether the exported program computed what the model does, where that was looked at."""
+    export = analysis.run.export
+    name = "the program computes what the model does"
+    if export and export.problem:
+        yield name, "fail", export.problem
+    elif export and export.fidelity:
+        found = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None]
+        evidence = f"SQNR against eager at least {min(found):.0f} dB" if found else "outputs equal"
+        yield name, "ok", evidence
+
+
+def _comparison(analysis: Analysis, comparison: Comparison) -> Iterator[Row]:
+    pair, row = comparison.pair, comparison.latency.iloc[0]
+    name = f"{pair.candidate} against {pair.baseline}, {comparison.text_threads}"
+    if math.isfinite(row["floor"]) and row["floor"] > 0:
+        status = "ok" if row["floor"] < 0.05 else "note"
+        evidence = f"A/A control differs by at most {format_share(row['floor'], 1)}"
+        yield f"noise floor of {name}", status, evidence
+    yield f"toggle took effect in {name}", *_toggle(analysis, comparison)
+
+
+def _toggle(analysis: Analysis, comparison: Comparison) -> tuple[str, str]:
+    pair = comparison.pair
+    runners = {e.name: e.runner for e in analysis.run.plan.experiments}
+    if runners[pair.baseline] != runners[pair.candidate]:
+        return _by_names(comparison)
+    if not is_toggled(analysis.run, pair):
+        return "ok", "none wanted: both sides are the same"
+    hidden = _masked(analysis, pair.baseline) - _masked(analysis, pair.candidate)
+    if not hidden:
+        return "fail", "no CPU feature was hidden from the baseline"
+    if comparison.verdict.unchanged:
+        # That a rung brings nothing to a model is what a ladder is climbed to find out.
+        status = "fail" if analysis.ladder is None else "note"
+        return status, f"no: {comparison.verdict.unchanged}"
+    renamed = count_renamed(comparison)
+    names = f"; {renamed} operators log another kernel" if renamed else ""
+    code, proven = _code(analysis, comparison)
+    evidence = f"hidden from the baseline: {', '.join(sorted(hidden))}{names}; {code}"
+    return "ok" if proven else "note", evidence
+
+
+def _code(analysis: Analysis, comparison: Comparison) -> tuple[str, bool]:
+    """What the samples say of the machine code of both sides, and whether it is proven to differ.
+
+    Without any evidence, nothing is held against the run.
+    """
+    proof = comparison.proof
+    if proof is None:
+        return explain_lack(analysis.run), True
+    if proof.outcome == "not shown":
+        return f"not shown: {sum(proof.samples)} samples are too few to tell the code apart", False
+    sides = " against ".join(
+        ", ".join(f"{100 * share:.0f} % {code}" for code, share in [*side.items()][:2])
+        for side in (proof.after, proof.before)
+    )
+    return (
+        f"{100 * proof.appeared:.0f} % of its time is in functions that the baseline did not run "
+        f"({sides}; {sum(proof.samples)} samples)",
+        True,
+    )
+
+
+def _by_names(comparison: Comparison) -> tuple[str, str]:
+    """What the logged names say of two runners, of which nothing else is known."""
+    if renamed := count_renamed(comparison):
+        return "ok", f"{renamed} operators log another kernel"
+    return "note", "two runners, and not one operator logs another kernel"
+
+
+def count_renamed(comparison: Comparison) -> int:
+    """How many operators bear another logged name in the candidate."""
+    both = comparison.operators.dropna(subset=["candidate_ms", "baseline_ms"])
+    return int((both["name"] != both["candidate_name"]).sum())
+
+
+def _masked(analysis: Analysis, experiment: str) -> set[str]:
+    """Features that were hidden in every process of an experiment."""
+    masks = [set(s.masked) for s in analysis.run.sessions if s.experiment == experiment]
+    return set.intersection(*masks) if masks else set()
+
+
+def _outputs(analysis: Analysis) -> Iterator[Row]:
+    for pair, threads in ((c.pair, c.threads) for c in analysis.comparisons):
+        found = [
+            a
+            for a in analysis.run.agreements
+            if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, threads)
+        ]
+        name = f"outputs of {pair.candidate} and {pair.baseline} agree, {count_threads(threads)}"
+        if not found:
+            yield name, "note", "not compared"
+            continue
+        worst = max(found, key=lambda a: (not a.agree, (a.max_abs or 0) / (a.scale or 1)))
+        apart = "at different places" if worst.max_abs is None else f"{worst.max_abs:.2g}"
+        evidence = (
+            f"largest difference {apart}, largest value {worst.scale:.3g}, "
+            f"tolerated {worst.tolerance:g} of that ({worst.dtype})"
+        )
+        if worst.scale == 0:
+            yield name, "note", "every output is zero: nothing to compare"
+        else:
+            yield name, "ok" if all(a.agree for a in found) else "fail", evidence
+
+
+def _ledger(analysis: Analysis) -> Row:
+    runs = analysis.ledger.groupby(["experiment", "threads", "process", "run"], sort=False)
+    lowest = analysis.ledger["duration_ns"].min() / 1e3
+    rounding = f"; lowest row {lowest:.1f} us, from rounding" if lowest < 0 else ""
+    return "ledger closes", "ok", f"{runs.ngroups} runs, rows sum to Method::execute{rounding}"
+
+
+def _quiet(analysis: Analysis) -> Row:
+    runs = analysis.ledger.groupby(["experiment", "threads", "process", "run"], sort=False)
+    traced = int(analysis.latencies["traced"].sum())
+    share = runs.ngroups / traced
+    status = "ok" if share > QUIET_LEAST else "note"
+    return "traces are quiet", status, f"{runs.ngroups} of {traced} traced runs were used"
+
+
+def _tracer(analysis: Analysis) -> Iterator[Row]:
+    for (experiment, threads), cost in tracer_overhead(analysis).items():
+        status = "ok" if cost < TRACER_LIMIT else "note"
+        yield (
+            f"tracing {experiment} is cheap, {count_threads(threads)}",
+            status,
+            f"{format_share(cost, 1)} latency",
+        )
+
+
+def tracer_overhead(analysis: Analysis) -> dict[tuple[str, int], float]:
+    """How much longer traced inferences take, as a fraction, by experiment and thread count."""
+    found = {}
+    for (experiment, threads), part in analysis.latencies.groupby(["experiment", "threads"]):
+        median = part.groupby("traced")[clock_of(part)].median()
+        if experiment in analysis.experiments and {True, False} <= set(median.index):
+            found[experiment, threads] = median[True] / median[False] - 1
+    return found
+
+
+def grade_quality(analysis: Analysis) -> pd.DataFrame:
+    """How good the measurement is, as ``schema.QUALITY``; the first row's grade is the run's."""
+    rows = [c.latency for c in analysis.comparisons]
+    latencies = pd.concat(rows, ignore_index=True)
+    overhead = max(tracer_overhead(analysis).values(), default=math.nan)
+    return grade_run(analysis.run, analysis.latencies, latencies, overhead)
+
+
+def describe_quality(analysis: Analysis) -> str:
+    """The grade in one line, with what keeps it from being better."""
+    return summarize_quality(grade_quality(analysis))
+
+
+def _preemption(analysis: Analysis) -> Row:
+    if is_foreign(analysis.run):
+        return (
+            "machine was quiet",
+            "note",
+            "unknown: these runners do not tell who interrupted them",
+        )
+    share = (pick_timed(analysis.latencies)["preempted"] > 0).mean()
+    status = "ok" if share < PREEMPTED_LIMIT else "note"
+    return (
+        "machine was quiet",
+        status,
+        f"{format_share(share, 1)} of the inferences were interrupted",
+    )

@@ -1,0 +1,283 @@
+"""How near every operator comes to what the machine can do.
+
+The roofline of a run: the ceilings of its machine, measured once and kept.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.run import Analysis
+from workbench.errors import StoreError
+from workbench.frames import LAYERS, OPERATORS, ROOFLINE, check
+from workbench.records.codec import from_json
+from workbench.records.runs import Ceilings, Experiment, RunRecord
+
+#: XNNPACK logs whole microseconds: of a shorter call, nobody can say how fast it was.
+RESOLVED_MS = 0.01
+
+_TABLE = ["isa", "threads", "ceiling", "value", "unit", "spread", "measured"]
+_DTYPES = (("Q", "int8"), ("F16", "fp16"), ("PF16", "fp16"), ("BF16", "bf16"))
+
+
+@dataclass(frozen=True)
+class Roof:
+    """What a machine can do, from its ceilings.
+
+    ``peaks`` are GFLOP/s by dtype; ``bandwidths`` pairs of a footprint in bytes and the GB/s that
+    were reached at it or any larger one, the smallest footprint first; ``call_ms`` is what an
+    operator takes that does nothing; ``spread`` how far another process stayed below a ceiling at
+    most.
+    """
+
+    peaks: dict[str, float]
+    bandwidths: tuple[tuple[int, float], ...]
+    call_ms: float
+    spread: float
+
+    def bandwidth(self, size: float) -> float:
+        """GB/s at which so many bytes can be read and written at most.
+
+        That of the largest footprint measured that is no larger: what was just computed may
+        still be in a cache.
+        """
+        below = [rate for place, rate in self.bandwidths if place <= size]
+        return below[-1] if below else self.bandwidths[0][1]
+
+    def peak(self, dtype: str) -> float:
+        """GFLOP/s in a dtype; NaN if it was not measured."""
+        return self.peaks.get(dtype, math.nan)
+
+
+def build_roof(ceilings: Ceilings) -> Roof:
+    """The roof over a machine, from what its probes took.
+
+    Raises
+    ------
+    StoreError
+        A probe is missing, or took no time.
+    """
+    probes = ceilings.probes
+    kinds = {probe.kind: probe for probe in probes}
+    if not {"gemm", "stream", "call", "program"} <= kinds.keys() or min(p.ms for p in probes) <= 0:
+        raise StoreError("ceilings without a probe of each kind", hint="measure them again")
+    call = kinds["call"].ms / kinds["call"].operators
+    program = max(0.0, kinds["program"].ms - call)
+    peaks = {p.dtype: p.flops / p.ms / 1e6 for p in probes if p.kind == "gemm"}
+    moved = [p for p in probes if p.bytes]
+    # Less what the calls took; never as little as nothing, should the clock have been off.
+    times = [max((p.ms - program) / p.operators - call, p.ms / p.operators / 2) for p in moved]
+    rates = sorted((p.bytes, p.bytes / ms / 1e6) for p, ms in zip(moved, times, strict=True))
+    best = np.maximum.accumulate([rate for _, rate in reversed(rates)])[::-1]
+    sizes = [size for size, _ in rates]
+    spread = max(p.spread for p in probes if p.kind in ("gemm", "stream"))
+    return Roof(peaks, tuple(zip(sizes, best.tolist(), strict=True)), call, spread)
+
+
+def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") -> pd.DataFrame:
+    """Where every operator of one experiment lies below the roof.
+
+    The least time of a call is the largest of three: its operations at the peak of its dtype, its
+    bytes at the bandwidth of its footprint, and the time of a call that does nothing. Which of
+    them it is says what binds the operator.
+
+    Parameters
+    ----------
+    operators
+        ``schema.OPERATORS`` with the columns of ``schema.ATTRIBUTION``.
+    roof
+        Of the same machine, ISA level and thread count.
+    dtype
+        Of the program, for operators whose name says none.
+
+    Returns
+    -------
+    DataFrame
+        ``schema_advice.ROOFLINE``; operators whose cost is not known are left out. ``roof_share``
+        is NaN where a call is shorter than 10 µs, since the log counts whole microseconds.
+    """
+    check(operators, OPERATORS)
+    if "flops" not in operators:
+        raise StoreError("operators without their cost", hint="only a program's sidecar knows it")
+    known = operators[
+        operators["flops"].notna() & (operators["bytes"] > 0) & (operators["role"] != "overhead")
+    ]
+    call_ms = known["mean_ms"] / known["calls"]
+    types = [dtype_of(name, dtype) for name in known["operator"]]
+    peaks = np.array([roof.peak(each) for each in types])
+    rates = np.array([roof.bandwidth(size) for size in known["bytes"]])
+    costs = np.column_stack(
+        [
+            known["flops"] / peaks / 1e6,
+            known["bytes"] / rates / 1e6 if len(known) else np.empty(0),
+            np.full(len(known), roof.call_ms),
+        ]
+    )
+    least = np.array([row.max() for row in costs])
+    bounds = np.array(["compute", "memory", "overhead"], dtype=object)[costs.argmax(axis=1)]
+    bounds[np.isnan(least)] = "unknown"
+    timed = (call_ms >= RESOLVED_MS) & (call_ms > 0)
+    share = pd.Series(least, known.index) / call_ms
+    table = known.assign(
+        dtype=types,
+        intensity=known["flops"] / known["bytes"],
+        bytes_per_run=known["bytes"] * known["calls"],
+        gflops=known["flops"] / call_ms / 1e6,
+        gbps=known["bytes"] / call_ms / 1e6,
+        roof_gflops=peaks,
+        roof_gbps=rates,
+        least_ms=least * known["calls"],
+        roof_share=share.where(timed),
+        bound=bounds,
+    )
+    return check(table[ROOFLINE.names].reset_index(drop=True), ROOFLINE)
+
+
+def place_layers(roofline: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
+    """The same by layer: what is known of the operators that a layer owns, added up.
+
+    Parameters
+    ----------
+    roofline
+        Of `place_operators`.
+    layers
+        ``schema.LAYERS`` of the same experiment, for the order and the classes.
+
+    Returns
+    -------
+    DataFrame
+        ``module``, ``module_class``, ``mean_ms``, ``least_ms``, ``gflops``, ``gbps``,
+        ``roof_share`` and ``bound``: that of the operator with most of the time.
+    """
+    check(layers, LAYERS)
+    rows = roofline[roofline["module"].notna()].assign(flop=lambda t: t["gflops"] * t["mean_ms"])
+    sums = rows.groupby("module").agg(
+        mean_ms=("mean_ms", "sum"),
+        least_ms=("least_ms", "sum"),
+        flop=("flop", "sum"),
+        size=("bytes_per_run", "sum"),
+    )
+    sums["bound"] = rows.loc[rows.groupby("module")["mean_ms"].idxmax()].set_index("module")[
+        "bound"
+    ]
+    sums["gflops"] = sums["flop"] / sums["mean_ms"]
+    sums["gbps"] = sums["size"] / sums["mean_ms"] / 1e6
+    sums["roof_share"] = (sums["least_ms"] / sums["mean_ms"]).where(sums["mean_ms"] >= RESOLVED_MS)
+    classes = layers.dropna(subset="module").set_index("module")["module_class"]
+    table = sums.join(classes).sort_values("mean_ms", ascending=False).reset_index()
+    columns = ["module", "module_class", "mean_ms", "least_ms", "gflops", "gbps", "roof_share"]
+    return table[[*columns, "bound"]]
+
+
+def dtype_of(operator: str, dtype: str) -> str:
+    """In which dtype an operator computes: its name's, or the program's.
+
+    Examples
+    --------
+    >>> dtype_of("Fully Connected (NC, QS8, QC8W) GEMM", "int8")
+    'int8'
+    >>> dtype_of("Convolution (NHWC, PF16) IGEMM", "fp16")
+    'fp16'
+    """
+    found = re.search(r"\((?:[^,()]*, )?([^()]+)\)", operator)
+    types = [part.strip() for part in found[1].split(",")] if found else []
+    for part in types:
+        for start, name in _DTYPES:
+            if part.startswith(start):
+                return name
+    if any(part.startswith(("F32", "PF32")) for part in types):
+        return "fp32"
+    return dtype if dtype in ("fp16", "bf16") else "fp32"
+
+
+def tabulate_ceilings(ceilings: Iterable[Ceilings]) -> pd.DataFrame:
+    """Ceilings as a table: ``isa``, ``threads``, ``ceiling``, ``value``, ``unit``, ``spread``."""
+    rows = []
+    for each in ceilings:
+        roof, spreads = build_roof(each), {}
+        for probe in each.probes:
+            spreads[probe.kind, probe.dtype if probe.kind == "gemm" else probe.bytes] = probe.spread
+        place = {"isa": each.isa, "threads": each.threads, "measured": each.measured}
+        for dtype, peak in roof.peaks.items():
+            spread = spreads["gemm", dtype]
+            rows.append(
+                {**place, "ceiling": f"matrix product, {dtype}", "value": peak,
+                 "unit": "GFLOP/s", "spread": spread}
+            )  # fmt: skip
+        for size, rate in roof.bandwidths:
+            spread = spreads.get(("stream", size), spreads.get(("read", size)))
+            rows.append(
+                {**place, "ceiling": f"bandwidth at {format_bytes(size)}", "value": rate,
+                 "unit": "GB/s", "spread": spread}
+            )  # fmt: skip
+    return pd.DataFrame(rows, columns=_TABLE)
+
+
+def format_bytes(size: float) -> str:
+    """``256 kB``, ``16 MB``; powers of 1024."""
+    return f"{size / 2**20:.0f} MB" if size >= 2**20 else f"{size / 2**10:.0f} kB"
+
+
+#: The dtype in which a program's products are computed, where that is not its own.
+_COMPUTED = {"fp16w": "fp16", "int8dyn": "int8", "8da4w": "int8"}
+
+
+def find_roof(analysis: Analysis, experiment: str, threads: int) -> Roof | None:
+    """The roof over one experiment, from the ceilings in the run's folder; None without any."""
+    chosen = next(e for e in analysis.run.plan.experiments if e.name == experiment)
+    path = analysis.run_dir / _name(chosen.isa, threads)
+    if not _is_plain(chosen) or not path.is_file():
+        return None
+    return build_roof(from_json(Ceilings, path.read_bytes(), path))
+
+
+def find_roofline(
+    analysis: Analysis, experiment: str = "", threads: int | None = None
+) -> pd.DataFrame | None:
+    """``schema_advice.ROOFLINE`` of one experiment; None without ceilings, or without a sidecar.
+
+    The experiment is that of the first comparison's candidate unless another one is named.
+    """
+    first = analysis.comparisons[0]
+    experiment, threads = experiment or first.pair.candidate, threads or first.threads
+    roof = find_roof(analysis, experiment, threads)
+    operators = analysis.select(analysis.operators, experiment, threads)
+    if roof is None or "flops" not in operators:
+        return None
+    return place_operators(operators, roof, computed_dtype(analysis.run))
+
+
+def list_ceilings(analysis: Analysis) -> pd.DataFrame:
+    """The ceilings in a run's folder, as `tabulate_ceilings` has them."""
+    return tabulate_ceilings(
+        from_json(Ceilings, path.read_bytes(), path)
+        for path in sorted(analysis.run_dir.glob(_name("*", 0).replace("t0", "t*")))
+    )
+
+
+def computed_dtype(run: RunRecord) -> str:
+    """In which dtype a run's matrix products are computed, as far as its export says."""
+    dtype = run.export.dtype if run.export else "fp32"
+    return _COMPUTED.get(dtype, dtype)
+
+
+def device_of_run(run: RunRecord) -> dict[str, str]:
+    """What ceilings have to be of, to be those of a run."""
+    from workbench.run.ceilings import device_of
+
+    return device_of(run.host, run.runner)
+
+
+def _name(isa: str, threads: int) -> str:
+    return f"ceilings_{isa}_t{threads}.json"
+
+
+def _is_plain(experiment: Experiment) -> bool:
+    """Whether a level of the ladder says all about what an experiment may use."""
+    return not experiment.isa_off and not experiment.control

@@ -1,0 +1,94 @@
+"""How the bottleneck moves from one experiment to another."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.categories import add_categories
+from workbench.analysis.operators import total_runs
+from workbench.analysis.statistics import half_width
+from workbench.frames import SHIFT, check
+
+#: The row of a categories frame that holds what its source did not split up.
+UNSPLIT = "not published"
+
+
+def bottleneck_shift(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
+    """Time and share of every category before and after, and its part in the E2E change.
+
+    Parameters
+    ----------
+    baseline, candidate
+        ``schema.CATEGORIES``. A category that one of them lacks took no time there, unless that
+        frame has a row "not published": then the categories it lacks are joined on both sides
+        into one row, since their times are known only together.
+
+    Returns
+    -------
+    DataFrame
+        ``schema.SHIFT``, the order of the baseline; ``delta_ms`` sums to the E2E change and
+        ``contribution`` to 1 (NaN if E2E did not change at all).
+    """
+    before = baseline.set_index("category")["mean_ms"]
+    after = candidate.set_index("category")["mean_ms"]
+    before, after = _join_unsplit(before, after)
+    names = before.index.union(after.index, sort=False)
+    before, after = before.reindex(names, fill_value=0.0), after.reindex(names, fill_value=0.0)
+    delta = after - before
+    change = delta.sum()
+    table = pd.DataFrame(
+        {
+            "baseline_ms": before,
+            "candidate_ms": after,
+            "share_before": before / before.sum(),
+            "share_after": after / after.sum(),
+            "delta_ms": delta,
+            "contribution": delta / change if change else np.nan,
+            "rank_before": before.rank(ascending=False, method="first").astype(int),
+            "rank_after": after.rank(ascending=False, method="first").astype(int),
+        }
+    )
+    return check(table.rename_axis("category").reset_index()[SHIFT.names], SHIFT)
+
+
+def bound_shift(
+    shift: pd.DataFrame, baseline: pd.DataFrame, candidate: pd.DataFrame
+) -> pd.DataFrame:
+    """The shift with ``low_ms`` and ``high_ms``: Student's 95 % interval of every ``delta_ms``.
+
+    Parameters
+    ----------
+    shift
+        From `bottleneck_shift`.
+    baseline, candidate
+        ``schema.LEDGER`` of the two sides. The interval is over the restarts that both have; of
+        fewer than two there is none (NaN).
+    """
+    before, after = (
+        total_runs(add_categories(side), "category").groupby(level="process").mean()
+        for side in (baseline, candidate)
+    )
+    shared = before.index.intersection(after.index)
+    change = after.loc[shared].sub(before.loc[shared], fill_value=0.0)
+    half = half_width(change.reindex(columns=shift["category"], fill_value=0.0).to_numpy())
+    bounded, place = shift.copy(), shift.columns.get_loc("delta_ms") + 1
+    bounded.insert(place, "low_ms", shift["delta_ms"] - half)
+    bounded.insert(place + 1, "high_ms", shift["delta_ms"] + half)
+    return bounded
+
+
+def _join_unsplit(before: pd.Series, after: pd.Series) -> tuple[pd.Series, pd.Series]:
+    """Both sides with the categories joined that at least one of them knows only together."""
+    lacking = set()
+    for one, other in ((before, after), (after, before)):
+        if UNSPLIT in one.index:
+            lacking |= {UNSPLIT, *other.index.difference(one.index)}
+    if not lacking:
+        return before, after
+    known = before.index.union(after.index, sort=False)
+    name = " + ".join(c for c in known if c in lacking - {UNSPLIT}) or UNSPLIT
+    return tuple(
+        side.groupby(lambda category: name if category in lacking else category, sort=False).sum()
+        for side in (before, after)
+    )

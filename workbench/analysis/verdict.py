@@ -1,0 +1,181 @@
+"""One sentence that says what a comparison showed, and no more than it showed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pandas as pd
+
+from workbench.errors import ComparisonError
+from workbench.frames import EMULATED
+from workbench.records.runs import Agreement
+
+
+@dataclass(frozen=True)
+class Bottleneck:
+    """The largest category of an experiment and its share of E2E."""
+
+    category: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one comparison of E2E latency showed.
+
+    ``subject`` is what was run, ``change`` what the candidate does differently (``with avx512``);
+    ``speedup``, ``low``, ``high``, ``floor``, ``margin`` and ``detectable`` are those of the
+    comparison;
+    ``before`` and ``after`` are the bottlenecks of baseline and candidate, if traced;
+    ``differences`` tells which outputs of the two do not agree; ``unchanged`` why the toggle had no
+    effect, if the same machine code ran on both sides.
+    """
+
+    subject: str
+    change: str
+    outcome: str
+    speedup: float
+    low: float
+    high: float
+    floor: float
+    margin: float
+    before: Bottleneck | None = None
+    after: Bottleneck | None = None
+    differences: tuple[str, ...] = ()
+    detectable: float = math.nan
+    unchanged: str = ""
+
+
+def reach_verdict(
+    subject: str,
+    change: str,
+    comparison: pd.DataFrame,
+    shift: pd.DataFrame | None = None,
+    agreements: Iterable[Agreement] = (),
+    unchanged: str = "",
+) -> Verdict:
+    """The verdict on a candidate.
+
+    Parameters
+    ----------
+    subject
+        What was run: the model.
+    change
+        What the candidate does differently, after a verb: ``with avx512``.
+    comparison
+        From ``compare_latencies``.
+    shift
+        From ``bottleneck_shift``; None where nothing was traced.
+    agreements
+        How far the outputs of baseline and candidate are apart.
+    unchanged
+        Why the same machine code ran on both sides, if it is proven that it did.
+
+    Raises
+    ------
+    ComparisonError
+        The comparison has not exactly one E2E row.
+    """
+    rows = comparison[comparison["level"] == "e2e"]
+    if len(rows) != 1:
+        raise ComparisonError(f"a verdict needs one E2E comparison, not {len(rows)}")
+    row = rows.iloc[0]
+    columns = ("speedup", "low", "high", "floor", "margin", "detectable")
+    numbers = {name: float(row[name]) for name in columns}
+    before = after = None
+    if shift is not None:
+        before = _bottleneck(shift, "share_before")
+        after = _bottleneck(shift, "share_after")
+    differences = tuple(_difference(a) for a in agreements if not a.agree)
+    return Verdict(subject, change, row["outcome"], **numbers, before=before, after=after,
+                   differences=differences, unchanged=unchanged)  # fmt: skip
+
+
+def summarize_verdict(verdict: Verdict) -> str:
+    """The verdict as one line.
+
+    A speed-up is named only where one was shown, with the digits that its interval supports;
+    otherwise the line says between which bounds the change of latency lies.
+
+    Examples
+    --------
+    >>> summarize_verdict(
+    ...     Verdict("toy_cnn", "with avx512", "faster", 1.8961, 1.868, 1.932, 0.01, 0.02)
+    ... )
+    'toy_cnn: 1.90x faster with avx512 (95 % CI 1.87-1.93)'
+    """
+    parts = [f"{verdict.subject}: {_outcome(verdict)}"]
+    if verdict.before and verdict.after:
+        parts.append(f"bottleneck {_shift(verdict)}")
+    if verdict.differences:
+        parts.append(f"outputs differ: {'; '.join(verdict.differences)}")
+    return ", ".join(parts)
+
+
+def digits_of(low: float, high: float) -> int:
+    """Decimals that an interval supports: down to the first figure of its half width, at most 3."""
+    half = (high - low) / 2
+    if not half > 0:
+        return 3 if half == 0 else 2
+    return min(3, max(0, math.ceil(-math.log10(half))))
+
+
+def _outcome(verdict: Verdict) -> str:
+    change = f" {verdict.change}" if verdict.change else ""
+    if verdict.unchanged:
+        latency = EMULATED if verdict.outcome == "emulated" else _latency_bounds(verdict)
+        return f"toggle had no effect{change}: {verdict.unchanged} ({latency})"
+    if verdict.outcome == "emulated":
+        return f"ran{change} ({EMULATED})"
+    if verdict.outcome in ("faster", "slower"):
+        value, low, high = verdict.speedup, verdict.low, verdict.high
+        if verdict.outcome == "slower":
+            value, low, high = 1 / value, 1 / high, 1 / low
+        digits = digits_of(low, high)
+        interval = f"95 % CI {low:.{digits}f}-{high:.{digits}f}"
+        return f"{value:.{digits}f}x {verdict.outcome}{change} ({interval})"
+    bounds = _latency_bounds(verdict)
+    if verdict.outcome == "equivalent":
+        return f"equivalent{change} ({bounds}, within the margin of {100 * verdict.margin:g} %)"
+    floor = f", noise floor {100 * verdict.floor:.2g} %" if 0 < verdict.floor < math.inf else ""
+    least = f", would show {100 * verdict.detectable:.2g} %" if verdict.detectable < 10 else ""
+    return f"inconclusive{change} ({bounds}{floor}{least})"
+
+
+def _latency_bounds(verdict: Verdict) -> str:
+    """Between which bounds the change of latency lies, in per cent of the baseline."""
+    if math.isnan(verdict.low) or math.isnan(verdict.high):
+        return "too few rounds for an interval"
+    low, high = 100 * (1 / verdict.high - 1), 100 * (1 / verdict.low - 1)
+    digits = digits_of(low, high)
+    return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % CI"
+
+
+def _shift(verdict: Verdict) -> str:
+    before, after = verdict.before, verdict.after
+    if before.category != after.category:
+        return f"{before.category} {_percent(before)} -> {after.category} {_percent(after)}"
+    if verdict.outcome in ("equivalent", "inconclusive"):
+        return f"{before.category} {_percent(before)}"
+    return f"still {before.category}, {_percent(before)} -> {_percent(after)}"
+
+
+def _percent(bottleneck: Bottleneck) -> str:
+    return f"{100 * bottleneck.share:.0f} %"
+
+
+def _bottleneck(shift: pd.DataFrame, column: str) -> Bottleneck:
+    row = shift.loc[shift[column].idxmax()]
+    return Bottleneck(row["category"], float(row[column]))
+
+
+def _difference(agreement: Agreement) -> str:
+    if agreement.max_abs is None:
+        return f"output {agreement.output} cannot be compared"
+    apart = agreement.max_abs / agreement.scale if agreement.scale else math.inf
+    return (
+        f"output {agreement.output} by {apart:.1g} of its largest value "
+        f"(tolerance {agreement.tolerance:.1g})"
+    )

@@ -1,0 +1,1 @@
+"""XNNPACK's graph rewrites, replayed: which operators run for what was exported."""

@@ -1,0 +1,117 @@
+"""The operators that a delegate runs, predicted from what was exported, and their logged names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.analysis.xnnpack.graph import Graph, Node, define_graph
+from workbench.analysis.xnnpack.rewrites import compute_in_single, kind_of, optimize
+from workbench.records.layers import XNode, XValue
+
+_NAMES = {
+    "argmaxpool": r"Arg ?Max Pooling \(",
+    "avgpool": r"Average Pooling \(",
+    "bmm": r"Batch Matrix Multiply \(",
+    "concat": r"(Copy|Concatenate) \(",
+    "conv": r"Convolution \(N",
+    "copy": r"Copy \(",
+    "deconv": r"Deconvolution \(",
+    "dwconv": r"Convolution \(N",
+    "fc": r"(Dynamic )?Fully Connected \(",
+    "lut": r"Invalid Unary Op|Unary Elementwise|LUT",
+    "maxpool": r"Max Pooling \(",
+    "mean": r"(Mean|Global Average Pooling) \(",
+    "meansq": r"Mean Squared \(",
+    "pad": r"Constant Pad \(",
+    "reshape": r"(Static Reshape|Copy) \(",
+    "resize": r"Resize Bilinear \(",
+    "slice": r"(Static )?Slice \(",
+    "softmax": r"Softmax \(",
+    "transpose": r"Transpose \(",
+}
+_TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "qint8": "QS8", "quint8": "QU8"}
+_PRODUCTS = ("conv", "dwconv", "deconv", "fc", "bmm")
+_SIZED = ("transpose", "pad", "copy", "concat", "slice")
+_LIGHT = ("Clamp", "Convert")
+_LIGHT_KINDS = ("transpose", "reshape", "copy", "convert", "pad", "concat")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator that is expected to run.
+
+    ``pattern`` is what its name begins with, ``types`` what it should hold; ``sources`` number the
+    exported operators whose work it does. One that converts for others has none, but ``serves``
+    some. A ``light`` one is the sort that comes and goes between versions and CPUs.
+    """
+
+    pattern: str
+    types: str
+    sources: tuple[int, ...]
+    serves: tuple[int, ...]
+    light: bool
+
+    def fits(self, name: str) -> bool:
+        """Whether its name in a log may be this one, types aside."""
+        return re.match(self.pattern, name) is not None
+
+
+def predict_operators(
+    xvalues: Sequence[XValue], xnodes: Sequence[XNode], lacking: frozenset[str] = frozenset()
+) -> list[Operator]:
+    """The operators of a delegate, in the order in which they run.
+
+    Parameters
+    ----------
+    xvalues, xnodes
+        Its tensors and operators as exported.
+    lacking
+        What the CPU has no fp16 kernels for, see `compute_in_single`.
+    """
+    graph = define_graph(xvalues, xnodes)
+    optimize(graph)
+    compute_in_single(graph, "fp16", lacking)
+    compute_in_single(graph, "bf16", frozenset())
+    return [_operator(graph, node) for node in graph.live_nodes()]
+
+
+def half_kinds(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> list[str]:
+    """The kinds of operators that a CPU may lack fp16 kernels for; none without fp16 tensors."""
+    if all(value.dtype != "fp16" for value in xvalues):
+        return []
+    return sorted({kind_of(node) for node in define_graph(xvalues, xnodes).nodes})
+
+
+def _operator(graph: Graph, node: Node) -> Operator:
+    return Operator(
+        pattern=re.escape(node.operator) + r" \(" if node.operator else _pattern(node.kind),
+        types=_expected_types(graph, node),
+        sources=tuple(node.sources),
+        serves=tuple(node.serves),
+        light=node.kind in _LIGHT_KINDS or node.operator in _LIGHT,
+    )
+
+
+def _pattern(kind: str) -> str:
+    return _NAMES.get(kind, re.escape(kind))
+
+
+def _expected_types(graph: Graph, node: Node) -> str:
+    """What the parenthesis of the name should hold: a type, ``Q`` of quantised ones, or a width."""
+    types = [graph.values[value].dtype for value in node.inputs]
+    base = _TYPES.get(types[0], "")
+    if node.kind in _PRODUCTS:
+        by_weights = node.kind in ("fc", "bmm") and len(types) > 1 and types[1].startswith("q")
+        return "Q" if types[0].startswith("q") or by_weights else base
+    if node.kind in ("softmax", "avgpool"):
+        return base
+    if node.kind in _SIZED:
+        return f"X{_width(graph.values[node.outputs[0]].dtype)}"
+    return ""
+
+
+def _width(dtype: str) -> int:
+    found = re.search(r"\d+$", dtype)
+    return max(8, int(found[0])) if found else 32

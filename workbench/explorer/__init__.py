@@ -1,0 +1,1 @@
+"""Interactive views: timeline, pickers, live runs."""

@@ -1,0 +1,212 @@
+"""Why a program does not compute what the model does, where that can be told.
+
+Whether a program computes what the model does: it is run, and its outputs are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import io
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from workbench.records.runs import Fidelity
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from workbench.models.loader import LoadedModel
+
+
+#: A kernel of ExecuTorch 1.5.1 that adds up in the dtype of its tensors, unlike PyTorch's.
+_COARSE = "aten::convolution.out"
+#: How far below the power of an input the noise is that a model is tried with, in dB.
+_NOISE_DB = 60
+#: From what a model has to add to the noise of its inputs to be called its cause, in dB.
+_LEAST_GAIN_DB = 10
+
+
+def coarse_kernels(torch_name: str, operators: Mapping[str, int]) -> str:
+    """Kernels, counted by name, that lose precision in a dtype; empty if none does."""
+    count = operators.get(_COARSE, 0)
+    if not count or torch_name not in ("float16", "bfloat16"):
+        return ""
+    return f"{count} convolutions run on ExecuTorch's own kernel, which adds up in {torch_name}"
+
+
+def sensitivity(model: LoadedModel, expected: list[Any]) -> str:
+    """That the eager model amplifies noise, whatever the dtype; empty if it hardly does."""
+    gain = noise_gain_db(model, expected)
+    if gain is None or gain < _LEAST_GAIN_DB:
+        return ""
+    return f"the eager model, too, amplifies noise in its inputs, by {gain:.0f} dB"
+
+
+def noise_gain_db(model: LoadedModel, expected: list[Any]) -> float | None:
+    """How much more noise an eager model has in its worst output than in its inputs, in dB.
+
+    The noise is Gaussian, 60 dB below the power of each floating-point input; ``expected`` are the
+    outputs without. None if no output changes, or one breaks.
+    """
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    generator = torch.Generator().manual_seed(0)
+
+    def disturb(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        noise = torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+        scale = tensor.square().mean().sqrt() * 10 ** (-_NOISE_DB / 20)
+        return tensor + noise * scale
+
+    args, kwargs = tree_map_only(torch.Tensor, disturb, (model.example_inputs, model.kwargs))
+    outputs = run_eagerly(model.module, args, kwargs)
+    ratios = [output.sqnr_db for output in compare_outputs(outputs, expected, -math.inf)]
+    known = [ratio for ratio in ratios if ratio is not None]
+    return _NOISE_DB - min(known) if known else None
+
+
+# What ExecuTorch's runtime writes before it gives up.
+_KERNEL = re.compile(r"KernelCall failed at .* in operator (\S+):")
+_CHECK = re.compile(r"Check failed \(.*\): (\S.*)")
+
+
+def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The outputs of a copy of the model, in the order of the program's."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    module, args, kwargs = copy.deepcopy((module, args, kwargs))
+    with torch.no_grad():
+        return tree_leaves(module(*args, **kwargs))
+
+
+def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
+    """The outputs of a program in this process.
+
+    Raises
+    ------
+    RuntimeError
+        It cannot be run here; where the runtime tells them, the kernel that fails, and why.
+    """
+    from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
+
+    with _silent_stderr() as log:
+        try:
+            program = _load_for_executorch_from_buffer(pte)
+            return program.run_method("forward", [tensor.clone() for tensor in inputs])
+        except RuntimeError as error:
+            raise RuntimeError(explain_log(log.getvalue()) or str(error)) from None
+
+
+def explain_log(log: str) -> str:
+    """Which kernel failed, and why, by what the runtime logged; empty if it does not tell."""
+    kernel, check = _KERNEL.search(log), _CHECK.search(log)
+    return f"{kernel[1]} fails: {check[1]}" if kernel and check else ""
+
+
+def compare_outputs(
+    program: list[Any], eager: list[Any], least_sqnr_db: float
+) -> tuple[Fidelity, ...]:
+    """How far each output tensor of a program is from that of the eager model.
+
+    Raises
+    ------
+    ValueError
+        They have not the same outputs.
+    """
+    import torch
+
+    def shapes(values: list[Any]) -> list[tuple[int, ...] | None]:
+        return [tuple(v.shape) if isinstance(v, torch.Tensor) else None for v in values]
+
+    if shapes(program) != shapes(eager):
+        raise ValueError(f"it returns {shapes(program)}, the model {shapes(eager)}")
+    return tuple(
+        _compare(number, ours, theirs, least_sqnr_db)
+        for number, (ours, theirs) in enumerate(zip(program, eager, strict=True))
+        if isinstance(theirs, torch.Tensor)
+    )
+
+
+def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
+    """What is wrong with a program in one line; empty if nothing is."""
+    wrong = [output for output in outputs if output.faithful is False]
+    if not wrong:
+        return ""
+    worst = min(wrong, key=lambda output: -math.inf if output.sqnr_db is None else output.sqnr_db)
+    if worst.constant:
+        return f"output {worst.output} is constant, the model's is not"
+    if worst.sqnr_db is None:
+        return f"output {worst.output} is not the model's (NaN, infinite, or all zeros)"
+    return (
+        f"output {worst.output} is not the model's: "
+        f"SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:g} expected"
+    )
+
+
+def _compare(
+    number: int, program: torch.Tensor, eager: torch.Tensor, least_sqnr_db: float
+) -> Fidelity:
+    """One output; sums are in double precision. What is no floating-point number is not judged."""
+    import torch
+
+    dtype = str(program.dtype).removeprefix("torch.")
+    ours, theirs = program.detach().double().flatten(), eager.detach().double().flatten()
+    judged = eager.is_floating_point()
+    # Masked attention and logarithms make infinities: these have to be at the same places.
+    finite = torch.isfinite(theirs)
+    same_elsewhere = torch.equal(
+        ours[~finite].nan_to_num(0.5, 1, -1), theirs[~finite].nan_to_num(0.5, 1, -1)
+    )
+    ours, theirs = ours[finite], theirs[finite]
+    if not same_elsewhere or not bool(torch.isfinite(ours).all()) or theirs.numel() == 0:
+        faithful = same_elsewhere and ours.numel() == 0
+        return Fidelity(number, dtype, least_sqnr_db, faithful=faithful if judged else None)
+
+    noise = ours - theirs
+    signal_power, noise_power = float(theirs.square().sum()), float(noise.square().sum())
+    sqnr = None
+    if signal_power and noise_power:
+        sqnr = 10 * (math.log10(signal_power) - math.log10(noise_power))
+    norms = float(ours.norm() * theirs.norm())
+    constant = bool((ours == ours[0]).all()) and not bool((theirs == theirs[0]).all())
+    faithful = noise_power == 0 or (sqnr is not None and sqnr >= least_sqnr_db and not constant)
+    return Fidelity(
+        output=number,
+        dtype=dtype,
+        least_sqnr_db=least_sqnr_db,
+        sqnr_db=sqnr,
+        max_abs=float(noise.abs().max()),
+        scale=float(theirs.abs().max()),
+        cosine=float(ours @ theirs) / norms if norms else None,
+        constant=constant,
+        faithful=faithful if judged else None,
+    )
+
+
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[io.StringIO]:
+    """Keep what C++ code writes to standard error from the terminal and the notebook, for a while.
+
+    Yields what the bindings write to Python's ``sys.stderr``: what the runtime logs while it runs.
+
+    The runtime's CPU detection complains there about files that desktop machines do not have. Part
+    of it passes through Python's ``sys.stderr``, which in a notebook is not file descriptor 2.
+    """
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            yield log
+    finally:
+        os.dup2(kept, 2)
+        os.close(nowhere)
+        os.close(kept)

@@ -1,0 +1,106 @@
+"""A run that is started, watched and stopped in a notebook."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import ipywidgets as widgets
+
+from workbench.analysis.run import Analysis, analyze_run
+from workbench.analysis.statistics import clock_of, tabulate_latencies
+from workbench.errors import StoreError, WorkbenchError
+from workbench.export.artifact import export_model
+from workbench.plots.latencies import plot_turns
+from workbench.store import find_runs, load_run
+from workbench.workflow import measure_program, root_of
+
+
+class LiveRun(widgets.VBox):
+    """Buttons to start and stop a run, its progress, and its latencies so far.
+
+    A stopped run keeps what was measured; starting again goes on from there. ``run_dir`` is the
+    folder of the finished run, None until then.
+
+    Parameters
+    ----------
+    program
+        A ``.pte``, or a model: what ``export_model`` takes.
+    choices
+        As for ``measure_program``.
+    """
+
+    def __init__(self, program: str | Path, **choices: Any):
+        self.program, self.choices = program, choices
+        self.run_dir: Path | None = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.start_button = widgets.Button(description="Start", button_style="primary")
+        self.stop_button = widgets.Button(description="Stop", disabled=True)
+        self.bar = widgets.FloatProgress(min=0.0, max=1.0)
+        self.status = widgets.Label(f"{Path(program).name}: not started")
+        self.picture = widgets.Image(format="png", layout={"max_width": "990px"})
+        self.picture.layout.display = "none"
+        self.start_button.on_click(lambda _: self.start())
+        self.stop_button.on_click(lambda _: self.stop())
+        buttons = widgets.HBox([self.start_button, self.stop_button, self.bar])
+        super().__init__([buttons, self.status, self.picture])
+
+    @property
+    def analysis(self) -> Analysis:
+        """What the finished run says.
+
+        Raises
+        ------
+        StoreError
+            It has not finished.
+        """
+        if self.run_dir is None:
+            raise StoreError("the run has not finished", where=self.program, hint="press Start")
+        return analyze_run(self.run_dir)
+
+    def start(self) -> None:
+        """Begin, or go on with what was stopped."""
+        self._stopping.clear()
+        self.start_button.disabled, self.stop_button.disabled = True, False
+        self._thread = threading.Thread(target=self._measure, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the step that is being measured."""
+        self._stopping.set()
+        self.stop_button.disabled = True
+        self.status.value = "stopping after this step"
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the run has finished or stopped."""
+        if self._thread:
+            self._thread.join(timeout)
+
+    def _measure(self) -> None:
+        try:
+            if Path(self.program).suffix != ".pte":
+                self.status.value = f"exporting {self.program}"
+                self.program = export_model(self.program)
+            self.run_dir = measure_program(self.program, progress=self._progress, **self.choices)
+            self.status.value = f"done: {self.analysis.comparisons[0].text}"
+        except KeyboardInterrupt:
+            self.status.value = "stopped; Start goes on from here"
+        except (WorkbenchError, OSError) as error:
+            self.status.value = f"error: {error}"
+        finally:
+            self.start_button.disabled, self.stop_button.disabled = False, True
+
+    def _progress(self, text: str, part: float) -> None:
+        self.bar.value, self.status.value = part, text
+        runs = find_runs(Path(self.choices.get("root") or root_of(Path(self.program))))
+        if part and runs:
+            latencies = tabulate_latencies(load_run(runs[-1]))
+            if len(latencies):
+                threads = latencies["threads"].iloc[-1]
+                latencies = latencies[latencies["threads"] == threads]
+                self.picture.value = plot_turns(latencies, clock_of(latencies)).to_png()
+                self.picture.layout.display = None
+        if self._stopping.is_set():
+            raise KeyboardInterrupt  # as Ctrl-C would: the run stays incomplete, not failed

@@ -1,0 +1,1 @@
+"""The registered networks, one per file."""

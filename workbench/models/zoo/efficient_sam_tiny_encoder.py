@@ -1,0 +1,73 @@
+"""EfficientSAM-Ti's image encoder (Xiong et al. 2023, "EfficientSAM", section 3).
+
+A ViT-Ti/16 without class token, and SAM's neck of two convolutions. As in the published code, the
+position embedding, trained for 14 x 14 patches, is resized at every inference.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from workbench.models.registry import EagerModelBase, register_model
+from workbench.models.zoo.blocks import Block, initialize
+
+
+class ChannelNorm(nn.Module):
+    """Layer norm over the channels of each pixel."""
+
+    def __init__(self, channels: int, eps: float = 1e-6):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(n, channels, h, w)`` to the same shape."""
+        centred = x - x.mean(1, keepdim=True)
+        x = centred / torch.sqrt(centred.square().mean(1, keepdim=True) + self.eps)
+        return self.weight[:, None, None] * x + self.bias[:, None, None]
+
+
+class EfficientSamEncoder(nn.Module):
+    """Images ``(n, 3, size, size)`` to embeddings ``(n, 256, size / patch, size / patch)``."""
+
+    def __init__(
+        self, patch: int = 16, width: int = 192, depth: int = 12, heads: int = 3, trained: int = 14
+    ):
+        super().__init__()
+        self.trained = trained
+        self.patch_embed = nn.Conv2d(3, width, patch, patch)
+        self.pos_embed = nn.Parameter(torch.randn(1, trained * trained + 1, width) * 0.02)
+        self.blocks = nn.Sequential(*(Block(width, heads, 4 * width) for _ in range(depth)))
+        self.neck = nn.Sequential(
+            nn.Conv2d(width, 256, 1, bias=False),
+            ChannelNorm(256),
+            nn.Conv2d(256, 256, 3, padding=1, bias=False),
+            ChannelNorm(256),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The image embeddings."""
+        x = self.patch_embed(x)
+        n, width, height, breadth = x.shape
+        grid = self.pos_embed[:, 1:].reshape(1, self.trained, self.trained, width)
+        positions = interpolate(
+            grid.permute(0, 3, 1, 2), (height, breadth), mode="bicubic", align_corners=False
+        )
+        x = self.blocks((x + positions).flatten(2).transpose(1, 2))
+        return self.neck(x.transpose(1, 2).reshape(n, width, height, breadth))
+
+
+@register_model("efficient_sam_tiny_encoder")
+class EfficientSamTinyEncoderModel(EagerModelBase):
+    """EfficientSAM-Ti's encoder at its published input size, 3 x 1024 x 1024."""
+
+    def get_eager_model(self) -> nn.Module:
+        """The network, with random weights."""
+        return initialize(EfficientSamEncoder())
+
+    def get_example_inputs(self) -> tuple[Tensor, ...]:
+        """One image of noise."""
+        return (torch.randn(1, 3, 1024, 1024),)

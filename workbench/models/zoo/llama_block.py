@@ -1,0 +1,106 @@
+"""A decoder block of Llama's (Touvron et al. 2023, section 2.2), generating one token.
+
+Of the size of SmolLM2-135M's (Allal et al. 2025): small enough to export and measure in seconds.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from workbench.models.registry import EagerModelBase, register_model
+from workbench.models.zoo.blocks import initialize
+
+
+class RmsNorm(nn.Module):
+    """Divide each token by its root mean square."""
+
+    def __init__(self, width: int, eps: float = 1e-5):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., width)`` to the same shape."""
+        return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps))
+
+
+class LlamaBlock(nn.Module):
+    """Grouped-query attention over what is cached and one more token, then a gated MLP.
+
+    The cache is an input and an output: the caller keeps it.
+    """
+
+    def __init__(
+        self,
+        width: int = 576,
+        heads: int = 9,
+        kv_heads: int = 3,
+        hidden: int = 1536,
+        cached: int = 127,
+        theta: float = 100_000.0,
+    ):
+        super().__init__()
+        self.head_width = width // heads
+        self.kv_heads = kv_heads
+        self.input_layernorm = RmsNorm(width)
+        self.q_proj = nn.Linear(width, width, bias=False)
+        self.k_proj = nn.Linear(width, kv_heads * self.head_width, bias=False)
+        self.v_proj = nn.Linear(width, kv_heads * self.head_width, bias=False)
+        self.o_proj = nn.Linear(width, width, bias=False)
+        self.post_attention_layernorm = RmsNorm(width)
+        self.gate_proj = nn.Linear(width, hidden, bias=False)
+        self.up_proj = nn.Linear(width, hidden, bias=False)
+        self.down_proj = nn.Linear(hidden, width, bias=False)
+        rates = theta ** -(torch.arange(0, self.head_width, 2) / self.head_width)
+        angles = (cached * rates).repeat(2)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, x: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Advance by one token.
+
+        Parameters
+        ----------
+        x
+            ``(1, 1, width)``, the token at position ``cached``.
+        keys, values
+            ``(1, kv_heads, cached, width / heads)``, those of the tokens before it.
+
+        Returns
+        -------
+        tuple
+            The token's new ``x``, and ``keys`` and ``values`` with its own added.
+        """
+        normed = self.input_layernorm(x)
+        query, key, value = (
+            project(normed).reshape(1, 1, -1, self.head_width).transpose(1, 2)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        keys = torch.cat([keys, self.rotate(key)], 2)
+        values = torch.cat([values, value], 2)
+        # One key and value serve a group of queries; these take the place of several tokens.
+        grouped = self.rotate(query).reshape(1, self.kv_heads, -1, self.head_width)
+        attended = scaled_dot_product_attention(grouped, keys, values)
+        x = x + self.o_proj(attended.reshape(1, 1, -1))
+        normed = self.post_attention_layernorm(x)
+        return x + self.down_proj(silu(self.gate_proj(normed)) * self.up_proj(normed)), keys, values
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Rotary position embedding (Su et al. 2021), in the halves that the checkpoints have."""
+        first, second = x.chunk(2, -1)
+        return x * self.cos + torch.cat([-second, first], -1) * self.sin
+
+
+@register_model("llama_block")
+class LlamaBlockModel(EagerModelBase):
+    """The 128th token through one block of 576 channels; 3 540 096 parameters."""
+
+    def get_eager_model(self) -> nn.Module:
+        """The block, with random weights."""
+        return initialize(LlamaBlock())
+
+    def get_example_inputs(self) -> tuple[Tensor, ...]:
+        """A token and a cache of noise."""
+        return torch.randn(1, 1, 576), torch.randn(1, 3, 127, 64), torch.randn(1, 3, 127, 64)

@@ -1,0 +1,97 @@
+"""Residual networks (He et al. 2015), with the usual names of their parameters."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+
+def convolution(inputs: int, outputs: int, kernel: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution without bias that keeps the size, but for its stride."""
+    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions around which the input goes by."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, width: int, stride: int, downsample: nn.Module | None):
+        super().__init__()
+        self.conv1 = convolution(inputs, width, 3, stride)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU()
+        self.conv2 = convolution(width, width, 3)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = downsample
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(n, inputs, h, w)`` to ``(n, width, h / stride, w / stride)``."""
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    """A 1x1, a 3x3 (with the stride, as everyone has it since) and a 1x1 convolution."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, width: int, stride: int, downsample: nn.Module | None):
+        super().__init__()
+        self.conv1 = convolution(inputs, width, 1)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = convolution(width, width, 3, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = convolution(width, 4 * width, 1)
+        self.bn3 = nn.BatchNorm2d(4 * width)
+        self.relu = nn.ReLU()
+        self.downsample = downsample
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(n, inputs, h, w)`` to ``(n, 4 width, h / stride, w / stride)``."""
+        y = self.relu(self.bn1(self.conv1(x)))
+        y = self.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return self.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet(nn.Module):
+    """The classifier: images ``(n, 3, h, w)`` to ``(n, classes)`` logits.
+
+    ``depths`` are the blocks of each of the four stages. The parameters bear the names of
+    torchvision's (``conv1.weight`` to ``fc.bias``), so that its state dicts load.
+    """
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        depths: tuple[int, ...],
+        classes: int = 1000,
+    ):
+        super().__init__()
+        self.conv1 = convolution(3, 64, 7, 2)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU()
+        self.maxpool = nn.MaxPool2d(3, 2, 1)
+        inputs = 64
+        for stage, depth in enumerate(depths):
+            width = 64 * 2**stage
+            layers = []
+            for number in range(depth):
+                stride = 2 if stage and not number else 1
+                outputs = block.expansion * width
+                downsample = None
+                if stride > 1 or inputs != outputs:
+                    projection = convolution(inputs, outputs, 1, stride)
+                    downsample = nn.Sequential(projection, nn.BatchNorm2d(outputs))
+                layers.append(block(inputs, width, stride, downsample))
+                inputs = outputs
+            self.add_module(f"layer{stage + 1}", nn.Sequential(*layers))
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.fc = nn.Linear(inputs, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of shape ``(n, classes)``."""
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x).flatten(1))

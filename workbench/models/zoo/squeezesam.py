@@ -1,0 +1,114 @@
+"""Interactive segmentation in the manner of SqueezeSAM (Varadarajan et al. 2023).
+
+A U-Net with a small transformer at its coarsest level; what the user points at comes in as further
+channels of the image. Layout from the paper's description, "SqueezeSAM: User-Friendly Mobile
+Interactive Segmentation", section 3; the widths, which it does not list, are this file's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from workbench.models.registry import EagerModelBase, register_model
+from workbench.models.zoo.blocks import Block, initialize, settle
+
+
+def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+    """A 3x3 convolution that keeps the size (but for its stride), batch norm, ReLU."""
+    return nn.Sequential(
+        nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
+    )
+
+
+class Bottleneck(nn.Module):
+    """Transformer blocks over the pixels of the coarsest level, each knowing its place."""
+
+    def __init__(self, width: int, heads: int, depth: int, tokens: int):
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(1, tokens, width) * 0.02)
+        self.blocks = nn.Sequential(*(Block(width, heads, 2 * width) for _ in range(depth)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(n, width, h, w)`` to the same shape."""
+        tokens = self.blocks(x.flatten(2).transpose(1, 2) + self.positions)
+        return tokens.transpose(1, 2).reshape(x.shape)
+
+
+class SqueezeSam(nn.Module):
+    """An image and what was pointed at to the logits of three masks and their estimated quality."""
+
+    def __init__(
+        self,
+        size: int = 512,
+        widths: tuple[int, ...] = (24, 32, 64, 128, 256),
+        heads: int = 4,
+        depth: int = 2,
+        masks: int = 3,
+    ):
+        super().__init__()
+        self.stem = convolution(5, widths[0], 2)
+        pairs = list(itertools.pairwise(widths))
+        self.down = nn.ModuleList(
+            nn.Sequential(convolution(low, high, 2), convolution(high, high)) for low, high in pairs
+        )
+        tokens = (size // 2 ** len(widths)) ** 2
+        self.bottleneck = Bottleneck(widths[-1], heads, depth, tokens)
+        pairs.reverse()
+        self.reduce = nn.ModuleList(nn.Conv2d(high, low, 1) for low, high in pairs)
+        self.up = nn.ModuleList(convolution(2 * low, low) for low, _ in pairs)
+        self.mask = nn.Conv2d(widths[0], masks, 1)
+        self.quality = nn.Linear(widths[-1], masks)
+
+    def forward(self, image: Tensor, points: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
+        """Segment.
+
+        Parameters
+        ----------
+        image
+            ``(n, 3, size, size)``.
+        points, box
+            ``(n, 1, size, size)``, 1 at what was clicked and inside of the box, 0 elsewhere.
+
+        Returns
+        -------
+        tuple
+            Logits ``(n, masks, size, size)`` and qualities ``(n, masks)``.
+        """
+        x = self.stem(torch.cat([image, points, box], 1))
+        skipped = []
+        for convolve in self.down:
+            skipped.append(x)
+            x = convolve(x)
+        x = self.bottleneck(x)
+        quality = self.quality(x.mean((2, 3)))
+        for reduce, convolve, skip in zip(self.reduce, self.up, reversed(skipped), strict=True):
+            x = interpolate(reduce(x), skip.shape[2:], mode="bilinear", align_corners=False)
+            x = convolve(torch.cat([skip, x], 1))
+        masks = interpolate(self.mask(x), image.shape[2:], mode="bilinear", align_corners=False)
+        return masks, quality
+
+
+def pointed_at(size: int) -> tuple[Tensor, Tensor]:
+    """A click in the middle of an image and a box around it, as two channels."""
+    points, box = torch.zeros(2, 1, 1, size, size)
+    middle, reach = size // 2, size // 64
+    points[..., middle - reach : middle + reach, middle - reach : middle + reach] = 1
+    box[..., size // 4 : -size // 4, size // 4 : -size // 4] = 1
+    return points, box
+
+
+@register_model("squeezesam")
+class SqueezeSamModel(EagerModelBase):
+    """The network on one image of 3 x 512 x 512, a click and a box; 2 742 942 parameters."""
+
+    def get_eager_model(self) -> nn.Module:
+        """The network, with random weights."""
+        return settle(initialize(SqueezeSam()), torch.randn(1, 3, 512, 512), *pointed_at(512))
+
+    def get_example_inputs(self) -> tuple[Tensor, ...]:
+        """An image of noise, a click in its middle, a box around that."""
+        return (torch.randn(1, 3, 512, 512), *pointed_at(512))

@@ -1,0 +1,47 @@
+"""A small convolutional network: an image classifier that exports and runs in no time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from workbench.models.registry import EagerModelBase, register_model
+from workbench.models.zoo.blocks import initialize
+
+
+class ToyCnn(nn.Module):
+    """Three 3x3 convolutions, a 1x1 convolution, pooling, and a linear layer.
+
+    Images ``(n, 3, h, w)`` to ``(n, classes)`` logits.
+    """
+
+    def __init__(self, classes: int = 10):
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 32, 3, stride=2, padding=1)
+        self.conv2 = nn.Conv2d(32, 64, 3, padding=1)
+        self.conv3 = nn.Conv2d(64, 64, 3, stride=2, padding=1)
+        self.conv4 = nn.Conv2d(64, 128, 1)
+        self.act = nn.ReLU()
+        self.pool = nn.MaxPool2d(2)
+        self.fc = nn.Linear(128, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of shape ``(n, classes)``."""
+        x = self.act(self.conv1(x))
+        x = self.act(self.conv2(x))
+        x = self.act(self.conv3(x))
+        x = self.act(self.conv4(self.pool(x)))
+        return self.fc(x.mean(dim=(2, 3)))
+
+
+@register_model("toy_cnn")
+class ToyCnnModel(EagerModelBase):
+    """The toy network on one image of 3 x 224 x 224."""
+
+    def get_eager_model(self) -> nn.Module:
+        """The network, with random weights."""
+        return initialize(ToyCnn())
+
+    def get_example_inputs(self) -> tuple[Tensor, ...]:
+        """One image of noise."""
+        return (torch.randn(1, 3, 224, 224),)

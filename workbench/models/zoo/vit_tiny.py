@@ -1,0 +1,65 @@
+"""ViT-Ti/16 (Dosovitskiy et al. 2020, "An Image is Worth 16x16 Words"; size of DeiT-Ti, 2020)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from workbench.models.registry import EagerModelBase, register_model
+from workbench.models.zoo.blocks import Block, initialize
+
+
+class PatchEmbedding(nn.Module):
+    """One linear projection of each patch, as a convolution."""
+
+    def __init__(self, patch: int, width: int):
+        super().__init__()
+        self.proj = nn.Conv2d(3, width, patch, patch)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images ``(n, 3, h, w)`` to ``(n, h w / patch^2, width)``."""
+        return self.proj(x).flatten(2).transpose(1, 2)
+
+
+class VisionTransformer(nn.Module):
+    """The classifier: images ``(n, 3, size, size)`` to ``(n, classes)`` logits.
+
+    The parameters bear the names of timm's ``vit_tiny_patch16_224`` (``cls_token`` to
+    ``head.bias``), so that its state dict loads.
+    """
+
+    def __init__(
+        self,
+        size: int = 224,
+        patch: int = 16,
+        width: int = 192,
+        depth: int = 12,
+        heads: int = 3,
+        classes: int = 1000,
+    ):
+        super().__init__()
+        self.patch_embed = PatchEmbedding(patch, width)
+        self.cls_token = nn.Parameter(torch.randn(1, 1, width) * 0.02)
+        self.pos_embed = nn.Parameter(torch.randn(1, (size // patch) ** 2 + 1, width) * 0.02)
+        self.blocks = nn.Sequential(*(Block(width, heads, 4 * width) for _ in range(depth)))
+        self.norm = nn.LayerNorm(width, 1e-6)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of shape ``(n, classes)``."""
+        x = self.patch_embed(x)
+        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1) + self.pos_embed
+        return self.head(self.norm(self.blocks(x))[:, 0])
+
+
+@register_model("vit_tiny")
+class VitTinyModel(EagerModelBase):
+    """ViT-Ti/16 at its published input size, 3 x 224 x 224; 5 717 416 parameters."""
+
+    def get_eager_model(self) -> nn.Module:
+        """The network, with random weights."""
+        return initialize(VisionTransformer())
+
+    def get_example_inputs(self) -> tuple[Tensor, ...]:
+        """One image of noise."""
+        return (torch.randn(1, 3, 224, 224),)

@@ -1,0 +1,98 @@
+"""Whisper tiny's audio encoder (Radford et al. 2022, "Robust Speech Recognition", figure 1)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from workbench.models.registry import EagerModelBase, register_model
+from workbench.models.zoo.blocks import initialize
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention whose keys have no bias."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(n, frames, width)`` to the same shape."""
+        n, frames, width = x.shape
+        query, key, value = (
+            project(x).reshape(n, frames, self.heads, -1).transpose(1, 2)
+            for project in (self.query, self.key, self.value)
+        )
+        attended = scaled_dot_product_attention(query, key, value)
+        return self.out(attended.transpose(1, 2).reshape(n, frames, width))
+
+
+class EncoderBlock(nn.Module):
+    """Attention and an MLP, each behind a layer norm with the input going by."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.attn_ln = nn.LayerNorm(width)
+        self.attn = Attention(width, heads)
+        self.mlp_ln = nn.LayerNorm(width)
+        self.mlp = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(n, frames, width)`` to the same shape."""
+        x = x + self.attn(self.attn_ln(x))
+        return x + self.mlp(self.mlp_ln(x))
+
+
+class WhisperEncoder(nn.Module):
+    """Log-Mel spectrograms ``(n, mels, 2 frames)`` to features ``(n, frames, width)``.
+
+    The parameters bear the names of OpenAI's checkpoint below ``encoder.``.
+    """
+
+    def __init__(
+        self, mels: int = 80, frames: int = 1500, width: int = 384, heads: int = 6, depth: int = 4
+    ):
+        super().__init__()
+        self.conv1 = nn.Conv1d(mels, width, 3, padding=1)
+        self.conv2 = nn.Conv1d(width, width, 3, stride=2, padding=1)
+        self.act = nn.GELU()
+        self.register_buffer("positional_embedding", sinusoids(frames, width))
+        self.blocks = nn.ModuleList(EncoderBlock(width, heads) for _ in range(depth))
+        self.ln_post = nn.LayerNorm(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The features of each frame."""
+        x = self.act(self.conv2(self.act(self.conv1(x))))
+        x = x.transpose(1, 2) + self.positional_embedding
+        for block in self.blocks:
+            x = block(x)
+        return self.ln_post(x)
+
+
+def sinusoids(length: int, channels: int) -> Tensor:
+    """Sines, then cosines, of wavelengths from 2 pi to 20 000 pi in a geometric progression."""
+    rates = torch.exp(-math.log(10_000) / (channels // 2 - 1) * torch.arange(channels // 2))
+    angles = torch.arange(length)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], 1)
+
+
+@register_model("whisper_tiny_encoder")
+class WhisperTinyEncoderModel(EagerModelBase):
+    """The encoder on 30 seconds of audio, 80 x 3000; 7 632 384 parameters."""
+
+    def get_eager_model(self) -> nn.Module:
+        """The network, with random weights."""
+        return initialize(WhisperEncoder())
+
+    def get_example_inputs(self) -> tuple[Tensor, ...]:
+        """One spectrogram of noise."""
+        return (torch.randn(1, 80, 3000),)

@@ -1,0 +1,1 @@
+"""From frames to figures and tables; nothing here computes a statistic."""

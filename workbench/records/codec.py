@@ -1,0 +1,278 @@
+"""Frozen records to JSON text and back; what is read is checked.
+
+JSON Schema, draft 2020-12, of records and frames.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import types
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from functools import cache
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from workbench.errors import StoreError, unknown_name
+from workbench.frames import Frame
+from workbench.records.runs import SCHEMA_VERSION
+
+T = TypeVar("T")
+
+
+def to_json(record: object) -> str:
+    """A record as JSON text, lists of numbers on one line each."""
+    import cattrs
+
+    text = json.dumps(cattrs.unstructure(record), indent=1, allow_nan=False)
+    return re.sub(r"\[\n[-\d.eE,\s]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
+
+
+def to_document(content: Mapping[str, Any]) -> str:
+    """What was found as one JSON document, which says by which schema version it was written."""
+    plain = to_plain({"schema_version": SCHEMA_VERSION, **content})
+    return json.dumps(plain, indent=1, allow_nan=False) + "\n"
+
+
+def to_plain(value: Any) -> Any:
+    """What JSON can say of a value.
+
+    Frames become lists of records, records objects, paths text; a number that is not finite, or
+    missing, is null.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [to_plain(inner) for inner in value]
+    if isinstance(value, Path):
+        return str(value)
+    if is_dataclass(value):
+        return to_plain(asdict(value))
+    if hasattr(value, "to_dict"):
+        objects = value.astype(object)
+        return to_plain(objects.where(value.notna(), None).to_dict("records"))
+    return to_plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+
+
+def from_json(cls: type[T], text: str | bytes, where: object) -> T:
+    """A record of type ``cls`` from JSON text that nobody vouches for.
+
+    Raises
+    ------
+    StoreError
+        Not JSON, a missing key, a value of the wrong type, or another schema version.
+    UsageError
+        An unknown key, with the nearest valid one.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"not JSON: {error}", where=where) from None
+    if not isinstance(data, dict):
+        raise StoreError(f"not a {cls.__name__} record", where=where)
+    check_version(data, where)
+    return structure(cls, upgrade(data), where)
+
+
+def check_version(data: Mapping[str, Any], where: object, *, least: int = 1) -> None:
+    """Refuse what was written by a newer workbench, or by one older than ``least``.
+
+    Raises
+    ------
+    StoreError
+        Names both versions, and what to do.
+    """
+    version, known = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
+    if type(version) is not int or version not in known:
+        old = type(version) is int and 0 < version < least
+        remedy = "`workbench analyze`" if old else "the workbench version that wrote it"
+        raise StoreError(
+            f"schema version {version!r:.20}, this workbench reads {', '.join(map(str, known))}",
+            where=where,
+            hint=f"make it anew with {remedy}" if old else f"read it with {remedy}",
+        )
+
+
+def upgrade(data: dict[str, Any]) -> dict[str, Any]:
+    """A record's content as this workbench would have written it."""
+    version = data.get("schema_version", SCHEMA_VERSION)
+    for step in _UPGRADES[version - 1 :]:
+        data = step(data)
+    return {**data, "schema_version": SCHEMA_VERSION} if "schema_version" in data else data
+
+
+def _from_1(data: dict[str, Any]) -> dict[str, Any]:
+    """The first manifests had a list of notes, which was never used."""
+    if data.get("notes") == []:
+        data = {key: value for key, value in data.items() if key != "notes"}
+    if isinstance(export := data.get("export"), dict):
+        data = {**data, "export": upgrade(export)}
+    return data
+
+
+#: What takes a record to the next schema version, from the first one on.
+_UPGRADES = (_from_1,)
+
+
+def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool = False) -> T:
+    """A record of type ``cls`` from what was in a JSON file.
+
+    ``strict`` takes a person at their word: ``"2"`` and ``1.5`` are no whole numbers.
+
+    Raises
+    ------
+    StoreError
+        A missing key, or a value of the wrong type.
+    UsageError
+        An unknown key, with the nearest valid one.
+    """
+    import cattrs
+
+    try:
+        return _converter(strict).structure(data, cls)
+    except cattrs.BaseValidationError as error:
+        for leaf in _leaves(error):
+            if isinstance(leaf, cattrs.ForbiddenExtraKeysError):
+                valid = [f.name for f in fields(leaf.cl)]
+                raise unknown_name("key", min(leaf.extra_fields), valid, where) from None
+        reason = cattrs.transform_error(error)[0].replace(" @ $", ": $")
+        raise StoreError(f"not a {cls.__name__} record: {reason}", where=where) from None
+
+
+@cache
+def _converter(strict: bool) -> Any:
+    """What makes records; it compiles a function for every class, once."""
+    import cattrs
+
+    converter = cattrs.Converter(forbid_extra_keys=True)
+    for kind in (int, str, bool) if strict else ():
+        converter.register_structure_hook(kind, _take_only)
+    return converter
+
+
+def _take_only(value: Any, kind: type) -> Any:
+    if type(value) is not kind:
+        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+    return value
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+Schema = dict[str, Any]
+
+_SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
+#: Numbers that are not finite, and what is not known, are null.
+_KINDS = {
+    "int": {"type": "integer"},
+    "float": {"type": ["number", "null"]},
+    "bool": {"type": "boolean"},
+    "text": {"type": ["string", "null"]},
+}
+
+
+@dataclass(frozen=True)
+class Contract:
+    """A schema in the making; ``definitions`` has the records and rows that it refers to."""
+
+    definitions: dict[str, Schema] = field(default_factory=dict)
+
+    def of(self, kind: Any) -> Schema:
+        """The schema of a type: a record, a simple type, or what is made of these."""
+        origin, parts = get_origin(kind), get_args(kind)
+        if kind is Any:
+            return {}
+        if is_dataclass(kind):
+            return self._refer(kind.__name__, lambda: self._record(kind))
+        if origin in (types.UnionType, Union):
+            return {"anyOf": [self.of(part) for part in parts]}
+        if origin is tuple and parts[-1] is not ...:
+            items = [self.of(part) for part in parts]
+            return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
+        if origin in (tuple, list):
+            return {"type": "array", "items": self.of(parts[0])}
+        if origin in (dict, Mapping):
+            keys = {"propertyNames": {"pattern": r"^-?\d+$"}} if parts[0] is int else {}
+            return {"type": "object", **keys, "additionalProperties": self.of(parts[1])}
+        return {"type": _SIMPLE[kind]}
+
+    def row(self, frame: Frame, *, without: tuple[str, ...] = (), **more: Schema) -> Schema:
+        """The schema of one row of a frame, which may carry further columns."""
+        if without or more:
+            return _row(frame, without, more)
+        return self._refer(frame.name, lambda: _row(frame, (), {}))
+
+    def rows(self, frame: Frame, *, without: tuple[str, ...] = (), **more: Schema) -> Schema:
+        """The schema of a frame: a list of rows."""
+        return {"type": "array", "items": self.row(frame, without=without, **more)}
+
+    def publish(self, name: str, version: int, body: Schema) -> Schema:
+        """The whole schema of a document."""
+        head = {"$schema": DIALECT, "$id": f"urn:executorch-workbench:{name}:{version}"}
+        definitions = dict(sorted(self.definitions.items()))
+        return {**head, **body, **({"$defs": definitions} if definitions else {})}
+
+    def _refer(self, name: str, make: Any) -> Schema:
+        if name not in self.definitions:
+            self.definitions[name] = {}
+            self.definitions[name] = make()
+        return {"$ref": f"#/$defs/{name.replace(' ', '%20')}"}
+
+    def _record(self, record: type) -> Schema:
+        hints = get_type_hints(record)
+        return {
+            "description": cleandoc(record.__doc__ or "").split("\n\n")[0].replace("\n", " "),
+            **closed(
+                {entry.name: self.of(hints[entry.name]) for entry in fields(record)},
+                optional=[*_with_default(record)],
+            ),
+        }
+
+
+def closed(properties: Mapping[str, Schema], optional: Collection[str] = ()) -> Schema:
+    """The schema of an object with these keys and no others."""
+    required = [name for name in properties if name not in optional]
+    return {
+        "type": "object",
+        "properties": dict(properties),
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def nullable(schema: Schema) -> Schema:
+    """The same, or null."""
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _with_default(record: type) -> Iterator[str]:
+    for entry in fields(record):
+        if entry.default is not MISSING or entry.default_factory is not MISSING:
+            yield entry.name
+
+
+def _row(frame: Frame, without: tuple[str, ...], more: Mapping[str, Schema]) -> Schema:
+    columns = {
+        column.name: {
+            "description": f"{column.meaning}{f' [{column.unit}]' if column.unit else ''}",
+            **_KINDS.get(column.kind, {}),
+        }
+        for column in frame.columns
+        if column.name not in without
+    }
+    properties = {**more, **columns}
+    return {"type": "object", "properties": properties, "required": list(properties)}

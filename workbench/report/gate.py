@@ -1,0 +1,109 @@
+"""The verdict of a comparison for CI: JUnit, Markdown and terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from workbench.analysis.compare_runs import Compared
+from workbench.frames import format_ms
+from workbench.plots.tables import Table, show_table
+from workbench.plots.text import show_note
+from workbench.store import write_whole
+
+#: Rows of a gate's table.
+MOST_ROWS = 50
+
+
+def write_junit(compared: Compared, path: Path) -> Path:
+    """Write a gate as JUnit XML, what is undecided as skipped; returns the path."""
+    from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
+
+    suite = TestSuite(f"not slower by more than {100 * compared.fail_above:g} %")
+    for row in compared.rows.to_dict("records"):
+        # XML has no way to write control characters.
+        name = "".join(c if c.isprintable() else "?" for c in row["subject"])
+        case = TestCase(name, f"workbench.{row['level']}")
+        if row["gate"] == "failed":
+            case.result = [Failure(describe_row(row), "slower")]
+        elif row["gate"] == "undecided":
+            case.result = [Skipped(describe_row(row))]
+        case.system_out = describe_row(row)
+        suite.add_testcase(case)
+    document = JUnitXml("workbench compare")
+    document.add_testsuite(suite)
+    return write_whole(path, document.tostring())
+
+
+def write_gate_summary(compared: Compared, path: Path) -> Path:
+    """Write a gate as Markdown, what failed first; returns the path."""
+    order = {"failed": 0, "undecided": 1, "open": 2, "passed": 3}
+    rows = compared.rows.sort_values("gate", key=lambda gate: gate.map(order), kind="stable")
+    counts = compared.rows["gate"].value_counts()
+    limit = compared.fail_above
+    title = "Comparison" if limit is None else f"No more than {100 * limit:g} % slower"
+    found = ", ".join(f"{count} {gate}" for gate, count in counts.items() if gate != "open")
+    hidden = len(rows) - MOST_ROWS
+    parts = [
+        f"# {title}" + (f": {found}" if found else ""),
+        show_note(*compared.verdicts),
+        show_table(rows, rows=MOST_ROWS),
+        *([f"{hidden} further rows."] if hidden > 0 else []),
+        show_note(*compared.notes),
+    ]
+    return write_whole(path, "\n\n".join(map(str, parts)) + "\n")
+
+
+def describe_row(row: dict[str, Any]) -> str:
+    """One row of a gate in a line.
+
+    Examples
+    --------
+    >>> describe_row({"baseline_ms": 10.0, "candidate_ms": 11.0, "low": 0.9, "high": 0.92,
+    ...               "outcome": "slower"})
+    'slower: 10.0 ms -> 11.0 ms, latency +8.7 % to +11.1 % (95 % CI)'
+    """
+    text = f"{row['outcome']}: {format_ms(row['baseline_ms'])} -> {format_ms(row['candidate_ms'])}"
+    if math.isnan(row["low"]):
+        return f"{text}, too few restarts for an interval"
+    low, high = (100 * (1 / row[end] - 1) for end in ("high", "low"))
+    return f"{text}, latency {low:+.1f} % to {high:+.1f} % (95 % CI)"
+
+
+def show_aligned(aligned: pd.DataFrame, *, rows: int = 12) -> Table:
+    """The parts with the most time in any run, one column per run: time and speed-up.
+
+    A speed-up since the first run is said only where one was shown; E2E comes first.
+    """
+    largest = aligned.groupby("name", sort=False)["time_ms"].max()
+    parts = largest.drop("E2E", errors="ignore").nlargest(rows).index
+    chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
+    cells = aligned.assign(
+        text=[
+            format_ms(row.time_ms)
+            + (f" ({row.speedup:.2f}x)" if row.outcome in ("faster", "slower") else "")
+            for row in aligned.itertuples()
+        ]
+    )
+    wide, caption = put_side_by_side(cells, chosen)
+    wide.insert(0, aligned["level"].iloc[-1], chosen)
+    return show_table(wide, caption=caption)
+
+
+def put_side_by_side(cells: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, str]:
+    """The ``text`` of each ``name``, a column per ``run``; and what the columns' heads mean."""
+    runs = list(dict.fromkeys(cells["run"]))
+    heads = {run: f"[{number}]" for number, run in enumerate(runs, 1)}
+    wide = cells.pivot(index="name", columns="run", values="text").loc[names, runs]
+    caption = "; ".join(f"{head} {run}" for run, head in heads.items())
+    return wide.rename(columns=heads).reset_index(drop=True), caption
+
+
+def describe_compared(compared: Compared) -> list[object]:
+    """Verdicts, the table of parts, and notes."""
+    table = [] if compared.aligned is None else ["", show_aligned(compared.aligned)]
+    return [*compared.verdicts, *table, *compared.notes]

@@ -1,0 +1,1 @@
+"""Where a runner runs: this machine, or one reached over adb, ssh or QEMU."""

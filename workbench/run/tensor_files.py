@@ -1,0 +1,125 @@
+"""The files that a run feeds to the program.
+
+Whether two experiments computed the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from workbench.errors import RunnerError, StoreError
+from workbench.records.runs import Agreement, Plan, Tensor
+from workbench.store import sha256_of, write_whole
+
+RANDOM_SOURCE = "seeded random: normal for floats, 0 or 1 for integers"
+
+
+def locate_inputs(plan: Plan, run_dir: Path) -> list[Path]:
+    """The input files in order: those saved with the program, or random ones made in ``run_dir``.
+
+    Raises
+    ------
+    StoreError
+        A saved input is missing, or not the one that the record describes.
+    """
+    folder = Path(plan.pte).parent
+    paths = []
+    for number, tensor in enumerate(plan.inputs):
+        if not tensor.file:
+            path = run_dir / "inputs" / f"input{number}.bin"
+            paths.append(write_whole(path, random_bytes(tensor, seed=number)))
+            continue
+        path = folder / tensor.file
+        if sha256_of(path) != tensor.sha256:
+            raise StoreError("is not the input that was exported", where=path, hint="export again")
+        paths.append(path)
+    return paths
+
+
+def random_bytes(tensor: Tensor, seed: int) -> bytes:
+    """Raw bytes for one input: normally distributed floats, or integers that are 0 or 1.
+
+    Raises
+    ------
+    RunnerError
+        A dtype that cannot be filled.
+    """
+    rng = np.random.default_rng(seed)
+    if tensor.dtype == "bfloat16":
+        wide = rng.standard_normal(tensor.shape, dtype=np.float32)
+        return (wide.view(np.uint32) >> 16).astype(np.uint16).tobytes()
+    try:
+        dtype = np.dtype(tensor.dtype)
+    except TypeError:
+        raise RunnerError(f"cannot make a random input of dtype {tensor.dtype}") from None
+    if dtype.kind == "f":
+        return rng.standard_normal(tensor.shape).astype(dtype).tobytes()
+    return rng.integers(0, 2, tensor.shape).astype(dtype).tobytes()
+
+
+def strip_files(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The tensors without files: what a program of unknown origin says of its inputs."""
+    return tuple(Tensor(dtype=tensor.dtype, shape=tuple(tensor.shape)) for tensor in tensors)
+
+
+#: Largest difference, relative to the largest value, that counts as agreement. Reordered sums
+#: differ by a few ulp: seen 6e-7 in fp32 and 6.5e-3 in fp16 between ISA levels; the bounds leave
+#: room for deep models. Integers must be equal.
+TOLERANCE = {"float64": 1e-8, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
+
+
+def read_output(path: Path, dtype: str) -> np.ndarray:
+    """A runner's output file as a flat array; ``bfloat16`` is widened to ``float32``.
+
+    Raises
+    ------
+    RunnerError
+        The file is missing, or no whole number of elements.
+    """
+    stored = "uint16" if dtype == "bfloat16" else dtype
+    try:
+        values = np.frombuffer(path.read_bytes(), dtype=stored)
+    except (OSError, TypeError, ValueError) as error:
+        raise RunnerError(f"output cannot be read as {dtype}: {error}", where=path) from None
+    if dtype == "bfloat16":
+        return (values.astype(np.uint32) << 16).view(np.float32)
+    return values
+
+
+def compare_outputs(
+    baseline: np.ndarray,
+    candidate: np.ndarray,
+    *,
+    names: tuple[str, str],
+    threads: int,
+    output: int,
+    dtype: str,
+) -> Agreement:
+    """How far two outputs are apart; NaN must stand at the same places."""
+    tolerance = TOLERANCE.get(dtype, 0.0)
+    a, b = baseline.astype(np.float64), candidate.astype(np.float64)
+    comparable = a.shape == b.shape and np.array_equal(_special(a), _special(b), equal_nan=True)
+    max_abs, scale = None, 0.0
+    if comparable:
+        finite = np.isfinite(a)
+        scale = float(np.abs(a[finite]).max(initial=0.0))
+        max_abs = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
+    return Agreement(
+        baseline=names[0],
+        candidate=names[1],
+        threads=threads,
+        output=output,
+        dtype=dtype,
+        max_abs=max_abs,
+        scale=scale,
+        tolerance=tolerance,
+        agree=max_abs is not None and max_abs <= tolerance * scale,
+    )
+
+
+def _special(values: np.ndarray) -> np.ndarray:
+    """``values`` with all finite ones set to zero."""
+    return np.where(np.isfinite(values), 0.0, values)

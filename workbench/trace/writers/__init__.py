@@ -1,0 +1,1 @@
+"""Frames as files of other formats."""

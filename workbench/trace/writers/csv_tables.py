@@ -1,0 +1,208 @@
+"""The events frame as the CSV files of the learning path's kit."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from workbench.frames import EVENTS, check
+from workbench.store import write_whole
+
+TIMELINE = (
+    "model_id",
+    "name",
+    "type",
+    "delegate_backend",
+    "start_us",
+    "end_us",
+    "duration_ms",
+    "pct_total",
+    "node_id",
+    "run_index",
+    "block",
+)
+
+STATISTICS = (
+    "model_id",
+    "name",
+    "type",
+    "delegate_backend",
+    "count",
+    "total_ms",
+    "avg_ms",
+    "pct_total",
+    "median_ms",
+    "p90_ms",
+    "min_ms",
+    "max_ms",
+)
+
+# A spreadsheet takes a cell that begins like this for a formula.
+_FORMULA = ("=", "+", "-", "@")
+
+
+def write_csvs(
+    events: pd.DataFrame,
+    etdump: Path,
+    *,
+    model_id: str | None = None,
+    delegate_backend: str = "delegated",
+) -> list[Path]:
+    """Write the three tables of a trace beside it.
+
+    They are ``<stem>_all_runs_timeline.csv``, ``<stem>_run0_timeline.csv`` and
+    ``<stem>_ops_stats.csv``; see :func:`timeline` and :func:`operator_statistics`. Names come from
+    a file that nobody vouches for: control characters become spaces, and a text that a
+    spreadsheet would take for a formula gets an apostrophe in front.
+
+    Parameters
+    ----------
+    events
+        The frame that ``read_etdump`` gave for ``etdump``.
+    etdump
+        The trace; its name without the suffix is the stem.
+    model_id
+        What the column of that name holds; the stem if not given.
+    delegate_backend
+        The backend of the delegated operators, such as ``XnnpackBackend``: a trace does not say.
+
+    Returns
+    -------
+    list of Path
+        The files, in the order above.
+    """
+    if model_id is None:
+        # Bytes of a file name that are no text become question marks.
+        model_id = etdump.stem.encode(errors="replace").decode()
+    spans = timeline(events, delegate_backend)
+    tables = {
+        "all_runs_timeline": spans,
+        "run0_timeline": spans[spans["run_index"] == 0],
+        "ops_stats": operator_statistics(events, delegate_backend),
+    }
+    paths = []
+    for suffix, table in tables.items():
+        table = table.assign(model_id=model_id)
+        table = table[list(TIMELINE if suffix.endswith("timeline") else STATISTICS)]
+        path = etdump.with_name(f"{etdump.stem}_{suffix}.csv")
+        paths.append(write_whole(path, _defuse(table).to_csv(index=False, lineterminator="\n")))
+    return paths
+
+
+def timeline(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.DataFrame:
+    """One row per event of every run.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The columns of the kit's timeline without ``model_id``: ``type`` is the name without its
+        ordinal; ``start_us`` and ``end_us`` are microseconds of the device's clock; ``pct_total``
+        is the duration in percent of the run's ``Method::execute``; ``node_id`` is the position
+        within the run; ``block`` is the runtime's name for it; ``delegate_backend`` is empty for
+        a span that holds others. Spans lie in one another, so neither durations nor percentages
+        of a run may be summed: that is what the ledger is for.
+    """
+    events = _runs(events)
+    run, duration = events["run"].to_numpy(), events["duration_ns"].to_numpy()
+    start = events["start_ns"].to_numpy()
+    return pd.DataFrame(
+        {
+            "name": events["name"].to_numpy(),
+            "type": _types(events["name"]),
+            "delegate_backend": _backends(events, delegate_backend),
+            "start_us": start / 1e3,
+            "end_us": (start + duration) / 1e3,
+            "duration_ms": duration / 1e6,
+            "pct_total": _percent(duration, _latencies(events)[run]),
+            "node_id": np.arange(len(run)) - np.searchsorted(run, run),
+            "run_index": run,
+            "block": events["block_name"].to_numpy(),
+        }
+    )
+
+
+def operator_statistics(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.DataFrame:
+    """One row per operator and backend, the one that took longest first.
+
+    Only events that hold no others are counted, so the rows do not overlap. ``count`` and
+    ``total_ms`` are over all runs; ``pct_total`` is in percent of all ``Method::execute``;
+    median, 90th percentile (linear interpolation), minimum and maximum are over single events.
+    """
+    events = _runs(events)
+    chosen = _leaves(events) & (events["kind"] != "method").to_numpy()
+    leaves = events[chosen]
+    groups = pd.DataFrame(
+        {
+            "name": _types(leaves["name"]),
+            "delegate_backend": _backends(leaves, delegate_backend),
+            "duration_ms": leaves["duration_ns"].to_numpy() / 1e6,
+        }
+    ).groupby(["name", "delegate_backend"], observed=True)["duration_ms"]
+    table = groups.agg(
+        count="count",
+        total_ms="sum",
+        avg_ms="mean",
+        median_ms="median",
+        p90_ms=lambda times: times.quantile(0.9),
+        min_ms="min",
+        max_ms="max",
+    ).reset_index()
+    table["type"] = table["name"]
+    table["pct_total"] = _percent(table["total_ms"], _latencies(events).sum() / 1e6)
+    return table.sort_values(["total_ms", "name"], ascending=[False, True], ignore_index=True)
+
+
+def _runs(events: pd.DataFrame) -> pd.DataFrame:
+    return check(events, EVENTS)[events["run"] >= 0]
+
+
+def _latencies(events: pd.DataFrame) -> np.ndarray:
+    """Nanoseconds of each run's ``Method::execute``, by the run's index."""
+    methods = events[events["kind"] == "method"]
+    latencies = np.zeros(events["run"].max() + 1 if len(events) else 0, np.int64)
+    latencies[methods["run"]] = methods["duration_ns"]
+    return latencies
+
+
+def _percent(part: np.ndarray | pd.Series, whole: np.ndarray | float) -> np.ndarray | pd.Series:
+    """``part`` in percent of ``whole``, to six decimals; no number where there is no whole."""
+    return np.round(100 * part / np.where(whole > 0, whole, np.nan), 6)
+
+
+def _types(names: pd.Series) -> pd.Categorical:
+    names = pd.Categorical(names)
+    types = [re.sub(r" #\d+\Z", "", text) for text in names.categories]
+    codes, distinct = pd.factorize(np.array(types, object))
+    return pd.Categorical.from_codes(codes[names.codes], distinct)
+
+
+def _leaves(events: pd.DataFrame) -> np.ndarray:
+    """Which events hold no others."""
+    return ~events["event"].isin(events["parent"]).to_numpy()
+
+
+def _backends(events: pd.DataFrame, delegate_backend: str) -> np.ndarray:
+    backend_of = {
+        "delegate_operator": delegate_backend,
+        "delegate_call": delegate_backend,
+        "kernel": "portable",
+        "operator_call": "portable",
+    }
+    backends = np.array([backend_of.get(kind, "") for kind in events["kind"]], object)
+    return np.where(_leaves(events), backends, "")
+
+
+def _defuse(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with texts that are one line each and no formula."""
+    for column in table.select_dtypes(exclude="number").columns:
+        codes, texts = pd.factorize(table[column].astype(object))
+        table[column] = np.array([_as_plain_text(text) for text in texts], object)[codes]
+    return table
+
+
+def _as_plain_text(text: str) -> str:
+    text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text).lstrip()
+    return f"'{text}" if text.startswith(_FORMULA) else text

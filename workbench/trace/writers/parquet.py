@@ -1,0 +1,59 @@
+"""Frames as Parquet files that say what their columns mean."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from workbench.errors import SetupError
+from workbench.frames import Frame, check
+from workbench.store import write_whole
+
+
+def write_parquet(
+    frame: pd.DataFrame, schema: Frame, path: Path, *, about: Mapping[str, str] | None = None
+) -> Path:
+    """Write a frame so that ``pandas.read_parquet`` gives it back, categoricals included.
+
+    Unit and meaning of each column go to the metadata of its field, and the name of the schema
+    to that of the file: ``pyarrow.parquet.read_schema(path)`` shows them.
+
+    Parameters
+    ----------
+    frame
+        The frame, without an index of its own.
+    schema
+        What its columns are.
+    path
+        The file; returned.
+    about
+        Further metadata of the file.
+
+    Raises
+    ------
+    SetupError
+        There is no pyarrow.
+    """
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError:
+        raise SetupError(
+            "Parquet needs pyarrow", hint="pip install 'executorch-workbench[parquet]'"
+        ) from None
+
+    table = pa.Table.from_pandas(check(frame, schema), preserve_index=False)
+    known = {column.name: column for column in schema.columns}
+    fields = [
+        field.with_metadata({"unit": known[field.name].unit, "meaning": known[field.name].meaning})
+        if field.name in known
+        else field
+        for field in table.schema
+    ]
+    metadata = {**table.schema.metadata, "frame": schema.name, **(about or {})}
+    content = io.BytesIO()
+    parquet.write_table(table.cast(pa.schema(fields, metadata)), content)
+    return write_whole(path, content.getvalue())

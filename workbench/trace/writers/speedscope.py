@@ -1,0 +1,74 @@
+"""Mean times as a flame graph for speedscope."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from workbench.store import write_whole
+
+SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def write_speedscope(
+    profiles: Mapping[str, pd.DataFrame], path: Path, *, stack: Sequence[str], weight: str
+) -> Path:
+    """Write flame graphs in speedscope's file format, one profile for each frame.
+
+    The rows are samples in their order, so the time order shows what ran after what, and the other
+    views the sums. The format knows no time below zero: where a row has one, as a delegate's
+    overhead can that is shorter than the rounding of its operators, it counts as 0, and all others
+    are shortened in proportion; the total stays.
+
+    Parameters
+    ----------
+    profiles
+        Frames by the name that their profile shall have.
+    path
+        The file; returned.
+    stack
+        The columns that hold the frames of a stack, the outermost first.
+    weight
+        The column that holds the time in nanoseconds.
+    """
+    frames: dict[tuple[str, str], int] = {}
+    written = []
+    for name, table in profiles.items():
+        samples = [
+            [frames.setdefault(frame, len(frames)) for frame in zip(stack, row, strict=True)]
+            for row in table[list(stack)].astype(str).itertuples(index=False)
+        ]
+        weights = _without_negatives(table[weight].to_numpy(float)).tolist()
+        written.append(
+            {
+                "type": "sampled",
+                "name": name,
+                "unit": "nanoseconds",
+                "startValue": 0,
+                "endValue": math.fsum(weights),
+                "samples": samples,
+                "weights": weights,
+            }
+        )
+    content = {
+        "$schema": SCHEMA,
+        "exporter": "executorch-workbench",
+        "name": path.name,
+        "activeProfileIndex": 0,
+        "shared": {"frames": [{"name": text} for _, text in frames]},
+        "profiles": written,
+    }
+    return write_whole(path, json.dumps(content, allow_nan=False, separators=(",", ":")))
+
+
+def _without_negatives(weights: np.ndarray) -> np.ndarray:
+    """The weights with negative ones at 0 and the others scaled, so that their sum stays."""
+    positive = weights.clip(0)
+    if not (weights < 0).any():
+        return positive
+    return positive * (math.fsum(weights) / math.fsum(positive))

@@ -1,0 +1,744 @@
+"""The stages in one go: model -> export -> run -> trace -> analyze -> show -> report.
+
+A layer measured alone, against its time within the model.
+
+A trace in the formats of other tools.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from workbench.analysis.compare import compare_latencies
+from workbench.analysis.findings.context import Facts, gather_facts
+from workbench.analysis.findings.rules import find_next_steps
+from workbench.analysis.ledger import build_ledger
+from workbench.analysis.machine_code import keep_functions
+from workbench.analysis.operators import describe_spans, summarize_operators
+from workbench.analysis.quality import describe_quality
+from workbench.analysis.roofline import _is_plain, _name, device_of_run
+from workbench.analysis.run import Analysis, analyze_run, remember
+from workbench.analysis.statistics import tabulate_latencies
+from workbench.errors import ComparisonError, SetupError, StoreError, UsageError, unknown_name
+from workbench.frames import EMULATED, SPANS, format_ms
+from workbench.plots.text import list_findings
+from workbench.records.codec import from_json, to_json
+from workbench.records.runs import Ceilings, Export, Probe, RunRecord, Session, count_threads
+from workbench.report.html import export_html
+from workbench.report.markdown import write_markdown
+from workbench.report.notebooks import execute_notebook
+from workbench.report.summary import (
+    outline_run,
+    write_metrics,
+    write_pipeline_summary,
+    write_summary,
+)
+from workbench.store import (
+    LAYERS,
+    REPORT_HTML,
+    REPORT_MD,
+    artifacts_dir,
+    default_root,
+    load_run,
+    safe_name,
+    save_layers,
+    write_whole,
+)
+from workbench.trace.etdump import read_etdump
+from workbench.trace.writers.csv_tables import write_csvs
+from workbench.trace.writers.parquet import write_parquet
+from workbench.trace.writers.perfetto import write_perfetto
+from workbench.trace.writers.speedscope import write_speedscope
+
+Progress = Callable[[str, float], None]
+
+#: The notebook that every report is.
+REPORT_NOTEBOOK = "12_report"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the main job leaves behind."""
+
+    analysis: Analysis
+    html: Path
+    markdown: Path
+
+    @property
+    def verdicts(self) -> list[str]:
+        """One line for each comparison, and one for the quality of the measurement."""
+        texts = [comparison.text for comparison in self.analysis.comparisons]
+        return [*texts, describe_quality(self.analysis)]
+
+    @property
+    def texts(self) -> list[str]:
+        """The verdicts, what to do next, and where the report is."""
+        findings = list_findings(find_next_steps(self.analysis), rows=3)
+        return [*self.verdicts, *findings, f"report: {self.html}"]
+
+    @property
+    def outline(self) -> dict[str, Any]:
+        """The same as a record, with all findings."""
+        findings = find_next_steps(self.analysis)
+        return {**outline_run(self.analysis), "findings": findings, "report": self.html}
+
+
+def profile_model(
+    model: str,
+    *,
+    root: Path | None = None,
+    progress: Progress = lambda text, part: None,
+    **choices: Any,
+) -> Profile:
+    """Export a model, measure it with an extension off and on, analyse and report: the main job.
+
+    Exports and reports wait while something else is measured on this machine.
+
+    Parameters
+    ----------
+    model
+        What ``load_model`` takes.
+    root
+        The output folder, ``out_<model>`` by default.
+    progress
+        Told what is being done, and which part of it is done (0 to 1).
+    choices
+        As for ``export_model`` and ``measure_program``.
+
+    Raises
+    ------
+    WorkbenchError
+        Any stage failed; what the stages before it made is kept.
+    """
+    from workbench.export.artifact import export_model
+    from workbench.run.locks import share_machine
+    from workbench.run.plan import check_toggle
+    from workbench.run.runner import find_runner
+    from workbench.run.targets.open import open_target
+
+    def tell(text: str, part: float = 0.0) -> None:
+        progress(f"{model}: {text}", part)
+
+    toggle, ladder = choices.get("toggle", "auto"), choices.get("isa_ladder", False)
+    with open_target(choices.get("target", "host")) as there:
+        check_toggle(toggle, find_runner(choices.get("runner", "wheel"), there), isa_ladder=ladder)
+    known = inspect.signature(export_model).parameters
+    exporting = {name: choices.pop(name) for name in known.keys() & choices.keys()}
+    tell(f"exporting {exporting.get('dtype', 'fp32')}")
+    with share_machine(tell):
+        pte = export_model(model, root=root, tell=lambda text: progress(text, 0.0), **exporting)
+    run_dir = measure_program(pte, progress=tell, **choices)
+    tell("reporting", 1.0)
+    with share_machine(tell):
+        analysis = analyze_run(run_dir)
+        html = make_page(analysis)
+    return Profile(analysis, html, run_dir / REPORT_MD)
+
+
+def measure_program(pte: Path, **choices: Any) -> Path:
+    """Measure a program and write the artifacts of the run; returns the run's folder.
+
+    Takes what `record_program` takes.
+    """
+    run_dir = record_program(pte, **choices)
+    write_artifacts(analyze_run(run_dir))
+    return run_dir
+
+
+def record_program(
+    pte: Path,
+    *,
+    root: Path | None = None,
+    runner: str = "wheel",
+    target: str = "host",
+    power: str = "",
+    again: bool = True,
+    progress: Progress = lambda text, part: None,
+    **choices: Any,
+) -> Path:
+    """Measure a program, and leave it at that: the analysis can be had later; the run's folder.
+
+    Parameters
+    ----------
+    pte
+        The program.
+    root
+        The output folder; None takes the one that the program lies in, or ``out_<model>``.
+    runner
+        ``wheel``, ``native`` or ``python``.
+    target, power
+        As for ``open_target``: where it runs, and the mode that an Android device is put into.
+    again
+        Measure also if a finished run of the very same plan and runner lies there.
+    choices
+        As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
+        ``processes``, ``evidence``, ``timeout_s``, ``budget_s``, ``precision``.
+    """
+    from workbench.run.execute import find_run, run_plan
+    from workbench.run.plan import make_plan
+    from workbench.run.runner import find_runner
+    from workbench.run.targets.open import open_target
+
+    pte = Path(pte)
+    with open_target(target, power=power) as there:
+        found = find_runner(runner, there)
+        plan = make_plan(pte, runner=found, **choices)
+        place = root or root_of(pte)
+        run_dir = None if again else find_run(plan, found, place, "complete")
+        run_dir = run_dir or run_plan(plan, found, place, progress=progress, enough=is_precise)
+    describe_foreign(pte, run_dir)
+    keep_functions(run_dir, load_run(run_dir), [found.libraries])
+    return run_dir
+
+
+def is_precise(run: RunRecord) -> bool:
+    """Whether the interval of every speed-up is as narrow as the plan wants it."""
+    latencies = tabulate_latencies(run)
+    rows = [
+        compare_latencies(latencies, p.baseline, p.candidate, threads=threads).iloc[0]
+        for p in run.plan.pairs
+        for threads in run.plan.threads
+    ]
+    return all(math.log(row["high"] / row["low"]) / 2 <= run.plan.precision for row in rows)
+
+
+def measure_config(
+    path: Path, *, root: Path | None = None, progress: Progress = lambda text, part: None
+) -> Path:
+    """Measure the experiments of a config file, the kit's or ours; returns the run's folder.
+
+    Parameters
+    ----------
+    path
+        The JSON file, as ``read_config`` has it.
+    root
+        The output folder; None takes the config's ``output_root``, or ``out_<model>``.
+
+    Raises
+    ------
+    UsageError, StoreError
+        The config asks for what is not there, or is none.
+    RunnerError
+        A runner failed.
+    """
+    from workbench.run.config import complete_plan, output_place, plan_config, read_config
+    from workbench.run.execute import run_plan
+    from workbench.run.foreign import run_processes
+    from workbench.run.runner import find_runner
+    from workbench.run.targets.open import open_target
+
+    path = Path(path)
+    config = read_config(path)
+    plan = plan_config(config, path.parent)
+    place, name = output_place(config)
+    place = root or place
+    with open_target(config.target) as there:
+        if config.experiments[0].runner_path:
+            run_dir = run_processes(plan, place, name, target=there, progress=progress)
+        else:
+            runner = find_runner(config.experiments[0].runner, there)
+            run_dir = run_plan(complete_plan(plan, runner), runner, place, progress=progress)
+            keep_functions(run_dir, load_run(run_dir), [runner.libraries])
+    describe_foreign(Path(plan.pte), run_dir)
+    write_artifacts(analyze_run(run_dir))
+    return run_dir
+
+
+def describe_foreign(pte: Path, run_dir: Path) -> None:
+    """Make a sidecar for a run of a program that came without one.
+
+    It tells shapes and costs, and layers if an ETRecord (``<program>.pte.etrecord``) lies beside. A
+    program that only the runtime can read is analysed all the same.
+    """
+    from workbench.export.layers import describe_pte
+
+    path = run_dir / LAYERS
+    if not path.exists():
+        with contextlib.suppress(StoreError, SetupError):
+            etrecord = pte.with_name(f"{pte.name}.etrecord")
+            known = etrecord if etrecord.exists() else None
+            save_layers(describe_pte(pte.read_bytes(), pte, etrecord=known), path)
+
+
+def root_of(pte: Path) -> Path:
+    """The output folder that a program belongs to."""
+    folder = pte.parent
+    return folder.parent if folder == artifacts_dir(folder.parent) else default_root(pte.stem)
+
+
+def write_artifacts(analysis: Analysis) -> list[Path]:
+    """Write all that can be made anew from the ETDumps and the manifest; returns the paths.
+
+    The CSVs are those of the first process of each experiment.
+    """
+    written = [
+        path
+        for session in analysis.run.sessions
+        if session.complete and session.etdump and session.process == 0
+        for path in write_trace_csvs(analysis, session)
+    ]
+    findings = find_next_steps(analysis)
+    return [
+        *written,
+        write_metrics(analysis),
+        write_summary(analysis, findings),
+        write_pipeline_summary(analysis),
+        *write_markdown(analysis, findings),
+    ]
+
+
+def write_trace_csvs(analysis: Analysis, session: Session) -> list[Path]:
+    """Write the three CSVs of one ETDump, beside it."""
+    path = analysis.run_dir / session.etdump
+    export = analysis.run.export
+    backends = ", ".join(export.delegates) if export else ""
+    events = read_etdump(path)
+    return write_csvs(events, path, model_id=analysis.run.plan.model, delegate_backend=backends)
+
+
+def make_report(run_dir: str | Path) -> tuple[Path, Path]:
+    """Make ``report.html`` and ``report.md`` of a run; returns their paths.
+
+    The page is the notebook ``12_report``, run headless; should a cell of it fail, the notebook
+    stays beside the report with the error in it.
+    """
+    analysis = analyze_run(run_dir)
+    markdown, *_ = write_markdown(analysis, find_next_steps(analysis))
+    return make_page(analysis), markdown
+
+
+def make_page(analysis: Analysis, *, in_process: bool = False) -> Path:
+    """Make ``report.html`` alone, as `make_report` does; returns its path.
+
+    ``in_process`` is for processes that make many and nothing else: the notebook runs in this one,
+    and takes the analysis as it is.
+    """
+    run_dir = analysis.run_dir
+    notebook = run_dir / f".{REPORT_NOTEBOOK}.ipynb"
+    parameters = {"run_dir": str(run_dir.resolve()), "headless": True}
+    with remember(analysis) if in_process else contextlib.nullcontext():
+        execute_notebook(REPORT_NOTEBOOK, notebook, parameters, in_process=in_process)
+    plan = analysis.run.plan
+    title = f"{plan.stem}: {plan.toggle or 'profile'}"
+    page = export_html(notebook, run_dir / REPORT_HTML, title)
+    with contextlib.suppress(FileNotFoundError):
+        notebook.unlink()
+    return page
+
+
+#: Times closer than this count as the same.
+SAME = 0.10
+
+
+@dataclass(frozen=True)
+class Replay:
+    """A layer's times within its model and alone, and the run in which it was alone.
+
+    ``times`` has one row per experiment: ``experiment``, ``threads``, ``within_ms``, ``alone_ms``,
+    and of each the ends of the 95 % interval over the restarts (``within_low_ms`` ...); and
+    ``ratio``, alone / within, with ``ratio_low`` and ``ratio_high``.
+    """
+
+    layer: str
+    times: pd.DataFrame
+    run_dir: Path
+
+    @property
+    def texts(self) -> list[str]:
+        """One line per experiment, and what it suggests."""
+        return [_describe(self.layer, row) for row in self.times.to_dict("records")]
+
+
+def replay_layer(
+    run_dir: str | Path,
+    layer: str,
+    *,
+    model: str = "",
+    progress: Callable[[str, float], None] = lambda text, part: None,
+    **choices: Any,
+) -> Replay:
+    """Export one layer of a run's model as a program, and measure it like the run.
+
+    It gets the inputs that it has in the model, in the same dtype, with the same toggle, thread
+    counts and target. What is compared is the time of its operators in traced runs; changes of
+    layout that the exporter adds at its ends, and calls, are left out on both sides.
+
+    Parameters
+    ----------
+    run_dir
+        The run.
+    layer
+        Path of the module in the model, such as ``features.3.block.0``.
+    model
+        What ``load_model`` takes; by default what the run was exported from.
+    choices
+        As for ``measure_program``: ``runs``, ``processes``, ...
+
+    Raises
+    ------
+    UsageError
+        The model or the layer is unknown, or the run does not know its layers.
+    ComparisonError
+        The layer has no operator of its own in the run.
+    """
+    from workbench.export.artifact import export_model
+    from workbench.models.loader import load_model, take_layer
+
+    run = load_run(Path(run_dir))
+    if run.export is None:
+        raise UsageError("the run's program was not exported here", where=run_dir)
+    progress(f"{layer}: exporting", 0.0)
+    part = take_layer(load_model(model or _spec_of(run.export)), layer)
+    root = Path(run_dir).parent.parent / "replay" / safe_name(layer)
+    pte = export_model(
+        part,
+        dtype=run.export.dtype,
+        backend=run.export.backend,
+        root=root,
+        rewrite=run.export.options.get("rewrite") != "no",
+    )
+    plan = run.plan
+    alone_dir = measure_program(
+        pte,
+        root=root,
+        target=plan.target,
+        progress=progress,
+        **{"toggle": plan.toggle or "none", "threads": plan.threads, **choices},
+    )
+    return compare_replay(analyze_run(run_dir), layer, analyze_run(alone_dir))
+
+
+def compare_replay(within: Analysis, layer: str, alone: Analysis) -> Replay:
+    """The times of a layer in the run of its model, and in a run of its own."""
+    rows = []
+    for experiment in within.experiments:
+        for threads in within.run.plan.threads:
+            inside = gather_facts(within, experiment, threads)
+            outside = gather_facts(alone, _alike(within.run, experiment, alone.run), threads)
+            keys = keys_of_layer(inside, layer)
+            if not keys:
+                raise ComparisonError(
+                    f"no operator of the run is known to be of layer {layer!r}",
+                    where=within.run_dir,
+                    hint="its work may be folded into another layer's: see `show_layers`",
+                )
+            one, other = inside.spent(keys), outside.spent(keys_of_layer(outside, ""))
+            rows.append(
+                {
+                    "experiment": experiment,
+                    "threads": threads,
+                    "within_ms": one.ms,
+                    "within_low_ms": one.low,
+                    "within_high_ms": one.high,
+                    "alone_ms": other.ms,
+                    "alone_low_ms": other.low,
+                    "alone_high_ms": other.high,
+                    "ratio": other.ms / one.ms if one.ms else math.nan,
+                    "ratio_low": other.low / one.high if one.high else math.nan,
+                    "ratio_high": other.high / one.low if one.low else math.nan,
+                }
+            )
+    return Replay(layer, pd.DataFrame(rows), alone.run_dir)
+
+
+def keys_of_layer(facts: Facts, layer: str) -> list[str]:
+    """The operators that compute in a layer, or in those within it; an empty name is all."""
+    rows = facts.rows
+    if "module" not in rows:
+        raise UsageError("the run does not know its layers", hint="run an export by the workbench")
+    module = rows["module"].astype(object)
+    inside = module.map(
+        lambda path: (
+            isinstance(path, str) and (not layer or path == layer or path.startswith(f"{layer}."))
+        )
+    )
+    return list(rows.index[inside & ~rows["role"].isin(["overhead", "layout"])])
+
+
+def _spec_of(export: Export) -> str:
+    """What ``load_model`` takes for the model of an export."""
+    from workbench.models.registry import list_models
+
+    is_file = export.source.endswith(".py") and export.model not in list_models()
+    return f"{export.source}:{export.model}" if is_file else export.model
+
+
+def _alike(run: RunRecord, experiment: str, other: RunRecord) -> str:
+    """The experiment of another run at the same ISA level."""
+    isa = next(e.isa for e in run.plan.experiments if e.name == experiment)
+    found = [e.name for e in other.plan.experiments if e.isa == isa and not e.control]
+    if not found:
+        raise ComparisonError(f"nothing was measured at level {isa}", where=other.plan.stem)
+    return experiment if experiment in found else found[0]
+
+
+def _describe(layer: str, row: dict[str, Any]) -> str:
+    within, alone = (
+        f"{format_ms(row[f'{side}_ms'])} ({format_ms(row[f'{side}_low_ms'])} to "
+        f"{format_ms(row[f'{side}_high_ms'])})"
+        for side in ("within", "alone")
+    )
+    return f"{row['experiment']}: {layer} takes {within} in the model, {alone} alone: {judge(row)}"
+
+
+def judge(row: dict[str, Any]) -> str:
+    """What the two times suggest."""
+    if not math.isfinite(row["ratio"]):
+        return "too short to be compared"
+    if row["ratio_high"] < 1 - SAME / 2 and row["ratio"] < 1 - SAME:
+        return (
+            "faster alone, so in the model it waits for data that other layers pushed out of the "
+            "caches"
+        )
+    if row["ratio_low"] > 1 + SAME / 2 and row["ratio"] > 1 + SAME:
+        return (
+            "slower alone, so in the model its inputs are still in a cache, or part of its work is "
+            "done with another layer's"
+        )
+    if row["ratio_low"] > 1 - 2 * SAME and row["ratio_high"] < 1 + 2 * SAME:
+        return "the same alone: the time is the kernel's own"
+    return "the intervals are too wide to tell: measure more runs and processes"
+
+
+#: The stacks of a flame graph, from the outside in.
+STACK = ("category", "family", "operator")
+
+
+def export_trace(
+    etdump: str | Path,
+    to: str,
+    *,
+    out: str | Path | None = None,
+    baseline: str | Path | None = None,
+) -> list[Path]:
+    """Write an ETDump in another format.
+
+    Parameters
+    ----------
+    etdump
+        The trace.
+    to
+        ``csv``: the three tables of ``write_csvs``. ``parquet``: the events with their rows of the
+        ledger, :data:`workbench.schema.SPANS`. ``perfetto``: a timeline for the Perfetto UI.
+        ``speedscope``: a flame graph of the mean time of every category, family and operator.
+    out
+        The file, or for ``csv`` the folder. If not given, files lie beside the trace and bear its
+        name.
+    baseline
+        A second trace, for ``perfetto``, which draws both side by side, and for ``speedscope``,
+        which has a profile of each.
+
+    Returns
+    -------
+    list of Path
+        The files.
+
+    Raises
+    ------
+    UsageError
+        There is no such format, it holds but one trace, or ``out`` is one of the traces.
+    TraceError
+        A trace is malformed.
+    ComparisonError
+        A trace without a whole run has no mean times.
+    StoreError
+        A file cannot be written.
+    """
+    if to not in _FORMATS:
+        raise unknown_name("format", to, _FORMATS, where="--to")
+    if baseline is not None and to not in _COMPARING:
+        raise UsageError(
+            f"{to} holds one trace", where="--baseline", hint=f"it is for {', '.join(_COMPARING)}"
+        )
+    etdump = Path(etdump)
+    paths = {_label(etdump): etdump}
+    if baseline is not None:
+        baseline = Path(baseline)
+        paths = {
+            f"baseline: {_label(baseline)}": baseline,
+            f"candidate: {_label(etdump)}": etdump,
+        }
+    write, suffix = _FORMATS[to]
+    if to == "csv":
+        target = (etdump.parent if out is None else Path(out)) / etdump.name
+    else:
+        target = etdump.with_suffix(suffix) if out is None else Path(out)
+        if target.resolve() in (path.resolve() for path in paths.values()):
+            raise UsageError("is a trace to read; write elsewhere", where=target)
+    traces = {label: read_etdump(path) for label, path in paths.items()}
+    return write(traces, target)
+
+
+def _label(path: Path) -> str:
+    """The name of a trace; bytes of it that are no text become question marks."""
+    return path.stem.encode(errors="replace").decode()
+
+
+def _to_csv(traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
+    ((label, events),) = traces.items()
+    return write_csvs(events, target, model_id=label)
+
+
+def _to_parquet(traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
+    ((label, events),) = traces.items()
+    return [write_parquet(describe_spans(events), SPANS, target, about={"trace": label})]
+
+
+def _to_perfetto(traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
+    spans = {label: describe_spans(events) for label, events in traces.items()}
+    return [write_perfetto(spans, target)]
+
+
+def _to_speedscope(traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
+    profiles = {label: _mean_times(events) for label, events in traces.items()}
+    return [write_speedscope(profiles, target, stack=STACK, weight="mean_ns")]
+
+
+def _mean_times(events: pd.DataFrame) -> pd.DataFrame:
+    """The operators of a trace in the order in which they run, with ``mean_ns`` per run."""
+    ledger = build_ledger(events)
+    operators = summarize_operators(ledger).set_index("key")
+    operators = operators.loc[ledger["key"].drop_duplicates().astype(object)]
+    return operators.assign(mean_ns=1e6 * operators["mean_ms"])
+
+
+#: The formats: what writes one, and the suffix of its file.
+_FORMATS = {
+    "csv": (_to_csv, ".csv"),
+    "parquet": (_to_parquet, ".parquet"),
+    "perfetto": (_to_perfetto, ".perfetto-trace"),
+    "speedscope": (_to_speedscope, ".speedscope.json"),
+}
+_COMPARING = ("perfetto", "speedscope")
+
+
+#: What matrix products are probed in.
+_PROBED = ("fp32", "fp16", "int8")
+
+
+_PROBES = "probes.json"
+
+
+def measure_roof(
+    run_dir: str | Path,
+    *,
+    again: bool = False,
+    progress: Callable[[str, float], None] = lambda text, part: None,
+) -> list[Ceilings]:
+    """Measure what the machine of a run can do, at each of its ISA levels and thread counts.
+
+    Ceilings are kept for the machine, the runner, the level and the thread count, and a copy lies
+    in the run's folder, which then stands alone.
+
+    Parameters
+    ----------
+    run_dir
+        The run's folder.
+    again
+        Measure anew what is kept: the machine was busy, or is another one now.
+    progress
+        Told what is being done.
+
+    Raises
+    ------
+    UsageError
+        The run was emulated, or made on another machine than this.
+    SetupError, RunnerError
+        The probes cannot be made or run.
+    """
+    run_dir = Path(run_dir)
+    run = load_run(run_dir)
+    if run.emulated:
+        raise UsageError("an emulated run has no ceilings", where=run_dir, hint=EMULATED)
+    wanted = [
+        (experiment.isa, threads)
+        for experiment in run.plan.experiments
+        for threads in run.plan.threads
+        if _is_plain(experiment)
+    ]
+    found = []
+    for number, (isa, threads) in enumerate(dict.fromkeys(wanted)):
+        progress(f"ceilings of {isa}, {count_threads(threads)}", number / len(wanted))
+        ceilings = None if again else _kept(run, isa, threads)
+        ceilings = ceilings or _measure(run, run_dir, isa, threads, progress)
+        write_whole(run_dir / _name(isa, threads), to_json(ceilings))
+        found.append(ceilings)
+    return found
+
+
+def _measure(
+    run: RunRecord, run_dir: Path, isa: str, threads: int, progress: Callable[[str, float], None]
+) -> Ceilings:
+    from workbench.run.ceilings import device_of, measure_ceilings
+    from workbench.run.runner import find_runner
+    from workbench.run.targets.open import open_target
+
+    folder, probes = find_probes(progress)
+    with open_target(run.plan.target) as there:
+        runner = find_runner(run.runner.get("kind", "wheel"), there)
+        here, then = device_of(there.describe(), runner.description), device_of_run(run)
+        if here != then:
+            raise UsageError(
+                f"was made on {then['cpu']} with the {then['runner']}, this is "
+                f"{here['cpu']} with the {here['runner']}",
+                where=run_dir,
+                hint="measure the ceilings where the run was made, or run it anew here",
+            )
+        ceilings = measure_ceilings(
+            probes, folder, runner, isa, threads, tell=lambda text: progress(text, 0.5)
+        )
+    write_whole(_place(run, isa, threads), to_json(ceilings))
+    return ceilings
+
+
+def find_probes(progress: Callable[[str, float], None]) -> tuple[Path, tuple[Probe, ...]]:
+    """The probes' folder in the cache, exported on first use, and what is in it."""
+    from workbench.export.probes import export_probes
+    from workbench.store import cache_folder, keep
+
+    def make(folder: Path) -> None:
+        progress("exporting the probes, once", 0.0)
+        folder.mkdir()
+        probes = export_probes(_PROBED, folder)
+        blank = Ceilings("", "", "", 0, "", tuple(probes))
+        write_whole(folder / _PROBES, to_json(blank))
+
+    folder = keep(f"probes/{_version()}", make)
+    index = folder / _PROBES
+    if not index.is_file():
+        raise StoreError("is incomplete", where=cache_folder(), hint="delete its folder probes")
+    return folder, from_json(Ceilings, index.read_bytes(), index).probes
+
+
+def _version() -> str:
+    from importlib import metadata
+
+    from workbench.export.probes import PROBES_VERSION
+
+    return f"{PROBES_VERSION}-{metadata.version('executorch')}"
+
+
+def _kept(run: RunRecord, isa: str, threads: int) -> Ceilings | None:
+    """Ceilings of a run's machine that were measured before."""
+    path = _place(run, isa, threads)
+    with contextlib.suppress(StoreError, UsageError):  # another version's: measured anew
+        if path.is_file():
+            return from_json(Ceilings, path.read_bytes(), path)
+    return None
+
+
+def _place(run: RunRecord, isa: str, threads: int) -> Path:
+    from workbench.store import cache_folder
+
+    device = device_of_run(run)
+    digest = hashlib.sha256(f"{device['cpu']} {device['runner']}".encode()).hexdigest()[:16]
+    return cache_folder() / "ceilings" / digest / _name(isa, threads)
