@@ -47,11 +47,11 @@ from workbench.store import (
     REPORT_HTML,
     REPORT_MD,
     artifacts_dir,
+    atomic_write,
     default_root,
     load_run,
     safe_name,
     save_layers,
-    write_whole,
 )
 from workbench.trace.etdump import read_etdump
 from workbench.trace.writers.csv_tables import write_csvs
@@ -670,7 +670,7 @@ def measure_roof(
         progress(f"ceilings of {isa}, {count_threads(threads)}", number / len(wanted))
         ceilings = None if again else _kept(run, isa, threads)
         ceilings = ceilings or _measure(run, run_dir, isa, threads, progress)
-        write_whole(run_dir / _name(isa, threads), to_json(ceilings))
+        atomic_write(run_dir / _name(isa, threads), to_json(ceilings))
         found.append(ceilings)
     return found
 
@@ -696,23 +696,23 @@ def _measure(
         ceilings = measure_ceilings(
             probes, folder, runner, isa, threads, tell=lambda text: progress(text, 0.5)
         )
-    write_whole(_place(run, isa, threads), to_json(ceilings))
+    atomic_write(_place(run, isa, threads), to_json(ceilings))
     return ceilings
 
 
 def find_probes(progress: Callable[[str, float], None]) -> tuple[Path, tuple[Probe, ...]]:
     """The probes' folder in the cache, exported on first use, and what is in it."""
     from workbench.export.probes import export_probes
-    from workbench.store import cache_folder, keep
+    from workbench.store import cache_folder, cached
 
     def make(folder: Path) -> None:
         progress("exporting the probes, once", 0.0)
         folder.mkdir()
         probes = export_probes(_PROBED, folder)
         blank = Ceilings("", "", "", 0, "", tuple(probes))
-        write_whole(folder / _PROBES, to_json(blank))
+        atomic_write(folder / _PROBES, to_json(blank))
 
-    folder = keep(f"probes/{_version()}", make)
+    folder = cached(f"probes/{_version()}", make)
     index = folder / _PROBES
     if not index.is_file():
         raise StoreError("is incomplete", where=cache_folder(), hint="delete its folder probes")
