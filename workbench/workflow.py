@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare import compare_latencies
-from workbench.analysis.findings.context import Facts, gather_facts
+from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_next_steps
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
@@ -422,8 +422,8 @@ def compare_replay(within: Analysis, layer: str, alone: Analysis) -> Replay:
     rows = []
     for experiment in within.experiments:
         for threads in within.run.plan.threads:
-            inside = gather_facts(within, experiment, threads)
-            outside = gather_facts(alone, _alike(within.run, experiment, alone.run), threads)
+            inside = build_context(within, experiment, threads)
+            outside = build_context(alone, _alike(within.run, experiment, alone.run), threads)
             keys = keys_of_layer(inside, layer)
             if not keys:
                 raise ComparisonError(
@@ -450,7 +450,7 @@ def compare_replay(within: Analysis, layer: str, alone: Analysis) -> Replay:
     return Replay(layer, pd.DataFrame(rows), alone.run_dir)
 
 
-def keys_of_layer(facts: Facts, layer: str) -> list[str]:
+def keys_of_layer(facts: RuleContext, layer: str) -> list[str]:
     """The operators that compute in a layer, or in those within it; an empty name is all."""
     rows = facts.rows
     if "module" not in rows:
