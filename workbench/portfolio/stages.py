@@ -21,7 +21,6 @@ from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Depot, hash_files
 from workbench.records.portfolio import Cell, Stage
-from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.locks import device_behind, share_machine, take_device
 from workbench.store import (
     artifacts_dir,
@@ -119,10 +118,9 @@ def export_cell(job: Job, tell: Tell) -> Facts:
     with warnings.catch_warnings(action="ignore"):  # the record tells the same
         pte = export_model(
             cell.model,
-            dtype=cell.dtype,
-            backend=job.matrix.backend,
             root=job.depot.folder / cell.folder,
             tell=kept.append,
+            **vars(job.matrix.export_options(cell.dtype)),
         )
     if not kept:
         job.depot.send(f"{cell.folder}/artifacts")
@@ -142,27 +140,15 @@ def measure_cell(job: Job, tell: Tell) -> Facts:
     """Measure a cell: go on with an interrupted run of it, or keep a finished one."""
     from workbench.workflow import record_program
 
-    cell, matrix, folder = job.cell, job.matrix, job.depot.folder
+    cell, folder = job.cell, job.depot.folder
     job.depot.fetch(f"{cell.folder}/artifacts")
-    isa = {"isa_ladder": True} if cell.isa == LADDER_TOGGLE else {"toggle": cell.isa}
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run_dir = record_program(
         job.pte,
+        job.matrix.measure_options(cell.target, cell.isa),
         root=folder / cell.folder,
-        runner=matrix.runner,
-        target=cell.target,
-        power=matrix.power,
         again=job.again,
         progress=lambda text, part: tell(text),
-        threads=matrix.threads,
-        runs=matrix.runs,
-        warmup=matrix.warmup,
-        processes=matrix.processes,
-        evidence=matrix.evidence,
-        timeout_s=matrix.timeout_s,
-        budget_s=matrix.budget_s,
-        precision=matrix.precision,
-        **isa,
     )
     run_dir = _rename(run_dir, job) if job.depot.url else run_dir
     run = load_run(run_dir)
