@@ -282,7 +282,7 @@ def test_an_export_that_collapses_is_told(tmp_path):
 
     torch.manual_seed(0)
     model = LoadedModel("collapsing", Collapsing(), (torch.randn(1, 8),))
-    with pytest.warns(UserWarning, match=r"collapsing_xnnpack_int8.pte: this export is wrong: output 0 is"):
+    with pytest.warns(UserWarning, match=r"int8.pte: this export is wrong: output 0 is"):
         pte = export_model(model, ExportOptions(dtype="int8"), root=tmp_path)
     export = store.load_export(pte)
     assert export.problem == "output 0 is constant, the model's is not"

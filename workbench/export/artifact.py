@@ -126,7 +126,7 @@ def export_model(
     saved = _write_inputs(lowered.inputs, contents.inputs, pte)
     etrecord = _write_etrecord(lowered.etrecord, pte)
     layers = store.save_layers(lowered.layers, store.layers_path(pte))
-    store.write_whole(pte, lowered.pte)
+    store.atomic_write(pte, lowered.pte)
     files = [pte.with_name(file) for file in (etrecord, layers.name) if file]
     export = Export(
         model=model.name,
@@ -244,7 +244,7 @@ def _write_inputs(
     written = []
     for number, (tensor, slot) in enumerate(zip(tensors, slots, strict=True)):
         path = pte.with_name(f"{pte.name}.input{number}.bin")
-        store.write_whole(path, raw_bytes(tensor, slot.dim_order))
+        store.atomic_write(path, raw_bytes(tensor, slot.dim_order))
         shape, sha256 = tuple(tensor.shape), store.sha256_of(path)
         written.append(Tensor(slot.dtype, shape, path.name, sha256, slot.dynamic))
     return tuple(written)
@@ -254,7 +254,7 @@ def _write_etrecord(etrecord: bytes, pte: Path) -> str:
     """Write the ETRecord, or delete an earlier one; returns its file name or nothing."""
     path = pte.with_name(f"{pte.name}.etrecord")
     if etrecord:
-        return store.write_whole(path, etrecord).name
+        return store.atomic_write(path, etrecord).name
     path.unlink(missing_ok=True)
     return ""
 

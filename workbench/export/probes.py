@@ -11,7 +11,7 @@ from workbench.export.lower import lower_model, quiet
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 from workbench.records.runs import Probe
-from workbench.store import write_whole
+from workbench.store import atomic_write
 
 if TYPE_CHECKING:
     from torch import nn
@@ -88,4 +88,4 @@ def _write(module: nn.Module, probe: Probe, shape: tuple[int, ...], folder: Path
     model = LoadedModel(probe.kind, module.eval(), (torch.randn(shape),))
     with quiet():
         lowered = lower_model(model, ExportOptions(dtype=probe.dtype))
-    return write_whole(folder / name, lowered.pte).name
+    return atomic_write(folder / name, lowered.pte).name
