@@ -3,7 +3,7 @@
 import pytest
 
 import workbench as wb
-import workbench.live as live
+from workbench import live
 from workbench.errors import RunnerError, StoreError
 from workbench.store import load_run, save_run
 

@@ -88,7 +88,7 @@ class LiveRun(widgets.VBox):
         try:
             if Path(self.program).suffix != ".pte":
                 self.status.value = f"exporting {self.program}"
-                self.program = export_model(self.program)
+                self.program = export_model(str(self.program))
             self.run_dir = measure_program(
                 Path(self.program), self.options, root=self.root, progress=self._progress
             )

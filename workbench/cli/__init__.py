@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 import sys
-import warnings
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -100,9 +99,8 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Answer:
     from workbench.export.artifact import describe_export, export_model
     from workbench.store import load_export
 
-    with warnings.catch_warnings(action="ignore"):
-        tell = functools.partial(click.echo, err=True)
-        pte = export_model(model, root=out, tell=tell, **vars(export))
+    tell = functools.partial(click.echo, err=True)
+    pte = export_model(model, export, root=out, tell=tell)
     record = load_export(pte)
     for line in describe_export(record):
         click.echo(line, err=True)

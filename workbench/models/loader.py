@@ -234,7 +234,7 @@ def _prepare(
         module = thing if is_module or not is_eager_model(thing) else thing.get_eager_model()
     if not isinstance(module, torch.nn.Module):
         raise ModelError(f"{name} gives {type(module).__name__!r}, not an nn.Module", where=origin)
-    if weights:
+    if weights is not None:
         _load_weights(module, Path(weights))
     if not is_module and hasattr(thing, "prepare_for_export"):
         with _blame("cannot be prepared for export", origin):
@@ -264,7 +264,7 @@ def _prepare(
         dynamic_shapes=shapes,
         source=source,
         input_source=f"example inputs of the model, torch seed {SEED}",
-        weights=Path(weights) if weights else None,
+        weights=Path(weights) if weights is not None else None,
         calibration=calibration,
     )
     try_forward(model)
