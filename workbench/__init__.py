@@ -8,6 +8,7 @@ from importlib import import_module
 
 _HOME = {
     "EagerModelBase": "models.registry",
+    "MeasureOptions": "options",
     "list_models": "models.registry",
     "load_model": "models.loader",
     "register_model": "models.registry",
