@@ -8,9 +8,11 @@ from importlib import import_module
 
 _HOME = {
     "EagerModelBase": "models.registry",
+    "MeasureOptions": "options",
     "list_models": "models.registry",
     "load_model": "models.loader",
     "register_model": "models.registry",
+    "ExportOptions": "options",
     "export_model": "export.artifact",
     "examine_machine": "run.doctor",
     "find_runner": "run.runner",
