@@ -10,8 +10,7 @@ import pytest
 import workbench as wb
 from workbench.analysis.compare_runs import find_measurement
 from workbench.errors import UsageError
-from workbench.portfolio.combined import combine_runs, name_runs
-from workbench.portfolio.pages import write_combined
+from workbench.portfolio.combined import combine_runs, name_runs, write_combined
 from workbench.records.documents import describe_document
 
 READY, TRAINED = str(wb.sample_run("Ready")), str(wb.sample_run("AsTrained"))

@@ -61,6 +61,7 @@ _HOME = {
     "align_measurements": "analysis.compare_runs",
     "analyze_run": "analysis.run",
     "check_run": "analysis.quality",
+    "batch": "portfolio.scheduler",
     "combine_runs": "portfolio.combined",
     "compare_exports": "report.exports",
     "compare_runs": "analysis.compare_runs",

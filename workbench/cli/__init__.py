@@ -184,7 +184,7 @@ def report(runs: tuple[str, ...], out: Path | None) -> Answer:
     Several runs, each RUN_DIR[:EXPERIMENT[:THREADS]], are put side by side, layer by layer: other
     platforms, other versions of a model. What was emulated shows which code it runs, and no times.
     """
-    from workbench.portfolio.pages import write_combined
+    from workbench.portfolio.combined import write_combined
     from workbench.workflow import make_report
 
     if len(runs) > 1:

@@ -23,19 +23,23 @@ def batch(matrix: Path, dry_run: bool, **choices) -> Answer:
     What is done already is not done again: after an interruption, or a failure that was mended, the
     same command goes on. Exit code 1 if a cell failed.
     """
-    from workbench.portfolio.batch import list_plan, place_for, run_batch
+    from workbench.portfolio.scheduler import (
+        batch,
+        describe_plan,
+        list_plan,
+        portfolio_location,
+    )
     from workbench.portfolio.state import INDEX, list_failures
-    from workbench.portfolio.timings import describe_plan
 
     if dry_run:
         planned = list_plan(matrix, out=choices["out"], only=choices["only"])
         return Answer(describe_plan(planned), {"plan": planned})
     with show_progress() as progress:
-        portfolio = run_batch(matrix, progress=progress, **choices)
+        portfolio = batch(matrix, progress=progress, **choices)
     failures = list_failures(portfolio)
     for line in failures:
         click.echo(line, err=True)
-    page = f"{place_for(matrix, choices['out'])}/{INDEX}"
+    page = f"{portfolio_location(matrix, choices['out'])}/{INDEX}"
     return Answer([page], {"page": page, "portfolio": portfolio}, exit_code=bool(failures))
 
 

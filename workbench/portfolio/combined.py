@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,8 +17,16 @@ from workbench.analysis.machine_code import select_kernels
 from workbench.analysis.quality import grade_quality
 from workbench.analysis.run import identify_run
 from workbench.errors import ComparisonError, UsageError
-from workbench.frames import COMBINED, COMPARISON, LINED_UP, check
+from workbench.frames import COMBINED, COMPARISON, EMULATED, LINED_UP, check
+from workbench.plots.align import plot_heatmap
+from workbench.plots.categories import plot_categories
+from workbench.plots.tables import Table, show_table
+from workbench.plots.text import show_note
+from workbench.records.codec import to_document
 from workbench.records.runs import count_threads
+from workbench.report.gate import put_side_by_side, show_aligned
+from workbench.report.html import render_page, render_template
+from workbench.store import atomic_write, safe_name
 
 #: Columns of ``LINED_UP`` that an emulated run cannot fill.
 _TIMES = ["time_ms", "speedup", "low", "high"]
@@ -181,3 +191,104 @@ def _compare(measurements: dict[str, Measurement]) -> pd.DataFrame:
 
 def _on_silicon(measurements: dict[str, Measurement]) -> dict[str, Measurement]:
     return {n: one for n, one in measurements.items() if not one.analysis.run.emulated}
+
+
+PAGE, MARKDOWN = "combined_report.html", "combined_report.md"
+SUMMARY_JSON, SUMMARY_MD = "combined_pipeline_summary.json", "combined_pipeline_summary.md"
+
+COMBINED_HTML, COMBINED_MD = "portfolio/combined.html.j2", "portfolio/combined.md.j2"
+#: Layers in the tables.
+TOP = 20
+
+Section = tuple[str, list[object]]
+
+
+def write_combined(names: Sequence[str], out: str | Path | None = None) -> list[Path]:
+    """Write the combined report of several measurements; returns its files.
+
+    Parameters
+    ----------
+    names
+        As for ``combine_runs``.
+    out
+        The folder, ``combined_<model>`` by default.
+
+    Raises
+    ------
+    UsageError
+        As from ``combine_runs``.
+    """
+    combined = combine_runs(names)
+    folder = Path(out or f"combined_{safe_name('_'.join(combined.models))}")
+    title = f"{', '.join(combined.models)}: {len(combined.runs)} runs side by side"
+    sections = list(describe_combined(combined))
+    page = render_page(title, COMBINED_HTML, sections=sections)
+    text = render_template(COMBINED_MD, title=title, sections=sections)
+    brief = render_template(COMBINED_MD, title=title, sections=sections[:2])
+    return [
+        atomic_write(folder / PAGE, page),
+        atomic_write(folder / MARKDOWN, text),
+        atomic_write(folder / SUMMARY_JSON, to_document(summarize_combined(combined))),
+        atomic_write(folder / SUMMARY_MD, brief),
+    ]
+
+
+def summarize_combined(combined: Combined) -> dict[str, Any]:
+    """The combined report for programs, as its schema has it."""
+    return {
+        "models": combined.models,
+        "runs": combined.runs,
+        "latencies": combined.latencies,
+        "layers": combined.layers,
+        "problem": combined.problem,
+    }
+
+
+def describe_combined(combined: Combined) -> Iterator[Section]:
+    """The headings of the report, each with its tables and figures."""
+    runs = combined.runs
+    mark = [f"{', '.join(runs['run'][runs['emulated']])}: {EMULATED}."]
+    verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
+    yield (
+        "What every run says",
+        [show_note(*(mark if runs["emulated"].any() else []), *verdicts)],
+    )
+    columns = ["run", "latency_ms", "low_ms", "high_ms", "grade", "device", "program", "build"]
+    yield "The runs", [show_table(runs, columns, caption="Median of untraced E2E")]
+    if len(combined.latencies):
+        first = next(iter(combined.silicon))
+        columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
+        caption = f"Untraced E2E against {first}; all that differs between two runs is in it"
+        yield "Latency", [show_table(combined.latencies, columns, caption=caption)]
+    bars = {name: one.select(one.analysis.categories) for name, one in combined.silicon.items()}
+    if bars:
+        yield "Where the time goes", [plot_categories(bars), _show_categories(bars)]
+    if combined.layers is None:
+        yield "Layer by layer", [show_note(f"Not lined up: {combined.problem}")]
+        return
+    timed = combined.layers[combined.layers["run"].isin(list(combined.silicon))]
+    if len(combined.silicon) > 1:
+        yield "Layer by layer", [plot_heatmap(timed, top=TOP), show_aligned(timed, rows=TOP)]
+    yield "Which code each layer runs", [_show_code(combined.layers)]
+
+
+def _show_categories(bars: dict[str, pd.DataFrame]) -> Table:
+    """The time of every category in every run."""
+    parts = {name: part.set_index("category")["mean_ms"] for name, part in bars.items()}
+    wide = pd.DataFrame(parts).rename_axis("category").reset_index()
+    return show_table(wide, caption="Mean of traced Method::execute, in ms of wall time")
+
+
+def _show_code(layers: pd.DataFrame) -> Table:
+    """What every layer ran in every run, a column per run."""
+    texts = layers.assign(
+        text=[
+            f"{row.operators} [{row.kernels}]" if row.kernels else row.operators
+            for row in layers.itertuples()
+        ]
+    )
+    names = list(dict.fromkeys(layers["name"]))
+    wide, runs = put_side_by_side(texts, names)
+    wide.insert(0, "layer", names)
+    caption = "Operators as logged; in brackets the functions that samples found at work. "
+    return show_table(wide, caption=caption + runs)

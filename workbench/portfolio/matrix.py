@@ -32,7 +32,7 @@ MAX_BYTES, MAX_DEPTH, MAX_CELLS, MAX_NUMBER = 100_000, 3, 10_000, 1_000_000
 #: Keys whose value may be written without brackets if it is a single one.
 LISTS = ("models", "dtypes", "targets", "isa", "threads", "keep_float")
 #: The least value of every number.
-LEAST = {"runs": 1, "warmup": 0, "processes": 1, "budget_s": 0}
+LEAST: dict[str, float] = {"runs": 1, "warmup": 0, "processes": 1, "budget_s": 0}
 LEAST |= dict.fromkeys(("precision", "timeout_s", "export_limit_s"), 1e-9)
 
 
@@ -127,7 +127,7 @@ def read_matrix(path: Path) -> Matrix:
 
 
 def find_model_file(name: str, folder: Path) -> str:
-    """The name, with the absolute path of the file if it is an existing ``path/to/file.py:NAME``."""
+    """The name; if it is ``path/to/file.py:NAME`` of an existing file, with an absolute path."""
     file, colon, inner = name.rpartition(":")
     for place in (Path(file), folder / file):
         if colon and place.suffix == ".py" and place.is_file():
@@ -136,7 +136,7 @@ def find_model_file(name: str, folder: Path) -> str:
 
 
 def _parse(text: bytes, path: Path) -> dict[str, Any]:
-    """The YAML as a mapping, without duplicate keys, and without aliases, which can expand to GBs."""
+    """The YAML as a mapping. No duplicate keys; no aliases, which can expand to gigabytes."""
     import yaml
 
     depth = 0

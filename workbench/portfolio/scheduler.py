@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -275,12 +276,17 @@ class StageTimings:
         pairs = ((outcome.cell.name, s) for outcome in outcomes for s in outcome.stages)
         return cls({(s.name, cell): s.seconds for cell, s in pairs if not s.cached})
 
+    @cached_property
+    def medians(self) -> dict[str, float]:
+        """The median of all cells, by stage."""
+        by_stage: dict[str, list[float]] = {}
+        for (stage, _), seconds in self.seconds.items():
+            by_stage.setdefault(stage, []).append(seconds)
+        return {stage: statistics.median(seconds) for stage, seconds in by_stage.items()}
+
     def expect(self, stage: str, cell: Cell) -> float | None:
         """The last time of this cell, else the median of the others, else None."""
-        if (stage, cell.name) in self.seconds:
-            return self.seconds[stage, cell.name]
-        others = [seconds for (name, _), seconds in self.seconds.items() if name == stage]
-        return statistics.median(others) if others else None
+        return self.seconds.get((stage, cell.name), self.medians.get(stage))
 
     def estimate(self, todo: Iterable[tuple[str, Cell]], jobs: int) -> float | None:
         """The seconds of all these stages; None if one is unknown.

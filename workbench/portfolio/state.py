@@ -38,8 +38,10 @@ AXES = ("model", "dtype", "target", "toggle", "state")
 #: Columns that are left out where all rows have the same value.
 SHARED = ("target", "toggle", "threads", "state")
 #: Fields of an outcome that are columns of ``portfolio.csv``.
-FACTS = ("platform", "cpu", "emulated", "state", "grade", "size_bytes", "sqnr_db", "undelegated")
-FACTS += ("problem", "error", "run_dir", "report")
+FACTS = (
+    *("platform", "cpu", "emulated", "state", "grade", "size_bytes", "sqnr_db", "undelegated"),
+    *("problem", "error", "run_dir", "report"),
+)
 
 
 @dataclass(frozen=True)
@@ -104,9 +106,13 @@ class Storage:
 
     @contextlib.contextmanager
     def _convert_errors(self, name: str) -> Iterator[None]:
+        # Without a connection or credentials, S3 raises what is no OSError.
+        botocore: Any = sys.modules.get("botocore.exceptions")
+        errors: tuple[type[Exception], ...] = (OSError,)
+        errors += (botocore.BotoCoreError,) if botocore else ()
         try:
             yield
-        except (OSError, *_s3_errors()) as error:
+        except errors as error:
             reason = getattr(error, "strerror", None) or error
             raise StoreError(
                 f"cannot be read or written: {reason}", where=f"{self.url}/{name}"
@@ -119,12 +125,6 @@ def open_storage(location: str | Path) -> Storage:
     if found and scheme != "file":
         return Storage(str(location).rstrip("/"))
     return Storage(str(Path("/", rest) if found else Path(location).resolve()))
-
-
-def _s3_errors() -> tuple[type[Exception], ...]:
-    """What S3 raises without a connection or credentials; it is no OSError."""
-    botocore: Any = sys.modules.get("botocore.exceptions")
-    return (botocore.BotoCoreError,) if botocore else ()
 
 
 def _list_files(path: Path) -> list[Path]:
@@ -207,7 +207,9 @@ def is_intact(outcome: Outcome, folder: Path) -> bool:
 
 def hash_files(run_dir: Path) -> dict[str, str]:
     """The SHA-256 of all recorded files of a run; everything else can be regenerated."""
-    recorded = [p for p in sorted(run_dir.rglob("*")) if p.suffix in (".etdump", ".samples", ".log")]
+    recorded = [
+        p for p in sorted(run_dir.rglob("*")) if p.suffix in (".etdump", ".samples", ".log")
+    ]
     files = [run_dir / MANIFEST, *recorded]
     return {path.relative_to(run_dir).as_posix(): sha256_of(path) for path in files}
 
