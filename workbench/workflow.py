@@ -25,7 +25,7 @@ from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.operators import describe_spans, summarize_operators
 from workbench.analysis.quality import describe_quality
-from workbench.analysis.roofline import _is_plain, _name, device_of_run
+from workbench.analysis.roofline import can_probe, ceilings_name, device_of_run
 from workbench.analysis.run import Analysis, analyze_run, remember
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import ComparisonError, SetupError, StoreError, UsageError, unknown_name
@@ -663,14 +663,14 @@ def measure_roof(
         (experiment.isa, threads)
         for experiment in run.plan.experiments
         for threads in run.plan.threads
-        if _is_plain(experiment)
+        if can_probe(experiment)
     ]
     found = []
     for number, (isa, threads) in enumerate(dict.fromkeys(wanted)):
         progress(f"ceilings of {isa}, {count_threads(threads)}", number / len(wanted))
         ceilings = None if again else _kept(run, isa, threads)
         ceilings = ceilings or _measure(run, run_dir, isa, threads, progress)
-        write_whole(run_dir / _name(isa, threads), to_json(ceilings))
+        write_whole(run_dir / ceilings_name(isa, threads), to_json(ceilings))
         found.append(ceilings)
     return found
 
@@ -741,4 +741,4 @@ def _place(run: RunRecord, isa: str, threads: int) -> Path:
 
     device = device_of_run(run)
     digest = hashlib.sha256(f"{device['cpu']} {device['runner']}".encode()).hexdigest()[:16]
-    return cache_folder() / "ceilings" / digest / _name(isa, threads)
+    return cache_folder() / "ceilings" / digest / ceilings_name(isa, threads)
