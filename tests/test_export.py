@@ -484,14 +484,14 @@ def test_a_failed_export_leaves_the_last_good_one(write):
 
 def test_an_interrupted_export_leaves_no_record(tmp_path, monkeypatch):
     pte = export_model(small_model(), backend="portable", root=tmp_path)
-    write_whole = store.write_whole
+    atomic_write = store.atomic_write
 
     def interrupted(path, content):
         if path.suffix == ".pte":
             raise KeyboardInterrupt
-        return write_whole(path, content)
+        return atomic_write(path, content)
 
-    monkeypatch.setattr(store, "write_whole", interrupted)
+    monkeypatch.setattr(store, "atomic_write", interrupted)
     with pytest.raises(KeyboardInterrupt):
         export_model(small_model(), backend="portable", root=tmp_path)
     assert not store.export_record_path(pte).exists()
@@ -504,7 +504,7 @@ def test_a_graph_that_cannot_be_serialised_has_no_etrecord(tmp_path):
 
     arguments = (torch.ones(3),)
     stale = tmp_path / "artifacts" / "scaled_portable_fp32.pte.etrecord"
-    store.write_whole(stale, "of an earlier export")
+    store.atomic_write(stale, "of an earlier export")
     with pytest.warns(UserWarning, match="no ETRecord"):
         pte = export_model(
             LoadedModel("scaled", Scaled(), arguments), backend="portable", root=tmp_path

@@ -14,7 +14,7 @@ from workbench.run.bundle import (
     find_cross_compiler,
     make_bundle,
 )
-from workbench.store import cache_folder, keep
+from workbench.store import cache_folder, cached
 
 
 @pytest.fixture(autouse=True)
@@ -107,9 +107,9 @@ def test_what_is_half_made_is_not_kept():
         raise SetupError("no more")
 
     with pytest.raises(SetupError, match="no more"):
-        keep("things/one", make)
+        cached("things/one", make)
     assert not (cache_folder() / "things" / "one").exists()
-    assert keep("things/one", lambda folder: folder.mkdir()).is_dir()
+    assert cached("things/one", lambda folder: folder.mkdir()).is_dir()
 
 
 def test_who_comes_second_takes_what_the_first_made():
@@ -117,13 +117,13 @@ def test_who_comes_second_takes_what_the_first_made():
         folder.mkdir()
         (folder / "mine").touch()
         if not (cache_folder() / "things" / "one").exists():
-            keep("things/one", make_other)
+            cached("things/one", make_other)
 
     def make_other(folder):
         folder.mkdir()
         (folder / "theirs").touch()
 
-    assert [path.name for path in keep("things/one", make).iterdir()] == ["theirs"]
+    assert [path.name for path in cached("things/one", make).iterdir()] == ["theirs"]
 
 
 def test_an_installed_cross_compiler_comes_first(tools, monkeypatch):

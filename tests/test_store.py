@@ -34,14 +34,14 @@ def make_export(pte, data=b"program"):
 
 
 def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
-    path = store.write_whole(tmp_path / "a.json", "old")
+    path = store.atomic_write(tmp_path / "a.json", "old")
 
     def fail(*_):
         raise OSError(28, "disk full")
 
     monkeypatch.setattr(store.Path, "replace", fail)
     with pytest.raises(StoreError, match=r"a\.json: cannot be written: disk full"):
-        store.write_whole(path, "new")
+        store.atomic_write(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
@@ -49,10 +49,10 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch)
 KILLED = """
 import os, sys
 from pathlib import Path
-from workbench.files import write_whole
+from workbench.store import atomic_write
 
 Path.replace = lambda *_: os.kill(os.getpid(), 9)
-write_whole(Path(sys.argv[1]), "half of it")
+atomic_write(Path(sys.argv[1]), "half of it")
 """
 
 

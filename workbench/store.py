@@ -26,7 +26,7 @@ PARTIAL = ".partial"
 _LEFTOVER = re.compile(rf"^\..+\.\w{{8}}{PARTIAL}$|\.(etdump|samples){PARTIAL}$")
 
 
-def write_whole(path: Path, content: bytes | str) -> Path:
+def atomic_write(path: Path, content: bytes | str) -> Path:
     """Write a file so that a reader sees all of it or the old one; returns its path.
 
     Raises
@@ -69,7 +69,7 @@ def cache_folder() -> Path:
     return root / "executorch-workbench"
 
 
-def keep(name: str, make: Callable[[Path], None]) -> Path:
+def cached(name: str, make: Callable[[Path], None]) -> Path:
     """The file or folder ``name`` in the cache; if it is not there, ``make`` makes it at a path.
 
     Several processes may make it at once: each makes its own, and one of them stays.
@@ -150,7 +150,7 @@ def export_record_path(pte: Path) -> Path:
 
 def save_export(export: Export, directory: Path) -> Path:
     """Write the record of an export beside its ``.pte``; returns the record's path."""
-    return write_whole(export_record_path(directory / export.pte), to_json(export))
+    return atomic_write(export_record_path(directory / export.pte), to_json(export))
 
 
 def load_export(pte: Path) -> Export | None:
@@ -181,7 +181,7 @@ def layers_path(pte: Path) -> Path:
 
 def save_layers(layers: Layers, path: Path) -> Path:
     """Write a sidecar; returns its path."""
-    return write_whole(path, to_json(layers))
+    return atomic_write(path, to_json(layers))
 
 
 def load_layers(path: Path, sha256: str) -> Layers | None:
@@ -202,7 +202,7 @@ def keep_layers(pte: Path, run_dir: Path) -> None:
     """Copy the sidecar beside a ``.pte`` into a run's folder, which then stands alone."""
     source = layers_path(pte)
     if source.exists():
-        write_whole(run_dir / LAYERS, source.read_bytes())
+        atomic_write(run_dir / LAYERS, source.read_bytes())
 
 
 def trace_path(run_dir: Path, stem: str, experiment: str, threads: int, process: int) -> Path:
@@ -240,7 +240,7 @@ def new_run_dir(root: Path, platform: str) -> Path:
 
 def save_run(run: RunRecord, run_dir: Path) -> Path:
     """Write ``manifest.json``; returns its path."""
-    return write_whole(run_dir / MANIFEST, to_json(run))
+    return atomic_write(run_dir / MANIFEST, to_json(run))
 
 
 def load_run(run_dir: Path) -> RunRecord:
@@ -264,3 +264,17 @@ def find_runs(root: Path) -> list[Path]:
     """All run folders below ``root``, the oldest first."""
     manifests = [*root.glob("runs/*/" + MANIFEST), *root.glob("out_*/runs/*/" + MANIFEST)]
     return [path.parent for path in sorted(manifests, key=lambda p: (p.stat().st_mtime, p))]
+
+
+def inside(run_dir: Path, name: str) -> Path:
+    """The path of a file that a manifest names.
+
+    Raises
+    ------
+    StoreError
+        It lies outside of the run's folder.
+    """
+    path = run_dir / name
+    if not path.resolve().is_relative_to(run_dir.resolve()):
+        raise StoreError("names a file outside its folder", where=run_dir / MANIFEST)
+    return path

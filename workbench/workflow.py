@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare import compare_latencies
-from workbench.analysis.findings.context import Facts, gather_facts
+from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_next_steps
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
@@ -47,11 +47,11 @@ from workbench.store import (
     REPORT_HTML,
     REPORT_MD,
     artifacts_dir,
+    atomic_write,
     default_root,
     load_run,
     safe_name,
     save_layers,
-    write_whole,
 )
 from workbench.trace.etdump import read_etdump
 from workbench.trace.writers.csv_tables import write_csvs
@@ -422,8 +422,8 @@ def compare_replay(within: Analysis, layer: str, alone: Analysis) -> Replay:
     rows = []
     for experiment in within.experiments:
         for threads in within.run.plan.threads:
-            inside = gather_facts(within, experiment, threads)
-            outside = gather_facts(alone, _alike(within.run, experiment, alone.run), threads)
+            inside = build_context(within, experiment, threads)
+            outside = build_context(alone, _alike(within.run, experiment, alone.run), threads)
             keys = keys_of_layer(inside, layer)
             if not keys:
                 raise ComparisonError(
@@ -450,7 +450,7 @@ def compare_replay(within: Analysis, layer: str, alone: Analysis) -> Replay:
     return Replay(layer, pd.DataFrame(rows), alone.run_dir)
 
 
-def keys_of_layer(facts: Facts, layer: str) -> list[str]:
+def keys_of_layer(facts: RuleContext, layer: str) -> list[str]:
     """The operators that compute in a layer, or in those within it; an empty name is all."""
     rows = facts.rows
     if "module" not in rows:
@@ -670,7 +670,7 @@ def measure_roof(
         progress(f"ceilings of {isa}, {count_threads(threads)}", number / len(wanted))
         ceilings = None if again else _kept(run, isa, threads)
         ceilings = ceilings or _measure(run, run_dir, isa, threads, progress)
-        write_whole(run_dir / ceilings_name(isa, threads), to_json(ceilings))
+        atomic_write(run_dir / ceilings_name(isa, threads), to_json(ceilings))
         found.append(ceilings)
     return found
 
@@ -696,23 +696,23 @@ def _measure(
         ceilings = measure_ceilings(
             probes, folder, runner, isa, threads, tell=lambda text: progress(text, 0.5)
         )
-    write_whole(_place(run, isa, threads), to_json(ceilings))
+    atomic_write(_place(run, isa, threads), to_json(ceilings))
     return ceilings
 
 
 def find_probes(progress: Callable[[str, float], None]) -> tuple[Path, tuple[Probe, ...]]:
     """The probes' folder in the cache, exported on first use, and what is in it."""
     from workbench.export.probes import export_probes
-    from workbench.store import cache_folder, keep
+    from workbench.store import cache_folder, cached
 
     def make(folder: Path) -> None:
         progress("exporting the probes, once", 0.0)
         folder.mkdir()
         probes = export_probes(_PROBED, folder)
         blank = Ceilings("", "", "", 0, "", tuple(probes))
-        write_whole(folder / _PROBES, to_json(blank))
+        atomic_write(folder / _PROBES, to_json(blank))
 
-    folder = keep(f"probes/{_version()}", make)
+    folder = cached(f"probes/{_version()}", make)
     index = folder / _PROBES
     if not index.is_file():
         raise StoreError("is incomplete", where=cache_folder(), hint="delete its folder probes")

@@ -256,6 +256,7 @@ def device_of_run(run: RunRecord) -> dict[str, str]:
 
 
 def ceilings_name(isa: str, threads: int) -> str:
+    """The file of the ceilings of an ISA level and thread count."""
     return f"ceilings_{isa}_t{threads}.json"
 
 

@@ -24,8 +24,10 @@ from workbench.analysis.compare import (
     compare_layers,
     compare_operators,
 )
-from workbench.analysis.ledger import build_ledger
+from workbench.analysis.findings.context import RuleContext, build_context
+from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.layers import add_layers, place_rows, summarize_layers
+from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import (
     compare_evidence,
     compare_kernels,
@@ -40,6 +42,7 @@ from workbench.analysis.operators import (
     summarize_operators,
     total_runs,
 )
+from workbench.analysis.quality import check_run, grade_run
 from workbench.analysis.roofline import Roof, computed_dtype, find_roof, place_operators
 from workbench.analysis.shift import bottleneck_shift, bound_shift
 from workbench.analysis.statistics import (
@@ -57,13 +60,14 @@ from workbench.frames import SOURCE, mark_emulated
 from workbench.records.layers import Layers
 from workbench.records.runs import (
     LADDER_TOGGLE,
+    Agreement,
     Experiment,
     Proof,
     RunRecord,
     Session,
     count_threads,
 )
-from workbench.store import FUNCTIONS, LAYERS, MANIFEST, load_layers, load_run
+from workbench.store import FUNCTIONS, LAYERS, inside, load_layers, load_run
 from workbench.trace.etdump import read_etdump
 from workbench.trace.samples import (
     locate_samples,
@@ -187,7 +191,9 @@ class Run:
                 return known
         if baseline is None or candidate is None:
             raise StoreError("compares no two experiments", where=self.path, hint="name both")
-        sides = [self[name] if threads is None else self[name, threads] for name in (baseline, candidate)]
+        sides = [
+            self[name] if threads is None else self[name, threads] for name in (baseline, candidate)
+        ]
         return Comparison(sides[0], sides[1], f"as {candidate} instead of {baseline}")
 
     @property
@@ -321,15 +327,11 @@ class Run:
     @frame_property
     def quality(self) -> pd.DataFrame:
         """How good the measurement is: ``frames.QUALITY``; the first row's grade is the run's."""
-        from workbench.analysis.quality import grade_run
-
         return grade_run(self)
 
     @cached_property
     def checks(self) -> pd.DataFrame:
         """Whether the numbers can be trusted: ``check``, ``status``, ``evidence``."""
-        from workbench.analysis.quality import check_run
-
         return check_run(self)
 
     def report(self) -> tuple[Path, Path]:
@@ -339,17 +341,13 @@ class Run:
         return workbench.make_report(self)
 
     def locate(self, name: str) -> Path:
-        """The path of a file that the manifest names.
+        """The path of a file that the manifest names."""
+        return inside(self.path, name)
 
-        Raises
-        ------
-        StoreError
-            It lies outside of the run's folder.
-        """
-        path = self.path / name
-        if not path.resolve().is_relative_to(self.path.resolve()):
-            raise StoreError("names a file outside its folder", where=self.path / MANIFEST)
-        return path
+    def masked(self, experiment: str) -> set[str]:
+        """The CPU features that every process of an experiment hid."""
+        masks = [set(s.masked) for s in self.record.sessions if s.experiment == experiment]
+        return set.intersection(*masks) if masks else set()
 
     def read_trace(self, session: Session) -> pd.DataFrame:
         """The events of a session's ETDump; that of a first process is kept."""
@@ -403,7 +401,9 @@ class Run:
         traced = {(m.name, m.threads): m for m in self.traced}
         several = len(self.record.plan.threads) > 1
         for pair in self.record.plan.pairs:
-            for few, count in [pair.threads] if pair.threads else [(n, n) for n in self.record.plan.threads]:
+            for few, count in (
+                [pair.threads] if pair.threads else [(n, n) for n in self.record.plan.threads]
+            ):
                 sides = (pair.baseline, few), (pair.candidate, count)
                 if set(sides) <= measured and set(sides) <= traced.keys():
                     label = pair.label
@@ -504,7 +504,22 @@ class Measurement:
         """The ledger without layers."""
         if not self.sessions:
             raise StoreError(f"{self.label} has no trace", where=self.run.path)
-        return pd.concat(map(self._read_ledger, self.sessions), ignore_index=True)
+        return pd.concat([rows for rows, _ in self._parts], ignore_index=True)
+
+    @cached_property
+    def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray]]:
+        """Of every traced process, its ledger, and whether the rows of each run add up."""
+        return [self._read_ledger(session) for session in self.sessions]
+
+    @property
+    def run_count(self) -> int:
+        """How many traced runs were read."""
+        return sum(len(closed) for _, closed in self._parts)
+
+    @property
+    def open_runs(self) -> int:
+        """Of these, how many have ledger rows that do not sum to ``Method::execute``."""
+        return sum(int((~closed).sum()) for _, closed in self._parts)
 
     @cached_property
     def _attribution(self) -> pd.DataFrame | None:
@@ -564,30 +579,28 @@ class Measurement:
         return place_operators(self.operators, self.roof, computed_dtype(self.run.record))
 
     @cached_property
-    def context(self) -> Any:
+    def context(self) -> RuleContext:
         """What the rules for findings look at."""
-        from workbench.analysis.findings.context import build_context
-
         return build_context(self)
 
     @frame_property
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
-        from workbench.analysis.findings.rules import find_bottlenecks
-
         return find_bottlenecks(self.context)
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
         return frame[chosen].reset_index(drop=True)
 
-    def _read_ledger(self, session: Session) -> pd.DataFrame:
-        ledger = build_ledger(self.run.read_trace(session))
-        kept = kept_runs(session, ledger["run"].nunique(), self.run.path / session.etdump)
+    def _read_ledger(self, session: Session) -> tuple[pd.DataFrame, np.ndarray]:
+        events = self.run.read_trace(session)
+        ledger = build_ledger(events)
+        closed = closed_runs(events, ledger)
+        kept = kept_runs(session, len(closed), self.run.path / session.etdump)
         ledger = ledger[kept[ledger["run"]]].reset_index(drop=True)
         for place, (name, *_) in enumerate(SOURCE):
             ledger.insert(place, name, getattr(session, name))
-        return ledger
+        return ledger, closed
 
 
 @dataclass(frozen=True)
@@ -644,6 +657,18 @@ class Comparison:
         """Whether the two sides hide different CPU features."""
         before, after = self.baseline.experiment, self.candidate.experiment
         return (before.isa, before.isa_off) != (after.isa, after.isa_off)
+
+    @property
+    def toggle(self) -> str:
+        """The CPU extension whose effect is measured, ``none``, or empty."""
+        return self.run.record.plan.toggle
+
+    @property
+    def agreements(self) -> list[Agreement]:
+        """How far the outputs of both sides are apart."""
+        sides = (self.baseline.name, self.candidate.name, self.candidate.threads)
+        known = self.run.record.agreements if self.within_run else ()
+        return [a for a in known if (a.baseline, a.candidate, a.threads) == sides]
 
     @cached_property
     def _control(self) -> dict[str, pd.DataFrame]:
@@ -715,18 +740,15 @@ class Comparison:
         """What the comparison showed."""
         unchanged = ""
         if self.proof and self.proof.outcome == "same" and self.toggled:
-            unchanged = explain_unchanged(self)
-        sides = (self.baseline.name, self.candidate.name, self.candidate.threads)
+            hidden = self.run.masked(self.baseline.name) ^ self.run.masked(self.candidate.name)
+            dtype = self.run.record.export.dtype if self.run.record.export else ""
+            unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
         found = reach_verdict(
             self.subject or self.run.model,
             self.label,
             self.latency,
             self.shift,
-            [
-                a
-                for a in (self.run.record.agreements if self.within_run else ())
-                if (a.baseline, a.candidate, a.threads) == sides
-            ],
+            self.agreements,
             unchanged,
         )
         if not self.emulated:
@@ -782,6 +804,14 @@ def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:
     if runs != len(wall):
         raise TraceError(f"holds {runs} runs, the manifest {len(wall)}", where=path)
     return find_quiet_runs(wall, cpu, session.threads)
+
+
+def closed_runs(events: pd.DataFrame, ledger: pd.DataFrame) -> np.ndarray:
+    """For every run of a trace, whether its ledger rows sum to ``Method::execute``."""
+    methods = events[(events["kind"] == "method") & (events["run"] >= 0)]
+    executes = methods.set_index("run")["duration_ns"]
+    sums = ledger.groupby("run")["duration_ns"].sum()
+    return (sums.reindex(executes.index) == executes).to_numpy()
 
 
 def describe_run(run: Run) -> pd.DataFrame:

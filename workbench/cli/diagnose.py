@@ -147,7 +147,7 @@ def history(
     """
     from workbench.plots.history import plot_history
     from workbench.portfolio.history import read_history, write_figure
-    from workbench.store import write_whole
+    from workbench.store import atomic_write
 
     found = read_history(roots or (Path(),), across=across)
     for problem in found.problems:
@@ -157,7 +157,7 @@ def history(
     if figure:
         write_figure(plot_history(found.rows, found.changes), figure)
     if csv:
-        write_whole(csv, found.rows.to_csv(index=False, lineterminator="\n"))
+        atomic_write(csv, found.rows.to_csv(index=False, lineterminator="\n"))
     slower = fail_above is not None and not found.slower_by(fail_above).empty
     record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
     lines = [text for table in found.tables for text in (table, "")]

@@ -144,7 +144,7 @@ def export_model(
     saved = _write_inputs(lowered.inputs, contents.inputs, pte)
     etrecord = _write_etrecord(lowered.etrecord, pte)
     layers = store.save_layers(lowered.layers, store.layers_path(pte))
-    store.write_whole(pte, lowered.pte)
+    store.atomic_write(pte, lowered.pte)
     export = Export(
         model=model.name,
         dtype=dtype,
@@ -242,7 +242,7 @@ def _write_inputs(
     written = []
     for number, (tensor, slot) in enumerate(zip(tensors, slots, strict=True)):
         path = pte.with_name(f"{pte.name}.input{number}.bin")
-        store.write_whole(path, raw_bytes(tensor, slot.dim_order))
+        store.atomic_write(path, raw_bytes(tensor, slot.dim_order))
         shape, sha256 = tuple(tensor.shape), store.sha256_of(path)
         written.append(Tensor(slot.dtype, shape, path.name, sha256, slot.dynamic))
     return tuple(written)
@@ -252,7 +252,7 @@ def _write_etrecord(etrecord: bytes, pte: Path) -> str:
     """Write the ETRecord, or do away with an earlier one; returns its file name or nothing."""
     path = pte.with_name(f"{pte.name}.etrecord")
     if etrecord:
-        return store.write_whole(path, etrecord).name
+        return store.atomic_write(path, etrecord).name
     warnings.warn(f"{pte.name}: no ETRecord, PyTorch cannot serialise its graph", stacklevel=3)
     path.unlink(missing_ok=True)
     return ""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from workbench.export.lower import Options, lower_model, quiet
 from workbench.models.loader import LoadedModel
 from workbench.records.runs import Probe
-from workbench.store import write_whole
+from workbench.store import atomic_write
 
 if TYPE_CHECKING:
     from torch import nn
@@ -87,4 +87,4 @@ def _write(module: nn.Module, probe: Probe, shape: tuple[int, ...], folder: Path
     model = LoadedModel(probe.kind, module.eval(), (torch.randn(shape),))
     with quiet():
         lowered = lower_model(model, probe.dtype, "xnnpack", Options())
-    return write_whole(folder / name, lowered.pte).name
+    return atomic_write(folder / name, lowered.pte).name

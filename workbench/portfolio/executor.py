@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from workbench.errors import SetupError, TargetError, UsageError, WorkbenchError
-from workbench.store import write_whole
+from workbench.store import atomic_write
 
 if TYPE_CHECKING:
     from distributed import Client, SpecCluster
@@ -54,7 +54,7 @@ def limit_time(note: Path, attempt: str, seconds: float) -> Iterator[None]:
         )
         error.add_note(earlier)
         raise error
-    write_whole(note, f"{attempt}\n")
+    atomic_write(note, f"{attempt}\n")
     with open(note, "a") as file:
         faulthandler.dump_traceback_later(seconds, exit=True, file=file)
         try:

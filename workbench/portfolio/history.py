@@ -21,7 +21,7 @@ from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_nam
 from workbench.frames import HISTORY, check
 from workbench.plots.tables import Table, show_table
 from workbench.records.runs import RunRecord, count_threads
-from workbench.store import MANIFEST, load_run, write_whole
+from workbench.store import MANIFEST, atomic_write, load_run
 
 #: What may be declared to differ within a line.
 AXES = ("program",)
@@ -116,7 +116,7 @@ def write_figure(figure: Figure, path: Path) -> Path:
         raise unknown_name("format", kind, known, where=path)
     content = io.BytesIO()
     figure.savefig(content, format=kind)
-    return write_whole(path, content.getvalue())
+    return atomic_write(path, content.getvalue())
 
 
 def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:

@@ -26,7 +26,7 @@ from workbench.records.portfolio import Cell, Outcome, Portfolio, Row
 from workbench.records.runs import count_threads
 from workbench.report.gate import put_side_by_side, show_aligned
 from workbench.report.html import render_page
-from workbench.store import safe_name, write_whole
+from workbench.store import atomic_write, safe_name
 
 #: Axes that the page can be filtered by.
 AXES = ("model", "dtype", "target", "toggle", "state")
@@ -246,10 +246,10 @@ def write_combined(names: Sequence[str], out: str | Path | None = None) -> list[
     title = f"{', '.join(combined.models)}: {len(combined.runs)} runs side by side"
     sections = list(describe_combined(combined))
     return [
-        write_whole(folder / PAGE, render_page(title, _to_html(title, sections))),
-        write_whole(folder / MARKDOWN, _to_markdown(title, sections)),
-        write_whole(folder / SUMMARY_JSON, to_document(summarize_combined(combined))),
-        write_whole(folder / SUMMARY_MD, _to_markdown(title, sections[:2])),
+        atomic_write(folder / PAGE, render_page(title, _to_html(title, sections))),
+        atomic_write(folder / MARKDOWN, _to_markdown(title, sections)),
+        atomic_write(folder / SUMMARY_JSON, to_document(summarize_combined(combined))),
+        atomic_write(folder / SUMMARY_MD, _to_markdown(title, sections[:2])),
     ]
 
 

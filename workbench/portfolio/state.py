@@ -30,10 +30,10 @@ from workbench.store import (
     MANIFEST,
     PARTIAL,
     REPORT_HTML,
+    atomic_write,
     cache_folder,
     safe_name,
     sha256_of,
-    write_whole,
 )
 
 
@@ -66,7 +66,7 @@ class Depot:
                 if remote.endswith(PARTIAL):
                     continue
                 local = self.folder / name / remote.split(f"{root}/{name}/", 1)[-1]
-                write_whole(local, files.cat_file(remote))
+                atomic_write(local, files.cat_file(remote))
 
     def send(self, name: str) -> None:
         """Take a file or folder from here to the portfolio; hidden files stay."""
@@ -83,7 +83,7 @@ class Depot:
 
     def write(self, name: str, content: str) -> None:
         """Write a small file of the portfolio."""
-        write_whole(self.folder / name, content)
+        atomic_write(self.folder / name, content)
         self.send(name)
 
     def _open(self) -> tuple[Any, str]:

@@ -13,7 +13,7 @@ from workbench.analysis.compare_runs import Compared
 from workbench.frames import format_ms
 from workbench.plots.tables import Table, show_table
 from workbench.plots.text import show_note
-from workbench.store import write_whole
+from workbench.store import atomic_write
 
 #: Rows of a gate's table.
 MOST_ROWS = 50
@@ -36,7 +36,7 @@ def write_junit(compared: Compared, path: Path) -> Path:
         suite.add_testcase(case)
     document = JUnitXml("workbench compare")
     document.add_testsuite(suite)
-    return write_whole(path, document.tostring())
+    return atomic_write(path, document.tostring())
 
 
 def write_gate_summary(compared: Compared, path: Path) -> Path:
@@ -55,7 +55,7 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
         *([f"{hidden} further rows."] if hidden > 0 else []),
         show_note(*compared.notes),
     ]
-    return write_whole(path, "\n\n".join(map(str, parts)) + "\n")
+    return atomic_write(path, "\n\n".join(map(str, parts)) + "\n")
 
 
 def describe_row(row: dict[str, Any]) -> str:

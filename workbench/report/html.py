@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 
 from workbench.explorer.timeline import PAGE_CLASS, timeline_script
-from workbench.store import write_whole
+from workbench.store import atomic_write
 
 #: Cells with one of these tags stay in the notebook and out of the page.
 HIDDEN_TAGS = {"parameters", "injected-parameters", "interactive", "hide"}
@@ -35,7 +35,7 @@ def export_html(notebook: Path, page: Path, title: str) -> Path:
     )
     body, _ = exporter.from_notebook_node(node)
     script = timeline_script() if PAGE_CLASS in body else ""
-    return write_whole(page, render_page(title, body, script))
+    return atomic_write(page, render_page(title, body, script))
 
 
 def render_page(title: str, body: str, script: str = "", style: str = "") -> str:

@@ -22,7 +22,7 @@ from workbench.plots.text import (
     show_undelegated,
     show_verdicts,
 )
-from workbench.store import REPORT_HTML, REPORT_MD, SUMMARY, write_whole
+from workbench.store import REPORT_HTML, REPORT_MD, SUMMARY, atomic_write
 
 #: Rows of the operator table.
 TOP = 12
@@ -34,9 +34,9 @@ def write_markdown(analysis: Analysis, findings: pd.DataFrame) -> tuple[Path, Pa
     ``findings`` are those of `find_next_steps`.
     """
     stem = analysis.run.plan.stem
-    report = write_whole(analysis.run_dir / REPORT_MD, render_report(analysis, findings))
+    report = atomic_write(analysis.run_dir / REPORT_MD, render_report(analysis, findings))
     summary = analysis.run_dir / f"{stem}_pipeline_summary.md"
-    return report, write_whole(summary, render_summary(analysis, findings))
+    return report, atomic_write(summary, render_summary(analysis, findings))
 
 
 def render_summary(analysis: Analysis, findings: pd.DataFrame) -> str:

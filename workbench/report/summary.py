@@ -29,7 +29,7 @@ from workbench.frames import (
     STATISTICS,
 )
 from workbench.records.codec import to_document
-from workbench.store import METRICS, SUMMARY, write_whole
+from workbench.store import METRICS, SUMMARY, atomic_write
 
 #: What an outline has of a comparison.
 _OUTLINED = ("label", "baseline", "candidate", "verdict", "latency")
@@ -79,7 +79,7 @@ def write_summary(analysis: Analysis, findings: pd.DataFrame) -> Path:
         "checks": check_run(analysis).to_dict("records"),
         "quality": _quality(analysis),
     }
-    return write_whole(analysis.run_dir / SUMMARY, to_document(content))
+    return atomic_write(analysis.run_dir / SUMMARY, to_document(content))
 
 
 def write_metrics(analysis: Analysis) -> Path:
@@ -98,7 +98,7 @@ def write_metrics(analysis: Analysis) -> Path:
         "floor": analysis.floor,
         "latencies": list(_latencies(analysis)),
     }
-    return write_whole(analysis.run_dir / METRICS, to_document(content))
+    return atomic_write(analysis.run_dir / METRICS, to_document(content))
 
 
 def _latencies(analysis: Analysis) -> Iterator[dict[str, Any]]:
@@ -138,7 +138,7 @@ def write_pipeline_summary(analysis: Analysis) -> Path:
         },
     }
     path = analysis.run_dir / f"{run.plan.stem}_pipeline_summary.json"
-    return write_whole(path, to_document(content))
+    return atomic_write(path, to_document(content))
 
 
 def outline_run(analysis: Analysis) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 from workbench.errors import RunnerError, SetupError
-from workbench.store import keep, sha256_of
+from workbench.store import cached, sha256_of
 
 NATIVE = Path(__file__).parent / "native"
 
@@ -112,7 +112,7 @@ def build_runner() -> Path:
     sdk, compiler = find_sdk(), find_compiler()
     if compiler is None:
         raise SetupError("no C++ compiler", hint="install g++ or clang++, or use the Python runner")
-    return keep(f"runner-{fingerprint(sdk, compiler)}", partial(compile_runner, sdk, compiler))
+    return cached(f"runner-{fingerprint(sdk, compiler)}", partial(compile_runner, sdk, compiler))
 
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:

@@ -26,7 +26,7 @@ from pathlib import Path
 
 from workbench.errors import SetupError, unknown_name
 from workbench.run.build import LIBRARIES, compile_runner, fingerprint
-from workbench.store import keep
+from workbench.store import cached
 
 FETCH_TIMEOUT_S = 900.0
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -46,7 +46,7 @@ def fetch_wheel(package: str, version: str, platform: str = "") -> Path:
         There is no pip, or it cannot get that wheel.
     """
     name = f"wheels/{package}-{version}{'-' if platform else ''}{platform}"
-    return keep(name, partial(_unpack_wheel, f"{package}=={version}", platform))
+    return cached(name, partial(_unpack_wheel, f"{package}=={version}", platform))
 
 
 def fetch_debian(
@@ -68,7 +68,7 @@ def fetch_debian(
     """
     key = hashlib.sha256("\0".join([*packages, *files]).encode()).hexdigest()[:8]
     name = f"debian/{packages[0]}-{suite}-{architecture}-{key}"
-    return keep(name, partial(_unpack_debian, packages, files, architecture, suite))
+    return cached(name, partial(_unpack_debian, packages, files, architecture, suite))
 
 
 def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
@@ -244,7 +244,7 @@ def make_bundle(machine: str) -> Bundle:
     sdk = fetch_sdk(architecture)
     compiler = find_cross_compiler(architecture)
     name = f"bundles/{machine}-{fingerprint(sdk, compiler, '$ORIGIN')}"
-    return Bundle(keep(name, partial(_fill, architecture, sdk, compiler)), architecture)
+    return Bundle(cached(name, partial(_fill, architecture, sdk, compiler)), architecture)
 
 
 def fetch_sdk(architecture: Architecture) -> Path:

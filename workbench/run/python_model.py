@@ -19,7 +19,7 @@ from typing import Any
 
 from workbench.errors import RunnerError
 from workbench.run.build import find_sdk, library_path
-from workbench.store import write_whole
+from workbench.store import atomic_write
 
 #: ExecuTorch's scalar types, by the names that torch gives them.
 DTYPES = {
@@ -145,7 +145,7 @@ class Model:
                 continue
             path = f"{base}-{index}.bin"
             with failing_as("io", f"cannot write {path}"):
-                write_whole(Path(path), ctypes.string_at(value.data_ptr(), value.nbytes))
+                atomic_write(Path(path), ctypes.string_at(value.data_ptr(), value.nbytes))
             dtype = str(value.dtype).removeprefix("torch.")
             shape = list(value.shape)
             written.append({"dtype": dtype, "shape": shape, "index": index, "file": path})
@@ -155,7 +155,7 @@ class Model:
         """Write the trace since the last reset, and begin a new one."""
         trace = self._take_trace()
         with failing_as("io", f"cannot write {path}"):
-            write_whole(Path(path), trace)
+            atomic_write(Path(path), trace)
 
     def reset(self) -> None:
         """Drop the trace so far."""

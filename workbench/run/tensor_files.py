@@ -12,7 +12,7 @@ import numpy as np
 
 from workbench.errors import RunnerError, StoreError
 from workbench.records.runs import Agreement, Plan, Tensor
-from workbench.store import sha256_of, write_whole
+from workbench.store import atomic_write, sha256_of
 
 RANDOM_SOURCE = "seeded random: normal for floats, 0 or 1 for integers"
 
@@ -30,7 +30,7 @@ def locate_inputs(plan: Plan, run_dir: Path) -> list[Path]:
     for number, tensor in enumerate(plan.inputs):
         if not tensor.file:
             path = run_dir / "inputs" / f"input{number}.bin"
-            paths.append(write_whole(path, random_bytes(tensor, seed=number)))
+            paths.append(atomic_write(path, random_bytes(tensor, seed=number)))
             continue
         path = folder / tensor.file
         if sha256_of(path) != tensor.sha256:

@@ -21,7 +21,7 @@ import pandas as pd
 
 from workbench.errors import TraceError
 from workbench.frames import FUNCTIONS, SAMPLES, check
-from workbench.store import write_whole
+from workbench.store import atomic_write
 from workbench.trace.functions import find_functions
 
 FORMAT, VERSION = "workbench samples", 1
@@ -195,7 +195,7 @@ def write_functions(functions: pd.DataFrame, path: Path) -> Path:
         "version": FUNCTIONS_VERSION,
         "functions": functions.to_dict("records"),
     }
-    return write_whole(path, json.dumps(content, indent=0) + "\n")
+    return atomic_write(path, json.dumps(content, indent=0) + "\n")
 
 
 def read_functions(path: Path) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from typing import Any
 
 from workbench.errors import SetupError, TargetError, UsageError, unknown_name
 from workbench.run.targets.remote import Remote
-from workbench.store import write_whole
+from workbench.store import atomic_write
 
 #: In the run's folder.
 RECORD = "device_settings.json"
@@ -125,7 +125,7 @@ def _plausible(settings: dict[str, object]) -> dict[str, str]:
 
 
 def _write_record(run_dir: Path, record: dict[str, object]) -> None:
-    write_whole(run_dir / RECORD, json.dumps(record, indent=1) + "\n")
+    atomic_write(run_dir / RECORD, json.dumps(record, indent=1) + "\n")
 
 
 #: Where a shell on a device may put programs and run them.

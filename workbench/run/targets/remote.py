@@ -23,7 +23,7 @@ from typing import Any
 from workbench.errors import TargetError, UsageError
 from workbench.run.host import name_cpu
 from workbench.run.targets.base import Host
-from workbench.store import safe_name, sha256_of, write_whole
+from workbench.store import atomic_write, safe_name, sha256_of
 
 #: How long a file may take to get there or back, and anything else, in seconds.
 TRANSFER_TIMEOUT_S, TIMEOUT_S = 600.0, 30.0
@@ -126,7 +126,7 @@ class Remote(Host, abc.ABC):
         name = self.quote(remote)
         script = f"sha256sum < {name} && cat {name} && rm -f {name}"
         said, _, content = self.sh(script, timeout_s=TRANSFER_TIMEOUT_S).partition(b"\n")
-        write_whole(path, content)
+        atomic_write(path, content)
         if said.split()[:1] != [sha256_of(path).encode()]:
             raise TargetError("a file arrived damaged", where=path, hint="try another cable")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.frames import EVENTS, check
-from workbench.store import write_whole
+from workbench.store import atomic_write
 
 TIMELINE = (
     "model_id",
@@ -88,7 +88,7 @@ def write_csvs(
         table = table.assign(model_id=model_id)
         table = table[list(TIMELINE if suffix.endswith("timeline") else STATISTICS)]
         path = etdump.with_name(f"{etdump.stem}_{suffix}.csv")
-        paths.append(write_whole(path, _defuse(table).to_csv(index=False, lineterminator="\n")))
+        paths.append(atomic_write(path, _defuse(table).to_csv(index=False, lineterminator="\n")))
     return paths
 
 

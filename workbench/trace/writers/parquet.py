@@ -10,7 +10,7 @@ import pandas as pd
 
 from workbench.errors import SetupError
 from workbench.frames import Frame, check
-from workbench.store import write_whole
+from workbench.store import atomic_write
 
 
 def write_parquet(
@@ -56,4 +56,4 @@ def write_parquet(
     metadata = {**table.schema.metadata, "frame": schema.name, **(about or {})}
     content = io.BytesIO()
     parquet.write_table(table.cast(pa.schema(fields, metadata)), content)
-    return write_whole(path, content.getvalue())
+    return atomic_write(path, content.getvalue())

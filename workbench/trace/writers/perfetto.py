@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.frames import EVENTS, check
-from workbench.store import write_whole
+from workbench.store import atomic_write
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
@@ -75,7 +75,7 @@ def write_perfetto(traces: Mapping[str, pd.DataFrame], path: Path) -> Path:
         _, executed = origins[number - 1]
         for packet in _packets(spans, builder.create_packet, number, name, lead - executed):
             builder.write_packet(packet)
-    return write_whole(path, content.getvalue())
+    return atomic_write(path, content.getvalue())
 
 
 def lay_out(spans: pd.DataFrame) -> Iterator[Step]:

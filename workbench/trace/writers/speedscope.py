@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbench.store import write_whole
+from workbench.store import atomic_write
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
@@ -63,7 +63,7 @@ def write_speedscope(
         "shared": {"frames": [{"name": text} for _, text in frames]},
         "profiles": written,
     }
-    return write_whole(path, json.dumps(content, allow_nan=False, separators=(",", ":")))
+    return atomic_write(path, json.dumps(content, allow_nan=False, separators=(",", ":")))
 
 
 def _without_negatives(weights: np.ndarray) -> np.ndarray:

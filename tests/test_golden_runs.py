@@ -1,0 +1,189 @@
+"""The recorded runs give the numbers that they have always given.
+
+After a deliberate change of numbers: ``python tests/test_golden_runs.py``.
+"""
+
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from workbench.analysis.findings.rules import find_next_steps
+from workbench.analysis.quality import check_run, grade_quality, tracer_overhead
+from workbench.analysis.roofline import find_roofline
+from workbench.analysis.run import MEASUREMENT, analyze_run
+from workbench.datasets import SAMPLES
+
+GOLDEN = Path(__file__).parent / "data" / "golden_runs"
+RUNS = {
+    path.parts[-4].removeprefix("out_"): path.parent
+    for path in SAMPLES.glob("out_*/runs/*/*.json")
+    if path.name == "manifest.json"
+}
+TOP = 15
+
+STATISTICS = [
+    "clock",
+    "n",
+    "mean",
+    "median",
+    "trimmed_mean",
+    "std",
+    "min",
+    "p90",
+    "p95",
+    "p99",
+    "max",
+    "outliers",
+    "low",
+    "high",
+]
+OPERATORS = [
+    "key",
+    "operator",
+    "category",
+    "family",
+    "calls",
+    "mean_ms",
+    "std_ms",
+    "module",
+    "shapes",
+    "flops",
+    "bytes",
+    "confidence",
+]
+LEVELS = [
+    "level",
+    "threads",
+    "latency_ms",
+    "latency_low_ms",
+    "latency_high_ms",
+    "speedup",
+    "low",
+    "high",
+    "outcome",
+    "total",
+    "total_low",
+    "total_high",
+    "floor",
+]
+SPEEDUP = [
+    "name",
+    "baseline_ms",
+    "candidate_ms",
+    "speedup",
+    "low",
+    "high",
+    "outcome",
+    "q",
+    "detectable",
+    "floor",
+    "margin",
+]
+
+
+def describe(folder):
+    analysis = analyze_run(folder)
+    roofline = find_roofline(analysis)
+    overhead = tracer_overhead(analysis)
+    return {
+        "model": analysis.run.plan.model,
+        "emulated": analysis.run.emulated,
+        "floor": analysis.floor,
+        "statistics": columns(analysis.statistics, [*MEASUREMENT, *STATISTICS]),
+        "categories": columns(
+            analysis.categories,
+            [*MEASUREMENT, "category", "mean_ms", "share", "operators", "low_ms", "high_ms"],
+        ),
+        "operators": {
+            " ".join(map(str, measured)): columns(part.nlargest(TOP, "mean_ms"), OPERATORS)
+            for measured, part in analysis.operators.groupby(MEASUREMENT, sort=False)
+        },
+        "layers": columns(
+            analysis.layers.nlargest(4 * TOP, "own_ms"),
+            [*MEASUREMENT, "module", "module_class", "own_ms", "total_ms", "low_ms", "high_ms"],
+        ),
+        "isa_levels": columns(analysis.ladder, LEVELS),
+        "scaling": columns(analysis.scaling),
+        "crossovers": len(analysis.crossovers),
+        "comparisons": [describe_comparison(c) for c in analysis.comparisons],
+        "findings": columns(
+            find_next_steps(analysis), ["rule", "gain_ms", "low_ms", "high_ms", "share", "basis"]
+        ),
+        "checks": check_run(analysis)["status"].tolist(),
+        "quality": sorted(grade_quality(analysis)["grade"], reverse=True),
+        "tracer_overhead": {" ".join(map(str, key)): value for key, value in overhead.items()},
+        "roofline": columns(
+            roofline if roofline is None else roofline.nlargest(TOP, "mean_ms"),
+            ["key", "gflops", "gbps", "least_ms", "roof_share", "bound"],
+        ),
+    }
+
+
+def describe_comparison(comparison):
+    return {
+        "sides": comparison.sides,
+        "latency": columns(comparison.latency, SPEEDUP),
+        "categories": columns(comparison.categories, SPEEDUP),
+        "operators": columns(comparison.operators.nlargest(TOP, "baseline_ms"), SPEEDUP),
+        "layers": columns(comparison.layers.nlargest(TOP, "baseline_ms"), SPEEDUP),
+        "shift": columns(comparison.shift),
+        "outcome": comparison.verdict.outcome,
+        "kernels": columns(comparison.kernels),
+        "proof": comparison.proof and asdict(comparison.proof),
+    }
+
+
+def columns(frame, names=None):
+    """A frame as lists by column."""
+    return None if frame is None else frame[names or list(frame.columns)].to_dict("list")
+
+
+def plain(value):
+    """JSON with twelve significant digits; what is missing is null."""
+    if isinstance(value, dict):
+        return {str(key): plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(part) for part in value]
+    if value is None or isinstance(value, str):
+        return value
+    if pd.isna(value) or math.isinf(value):
+        return None
+    value = value.item() if hasattr(value, "item") else value
+    return float(f"{value:.12g}") if isinstance(value, float) else value
+
+
+def differences(found, wanted, where=""):
+    """What differs, as one line each."""
+    if isinstance(wanted, dict) and isinstance(found, dict):
+        names = dict.fromkeys([*wanted, *found])
+        return [
+            line
+            for name in names
+            for line in differences(found.get(name), wanted.get(name), f"{where}/{name}")
+        ]
+    if isinstance(wanted, list) and isinstance(found, list) and len(wanted) == len(found):
+        pairs = enumerate(zip(found, wanted, strict=True))
+        return [line for i, pair in pairs for line in differences(*pair, f"{where}/{i}")]
+    numbers = all(isinstance(value, int | float) for value in (found, wanted))
+    same = math.isclose(found, wanted, rel_tol=1e-9) if numbers else found == wanted
+    return [] if same else [f"{where}: {found} instead of {wanted}"]
+
+
+@pytest.mark.parametrize("sample", sorted(RUNS))
+def test_a_recorded_run_keeps_its_numbers(sample):
+    wanted = json.loads((GOLDEN / f"{sample}.json").read_text())
+    assert differences(plain(describe(RUNS[sample])), wanted) == []
+
+
+def test_every_golden_has_its_run():
+    assert {path.stem for path in GOLDEN.glob("*.json")} == RUNS.keys()
+
+
+if __name__ == "__main__":
+    for name, folder in RUNS.items():
+        text = json.dumps(plain(describe(folder)), separators=(",", ":"), allow_nan=False)
+        (GOLDEN / f"{name}.json").write_text(text + "\n")
