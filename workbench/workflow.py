@@ -19,14 +19,12 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare import compare_latencies
-from workbench.analysis.findings.context import RuleContext, build_context
-from workbench.analysis.findings.rules import find_next_steps
+from workbench.analysis.compat import Analysis, analyze_run, describe_quality, find_next_steps
+from workbench.analysis.findings.context import RuleContext
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.operators import describe_spans, summarize_operators
-from workbench.analysis.quality import describe_quality
 from workbench.analysis.roofline import can_probe, ceilings_name, device_of_run
-from workbench.analysis.run import Analysis, analyze_run, remember
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import ComparisonError, SetupError, StoreError, UsageError, unknown_name
 from workbench.frames import EMULATED, SPANS, format_ms
@@ -325,7 +323,7 @@ def make_page(analysis: Analysis, *, in_process: bool = False) -> Path:
     run_dir = analysis.run_dir
     notebook = run_dir / f".{REPORT_NOTEBOOK}.ipynb"
     parameters = {"run_dir": str(run_dir.resolve()), "headless": True}
-    with remember(analysis) if in_process else contextlib.nullcontext():
+    if True:
         execute_notebook(REPORT_NOTEBOOK, notebook, parameters, in_process=in_process)
     plan = analysis.run.plan
     title = f"{plan.stem}: {plan.toggle or 'profile'}"
@@ -422,8 +420,8 @@ def compare_replay(within: Analysis, layer: str, alone: Analysis) -> Replay:
     rows = []
     for experiment in within.experiments:
         for threads in within.run.plan.threads:
-            inside = build_context(within, experiment, threads)
-            outside = build_context(alone, _alike(within.run, experiment, alone.run), threads)
+            inside = within[experiment, threads].context
+            outside = alone[_alike(within.run, experiment, alone.run), threads].context
             keys = keys_of_layer(inside, layer)
             if not keys:
                 raise ComparisonError(

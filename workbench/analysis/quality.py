@@ -83,11 +83,30 @@ CRITERIA = {
 }  # fmt: skip
 
 
-def grade_run(run: Run) -> pd.DataFrame:
-    """Every criterion that a run can be judged by, the worst first: ``frames.QUALITY``."""
-    latencies, record = run.latencies, run.record
-    comparisons = pd.concat([c.latency for c in run.comparisons], ignore_index=True)
-    tracer_overhead = max(run.tracer_overhead.values(), default=math.nan)
+def grade_run(
+    record: RunRecord,
+    latencies: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    tracer_overhead: float = math.nan,
+) -> pd.DataFrame:
+    """Every criterion that a run can be judged by, the worst first.
+
+    Parameters
+    ----------
+    record
+        Its sessions and readings.
+    latencies
+        ``frames.LATENCIES``.
+    comparisons
+        ``frames.COMPARISON`` of the E2E latencies.
+    tracer_overhead
+        The largest of the run, as a fraction.
+
+    Returns
+    -------
+    DataFrame
+        ``frames.QUALITY``; the first row's grade is that of the run.
+    """
     timed = pick_timed(latencies)
     widths = np.log(comparisons["high"] / comparisons["low"]) / 2
     values = {

@@ -6,6 +6,7 @@ it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
@@ -327,7 +328,9 @@ class Run:
     @frame_property
     def quality(self) -> pd.DataFrame:
         """How good the measurement is: ``frames.QUALITY``; the first row's grade is the run's."""
-        return grade_run(self)
+        comparisons = pd.concat([c.latency for c in self.comparisons], ignore_index=True)
+        overhead = max(self.tracer_overhead.values(), default=math.nan)
+        return grade_run(self.record, self.latencies, comparisons, overhead)
 
     @cached_property
     def checks(self) -> pd.DataFrame:
@@ -773,7 +776,8 @@ def open_run(path: str | Path) -> Run:
     UsageError
         The folder is no run.
     StoreError
-        The manifest is corrupt, or nothing was measured completely.
+        The manifest is corrupt or names a file outside of the folder, or nothing was measured
+        completely.
 
     Examples
     --------
@@ -788,6 +792,9 @@ def open_run(path: str | Path) -> Run:
             where=path,
             hint="repeat the `workbench run` command: it resumes where it stopped",
         )
+    for part in (*record.sessions, *record.samplings):
+        for name in (part.etdump, getattr(part, "log", ""), getattr(part, "samples", "")):
+            inside(path, name)
     return Run(path, record)
 
 
