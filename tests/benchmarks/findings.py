@@ -26,7 +26,7 @@ from workbench.analysis.run import analyze_run
 from workbench.analysis.statistics import describe_latencies
 from workbench.export.artifact import export_model
 from workbench.models.loader import LoadedModel
-from workbench.options import ExportOptions
+from workbench.options import ExportOptions, MeasureOptions
 from workbench.workflow import measure_program, measure_roof
 
 
@@ -60,7 +60,7 @@ def export(name, dtype, root):
 
 
 def measure(pte, root):
-    return measure_program(pte, root=root, toggle="none", runs=20, evidence=False)
+    return measure_program(pte, MeasureOptions(toggle="none", runs=20, evidence=False), root=root)
 
 
 def measure_once(case, folder):
