@@ -282,7 +282,7 @@ def test_options_and_a_config_contradict_each_other(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["run", str(tmp_path / "x.json"), "--threads", "2"])
     assert ended.value.code == 2
-    assert "--threads: a config says that itself" in capsys.readouterr().err
+    assert "--threads: the config sets this" in capsys.readouterr().err
 
 
 def test_processes_take_turns():

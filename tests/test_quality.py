@@ -27,6 +27,7 @@ from workbench.analysis.quality import (
 )
 from workbench.cli import main
 from workbench.datasets import sample_run
+from workbench.options import MeasureOptions
 from workbench.plots.text import show_quality
 from workbench.records.runs import Batch, Reading, Session
 from workbench.run import execute
@@ -110,7 +111,9 @@ def test_disturbance_is_time_that_others_had():
 @pytest.fixture
 def plan(conv_pte, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
-    made = make_plan(Path(pte), runner=find_runner(), runs=4, processes=2, warmup=1, toggle="none")
+    made = make_plan(
+        Path(pte), MeasureOptions(runs=4, processes=2, warmup=1, toggle="none"), find_runner()
+    )
     return replace(made, batch_ms=0.5, traced_runs=2, retries=1, cool_down_s=0.0)
 
 

@@ -8,9 +8,11 @@ from importlib import import_module
 
 _HOME = {
     "EagerModelBase": "models.registry",
+    "MeasureOptions": "options",
     "list_models": "models.registry",
     "load_model": "models.loader",
     "register_model": "models.registry",
+    "ExportOptions": "options",
     "export_model": "export.artifact",
     "examine_machine": "run.doctor",
     "find_runner": "run.runner",
@@ -18,9 +20,8 @@ _HOME = {
     "open_target": "run.targets.open",
     "read_isa": "run.isa",
     "run_plan": "run.execute",
-    "read_allocations": "trace.debug_events",
+    "read_allocations": "trace.etdump",
     "read_etdump": "trace.etdump",
-    "read_values": "trace.debug_events",
     "read_xnn_log": "trace.xnn_log",
     "stream_etdump": "trace.etdump",
     "add_categories": "analysis.categories",

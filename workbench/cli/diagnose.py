@@ -13,6 +13,7 @@ import click
 from workbench.cli.options import PATH, Percent, show_progress
 from workbench.cli.output import Answer, command
 from workbench.errors import UsageError
+from workbench.options import MeasureOptions
 
 
 @command()
@@ -57,14 +58,15 @@ def roofline(run_dir: Path, again: bool, top: int) -> Answer:
 @click.argument("run_dir", type=PATH)
 @click.option("--layer", required=True, help="Path of the module, such as features.3.block.0.")
 @click.option("--model", default="", help="What was exported [default: the run's model].")
-@click.option("--runs", default=50, show_default=True, help="Least timed inferences of each.")
+@click.option("--runs", default=50, show_default=True, help="Minimum timed inferences.")
 @click.option("--processes", default=5, show_default=True, help="Restarts of every runner.")
-def replay(run_dir: Path, layer: str, **choices) -> Answer:
+def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int) -> Answer:
     """Measure one layer of a run's model alone, against its time within the model."""
     from workbench.workflow import replay_layer
 
+    options = MeasureOptions(runs=runs, processes=processes)
     with show_progress() as progress:
-        result = replay_layer(run_dir, layer, progress=progress, **choices)
+        result = replay_layer(run_dir, layer, options, model=model, progress=progress)
     return Answer([*result.texts, result.run_dir], asdict(result))
 
 
