@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import click
 
-from workbench.cli import analysis, documents, gates, work
+from workbench.cli import analysis, work
 from workbench.cli.output import JSON, describe_error
 from workbench.errors import WorkbenchError
 from workbench.records.codec import to_document
@@ -47,6 +47,5 @@ def workbench(debug: bool) -> None:
     """Find performance bottlenecks in ExecuTorch models, with evidence."""
 
 
-for topic in (work, analysis, gates, documents):
-    for added in topic.COMMANDS:
-        workbench.add_command(added)
+for added in (*work.COMMANDS, *analysis.COMMANDS):
+    workbench.add_command(added)

@@ -74,8 +74,8 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
 
     A config, the JSON of Arm's profiling kit, sets all options itself.
     """
-    from workbench.analysis.quality import describe_quality
-    from workbench.analysis.run import analyze_run
+    from workbench.analysis.quality import summarize_quality
+    from workbench.analysis.run import open_run
     from workbench.report.summary import outline_run
     from workbench.workflow import measure_config, measure_program
 
@@ -85,9 +85,10 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
             run_dir = measure_config(subject, root=out, progress=progress)
         else:
             run_dir = measure_program(subject, measure, root=out, progress=progress)
-    analysis = analyze_run(run_dir)
-    verdicts = [comparison.text for comparison in analysis.comparisons]
-    return Output([*verdicts, describe_quality(analysis), run_dir], outline_run(analysis))
+    measured = open_run(run_dir)
+    verdicts = [comparison.text for comparison in measured.comparisons]
+    lines = [*verdicts, summarize_quality(measured.quality), run_dir]
+    return Output(lines, outline_run(measured))
 
 
 def _refuse_options(context: click.Context) -> None:

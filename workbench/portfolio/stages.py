@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from workbench.analysis.run import Analysis, Comparison
+from workbench.analysis.run import Measurement, open_run
 from workbench.errors import SetupError
 from workbench.export.artifact import export_model, find_cached_export, versions
 from workbench.portfolio.executor import limit_time
@@ -165,72 +165,60 @@ def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
 
 def report_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     """Analyse the run of a cell, write its files and report, and validate them."""
-    from workbench.analysis.quality import grade_quality, summarize_quality
-    from workbench.analysis.run import analyze_run, remember
+    from workbench.analysis.quality import summarize_quality
     from workbench.report.validate import validate_run
     from workbench.workflow import make_page, write_artifacts
 
     storage, name = job.storage, job.outcome.run_dir
     storage.fetch(name)
     storage.fetch(f"{job.cell.folder}/artifacts")
-    analysis = analyze_run(storage.folder / name)
-    write_artifacts(analysis)
-    page = make_page(analysis, in_process=True)
+    run = open_run(storage.folder / name)
+    write_artifacts(run)
+    page = make_page(run, in_process=True)
     storage.send(name)
-    with remember(analysis):
-        checks = validate_run(analysis.run_dir)
+    checks = validate_run(run)
     failures = checks[checks["status"] == "fail"]
-    quality = grade_quality(analysis)
-    tell(f"{page.name}: quality {summarize_quality(quality)}")
+    tell(f"{page.name}: quality {summarize_quality(run.quality)}")
     outcome = replace(
         job.outcome,
         report=f"{name}/{page.name}",
         problem="; ".join(failures["check"] + ": " + failures["evidence"]),
-        grade=str(quality["grade"].iloc[0]),
-        verdicts=tuple(comparison.text for comparison in analysis.comparisons),
-        rows=tabulate_rows(analysis),
+        grade=str(run.quality["grade"].iloc[0]),
+        verdicts=tuple(comparison.text for comparison in run.comparisons),
+        rows=tuple(tabulate_row(m) for m in run.measurements if not m.control),
     )
     return outcome, False
 
 
-def tabulate_rows(analysis: Analysis) -> tuple[Row, ...]:
-    """The measurements of a run, without controls; those of an emulated run have no times."""
-    isa = {e.name: e.isa for e in analysis.run.plan.experiments if not e.control}
-    measured = analysis.statistics[analysis.statistics["experiment"].isin(list(isa))]
-    rows = []
-    for found in measured.to_dict("records"):
-        experiment, threads = str(found["experiment"]), int(found["threads"])
-        row = Row(experiment, isa[experiment], threads)
-        if not analysis.run.emulated:
-            categories = analysis.select(analysis.categories, experiment, threads)
-            largest = categories.loc[categories["mean_ms"].idxmax()]
-            row = replace(
-                row,
-                clock=str(found["clock"]),
-                n=int(found["n"]),
-                median_ms=float(found["median"]),
-                low_ms=float(found["low"]),
-                high_ms=float(found["high"]),
-                bottleneck=str(largest["category"]),
-                share=float(largest["share"]),
-            )
-            for comparison in analysis.comparisons:
-                if comparison.sides[1] == (experiment, threads) and not row.against:
-                    row = _add_speedup(row, comparison)
-        rows.append(row)
-    return tuple(rows)
-
-
-def _add_speedup(row: Row, comparison: Comparison) -> Row:
-    latency = comparison.latency.iloc[0]
-    return replace(
+def tabulate_row(m: Measurement) -> Row:
+    """The row of a measurement; an emulated one has no times."""
+    row = Row(m.name, m.experiment.isa, m.threads)
+    if m.emulated or m.statistics.empty:
+        return row
+    found = m.statistics.iloc[0]
+    largest = m.categories.loc[m.categories["mean_ms"].idxmax()]
+    row = replace(
         row,
-        against=comparison.sides[0][0],
-        speedup=float(latency["speedup"]),
-        speedup_low=float(latency["low"]),
-        speedup_high=float(latency["high"]),
-        outcome=comparison.verdict.outcome,
+        clock=str(found["clock"]),
+        n=int(found["n"]),
+        median_ms=float(found["median"]),
+        low_ms=float(found["low"]),
+        high_ms=float(found["high"]),
+        bottleneck=str(largest["category"]),
+        share=float(largest["share"]),
     )
+    for ab in m.run.comparisons:
+        if ab.candidate is m:
+            latency = ab.latency.iloc[0]
+            return replace(
+                row,
+                against=ab.baseline.name,
+                speedup=float(latency["speedup"]),
+                speedup_low=float(latency["low"]),
+                speedup_high=float(latency["high"]),
+                outcome=ab.verdict.outcome,
+            )
+    return row
 
 
 STAGE_FUNCTIONS = {"export": export_cell, "measure": measure_cell, "report": report_cell}
