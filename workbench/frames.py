@@ -460,7 +460,7 @@ COMPARISON = make_frame(
 LADDER = make_frame(
     "ladder",
     ("level", "text", "", "ISA level, the lowest first"),
-    ("reveals", "text", "", "CPU features that the level below hides"),
+    ("adds", "text", "", "CPU features that this level adds to the one below"),
     ("threads", "int", "", "CPU threads of the runner"),
     ("latency_ms", "float", "ms", "median latency of one inference"),
     ("latency_low_ms", "float", "ms", "lower end of its 95 % interval"),

@@ -33,11 +33,11 @@ from workbench.analysis.shift import bottleneck_shift, bound_shift
 from workbench.analysis.statistics import (
     add_traced,
     describe_latencies,
-    find_quiet_runs,
+    find_undisturbed_runs,
     pick_timed,
     tabulate_latencies,
 )
-from workbench.analysis.sweeps import climb_ladder, find_crossovers, sweep_threads
+from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
 from workbench.analysis.verdict import Verdict, reach_verdict, summarize_verdict
 from workbench.errors import StoreError, TraceError
 from workbench.frames import SOURCE, mark_emulated
@@ -112,7 +112,7 @@ def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:
     )
     if runs != len(wall):
         raise TraceError(f"holds {runs} runs, the manifest {len(wall)}", where=path)
-    return find_quiet_runs(wall, cpu, session.threads)
+    return find_undisturbed_runs(wall, cpu, session.threads)
 
 
 T = TypeVar("T")
@@ -410,13 +410,13 @@ def analyze_axes(run: RunRecord, latencies: pd.DataFrame) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if run.plan.toggle == LADDER_TOGGLE:
         masked = {s.experiment: s.masked for s in run.sessions}
-        reveals = {
+        adds = {
             above: ", ".join(f for f in masked[below] if f not in masked[above])
             for below, above in pairwise(names)
         }
         origin, control = find_control(run.plan, names[-1])
-        noise = {"reveals": reveals, "control": control, "control_of": origin}
-        climbs = [climb_ladder(latencies, names, threads=count, **noise) for count in counts]
+        noise = {"adds": adds, "control": control, "control_of": origin}
+        climbs = [compare_isa_levels(latencies, names, threads=count, **noise) for count in counts]
         found["ladder"] = pd.concat(climbs, ignore_index=True)
     at = pick_timed(latencies).groupby("experiment")["threads"].nunique()
     swept = [name for name in names if at.get(name, 0) == len(counts)]
