@@ -109,15 +109,15 @@ def build_model_tree(
         innermost = None if pd.isna(module) else module
         own[row, column[innermost]] = 1
         inside[row, [column[path] for path in lineages.get(innermost, [None])]] = 1
-    above: list[list[str | None]] = [*map(_lineage, paths), [None]]
+    parents = [next(iter(_lineage(path)[1:]), None) for path in paths]
     flops = (operators["flops"] * operators["calls"]).fillna(0.0).to_numpy(float)
     inclusive = time @ inside
     half = _half_widths(runs, operators["key"], inside)
     tree = pd.DataFrame(
         {
             "path": pd.Series([*paths, None], dtype=object),
-            "parent": pd.Series([next(iter(a[1:]), None) for a in above], dtype=object),
-            "depth": [len(a) - 1 for a in above],
+            "parent": pd.Series([*parents, None], dtype=object),
+            "depth": [*(len(_lineage(path)) - 1 for path in paths), 0],
             "class": [*(known.get(path, "") for path in paths), ""],
             "exclusive_ns": time @ own,
             "inclusive_ns": inclusive,
