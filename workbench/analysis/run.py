@@ -267,9 +267,16 @@ class Run:
             for below, above in pairwise(names)
         }
         original, control = self.find_control(names[-1])
-        noise = {"adds": adds, "control": control, "control_of": original}
         levels = [
-            compare_isa_levels(self.latencies, names, threads=n, **noise) for n in self._counts
+            compare_isa_levels(
+                self.latencies,
+                names,
+                threads=threads,
+                adds=adds,
+                control=control,
+                control_of=original,
+            )
+            for threads in self._counts
         ]
         return pd.concat(levels, ignore_index=True)
 
