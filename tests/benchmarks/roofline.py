@@ -27,7 +27,7 @@ from workbench.analysis.compat import analyze_run, find_roofline
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
 from workbench.run.runner import find_runner, open_runner
-from workbench.workflow import find_probes, measure_roof
+from workbench.workflow import find_probes, measure, measure_roof
 
 SIDES = (1024, 1536, 2048)
 
