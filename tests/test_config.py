@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench import store
-from workbench.analysis.quality import check_run
-from workbench.analysis.run import analyze_run
+from workbench.analysis.compat import analyze_run, check_run
 from workbench.cli import main
 from workbench.errors import RunnerError, RunnerTimeout, StoreError, UsageError, WorkbenchError
 from workbench.run.build import find_compiler

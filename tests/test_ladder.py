@@ -14,8 +14,7 @@ from synthetic import synthetic_latencies
 
 from workbench import store
 from workbench.analysis.compare import compare_latencies
-from workbench.analysis.quality import check_run
-from workbench.analysis.run import analyze_run
+from workbench.analysis.compat import analyze_run, check_run
 from workbench.analysis.sweeps import climb_ladder, find_crossovers, sweep_threads
 from workbench.datasets import sample_run
 from workbench.errors import SetupError, UsageError

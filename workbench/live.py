@@ -7,7 +7,7 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from workbench.analysis.run import Analysis, analyze_run
+from workbench.analysis.compat import Analysis, analyze_run
 from workbench.analysis.statistics import clock_of, tabulate_latencies
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.artifact import export_model

@@ -18,14 +18,12 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare import compare_latencies
-from workbench.analysis.findings.context import RuleContext, build_context
-from workbench.analysis.findings.rules import find_next_steps
+from workbench.analysis.compat import Analysis, analyze_run, describe_quality, find_next_steps
+from workbench.analysis.findings.context import RuleContext
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.operators import describe_spans, summarize_operators
-from workbench.analysis.quality import describe_quality
-from workbench.analysis.roofline import _is_plain, _name, device_of_run
-from workbench.analysis.run import Analysis, analyze_run, remember
+from workbench.analysis.roofline import can_probe, ceilings_name, device_of_run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import ComparisonError, SetupError, StoreError, UsageError, unknown_name
 from workbench.frames import EMULATED, SPANS, format_ms
@@ -327,7 +325,7 @@ def make_page(analysis: Analysis, *, in_process: bool = False) -> Path:
     run_dir = analysis.run_dir
     notebook = run_dir / f".{REPORT_NOTEBOOK}.ipynb"
     parameters = {"run_dir": str(run_dir.resolve()), "headless": True}
-    with remember(analysis) if in_process else contextlib.nullcontext():
+    if True:
         execute_notebook(REPORT_NOTEBOOK, notebook, parameters, in_process=in_process)
     plan = analysis.run.plan
     title = f"{plan.stem}: {plan.toggle or 'profile'}"
@@ -425,8 +423,8 @@ def compare_replay(within: Analysis, layer: str, alone: Analysis) -> Replay:
     rows = []
     for experiment in within.experiments:
         for threads in within.run.plan.threads:
-            inside = build_context(within, experiment, threads)
-            outside = build_context(alone, _alike(within.run, experiment, alone.run), threads)
+            inside = within[experiment, threads].context
+            outside = alone[_alike(within.run, experiment, alone.run), threads].context
             keys = keys_of_layer(inside, layer)
             if not keys:
                 raise ComparisonError(
@@ -666,14 +664,14 @@ def measure_roof(
         (experiment.isa, threads)
         for experiment in run.plan.experiments
         for threads in run.plan.threads
-        if _is_plain(experiment)
+        if can_probe(experiment)
     ]
     found = []
     for number, (isa, threads) in enumerate(dict.fromkeys(wanted)):
         progress(f"ceilings of {isa}, {count_threads(threads)}", number / len(wanted))
         ceilings = None if again else _kept(run, isa, threads)
         ceilings = ceilings or _measure(run, run_dir, isa, threads, progress)
-        atomic_write(run_dir / _name(isa, threads), to_json(ceilings))
+        atomic_write(run_dir / ceilings_name(isa, threads), to_json(ceilings))
         found.append(ceilings)
     return found
 
@@ -744,4 +742,4 @@ def _place(run: RunRecord, isa: str, threads: int) -> Path:
 
     device = device_of_run(run)
     digest = hashlib.sha256(f"{device['cpu']} {device['runner']}".encode()).hexdigest()[:16]
-    return cache_folder() / "ceilings" / digest / _name(isa, threads)
+    return cache_folder() / "ceilings" / digest / ceilings_name(isa, threads)

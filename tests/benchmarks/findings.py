@@ -21,8 +21,7 @@ from pathlib import Path
 
 import _planted as planted
 
-from workbench.analysis.findings.rules import find_next_steps
-from workbench.analysis.run import analyze_run
+from workbench.analysis.compat import analyze_run, find_next_steps
 from workbench.analysis.statistics import describe_latencies
 from workbench.export.artifact import export_model
 from workbench.models.loader import LoadedModel

@@ -23,8 +23,7 @@ import numpy as np
 import torch
 from torch.utils.mkldnn import to_mkldnn
 
-from workbench.analysis.roofline import find_roofline
-from workbench.analysis.run import analyze_run
+from workbench.analysis.compat import analyze_run, find_roofline
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
 from workbench.run.runner import find_runner, open_runner

@@ -117,8 +117,7 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
 
     A config, the JSON of Arm's profiling kit, says itself what is measured and how.
     """
-    from workbench.analysis.quality import describe_quality
-    from workbench.analysis.run import analyze_run
+    from workbench.analysis.compat import analyze_run, describe_quality
     from workbench.report.summary import outline_run
     from workbench.workflow import measure_config, measure_program
 
@@ -137,7 +136,7 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
 @click.argument("run_dir", type=PATH)
 def analyze(run_dir: Path) -> Answer:
     """Make the CSV, JSON and Markdown files of a run anew from its ETDumps."""
-    from workbench.analysis.run import analyze_run
+    from workbench.analysis.compat import analyze_run
     from workbench.workflow import write_artifacts
 
     files = write_artifacts(analyze_run(run_dir))

@@ -22,8 +22,7 @@ from workbench.options import MeasureOptions
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
 def findings(run_dir: Path, experiment: str, threads: int | None) -> Answer:
     """Say what to do next about a run, what brings most first."""
-    from workbench.analysis.findings.rules import find_next_steps
-    from workbench.analysis.run import analyze_run
+    from workbench.analysis.compat import analyze_run, find_next_steps
     from workbench.plots.text import list_findings
 
     analysis = analyze_run(run_dir)
@@ -39,8 +38,7 @@ def findings(run_dir: Path, experiment: str, threads: int | None) -> Answer:
 @click.option("--top", default=12, show_default=True, help="Operators to list.")
 def roofline(run_dir: Path, again: bool, top: int) -> Answer:
     """Measure what this machine can do, and how near a run's operators come to it."""
-    from workbench.analysis.roofline import find_roofline, list_ceilings
-    from workbench.analysis.run import analyze_run
+    from workbench.analysis.compat import analyze_run, find_roofline, list_ceilings
     from workbench.plots.text import describe_roofline
     from workbench.workflow import measure_roof, write_artifacts
 

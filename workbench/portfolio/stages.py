@@ -161,8 +161,8 @@ def measure_cell(job: Job, tell: Tell) -> Facts:
 
 def report_cell(job: Job, tell: Tell) -> Facts:
     """Analyse a cell's run, make all its files and its report, and check that they fit together."""
-    from workbench.analysis.quality import grade_quality, summarize_quality
-    from workbench.analysis.run import analyze_run, remember
+    from workbench.analysis.compat import analyze_run, grade_quality
+    from workbench.analysis.quality import summarize_quality
     from workbench.portfolio.state import tabulate_rows
     from workbench.report.validate import validate_run
     from workbench.workflow import make_page, write_artifacts
@@ -173,8 +173,7 @@ def report_cell(job: Job, tell: Tell) -> Facts:
     write_artifacts(analysis)
     page = make_page(analysis, in_process=True)
     job.depot.send(job.run_dir)
-    with remember(analysis):
-        checks = validate_run(analysis.run_dir)
+    checks = validate_run(analysis)
     failures = checks[checks["status"] == "fail"]
     quality = grade_quality(analysis)
     tell(f"{page.name}: quality {summarize_quality(quality)}")
