@@ -47,7 +47,7 @@ def write_parquet(
 
     table = pa.Table.from_pandas(check(frame, schema), preserve_index=False)
     described = {c.name: {"unit": c.unit, "meaning": c.meaning} for c in schema.columns}
-    fields = [field.with_metadata(described.get(field.name)) for field in table.schema]
+    fields = [field.with_metadata(described.get(field.name, {})) for field in table.schema]
     metadata = {**table.schema.metadata, "frame": schema.name, **(about or {})}
     content = io.BytesIO()
     parquet.write_table(table.cast(pa.schema(fields, metadata)), content)
