@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,6 +14,10 @@ from workbench.cli.options import EXPORT_OPTIONS, OUT, PATH, RUN_OPTIONS, show_p
 from workbench.cli.output import Output, command
 from workbench.errors import UsageError
 from workbench.options import ExportOptions, MeasureOptions
+from workbench.store import REPORT_HTML
+
+if TYPE_CHECKING:
+    from workbench.analysis.run import Run
 
 
 @command()
@@ -74,21 +79,23 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
 
     A config, the JSON of Arm's profiling kit, sets all options itself.
     """
-    from workbench.analysis.quality import summarize_quality
-    from workbench.analysis.run import open_run
+    from workbench import workflow
     from workbench.report.summary import outline_run
-    from workbench.workflow import measure_config, measure_program
 
     with show_progress() as progress:
         if subject.suffix == ".json":
             _refuse_options(context)
-            run_dir = measure_config(subject, root=out, progress=progress)
+            result = workflow.run_config(subject, root=out, progress=progress)
         else:
-            run_dir = measure_program(subject, measure, root=out, progress=progress)
-    measured = open_run(run_dir)
-    verdicts = [comparison.text for comparison in measured.comparisons]
-    lines = [*verdicts, summarize_quality(measured.quality), run_dir]
-    return Output(lines, outline_run(measured))
+            result = workflow.measure(subject, measure, root=out, progress=progress)
+    return Output([*_summarize(result), result.path], outline_run(result))
+
+
+def _summarize(run: Run) -> list[str]:
+    """The verdicts of a run, and the grade of its measurement."""
+    from workbench.analysis.quality import summarize_quality
+
+    return [*(ab.text for ab in run.comparisons), summarize_quality(run.quality)]
 
 
 def _refuse_options(context: click.Context) -> None:
@@ -112,20 +119,23 @@ def profile(
 
     MODEL is what `workbench export` takes.
     """
+    from workbench.plots.text import list_findings
+    from workbench.report.summary import outline_run
     from workbench.workflow import profile_model
 
     if out and len(models) > 1:
         raise UsageError("needs exactly one model", where="--out")
-    outlines = []
+    profiles = []
 
     def profile_each() -> Iterator[str]:
         for model in models:
             with show_progress() as progress:
-                result = profile_model(model, export, measure, root=out, progress=progress)
-            outlines.append(result.outline)
-            yield from result.texts
+                found = profile_model(model, export, measure, root=out, progress=progress)
+            page = found.path / REPORT_HTML
+            profiles.append({**outline_run(found), "findings": found.findings, "report": page})
+            yield from (*_summarize(found), *list_findings(found.findings, 3), f"report: {page}")
 
-    return Output(profile_each(), {"profiles": outlines})
+    return Output(profile_each(), {"profiles": profiles})
 
 
 @command()

@@ -135,12 +135,12 @@ def export_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
 
 def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     """Measure a cell: resume an interrupted run, or use a finished one."""
-    from workbench.workflow import record_program
+    from workbench.workflow import record
 
     cell, storage = job.cell, job.storage
     storage.fetch(f"{cell.folder}/artifacts")
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    run_dir = record_program(
+    run_dir = record(
         artifacts_dir(job.root) / f"{cell.stem}.pte",
         job.matrix.measure_options(cell.target, cell.isa),
         root=job.root,
@@ -148,19 +148,19 @@ def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
         progress=lambda text, part: tell(text),
     )
     run_dir = _name_after_cell(run_dir, cell) if storage.url else run_dir
-    run = load_run(run_dir)
+    manifest = load_run(run_dir)
     name = run_dir.relative_to(storage.folder).as_posix()
     storage.send(name)
     outcome = replace(
         job.outcome,
         run_dir=name,
         files=hash_files(run_dir),
-        platform=run.platform,
-        cpu=str(run.host.get("cpu") or ""),
-        emulated=run.emulated,
+        platform=manifest.platform,
+        cpu=str(manifest.host.get("cpu") or ""),
+        emulated=manifest.emulated,
         damaged=False,
     )
-    return outcome, run.finished < started
+    return outcome, manifest.finished < started
 
 
 def report_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
