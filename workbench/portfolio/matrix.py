@@ -28,7 +28,7 @@ from workbench.store import safe_name, stem_of
 
 HOST = "host"
 #: Limits of a file that a person writes.
-MAX_BYTES, MAX_DEPTH, MAX_CELLS, MAX_NUMBER = 100_000, 3, 10_000, 1_000_000
+MAX_BYTES, MAX_CELLS, MAX_NUMBER = 100_000, 10_000, 1_000_000
 #: Keys whose value may be written without brackets if it is a single one.
 LISTS = ("models", "dtypes", "targets", "isa", "threads", "keep_float")
 #: The least value of every number.
@@ -85,10 +85,7 @@ class Matrix:
 
 
 def read_matrix(path: Path) -> Matrix:
-    """Read and check a matrix.
-
-    Model files are looked up in the working directory, then beside the matrix; their paths become
-    absolute.
+    """Read and check a matrix; paths of model files become absolute.
 
     Raises
     ------
@@ -139,17 +136,13 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
     """The YAML as a mapping. No duplicate keys; no aliases, which can expand to gigabytes."""
     import yaml
 
-    depth = 0
     try:
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent):
-                raise StoreError("aliases (*) are not allowed", where=path)
-            if depth > MAX_DEPTH:
-                raise StoreError("is nested too deeply for a matrix", where=path)
-        _refuse_twice(yaml.compose(text, yaml.SafeLoader), path)
+        if any(isinstance(e, yaml.AliasEvent) for e in yaml.parse(text, yaml.SafeLoader)):
+            raise StoreError("aliases (*) are not allowed", where=path)
+        root: Any = yaml.compose(text, yaml.SafeLoader)
         data = yaml.safe_load(text)
+    except RecursionError:
+        raise StoreError("is nested too deeply for a matrix", where=path) from None
     except (yaml.YAMLError, ValueError) as error:
         reason = getattr(error, "problem", None) or str(error)
         mark = getattr(error, "problem_mark", None)
@@ -157,14 +150,11 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
         raise StoreError(f"not YAML: {reason}{line}", where=path) from None
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise StoreError("not a matrix: expected a mapping of keys", where=path)
-    return data
-
-
-def _refuse_twice(node: Any, path: Path) -> None:
-    names = [key.value for key, _ in node.value] if getattr(node, "id", "") == "mapping" else []
+    names = [key.value for key, _ in root.value]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"duplicate key {name!r:.40}", where=path)
+    return data
 
 
 def _check(matrix: Matrix, path: Path) -> None:
