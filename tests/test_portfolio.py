@@ -27,7 +27,7 @@ from workbench.portfolio.state import place_of, read_outcome
 from workbench.portfolio.timings import describe_plan, divide_time, overhead_of, tell_duration
 from workbench.records.documents import describe_document
 from workbench.records.portfolio import Cell, Outcome, Portfolio, Row, Stage
-from workbench.run.locks import take_folder
+from workbench.run.locks import lock_folder
 from workbench.store import load_run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,7 +35,7 @@ MATRIX = """
 models: [toy_cnn, vit_tiny]
 dtypes: [fp32, int8]
 isa: none
-runner: python
+runner: native
 """
 
 
@@ -324,7 +324,7 @@ def test_what_killed_writers_left_is_not_hashed_and_goes(matrix, office, tmp_pat
     for path in left:
         path.write_text("half of it")
     assert work.hash_files(run_dir) == first.files
-    with take_folder(out), pytest.raises(UsageError, match="another batch is at work"):
+    with lock_folder(out), pytest.raises(UsageError, match="another batch is running"):
         run_batch(matrix(), out=out)
     assert all(path.exists() for path in left)
     office.clear()
@@ -335,8 +335,8 @@ def test_what_killed_writers_left_is_not_hashed_and_goes(matrix, office, tmp_pat
 
 def test_another_batch_on_the_same_folder_is_refused(matrix, office, tmp_path):
     with (
-        take_folder(tmp_path / "out"),
-        pytest.raises(UsageError, match=r"another batch is at work here \(process \d+ on"),
+        lock_folder(tmp_path / "out"),
+        pytest.raises(UsageError, match=r"another batch is running here \(process \d+ on"),
     ):
         run_batch(matrix(), out=tmp_path / "out")
     assert office == []

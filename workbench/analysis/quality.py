@@ -272,9 +272,6 @@ def _platform(analysis: Analysis) -> Iterator[Row]:
     clocks = ", ".join(sorted({session.clock for session in run.sessions}))
     if is_foreign(run):
         yield "runner", "note", f"runners of one's own; a lap is {clocks}, and not checked against"
-    elif run.runner.get("kind") == "python":
-        reason = run.runner.get("reason", "")
-        yield "runner", "note", f"Python runner ({reason}), a lap is {clocks}"
     else:
         yield "runner", "ok", f"{run.runner.get('kind')} runner, a lap is {clocks}"
 

@@ -25,7 +25,7 @@ from workbench.portfolio.timings import (
     tell_duration,
 )
 from workbench.records.portfolio import STAGES, Cell, Portfolio, Stage
-from workbench.run.locks import THIS_MACHINE, device_behind, is_taken, take_folder
+from workbench.run.locks import THIS_MACHINE, device_behind, is_locked, lock_folder
 from workbench.run.plan import check_toggle
 from workbench.run.runner import find_runner
 from workbench.store import remove_partials, safe_name
@@ -82,14 +82,14 @@ def run_batch(
     if not dask or dask.startswith(LOCAL):
         _check_toggles(matrix)
     depot = open_depot(place_for(path, out))
-    with take_folder(depot.folder):
+    with lock_folder(depot.folder):
         remove_partials(depot.folder)
         book = Book(matrix, everything, depot, retry=_retry(path, out, dask))
         book.publish()
         todo = [cell for cell in chosen if remaining(book.outcomes[cell.name])]
         batch = Batch(book, todo, jobs, progress)
         if todo:
-            if is_taken(THIS_MACHINE):
+            if is_locked(THIS_MACHINE):
                 progress("something else is measured on this machine: the two take turns", 0.0)
             devices = {device_behind(cell.target) for cell in todo}
             with _open_office(dask, jobs, devices) as office:

@@ -23,10 +23,10 @@ from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.portfolio import Cell
 from workbench.records.runs import LADDER_TOGGLE
-from workbench.run.host import describe_host
 from workbench.run.isa import list_toggles
 from workbench.run.runner import KINDS, identify_runner
-from workbench.run.targets.open import TARGETS
+from workbench.run.targets import TARGETS
+from workbench.run.targets.host import HOST as THIS_MACHINE
 from workbench.store import safe_name, stem_of
 
 #: A matrix is written by hand: what is larger is something else.
@@ -245,7 +245,7 @@ def plan_cells(matrix: Matrix) -> list[Cell]:
             if any(_is_excluded(e, model, dtype, target, isa) for e in matrix.exclude):
                 continue
             # Elsewhere, the target's name tells the machine.
-            cpu = describe_host()["cpu"] if target == HOST else ""
+            cpu = THIS_MACHINE.describe()["cpu"] if target == HOST else ""
             told = [source, settings, dtype, target, isa, runners[target], cpu]
             address = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
             stem = stem_of(safe_name(label), dtype, matrix.backend)

@@ -20,7 +20,7 @@ from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Depot, hash_files
 from workbench.records.portfolio import Cell, Stage
-from workbench.run.locks import device_behind, share_machine, take_device
+from workbench.run.locks import device_behind, lock_device, share_machine
 from workbench.store import (
     artifacts_dir,
     load_export,
@@ -90,7 +90,7 @@ def carry_out(job: Job) -> tuple[Stage, Facts]:
         )
     with contextlib.ExitStack() as stack:
         tell = stack.enter_context(_logged(job))
-        free = take_device(job.device) if job.device else share_machine()
+        free = lock_device(job.device) if job.device else share_machine()
         waited = stack.enter_context(free)
         started, clock = datetime.now(UTC), time.monotonic()
         if job.stage == "export":  # runners have limits of their own
