@@ -264,7 +264,7 @@ def test_the_grade_is_in_every_artifact(tmp_path):
     [
         (["--budget", "soon"], "no duration"),
         (["--budget", "0s"], "no duration"),
-        (["--precision", "x"], "no percentage"),
+        (["--precision", "x"], "not a percentage"),
     ],
 )
 def test_bad_budgets_are_usage_errors(options, words, capsys):
