@@ -16,17 +16,15 @@ from synthetic import synthetic_latencies
 
 from workbench import store
 from workbench.analysis.compare import compare_latencies
+from workbench.analysis.compat import analyze_run, describe_quality, grade_quality
 from workbench.analysis.quality import (
     CRITERIA,
     count_outliers,
-    describe_quality,
-    grade_quality,
     grade_run,
     measure_drift,
     stolen,
     summarize_quality,
 )
-from workbench.analysis.run import analyze_run
 from workbench.cli import main
 from workbench.datasets import sample_run
 from workbench.options import MeasureOptions
@@ -199,7 +197,7 @@ def test_a_calm_measurement_gets_an_a():
     ("noise", "criterion"),
     [
         ({"restart": 0.05}, "half width of the interval"),
-        ({"processes": 2}, "restarts missing to five"),
+        ({"processes": 2}, "restarts short of five"),
         ({"drift": 0.4, "rounds": 20}, "drift within a restart"),
         ({"outliers": 0.2, "batch": 10}, "outliers"),
     ],
@@ -211,7 +209,7 @@ def test_what_is_bad_lowers_the_grade(noise, criterion):
 
 
 def test_one_restart_is_not_enough_for_a_good_grade():
-    assert graded(processes=1)["restarts missing to five"] == "D"
+    assert graded(processes=1)["restarts short of five"] == "D"
 
 
 def test_throttling_frequency_and_emulation_count(monkeypatch):

@@ -24,8 +24,8 @@ import pandas as pd
 from IPython.display import HTML, display
 
 from workbench.analysis.compare import compare_categories
-from workbench.analysis.compare_runs import AXES, PARTS, align_measurements, compare_runs
-from workbench.analysis.run import Analysis, find_noise, pick
+from workbench.analysis.compare_runs import AXES, PARTS, align_measurements
+from workbench.analysis.compat import Analysis, compare_runs, find_noise, pick
 from workbench.analysis.verdict import summarize_verdict
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import UsageError, WorkbenchError
@@ -232,7 +232,7 @@ def explore_ladder(analysis: Analysis, *, headless: bool = False) -> object:
 
 
 def show_rung(analysis: Analysis, level: str, threads: int) -> Sheet:
-    """One level of the ladder against the lowest: figure, what it reveals, and its categories."""
+    """One level of the ladder against the lowest: figure, added features, and its categories."""
     ladder = analysis.ladder[analysis.ladder["threads"] == threads].reset_index(drop=True)
     lowest = ladder["level"].iloc[0]
     changes = _compare(analysis, lowest, level, threads)
@@ -241,9 +241,7 @@ def show_rung(analysis: Analysis, level: str, threads: int) -> Sheet:
     if level == lowest:
         return Sheet(figure, show_note(f"{level} is what all others are compared with."))
     place = list(ladder["level"]).index(level)
-    found = (
-        f"{level} has {ladder.at[place, 'reveals']}, which {ladder.at[place - 1, 'level']} hides."
-    )
+    found = f"{level} has {ladder.at[place, 'adds']}, which {ladder.at[place - 1, 'level']} hides."
     if analysis.evidence is not None:
         found += f" Samples of its machine code: {codes_of(analysis, ladder)[place]}."
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
@@ -254,6 +252,6 @@ def show_rung(analysis: Analysis, level: str, threads: int) -> Sheet:
 def _compare(analysis: Analysis, lowest: str, level: str, threads: int) -> pd.DataFrame:
     """The categories of a level against those of the lowest, with the noise of the control."""
     sides = (pick(analysis.ledger, name, threads) for name in (lowest, level))
-    noise = find_noise(analysis.run.plan, lowest, analysis.ledger, threads)
+    noise = find_noise(analysis, lowest, threads)
     changes = compare_categories(*sides, **noise)
     return mark_emulated(changes.assign(outcome="emulated")) if analysis.run.emulated else changes
