@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.categories import categorize
-from workbench.analysis.findings.context import Facts
+from workbench.analysis.findings.context import RuleContext
 from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
 
 WIDTHS = {"fp32": 4, "fp16": 2, "float32": 4, "float16": 2, "qint8": 1}
@@ -163,4 +163,4 @@ def build_facts(*program, shapes=None, dtypes=None, noise=0.002, **facts):
     scale = 1 + noise * rng.standard_normal((len(index), 1))
     runs = pd.DataFrame(scale * operators["mean_ms"].to_numpy(), index, operators["key"].tolist())
     method = Method("forward", tuple(instructions), values, (), tuple(origins))
-    return Facts(operators=operators, runs=runs, method=method, **facts)
+    return RuleContext(operators=operators, runs=runs, method=method, **facts)

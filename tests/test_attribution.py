@@ -13,11 +13,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from layer_truth import Record, probe_command, read_plans, true_modules, true_nodes
+from synthetic import synthetic_ledger
 
 import workbench.export
 from workbench.analysis.attribution import CONFIDENCES, attribute_layers
 from workbench.analysis.ledger import build_ledger
-from workbench.datasets import synthetic_ledger
 from workbench.records.codec import from_json
 from workbench.records.layers import Layers
 from workbench.run.build import find_compiler

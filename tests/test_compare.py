@@ -4,6 +4,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic import synthetic_latencies, synthetic_ledger
 
 from workbench.analysis.compare import (
     adjust_for_many,
@@ -17,7 +18,6 @@ from workbench.analysis.operators import summarize_categories, summarize_operato
 from workbench.analysis.shift import bottleneck_shift
 from workbench.analysis.speedup import Speedup, speedup_of_pairs
 from workbench.analysis.verdict import Verdict, digits_of, reach_verdict, summarize_verdict
-from workbench.datasets import synthetic_latencies, synthetic_ledger
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import COMPARISON, check
 from workbench.records.runs import Agreement

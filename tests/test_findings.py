@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from program_builder import Delegate, Kernel, Node, build_facts, layout, transpose
 
 import workbench as wb
-from workbench.analysis.findings.context import Rival
+from workbench.analysis.findings.context import AlternativeDtype
 from workbench.analysis.findings.graph import ADVICE, advise
 from workbench.analysis.findings.rules import NOTEBOOK, RULES, find_bottlenecks, find_next_steps
 from workbench.analysis.statistics import undisturbed_times
@@ -338,13 +338,13 @@ def test_threads_that_do_not_pay():
 
 
 def test_a_faster_dtype_is_measured_or_only_bounded():
-    own = Rival("fp32", 5.0, 4.9, 5.1)
+    own = AlternativeDtype("fp32", 5.0, 4.9, 5.1)
     facts = build_facts(PLAIN, export=exported(), own=own)
     assert only(facts, "dtype")["basis"] == "bound"
-    faster = dataclasses.replace(facts, rivals=(Rival("int8", 2.0, 1.9, 2.1),))
+    faster = dataclasses.replace(facts, alternatives=(AlternativeDtype("int8", 2.0, 1.9, 2.1),))
     row = only(faster, "dtype")
     assert (row["gain_ms"], row["basis"]) == (3.0, "measured")
-    slower = dataclasses.replace(facts, rivals=(Rival("fp16", 6.0, 5.9, 6.1),))
+    slower = dataclasses.replace(facts, alternatives=(AlternativeDtype("fp16", 6.0, 5.9, 6.1),))
     assert found(slower, "dtype").empty
 
 

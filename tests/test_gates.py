@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import synthetic_latencies
 
 import workbench as wb
 from workbench.analysis.compare import compare_apart, compare_restarts, typical_restarts
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics, judge_rows
 from workbench.analysis.run import analyze_run
-from workbench.datasets import synthetic_latencies
 from workbench.errors import ComparisonError, StoreError, UsageError
 from workbench.records.codec import from_json, to_document, to_json
 from workbench.records.runs import RunRecord

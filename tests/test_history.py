@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 import pandas as pd
 import pytest
+from synthetic import resample_run
 
 import workbench as wb
 from workbench.analysis.compare import list_restarts, typical_restarts
 from workbench.analysis.history import estimate_noise, find_changes, split_pieces
 from workbench.analysis.statistics import clock_of, tabulate_latencies
-from workbench.datasets import SAMPLES, resample_run
+from workbench.datasets import SAMPLES
 from workbench.errors import UsageError
 from workbench.frames import HISTORY, check
 from workbench.plots.history import plot_history

@@ -10,13 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from synthetic import synthetic_latencies
 
 from workbench import store
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.quality import check_run
 from workbench.analysis.run import analyze_run
 from workbench.analysis.sweeps import climb_ladder, find_crossovers, sweep_threads
-from workbench.datasets import sample_run, synthetic_latencies
+from workbench.datasets import sample_run
 from workbench.errors import SetupError, UsageError
 from workbench.plots.sweeps import plot_ladder, plot_scaling
 from workbench.plots.tables import show_table, show_together

@@ -3,8 +3,8 @@
 import pytest
 
 import workbench as wb
+from workbench import live
 from workbench.errors import RunnerError, StoreError
-from workbench.explorer import widgets as live
 from workbench.store import load_run, save_run
 
 

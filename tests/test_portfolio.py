@@ -22,7 +22,7 @@ from workbench.portfolio import matrix as plan
 from workbench.portfolio import stages as work
 from workbench.portfolio.batch import list_plan, run_batch
 from workbench.portfolio.matrix import plan_cells, read_matrix
-from workbench.portfolio.pages import draw_sparkline, render_index
+from workbench.portfolio.pages import render_index
 from workbench.portfolio.state import place_of, read_outcome
 from workbench.portfolio.timings import describe_plan, divide_time, overhead_of, tell_duration
 from workbench.records.documents import describe_document
@@ -489,12 +489,14 @@ def test_emulated_rows_have_no_times():
     assert "<svg" not in page
 
 
-def test_a_sparkline_has_a_bar_for_each_value():
-    text = draw_sparkline([("a", 4.0), ("b", 1.0), ("c", 2.0)])
-    assert text.count("<rect") == 3
-    assert 'height="26.0" fill="#a9c4de"' in text
-    assert 'height="6.5" fill="#0b5cad"' in text
-    assert draw_sparkline([]) == ""
+def test_a_sparkline_has_a_bar_for_each_latency():
+    cell = Cell("toy_cnn", "toy_cnn", "fp32", "host", "auto", "stem", "0")
+    rows = tuple(Row(name, name, 1, median_ms=ms) for name, ms in (("a", 4.0), ("b", 1.0)))
+    page = render_index(Portfolio({}, "", (Outcome(cell, "done", rows=rows),)))
+    assert page.count("<rect") == 2
+    assert 'height="26.0" fill="#a9c4de"><title>fp32, host, a, 1 thread: 4.000 ms</title>' in page
+    assert 'height="6.5" fill="#0b5cad"' in page
+    assert "<svg" not in render_index(Portfolio({}, "", (Outcome(cell),)))
 
 
 def test_an_outcome_that_cannot_be_read_is_none(tmp_path):

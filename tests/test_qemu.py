@@ -70,9 +70,10 @@ def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_p
 def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
     from workbench.analysis.run import analyze_run
     from workbench.export.artifact import export_model
+    from workbench.options import ExportOptions
     from workbench.workflow import measure_program
 
-    pte = export_model("toy_cnn", dtype=dtype, root=tmp_path)
+    pte = export_model("toy_cnn", ExportOptions(dtype=dtype), root=tmp_path)
     run_dir = measure_program(pte, target="qemu", toggle="sme2", timeout_s=600)
     analysis = analyze_run(run_dir)
     proof = analysis.comparisons[0].proof

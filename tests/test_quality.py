@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import synthetic_latencies
 
 from workbench import store
 from workbench.analysis.compare import compare_latencies
@@ -27,7 +28,7 @@ from workbench.analysis.quality import (
 )
 from workbench.analysis.run import analyze_run
 from workbench.cli import main
-from workbench.datasets import sample_run, synthetic_latencies
+from workbench.datasets import sample_run
 from workbench.plots.text import show_quality
 from workbench.records.runs import Batch, Reading, Session
 from workbench.run import execute

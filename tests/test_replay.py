@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import workbench as wb
-from workbench.analysis.findings.context import gather_facts
+from workbench.analysis.findings.context import build_context
 from workbench.errors import ComparisonError, ModelError, UsageError
 from workbench.models.loader import load_model, take_layer
 from workbench.workflow import compare_replay, judge, keys_of_layer
@@ -17,7 +17,7 @@ def sample():
 
 
 def test_a_layer_has_the_operators_that_compute_in_it(sample):
-    facts = gather_facts(sample, "avx512_on", 1)
+    facts = build_context(sample, "avx512_on", 1)
     keys = keys_of_layer(facts, "features.5.block.1")
     modules = set(facts.rows.loc[keys, "module"])
     assert modules

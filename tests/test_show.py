@@ -7,12 +7,13 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
+from synthetic import synthetic_latencies, synthetic_ledger
 
 from workbench.analysis.compare import compare_categories, compare_latencies
 from workbench.analysis.operators import summarize_categories, summarize_operators
 from workbench.analysis.shift import bottleneck_shift
 from workbench.analysis.statistics import describe_latencies
-from workbench.datasets import load_case_study, synthetic_latencies, synthetic_ledger
+from workbench.datasets import load_case_study
 from workbench.errors import UsageError
 from workbench.explorer.widgets import explore
 from workbench.frames import MISSING, format_ms, format_number, format_share

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import stdtrit
 from simulate import bootstrap_interval, simulate_operators, simulate_ratios
+from synthetic import synthetic_latencies
 
 from workbench.analysis.compare import adjust_for_many
 from workbench.analysis.speedup import speedup_of_pairs, speedup_of_runs
 from workbench.analysis.statistics import describe, describe_latencies, midmean
-from workbench.datasets import synthetic_latencies
 from workbench.errors import ComparisonError
 from workbench.frames import STATISTICS
 

@@ -5,13 +5,14 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic import NETWORK, synthetic_ledger
 
 import workbench as wb
 from workbench.analysis.categories import CATEGORIES
 from workbench.analysis.operators import summarize_categories
 from workbench.analysis.shift import bottleneck_shift
 from workbench.analysis.what_if import predict_what_if, rank_bottlenecks
-from workbench.datasets import NETWORK, load_case_study, synthetic_ledger
+from workbench.datasets import load_case_study
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import BOTTLENECKS, WHAT_IF, check
 from workbench.plots.style import COLORS

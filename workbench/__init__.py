@@ -11,6 +11,7 @@ _HOME = {
     "list_models": "models.registry",
     "load_model": "models.loader",
     "register_model": "models.registry",
+    "ExportOptions": "options",
     "export_model": "export.artifact",
     "examine_machine": "run.doctor",
     "find_runner": "run.runner",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare import compare_latencies
-from workbench.analysis.findings.context import Facts, gather_facts
+from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_next_steps
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
@@ -30,6 +29,7 @@ from workbench.analysis.run import Analysis, analyze_run, remember
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import ComparisonError, SetupError, StoreError, UsageError, unknown_name
 from workbench.frames import EMULATED, SPANS, format_ms
+from workbench.options import ExportOptions
 from workbench.plots.text import list_findings
 from workbench.records.codec import from_json, to_json
 from workbench.records.runs import Ceilings, Export, Probe, RunRecord, Session, count_threads
@@ -131,11 +131,10 @@ def profile_model(
     toggle, ladder = choices.get("toggle", "auto"), choices.get("isa_ladder", False)
     with open_target(choices.get("target", "host")) as there:
         check_toggle(toggle, find_runner(choices.get("runner", "wheel"), there), isa_ladder=ladder)
-    known = inspect.signature(export_model).parameters
-    exporting = {name: choices.pop(name) for name in known.keys() & choices.keys()}
-    tell(f"exporting {exporting.get('dtype', 'fp32')}")
+    known = vars(ExportOptions()).keys() & choices.keys()
+    options = ExportOptions(**{name: choices.pop(name) for name in known})
     with share_machine(tell):
-        pte = export_model(model, root=root, tell=lambda text: progress(text, 0.0), **exporting)
+        pte = export_model(model, options, root=root, tell=tell)
     run_dir = measure_program(pte, progress=tell, **choices)
     tell("reporting", 1.0)
     with share_machine(tell):
@@ -399,13 +398,12 @@ def replay_layer(
     progress(f"{layer}: exporting", 0.0)
     part = take_layer(load_model(model or _spec_of(run.export)), layer)
     root = Path(run_dir).parent.parent / "replay" / safe_name(layer)
-    pte = export_model(
-        part,
+    options = ExportOptions(
         dtype=run.export.dtype,
         backend=run.export.backend,
-        root=root,
         rewrite=run.export.options.get("rewrite") != "no",
     )
+    pte = export_model(part, options, root=root, tell=lambda text: progress(text, 0.0))
     plan = run.plan
     alone_dir = measure_program(
         pte,
@@ -422,8 +420,8 @@ def compare_replay(within: Analysis, layer: str, alone: Analysis) -> Replay:
     rows = []
     for experiment in within.experiments:
         for threads in within.run.plan.threads:
-            inside = gather_facts(within, experiment, threads)
-            outside = gather_facts(alone, _alike(within.run, experiment, alone.run), threads)
+            inside = build_context(within, experiment, threads)
+            outside = build_context(alone, _alike(within.run, experiment, alone.run), threads)
             keys = keys_of_layer(inside, layer)
             if not keys:
                 raise ComparisonError(
@@ -450,7 +448,7 @@ def compare_replay(within: Analysis, layer: str, alone: Analysis) -> Replay:
     return Replay(layer, pd.DataFrame(rows), alone.run_dir)
 
 
-def keys_of_layer(facts: Facts, layer: str) -> list[str]:
+def keys_of_layer(facts: RuleContext, layer: str) -> list[str]:
     """The operators that compute in a layer, or in those within it; an empty name is all."""
     rows = facts.rows
     if "module" not in rows:

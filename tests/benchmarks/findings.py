@@ -26,6 +26,7 @@ from workbench.analysis.run import analyze_run
 from workbench.analysis.statistics import describe_latencies
 from workbench.export.artifact import export_model
 from workbench.models.loader import LoadedModel
+from workbench.options import ExportOptions
 from workbench.workflow import measure_program, measure_roof
 
 
@@ -53,7 +54,9 @@ def export(name, dtype, root):
     if pte.with_name(f"{pte.name}.export.json").is_file():
         return pte
     module, inputs = getattr(planted, name)()
-    return export_model(LoadedModel(name, module.eval(), inputs), dtype=dtype, root=root)
+    return export_model(
+        LoadedModel(name, module.eval(), inputs), ExportOptions(dtype=dtype), root=root
+    )
 
 
 def measure(pte, root):

@@ -15,8 +15,11 @@ import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from workbench.datasets import SAMPLES, resample_run
+from workbench.datasets import SAMPLES
 from workbench.store import find_runs, load_run, save_run
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from synthetic import resample_run
 
 CLAIMED_RUNS = 1000
 MOST_SECONDS = 20.0

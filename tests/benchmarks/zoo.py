@@ -114,7 +114,9 @@ def measure(model: str, dtype: str, root: Path) -> list[str]:
     started = time.process_time()
     with warnings.catch_warnings(action="ignore"):
         try:
-            export = load_export(wb.export_model(model, dtype=dtype, root=root, fresh=True))
+            export = load_export(
+                wb.export_model(model, wb.ExportOptions(dtype=dtype, fresh=True), root=root)
+            )
         except WorkbenchError as error:
             return [model, dtype, "", "", "", "", "", error.what.split(" -> ")[0]]
     ratios = [output.sqnr_db for output in export.fidelity if output.sqnr_db is not None]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -95,10 +94,12 @@ def export(model: str, out: Path | None, **choices) -> Answer:
     on stderr.
     """
     from workbench.export.artifact import describe_export, export_model
+    from workbench.options import ExportOptions
     from workbench.store import load_export
 
-    with warnings.catch_warnings(action="ignore"):
-        pte = export_model(model, root=out, tell=lambda text: click.echo(text, err=True), **choices)
+    choices["state_dict"] = str(choices["state_dict"] or "")
+    options = ExportOptions(**choices)
+    pte = export_model(model, options, root=out, tell=lambda text: click.echo(text, err=True))
     record = load_export(pte)
     for line in describe_export(record):
         click.echo(line, err=True)

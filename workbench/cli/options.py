@@ -191,6 +191,9 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
     with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar:
 
         def show(text: str, part: float) -> None:
+            if "warning: " in text:  # stays above the bar
+                bar.write(text, file=sys.stderr)
+                return
             bar.set_description_str(text)
             bar.update(part - bar.n)
 

@@ -227,7 +227,7 @@ def plan_cells(matrix: Matrix) -> list[Cell]:
     for model in matrix.models:
         label = parse_name(model).label
         # Of the identity, the dtype is the only part that differs from cell to cell.
-        source = identify_export(model, "", "") | {"settings": ""}
+        source = identify_export(model) | {"settings": ""}
         for dtype, target, isa in product(matrix.dtypes, matrix.targets, matrix.isa):
             if any(_is_excluded(e, model, dtype, target, isa) for e in matrix.exclude):
                 continue

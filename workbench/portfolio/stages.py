@@ -8,7 +8,6 @@ import platform
 import time
 import traceback
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import SetupError
-from workbench.export.artifact import export_model, versions
+from workbench.export.artifact import export_model, find_cached_export, versions
+from workbench.options import ExportOptions
 from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Depot, hash_files
@@ -114,23 +114,17 @@ def carry_out(job: Job) -> tuple[Stage, Facts]:
 
 def export_cell(job: Job, tell: Tell) -> Facts:
     """Export the program of a cell, or keep the one that is there."""
-    cell, kept = job.cell, []
+    cell, root = job.cell, job.depot.folder / job.cell.folder
     job.depot.fetch(f"{cell.folder}/artifacts")
-    with warnings.catch_warnings(action="ignore"):  # the record tells the same
-        pte = export_model(
-            cell.model,
-            dtype=cell.dtype,
-            backend=job.matrix.backend,
-            root=job.depot.folder / cell.folder,
-            tell=kept.append,
-        )
+    options = ExportOptions(dtype=cell.dtype, backend=job.matrix.backend)
+    kept = find_cached_export(cell.model, options, root=root) is not None
+    pte = export_model(cell.model, options, root=root, tell=tell)
     if not kept:
         job.depot.send(f"{cell.folder}/artifacts")
     export = load_export(pte)
-    tell(f"{pte.name}: {'kept' if kept else 'exported'}. {export.problem}")
     noise = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None]
     return {
-        "kept": bool(kept),
+        "kept": kept,
         "size_bytes": export.size_bytes,
         "sqnr_db": min(noise, default=None),
         "undelegated": sum(left.count for left in export.undelegated),

@@ -1,17 +1,20 @@
-"""A notebook with results as one page that needs nothing else."""
+"""Self-contained HTML pages from notebooks and templates."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import html
-import string
+from functools import cache
 from importlib import resources
 from pathlib import Path
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from workbench.explorer.timeline import PAGE_CLASS, timeline_script
 from workbench.store import atomic_write
 
+#: The frame of every page; other templates extend it.
+PAGE = "report/page.html.j2"
 #: Cells with one of these tags stay in the notebook and out of the page.
 HIDDEN_TAGS = {"parameters", "injected-parameters", "interactive", "hide"}
 
@@ -35,19 +38,33 @@ def export_html(notebook: Path, page: Path, title: str) -> Path:
     )
     body, _ = exporter.from_notebook_node(node)
     script = timeline_script() if PAGE_CLASS in body else ""
-    return atomic_write(page, render_page(title, body, script))
+    return atomic_write(page, render_page(title, body=body, script=script))
 
 
-def render_page(title: str, body: str, script: str = "", style: str = "") -> str:
-    """A self-contained page around ``body``, which is HTML; its tables can be sorted.
+def render_page(title: str, template: str = PAGE, *, script: str = "", **data: object) -> str:
+    """A self-contained page with sortable tables; ``data`` are the variables of its template.
 
-    No script but that one and ``script`` can run in it, and nothing is fetched; ``style`` is CSS
-    that comes last.
+    The content security policy allows only the page's own script and forbids every request.
     """
-    files = resources.files("workbench.report")
-    script = (files / "page.js").read_text() + script
-    # What a content security policy knows a script by.
+    script = (resources.files("workbench.report") / "page.js").read_text() + script
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return string.Template((files / "page.html").read_text()).substitute(
-        title=html.escape(title), body=body, script=script, style=style, digest=digest
+    return render_template(template, title=title, script=script, digest=digest, **data)
+
+
+def render_template(template: str, **data: object) -> str:
+    """Render a template of the package; HTML templates escape what they insert."""
+    return _templates().get_template(template).render(data)
+
+
+@cache
+def _templates() -> Environment:
+    templates = Environment(
+        loader=PackageLoader("workbench", "."),
+        autoescape=select_autoescape(["html.j2"]),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
+    templates.filters["base64"] = lambda data: base64.b64encode(data).decode()
+    return templates

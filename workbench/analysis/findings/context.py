@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.attribution import find_method
-from workbench.analysis.findings.dataflow import Dataflow, Spot, Step
+from workbench.analysis.findings.dataflow import Dataflow, NodeId, Step
 from workbench.analysis.machine_code import name_kernels
 from workbench.analysis.operators import total_runs
 from workbench.analysis.roofline import Roof, computed_dtype, find_roof, place_operators
@@ -77,7 +77,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Rival:
+class AlternativeDtype:
     """The same model exported in another dtype and measured alike: median latency in ms."""
 
     dtype: str
@@ -87,7 +87,7 @@ class Rival:
 
 
 @dataclass(frozen=True)
-class Facts:
+class RuleContext:
     """All that is known of one experiment at one thread count.
 
     Parameters
@@ -112,7 +112,7 @@ class Facts:
         The thread count looked at.
     latency_ms
         Median latency of untraced inferences; 0 where it is not known.
-    rivals
+    alternatives
         Other dtypes, and this one as ``own``, in the same clock.
     roof, roofline
         What the machine can do, and ``schema.ROOFLINE``, where its ceilings are known.
@@ -130,8 +130,8 @@ class Facts:
     statistics: pd.DataFrame | None = None
     threads: int = 1
     latency_ms: float = 0.0
-    own: Rival | None = None
-    rivals: tuple[Rival, ...] = ()
+    own: AlternativeDtype | None = None
+    alternatives: tuple[AlternativeDtype, ...] = ()
     roof: Roof | None = None
     roofline: pd.DataFrame | None = None
     emulated: bool = False
@@ -157,7 +157,7 @@ class Facts:
         return Dataflow(self.method) if self.method and "xnodes" in self.operators else None
 
     @cached_property
-    def spots(self) -> dict[str, tuple[Spot, ...]]:
+    def node_ids(self) -> dict[str, tuple[NodeId, ...]]:
         """Which operators of the program each row does the work of; rows of overhead do none."""
         found = {}
         for key, row in self.rows.iterrows():
@@ -170,12 +170,12 @@ class Facts:
 
     def keys_of(self, steps: Iterable[Step]) -> list[str]:
         """The rows that do the work of some operators, the most expensive first."""
-        wanted = {step.spot for step in steps}
-        return [key for key, spots in self.spots.items() if wanted.intersection(spots)]
+        wanted = {step.id for step in steps}
+        return [key for key, node_ids in self.node_ids.items() if wanted.intersection(node_ids)]
 
-    def keys_within(self, steps: Collection[Spot]) -> list[str]:
+    def keys_within(self, steps: Collection[NodeId]) -> list[str]:
         """The rows that do the work of no operators but these."""
-        return [key for key, spots in self.spots.items() if set(spots) <= set(steps)]
+        return [key for key, node_ids in self.node_ids.items() if set(node_ids) <= set(steps)]
 
     def call_keys(self, keys: Iterable[str]) -> list[str]:
         """The overhead rows of the calls of some kernels."""
@@ -268,7 +268,7 @@ def layers_of(rows: pd.DataFrame) -> str:
     return ", ".join(places[:2]) + more
 
 
-def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
+def build_context(analysis: Analysis, experiment: str, threads: int) -> RuleContext:
     """Everything that the rules look at."""
     run = analysis.run
     ledger = analysis.select(analysis.ledger, experiment, threads)
@@ -279,14 +279,14 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
     ]
     wall = describe_latencies(analysis.latencies, clock="wall_ns")
     sidecar = load_layers(analysis.run_dir / LAYERS, run.plan.sha256)
-    rivals = {rival.dtype: rival for rival in _measured_dtypes(analysis, experiment, threads)}
+    alternatives = {rival.dtype: rival for rival in _measured_dtypes(analysis, experiment, threads)}
     roof = find_roof(analysis, experiment, threads)
-    own = rivals.pop(run.export.dtype, None) if run.export else None
+    own = alternatives.pop(run.export.dtype, None) if run.export else None
     runs = undisturbed_times(total_runs(ledger, "key"))
     operators = analysis.select(analysis.operators, experiment, threads)
     operators["mean_ms"] = operators["key"].map(runs.mean())
     placed = roof is not None and "flops" in operators
-    return Facts(
+    return RuleContext(
         operators=operators,
         runs=runs,
         method=find_method(ledger.drop_duplicates("key"), sidecar) if sidecar else None,
@@ -298,7 +298,7 @@ def gather_facts(analysis: Analysis, experiment: str, threads: int) -> Facts:
         kernels=_kernels(analysis, experiment, threads),
         latency_ms=_latency(analysis, experiment, threads),
         own=own,
-        rivals=tuple(rivals.values()),
+        alternatives=tuple(alternatives.values()),
         roof=roof,
         roofline=place_operators(operators, roof, computed_dtype(run)) if placed else None,
         emulated=run.emulated,
@@ -317,7 +317,7 @@ def _latency(analysis: Analysis, experiment: str, threads: int) -> float:
     return float(rows["median"].iloc[0]) if len(rows) else 0.0
 
 
-def _measured_dtypes(analysis: Analysis, experiment: str, threads: int) -> list[Rival]:
+def _measured_dtypes(analysis: Analysis, experiment: str, threads: int) -> list[AlternativeDtype]:
     """The latency of every dtype that was measured like this one; the own first."""
     runs = {analysis.run_dir.resolve(): analysis.run}
     folder = analysis.run_dir.resolve().parent
@@ -330,7 +330,7 @@ def _measured_dtypes(analysis: Analysis, experiment: str, threads: int) -> list[
             table = describe_latencies(tabulate_latencies(run))
             rows = table[(table["experiment"] == experiment) & (table["threads"] == threads)]
             found += [
-                Rival(run.export.dtype, row["median"], row["low"], row["high"])
+                AlternativeDtype(run.export.dtype, row["median"], row["low"], row["high"])
                 for row in rows.to_dict("records")
             ]
     return found

@@ -11,9 +11,9 @@ from functools import cached_property
 from workbench.records.layers import Instruction, Method, Origin, XNode
 
 #: A tensor: of the method by its number, or of a delegate by its instruction and id.
-Place = tuple[int, int]
+TensorId = tuple[int, int]
 #: Where an operator stands: its instruction, and its number in the delegate (-1: a kernel).
-Spot = tuple[int, int]
+NodeId = tuple[int, int]
 
 _METHOD = -1
 _RANDOM = frozenset({"rand", "randn", "native_dropout", "bernoulli", "multinomial"})
@@ -45,10 +45,10 @@ class Step:
     ``type`` is the delegate's (``Conv2d``) or the kernel's name without namespace and overload.
     """
 
-    spot: Spot
+    id: NodeId
     type: str
-    reads: tuple[Place, ...]
-    writes: tuple[Place, ...]
+    reads: tuple[TensorId, ...]
+    writes: tuple[TensorId, ...]
     origin: Origin | None = None
     xnode: XNode | None = None
 
@@ -75,7 +75,7 @@ class Dataflow:
 
     def __init__(self, method: Method):
         self.method = method
-        self.tensors: dict[Place, Tensor] = {
+        self.tensors: dict[TensorId, Tensor] = {
             (_METHOD, number): Tensor(v.dtype, v.shape, v.size_bytes, v.constant)
             for number, v in method.values.items()
         }
@@ -84,15 +84,15 @@ class Dataflow:
             for number, instruction in enumerate(method.instructions)
             for step in self._read(number, instruction)
         ]
-        self.by_spot = {step.spot: step for step in self.steps}
+        self.by_id = {step.id: step for step in self.steps}
         self.makers = {place: step for step in self.steps for place in step.writes}
-        self.users: dict[Place, list[Step]] = defaultdict(list)
+        self.users: dict[TensorId, list[Step]] = defaultdict(list)
         for step in self.steps:
             for place in dict.fromkeys(step.reads):
                 self.users[place].append(step)
 
     @cached_property
-    def fixed(self) -> frozenset[Spot]:
+    def fixed(self) -> frozenset[NodeId]:
         """The operators that compute the same at every inference: from constants alone.
 
         None in a program with control flow, or with sizes that it computes as it runs.
@@ -104,18 +104,18 @@ class Dataflow:
         for step in self.steps:
             if step.type not in _RANDOM and known.issuperset(step.reads):
                 known.update(step.writes)
-                found.add(step.spot)
+                found.add(step.id)
         return frozenset(found)
 
     def before(self, step: Step) -> list[Step]:
         """The operators whose results a step reads."""
         makers = (self.makers.get(place) for place in step.reads)
-        return list({maker.spot: maker for maker in makers if maker}.values())
+        return list({maker.id: maker for maker in makers if maker}.values())
 
     def after(self, step: Step) -> list[Step]:
         """The operators that read a step's results."""
         users = (user for place in step.writes for user in self.users[place])
-        return list({user.spot: user for user in users}.values())
+        return list({user.id: user for user in users}.values())
 
     def returns(self, step: Step) -> bool:
         """Whether nothing in the program reads some result of a step: it is returned."""
@@ -147,7 +147,7 @@ class Dataflow:
         elif instruction.kind == "delegate":
             yield Step((number, -1), instruction.name, inputs, outputs)
 
-    def _places(self, number: int, delegate: Instruction) -> dict[int, Place]:
+    def _places(self, number: int, delegate: Instruction) -> dict[int, TensorId]:
         """The delegate's tensors by id; it maps its arguments to the ids in ascending order."""
         places = {}
         for value in delegate.xvalues:

@@ -13,9 +13,9 @@ from itertools import groupby
 import pandas as pd
 
 from workbench.analysis.findings.context import (
-    Facts,
     Finding,
     Gain,
+    RuleContext,
     count,
     instruction_of,
     layers_of,
@@ -128,42 +128,42 @@ _BATCH_NORM = "BatchNorm"
 _CHAIN = 3
 
 
-def find_fixed(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
+def find_fixed(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Work that depends on no input, and is done again at every inference."""
-    if not facts.flow:
+    if not context.flow:
         return
-    keys = [key for key in facts.keys_within(facts.flow.fixed) if key in left]
+    keys = [key for key in context.keys_within(context.flow.fixed) if key in left]
     if not keys:
         return
-    keys += facts.call_keys(keys)
-    gain = facts.spent(keys)
-    rows = facts.rows.loc[keys]
+    keys += context.call_keys(keys)
+    gain = context.spent(keys)
+    rows = context.rows.loc[keys]
     yield Finding(
         "work that depends on no input is done again at every inference: "
         f"{_names(rows)} in {layers_of(rows)}",
-        Gain(gain.ms, gain.low, gain.high + _breaks(facts, keys)),
+        Gain(gain.ms, gain.low, gain.high + _breaks(context, keys)),
         tuple(keys),
         "compute it once, when the model is made, and keep the result as a buffer",
         'self.register_buffer("table", compute_table(...))  # in __init__; forward() only reads it',
     )
 
 
-def find_safe_softmax(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
+def find_safe_softmax(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Attention whose guard against rows that are masked completely runs outside the delegate."""
-    if not facts.flow:
+    if not context.flow:
         return
-    places = _by_place(facts.flow.steps)
+    places = _by_place(context.flow.steps)
     guarded = [steps for steps in places.values() if {step.type for step in steps} >= _SAFE_SOFTMAX]
-    keys = [key for key in facts.keys_of(s for steps in guarded for s in steps) if key in left]
+    keys = [key for key in context.keys_of(s for steps in guarded for s in steps) if key in left]
     if not keys:
         return
-    calls = facts.call_keys(keys)
-    gain = facts.replaced(keys, 0)
-    around = facts.spent(calls)
+    rows, calls = context.rows.loc[keys], context.call_keys(keys)
+    gain = context.replaced(keys, 0)
+    around = context.spent(calls)
     yield Finding(
         f"no delegate takes the guard of {count(len(guarded), 'softmax')} against rows that are "
-        f"masked completely: {_names(facts.rows.loc[keys])} in {layers_of(facts.rows.loc[keys])}",
-        Gain(gain.ms + around.ms, gain.low, gain.high + around.high + _breaks(facts, keys)),
+        f"masked completely: {_names(rows)} in {layers_of(rows)}",
+        Gain(gain.ms + around.ms, gain.low, gain.high + around.high + _breaks(context, keys)),
         tuple(keys + calls),
         "write attention as two matrix products and a softmax",
         "((q * d**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v"
@@ -171,25 +171,25 @@ def find_safe_softmax(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     )
 
 
-def find_undelegated(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
+def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Kernels outside of the delegate, one finding for each operator, with what they break."""
-    rows = facts.rows[facts.rows["kind"] == "portable"]
+    rows = context.rows[context.rows["kind"] == "portable"]
     rows = rows[rows.index.isin(left) & (rows["category"] != "")]
     names = rows["operator"].map(_kernel_name)
     for name, part in rows.groupby(names, sort=False):
         if name == "OPERATOR_CALL":
             continue
         keys = list(part.index)
-        reason, source = _why(facts, name)
+        reason, source = _why(context, name)
         advice = advise(name, reason)
-        layouts = [key for key in _layouts_around(facts, keys) if key in left]
+        layouts = [key for key in _layouts_around(context, keys) if key in left]
         # Only what treats all elements alike can join the delegates around it, layout and all.
         joins = layouts if name in POINTWISE else []
-        calls = facts.call_keys(keys)
+        calls = context.call_keys(keys)
         if advice.passes is None or "bytes" not in rows:
-            gain = Gain.at_most(facts.spent(keys + layouts + calls).ms)
+            gain = Gain.at_most(context.spent(keys + layouts + calls).ms)
         else:
-            gain = facts.replaced(keys, advice.passes, [*joins, *calls])
+            gain = context.replaced(keys, advice.passes, [*joins, *calls])
         changes = f", with {count(len(layouts), 'change of layout')} around it" if layouts else ""
         because = f" ({reason})" if reason else ""
         yield Finding(
@@ -202,26 +202,26 @@ def find_undelegated(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
         )
 
 
-def find_needless_transposes(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
+def find_needless_transposes(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Pairs of transposes that undo one another, with nothing between that minds the layout."""
-    if not facts.flow:
+    if not context.flow:
         return
     pairs: dict[tuple[int, int], Step] = {}
     between: set[str] = set()
-    for step in facts.flow.steps:
-        found = _undone(facts.flow, step) if step.permutation else None
+    for step in context.flow.steps:
+        found = _undone(context.flow, step) if step.permutation else None
         if found:
             ends, passed = found
-            pairs.update({each.spot: each for each in (step, *ends)})
+            pairs.update({each.id: each for each in (step, *ends)})
             between |= passed
-    keys = [key for key in facts.keys_of(pairs.values()) if key in left]
+    keys = [key for key in context.keys_of(pairs.values()) if key in left]
     if not keys:
         return
-    gain = facts.spent(keys)
+    gain = context.spent(keys)
     passed = f"nothing but {', '.join(sorted(between))}" if between else "nothing"
     yield Finding(
         f"{len(keys)} transposes undo one another with {passed} between; in "
-        f"{layers_of(facts.rows.loc[keys])}",
+        f"{layers_of(context.rows.loc[keys])}",
         gain,
         tuple(keys),
         "keep the graph in one piece: the exporter changes the layout wherever a delegate ends"
@@ -233,21 +233,21 @@ def find_needless_transposes(facts: Facts, left: Collection[str]) -> Iterator[Fi
     )
 
 
-def find_layout_changes(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
+def find_layout_changes(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Transposes, by what they are for."""
-    if not facts.flow:
+    if not context.flow:
         return
     causes: dict[str, list[str]] = {}
-    for step in facts.flow.steps:
+    for step in context.flow.steps:
         if step.type in ("StaticTranspose", "permute_copy", "transpose_copy"):
-            for key in facts.keys_of([step]):
+            for key in context.keys_of([step]):
                 if key in left:
-                    causes.setdefault(_cause(facts.flow, step), []).append(key)
+                    causes.setdefault(_cause(context.flow, step), []).append(key)
     for cause, keys in causes.items():
         edge = cause == "the program's inputs and outputs"
         yield Finding(
             f"{count(len(keys), 'change of layout')} for {cause}",
-            Gain.at_most(facts.spent(keys).ms),
+            Gain.at_most(context.spent(keys).ms),
             tuple(keys),
             "hand images over with channels last, as XNNPACK computes with them"
             if edge
@@ -259,17 +259,17 @@ def find_layout_changes(facts: Facts, left: Collection[str]) -> Iterator[Finding
         )
 
 
-def find_fragments(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
+def find_fragments(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Many delegates: what passing from one to the next costs."""
-    overhead = facts.rows.index[facts.rows["kind"] == "delegate_overhead"]
+    overhead = context.rows.index[context.rows["kind"] == "delegate_overhead"]
     keys = [key for key in overhead if key in left]
     if len(keys) < 2:
         return
-    edges = _boundary_layouts(facts.flow) if facts.flow else []
-    layouts = [key for key in facts.keys_of(edges) if key in left]
-    gain, calls = facts.spent(keys + layouts), facts.spent(keys)
-    each = "" if facts.emulated else f" of {calls.ms / len(keys) * 1e3:.0f} µs each"
-    breakers = facts.rows[facts.rows["kind"] == "portable"]["operator"].map(_kernel_name)
+    edges = _boundary_layouts(context.flow) if context.flow else []
+    layouts = [key for key in context.keys_of(edges) if key in left]
+    gain, calls = context.spent(keys + layouts), context.spent(keys)
+    each = "" if context.emulated else f" of {calls.ms / len(keys) * 1e3:.0f} µs each"
+    breakers = context.rows[context.rows["kind"] == "portable"]["operator"].map(_kernel_name)
     common = ", ".join(breakers.value_counts().index[:3])
     yield Finding(
         f"the graph falls into {len(keys)} delegates, with calls{each} and "
@@ -282,16 +282,16 @@ def find_fragments(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     )
 
 
-def find_batch_norm(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
+def find_batch_norm(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Batch norms that were not folded into a convolution."""
-    if "module_class" not in facts.rows:
+    if "module_class" not in context.rows:
         return
-    kinds = facts.rows["module_class"].fillna("").astype(str)
-    norms = facts.rows[kinds.str.startswith(_BATCH_NORM) & (facts.rows["role"] == "compute")]
+    kinds = context.rows["module_class"].fillna("").astype(str)
+    norms = context.rows[kinds.str.startswith(_BATCH_NORM) & (context.rows["role"] == "compute")]
     keys = [key for key in norms.index if key in left]
     if not keys:
         return
-    gain = facts.spent(keys)
+    gain = context.spent(keys)
     yield Finding(
         f"{count(len(keys), 'operator of batch norms')} not folded into a convolution; in "
         f"{layers_of(norms.loc[keys])}",
@@ -303,22 +303,22 @@ def find_batch_norm(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
     )
 
 
-def find_chains(facts: Facts, left: Collection[str]) -> Iterator[Finding]:
+def find_chains(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Pointwise operators in a row, each of which reads and writes a whole tensor."""
-    if not facts.flow:
+    if not context.flow:
         return
     keys: list[str] = []
     kept = 0.0
     examples: list[str] = []
-    for chain in _chains(facts.flow):
-        rows = [key for key in facts.keys_of(chain) if key in left]
+    for chain in _chains(context.flow):
+        rows = [key for key in context.keys_of(chain) if key in left]
         if len(rows) >= _CHAIN:
             keys += rows
-            kept += max(facts.spent([key]).ms for key in rows)
+            kept += max(context.spent([key]).ms for key in rows)
             examples.append(" ".join(step.type for step in chain))
     if not keys:
         return
-    spent = facts.spent(keys)
+    spent = context.spent(keys)
     yield Finding(
         f"{count(len(examples), 'chain of pointwise operators')} ({examples[0]}), each of which "
         "reads and writes a whole tensor",
@@ -346,18 +346,18 @@ def _times(rows: pd.DataFrame) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
-def _why(facts: Facts, name: str) -> tuple[str, str]:
+def _why(context: RuleContext, name: str) -> tuple[str, str]:
     """What the partitioner said of an operator, and one line of the source it is in."""
-    found: Iterable[Partition] = facts.export.partition if facts.export else ()
+    found: Iterable[Partition] = context.export.partition if context.export else ()
     for row in found:
         if not row.delegated and row.operator.partition(".")[2].partition(".")[0] == name:
             return row.reason, row.source
     return "", ""
 
 
-def _breaks(facts: Facts, keys: Collection[str]) -> float:
+def _breaks(context: RuleContext, keys: Collection[str]) -> float:
     """The most that fewer delegates save: one call's overhead for every group of kernels."""
-    calls = facts.rows[facts.rows["kind"] == "delegate_overhead"]["mean_ms"]
+    calls = context.rows[context.rows["kind"] == "delegate_overhead"]["mean_ms"]
     numbers = sorted({instruction_of(key) for key in keys})
     groups = sum(1 for _ in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
     return float(calls.mean() * min(groups, len(calls) - 1)) if len(calls) > 1 else 0.0
@@ -372,15 +372,15 @@ def _by_place(steps: Iterable[Step]) -> dict[tuple[str, str], list[Step]]:
     return places
 
 
-def _layouts_around(facts: Facts, keys: Collection[str]) -> list[str]:
+def _layouts_around(context: RuleContext, keys: Collection[str]) -> list[str]:
     """The rows that change the layout for some kernels, on the exporter's own account."""
-    if not facts.flow:
+    if not context.flow:
         return []
-    kernels = [facts.flow.by_spot[s] for key in keys for s in facts.spots.get(key, ())
-               if s in facts.flow.by_spot]  # fmt: skip
-    around = [s for kernel in kernels for s in (*facts.flow.before(kernel),
-                                                *facts.flow.after(kernel))]  # fmt: skip
-    return facts.keys_of(step for step in around if step.made_up)
+    kernels = [context.flow.by_id[s] for key in keys for s in context.node_ids.get(key, ())
+               if s in context.flow.by_id]  # fmt: skip
+    around = [s for kernel in kernels for s in (*context.flow.before(kernel),
+                                                *context.flow.after(kernel))]  # fmt: skip
+    return context.keys_of(step for step in around if step.made_up)
 
 
 def _undone(flow: Dataflow, start: Step) -> tuple[list[Step], set[str]] | None:
@@ -393,13 +393,13 @@ def _undone(flow: Dataflow, start: Step) -> tuple[list[Step], set[str]] | None:
             return None
         for user in flow.after(step):
             if user.permutation == back:
-                ends[user.spot] = user
-            elif user.type in POINTWISE and user.spot not in passed:
-                passed[user.spot] = user
+                ends[user.id] = user
+            elif user.type in POINTWISE and user.id not in passed:
+                passed[user.id] = user
                 reached.append(user)
-            elif user.spot not in passed:
+            elif user.id not in passed:
                 return None
-    inside = {start.spot, *passed}
+    inside = {start.id, *passed}
     for step in passed.values():
         others = (place for place in step.reads if not _is_small(flow, place))
         makers = (flow.makers.get(place) for place in others)
@@ -409,7 +409,7 @@ def _undone(flow: Dataflow, start: Step) -> tuple[list[Step], set[str]] | None:
 
 
 def _from_within(maker: Step, inside: Collection[tuple[int, int]], start: Step) -> bool:
-    return maker.spot in inside or maker.permutation == start.permutation
+    return maker.id in inside or maker.permutation == start.permutation
 
 
 def _is_small(flow: Dataflow, place: tuple[int, int]) -> bool:
@@ -437,7 +437,7 @@ def _boundary_layouts(flow: Dataflow) -> list[Step]:
         step
         for step in flow.steps
         if step.made_up
-        and any(other.spot[0] != step.spot[0] for other in (*flow.before(step), *flow.after(step)))
+        and any(other.id[0] != step.id[0] for other in (*flow.before(step), *flow.after(step)))
     ]
 
 
@@ -447,8 +447,8 @@ def _chains(flow: Dataflow) -> Iterator[list[Step]]:
     for step in flow.steps:
         chain: list[Step] = []
         current: Step | None = step
-        while current and current.spot not in seen and _can_fuse(flow, current, chain):
-            seen.add(current.spot)
+        while current and current.id not in seen and _can_fuse(flow, current, chain):
+            seen.add(current.id)
             chain.append(current)
             users = flow.after(current)
             current = users[0] if len(users) == 1 and not flow.returns(current) else None

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.findings import graph, times
-from workbench.analysis.findings.context import Facts, Finding, Gain, gather_facts
+from workbench.analysis.findings.context import Finding, Gain, RuleContext, build_context
 from workbench.analysis.run import Analysis
 from workbench.errors import unknown_name
 from workbench.frames import FINDINGS, check, mark_emulated
@@ -31,7 +31,7 @@ class Rule:
     """
 
     name: str
-    find: Callable[[Facts, Collection[str]], Iterator[Finding]]
+    find: Callable[[RuleContext, Collection[str]], Iterator[Finding]]
     claims: bool
     heading: str
     timed: bool = False
@@ -65,7 +65,7 @@ RULES = (
 )
 
 
-def find_bottlenecks(facts: Facts) -> pd.DataFrame:
+def find_bottlenecks(facts: RuleContext) -> pd.DataFrame:
     """What to do next, by what it would bring.
 
     Findings whose gain was measured or estimated come first, the largest first; then those of
@@ -109,18 +109,18 @@ def _rank(table: pd.DataFrame) -> pd.DataFrame:
     return check(table.reset_index(drop=True).assign(rank=ranks).astype(_TYPES), FINDINGS)
 
 
-def _matters(finding: Finding, facts: Facts) -> bool:
+def _matters(finding: Finding, facts: RuleContext) -> bool:
     return _share(finding, facts) >= LEAST_SHARE
 
 
-def _share(finding: Finding, facts: Facts) -> float:
+def _share(finding: Finding, facts: RuleContext) -> float:
     """The gain, or its upper bound, as a part of E2E."""
     gain = finding.gain
     reached = gain.high if gain.basis == "bound" else gain.ms
     return facts.share(reached if finding.keys else reached / facts.scale)
 
 
-def _scales(finding: Finding, facts: Facts) -> tuple[float, float, float]:
+def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
     """What a traced millisecond of a finding is worth, and the ends between which that lies.
 
     Traced inferences differ from others by what tracing and other programs do to them. Typically
@@ -136,7 +136,7 @@ def _scales(finding: Finding, facts: Facts) -> tuple[float, float, float]:
     return facts.scale, max(0.0, least) / spent, min(most, latency) / spent
 
 
-def _row(rule: Rule, finding: Finding, facts: Facts) -> dict[str, object]:
+def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, object]:
     gain, title, share = finding.gain, finding.title, _share(finding, facts)
     if facts.emulated:
         gain, share = Gain.unknown(), np.nan
@@ -192,5 +192,5 @@ def find_next_steps(
         known = set(map(str, valid))
         if name not in known:
             raise unknown_name(what, name, known, where=analysis.run_dir)
-    found = find_bottlenecks(gather_facts(analysis, experiment, threads))
+    found = find_bottlenecks(build_context(analysis, experiment, threads))
     return mark_emulated(found) if analysis.run.emulated else found

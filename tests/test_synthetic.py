@@ -1,7 +1,7 @@
 import pytest
+from synthetic import NETWORK, synthetic_latencies, synthetic_ledger
 
 from workbench.analysis.categories import categorize
-from workbench.datasets import NETWORK, synthetic_latencies, synthetic_ledger
 from workbench.frames import LATENCIES, LEDGER, check
 
 
