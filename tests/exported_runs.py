@@ -13,12 +13,8 @@ def measure_briefly(model, root, *, processes=2, traced=4, **options):
     runner = wb.find_runner()
     plan = wb.make_plan(
         pte,
-        runner=runner,
-        toggle="none",
-        runs=2,
-        warmup=1,
-        processes=processes,
-        evidence=False,
+        wb.MeasureOptions(toggle="none", runs=2, warmup=1, processes=processes, evidence=False),
+        runner,
     )
     plan = replace(plan, batch_ms=0.1, traced_runs=traced, retries=0)
     return wb.run_plan(plan, runner, root)

@@ -573,4 +573,4 @@ def test_importing_the_exporter_does_not_import_torch():
         "import sys, workbench.export.artifact as e; print(list(e.DTYPES), 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{list(DTYPES)} False\n"
+    assert done.stdout == "False\n"

@@ -24,9 +24,9 @@ from workbench.export.lower import DTYPES
 from workbench.export.quantize import quantize_activations
 from workbench.export.rewrite import rewrite_graph
 from workbench.models.loader import LoadedModel, load_model
-from workbench.models.zoo import mobilenet_v3_small as mobilenet
-from workbench.models.zoo.blocks import Block, initialize, settle
-from workbench.models.zoo.squeezesam import SqueezeSam, pointed_at
+from workbench.models.zoo.blocks import Block, initialize, set_norm_statistics
+from workbench.models.zoo.mobilenet_v3_small import gated_residual
+from workbench.models.zoo.squeezesam import SqueezeSam, click_and_box
 from workbench.options import ExportOptions
 
 
@@ -469,7 +469,7 @@ def test_rewrites_keep_their_origin():
 def test_rewriting_leaves_nothing_behind(tmp_path):
     """A block of MobileNetV3 in half precision: one delegate, where there were several."""
     torch.manual_seed(0)
-    block = mobilenet.InvertedResidual(16, 3, 16, 16, True, nn.Hardswish, 1)
+    block = gated_residual(16, 3, 16, 16, True, nn.Hardswish, 1)
     model = LoadedModel("block", initialize(block), (torch.randn(1, 16, 8, 8),))
     ours = export_quietly(model, tmp_path, dtype="fp16")
     plain = export_quietly(model, tmp_path, dtype="fp16", rewrite=False)
@@ -510,8 +510,8 @@ def test_the_partitioners_own_reasons_are_kept(record_of):
 @pytest.mark.slow
 def test_a_small_squeezesam_survives_quantisation(tmp_path):
     torch.manual_seed(0)
-    image, pointers = torch.randn(1, 3, 64, 64), pointed_at(64)
-    module = settle(initialize(SqueezeSam(64, (8, 8, 16, 16))), image, *pointers)
+    image, pointers = torch.randn(1, 3, 64, 64), click_and_box(64)
+    module = set_norm_statistics(initialize(SqueezeSam(64, (8, 8, 16, 16))), image, *pointers)
     export = export_quietly(LoadedModel("sam", module, (image, *pointers)), tmp_path, dtype="int8")
     assert [output.faithful for output in export.fidelity] == [True, True]
 

@@ -72,10 +72,10 @@ def warm_up() -> None:
     """Load what every export needs; without threads, which a fork would not survive."""
     import torch
 
-    from workbench.export.lower import Options, lower_model
+    from workbench.export.lower import lower_model
 
     torch.set_num_threads(1)
-    lower_model(wb.load_model("toy_cnn"), "fp32", "xnnpack", Options())
+    lower_model(wb.load_model("toy_cnn"), wb.ExportOptions())
 
 
 def measure_apart(model: str, dtype: str, keep: Path | None) -> list[str]:

@@ -18,11 +18,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from workbench.analysis.compare import FALSE_DISCOVERIES
+from workbench.analysis.compat import Analysis, find_roof, find_roofline, grade_quality
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack, split_code
-from workbench.analysis.quality import grade_quality, summarize_quality
-from workbench.analysis.roofline import find_roof, find_roofline
-from workbench.analysis.run import Analysis, Comparison, undelegated
+from workbench.analysis.quality import summarize_quality
+from workbench.analysis.run import Comparison, undelegated
 from workbench.frames import (
     EMULATED,
     format_ms,
