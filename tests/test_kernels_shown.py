@@ -15,9 +15,9 @@ from workbench.datasets import sample_run
 from workbench.errors import StoreError
 from workbench.plots.machine_code import CODE_COLORS
 from workbench.plots.text import show_code, show_kernels, show_proof
+from workbench.report.artifacts import write_artifacts
 from workbench.trace import functions as aarch64
 from workbench.trace import functions as x86
-from workbench.workflow import write_artifacts
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from workbench.datasets import sample_run
 from workbench.options import MeasureOptions
 from workbench.plots.text import show_quality
 from workbench.records.runs import Batch, Reading, Session
+from workbench.report.artifacts import write_artifacts
 from workbench.run import execute
 from workbench.run import measure as calm
 from workbench.run.execute import LEAST_RESTARTS, restarts, run_plan
@@ -38,7 +39,7 @@ from workbench.run.readings import parse_environment, read_environment
 from workbench.run.recorder import Journal
 from workbench.run.runner import find_runner
 from workbench.run.targets.base import HOST
-from workbench.workflow import is_precise, write_artifacts
+from workbench.workflow import is_precise
 
 PHONE = """load 3.10 2.80 2.00 4/900 12345
 khz 1800000

@@ -77,7 +77,7 @@ _HOME = {
     "show_roofline": "plots.text",
     "place_layers": "analysis.roofline",
     "plot_roofline": "plots.roofline",
-    "make_report": "workflow",
+    "make_report": "report.artifacts",
     "measure_config": "workflow",
     "measure_program": "workflow",
     "profile_model": "workflow",

@@ -36,22 +36,12 @@ from workbench.records.runs import (
     Export,
     Probe,
     RunRecord,
-    Session,
     count_threads,
 )
-from workbench.report.html import export_html
-from workbench.report.markdown import write_markdown
-from workbench.report.notebooks import execute_notebook
-from workbench.report.summary import (
-    outline_run,
-    write_metrics,
-    write_pipeline_summary,
-    write_summary,
-)
+from workbench.report.artifacts import make_report, write_artifacts
+from workbench.report.summary import outline_run
 from workbench.store import (
     LAYERS,
-    REPORT_HTML,
-    REPORT_MD,
     artifacts_dir,
     atomic_write,
     default_root,
@@ -66,9 +56,6 @@ from workbench.trace.writers.perfetto import write_perfetto
 from workbench.trace.writers.speedscope import write_speedscope
 
 Progress = Callable[[str, float], None]
-
-#: The notebook that every report is.
-REPORT_NOTEBOOK = "12_report"
 
 
 @dataclass(frozen=True)
@@ -95,7 +82,7 @@ class Profile:
     def outline(self) -> dict[str, Any]:
         """The same as a record, with all findings."""
         findings = find_next_steps(self.analysis)
-        return {**outline_run(self.analysis), "findings": findings, "report": self.html}
+        return {**vars(outline_run(self.analysis)), "findings": findings, "report": self.html}
 
 
 def profile_model(
@@ -141,8 +128,8 @@ def profile_model(
     tell("reporting", 1.0)
     with share_machine(tell):
         analysis = analyze_run(run_dir)
-        html = make_page(analysis)
-    return Profile(analysis, html, run_dir / REPORT_MD)
+        html, markdown = make_report(analysis)
+    return Profile(analysis, html, markdown)
 
 
 def measure_program(
@@ -273,66 +260,6 @@ def root_of(pte: Path) -> Path:
     """The output folder that a program belongs to."""
     folder = pte.parent
     return folder.parent if folder == artifacts_dir(folder.parent) else default_root(pte.stem)
-
-
-def write_artifacts(analysis: Analysis) -> list[Path]:
-    """Write all that can be made anew from the ETDumps and the manifest; returns the paths.
-
-    The CSVs are those of the first process of each experiment.
-    """
-    written = [
-        path
-        for session in analysis.run.sessions
-        if session.complete and session.etdump and session.process == 0
-        for path in write_trace_csvs(analysis, session)
-    ]
-    findings = find_next_steps(analysis)
-    return [
-        *written,
-        write_metrics(analysis),
-        write_summary(analysis, findings),
-        write_pipeline_summary(analysis),
-        *write_markdown(analysis, findings),
-    ]
-
-
-def write_trace_csvs(analysis: Analysis, session: Session) -> list[Path]:
-    """Write the three CSVs of one ETDump, beside it."""
-    path = analysis.run_dir / session.etdump
-    export = analysis.run.export
-    backends = ", ".join(export.delegates) if export else ""
-    events = read_etdump(path)
-    return write_csvs(events, path, model_id=analysis.run.plan.model, delegate_backend=backends)
-
-
-def make_report(run_dir: str | Path) -> tuple[Path, Path]:
-    """Make ``report.html`` and ``report.md`` of a run; returns their paths.
-
-    The page is the notebook ``12_report``, run headless; should a cell of it fail, the notebook
-    stays beside the report with the error in it.
-    """
-    analysis = analyze_run(run_dir)
-    markdown, *_ = write_markdown(analysis, find_next_steps(analysis))
-    return make_page(analysis), markdown
-
-
-def make_page(analysis: Analysis, *, in_process: bool = False) -> Path:
-    """Make ``report.html`` alone, as `make_report` does; returns its path.
-
-    ``in_process`` is for processes that make many and nothing else: the notebook runs in this one,
-    and takes the analysis as it is.
-    """
-    run_dir = analysis.run_dir
-    notebook = run_dir / f".{REPORT_NOTEBOOK}.ipynb"
-    parameters = {"run_dir": str(run_dir.resolve()), "headless": True}
-    if True:
-        execute_notebook(REPORT_NOTEBOOK, notebook, parameters, in_process=in_process)
-    plan = analysis.run.plan
-    title = f"{plan.stem}: {plan.toggle or 'profile'}"
-    page = export_html(notebook, run_dir / REPORT_HTML, title)
-    with contextlib.suppress(FileNotFoundError):
-        notebook.unlink()
-    return page
 
 
 #: Times closer than this count as the same.

@@ -129,7 +129,7 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
             run_dir = measure_program(subject, measure, root=out, progress=progress)
     analysis = analyze_run(run_dir)
     verdicts = [comparison.text for comparison in analysis.comparisons]
-    return Answer([*verdicts, describe_quality(analysis), run_dir], outline_run(analysis))
+    return Answer([*verdicts, describe_quality(analysis), run_dir], vars(outline_run(analysis)))
 
 
 @workbench.command()
@@ -137,7 +137,7 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
 def analyze(run_dir: Path) -> Answer:
     """Make the CSV, JSON and Markdown files of a run anew from its ETDumps."""
     from workbench.analysis.compat import analyze_run
-    from workbench.workflow import write_artifacts
+    from workbench.report.artifacts import write_artifacts
 
     files = write_artifacts(analyze_run(run_dir))
     return Answer(files, {"run_dir": run_dir, "files": files})
@@ -184,7 +184,7 @@ def report(runs: tuple[str, ...], out: Path | None) -> Answer:
     platforms, other versions of a model. What was emulated shows which code it runs, and no times.
     """
     from workbench.portfolio.pages import write_combined
-    from workbench.workflow import make_report
+    from workbench.report.artifacts import make_report
 
     if len(runs) > 1:
         files = write_combined(runs, out)
@@ -227,10 +227,10 @@ def profile(
 @click.argument("name", required=False)
 def schema(name: str | None) -> Answer:
     """Print the JSON Schema of a file that the workbench writes; without NAME, list them."""
-    from workbench.records.documents import describe_document, list_documents
+    from workbench.records.documents import DOCUMENTS, describe_document
 
     if name is None:
-        return Answer(list_documents(), {"documents": list_documents()})
+        return Answer([*DOCUMENTS], {"documents": [*DOCUMENTS]})
     described = describe_document(name)
     return Answer([json.dumps(described, indent=1)], {"schema": described})
 

@@ -40,7 +40,8 @@ def roofline(run_dir: Path, again: bool, top: int) -> Answer:
     """Measure what this machine can do, and how near a run's operators come to it."""
     from workbench.analysis.compat import analyze_run, find_roofline, list_ceilings
     from workbench.plots.text import describe_roofline
-    from workbench.workflow import measure_roof, write_artifacts
+    from workbench.report.artifacts import write_artifacts
+    from workbench.workflow import measure_roof
 
     with show_progress() as progress:
         measure_roof(run_dir, again=again, progress=progress)

@@ -164,14 +164,14 @@ def report_cell(job: Job, tell: Tell) -> Facts:
     from workbench.analysis.compat import analyze_run, grade_quality
     from workbench.analysis.quality import summarize_quality
     from workbench.portfolio.state import tabulate_rows
+    from workbench.report.artifacts import make_report, write_artifacts
     from workbench.report.validate import validate_run
-    from workbench.workflow import make_page, write_artifacts
 
     job.depot.fetch(job.run_dir)
     job.depot.fetch(f"{job.cell.folder}/artifacts")
     analysis = analyze_run(job.depot.folder / job.run_dir)
     write_artifacts(analysis)
-    page = make_page(analysis, in_process=True)
+    page, _ = make_report(analysis)
     job.depot.send(job.run_dir)
     checks = validate_run(analysis)
     failures = checks[checks["status"] == "fail"]

@@ -58,9 +58,7 @@ class Metrics:
             threads=int,
             clock=Literal["cpu_ns", "wall_ns"],
             control=bool,
-            restarts_ms=Annotated[
-                tuple[Annotated[float, {"minimum": 0}], ...], {"minItems": 1}
-            ],
+            restarts_ms=Annotated[tuple[Annotated[float, {"minimum": 0}], ...], {"minItems": 1}],
             tracer_overhead=float | None,
             load_ms=tuple[float, ...],
             startup_ms=tuple[float, ...],

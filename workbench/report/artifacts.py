@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from workbench.analysis.run import Measurement, Run, open_run
@@ -36,7 +37,7 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     ['report.html', 'report.md']
     """
     run = open_run(run)
-    sections = run_notebook(REPORT_NOTEBOOK, run_dir=run)
+    sections = _run_sections(run)
     markdown, _ = _write_markdown(run, sections)
     return atomic_write(run.path / REPORT_HTML, to_html(_title(run), sections)), markdown
 
@@ -47,8 +48,13 @@ def write_artifacts(run: Run) -> list[Path]:
     The CSV files are those of the first process of each measurement.
     """
     tables = [path for m in run.measurements if m.sessions for path in _write_csvs(m)]
-    sections = run_notebook(REPORT_NOTEBOOK, run_dir=run)
-    return [*tables, *write_documents(run), *_write_markdown(run, sections)]
+    return [*tables, *write_documents(run), *_write_markdown(run, _run_sections(run))]
+
+
+def _run_sections(run: Run) -> list[Section]:
+    """The sections of the report; the title takes the place of the notebook's."""
+    first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run, headless=True)
+    return [replace(first, heading=""), *others]
 
 
 def _write_csvs(measurement: Measurement) -> list[Path]:

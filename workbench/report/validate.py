@@ -31,15 +31,15 @@ TABLES = ("_all_runs_timeline.csv", "_run0_timeline.csv", "_ops_stats.csv")
 Row = tuple[str, str, str]
 
 
-def validate_run(run_dir: str | Path, known_good: str | Path | None = None) -> pd.DataFrame:
+def validate_run(run: Run | str | Path, known_good: Run | str | Path | None = None) -> pd.DataFrame:
     """Check that a run is complete and its files agree, and compare it with a known good run.
 
     In a folder without a manifest of the workbench, every ETDump is checked by itself.
 
     Parameters
     ----------
-    run_dir
-        A run's folder.
+    run
+        A run, or its folder.
     known_good
         Another run of the same program, which must have the same operators and, within
         :data:`SHARE_TOLERANCE`, the same shares of categories.
@@ -60,7 +60,7 @@ def validate_run(run_dir: str | Path, known_good: str | Path | None = None) -> p
     >>> table.loc[table["check"] == "every trace closes", "status"].item()
     'ok'
     """
-    run_dir = Path(run_dir)
+    run_dir = run.path if isinstance(run, Run) else Path(run)
     if not (run_dir / MANIFEST).is_file() or not _is_ours(run_dir):
         rows = list(_foreign(run_dir))
         if not rows:
@@ -68,7 +68,7 @@ def validate_run(run_dir: str | Path, known_good: str | Path | None = None) -> p
         return _table(rows)
     rows = [*_attempt(_manifest, run_dir)]
     try:
-        run = open_run(run_dir)
+        run = open_run(run)
         checks = list(run.checks.itertuples(index=False, name=None))
     except WorkbenchError as error:
         return _table([*rows, ("run can be analysed", "fail", str(error))])
@@ -109,7 +109,11 @@ def _is_ours(run_dir: Path) -> bool:
 
 def _manifest(run_dir: Path) -> Iterator[Row]:
     record = from_json(RunRecord, (run_dir / MANIFEST).read_bytes(), run_dir / MANIFEST)
-    yield "manifest", "ok", f"schema version {record.schema_version}, {len(record.sessions)} sessions"
+    yield (
+        "manifest",
+        "ok",
+        f"schema version {record.schema_version}, {len(record.sessions)} sessions",
+    )
 
 
 def _traces(run: Run) -> Row:
@@ -260,5 +264,5 @@ def _totals(path: Path, events: pd.DataFrame) -> Iterator[Row]:
     yield table.name, "note" if nested else "ok", f"rows sum to {ratio:.1f}x the latency;{nested}"
 
 
-def _same(said: float, found: float) -> bool:
-    return math.isclose(said, found, rel_tol=ROUNDING)
+def _same(said: object, found: float) -> bool:
+    return isinstance(said, int | float) and math.isclose(said, found, rel_tol=ROUNDING)
