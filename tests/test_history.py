@@ -213,7 +213,12 @@ def test_a_line_without_changes_says_so(archive):
 def test_times_that_are_none_are_left_out(tmp_path):
     for name, times in (("empty", ()), ("zero", (0, 0)), ("negative", (-5, -5))):
         spoilt = tuple(
-            replace(s, batches=tuple(replace(b, wall_ns=times, cpu_ns=times) for b in s.batches))
+            replace(
+                s,
+                batches=tuple(
+                    replace(b, wall_ns=times, cpu_ns=times, preempted=times) for b in s.batches
+                ),
+            )
             for s in SMALL.sessions
         )
         save_run(replace(SMALL, sessions=spoilt), tmp_path / f"out_{name}" / "runs" / "linux")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
@@ -18,6 +18,10 @@ from workbench.cli.output import JSON, Answer, Group, describe_error
 from workbench.errors import UsageError, WorkbenchError
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import to_document
+from workbench.store import REPORT_HTML
+
+if TYPE_CHECKING:
+    from workbench.analysis.run import Run
 
 INTERRUPTED = 130
 
@@ -117,19 +121,16 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
 
     A config, the JSON of Arm's profiling kit, says itself what is measured and how.
     """
-    from workbench.analysis.compat import analyze_run, describe_quality
+    from workbench import workflow
     from workbench.report.summary import outline_run
-    from workbench.workflow import measure_config, measure_program
 
     with show_progress() as progress:
         if subject.suffix == ".json":
             refuse_options(context)
-            run_dir = measure_config(subject, root=out, progress=progress)
+            result = workflow.run_config(subject, root=out, progress=progress)
         else:
-            run_dir = measure_program(subject, measure, root=out, progress=progress)
-    analysis = analyze_run(run_dir)
-    verdicts = [comparison.text for comparison in analysis.comparisons]
-    return Answer([*verdicts, describe_quality(analysis), run_dir], vars(outline_run(analysis)))
+            result = workflow.measure(subject, measure, root=out, progress=progress)
+    return Answer([*summarize_run(result), result.path], vars(outline_run(result)))
 
 
 @workbench.command()
@@ -207,6 +208,8 @@ def profile(
 
     MODEL is what `workbench export` takes.
     """
+    from workbench.plots.text import list_findings
+    from workbench.report.summary import outline_run
     from workbench.workflow import profile_model
 
     if out and len(models) > 1:
@@ -217,8 +220,13 @@ def profile(
         for model in models:
             with show_progress() as progress:
                 result = profile_model(model, export, measure, root=out, progress=progress)
-            outlines.append(result.outline)
-            yield from result.texts
+            page = result.path / REPORT_HTML
+            outlines.append(
+                {**vars(outline_run(result)), "findings": result.findings, "report": page}
+            )
+            yield from summarize_run(result)
+            yield from list_findings(result.findings, rows=3)
+            yield f"report: {page}"
 
     return Answer(profile_each(), {"profiles": outlines})
 
@@ -260,6 +268,13 @@ def lab(arguments: tuple[str, ...]) -> Answer:
 
     record = {"opens": "lab", "arguments": arguments}
     return Answer([], record, then=lambda: open_lab(arguments))
+
+
+def summarize_run(run: Run) -> list[str]:
+    """The verdicts of a run and the grade of its measurement."""
+    from workbench.analysis.quality import summarize_quality
+
+    return [*(comparison.text for comparison in run.comparisons), summarize_quality(run.quality)]
 
 
 def refuse_options(context: click.Context) -> None:

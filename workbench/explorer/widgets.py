@@ -232,7 +232,7 @@ def explore_ladder(analysis: Analysis, *, headless: bool = False) -> object:
 
 
 def show_rung(analysis: Analysis, level: str, threads: int) -> Sheet:
-    """One level of the ladder against the lowest: figure, what it reveals, and its categories."""
+    """One level of the ladder against the lowest: figure, added features, and its categories."""
     ladder = analysis.ladder[analysis.ladder["threads"] == threads].reset_index(drop=True)
     lowest = ladder["level"].iloc[0]
     changes = _compare(analysis, lowest, level, threads)
@@ -241,9 +241,7 @@ def show_rung(analysis: Analysis, level: str, threads: int) -> Sheet:
     if level == lowest:
         return Sheet(figure, show_note(f"{level} is what all others are compared with."))
     place = list(ladder["level"]).index(level)
-    found = (
-        f"{level} has {ladder.at[place, 'reveals']}, which {ladder.at[place - 1, 'level']} hides."
-    )
+    found = f"{level} has {ladder.at[place, 'adds']}, which {ladder.at[place - 1, 'level']} hides."
     if analysis.evidence is not None:
         found += f" Samples of its machine code: {codes_of(analysis, ladder)[place]}."
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]

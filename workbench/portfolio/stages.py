@@ -132,12 +132,12 @@ def export_cell(job: Job, tell: Tell) -> Facts:
 
 def measure_cell(job: Job, tell: Tell) -> Facts:
     """Measure a cell: go on with an interrupted run of it, or keep a finished one."""
-    from workbench.workflow import record_program
+    from workbench.workflow import record
 
     cell, folder = job.cell, job.depot.folder
     job.depot.fetch(f"{cell.folder}/artifacts")
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    run_dir = record_program(
+    run_dir = record(
         job.pte,
         job.matrix.measure_options(cell.target, cell.isa),
         root=folder / cell.folder,

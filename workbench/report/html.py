@@ -37,7 +37,7 @@ class Section:
 
     @property
     def paragraphs(self) -> list[str]:
-        """The section as Markdown: figures are left out, and with them a section of nothing else."""
+        """The section as Markdown without figures; empty if it has nothing but figures."""
         tables = [str(item) for item in self.items if isinstance(item, Table)]
         if self.items and not tables:
             return []

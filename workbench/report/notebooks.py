@@ -104,9 +104,10 @@ def _run_cell(source: str, names: dict[str, Any], where: str) -> Any:
     tree = ast.parse(source)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     try:
-        exec(compile(tree, where, "exec"), names)
+        exec(compile(tree, where, "exec"), names)  # noqa: S102  (a notebook of this package)
         if isinstance(last, ast.Expr):
-            return eval(compile(ast.Expression(last.value), where, "eval"), names)
+            code = compile(ast.Expression(last.value), where, "eval")
+            return eval(code, names)  # noqa: S307
     except WorkbenchError:
         raise
     except Exception as error:
