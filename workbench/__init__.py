@@ -62,6 +62,7 @@ _HOME = {
     "align_measurements": "analysis.compare_runs",
     "analyze_run": "analysis.compat",
     "check_run": "analysis.compat",
+    "batch": "portfolio.scheduler",
     "combine_runs": "portfolio.combined",
     "compare_exports": "report.exports",
     "compare_runs": "analysis.compat",
