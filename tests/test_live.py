@@ -4,7 +4,7 @@ import pytest
 
 import workbench as wb
 from workbench import live
-from workbench.errors import RunnerError, StoreError
+from workbench.errors import RunnerError
 from workbench.store import load_run, save_run
 
 
@@ -20,21 +20,20 @@ def measured(monkeypatch, tmp_path):
         for number in range(len(steps), 3):
             progress(f"step {number}", number / 3)
             steps.append(number)
-        return wb.sample_run()
+        return wb.open_run(wb.sample_run())
 
-    monkeypatch.setattr(live, "measure_program", measure)
+    monkeypatch.setattr(live, "measure", measure)
     return steps
 
 
 def test_it_shows_latencies_while_it_runs_and_the_verdict_at_its_end(measured, tmp_path):
     shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
-    with pytest.raises(StoreError, match="has not finished"):
-        _ = shown.analysis
+    assert shown.run is None
     shown.start()
     shown.wait(60)
     assert measured == [0, 1, 2]
     assert bytes(shown.picture.value[:4]) == b"\x89PNG"
-    assert shown.status.value == f"done: {shown.analysis.comparisons[0].text}"
+    assert shown.status.value == f"done: {shown.run.compare().text}"
     assert not shown.start_button.disabled and shown.stop_button.disabled
 
 
@@ -44,7 +43,7 @@ def test_a_stopped_run_goes_on_where_it_was(measured, tmp_path):
     shown._measure()
     assert "goes on" in shown.status.value
     assert len(measured) < 3
-    assert shown.run_dir is None
+    assert shown.run is None
     shown.start()
     shown.wait(60)
     assert measured == [0, 1, 2]
@@ -54,7 +53,7 @@ def test_a_failure_is_one_line(monkeypatch, tmp_path):
     def fail(pte, options, *, root, progress):
         raise RunnerError("it broke", kind="check")
 
-    monkeypatch.setattr(live, "measure_program", fail)
+    monkeypatch.setattr(live, "measure", fail)
     shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
     shown.start()
     shown.wait(60)
@@ -69,4 +68,4 @@ def test_a_model_is_exported_when_the_run_is_started(measured, monkeypatch, tmp_
     shown.start()
     shown.wait(60)
     assert exported == ["m"]
-    assert shown.run_dir == wb.sample_run()
+    assert shown.run.path == wb.sample_run()

@@ -7,28 +7,28 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from workbench.analysis.compat import Analysis, analyze_run
+from workbench.analysis.run import Run
 from workbench.analysis.statistics import clock_of, tabulate_latencies
-from workbench.errors import StoreError, WorkbenchError
+from workbench.errors import WorkbenchError
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
 from workbench.plots.latencies import plot_turns
 from workbench.store import find_runs, load_run
-from workbench.workflow import measure_program, root_of
+from workbench.workflow import measure, root_of
 
 
 class LiveRun(widgets.VBox):
     """Buttons to start and stop a run, its progress, and its latencies so far.
 
-    A stopped run keeps what was measured; starting again goes on from there. ``run_dir`` is the
-    folder of the finished run, None until then.
+    A stopped run keeps what was measured; starting again goes on from there. ``run`` is the
+    finished run, None until then.
 
     Parameters
     ----------
     program
         A ``.pte``, or a model: what ``export_model`` takes.
     options, root
-        As for ``measure_program``.
+        As for ``measure``.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LiveRun(widgets.VBox):
         root: Path | None = None,
     ):
         self.program, self.options, self.root = program, options, root
-        self.run_dir: Path | None = None
+        self.run: Run | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.start_button = widgets.Button(description="Start", button_style="primary")
@@ -52,19 +52,6 @@ class LiveRun(widgets.VBox):
         self.stop_button.on_click(lambda _: self.stop())
         buttons = widgets.HBox([self.start_button, self.stop_button, self.bar])
         super().__init__([buttons, self.status, self.picture])
-
-    @property
-    def analysis(self) -> Analysis:
-        """What the finished run says.
-
-        Raises
-        ------
-        StoreError
-            It has not finished.
-        """
-        if self.run_dir is None:
-            raise StoreError("the run has not finished", where=self.program, hint="press Start")
-        return analyze_run(self.run_dir)
 
     def start(self) -> None:
         """Begin, or go on with what was stopped."""
@@ -89,10 +76,10 @@ class LiveRun(widgets.VBox):
             if Path(self.program).suffix != ".pte":
                 self.status.value = f"exporting {self.program}"
                 self.program = export_model(str(self.program))
-            self.run_dir = measure_program(
+            self.run = measure(
                 Path(self.program), self.options, root=self.root, progress=self._progress
             )
-            self.status.value = f"done: {self.analysis.comparisons[0].text}"
+            self.status.value = f"done: {self.run.compare().text}"
         except KeyboardInterrupt:
             self.status.value = "stopped; Start goes on from here"
         except (WorkbenchError, OSError) as error:

@@ -777,8 +777,8 @@ class Comparison:
         return compare(*sides, apart=not self.within_run, **self._control)
 
 
-def open_run(path: str | Path) -> Run:
-    """Open a recorded run; its traces are read when a frame needs them.
+def open_run(path: str | Path | Run) -> Run:
+    """Open a recorded run; its traces are read when a frame needs them. A `Run` is returned as is.
 
     Raises
     ------
@@ -793,6 +793,8 @@ def open_run(path: str | Path) -> Run:
     >>> wb.open_run(wb.sample_run()).model
     'mobilenet_v3_small'
     """
+    if isinstance(path, Run):
+        return path
     path = Path(path)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
