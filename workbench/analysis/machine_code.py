@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.special import bdtr, ndtri
 
 from workbench.analysis.categories import add_categories
 from workbench.analysis.ledger import build_ledger
@@ -47,7 +48,7 @@ def find_operators(events: pd.DataFrame, time_ns: np.ndarray) -> pd.DataFrame:
     Parameters
     ----------
     events
-        ``schema.EVENTS`` of whole runs.
+        ``frames.EVENTS`` of whole runs.
     time_ns
         Times on the clock of the events, in any order.
 
@@ -117,9 +118,6 @@ def _is_near(
     return near
 
 
-#: 97.5 % quantile of the standard normal distribution.
-_Z975 = 1.959963984540054
-
 #: Stands for the operator of samples that two may claim.
 UNSURE = "(between two operators)"
 
@@ -130,15 +128,15 @@ def gather_evidence(events: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame
     Parameters
     ----------
     events
-        ``schema.EVENTS``.
+        ``frames.EVENTS``.
     samples
-        ``schema.SAMPLES`` of the same process, with the columns ``function`` and ``code``. Those of
+        ``frames.SAMPLES`` of the same process, with the columns ``function`` and ``code``. Those of
         waiting threads, and those outside any run, are left out.
 
     Returns
     -------
     DataFrame
-        ``schema.EVIDENCE``, the most samples first. Samples too close to a boundary between two
+        ``frames.EVIDENCE``, the most samples first. Samples too close to a boundary between two
         operators have a row of their own, with the key ``""``.
     """
     samples = samples[samples["busy"]].reset_index(drop=True)
@@ -163,14 +161,14 @@ def split_code(evidence: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
     Parameters
     ----------
     evidence
-        ``schema.EVIDENCE`` of one experiment and thread count.
+        ``frames.EVIDENCE`` of one experiment and thread count.
     by
         What its parts are: ``category``, ``family``, ``operator`` or ``key``. None: E2E.
 
     Returns
     -------
     DataFrame
-        ``schema.CODE_SHARES``; the part with the most samples first.
+        ``frames.CODE_SHARES``; the part with the most samples first.
     """
     part = evidence[by] if by else pd.Series("E2E", evidence.index)
     counts = evidence.groupby([part.rename("part"), "code"])["samples"].sum().reset_index()
@@ -187,7 +185,7 @@ def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     evidence
-        ``schema.EVIDENCE`` of one experiment and thread count.
+        ``frames.EVIDENCE`` of one experiment and thread count.
 
     Returns
     -------
@@ -200,7 +198,7 @@ def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:
 
 def _shares(samples: pd.Series, total: pd.Series) -> dict[str, pd.Series]:
     """Share and its 95 % interval, by Wilson's score (Brown, Cai and DasGupta 2001)."""
-    z2 = _Z975**2
+    z2 = ndtri(0.975) ** 2
     share = samples / total
     middle = (share + z2 / (2 * total)) / (1 + z2 / total)
     spread = np.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
@@ -229,7 +227,7 @@ def prove_change(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Proof:
     Parameters
     ----------
     baseline, candidate
-        ``schema.EVIDENCE``, each of one experiment and thread count, of the same libraries.
+        ``frames.EVIDENCE``, each of one experiment and thread count, of the same libraries.
     """
     counts = _count(baseline, candidate)
     totals = counts.sum().to_numpy()
@@ -252,12 +250,12 @@ def compare_evidence(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
     Parameters
     ----------
     baseline, candidate
-        ``schema.EVIDENCE``, each of one experiment and thread count, of the same libraries.
+        ``frames.EVIDENCE``, each of one experiment and thread count, of the same libraries.
 
     Returns
     -------
     DataFrame
-        ``schema.KERNEL_EVIDENCE``, the most samples first; operators that both sides have. The
+        ``frames.KERNEL_EVIDENCE``, the most samples first; operators that both sides have. The
         kernel is the function with the most samples.
     """
     sides = [side[side["key"] != ""] for side in (baseline, candidate)]
@@ -299,14 +297,12 @@ def _count(baseline: pd.DataFrame, candidate: pd.DataFrame, *within: str) -> pd.
 
 def _moved(counts: pd.DataFrame, totals: np.ndarray) -> tuple[pd.Series, pd.Series]:
     """Which functions appeared in the candidate, and which vanished from it."""
-    from scipy.stats import binom  # slow to import
-
     both = counts.sum(axis=1)
     level = _ALPHA / max(len(counts), 1)
     gone = []
     for rare, often in ((0, 1), (1, 0)):
         few, many = counts.iloc[:, rare], counts.iloc[:, often]
-        chance = binom.cdf(few, both, totals[rare] / max(totals.sum(), 1))
+        chance = bdtr(few, both, totals[rare] / max(totals.sum(), 1))
         left = few * totals[often] <= _LEFT * many * totals[rare]
         gone.append(left & (chance < level))
     return gone[0], gone[1]
@@ -363,12 +359,12 @@ def compare_kernels(on: pd.DataFrame, off: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     on, off
-        :data:`workbench.schema.KERNELS` of runs of one program, with the extension and without.
+        `workbench.frames.KERNELS` of runs of one program, with the extension and without.
 
     Returns
     -------
     pandas.DataFrame
-        :data:`workbench.schema.KERNEL_CHANGES`: what changed first, then in the order of the logs.
+        `workbench.frames.KERNEL_CHANGES`: what changed first, then in the order of the logs.
     """
     sides = {name: _by_purpose(check(frame, KERNELS)) for name, frame in (("on", on), ("off", off))}
     needs = on.set_index("kernel")[["sme", "sme2"]]

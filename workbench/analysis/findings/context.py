@@ -95,7 +95,7 @@ class RuleContext:
     Parameters
     ----------
     operators
-        ``schema.OPERATORS``, with the columns of ``schema.ATTRIBUTION`` where there is a sidecar.
+        ``frames.OPERATORS``, with the columns of ``frames.ATTRIBUTION`` where there is a sidecar.
     runs
         Time in ms by key, as `undisturbed_times` has it; ``mean_ms`` of the operators is its mean.
     method
@@ -117,7 +117,7 @@ class RuleContext:
     alternatives
         Other dtypes, and this one as ``own``, in the same clock.
     roof, roofline
-        What the machine can do, and ``schema.ROOFLINE``, where its ceilings are known.
+        What the machine can do, and ``frames.ROOFLINE``, where its ceilings are known.
     emulated
         Whether the times are those of an emulator, and tell nothing.
     """
@@ -161,7 +161,7 @@ class RuleContext:
     @cached_property
     def node_ids(self) -> dict[str, tuple[NodeId, ...]]:
         """Which operators of the program each row does the work of; rows of overhead do none."""
-        found = {}
+        found: dict[str, tuple[NodeId, ...]] = {}
         for key, row in self.rows.iterrows():
             instruction = instruction_of(key)
             if row["kind"] == "portable":

@@ -72,7 +72,7 @@ def find_bottlenecks(facts: RuleContext) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        ``schema.FINDINGS``; what brings less than 1 % of E2E is left out. Of an emulated run only
+        ``frames.FINDINGS``; what brings less than 1 % of E2E is left out. Of an emulated run only
         the graph speaks: all that it shows, in the order of the rules and, within one, those of the
         most operators first, with no gain and no share.
     """
