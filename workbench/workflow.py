@@ -464,7 +464,7 @@ def export_trace(
         The trace.
     to
         ``csv``: the three tables of ``write_csvs``. ``parquet``: the events with their rows of the
-        ledger, :data:`workbench.schema.SPANS`. ``perfetto``: a timeline for the Perfetto UI.
+        ledger, `workbench.frames.SPANS`. ``perfetto``: a timeline for the Perfetto UI.
         ``speedscope``: a flame graph of the mean time of every category, family and operator.
     out
         The file, or for ``csv`` the folder. If not given, files lie beside the trace and bear its
