@@ -78,7 +78,7 @@ _HOME = {
     "show_roofline": "plots.text",
     "place_layers": "analysis.roofline",
     "plot_roofline": "plots.roofline",
-    "make_report": "workflow",
+    "make_report": "report.artifacts",
     "run_config": "workflow",
     "measure": "workflow",
     "profile_model": "workflow",
