@@ -23,11 +23,11 @@ from workbench.plots.sweeps import plot_ladder, plot_scaling
 from workbench.plots.tables import show_table, show_together
 from workbench.plots.text import show_axes
 from workbench.records.runs import LADDER_TOGGLE
+from workbench.report.artifacts import write_artifacts
 from workbench.run.execute import run_plan
 from workbench.run.isa import Isa, find_levels, read_isa
 from workbench.run.plan import choose_experiments, make_plan, plan_levels
 from workbench.run.runner import find_runner
-from workbench.workflow import write_artifacts
 
 RUNGS = ("low", "mid", "high")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import html
 import io
 from collections.abc import Callable, Mapping
 from typing import ParamSpec, TypeVar
@@ -71,6 +73,11 @@ class Chart(Figure):
         file = io.BytesIO()
         self.savefig(file, format="png", dpi=2 * _DPI)
         return file.getvalue()
+
+    def _repr_html_(self) -> str:
+        source = base64.b64encode(self.to_png()).decode()
+        alt = html.escape(self.alt_text, quote=True)
+        return f'<img alt="{alt}" src="data:image/png;base64,{source}">'
 
     def _ipython_display_(self) -> None:
         # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.
