@@ -135,8 +135,8 @@ inline int os_reports(const Feature& feature) {
 #endif
 }
 
-// Whether `flags`, a `cpuinfo_isa` of `size` bytes, has the layout of the table and agrees with `os`
-// about each feature: "ok", or the first difference.
+// Whether `flags`, a `cpuinfo_isa` of `size` bytes, has the layout of the table and agrees with
+// `os` about each feature: "ok", or the first difference.
 inline std::string self_check(const unsigned char* flags, size_t size,
                               int (*os)(const Feature&) = os_reports) {
   if (!flags) return "cpuinfo_isa is not exported";

@@ -190,7 +190,8 @@ json::Object time_runs(Model& model, Sampler* sampler, int count) {
       .add("preempted", preempted);
 }
 
-json::Object execute(const std::string& line, Model& model, Observers& observers, const Flags& flags) {
+json::Object execute(const std::string& line, Model& model, Observers& observers,
+                     const Flags& flags) {
   const size_t space = line.find(' ');
   const std::string command = line.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
