@@ -137,7 +137,7 @@ def test_an_undelegated_operator_is_found_with_what_it_breaks_and_why():
     assert row["rank"] == 1
     assert "gelu" in row["title"]
     assert "fp16 is not taken" in row["title"]
-    assert "2 changes of layout" in row["title"]
+    assert "2 layout conversions" in row["title"]
     assert set(row["keys"].splitlines()) == {
         "1/native_call_gelu.out/0", "1/OPERATOR_CALL/0", "0/StaticTranspose/1",
         "2/StaticTranspose/0",
@@ -177,7 +177,7 @@ def test_transposes_that_undo_one_another_are_needless():
     row = only(build_facts(program), "needless transposes")
     assert row["gain_ms"] == pytest.approx(3.0, rel=0.01)
     assert "Sigmoid" in row["title"]
-    assert "leave both out" in row["action"]
+    assert "remove both" in row["action"]
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_changes_of_layout_are_told_by_what_they_are_for():
     )
     table = found(build_facts(program), "layout")
     assert [title.partition(";")[0] for title in table["title"]] == [
-        "1 change of layout for StaticReshape",
-        "1 change of layout for the program's inputs and outputs",
+        "1 layout conversion for StaticReshape",
+        "1 layout conversion for the program's inputs and outputs",
     ]
     assert "channels_last" in table["hint"].iloc[1]
 

@@ -243,7 +243,7 @@ def test_the_figure_marks_changes(history, tmp_path):
 
 def test_the_command_lists_draws_and_gates(cli, archive, tmp_path):
     code, out, err = cli("history", archive, "--figure", "h.png", "--csv", "h.csv")
-    assert code == 0 and "confirmed" in out and err.count("left out") == 2
+    assert code == 0 and "confirmed" in out and err.count("skipped") == 2
     assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
     assert len(pd.read_csv(tmp_path / "h.csv")) == 24 + 14
     code, out, _ = cli("history", archive, "--fail-above", "5%", "--json")
@@ -253,4 +253,4 @@ def test_the_command_lists_draws_and_gates(cli, archive, tmp_path):
     code, _, err = cli("history", "nowhere")
     assert code == 2 and "nowhere: no such folder" in err
     code, _, err = cli("history", "--fail-above", "5%")
-    assert code == 2 and "no run was found" in err
+    assert code == 2 and "no runs found" in err

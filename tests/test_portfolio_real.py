@@ -154,7 +154,7 @@ def test_a_model_that_never_ends(start_batch, tmp_path, options):
     process = start_batch(tmp_path / "small.yaml", tmp_path / "out", *options)
     _, err = process.communicate(timeout=900)
     assert process.returncode == 1
-    assert "Endless/fp32/host/auto: export failed: did not end within 90 s" in err
+    assert "Endless/fp32/host/auto: export failed: took longer than 90 s" in err
     assert "Traceback" not in err
     (log,) = (tmp_path / "out" / "logs").iterdir()
     assert "in forward" in log.read_text()
@@ -169,7 +169,7 @@ def test_two_batches_on_one_folder_and_one_on_another(start_batch, matrix, expor
     second = start_batch(matrix, out)
     _, err = second.communicate(timeout=300)
     assert second.returncode == 2
-    assert err.startswith(f"error: {out}: another batch is at work here (process {first.pid} on ")
+    assert err.startswith(f"error: {out}: another batch is running here (process {first.pid} on ")
     assert len(err.splitlines()) == 1
     finish(first)
     finish(third)

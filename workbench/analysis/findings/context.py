@@ -161,7 +161,7 @@ class RuleContext:
     @cached_property
     def node_ids(self) -> dict[str, tuple[NodeId, ...]]:
         """Which operators of the program each row does the work of; rows of overhead do none."""
-        found = {}
+        found: dict[str, tuple[NodeId, ...]] = {}
         for key, row in self.rows.iterrows():
             instruction = instruction_of(key)
             if row["kind"] == "portable":
@@ -250,10 +250,9 @@ def instruction_of(key: str) -> int:
 
 
 def count(number: int, noun: str) -> str:
-    """``1 change of layout``, ``2 changes of layout``."""
-    first, _, rest = noun.partition(" ")
-    plural = first if number == 1 else f"{first}{'es' if first.endswith('x') else 's'}"
-    return f"{number} {plural} {rest}".rstrip()
+    """``1 layout conversion``, ``2 layout conversions``."""
+    ending = "" if number == 1 else "es" if noun.endswith("x") else "s"
+    return f"{number} {noun}{ending}"
 
 
 def layers_of(rows: pd.DataFrame) -> str:
