@@ -263,8 +263,8 @@ def test_the_grade_is_in_every_artifact(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--budget", "soon"], "no duration"),
-        (["--budget", "0s"], "no duration"),
+        (["--budget", "soon"], "not a duration"),
+        (["--budget", "0s"], "not a duration"),
         (["--precision", "x"], "not a percentage"),
     ],
 )

@@ -178,7 +178,7 @@ def process_command(
 
 
 def run_to_end(command: Sequence[str], log: Path, timeout_s: float) -> str:
-    """Run a command, its output going to ``log``; returns the last lines. RunnerError if it fails."""
+    """Run a command with output to ``log``; returns its last lines. RunnerError if it fails."""
     name = Path(command[0]).name
     with open(log, "wb") as file:
         try:
