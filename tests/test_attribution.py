@@ -20,7 +20,7 @@ from workbench.analysis.attribution import CONFIDENCES, attribute_layers
 from workbench.analysis.ledger import build_ledger
 from workbench.records.codec import from_json
 from workbench.records.layers import Layers
-from workbench.run.build import find_compiler
+from workbench.run.build import find_compiler, installed_compiler
 from workbench.run.isa import read_isa
 from workbench.run.runner import find_runner, open_runner
 from workbench.trace.etdump import read_etdump
@@ -77,7 +77,7 @@ def program(request):
 @pytest.fixture(scope="session")
 def trace(program, tmp_path_factory):
     """From a network and an ISA level to the ledger of a real run, and the sidecar."""
-    if find_compiler() is None:
+    if installed_compiler() is None:
         pytest.skip("no C++ compiler")
     runner, known = find_runner("native"), {}
     least = list(read_isa(runner.command).levels)[-1]

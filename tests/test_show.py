@@ -427,7 +427,7 @@ def test_with_a_person_every_choice_has_a_control_that_redraws():
     assert len(drawn) == 4
 
 
-def test_what_a_mapping_holds_is_chosen_by_its_keys_and_a_widget_is_taken_as_it_is():
+def test_what_a_mapping_holds_is_chosen_by_its_keys_and_a_widget_is_locked_as_it_is():
     frames = {"a": pd.DataFrame({"x": [1]}), "b": pd.DataFrame({"x": [2]})}
     knob = widgets.IntSlider(value=3)
     seen = []

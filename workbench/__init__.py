@@ -17,7 +17,7 @@ _HOME = {
     "examine_machine": "run.doctor",
     "find_runner": "run.runner",
     "make_plan": "run.plan",
-    "open_target": "run.targets.open",
+    "open_target": "run.targets",
     "read_isa": "run.isa",
     "run_plan": "run.execute",
     "read_allocations": "trace.etdump",

@@ -109,7 +109,7 @@ def profile_model(
     from workbench.run.locks import share_machine
     from workbench.run.plan import check_toggle
     from workbench.run.runner import find_runner
-    from workbench.run.targets.open import open_target
+    from workbench.run.targets import open_target
 
     def tell(text: str, part: float = 0.0) -> None:
         progress(f"{model}: {text}", part)
@@ -176,10 +176,11 @@ def record(
 
     Takes what `measure` takes.
     """
-    from workbench.run.execute import find_run, run_plan
+    from workbench.run.execute import run_plan
     from workbench.run.plan import make_plan
+    from workbench.run.recorder import find_run
     from workbench.run.runner import find_runner
-    from workbench.run.targets.open import open_target
+    from workbench.run.targets import open_target
 
     with open_target(options.target, power=options.power) as there:
         runner = find_runner(options.runner, there)
@@ -231,7 +232,7 @@ def run_config(
     from workbench.run.execute import run_plan
     from workbench.run.foreign import run_processes
     from workbench.run.runner import find_runner
-    from workbench.run.targets.open import open_target
+    from workbench.run.targets import open_target
 
     path = Path(path)
     config = read_config(path)
@@ -681,11 +682,11 @@ def _measure(
 ) -> Ceilings:
     from workbench.run.ceilings import device_of, measure_ceilings
     from workbench.run.runner import find_runner
-    from workbench.run.targets.open import open_target
+    from workbench.run.targets import open_target
 
     folder, probes = find_probes(progress)
     with open_target(run.plan.target) as there:
-        runner = find_runner(run.runner.get("kind", "wheel"), there)
+        runner = find_runner(target=there)
         here, then = device_of(there.describe(), runner.description), device_of_run(run)
         if here != then:
             raise UsageError(

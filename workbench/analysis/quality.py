@@ -274,9 +274,6 @@ def _platform(record: RunRecord) -> Iterator[Row]:
     kind = record.runner.get("kind")
     if is_foreign(record):
         yield "runner", "note", f"custom runners; an iteration is {clocks}, and not cross-checked"
-    elif kind == "python":
-        reason = record.runner.get("reason", "")
-        yield "runner", "note", f"Python runner ({reason}); an iteration is {clocks}"
     else:
         yield "runner", "ok", f"{kind} runner; an iteration is {clocks}"
 
