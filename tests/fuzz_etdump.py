@@ -31,8 +31,13 @@ from workbench.analysis.ledger import build_ledger, find_methods
 from workbench.errors import TraceError
 from workbench.frames import EVENTS, check
 from workbench.trace import etdump as repeats
-from workbench.trace.debug_events import read_allocations, read_values
-from workbench.trace.etdump import Trace, collect_events, read_etdump, stream_etdump
+from workbench.trace.etdump import (
+    Trace,
+    find_events,
+    read_allocations,
+    read_etdump,
+    stream_etdump,
+)
 from workbench.trace.flatbuffer import Event
 
 DATA = Path(__file__).parent / "data" / "etdump"
@@ -80,13 +85,10 @@ def find_landmarks(path: Path) -> np.ndarray:
     (blocks,) = trace.blocks()
     found = [np.arange(0, 48, 4), blocks.entries - 4]
 
-    def note(at: np.ndarray) -> dict:
-        layout = (at - buffer.signed_words[at >> 2]) & ~3
-        found.extend(start + 4 * word for start in (at, layout) for word in range(8))
-        return {}
-
     for slot in Event:
-        collect_events(buffer, blocks.entries, blocks.counts, slot, "a table", note, {})
+        for _, _, at in find_events(buffer, blocks.entries, blocks.counts, slot, "a table"):
+            layout = (at - buffer.signed_words[at >> 2]) & ~3
+            found.extend(start + 4 * word for start in (at, layout) for word in range(8))
     offsets = np.unique(np.concatenate(found))
     return offsets[(offsets >= 0) & (offsets + 4 <= buffer.size)]
 
@@ -212,11 +214,8 @@ def read_otherwise(path: Path, events: pd.DataFrame | None, size: int) -> None:
         events = read_etdump(path, partial=True)
         assert 4 * len(events) <= size
         check_ledgers([events])
-    for read in (read_values, read_allocations):
-        with contextlib.suppress(TraceError):
-            assert 4 * len(read(path)) <= size
     with contextlib.suppress(TraceError):
-        read_values(path, path)
+        assert 4 * len(read_allocations(path)) <= size
 
 
 @contextlib.contextmanager

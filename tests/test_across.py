@@ -20,6 +20,7 @@ from workbench.cli import main
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import ALIGNED, check
 from workbench.plots.align import plot_heatmap
+from workbench.report.gate import show_aligned
 
 UNET = f"{wb.sample_run('unet_small')}"
 SETUPS = [f"{UNET}:{isa}:{threads}" for threads in (1, 2) for isa in ("avx512_off", "avx512_on")]
@@ -178,18 +179,18 @@ def test_mistakes_are_named():
 
 # Recorded runs, each analysed once.
 
-read_once = functools.cache(wb.analyze_run)
+read_once = functools.cache(wb.open_run)
 
 
 @pytest.fixture(autouse=True)
 def analysed_once(monkeypatch):
-    monkeypatch.setattr(comparison, "analyze_run", read_once)
+    monkeypatch.setattr(comparison, "open_run", read_once)
 
 
 @pytest.fixture(scope="module")
 def sweep():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "analyze_run", read_once)
+        patch.setattr(comparison, "open_run", read_once)
         return align_measurements(SETUPS, across=["threads"])
 
 
@@ -258,9 +259,9 @@ def test_the_command_line_compares_any_number(capsys):
 def test_the_gate_looks_at_the_parts_that_were_asked_for():
     one, two = f"{UNET}:avx512_on:1", f"{UNET}:avx512_on:2"
     found = compare_many([one, two], across=["threads"], fail_above=0.05)
-    assert "faster" in found.texts[0] and found.passed
+    assert "faster" in found.verdicts[0] and found.passed
     found = compare_many([one, two], across=["threads"], by="layer", fail_above=0.05)
-    assert "(the model itself)" in str(found.texts[2]) and not found.passed
+    assert "(the model itself)" in str(show_aligned(found.aligned)) and not found.passed
 
 
 def test_parts_are_categories_and_operators_too():

@@ -6,8 +6,7 @@ import pytest
 from etdump_builder import Allocation, Block, Debug, Profile, build_etdump
 
 from workbench.errors import TraceError
-from workbench.trace.debug_events import read_allocations
-from workbench.trace.etdump import read_etdump
+from workbench.trace.etdump import read_allocations, read_etdump
 
 TRACE = Path(__file__).parent / "data" / "etdump" / "allocations.etdump"
 

@@ -10,6 +10,7 @@ import pytest
 
 from workbench import store
 from workbench.errors import SetupError, TargetError, UsageError
+from workbench.options import MeasureOptions
 from workbench.run.execute import run_plan
 from workbench.run.isa import read_isa
 from workbench.run.plan import make_plan
@@ -101,7 +102,7 @@ def test_an_ab_run_with_settings_that_come_back(phone, base, conv_pte, tmp_path)
         runner = find_runner("native", target)
         assert read_isa(runner.command).self_check == "ok"
         pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
-        plan = make_plan(pte, runner=runner, runs=8, processes=1)
+        plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
         during = {}
         run_dir = run_plan(
             plan, runner, tmp_path / "out", progress=lambda text, part: during.update(
@@ -158,7 +159,7 @@ def test_unplugged_in_the_middle(phone, base, conv_pte, tmp_path, monkeypatch):
 
     with connect(base, power="boost") as target, monkeypatch.context() as patch:
         runner = find_runner("native", target)
-        plan = make_plan(pte, runner=runner, runs=8, processes=1)
+        plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
         patch.setattr(Session, "run", run)
         with pytest.raises(TargetError, match="lost in the middle of a run"):
             run_plan(plan, runner, tmp_path / "out")
@@ -205,7 +206,7 @@ def test_sme2_on_an_emulated_phone(phone, base, conv_pte, tmp_path):
     with EmulatedPhone(qemu, base) as target:
         runner = find_runner("native", target)
         assert "sme2" in read_isa(runner.command).features
-        plan = make_plan(pte, runner=runner, toggle="sme2")
+        plan = make_plan(pte, MeasureOptions(toggle="sme2"), runner)
         run = store.load_run(run_plan(plan, runner, tmp_path / "out"))
     assert run.emulated
     assert {s.experiment: bool(s.masked) for s in run.sessions} == {

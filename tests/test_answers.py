@@ -95,7 +95,7 @@ def test_an_error_is_one_document_too(cli, arguments, code, words):
 
 def test_a_server_is_announced_before_it_takes_over(cli, monkeypatch):
     started = []
-    monkeypatch.setattr("workbench.report.open_lab", started.append)
+    monkeypatch.setattr("workbench.report.notebooks.open_lab", started.append)
     code, out, _ = cli("lab", "--no-browser", "--json")
     assert (code, whole(out)["arguments"]) == (0, ["--no-browser"])
     assert started == [("--no-browser",)]

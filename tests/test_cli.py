@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from workbench import store
+from workbench.options import MeasureOptions
 from workbench.workflow import measure_program
 
 
@@ -74,7 +75,7 @@ def recorded(conv_pte, tmp_path_factory):
     """A small finished run of a program without export record."""
     folder = tmp_path_factory.mktemp("recorded")
     pte = shutil.copy(conv_pte, folder / "conv.pte")
-    return measure_program(pte, root=folder / "out_conv", runs=8, processes=2)
+    return measure_program(pte, MeasureOptions(runs=8, processes=2), root=folder / "out_conv")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.analysis.compare_runs import find_measurement
+from workbench.analysis.compat import find_measurement
 from workbench.errors import UsageError
 from workbench.portfolio.combined import combine_runs, name_runs
 from workbench.portfolio.pages import write_combined

@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workbench import store
-from workbench.analysis.quality import check_run
-from workbench.analysis.run import analyze_run
+from workbench.analysis.compat import analyze_run, check_run
 from workbench.cli import main
 from workbench.errors import RunnerError, RunnerTimeout, StoreError, UsageError, WorkbenchError
 from workbench.run.build import find_compiler
@@ -283,7 +282,7 @@ def test_options_and_a_config_contradict_each_other(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["run", str(tmp_path / "x.json"), "--threads", "2"])
     assert ended.value.code == 2
-    assert "--threads: a config says that itself" in capsys.readouterr().err
+    assert "--threads: the config sets this" in capsys.readouterr().err
 
 
 def test_processes_take_turns():

@@ -124,7 +124,7 @@ def test_inspector_agrees_on_every_duration(trace):
 def test_reading_imports_neither_torch_nor_executorch():
     program = (
         "import sys, workbench\n"
-        "from workbench.trace import read_etdump\n"
+        "from workbench.trace.etdump import read_etdump\n"
         "assert len(read_etdump(sys.argv[1]))\n"
         "print({'torch', 'executorch', 'flatbuffers'} & set(sys.modules))"
     )

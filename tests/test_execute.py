@@ -15,6 +15,7 @@ import pytest
 
 from workbench import store
 from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
+from workbench.options import MeasureOptions
 from workbench.records.layers import Layers
 from workbench.records.runs import Tensor
 from workbench.run import measure as calm
@@ -38,7 +39,7 @@ def runner():
 def plan(conv_pte, runner, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     return replace(
-        make_plan(Path(pte), runner=runner, runs=8, processes=2, warmup=1),
+        make_plan(Path(pte), MeasureOptions(runs=8, processes=2, warmup=1), runner),
         batch_ms=1.0,
         traced_runs=4,
         sampled_ms=0.0,
@@ -219,7 +220,7 @@ def test_a_saved_input_that_is_not_the_exported_one_is_refused(plan, tmp_path):
 )
 def test_a_bad_choice_is_refused_before_anything_runs(conv_pte, runner, choices, words):
     with pytest.raises(UsageError, match=words):
-        make_plan(conv_pte, runner=runner, **choices)
+        make_plan(conv_pte, MeasureOptions(**choices), runner)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +232,7 @@ def test_a_bad_program_is_refused_before_a_folder_is_made(tmp_path, runner, cont
     if content is not None:
         pte.write_bytes(content)
     with pytest.raises(error, match=r"bad\.pte"):
-        make_plan(pte, runner=runner)
+        make_plan(pte, MeasureOptions(), runner)
     assert not (tmp_path / "out").exists()
 
 

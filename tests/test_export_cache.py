@@ -14,8 +14,8 @@ from workbench import store
 from workbench.cli import workbench
 from workbench.export import artifact as cache
 from workbench.export.artifact import export_model
-from workbench.models.registry import parse_name
 from workbench.models.sources import find_sources
+from workbench.options import ExportOptions
 
 MODEL = """\
 import torch
@@ -50,8 +50,10 @@ def files(tmp_path, monkeypatch):
 def export(**choices):
     """Export the model; returns the program, and whether an earlier one was kept."""
     told = []
-    pte = export_model("mine.py:Net", backend="portable", tell=told.append, **choices)
-    return pte, told == [f"{pte.name}: unchanged, kept"]
+    pte = export_model(
+        "mine.py:Net", ExportOptions(backend="portable", **choices), tell=told.append
+    )
+    return pte, told == [f"{pte.name}: up to date"]
 
 
 def test_an_unchanged_export_is_kept(files):
@@ -75,15 +77,15 @@ def test_a_kept_export_needs_no_torch(files):
         "print(sorted({'torch', 'executorch', 'numpy'} & sys.modules.keys()))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "unchanged, kept" in done.stderr
+    assert "up to date" in done.stderr
     assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_command_says_what_it_did(files):
     arguments = ["export", "mine.py:Net", "--backend", "portable"]
     first, second = (CliRunner().invoke(workbench, arguments) for _ in range(2))
-    assert "kept" not in first.stderr
-    assert "net_portable_fp32.pte: unchanged, kept" in second.stderr.lower()
+    assert "up to date" not in first.stderr
+    assert "Net_portable_fp32.pte: up to date" in second.stderr
     assert first.stdout == second.stdout
 
 
@@ -101,7 +103,7 @@ CHANGES = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_whatever_it_was_made_from_is_noticed(files, what):
     torch.save(torch.ones(1, 4), "inputs.pt")
-    choices = {"state_dict": "weights.pt", "inputs": ["inputs.pt"]}
+    choices = {"state_dict": "weights.pt", "inputs": ("inputs.pt",)}
     pte, _ = export(**choices)
     before = store.load_export(pte).made_from
     CHANGES[what]()
@@ -114,9 +116,9 @@ def test_whatever_it_was_made_from_is_noticed(files, what):
 @pytest.mark.parametrize(
     "choices",
     [
-        {"inputs": ["random:1"]},
+        {"inputs": ("random:1",)},
         pytest.param({"rewrite": False}, marks=pytest.mark.slow),
-        pytest.param({"keep_float": ["layer"]}, marks=pytest.mark.slow),
+        pytest.param({"keep_float": ("layer",)}, marks=pytest.mark.slow),
         {"state_dict": "weights.pt"},
     ],
 )
@@ -136,7 +138,7 @@ def test_another_exporter_is_noticed(files, monkeypatch, part):
     else:
         real = cache.find_sources
         monkeypatch.setattr(cache, "find_sources", lambda file: real(Path("neighbour.py")))
-    changed = cache.fingerprint(parse_name("mine.py:Net"), {}, (), None)
+    changed = cache.identify_export("mine.py:Net")
     assert changed[part] != before[part]
     assert changed["model"] == before["model"]
     assert export()[1] is False
@@ -169,8 +171,12 @@ def test_a_kept_export_that_is_wrong_says_so_again(files):
     pte, _ = export()
     record = store.export_record_path(pte)
     record.write_text(record.read_text().replace('"problem": ""', '"problem": "wrong"'))
+    told = []
+    options = ExportOptions(backend="portable")
+    assert export_model("mine.py:Net", options, tell=told.append) == pte
+    assert told == [f"{pte.name}: up to date", f"warning: {pte.name}: this export is wrong: wrong"]
     with pytest.warns(UserWarning, match="wrong"):
-        export()
+        export_model("mine.py:Net", options)
 
 
 def test_a_model_object_is_always_exported(files):
@@ -180,8 +186,8 @@ def test_a_model_object_is_always_exported(files):
     told = []
     with warnings.catch_warnings(action="ignore"):
         for _ in range(2):
-            pte = export_model(model, backend="portable", tell=told.append)
-    assert told == []
+            pte = export_model(model, ExportOptions(backend="portable"), tell=told.append)
+    assert not any("up to date" in line for line in told)
     assert store.load_export(pte).made_from == {}
 
 
@@ -189,13 +195,13 @@ def test_a_model_object_is_always_exported(files):
 
 
 def test_the_sources_of_a_registered_model_are_its_own():
-    file = Path(cache.__file__).parents[1] / "models" / "resnet18.py"
+    file = Path(cache.__file__).parents[1] / "models" / "zoo" / "resnet.py"
     names = {path.name for path in find_sources(file).files}
-    assert {"resnet18.py", "resnet.py", "weights.py", "registry.py"} <= names
+    assert {"resnet.py", "blocks.py", "registry.py"} <= names
     assert "mobilenet_v2.py" not in names
     exporter = find_sources(Path(cache.__file__).with_name("artifact.py"))
     modules = {path.name for path in Path(cache.__file__).parent.glob("*.py")}
-    assert modules - {path.name for path in exporter.files} <= {"__init__.py", "describe.py"}
+    assert modules - {path.name for path in exporter.files} <= {"__init__.py", "probes.py"}
     assert any(package.startswith("torch ") for package in exporter.packages)
 
 

@@ -19,14 +19,15 @@ from workbench.export.accuracy import (
     run_program,
     sensitivity,
 )
-from workbench.export.artifact import describe_export, export_model
+from workbench.export.artifact import describe_export, export_model, list_problems
 from workbench.export.lower import DTYPES
 from workbench.export.quantize import quantize_activations
 from workbench.export.rewrite import rewrite_graph
 from workbench.models.loader import LoadedModel, load_model
-from workbench.models.zoo import mobilenet_v3_small as mobilenet
-from workbench.models.zoo.blocks import Block, initialize, settle
-from workbench.models.zoo.squeezesam import SqueezeSam, pointed_at
+from workbench.models.zoo.blocks import Block, initialize, set_norm_statistics
+from workbench.models.zoo.mobilenet_v3_small import gated_residual
+from workbench.models.zoo.squeezesam import SqueezeSam, click_and_box
+from workbench.options import ExportOptions
 
 
 class Mixed(nn.Module):
@@ -54,7 +55,7 @@ def mixed_model(**changes):
 def export_quietly(model, root, **options):
     """The record of an export; its warning is in the record, too."""
     with warnings.catch_warnings(action="ignore"):
-        return store.load_export(export_model(model, root=root, **options))
+        return store.load_export(export_model(model, ExportOptions(**options), root=root))
 
 
 @pytest.fixture(scope="module")
@@ -130,10 +131,10 @@ def test_transposed_convolutions_keep_what_xnnpack_takes(tmp_path):
 def test_layers_can_be_kept_in_float(tmp_path):
     module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)))
     model = LoadedModel("deep", module, (torch.randn(2, 8),))
-    export = export_quietly(model, tmp_path, dtype="int8dyn", keep_float=["[1-9]"])
+    export = export_quietly(model, tmp_path, dtype="int8dyn", keep_float=("[1-9]",))
     assert export.options["quantized"].startswith("1 of 3")
     assert export.options["keep_float"] == "[1-9]"
-    export = export_quietly(mixed_model(), tmp_path, dtype="8da4w", keep_float=["head.0"])
+    export = export_quietly(mixed_model(), tmp_path, dtype="8da4w", keep_float=("head.0",))
     assert export.options["quantized"].startswith("1 of 4")
 
 
@@ -141,7 +142,7 @@ def test_layers_can_be_kept_in_float(tmp_path):
 def test_nothing_to_quantise_is_an_error(dtype, tmp_path):
     model = LoadedModel("conv", nn.Conv2d(3, 4, 1), (torch.ones(1, 3, 4, 4),))
     with pytest.raises(ExportError, match=rf"^model conv: nothing to quantise for {dtype}.*int8"):
-        export_model(model, dtype=dtype, root=tmp_path)
+        export_model(model, ExportOptions(dtype=dtype), root=tmp_path)
     assert not list(tmp_path.rglob("*"))
 
 
@@ -181,7 +182,7 @@ def test_calibration_sees_every_batch(tmp_path):
 
 def test_a_portable_program_is_not_quantised(tmp_path):
     with pytest.raises(UsageError, match=r"^dtype int8: the portable kernels.*fp16"):
-        export_model(mixed_model(), dtype="int8", backend="portable", root=tmp_path)
+        export_model(mixed_model(), ExportOptions(dtype="int8", backend="portable"), root=tmp_path)
 
 
 @pytest.mark.slow
@@ -281,12 +282,12 @@ def test_an_export_that_collapses_is_told(tmp_path):
 
     torch.manual_seed(0)
     model = LoadedModel("collapsing", Collapsing(), (torch.randn(1, 8),))
-    with pytest.warns(UserWarning, match=r"collapsing_xnnpack_int8.pte: output 0 is"):
-        pte = export_model(model, dtype="int8", root=tmp_path)
+    with pytest.warns(UserWarning, match=r"int8.pte: this export is wrong: output 0 is"):
+        pte = export_model(model, ExportOptions(dtype="int8"), root=tmp_path)
     export = store.load_export(pte)
     assert export.problem == "output 0 is constant, the model's is not"
     assert export.fidelity[0].faithful is False
-    assert describe_export(export)[-1] == f"warning: this export is wrong: {export.problem}"
+    assert list_problems(export) == [f"this export is wrong: {export.problem}"]
 
 
 def test_a_program_that_computes_something_else_is_told(tmp_path):
@@ -427,7 +428,9 @@ def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
 def test_a_layer_norm_that_is_left_as_it_is_makes_the_export_wrong(tmp_path):
     model = LoadedModel("norm", nn.LayerNorm(256), (torch.randn(1, 4, 256),))
     with pytest.warns(UserWarning, match="SQNR"):
-        pte = export_model(model, dtype="fp16", backend="portable", root=tmp_path, rewrite=False)
+        pte = export_model(
+            model, ExportOptions(dtype="fp16", backend="portable", rewrite=False), root=tmp_path
+        )
     assert "output 0 is not the model's" in store.load_export(pte).problem
 
 
@@ -466,7 +469,7 @@ def test_rewrites_keep_their_origin():
 def test_rewriting_leaves_nothing_behind(tmp_path):
     """A block of MobileNetV3 in half precision: one delegate, where there were several."""
     torch.manual_seed(0)
-    block = mobilenet.InvertedResidual(16, 3, 16, 16, True, nn.Hardswish, 1)
+    block = gated_residual(16, 3, 16, 16, True, nn.Hardswish, 1)
     model = LoadedModel("block", initialize(block), (torch.randn(1, 16, 8, 8),))
     ours = export_quietly(model, tmp_path, dtype="fp16")
     plain = export_quietly(model, tmp_path, dtype="fp16", rewrite=False)
@@ -487,7 +490,7 @@ def test_the_partition_says_what_was_left_and_why(tmp_path):
     assert [norm.count for norm in norms] == [1, 1]
     assert {norm.modules for norm in norms} == {("0.norm1",), ("0.norm2",)}
     for norm in norms:
-        assert "transformer.py:" in norm.source
+        assert "blocks.py:" in norm.source
         assert (norm.delegated, norm.reason) == (False, "XNNPACK has no node for it")
     taken = {row.operator: row.count for row in export.partition if row.delegated}
     assert taken["aten.linear"] == 4
@@ -507,8 +510,8 @@ def test_the_partitioners_own_reasons_are_kept(record_of):
 @pytest.mark.slow
 def test_a_small_squeezesam_survives_quantisation(tmp_path):
     torch.manual_seed(0)
-    image, pointers = torch.randn(1, 3, 64, 64), pointed_at(64)
-    module = settle(initialize(SqueezeSam(64, (8, 8, 16, 16))), image, *pointers)
+    image, pointers = torch.randn(1, 3, 64, 64), click_and_box(64)
+    module = set_norm_statistics(initialize(SqueezeSam(64, (8, 8, 16, 16))), image, *pointers)
     export = export_quietly(LoadedModel("sam", module, (image, *pointers)), tmp_path, dtype="int8")
     assert [output.faithful for output in export.fidelity] == [True, True]
 

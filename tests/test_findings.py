@@ -8,13 +8,15 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
+from changed_runs import changed
 from click.testing import CliRunner
 from program_builder import Delegate, Kernel, Node, build_facts, layout, transpose
 
 import workbench as wb
+from workbench.analysis.compat import find_next_steps
 from workbench.analysis.findings.context import AlternativeDtype
 from workbench.analysis.findings.graph import ADVICE, advise
-from workbench.analysis.findings.rules import NOTEBOOK, RULES, find_bottlenecks, find_next_steps
+from workbench.analysis.findings.rules import NOTEBOOK, RULES, find_bottlenecks
 from workbench.analysis.statistics import undisturbed_times
 from workbench.cli import workbench as workbench_command
 from workbench.errors import UsageError
@@ -452,7 +454,7 @@ def test_the_recorded_emulated_run_promises_nothing(tmp_path):
     assert len(table)
     assert table["gain_ms"].isna().all()
     assert "measure it on the device" in list_findings(table)[0]
-    path = write_summary(dataclasses.replace(analysis, run_dir=tmp_path), table)
+    path = write_summary(changed(analysis, path=tmp_path), table)
     assert json.loads(path.read_text())["findings"][0]["high_ms"] is None
 
 
@@ -498,7 +500,7 @@ def test_reports_and_summaries_have_the_findings(sample, tmp_path):
     found = find_next_steps(sample)
     first = found.iloc[0]
     assert "## What to do next" in render_report(sample, found)
-    path = write_summary(dataclasses.replace(sample, run_dir=tmp_path), found)
+    path = write_summary(changed(sample, path=tmp_path), found)
     written = json.loads(path.read_text())["findings"]
     assert written[0]["rank"] == 1
     assert set(written[0]) == set(FINDINGS.names)

@@ -9,7 +9,7 @@ import pytest
 from exported_runs import measure_briefly
 
 import workbench as wb
-from workbench.analysis.findings.rules import find_next_steps
+from workbench.analysis.compat import find_next_steps
 from workbench.models.loader import LoadedModel, load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

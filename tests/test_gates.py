@@ -15,7 +15,7 @@ from synthetic import synthetic_latencies
 import workbench as wb
 from workbench.analysis.compare import compare_apart, compare_restarts, typical_restarts
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics, judge_rows
-from workbench.analysis.run import analyze_run
+from workbench.analysis.compat import analyze_run
 from workbench.errors import ComparisonError, StoreError, UsageError
 from workbench.records.codec import from_json, to_document, to_json
 from workbench.records.runs import RunRecord
@@ -64,7 +64,7 @@ def test_a_run_passes_against_itself(baseline):
     assert gates(held)["mobilenet_v3_small, avx512_on, 1 thread"] == "passed"
     assert [name.split(", ")[1] for name in gates(held)] == ["avx512_off", "avx512_on"]
     assert held.rows["speedup"].tolist() == pytest.approx([1, 1])
-    assert "measured apart" in held.texts[-1]
+    assert "measured apart" in held.notes[-1]
 
 
 def test_a_slower_run_fails_only_beyond_the_limit(baseline, tmp_path):

@@ -11,10 +11,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from workbench.analysis.findings.rules import find_next_steps
-from workbench.analysis.quality import check_run, grade_quality, tracer_overhead
-from workbench.analysis.roofline import find_roofline
-from workbench.analysis.run import MEASUREMENT, analyze_run
+from workbench.analysis.compat import (
+    analyze_run,
+    check_run,
+    find_next_steps,
+    find_roofline,
+    grade_quality,
+    tracer_overhead,
+)
+from workbench.analysis.run import MEASUREMENT
 from workbench.datasets import SAMPLES
 
 GOLDEN = Path(__file__).parent / "data" / "golden_runs"

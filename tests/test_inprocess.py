@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.analysis.run import analyze_run, remember
+from workbench.analysis.compat import analyze_run
 from workbench.datasets import sample_run
 from workbench.workflow import make_page
 
@@ -53,13 +53,6 @@ def test_outputs_are_those_of_a_notebook(tmp_path):
         "[('error', [])]",
         "[]",
     ]
-
-
-def test_an_analysis_is_remembered_only_for_a_while():
-    analysis = analyze_run(sample_run())
-    with remember(analysis):
-        assert analyze_run(str(sample_run())) is analysis
-    assert analyze_run(sample_run()) is not analysis
 
 
 @pytest.mark.slow

@@ -14,11 +14,11 @@ from synthetic import synthetic_latencies
 
 from workbench import store
 from workbench.analysis.compare import compare_latencies
-from workbench.analysis.quality import check_run
-from workbench.analysis.run import analyze_run
+from workbench.analysis.compat import analyze_run, check_run
 from workbench.analysis.sweeps import climb_ladder, find_crossovers, sweep_threads
 from workbench.datasets import sample_run
 from workbench.errors import SetupError, UsageError
+from workbench.options import MeasureOptions
 from workbench.plots.sweeps import plot_ladder, plot_scaling
 from workbench.plots.tables import show_table, show_together
 from workbench.plots.text import show_axes
@@ -64,7 +64,7 @@ def test_pairs_are_the_ends_and_all_neighbours():
 
 def test_a_toggle_and_the_ladder_exclude_each_other():
     with pytest.raises(UsageError, match="--toggle x: the ladder has every level"):
-        choose_experiments("x", True, an_isa("x"))
+        choose_experiments(MeasureOptions(toggle="x", isa_ladder=True), an_isa("x"))
 
 
 def crossed(**by_threads):
@@ -163,7 +163,7 @@ def climbed(conv_pte, tmp_path_factory):
     folder = tmp_path_factory.mktemp("ladder")
     pte = Path(shutil.copy(conv_pte, folder / "conv.pte"))
     plan = make_plan(
-        pte, runner=runner, isa_ladder=True, threads=(1, 2), runs=2, warmup=1, processes=2
+        pte, MeasureOptions(isa_ladder=True, threads=(1, 2), runs=2, warmup=1, processes=2), runner
     )
     plan = replace(plan, batch_ms=0.1, traced_runs=2)
     run_dir = run_plan(plan, runner, folder / "out")

@@ -3,8 +3,8 @@
 import pytest
 
 import workbench as wb
+from workbench import live
 from workbench.errors import RunnerError, StoreError
-from workbench.explorer import widgets as live
 from workbench.store import load_run, save_run
 
 
@@ -13,7 +13,7 @@ def measured(monkeypatch, tmp_path):
     """Stands in for the measurement: three steps, with the manifest of a recorded run."""
     steps, run = [], load_run(wb.sample_run())
 
-    def measure(pte, progress, **choices):
+    def measure(pte, options, *, root, progress):
         folder = tmp_path / "runs" / "linux"
         folder.mkdir(parents=True, exist_ok=True)
         save_run(run, folder)
@@ -51,7 +51,7 @@ def test_a_stopped_run_goes_on_where_it_was(measured, tmp_path):
 
 
 def test_a_failure_is_one_line(monkeypatch, tmp_path):
-    def fail(pte, progress, **choices):
+    def fail(pte, options, *, root, progress):
         raise RunnerError("it broke", kind="check")
 
     monkeypatch.setattr(live, "measure_program", fail)

@@ -11,6 +11,7 @@ import pytest
 from portfolio_evidence import Starter, check_disjoint, measuring_spans
 
 from workbench.errors import StoreError
+from workbench.options import MeasureOptions
 from workbench.run import locks
 from workbench.run.execute import run_plan
 from workbench.run.locks import device_behind, is_taken, share_machine, take_device
@@ -70,7 +71,9 @@ def hold_machine():
 
 def test_a_run_that_waits_says_so_once_and_begins_when_it_may(conv_pte, tmp_path, hold_machine):
     runner, told = find_runner(), []
-    plan = make_plan(conv_pte, runner=runner, toggle="none", runs=1, processes=1, evidence=False)
+    plan = make_plan(
+        conv_pte, MeasureOptions(toggle="none", runs=1, processes=1, evidence=False), runner
+    )
 
     def let_go(text, part):
         told.append(text)

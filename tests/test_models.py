@@ -56,7 +56,7 @@ def message(call, *arguments, error, **options):
 
 
 def test_importing_the_registry_does_not_import_torch():
-    code = "import sys, workbench.models as m; print(*m.list_models(), 'torch' in sys.modules)"
+    code = "import sys, workbench as wb; print(*wb.list_models(), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     *names, torch_is_there = done.stdout.split()
     assert names == sorted(registry.BUILTIN)

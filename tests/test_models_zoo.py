@@ -8,14 +8,14 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from workbench.models.loader import load_model
-from workbench.models.zoo.blocks import Attention, initialize, settle
+from workbench.models.zoo.blocks import Attention, initialize, set_norm_statistics
 from workbench.models.zoo.edgetam_image_encoder import EdgeTamImageEncoder, RepDepthwise, RepVit
 from workbench.models.zoo.efficient_sam_tiny_encoder import ChannelNorm, EfficientSamEncoder
 from workbench.models.zoo.llama_block import LlamaBlock
 from workbench.models.zoo.mobilenet_v2 import MobileNetV2
 from workbench.models.zoo.mobilevit_xs import MobileVitBlock
 from workbench.models.zoo.resnet import BasicBlock, ResNet
-from workbench.models.zoo.squeezesam import SqueezeSam, pointed_at
+from workbench.models.zoo.squeezesam import SqueezeSam, click_and_box
 from workbench.models.zoo.unet_small import UNet
 from workbench.models.zoo.vit_tiny import VisionTransformer
 from workbench.models.zoo.whisper_tiny_encoder import WhisperEncoder, sinusoids
@@ -97,11 +97,11 @@ def test_loading_is_repeatable():
     assert all(torch.equal(a[key], b[key]) for key in a)
 
 
-def test_settling_gives_batch_norms_the_statistics_of_the_data():
+def test_norm_statistics_are_those_the_statistics_of_the_data():
     torch.manual_seed(0)
     module = initialize(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)))
     x = torch.randn(4, 3, 16, 16) * 5 + 2
-    assert not settle(module, x).training
+    assert not set_norm_statistics(module, x).training
     with torch.no_grad():
         y = module(x)
     torch.testing.assert_close(y.mean((0, 2, 3)), torch.zeros(8), atol=1e-4, rtol=0)
@@ -120,7 +120,7 @@ def test_merged_branches_compute_the_same():
         if isinstance(layer, nn.BatchNorm2d):
             nn.init.uniform_(layer.weight, 0.3, 0.6)
             nn.init.normal_(layer.bias)
-    settle(module, torch.rand(2, 3, 64, 64))
+    set_norm_statistics(module, torch.rand(2, 3, 64, 64))
     x = torch.rand(1, 3, 64, 64)
     before = outputs_of(module, x)
     merged = module.merge_branches()
@@ -201,11 +201,11 @@ def test_efficient_sam_takes_any_size():
 
 def test_squeezesam_looks_at_clicks_and_boxes():
     torch.manual_seed(0)
-    module = settle(
+    module = set_norm_statistics(
         initialize(SqueezeSam(64, (8, 8, 8, 16))), torch.randn(2, 3, 64, 64),
-        *(x.expand(2, -1, -1, -1) for x in pointed_at(64)),
+        *(x.expand(2, -1, -1, -1) for x in click_and_box(64)),
     )  # fmt: skip
-    image, (points, box) = torch.randn(1, 3, 64, 64), pointed_at(64)
+    image, (points, box) = torch.randn(1, 3, 64, 64), click_and_box(64)
     masks, quality = outputs_of(module, image, points, box)
     assert (masks.shape, quality.shape) == ((1, 3, 64, 64), (1, 3))
     for others in ((points * 0, box), (points, box * 0)):

@@ -7,6 +7,7 @@ import pytest
 
 from workbench import store
 from workbench.errors import SetupError, UsageError
+from workbench.options import MeasureOptions
 from workbench.run.execute import run_plan
 from workbench.run.isa import load_table, read_isa
 from workbench.run.plan import make_plan
@@ -50,7 +51,7 @@ def test_an_unknown_cpu_is_refused(runner):
 
 def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_pte, tmp_path):
     pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
-    plan = make_plan(pte, runner=runner, toggle="sme2")
+    plan = make_plan(pte, MeasureOptions(toggle="sme2"), runner)
     run_dir = run_plan(plan, runner, tmp_path / "out")
     run = store.load_run(run_dir)
     assert run_dir.name == run.platform == "qemu-aarch64"
@@ -68,12 +69,13 @@ def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_p
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
 def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
-    from workbench.analysis.run import analyze_run
+    from workbench.analysis.compat import analyze_run
     from workbench.export.artifact import export_model
+    from workbench.options import ExportOptions
     from workbench.workflow import measure_program
 
-    pte = export_model("toy_cnn", dtype=dtype, root=tmp_path)
-    run_dir = measure_program(pte, target="qemu", toggle="sme2", timeout_s=600)
+    pte = export_model("toy_cnn", ExportOptions(dtype=dtype), root=tmp_path)
+    run_dir = measure_program(pte, MeasureOptions(target="qemu", toggle="sme2", timeout_s=600))
     analysis = analyze_run(run_dir)
     proof = analysis.comparisons[0].proof
     assert proof.outcome == "changed"

@@ -16,19 +16,18 @@ from synthetic import synthetic_latencies
 
 from workbench import store
 from workbench.analysis.compare import compare_latencies
+from workbench.analysis.compat import analyze_run, describe_quality, grade_quality
 from workbench.analysis.quality import (
     CRITERIA,
     count_outliers,
-    describe_quality,
-    grade_quality,
     grade_run,
     measure_drift,
     stolen,
     summarize_quality,
 )
-from workbench.analysis.run import analyze_run
 from workbench.cli import main
 from workbench.datasets import sample_run
+from workbench.options import MeasureOptions
 from workbench.plots.text import show_quality
 from workbench.records.runs import Batch, Reading, Session
 from workbench.run import execute
@@ -112,7 +111,9 @@ def test_disturbance_is_time_that_others_had():
 @pytest.fixture
 def plan(conv_pte, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
-    made = make_plan(Path(pte), runner=find_runner(), runs=4, processes=2, warmup=1, toggle="none")
+    made = make_plan(
+        Path(pte), MeasureOptions(runs=4, processes=2, warmup=1, toggle="none"), find_runner()
+    )
     return replace(made, batch_ms=0.5, traced_runs=2, retries=1, cool_down_s=0.0)
 
 
@@ -196,7 +197,7 @@ def test_a_calm_measurement_gets_an_a():
     ("noise", "criterion"),
     [
         ({"restart": 0.05}, "half width of the interval"),
-        ({"processes": 2}, "restarts missing to five"),
+        ({"processes": 2}, "restarts short of five"),
         ({"drift": 0.4, "rounds": 20}, "drift within a restart"),
         ({"outliers": 0.2, "batch": 10}, "outliers"),
     ],
@@ -208,7 +209,7 @@ def test_what_is_bad_lowers_the_grade(noise, criterion):
 
 
 def test_one_restart_is_not_enough_for_a_good_grade():
-    assert graded(processes=1)["restarts missing to five"] == "D"
+    assert graded(processes=1)["restarts short of five"] == "D"
 
 
 def test_throttling_frequency_and_emulation_count(monkeypatch):

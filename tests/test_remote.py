@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from workbench import store
 from workbench.errors import RunnerCrash, TargetError, UsageError
+from workbench.options import MeasureOptions
 from workbench.run.build import find_compiler
 from workbench.run.execute import run_plan
 from workbench.run.isa import read_isa
@@ -143,7 +144,7 @@ def test_it_says_what_it_is(shell):
 def test_a_run_there_is_as_one_here(shell, runner, conv_pte, tmp_path):
     assert read_isa(runner.command) == read_isa(find_runner("native").command)
     pte = Path(shutil.copy(conv_pte, tmp_path / "it's a $model.pte"))
-    plan = make_plan(pte, runner=runner, runs=8, processes=1)
+    plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
     run_dir = run_plan(plan, runner, tmp_path / "out")
     run = store.load_run(run_dir)
     assert run.state == "complete"
@@ -172,7 +173,7 @@ def test_a_device_lost_in_the_middle_keeps_what_was_measured(conv_pte, tmp_path,
     binary = target.push(Path(host.command[0]), executable=True)
     runner = Runner("native", tuple(target.command([binary])), host.description, target)
     pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
-    plan = make_plan(pte, runner=runner, runs=8, processes=1)
+    plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
     real, calls = Session.run, iter(range(30))
 
     def run(session, count):

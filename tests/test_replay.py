@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 
 import workbench as wb
-from workbench.analysis.findings.context import build_context
 from workbench.errors import ComparisonError, ModelError, UsageError
 from workbench.models.loader import load_model, take_layer
 from workbench.workflow import compare_replay, judge, keys_of_layer
@@ -17,7 +16,7 @@ def sample():
 
 
 def test_a_layer_has_the_operators_that_compute_in_it(sample):
-    facts = build_context(sample, "avx512_on", 1)
+    facts = sample["avx512_on", 1].context
     keys = keys_of_layer(facts, "features.5.block.1")
     modules = set(facts.rows.loc[keys, "module"])
     assert modules
@@ -118,10 +117,10 @@ def test_a_run_without_export_cannot_be_replayed(tmp_path):
 @pytest.mark.timeout(900)
 def test_a_layer_of_a_run_is_measured_alone(tmp_path):
     pte = wb.export_model("toy_cnn", root=tmp_path)
-    run_dir = wb.measure_program(pte, root=tmp_path, runs=4, processes=2)
+    run_dir = wb.measure_program(pte, wb.MeasureOptions(runs=4, processes=2), root=tmp_path)
     layer = wb.analyze_run(run_dir).layers.dropna(subset="module")
     name = layer[layer["module"] != ""].nlargest(1, "own_ms")["module"].iloc[0]
-    replay = wb.replay_layer(run_dir, name, runs=4, processes=2)
+    replay = wb.replay_layer(run_dir, name, wb.MeasureOptions(runs=4, processes=2))
     assert (replay.times["alone_ms"] > 0).all()
     assert name in replay.texts[0]
     assert replay.run_dir.is_relative_to(tmp_path / "replay")

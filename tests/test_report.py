@@ -15,9 +15,8 @@ import pytest
 
 import workbench as wb
 from workbench import store
-from workbench.analysis.compare_runs import compare_runs
-from workbench.analysis.quality import check_run
-from workbench.analysis.run import analyze_run, describe_run
+from workbench.analysis.compat import analyze_run, check_run, compare_runs
+from workbench.analysis.run import describe_run
 from workbench.analysis.verdict import summarize_verdict
 from workbench.datasets import sample_run
 from workbench.errors import ComparisonError, ReportError, StoreError, TraceError, UsageError
@@ -203,12 +202,12 @@ def test_a_trace_of_another_run_is_noticed(run_dir):
     sessions = tuple(replace(s, batches=s.batches[:1]) if s.etdump else s for s in run.sessions)
     change_manifest(run_dir, sessions=sessions)
     with pytest.raises(TraceError, match="the manifest"):
-        analyze_run(run_dir)
+        analyze_run(run_dir).ledger  # noqa: B018
 
 
 def test_a_run_that_measured_nothing_says_how_to_go_on(run_dir):
     change_manifest(run_dir, sessions=())
-    with pytest.raises(StoreError, match="goes on where it stopped"):
+    with pytest.raises(StoreError, match="resumes where it stopped"):
         analyze_run(run_dir)
 
 

@@ -10,15 +10,16 @@ from hypothesis import strategies as st
 from program_builder import Delegate, Kernel, Node, build_facts
 
 import workbench as wb
+from workbench.analysis.compat import find_roof
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.roofline import (
     build_roof,
     dtype_of,
-    find_roof,
     place_layers,
     place_operators,
     tabulate_ceilings,
 )
+from workbench.analysis.run import Run
 from workbench.errors import StoreError, UsageError
 from workbench.frames import ROOFLINE, check
 from workbench.plots.roofline import plot_roofline
@@ -203,7 +204,7 @@ def test_the_figure_of_nothing_is_drawn_all_the_same(sample):
 
 
 def test_without_ceilings_the_report_says_how_to_get_them(sample, tmp_path):
-    bare = replace(sample, run_dir=tmp_path)
+    bare = Run(tmp_path, sample.record)
     assert wb.find_roofline(bare) is None
     assert "workbench roofline" in str(wb.show_roofline(bare))
     assert "not known" in str(describe_roofline(bare))

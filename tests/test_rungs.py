@@ -1,15 +1,15 @@
 """The slider over the ISA ladder: what each level bought, and where."""
 
 import math
-from dataclasses import replace
 
 import ipywidgets as widgets
 import pandas as pd
 import pytest
+from changed_runs import changed, with_record
 from matplotlib.colors import to_hex
 
 import workbench as wb
-from workbench.analysis.run import analyze_run, mark_analysis
+from workbench.analysis.compat import analyze_run
 from workbench.datasets import sample_run
 from workbench.explorer.widgets import show_rung
 from workbench.frames import EMULATED
@@ -104,13 +104,13 @@ def test_several_thread_counts_are_to_choose_from(climbed, monkeypatch):
         "workbench.explorer.widgets.show_rung", lambda _, *chosen: seen.append(chosen) or Sheet()
     )
     both = pd.concat([climbed.ladder, climbed.ladder.assign(threads=2)])
-    knobs, _ = wb.explore_ladder(replace(climbed, ladder=both)).children
+    knobs, _ = wb.explore_ladder(changed(climbed, isa_levels=both)).children
     knobs.children[1].value = 2
     assert seen == [("native", 1), ("native", 2)]
 
 
 def test_of_an_emulated_ladder_no_level_is_said_to_be_faster(climbed):
-    emulated = mark_analysis(replace(climbed, run=replace(climbed.run, emulated=True)))
+    emulated = with_record(climbed, emulated=True)
     figure, _, table = show_rung(emulated, "native", 1).parts
     for text in (figure.alt_text, str(table)):
         assert EMULATED in text and "faster" not in text
@@ -120,7 +120,7 @@ def test_where_no_interval_is_known_none_is_written(climbed):
     ends = ["low", "high", "total_low", "total_high"]
     ladder = climbed.ladder.assign(**dict.fromkeys(ends, math.nan))
     categories = climbed.categories.assign(low_ms=math.nan, high_ms=math.nan)
-    sheet = show_rung(replace(climbed, ladder=ladder, categories=categories), "native", 1)
+    sheet = show_rung(changed(climbed, isa_levels=ladder, categories=categories), "native", 1)
     assert " to " not in sheet.parts[0].alt_text
     assert sheet.parts[0].to_png()
 

@@ -269,6 +269,7 @@ def dynamic_pte(tmp_path_factory):
 
     from workbench.export.artifact import export_model
     from workbench.models.loader import LoadedModel
+    from workbench.options import ExportOptions
 
     class Next(torch.nn.Module):
         def forward(self, x):
@@ -276,7 +277,9 @@ def dynamic_pte(tmp_path_factory):
 
     shapes = ({0: torch.export.Dim("rows", min=1, max=8)},)
     model = LoadedModel("next", Next(), (torch.ones(4, 3),), dynamic_shapes=shapes)
-    return export_model(model, backend="portable", root=tmp_path_factory.mktemp("dynamic"))
+    return export_model(
+        model, ExportOptions(backend="portable"), root=tmp_path_factory.mktemp("dynamic")
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8])

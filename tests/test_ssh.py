@@ -12,6 +12,7 @@ import pytest
 
 from workbench import store
 from workbench.errors import TargetError, UsageError
+from workbench.options import MeasureOptions
 from workbench.run.execute import run_plan
 from workbench.run.plan import make_plan
 from workbench.run.runner import find_runner
@@ -128,7 +129,7 @@ def test_an_ab_run(server, conv_pte, tmp_path):
     with open_target("ssh:board") as target:
         runner = find_runner("native", target)
         pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
-        plan = make_plan(pte, runner=runner, runs=8, processes=1)
+        plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
         run_dir = run_plan(plan, runner, tmp_path / "out")
     run = store.load_run(run_dir)
     assert run.state == "complete"
@@ -149,7 +150,7 @@ def test_cut_off_in_the_middle(server, conv_pte, tmp_path, monkeypatch):
 
     with open_target("ssh:board") as target, monkeypatch.context() as patch:
         runner = find_runner("native", target)
-        plan = make_plan(pte, runner=runner, runs=8, processes=1)
+        plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
         patch.setattr(Session, "run", run)
         with pytest.raises(TargetError, match="ssh:board: lost in the middle of a run"):
             run_plan(plan, runner, tmp_path / "out")

@@ -35,9 +35,9 @@ def test_every_row_is_figures_or_a_reason(row):
 
 
 @pytest.mark.slow
-def test_a_random_row_comes_out_again():
+def test_a_sampled_row_comes_out_again():
     quick = [row for row in ROWS.values() if row[0] not in COSTLY and row[1] != "bf16"]
-    row = random.choice(quick)
+    row = random.Random(0).choice(quick)
     warm_up()
     again = dict(zip(HEADER, measure_apart(row[0], row[1], None), strict=True))
     before = dict(zip(HEADER, row, strict=True))

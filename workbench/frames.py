@@ -1,19 +1,13 @@
-"""What a frame is made of: named columns with a kind, a unit and a meaning.
+"""The frames that the stages hand to one another: columns, kinds, units, meaning.
 
-The frames of insight, which ``schema`` hands on: runs side by side, what-if, bottlenecks.
-
-The frames of advice, beside those of ``schema``: the roofline, and findings.
-
-The frames that the stages hand to one another: columns, types, units, meaning.
-
-The mark of what was measured under emulation, where times say nothing.
+Numbers for people to read are formatted at the end, and frames of emulated runs are marked.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.errors import StoreError
 
@@ -21,8 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One column: its name, kind, unit and meaning.
 
     Kinds are ``int``, ``float``, ``bool``, ``text``, ``bytes``, and ``object`` for Python objects
@@ -47,11 +40,6 @@ class Frame:
         """The column names, in order."""
         return [column.name for column in self.columns]
 
-    def table(self) -> str:
-        """The columns as a Markdown table."""
-        rows = [f"| {c.name} | {c.kind} | {c.unit} | {c.meaning} |" for c in self.columns]
-        return "\n".join(["| column | kind | unit | meaning |", "|---|---|---|---|", *rows])
-
 
 def make_frame(name: str, *columns: tuple[str, str, str, str]) -> Frame:
     """A frame from the names, kinds, units and meanings of its columns."""
@@ -64,7 +52,7 @@ def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
     Raises
     ------
     StoreError
-        Naming the frame, the column, and what is wrong with it.
+        Names the frame, the column, and what is wrong with it.
     """
     import pandas as pd
 
@@ -76,212 +64,86 @@ def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
         "bytes": lambda dtype: not pd.api.types.is_numeric_dtype(dtype),
         "object": pd.api.types.is_object_dtype,
     }
+    where = f"{schema.name} frame"
     for column in schema.columns:
         if column.name not in frame.columns:
-            raise StoreError(f"column {column.name!r} is missing", where=f"{schema.name} frame")
+            raise StoreError(f"column {column.name!r} is missing", where=where)
         dtype = frame[column.name].dtype
         if len(frame) and not kinds[column.kind](dtype):
-            raise StoreError(
-                f"column {column.name!r} is {dtype}, not {column.kind}",
-                where=f"{schema.name} frame",
-            )
+            raise StoreError(f"column {column.name!r} is {dtype}, not {column.kind}", where=where)
     return frame
 
 
-ALIGNED = make_frame(
-    "aligned",
-    ("level", "text", "", "e2e | category | operator | layer"),
-    ("name", "text", "", "what is compared, as the first run calls it"),
-    ("run", "text", "", "which run"),
-    ("known_as", "text", "", "what this run calls it; none where it has nothing of it"),
-    ("time_ms", "float", "ms", "typical time in this run"),
-    ("speedup", "float", "", "time of the first run / time of this one"),
-    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
-    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; first for the first run"),
-)
-
-JUDGED = make_frame(
-    "judged",
-    ("subject", "text", "", "what was compared, and with what"),
-    ("level", "text", "", "e2e | category | operator | layer"),
-    ("baseline_ms", "float", "ms", "time of the baseline"),
-    ("candidate_ms", "float", "ms", "time of the candidate"),
-    ("speedup", "float", "", "baseline / candidate"),
-    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
-    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-    ("outcome", "text", "", "faster | slower | equivalent | inconclusive"),
-    ("gate", "text", "", "passed | failed | undecided; open where there is no limit"),
-)
-
-WHAT_IF = make_frame(
-    "what if",
-    ("level", "text", "", "e2e, or what a part is: category | family | operator | key | layer"),
-    ("name", "text", "", "which part"),
-    ("measured_ms", "float", "ms/run", "mean time as measured"),
-    ("predicted_ms", "float", "ms/run", "mean time if the parts were faster; sums to E2E"),
-    ("low_ms", "float", "ms/run", "lower end of the prediction's 95 % interval"),
-    ("high_ms", "float", "ms/run", "upper end of the prediction's 95 % interval"),
-    ("speedup", "float", "", "of a part: assumed; of E2E: what follows"),
-    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
-    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-)
-
-BOTTLENECKS = make_frame(
-    "bottlenecks",
-    ("level", "text", "", "what a part is: category | family | operator | key | layer"),
-    ("name", "text", "", "which part"),
-    ("mean_ms", "float", "ms/run", "mean time of the part"),
-    ("share", "float", "", "mean time / mean E2E"),
-    ("free_ms", "float", "ms/run", "E2E if the part took no time: the ceiling of any gain there"),
-    ("free_speedup", "float", "", "speed-up of E2E then"),
-    ("free_low", "float", "", "lower end of its 95 % interval"),
-    ("free_high", "float", "", "upper end of its 95 % interval"),
-    ("factor", "float", "", "a speed-up of the part"),
-    ("faster_ms", "float", "ms/run", "E2E if the part were so much faster"),
-    ("speedup", "float", "", "speed-up of E2E then"),
-    ("low", "float", "", "lower end of its 95 % interval"),
-    ("high", "float", "", "upper end of its 95 % interval"),
-)
-
-LINED_UP = Frame(
-    "lined up",
-    (
-        *ALIGNED.columns,
-        Column("operators", "text", "", "what it ran there, as logged, the slowest first"),
-        Column("kernels", "text", "", "functions that samples found at work there; may be empty"),
-    ),
-)
-
-COMBINED = make_frame(
-    "combined",
-    ("run", "text", "", "what the run is called here"),
-    ("run_dir", "text", "", "its folder"),
-    ("model", "text", "", "name of the model"),
-    ("program", "text", "", "name of the program, and the start of its SHA-256"),
-    ("device", "text", "", "platform and CPU; says whether it was emulated"),
-    ("build", "text", "", "ExecuTorch and runner"),
-    ("experiment", "text", "", "name of the experiment"),
-    ("threads", "int", "", "CPU threads of the runner"),
-    ("emulated", "bool", "", "its times say nothing and are left out"),
-    ("latency_ms", "float", "ms", "median of untraced E2E"),
-    ("low_ms", "float", "ms", "lower end of its 95 % interval"),
-    ("high_ms", "float", "ms", "upper end of its 95 % interval"),
-    ("grade", "text", "", "quality of the measurement, A to D"),
-    ("verdict", "text", "", "what the run itself says, against its own baseline"),
-)
-
-HISTORY = make_frame(
-    "history",
-    (
-        "line",
-        "text",
-        "",
-        "what can be compared over time: program, inputs, device, experiment, threads",
-    ),
-    ("run_dir", "text", "", "folder of the run"),
-    ("started", "text", "", "when it began, UTC"),
-    ("model", "text", "", "name of the model"),
-    ("program", "text", "", "name of the program, and the start of its SHA-256"),
-    ("device", "text", "", "platform and CPU; says whether it was emulated"),
-    ("build", "text", "", "ExecuTorch and runner"),
-    ("experiment", "text", "", "name of the experiment"),
-    ("threads", "int", "", "CPU threads of the runner"),
-    ("emulated", "bool", "", "its times say nothing and are left out"),
-    ("clock", "text", "", "cpu_ns | wall_ns"),
-    ("restarts", "int", "", "process restarts"),
-    (
-        "latency_ms",
-        "float",
-        "ms",
-        "untraced E2E: geometric mean over the restarts of their midmeans",
-    ),
-    ("low_ms", "float", "ms", "lower end of its 95 % interval, over the restarts of this run"),
-    ("high_ms", "float", "ms", "upper end of its 95 % interval"),
-)
-
-CHANGES = make_frame(
-    "changes",
-    ("line", "text", "", "as in the history"),
-    ("run_dir", "text", "", "the first run that has it"),
-    ("started", "text", "", "when that began, UTC"),
-    ("status", "text", "", "confirmed: two runs have it; suspected: only the latest one"),
-    ("runs", "int", "", "runs that have it, until the next change"),
-    ("baseline_ms", "float", "ms", "typical time of the runs since the change before"),
-    ("candidate_ms", "float", "ms", "typical time of the runs that have it"),
-    ("speedup", "float", "", "baseline / candidate: below 1, it became slower"),
-    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
-    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-    ("outcome", "text", "", "faster | slower"),
-)
-
-INSIGHT = (ALIGNED, JUDGED, HISTORY, CHANGES, LINED_UP, COMBINED, WHAT_IF, BOTTLENECKS)
+# --- columns that several frames share -----------------------------------------------------------
 
 
-_FINDINGS = (
-    ("rank", "int", "", "1 comes first"),
-    ("rule", "text", "", "which rule found it"),
-    ("title", "text", "", "what was seen"),
-    ("gain_ms", "float", "ms/run", "what E2E would be shorter by; NaN: not known, but for bounds"),
-    ("low_ms", "float", "ms/run", "lower end of the gain"),
-    ("high_ms", "float", "ms/run", "upper end of the gain"),
-    ("share", "float", "", "gain, or its upper bound, as a part of E2E"),
-    ("basis", "text", "", "measured | estimated | bound | unknown: the run was emulated"),
-    ("action", "text", "", "what to do"),
-    ("hint", "text", "", "the same as code"),
-    ("keys", "text", "", "rows of the operators frame that show it, one per line"),
-    ("notebook", "text", "", "where to look at them"),
-    ("heading", "text", "", "under which heading"),
-)
+def _interval(of: str, unit: str = "", *, prefix: str = "", suffix: str = "") -> list[Column]:
+    """The ends of a 95 % interval: ``low`` and ``high``, with a prefix or suffix."""
+    return [
+        Column(f"{prefix}{end}{suffix}", "float", unit, f"{place} end of {of} 95 % interval")
+        for end, place in (("low", "lower"), ("high", "upper"))
+    ]
 
-FINDINGS = Frame("findings", tuple(Column(*column) for column in _FINDINGS))
 
-_ROOFLINE = (
-    ("key", "text", "", "as in the ledger"),
-    ("name", "text", "", "as logged"),
-    ("operator", "text", "", "name without the ordinal"),
-    ("category", "text", "", "Convolution | GEMM | Data Movement | Elementwise | Other"),
-    ("family", "text", "", "finer than the category"),
-    ("module", "text", "", "path of its layer in the model"),
-    ("shapes", "text", "", "of its inputs and outputs"),
-    ("dtype", "text", "", "in which it computes"),
-    ("mean_ms", "float", "ms/run", "mean time per Method::execute"),
-    ("share", "float", "", "mean time / mean E2E"),
-    ("flops", "float", "1/call", "floating-point operations, or as many of integers"),
-    ("bytes_per_run", "float", "B/run", "size of inputs, constants and outputs, over all calls"),
-    ("intensity", "float", "1/B", "operations per byte"),
-    ("gflops", "float", "GFLOP/s", "operations per time"),
-    ("gbps", "float", "GB/s", "bytes per time"),
-    ("roof_gflops", "float", "GFLOP/s", "the most that the machine reaches in this dtype"),
-    ("roof_gbps", "float", "GB/s", "the most that it reaches at this footprint"),
-    ("least_ms", "float", "ms/run", "time at the roof"),
-    ("roof_share", "float", "", "least time / mean time; NaN: too short to tell"),
-    ("bound", "text", "", "compute | memory | overhead | unknown: what keeps it from being faster"),
-)
+_OUTCOMES = "faster | slower | equivalent | inconclusive"
+_SHARED = {
+    column[0]: Column(*column)
+    for column in (
+        # Which measurement
+        ("experiment", "text", "", "name of the experiment"),
+        ("threads", "int", "", "CPU threads of the runner"),
+        ("process", "int", "", "which process restart, from 0"),
+        # Which run, where several stand side by side
+        ("model", "text", "", "name of the model"),
+        ("program", "text", "", "name of the program, and the start of its SHA-256"),
+        ("device", "text", "", "platform and CPU; says whether it was emulated"),
+        ("build", "text", "", "ExecuTorch and runner"),
+        ("emulated", "bool", "", "its times say nothing and are left out"),
+        # Which event of a trace
+        ("block", "int", "", "index of the ETDump run_data block"),
+        ("event", "int", "", "position in the file, over all blocks"),
+        # Which operator
+        ("key", "text", "", "as in the ledger"),
+        ("name", "text", "", "as logged"),
+        ("operator", "text", "", "name without the ordinal"),
+        ("kind", "text", "", "as in the ledger"),
+        ("category", "text", "", "Convolution | GEMM | Data Movement | Elementwise | Other"),
+        ("family", "text", "", "finer than the category"),
+        ("rule", "text", "", "the rule that placed it"),
+        ("module_class", "text", "", "class of the layer"),
+        ("mean_ms", "float", "ms/run", "mean time per Method::execute"),
+        ("share", "float", "", "mean time / mean E2E"),
+        # Which code
+        ("build_id", "text", "", "its GNU build id, in hexadecimal"),
+        # A comparison
+        ("level", "text", "", "e2e | category | operator | layer"),
+        ("baseline_ms", "float", "ms", "time of the baseline"),
+        ("candidate_ms", "float", "ms", "time of the candidate"),
+        *_interval("the speed-up's"),
+        ("outcome", "text", "", _OUTCOMES),
+    )
+}
 
-ROOFLINE = Frame("roofline", tuple(Column(*column) for column in _ROOFLINE))
+
+def _shared(names: str) -> list[Column]:
+    return [_SHARED[name] for name in names.split()]
 
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
-SOURCE = (
-    ("experiment", "text", "", "name of the experiment"),
-    ("threads", "int", "", "CPU threads of the runner"),
-    ("process", "int", "", "which process restart, from 0"),
-)
+SOURCE = tuple(_shared("experiment threads process"))
+
+# --- traces --------------------------------------------------------------------------------------
+
+_EVENT_KINDS = "method | delegate_call | operator_call | kernel | delegate_operator | other"
 
 EVENTS = make_frame(
     "events",
-    ("block", "int", "", "index of the ETDump run_data block"),
+    *_shared("block"),
     ("block_name", "text", "", "its name: Default while loading, Execute, or the user's"),
     ("run", "int", "", "index of the Method::execute it belongs to, -1 outside any"),
-    ("event", "int", "", "position in the file, over all blocks"),
+    *_shared("event"),
     ("parent", "int", "", "event of the enclosing span, -1 at the top"),
-    (
-        "kind",
-        "text",
-        "",
-        "method | delegate_call | operator_call | kernel | delegate_operator | other",
-    ),
+    ("kind", "text", "", _EVENT_KINDS),
     ("name", "text", "", "as logged: event name, or the delegate's operator name"),
     ("chain", "int", "", "chain index, -1 if none"),
     ("instruction", "int", "", "instruction id, -1 if none"),
@@ -292,55 +154,71 @@ EVENTS = make_frame(
 
 ALLOCATIONS = make_frame(
     "allocations",
-    ("block", "int", "", "index of the ETDump run_data block"),
-    ("event", "int", "", "position in the file, over all blocks"),
+    *_shared("block event"),
     ("allocator", "text", "", "name of the allocator, empty if none was given"),
     ("allocator_id", "int", "", "its number, as the runtime counts them: from 1"),
     ("size", "int", "B", "bytes taken"),
 )
 
-VALUES = make_frame(
-    "values",
-    ("block", "int", "", "index of the ETDump run_data block"),
-    ("event", "int", "", "position in the file, over all blocks"),
-    ("element", "int", "", "position in a list of tensors, -1 if it is none"),
-    ("chain", "int", "", "chain index, -1 if none"),
-    ("instruction", "int", "", "instruction id, -1 if none"),
-    ("delegate_id", "int", "", "the delegate's integer debug id, -1 if none"),
-    ("name", "text", "", "the delegate's name for it, or the runtime's; empty if none"),
-    ("output", "bool", "", "is an output of the method"),
-    ("type", "text", "", "tensor | int | float | bool | none"),
-    ("dtype", "text", "", "of a tensor, as PyTorch calls it"),
-    ("shape", "object", "", "of a tensor: a tuple"),
-    ("strides", "object", "elements", "of a tensor: a tuple"),
-    ("offset", "int", "B", "where in the debug buffer a tensor's elements are, -1 if it has none"),
-    ("value", "object", "", "a number; an array if the debug buffer was given, else None"),
+KERNELS = make_frame(
+    "kernels",
+    ("line", "int", "", "first line of the log that names it, from 1"),
+    ("operator", "text", "", "what XNNPACK registered it for: gemm, igemm, dwconv, unary, ..."),
+    ("kernel", "text", "", "name of the microkernel, as logged"),
+    ("type", "text", "", "kind of microkernel in the name: gemm, igemm, dwconv, vadd, ..."),
+    ("dtype", "text", "", "data types in the name, as its library spells them: f32, qs8_qc8w"),
+    ("variant", "text", "", "what is fused, and how it rounds: minmax, relu, minmax_fp32"),
+    ("tile", "text", "", "what it computes at a time, as in the name: 7x16, 4x16c4, 9p8c"),
+    ("arch", "text", "", "instruction sets, processor and unrolling: asm_aarch64_neonfma_ld128"),
+    ("sme", "bool", "", "needs SME, in whichever version"),
+    ("sme2", "bool", "", "needs SME2"),
+    ("config", "text", "", "function of XNNPACK that registered it; empty in older logs"),
+    ("count", "int", "", "how often it was registered"),
 )
+
+SAMPLES = make_frame(
+    "samples",
+    ("time_ns", "int", "ns", "when, on the clock of the trace"),
+    ("thread", "int", "", "the system's id of the thread"),
+    ("busy", "bool", "", "the thread computed since its sample before; else it waited"),
+    ("library", "text", "", "path of the loaded file; empty for code outside any"),
+    *_shared("build_id"),
+    ("address", "int", "", "program counter as a virtual address in that file"),
+)
+
+FUNCTIONS = make_frame(
+    "functions",
+    ("library", "text", "", "name of the file"),
+    *_shared("build_id"),
+    ("start", "int", "", "virtual address of the first byte"),
+    ("size", "int", "byte", "length"),
+    ("name", "text", "", "as exported; else library+address"),
+    ("code", "text", "", "widest class of instructions: scalar, sse, ... avx512; neon, ... sme2"),
+)
+
+# --- one measurement -----------------------------------------------------------------------------
 
 LEDGER = make_frame(
     "ledger",
     ("run", "int", "", "index of the Method::execute"),
     ("row", "int", "", "position within the run"),
     ("kind", "text", "", "delegated | portable | delegate_overhead | call_overhead | framework"),
-    ("name", "text", "", "as logged"),
+    *_shared("name"),
     ("operator", "text", "", "name without the per-delegate ordinal"),
     ("key", "text", "", "what pairs this row with its like in another trace of the same program"),
     ("instruction", "int", "", "instruction id, -1 for framework"),
     ("duration_ns", "int", "ns", "time that belongs to this row alone; rows of a run sum to E2E"),
 )
 
-SPANS = Frame(
+SPANS = make_frame(
     "spans",
-    (
-        *EVENTS.columns,
-        Column("ledger_kind", "text", "", "kind of its ledger row; none outside any whole run"),
-        Column("operator", "text", "", "name without the per-delegate ordinal"),
-        Column("key", "text", "", "as in the ledger"),
-        Column("own_ns", "int", "ns", "time that belongs to it alone; sums to E2E over a run"),
-        Column("category", "text", "", "of its own time, as in the operators frame"),
-        Column("family", "text", "", "finer than the category"),
-        Column("rule", "text", "", "the rule that placed it"),
-    ),
+    *EVENTS.columns,
+    ("ledger_kind", "text", "", "kind of its ledger row; none outside any whole run"),
+    ("operator", "text", "", "name without the per-delegate ordinal"),
+    *_shared("key"),
+    ("own_ns", "int", "ns", "time that belongs to it alone; sums to E2E over a run"),
+    ("category", "text", "", "of its own time, as in the operators frame"),
+    *_shared("family rule"),
 )
 
 LATENCIES = make_frame(
@@ -363,43 +241,39 @@ STATISTICS = make_frame(
     ("std", "float", "ms", "standard deviation (n - 1)"),
     ("cv", "float", "", "std / mean"),
     ("min", "float", "ms", "smallest value"),
-    ("p50", "float", "ms", "50th percentile"),
-    ("p90", "float", "ms", "90th percentile"),
-    ("p95", "float", "ms", "95th percentile"),
-    ("p99", "float", "ms", "99th percentile"),
+    *((f"p{rank}", "float", "ms", f"{rank}th percentile") for rank in (50, 90, 95, 99)),
     ("max", "float", "ms", "largest value"),
     ("outliers", "int", "", "values beyond 1.5 interquartile ranges from the quartiles"),
-    ("low", "float", "ms", "lower end of the 95 % interval of the median"),
-    ("high", "float", "ms", "upper end of the 95 % interval of the median"),
+    *_interval("the median's", "ms"),
 )
 
 OPERATORS = make_frame(
     "operators",
-    ("key", "text", "", "as in the ledger"),
-    ("name", "text", "", "as logged"),
-    ("operator", "text", "", "name without the ordinal"),
-    ("kind", "text", "", "as in the ledger"),
-    ("category", "text", "", "Convolution | GEMM | Data Movement | Elementwise | Other"),
-    ("family", "text", "", "finer than the category"),
-    ("rule", "text", "", "the rule that placed it"),
+    *_shared("key name operator kind category family rule"),
     ("calls", "float", "1/run", "occurrences per Method::execute"),
-    ("mean_ms", "float", "ms/run", "mean time per Method::execute"),
+    *_shared("mean_ms"),
     ("std_ms", "float", "ms/run", "standard deviation over the runs"),
-    ("share", "float", "", "mean time / mean E2E"),
+    *_shared("share"),
+)
+
+CATEGORIES = make_frame(
+    "categories",
+    *_shared("category mean_ms share"),
+    ("operators", "int", "", "distinct operators in it"),
 )
 
 ATTRIBUTION = make_frame(
     "attribution",
-    ("key", "text", "", "as in the ledger"),
+    *_shared("key"),
     ("module", "text", "", "path of its layer in the model, empty for the model itself"),
-    ("module_class", "text", "", "class of the layer"),
+    *_shared("module_class"),
     ("source", "text", "", "the user's line, file:line"),
     ("also", "text", "", "other layers that it does work of, by path"),
     ("nodes", "text", "", "nodes of the exporter's graph that it stands for, the main one first"),
     ("xnodes", "text", "", "operators of the sidecar's delegate that it does, by number"),
     ("role", "text", "", "compute | layout | quantize | dequantize | cast | overhead"),
     ("shapes", "text", "", "of its inputs and outputs, without constants; images as NHWC"),
-    ("flops", "float", "1/call", "floating-point operations; NaN where nobody knows"),
+    ("flops", "float", "1/call", "floating-point operations; NaN where unknown"),
     ("bytes", "float", "1/call", "size of its inputs, constants and outputs"),
     ("confidence", "text", "", "exact | fitted | ambiguous | unattributed"),
 )
@@ -412,8 +286,7 @@ TREE = make_frame(
     ("class", "text", "", "class of the module, empty if unknown"),
     ("exclusive_ns", "float", "ns/run", "mean time of it alone; sums to the mean E2E time"),
     ("inclusive_ns", "float", "ns/run", "mean time of it and all modules in it"),
-    ("low_ns", "float", "ns/run", "95 % interval of the inclusive time, lower end"),
-    ("high_ns", "float", "ns/run", "95 % interval of the inclusive time, upper end"),
+    *_interval("the inclusive time's", "ns/run", suffix="_ns"),
     ("share", "float", "", "inclusive time / mean E2E"),
     ("operators", "int", "", "distinct operators in it and all modules in it"),
     ("flops", "float", "1/run", "floating-point operations of those that are known"),
@@ -422,71 +295,59 @@ TREE = make_frame(
 LAYERS = make_frame(
     "layers",
     ("module", "text", "", "path in the model, empty for the model itself; none: no layer"),
-    ("module_class", "text", "", "class of the layer"),
+    *_shared("module_class"),
     ("depth", "int", "", "modules around it"),
     ("own_ms", "float", "ms/run", "mean time of the layer itself; sums to the mean E2E time"),
     ("total_ms", "float", "ms/run", "mean time of it and all layers in it"),
-    ("low_ms", "float", "ms/run", "95 % interval of the total time, lower end"),
-    ("high_ms", "float", "ms/run", "95 % interval of the total time, upper end"),
+    *_interval("the total time's", "ms/run", suffix="_ms"),
     ("share", "float", "", "total time / mean E2E"),
     ("operators", "int", "", "distinct operators in it and all layers in it"),
     ("flops", "float", "1/run", "floating-point operations of those that are known"),
 )
 
-CATEGORIES = make_frame(
-    "categories",
-    ("category", "text", "", "Convolution | GEMM | Data Movement | Elementwise | Other"),
-    ("mean_ms", "float", "ms/run", "mean time per Method::execute"),
-    ("share", "float", "", "mean time / mean E2E"),
-    ("operators", "int", "", "distinct operators in it"),
+ROOFLINE = make_frame(
+    "roofline",
+    *_shared("key name operator category family"),
+    ("module", "text", "", "path of its layer in the model"),
+    ("shapes", "text", "", "of its inputs and outputs"),
+    ("dtype", "text", "", "in which it computes"),
+    *_shared("mean_ms share"),
+    ("flops", "float", "1/call", "floating-point operations, or as many of integers"),
+    ("bytes_per_run", "float", "B/run", "size of inputs, constants and outputs, over all calls"),
+    ("intensity", "float", "1/B", "operations per byte"),
+    ("gflops", "float", "GFLOP/s", "operations per time"),
+    ("gbps", "float", "GB/s", "bytes per time"),
+    ("roof_gflops", "float", "GFLOP/s", "the most that the machine reaches in this dtype"),
+    ("roof_gbps", "float", "GB/s", "the most that it reaches at this footprint"),
+    ("least_ms", "float", "ms/run", "time at the roof"),
+    ("roof_share", "float", "", "least time / mean time; NaN: too short to tell"),
+    ("bound", "text", "", "compute | memory | overhead | unknown: what keeps it from being faster"),
 )
 
-COMPARISON = make_frame(
-    "comparison",
-    ("level", "text", "", "e2e | category | operator | layer"),
-    ("name", "text", "", "what is compared"),
-    ("baseline_ms", "float", "ms", "time of the baseline"),
-    ("candidate_ms", "float", "ms", "time of the candidate"),
-    ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
-    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
-    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-    ("outcome", "text", "", "faster | slower | equivalent | inconclusive | emulated"),
-    ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
-    ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
-    ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
-    ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
+WHAT_IF = make_frame(
+    "what if",
+    ("level", "text", "", "e2e, or what a part is: category | family | operator | key | layer"),
+    ("name", "text", "", "which part"),
+    ("measured_ms", "float", "ms/run", "mean time as measured"),
+    ("predicted_ms", "float", "ms/run", "mean time if the parts were faster; sums to E2E"),
+    *_interval("the prediction's", "ms/run", suffix="_ms"),
+    ("speedup", "float", "", "of a part: assumed; of E2E: what follows"),
+    *_shared("low high"),
 )
 
-LADDER = make_frame(
-    "ladder",
-    ("level", "text", "", "ISA level, the lowest first"),
-    ("reveals", "text", "", "CPU features that the level below hides"),
-    ("threads", "int", "", "CPU threads of the runner"),
-    ("latency_ms", "float", "ms", "median latency of one inference"),
-    ("latency_low_ms", "float", "ms", "lower end of its 95 % interval"),
-    ("latency_high_ms", "float", "ms", "upper end of its 95 % interval"),
-    ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
-    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
-    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; none for the lowest"),
-    ("total", "float", "", "latency of the lowest level / this one's"),
-    ("total_low", "float", "", "lower end of its 95 % interval"),
-    ("total_high", "float", "", "upper end of its 95 % interval"),
-    ("floor", "float", "", "noise floor of the speed-up, as a ratio - 1"),
-)
-
-SCALING = make_frame(
-    "scaling",
-    ("experiment", "text", "", "name of the experiment"),
-    ("threads", "int", "", "CPU threads of the runner"),
-    ("latency_ms", "float", "ms", "median wall time of one inference"),
-    ("latency_low_ms", "float", "ms", "lower end of its 95 % interval"),
-    ("latency_high_ms", "float", "ms", "upper end of its 95 % interval"),
-    ("speedup", "float", "", "latency with the fewest threads / this one's"),
-    ("low", "float", "", "lower end of the speed-up's 95 % interval"),
-    ("high", "float", "", "upper end of the speed-up's 95 % interval"),
-    ("outcome", "text", "", "faster | slower | equivalent | inconclusive; none for the fewest"),
-    ("efficiency", "float", "", "speed-up / how many times as many threads"),
+BOTTLENECKS = make_frame(
+    "bottlenecks",
+    ("level", "text", "", "what a part is: category | family | operator | key | layer"),
+    ("name", "text", "", "which part"),
+    ("mean_ms", "float", "ms/run", "mean time of the part"),
+    *_shared("share"),
+    ("free_ms", "float", "ms/run", "E2E if the part took no time: the ceiling of any gain there"),
+    ("free_speedup", "float", "", "speed-up of E2E then"),
+    *_interval("its", prefix="free_"),
+    ("factor", "float", "", "a speed-up of the part"),
+    ("faster_ms", "float", "ms/run", "E2E if the part were so much faster"),
+    ("speedup", "float", "", "speed-up of E2E then"),
+    *_interval("its"),
 )
 
 QUALITY = make_frame(
@@ -496,6 +357,39 @@ QUALITY = make_frame(
     ("grade", "text", "", "A (good) to D (tells nothing)"),
     ("limit", "text", "", "largest value for an A"),
     ("source", "text", "", "where the limits come from"),
+)
+
+FINDINGS = make_frame(
+    "findings",
+    ("rank", "int", "", "1 comes first"),
+    ("rule", "text", "", "which rule found it"),
+    ("title", "text", "", "what was seen"),
+    ("gain_ms", "float", "ms/run", "what E2E would be shorter by; NaN: not known, but for bounds"),
+    ("low_ms", "float", "ms/run", "lower end of the gain"),
+    ("high_ms", "float", "ms/run", "upper end of the gain"),
+    ("share", "float", "", "gain, or its upper bound, as a part of E2E"),
+    ("basis", "text", "", "measured | estimated | bound | unknown: the run was emulated"),
+    ("action", "text", "", "what to do"),
+    ("hint", "text", "", "the same as code"),
+    ("keys", "text", "", "rows of the operators frame that show it, one per line"),
+    ("notebook", "text", "", "where to look at them"),
+    ("heading", "text", "", "under which heading"),
+)
+
+# --- two measurements of a run, and several ------------------------------------------------------
+
+COMPARISON = make_frame(
+    "comparison",
+    *_shared("level"),
+    ("name", "text", "", "what is compared"),
+    *_shared("baseline_ms candidate_ms"),
+    ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
+    *_shared("low high"),
+    ("outcome", "text", "", f"{_OUTCOMES} | emulated"),
+    ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
+    ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
+    ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
+    ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
 )
 
 SHIFT = make_frame(
@@ -511,20 +405,30 @@ SHIFT = make_frame(
     ("rank_after", "int", "", "1 is the largest category of the candidate"),
 )
 
-KERNELS = make_frame(
-    "kernels",
-    ("line", "int", "", "first line of the log that names it, from 1"),
-    ("operator", "text", "", "what XNNPACK registered it for: gemm, igemm, dwconv, unary, ..."),
-    ("kernel", "text", "", "name of the microkernel, as logged"),
-    ("type", "text", "", "kind of microkernel in the name: gemm, igemm, dwconv, vadd, ..."),
-    ("dtype", "text", "", "data types in the name, as its library spells them: f32, qs8_qc8w"),
-    ("variant", "text", "", "what is fused, and how it rounds: minmax, relu, minmax_fp32"),
-    ("tile", "text", "", "what it computes at a time, as in the name: 7x16, 4x16c4, 9p8c"),
-    ("arch", "text", "", "instruction sets, processor and unrolling: asm_aarch64_neonfma_ld128"),
-    ("sme", "bool", "", "needs SME, in whichever version"),
-    ("sme2", "bool", "", "needs SME2"),
-    ("config", "text", "", "function of XNNPACK that registered it; empty in older logs"),
-    ("count", "int", "", "how often it was registered"),
+LADDER = make_frame(
+    "ladder",
+    ("level", "text", "", "ISA level, the lowest first"),
+    ("reveals", "text", "", "CPU features that the level below hides"),
+    *_shared("threads"),
+    ("latency_ms", "float", "ms", "median latency of one inference"),
+    *_interval("its", "ms", prefix="latency_", suffix="_ms"),
+    ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
+    *_shared("low high"),
+    ("outcome", "text", "", f"{_OUTCOMES}; none for the lowest"),
+    ("total", "float", "", "latency of the lowest level / this one's"),
+    *_interval("its", prefix="total_"),
+    ("floor", "float", "", "noise floor of the speed-up, as a ratio - 1"),
+)
+
+SCALING = make_frame(
+    "scaling",
+    *_shared("experiment threads"),
+    ("latency_ms", "float", "ms", "median wall time of one inference"),
+    *_interval("its", "ms", prefix="latency_", suffix="_ms"),
+    ("speedup", "float", "", "latency with the fewest threads / this one's"),
+    *_shared("low high"),
+    ("outcome", "text", "", f"{_OUTCOMES}; none for the fewest"),
+    ("efficiency", "float", "", "speed-up / how many times as many threads"),
 )
 
 KERNEL_CHANGES = make_frame(
@@ -538,45 +442,18 @@ KERNEL_CHANGES = make_frame(
     ("sme2", "bool", "", "one of `on` needs SME2"),
 )
 
-SAMPLES = make_frame(
-    "samples",
-    ("time_ns", "int", "ns", "when, on the clock of the trace"),
-    ("thread", "int", "", "the system's id of the thread"),
-    ("busy", "bool", "", "the thread computed since its sample before; else it waited"),
-    ("library", "text", "", "path of the loaded file; empty for code outside any"),
-    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
-    ("address", "int", "", "program counter as a virtual address in that file"),
-)
-
-FUNCTIONS = make_frame(
-    "functions",
-    ("library", "text", "", "name of the file"),
-    ("build_id", "text", "", "its GNU build id, in hexadecimal"),
-    ("start", "int", "", "virtual address of the first byte"),
-    ("size", "int", "byte", "length"),
-    ("name", "text", "", "as exported; else library+address"),
-    (
-        "code",
-        "text",
-        "",
-        "widest class of its instructions: scalar, sse, ... avx512; neon, ... sme2",
-    ),
-)
-
 EVIDENCE = make_frame(
     "evidence",
     ("key", "text", "", "as in the ledger; empty for samples that two operators may claim"),
-    ("operator", "text", "", "name without the ordinal"),
-    ("kind", "text", "", "as in the ledger"),
+    *_shared("operator kind"),
     ("category", "text", "", "as in the operators frame"),
-    ("family", "text", "", "finer than the category"),
+    *_shared("family"),
     ("function", "text", "", "what ran: exported name, or library+address"),
     ("library", "text", "", "name of the file that it is in"),
     ("code", "text", "", "widest class of its instructions; unknown without the file"),
     ("samples", "int", "", "samples of the operator in this function"),
     ("share", "float", "", "of the operator's samples"),
-    ("low", "float", "", "lower end of the share's 95 % interval"),
-    ("high", "float", "", "upper end of the share's 95 % interval"),
+    *_interval("the share's"),
 )
 
 CODE_SHARES = make_frame(
@@ -585,13 +462,12 @@ CODE_SHARES = make_frame(
     ("code", "text", "", "widest class of instructions of the functions"),
     ("samples", "int", "", "samples in such functions"),
     ("share", "float", "", "of the part's samples"),
-    ("low", "float", "", "lower end of the share's 95 % interval"),
-    ("high", "float", "", "upper end of the share's 95 % interval"),
+    *_interval("the share's"),
 )
 
 KERNEL_EVIDENCE = make_frame(
     "kernel evidence",
-    ("key", "text", "", "as in the ledger"),
+    *_shared("key"),
     ("operator", "text", "", "name in the baseline, without the ordinal"),
     ("candidate_operator", "text", "", "name in the candidate"),
     ("category", "text", "", "as in the operators frame"),
@@ -606,34 +482,77 @@ KERNEL_EVIDENCE = make_frame(
     ("change", "text", "", "changed | same | not shown, if there are too few samples"),
 )
 
-FRAMES = (
-    EVENTS,
-    ALLOCATIONS,
-    VALUES,
-    LEDGER,
-    SPANS,
-    LATENCIES,
-    STATISTICS,
-    OPERATORS,
-    ATTRIBUTION,
-    TREE,
-    LAYERS,
-    CATEGORIES,
-    COMPARISON,
-    LADDER,
-    SCALING,
-    QUALITY,
-    SHIFT,
-    *INSIGHT,
-    KERNELS,
-    KERNEL_CHANGES,
-    SAMPLES,
-    FUNCTIONS,
-    EVIDENCE,
-    CODE_SHARES,
-    KERNEL_EVIDENCE,
+# --- several runs --------------------------------------------------------------------------------
+
+ALIGNED = make_frame(
+    "aligned",
+    *_shared("level"),
+    ("name", "text", "", "what is compared, as the first run calls it"),
+    ("run", "text", "", "which run"),
+    ("known_as", "text", "", "what this run calls it; none where it has nothing of it"),
+    ("time_ms", "float", "ms", "typical time in this run"),
+    ("speedup", "float", "", "time of the first run / time of this one"),
+    *_shared("low high"),
+    ("outcome", "text", "", f"{_OUTCOMES}; first for the first run"),
 )
 
+LINED_UP = make_frame(
+    "lined up",
+    *ALIGNED.columns,
+    ("operators", "text", "", "what it ran there, as logged, the slowest first"),
+    ("kernels", "text", "", "functions that samples found at work there; may be empty"),
+)
+
+JUDGED = make_frame(
+    "judged",
+    ("subject", "text", "", "what was compared, and with what"),
+    *_shared("level baseline_ms candidate_ms"),
+    ("speedup", "float", "", "baseline / candidate"),
+    *_shared("low high outcome"),
+    ("gate", "text", "", "passed | failed | undecided; open where there is no limit"),
+)
+
+COMBINED = make_frame(
+    "combined",
+    ("run", "text", "", "what the run is called here"),
+    ("run_dir", "text", "", "its folder"),
+    *_shared("model program device build experiment threads emulated"),
+    ("latency_ms", "float", "ms", "median of untraced E2E"),
+    *_interval("its", "ms", suffix="_ms"),
+    ("grade", "text", "", "quality of the measurement, A to D"),
+    ("verdict", "text", "", "what the run itself says, against its own baseline"),
+)
+
+HISTORY = make_frame(
+    "history",
+    ("line", "text", "", "comparable over time: same program, inputs, device, experiment, threads"),
+    ("run_dir", "text", "", "folder of the run"),
+    ("started", "text", "", "when it began, UTC"),
+    *_shared("model program device build experiment threads emulated"),
+    ("clock", "text", "", "cpu_ns | wall_ns"),
+    ("restarts", "int", "", "process restarts"),
+    ("latency_ms", "float", "ms", "untraced E2E: geometric mean of the restarts' midmeans"),
+    *_interval("its", "ms", suffix="_ms"),
+)
+
+CHANGES = make_frame(
+    "changes",
+    ("line", "text", "", "as in the history"),
+    ("run_dir", "text", "", "the first run that has it"),
+    ("started", "text", "", "when that began, UTC"),
+    ("status", "text", "", "confirmed: two runs have it; suspected: only the latest one"),
+    ("runs", "int", "", "runs that have it, until the next change"),
+    ("baseline_ms", "float", "ms", "typical time of the runs since the change before"),
+    ("candidate_ms", "float", "ms", "typical time of the runs that have it"),
+    ("speedup", "float", "", "baseline / candidate: below 1, it became slower"),
+    *_shared("low high"),
+    ("outcome", "text", "", "faster | slower"),
+)
+
+#: Every frame, in the order above.
+FRAMES = tuple(value for value in list(globals().values()) if isinstance(value, Frame))
+
+# --- emulation -----------------------------------------------------------------------------------
 
 #: What every figure, table and sentence about emulated times says.
 EMULATED = "emulated: which code runs, not how fast"
@@ -650,32 +569,38 @@ def is_emulated(frame: pd.DataFrame) -> bool:
     return bool(frame.attrs.get("emulated"))
 
 
+# --- numbers as text -----------------------------------------------------------------------------
+
+#: What stands for a number that is missing or not finite.
+MISSING = "\N{EN DASH}"
+
+
 def format_ms(ms: float) -> str:
     """Milliseconds with three figures and their unit; small ones in microseconds."""
+    scale, unit = _unit_of(ms)
     if not math.isfinite(ms):
         return MISSING
-    if 0 < abs(ms) < 0.1:
-        return f"{format_number(1000 * ms, decimals_of(1000 * ms))} µs"
-    return f"{format_number(ms, decimals_of(ms))} ms"
-
-
-def format_share(share: float, decimals: int = 0) -> str:
-    """A share in per cent."""
-    return f"{format_number(100 * share, decimals)} %" if math.isfinite(share) else MISSING
-
-
-MISSING = "\N{EN DASH}"
+    return f"{format_number(scale * ms, decimals_of(scale * ms))} {unit}"
 
 
 def format_time(ms: float, error: float) -> str:
     """A time with half the width of its interval, both in one unit: ``4.31 ± 0.06 ms``."""
     if not (math.isfinite(ms) and math.isfinite(error)):
         return format_ms(ms)
-    scale, unit = (1000, "µs") if 0 < abs(ms) < 0.1 else (1, "ms")
+    scale, unit = _unit_of(ms)
     # As many decimals as two figures of the error need, but no more than the time has.
     decimals = min(decimals_of(scale * error, 2), decimals_of(scale * ms, 4))
     texts = (format_number(scale * value, decimals) for value in (ms, error))
     return f"{' ± '.join(texts)} {unit}"
+
+
+def _unit_of(ms: float) -> tuple[int, str]:
+    return (1000, "µs") if 0 < abs(ms) < 0.1 else (1, "ms")
+
+
+def format_share(share: float, decimals: int = 0) -> str:
+    """A share in per cent."""
+    return f"{format_number(100 * share, decimals)} %" if math.isfinite(share) else MISSING
 
 
 def format_number(value: float, decimals: int, sign: str = "-") -> str:

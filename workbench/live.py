@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import ipywidgets as widgets
 
-from workbench.analysis.run import Analysis, analyze_run
+from workbench.analysis.compat import Analysis, analyze_run
 from workbench.analysis.statistics import clock_of, tabulate_latencies
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.artifact import export_model
+from workbench.options import MeasureOptions
 from workbench.plots.latencies import plot_turns
 from workbench.store import find_runs, load_run
 from workbench.workflow import measure_program, root_of
@@ -27,12 +27,18 @@ class LiveRun(widgets.VBox):
     ----------
     program
         A ``.pte``, or a model: what ``export_model`` takes.
-    choices
+    options, root
         As for ``measure_program``.
     """
 
-    def __init__(self, program: str | Path, **choices: Any):
-        self.program, self.choices = program, choices
+    def __init__(
+        self,
+        program: str | Path,
+        options: MeasureOptions = MeasureOptions(),
+        *,
+        root: Path | None = None,
+    ):
+        self.program, self.options, self.root = program, options, root
         self.run_dir: Path | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -82,8 +88,10 @@ class LiveRun(widgets.VBox):
         try:
             if Path(self.program).suffix != ".pte":
                 self.status.value = f"exporting {self.program}"
-                self.program = export_model(self.program)
-            self.run_dir = measure_program(self.program, progress=self._progress, **self.choices)
+                self.program = export_model(str(self.program))
+            self.run_dir = measure_program(
+                Path(self.program), self.options, root=self.root, progress=self._progress
+            )
             self.status.value = f"done: {self.analysis.comparisons[0].text}"
         except KeyboardInterrupt:
             self.status.value = "stopped; Start goes on from here"
@@ -94,7 +102,7 @@ class LiveRun(widgets.VBox):
 
     def _progress(self, text: str, part: float) -> None:
         self.bar.value, self.status.value = part, text
-        runs = find_runs(Path(self.choices.get("root") or root_of(Path(self.program))))
+        runs = find_runs(self.root or root_of(Path(self.program)))
         if part and runs:
             latencies = tabulate_latencies(load_run(runs[-1]))
             if len(latencies):

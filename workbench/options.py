@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 
-def _option(default: Any, text: str, **cli: Any) -> Any:
-    """A field with the help text of its command-line option; ``cli`` overrides click's defaults."""
+def _option(default: Any, text: str, /, **cli: Any) -> Any:
+    """A field with the help of its command-line option; ``cli`` overrides the option's settings."""
     return field(default=default, metadata={"help": text, "cli": cli})
 
 
@@ -37,7 +36,7 @@ class ExportOptions:
         metavar="SOURCE",
     )
     sizes: tuple[tuple[str, int], ...] = _option(
-        (), "Size of a dynamic dimension, such as batch=4.", name="size"
+        (), "Size to use for a dynamic dimension, such as batch=4.", name="size"
     )
     mean: tuple[float, ...] = _option((), "Mean of image channels, from 0 to 1.")
     std: tuple[float, ...] = _option((), "Standard deviation of image channels.")
@@ -68,10 +67,13 @@ class MeasureOptions:
     threads: tuple[int, ...] = _option((1,), "CPU threads, separated by commas.")
     runs: int = _option(50, "Minimum timed inferences per experiment.")
     budget_s: float = _option(
-        0.0, "Time to measure for, such as 30s, instead of --runs.", name="budget"
+        0.0, "Time to measure for, such as 30s, instead of --runs.", name="budget", type="duration"
     )
     precision: float = _option(
-        0.01, "With --budget: stop when half the interval's width is below this."
+        0.01,
+        "With --budget: stop when half the interval's width is below this.",
+        type="percent",
+        default="1%",
     )
     warmup: int = _option(3, "Inferences before timing.")
     processes: int = _option(5, "Restarts of every runner process.")
@@ -80,11 +82,3 @@ class MeasureOptions:
     target: str = _option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
     power: str = _option("", "Set an Android power mode for the run: boost or developer.")
     timeout_s: float = _option(120.0, "Seconds for one answer of a runner.", name="timeout")
-
-
-def describe_options(options: ExportOptions | MeasureOptions) -> Mapping[str, Any]:
-    """The options that differ from their defaults."""
-    defaults = type(options)()
-    return {
-        name: value for name, value in vars(options).items() if value != getattr(defaults, name)
-    }

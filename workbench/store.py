@@ -264,3 +264,17 @@ def find_runs(root: Path) -> list[Path]:
     """All run folders below ``root``, the oldest first."""
     manifests = [*root.glob("runs/*/" + MANIFEST), *root.glob("out_*/runs/*/" + MANIFEST)]
     return [path.parent for path in sorted(manifests, key=lambda p: (p.stat().st_mtime, p))]
+
+
+def inside(run_dir: Path, name: str) -> Path:
+    """The path of a file that a manifest names.
+
+    Raises
+    ------
+    StoreError
+        It lies outside of the run's folder.
+    """
+    path = run_dir / name
+    if not path.resolve().is_relative_to(run_dir.resolve()):
+        raise StoreError("names a file outside its folder", where=run_dir / MANIFEST)
+    return path

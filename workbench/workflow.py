@@ -9,30 +9,36 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from workbench.analysis.compare import compare_latencies
-from workbench.analysis.findings.context import RuleContext, build_context
-from workbench.analysis.findings.rules import find_next_steps
+from workbench.analysis.compat import Analysis, analyze_run, describe_quality, find_next_steps
+from workbench.analysis.findings.context import RuleContext
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.operators import describe_spans, summarize_operators
-from workbench.analysis.quality import describe_quality
-from workbench.analysis.roofline import _is_plain, _name, device_of_run
-from workbench.analysis.run import Analysis, analyze_run, remember
+from workbench.analysis.roofline import can_probe, ceilings_name, device_of_run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import ComparisonError, SetupError, StoreError, UsageError, unknown_name
 from workbench.frames import EMULATED, SPANS, format_ms
+from workbench.options import ExportOptions, MeasureOptions
 from workbench.plots.text import list_findings
 from workbench.records.codec import from_json, to_json
-from workbench.records.runs import Ceilings, Export, Probe, RunRecord, Session, count_threads
+from workbench.records.runs import (
+    LADDER_TOGGLE,
+    Ceilings,
+    Export,
+    Probe,
+    RunRecord,
+    Session,
+    count_threads,
+)
 from workbench.report.html import export_html
 from workbench.report.markdown import write_markdown
 from workbench.report.notebooks import execute_notebook
@@ -94,10 +100,11 @@ class Profile:
 
 def profile_model(
     model: str,
+    export: ExportOptions = ExportOptions(),
+    measure: MeasureOptions = MeasureOptions(),
     *,
     root: Path | None = None,
     progress: Progress = lambda text, part: None,
-    **choices: Any,
 ) -> Profile:
     """Export a model, measure it with an extension off and on, analyse and report: the main job.
 
@@ -111,8 +118,6 @@ def profile_model(
         The output folder, ``out_<model>`` by default.
     progress
         Told what is being done, and which part of it is done (0 to 1).
-    choices
-        As for ``export_model`` and ``measure_program``.
 
     Raises
     ------
@@ -128,15 +133,11 @@ def profile_model(
     def tell(text: str, part: float = 0.0) -> None:
         progress(f"{model}: {text}", part)
 
-    toggle, ladder = choices.get("toggle", "auto"), choices.get("isa_ladder", False)
-    with open_target(choices.get("target", "host")) as there:
-        check_toggle(toggle, find_runner(choices.get("runner", "wheel"), there), isa_ladder=ladder)
-    known = inspect.signature(export_model).parameters
-    exporting = {name: choices.pop(name) for name in known.keys() & choices.keys()}
-    tell(f"exporting {exporting.get('dtype', 'fp32')}")
+    with open_target(measure.target) as there:
+        check_toggle(measure, find_runner(measure.runner, there))
     with share_machine(tell):
-        pte = export_model(model, root=root, tell=lambda text: progress(text, 0.0), **exporting)
-    run_dir = measure_program(pte, progress=tell, **choices)
+        pte = export_model(model, export, root=root, tell=tell)
+    run_dir = measure_program(pte, measure, progress=tell)
     tell("reporting", 1.0)
     with share_machine(tell):
         analysis = analyze_run(run_dir)
@@ -144,44 +145,43 @@ def profile_model(
     return Profile(analysis, html, run_dir / REPORT_MD)
 
 
-def measure_program(pte: Path, **choices: Any) -> Path:
+def measure_program(
+    pte: Path,
+    options: MeasureOptions = MeasureOptions(),
+    *,
+    root: Path | None = None,
+    again: bool = True,
+    progress: Progress = lambda text, part: None,
+) -> Path:
     """Measure a program and write the artifacts of the run; returns the run's folder.
 
     Takes what `record_program` takes.
     """
-    run_dir = record_program(pte, **choices)
+    run_dir = record_program(pte, options, root=root, again=again, progress=progress)
     write_artifacts(analyze_run(run_dir))
     return run_dir
 
 
 def record_program(
     pte: Path,
+    options: MeasureOptions = MeasureOptions(),
     *,
     root: Path | None = None,
-    runner: str = "wheel",
-    target: str = "host",
-    power: str = "",
     again: bool = True,
     progress: Progress = lambda text, part: None,
-    **choices: Any,
 ) -> Path:
-    """Measure a program, and leave it at that: the analysis can be had later; the run's folder.
+    """Measure a program without analysing it; returns the run's folder.
 
     Parameters
     ----------
     pte
         The program.
+    options
+        What to measure, and where.
     root
         The output folder; None takes the one that the program lies in, or ``out_<model>``.
-    runner
-        ``wheel``, ``native`` or ``python``.
-    target, power
-        As for ``open_target``: where it runs, and the mode that an Android device is put into.
     again
-        Measure also if a finished run of the very same plan and runner lies there.
-    choices
-        As for ``make_plan``: ``toggle``, ``isa_ladder``, ``threads``, ``runs``, ``warmup``,
-        ``processes``, ``evidence``, ``timeout_s``, ``budget_s``, ``precision``.
+        Measure even if there is a finished run of the same plan with the same runner.
     """
     from workbench.run.execute import find_run, run_plan
     from workbench.run.plan import make_plan
@@ -189,9 +189,9 @@ def record_program(
     from workbench.run.targets.open import open_target
 
     pte = Path(pte)
-    with open_target(target, power=power) as there:
-        found = find_runner(runner, there)
-        plan = make_plan(pte, runner=found, **choices)
+    with open_target(options.target, power=options.power) as there:
+        found = find_runner(options.runner, there)
+        plan = make_plan(pte, options, found)
         place = root or root_of(pte)
         run_dir = None if again else find_run(plan, found, place, "complete")
         run_dir = run_dir or run_plan(plan, found, place, progress=progress, enough=is_precise)
@@ -325,7 +325,7 @@ def make_page(analysis: Analysis, *, in_process: bool = False) -> Path:
     run_dir = analysis.run_dir
     notebook = run_dir / f".{REPORT_NOTEBOOK}.ipynb"
     parameters = {"run_dir": str(run_dir.resolve()), "headless": True}
-    with remember(analysis) if in_process else contextlib.nullcontext():
+    if True:
         execute_notebook(REPORT_NOTEBOOK, notebook, parameters, in_process=in_process)
     plan = analysis.run.plan
     title = f"{plan.stem}: {plan.toggle or 'profile'}"
@@ -361,10 +361,10 @@ class Replay:
 def replay_layer(
     run_dir: str | Path,
     layer: str,
+    options: MeasureOptions = MeasureOptions(),
     *,
     model: str = "",
     progress: Callable[[str, float], None] = lambda text, part: None,
-    **choices: Any,
 ) -> Replay:
     """Export one layer of a run's model as a program, and measure it like the run.
 
@@ -378,10 +378,10 @@ def replay_layer(
         The run.
     layer
         Path of the module in the model, such as ``features.3.block.0``.
+    options
+        How long to measure; toggle, threads and target are the run's.
     model
         What ``load_model`` takes; by default what the run was exported from.
-    choices
-        As for ``measure_program``: ``runs``, ``processes``, ...
 
     Raises
     ------
@@ -399,21 +399,22 @@ def replay_layer(
     progress(f"{layer}: exporting", 0.0)
     part = take_layer(load_model(model or _spec_of(run.export)), layer)
     root = Path(run_dir).parent.parent / "replay" / safe_name(layer)
-    pte = export_model(
-        part,
+    exporting = ExportOptions(
         dtype=run.export.dtype,
         backend=run.export.backend,
-        root=root,
         rewrite=run.export.options.get("rewrite") != "no",
     )
+    pte = export_model(part, exporting, root=root, tell=lambda text: progress(text, 0.0))
     plan = run.plan
-    alone_dir = measure_program(
-        pte,
-        root=root,
+    ladder = plan.toggle == LADDER_TOGGLE
+    same = replace(
+        options,
+        toggle="auto" if ladder else plan.toggle or "none",
+        isa_ladder=ladder,
+        threads=plan.threads,
         target=plan.target,
-        progress=progress,
-        **{"toggle": plan.toggle or "none", "threads": plan.threads, **choices},
     )
+    alone_dir = measure_program(pte, same, root=root, progress=progress)
     return compare_replay(analyze_run(run_dir), layer, analyze_run(alone_dir))
 
 
@@ -422,8 +423,8 @@ def compare_replay(within: Analysis, layer: str, alone: Analysis) -> Replay:
     rows = []
     for experiment in within.experiments:
         for threads in within.run.plan.threads:
-            inside = build_context(within, experiment, threads)
-            outside = build_context(alone, _alike(within.run, experiment, alone.run), threads)
+            inside = within[experiment, threads].context
+            outside = alone[_alike(within.run, experiment, alone.run), threads].context
             keys = keys_of_layer(inside, layer)
             if not keys:
                 raise ComparisonError(
@@ -663,14 +664,14 @@ def measure_roof(
         (experiment.isa, threads)
         for experiment in run.plan.experiments
         for threads in run.plan.threads
-        if _is_plain(experiment)
+        if can_probe(experiment)
     ]
     found = []
     for number, (isa, threads) in enumerate(dict.fromkeys(wanted)):
         progress(f"ceilings of {isa}, {count_threads(threads)}", number / len(wanted))
         ceilings = None if again else _kept(run, isa, threads)
         ceilings = ceilings or _measure(run, run_dir, isa, threads, progress)
-        atomic_write(run_dir / _name(isa, threads), to_json(ceilings))
+        atomic_write(run_dir / ceilings_name(isa, threads), to_json(ceilings))
         found.append(ceilings)
     return found
 
@@ -741,4 +742,4 @@ def _place(run: RunRecord, isa: str, threads: int) -> Path:
 
     device = device_of_run(run)
     digest = hashlib.sha256(f"{device['cpu']} {device['runner']}".encode()).hexdigest()[:16]
-    return cache_folder() / "ceilings" / digest / _name(isa, threads)
+    return cache_folder() / "ceilings" / digest / ceilings_name(isa, threads)

@@ -51,7 +51,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, load:
         pte = wb.export_model(options.model, root=Path(folder))
         plan = wb.make_plan(
-            pte, runner=runner, toggle=options.toggle, processes=options.processes, runs=1
+            pte,
+            wb.MeasureOptions(toggle=options.toggle, processes=options.processes, runs=1),
+            runner,
         )
         plan = replace(plan, batch_ms=options.batch_ms)
         for number in range(options.repeats):

@@ -87,7 +87,7 @@ def measure(model: str, dtype: str, programs: Path, probe: Path, workplace: Path
     if not pte.exists():
         with warnings.catch_warnings(action="ignore"):
             try:
-                pte = wb.export_model(model, dtype=dtype, root=root)
+                pte = wb.export_model(model, wb.ExportOptions(dtype=dtype), root=root)
             except WorkbenchError as error:
                 return [error.what.split(" -> ")[0], *[""] * 9]
     isa = read_isa(find_runner("native").command)

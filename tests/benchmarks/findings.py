@@ -21,11 +21,11 @@ from pathlib import Path
 
 import _planted as planted
 
-from workbench.analysis.findings.rules import find_next_steps
-from workbench.analysis.run import analyze_run
+from workbench.analysis.compat import analyze_run, find_next_steps
 from workbench.analysis.statistics import describe_latencies
 from workbench.export.artifact import export_model
 from workbench.models.loader import LoadedModel
+from workbench.options import ExportOptions, MeasureOptions
 from workbench.workflow import measure_program, measure_roof
 
 
@@ -53,11 +53,13 @@ def export(name, dtype, root):
     if pte.with_name(f"{pte.name}.export.json").is_file():
         return pte
     module, inputs = getattr(planted, name)()
-    return export_model(LoadedModel(name, module.eval(), inputs), dtype=dtype, root=root)
+    return export_model(
+        LoadedModel(name, module.eval(), inputs), ExportOptions(dtype=dtype), root=root
+    )
 
 
 def measure(pte, root):
-    return measure_program(pte, root=root, toggle="none", runs=20, evidence=False)
+    return measure_program(pte, MeasureOptions(toggle="none", runs=20, evidence=False), root=root)
 
 
 def measure_once(case, folder):

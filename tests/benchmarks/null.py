@@ -43,7 +43,9 @@ def main() -> int:
     verdicts = {slowdown: Counter() for slowdown in SLOWDOWNS}
     with tempfile.TemporaryDirectory() as folder:
         pte = wb.export_model(options.model, root=Path(folder))
-        plan = wb.make_plan(pte, runner=runner, toggle="none", processes=options.processes, runs=1)
+        plan = wb.make_plan(
+            pte, wb.MeasureOptions(toggle="none", processes=options.processes, runs=1), runner
+        )
         plan = replace(plan, batch_ms=options.batch_ms)
         for number in range(options.comparisons):
             latencies = measure(plan, runner, Path(folder) / str(number))

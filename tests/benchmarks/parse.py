@@ -98,7 +98,7 @@ def inspect(path: Path) -> float:
 
 def time_first_table(path: Path, times: int = 7) -> float:
     """Seconds from the start of an interpreter to the table."""
-    code = "import sys; from workbench.trace import read_etdump; read_etdump(sys.argv[1])"
+    code = "import sys; from workbench.trace.etdump import read_etdump; read_etdump(sys.argv[1])"
     seconds = []
     for _ in range(times):
         begin = _cpu_seconds()

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch.utils.mkldnn import to_mkldnn
 
-from workbench.analysis.roofline import find_roofline
-from workbench.analysis.run import analyze_run
+from workbench.analysis.compat import analyze_run, find_roofline
 from workbench.export.artifact import export_model
+from workbench.options import MeasureOptions
 from workbench.run.runner import find_runner, open_runner
 from workbench.workflow import find_probes, measure_program, measure_roof
 
@@ -59,7 +59,7 @@ def place_model(name, folder):
     """The highest share of its roof that an operator of a model reaches."""
     root = folder / name
     pte = export_model(name, root=root)
-    run_dir = measure_program(pte, root=root, runs=8, processes=2, evidence=False)
+    run_dir = measure_program(pte, MeasureOptions(runs=8, processes=2, evidence=False), root=root)
     measure_roof(run_dir, again=True)
     analysis = analyze_run(run_dir)
     highest = 0.0

@@ -72,10 +72,10 @@ def warm_up() -> None:
     """Load what every export needs; without threads, which a fork would not survive."""
     import torch
 
-    from workbench.export.lower import Options, lower_model
+    from workbench.export.lower import lower_model
 
     torch.set_num_threads(1)
-    lower_model(wb.load_model("toy_cnn"), "fp32", "xnnpack", Options())
+    lower_model(wb.load_model("toy_cnn"), wb.ExportOptions())
 
 
 def measure_apart(model: str, dtype: str, keep: Path | None) -> list[str]:
@@ -114,7 +114,9 @@ def measure(model: str, dtype: str, root: Path) -> list[str]:
     started = time.process_time()
     with warnings.catch_warnings(action="ignore"):
         try:
-            export = load_export(wb.export_model(model, dtype=dtype, root=root, fresh=True))
+            export = load_export(
+                wb.export_model(model, wb.ExportOptions(dtype=dtype, fresh=True), root=root)
+            )
         except WorkbenchError as error:
             return [model, dtype, "", "", "", "", "", error.what.split(" -> ")[0]]
     ratios = [output.sqnr_db for output in export.fidelity if output.sqnr_db is not None]

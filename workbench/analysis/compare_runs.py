@@ -1,15 +1,8 @@
-"""Comparisons held to a limit: what is surely slower than it may be, and what is not.
-
-Compare any two measurements, if they can be compared.
-
-Any number of measurements side by side.
-
-A run against what an earlier one has left of itself.
-"""
+"""Compare measurements of any runs, and hold the result to a limit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -19,17 +12,14 @@ import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs, tabulate_runs
 from workbench.analysis.compare import (
-    compare_apart,
     compare_categories,
-    compare_latencies,
     compare_operators,
     compare_restarts,
     typical_restarts,
 )
-from workbench.analysis.run import Analysis, analyze_run, find_control, identify_run
-from workbench.analysis.shift import bottleneck_shift
+from workbench.analysis.run import Comparison, Measurement, Run, identify_run, open_run
 from workbench.analysis.statistics import clock_of, pick_timed
-from workbench.analysis.verdict import Verdict, reach_verdict, summarize_verdict
+from workbench.analysis.verdict import reach_verdict, summarize_verdict
 from workbench.errors import ComparisonError, UsageError, unknown_name
 from workbench.frames import EMULATED, JUDGED, check
 from workbench.records.documents import read_document
@@ -41,9 +31,9 @@ from workbench.store import MANIFEST
 class Compared:
     """What was compared, and whether it keeps to a limit.
 
-    ``rows`` are ``schema.JUDGED``; ``verdicts`` sentences on what has one, ``aligned``
-    (``schema.ALIGNED``) the parts if they were asked for; ``notes`` what is to be kept in mind.
-    ``fail_above`` is the limit as a fraction of the baseline's time, None without one.
+    ``rows`` are ``frames.JUDGED``; ``verdicts`` are sentences; ``aligned`` (``frames.ALIGNED``) has
+    the parts if they were asked for; ``notes`` are caveats. ``fail_above`` is the limit as a
+    fraction of the baseline's time, None without one.
     """
 
     rows: pd.DataFrame
@@ -54,7 +44,7 @@ class Compared:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is surely slower than it may be."""
+        """Whether nothing is proven slower than the limit."""
         return not (self.rows["gate"] == "failed").any()
 
     @property
@@ -73,7 +63,7 @@ def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Co
     Parameters
     ----------
     rows
-        ``schema.COMPARISON`` with ``subject``.
+        ``frames.COMPARISON`` with ``subject``.
     fail_above
         By which fraction of the baseline's time something may be slower; None: no limit.
     facts
@@ -89,128 +79,83 @@ def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Co
     return Compared(judged, fail_above=fail_above, **facts)
 
 
-#: What may differ between two measurements only where that is the question.
+#: What must agree between two measurements unless the comparison is across it.
 AXES = ("program", "threads", "device", "build")
+#: What the rows of a table of several measurements can be.
+PARTS = ("layer", "category", "operator")
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One experiment of a run at one thread count."""
+def compare(
+    baseline: Measurement,
+    candidate: Measurement,
+    *,
+    across: str | Collection[str] = (),
+    subject: str = "",
+) -> Comparison:
+    """Compare two measurements, of one run or of two.
 
-    analysis: Analysis
-    experiment: str
-    threads: int
-
-    @property
-    def traced(self) -> Traced:
-        """Its ledger and operators."""
-        return Traced(self.select(self.analysis.ledger), self.select(self.analysis.operators))
-
-    def select(self, frame: pd.DataFrame) -> pd.DataFrame:
-        """The rows of this measurement."""
-        return self.analysis.select(frame, self.experiment, self.threads)
-
-
-def compare_runs(baseline: str, candidate: str, *, across: Collection[str] = ()) -> Verdict:
-    """Compare two measurements, each ``RUN_DIR[:EXPERIMENT[:THREADS]]``.
-
-    Without an experiment, that of a run is the candidate of its first pair; without threads, the
-    first thread count. Two experiments of one run were interleaved, which makes for a narrower
-    interval.
+    Experiments of one run were interleaved, which makes for a narrower interval.
 
     Parameters
     ----------
     baseline, candidate
-        Folders of runs, with experiment and threads if need be.
+        Measurements of runs.
     across
         Which of ``program``, ``threads``, ``device`` and ``build`` may differ.
+    subject
+        What the verdict is about; both labels by default.
 
     Raises
     ------
     UsageError
-        An unknown run, experiment or axis.
+        An unknown axis.
     ComparisonError
-        They differ in something that was not declared; names it with both values. Or one was
-        emulated.
+        They differ along another axis, which is named with both values; or one was emulated.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> wb.compare(run["avx512_off"], run["avx512_on"]).verdict.outcome
+    'faster'
     """
-    before, after = find_comparable([baseline, candidate], across)
-    return judge_pair(before, after, f"{candidate} against {baseline}")[0]
-
-
-def judge_pair(
-    before: Measurement, after: Measurement, subject: str
-) -> tuple[Verdict, pd.DataFrame]:
-    """The verdict on two measurements, and their latencies as ``schema.COMPARISON``."""
-    latency = compare_e2e(before, after)
-    shift = bottleneck_shift(*(m.select(m.analysis.categories) for m in (before, after)))
-    return reach_verdict(subject, "", latency, shift), latency
-
-
-def compare_e2e(before: Measurement, after: Measurement) -> pd.DataFrame:
-    """One row of ``schema.COMPARISON``: interleaved where they are of one run, else apart."""
-    if are_interleaved(before, after):
-        origin, control = find_control(before.analysis.run.plan, before.experiment)
-        return compare_latencies(
-            before.analysis.latencies,
-            before.experiment,
-            after.experiment,
-            control=control,
-            control_of=origin,
-            threads=before.threads,
-        )
-    return compare_apart(
-        *(m.select(m.analysis.latencies) for m in (before, after)),
-        floor=max(before.analysis.floor, after.analysis.floor),
+    check_comparable([baseline, candidate], across)
+    for known in baseline.run.comparisons:
+        if (known.baseline, known.candidate) == (baseline, candidate) and not subject:
+            return known
+    return Comparison(
+        baseline,
+        candidate,
+        subject=subject or f"{candidate.label} against {baseline.label}",
+        noise=max(baseline.run.floor, candidate.run.floor),
     )
 
 
-def are_interleaved(before: Measurement, after: Measurement) -> bool:
-    """Whether two measurements took turns: experiments of one run at one thread count."""
-    return is_one_run([before, after]) and before.threads == after.threads
+def find_measurements(names: Sequence[str]) -> dict[str, Measurement]:
+    """The measurements named ``RUN_DIR[:EXPERIMENT[:THREADS]]``, by name.
 
-
-def is_one_run(measurements: Sequence[Measurement]) -> bool:
-    """Whether all measurements are of the same run."""
-    return len({m.analysis.run_dir.resolve() for m in measurements}) == 1
-
-
-def find_comparable(names: Sequence[str], across: Collection[str] = ()) -> list[Measurement]:
-    """The measurements of these names, none of which differs from the first in what it must not.
-
-    Raises
-    ------
-    UsageError, ComparisonError
-        As from `compare_runs`.
-    """
-    check_axes(across)
-    analyze = cache(analyze_run)
-    found = [find_measurement(name, analyze) for name in names]
-    for other in found:
-        check_comparable(identify(found[0]), identify(other), across)
-    if any(measurement.analysis.run.emulated for measurement in found):
-        raise ComparisonError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
-    return found
-
-
-def find_measurement(name: str, analyze: Callable[[str], Analysis] = analyze_run) -> Measurement:
-    """The measurement that ``RUN_DIR[:EXPERIMENT[:THREADS]]`` names.
+    Without an experiment, that is the candidate of the run's first comparison; without threads,
+    the first thread count.
 
     Raises
     ------
     UsageError
         No such run, or no such experiment or thread count in it.
     """
-    folder, experiment, threads = split_name(name)
-    analysis = analyze(folder)
-    plan = analysis.run.plan
-    experiment = experiment or plan.pairs[0].candidate
-    known = [e.name for e in plan.experiments]
-    if experiment not in known:
-        raise unknown_name("experiment", experiment, known, where=folder)
-    counts = {str(count): count for count in plan.threads}
-    if threads and threads not in counts:
-        raise unknown_name("thread count", threads, counts, where=folder)
-    return Measurement(analysis, experiment, counts[threads] if threads else plan.threads[0])
+    opened = cache(open_run)
+    found = {}
+    for name in names:
+        folder, experiment, threads = split_name(name)
+        run = opened(folder)
+        if not experiment:
+            experiment = run.subject.name
+        if not threads:
+            found[name] = run[experiment]
+        elif threads.isdecimal():
+            found[name] = run[experiment, int(threads)]
+        else:
+            known = map(str, run.record.plan.threads)
+            raise unknown_name("thread count", threads, known, where=folder)
+    return found
 
 
 def split_name(name: str) -> tuple[str, str, str]:
@@ -220,49 +165,55 @@ def split_name(name: str) -> tuple[str, str, str]:
     return folder, experiment, threads
 
 
-def check_axes(across: Collection[str]) -> None:
-    """Refuse what is none of the ``AXES``."""
-    for axis in across:
+def check_comparable(
+    measurements: Collection[Measurement], across: str | Collection[str] = ()
+) -> None:
+    """Refuse measurements that differ from the first along an axis not named in ``across``."""
+    _check_axes(across)
+    first, *others = (_identify(m) for m in measurements)
+    for other in others:
+        _check_identity(first, other, across)
+    _check_silicon(any(m.emulated for m in measurements))
+
+
+def _check_axes(across: str | Collection[str]) -> None:
+    for axis in [across] if isinstance(across, str) else across:
         if axis not in AXES:
             raise unknown_name("axis", axis, AXES, where="--across")
 
 
-def check_comparable(
-    before: Mapping[str, str], after: Mapping[str, str], across: Collection[str] = ()
+def _check_identity(
+    before: Mapping[str, str], after: Mapping[str, str], across: str | Collection[str]
 ) -> None:
-    """Refuse to compare what differs in more than it should.
-
-    Raises
-    ------
-    ComparisonError
-        Names the axis and both values.
-    """
     for axis in AXES:
         if axis in after and before[axis] != after[axis] and axis not in across:
             raise ComparisonError(
                 f"the two differ in {axis}: {before[axis]} against {after[axis]}",
-                hint=f"add --across {axis} if that is the question",
+                hint=f"add --across {axis} to compare them all the same",
             )
 
 
-def identify(measurement: Measurement) -> dict[str, str]:
-    """What was measured, along the ``AXES``."""
-    return {**identify_run(measurement.analysis.run), "threads": str(measurement.threads)}
+def _check_silicon(emulated: bool) -> None:
+    if emulated:
+        raise ComparisonError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
 
 
-#: What the rows of a table of several measurements can be.
-PARTS = ("layer", "category", "operator")
+def _identify(measurement: Measurement) -> dict[str, str]:
+    return {**identify_run(measurement.run.record), "threads": str(measurement.threads)}
 
 
 def align_measurements(
-    names: Sequence[str], *, across: Collection[str] = (), by: str = "layer"
+    measurements: Sequence[str] | Mapping[str, Measurement],
+    *,
+    across: str | Collection[str] = (),
+    by: str = "layer",
 ) -> pd.DataFrame:
     """E2E and every part of it in several measurements, against the first of them.
 
     Parameters
     ----------
-    names
-        At least two of ``RUN_DIR[:EXPERIMENT[:THREADS]]``.
+    measurements
+        At least two: names as for `find_measurements`, or measurements by a name.
     across
         Which of ``program``, ``threads``, ``device`` and ``build`` may differ.
     by
@@ -272,24 +223,36 @@ def align_measurements(
     Returns
     -------
     DataFrame
-        ``schema.ALIGNED``: first E2E (of the untraced runs), then the parts (of the traced ones).
+        ``frames.ALIGNED``: first E2E (of the untraced runs), then the parts (of the traced ones).
 
     Raises
     ------
     UsageError
         An unknown run, experiment, axis or kind of part; or one measurement twice.
     ComparisonError
-        They differ in something that was not declared, or have no such parts.
+        They differ along another axis, or have no such parts.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> sides = {name: run[name] for name in ("avx512_off", "avx512_on")}
+    >>> wb.align_measurements(sides, by="category")["level"].unique().tolist()
+    ['e2e', 'category']
     """
     if by not in PARTS:
         raise unknown_name("part", by, PARTS, where="--by")
-    if len(names) < 2 or len(set(names)) < len(names):
+    if len(measurements) < 2 or len(set(measurements)) < len(measurements):
         raise UsageError("needs two or more measurements, each once", where="compare")
-    found = dict(zip(names, find_comparable(names, across), strict=True))
-    first = found[names[0]]
-    latencies = {name: compare_e2e(first, m).assign(name="E2E") for name, m in found.items()}
+    if not isinstance(measurements, Mapping):
+        measurements = find_measurements(measurements)
+    check_comparable(measurements.values(), across)
+    first = next(iter(measurements.values()))
+    latencies = {
+        name: compare(first, m, across=across, subject=name).latency.assign(name="E2E")
+        for name, m in measurements.items()
+    }
     e2e = tabulate_runs(latencies, ["E2E"])
-    return pd.concat([e2e, _align(found, by)], ignore_index=True)
+    return pd.concat([e2e, _align(measurements, by)], ignore_index=True)
 
 
 def compare_many(
@@ -299,31 +262,36 @@ def compare_many(
     by: str | None = None,
     fail_above: float | None = None,
 ) -> Compared:
-    """Compare measurements with the first of them.
+    """Compare measurements with the first of them, as the command line does.
 
     Two give a verdict, with a table of their parts if ``by`` asks for it; more give a table, by
-    layer if not otherwise asked for.
+    layer by default.
 
     Parameters
     ----------
     names, across, by
-        As for ``align_measurements``.
+        As for `align_measurements`.
     fail_above
         By which fraction of the first one's time the others may be slower.
 
     Raises
     ------
     UsageError, ComparisonError
-        As from ``align_measurements``.
+        As from `align_measurements`.
     """
-    verdicts, rows, aligned = (), [], None
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise UsageError("needs two or more measurements, each once", where="compare")
+    _check_axes(across)
+    found = find_measurements(names)
+    verdicts: tuple[str, ...] = ()
+    rows, aligned = [], None
     if len(names) == 2:
         subject = f"{names[1]} against {names[0]}"
-        verdict, latency = judge_pair(*find_comparable(names, across), subject)
-        verdicts = (summarize_verdict(verdict),)
-        rows.append(latency.assign(subject=subject))
+        pair = compare(found[names[0]], found[names[1]], across=across, subject=subject)
+        verdicts = (pair.text,)
+        rows.append(pair.latency.assign(subject=subject))
     if by or len(names) != 2:
-        aligned = align_measurements(names, across=across, by=by or PARTS[0])
+        aligned = align_measurements(found, across=across, by=by or PARTS[0])
         parts = list_others(aligned)
         rows.append(parts[parts["level"] != "e2e"] if verdicts else parts)
     return judge_rows(
@@ -332,11 +300,10 @@ def compare_many(
 
 
 def list_others(aligned: pd.DataFrame) -> pd.DataFrame:
-    """What the other runs than the first have, as it was compared with the first."""
-    others = aligned[aligned["run"] != aligned["run"].iloc[0]]
-    times = aligned[aligned["run"] == aligned["run"].iloc[0]].set_index(["level", "name"])[
-        "time_ms"
-    ]
+    """The rows of the other runs than the first, as they were compared with it."""
+    is_first = aligned["run"] == aligned["run"].iloc[0]
+    others = aligned[~is_first]
+    times = aligned[is_first].set_index(["level", "name"])["time_ms"]
     keys = pd.MultiIndex.from_frame(others[["level", "name"]])
     return others.assign(
         subject=others["name"].astype(str) + " in " + others["run"].astype(str),
@@ -345,22 +312,23 @@ def list_others(aligned: pd.DataFrame) -> pd.DataFrame:
     ).dropna(subset="outcome")
 
 
-def _align(found: dict[str, Measurement], by: str) -> pd.DataFrame:
-    apart = not is_one_run(list(found.values()))
-    traced = {name: measurement.traced for name, measurement in found.items()}
+def _align(measurements: Mapping[str, Measurement], by: str) -> pd.DataFrame:
+    apart = len({m.run.path.resolve() for m in measurements.values()}) > 1
     if by == "layer":
+        traced = {name: Traced(m.ledger, m.operators) for name, m in measurements.items()}
         return align_runs(traced, apart=apart)
-    first = next(iter(traced.values())).ledger
+    first = next(iter(measurements.values()))
     if by == "category":
         pairs = {
-            name: compare_categories(first, t.ledger, apart=apart) for name, t in traced.items()
+            name: compare_categories(first.ledger, m.ledger, apart=apart)
+            for name, m in measurements.items()
         }
         return tabulate_runs(pairs, next(iter(pairs.values()))["name"])
-    if len({measurement.analysis.run.plan.sha256 for measurement in found.values()}) > 1:
+    if len({m.run.record.plan.sha256 for m in measurements.values()}) > 1:
         raise ComparisonError("operators of different programs have no pairs", hint="--by layer")
     pairs = {
-        name: compare_operators(first, t.ledger, apart=apart).assign(name=lambda p: p["key"])
-        for name, t in traced.items()
+        name: compare_operators(first.ledger, m.ledger, apart=apart).assign(name=lambda p: p["key"])
+        for name, m in measurements.items()
     }
     return tabulate_runs(pairs, next(iter(pairs.values()))["name"])
 
@@ -372,10 +340,10 @@ def compare_with_metrics(
     across: Collection[str] = (),
     fail_above: float | None = None,
 ) -> Compared:
-    """Compare a run with the ``metrics.json`` that an earlier one has left.
+    """Compare a run with a saved baseline: the ``metrics.json`` of an earlier run.
 
-    The two did not take turns. The interval is over the process restarts of both; what else
-    changed on the machine between them is in the difference, and not in the interval.
+    The two were not interleaved. The interval is over the process restarts of both; it does not
+    cover what else changed on the machine between them.
 
     Parameters
     ----------
@@ -385,22 +353,21 @@ def compare_with_metrics(
         ``RUN_DIR[:EXPERIMENT[:THREADS]]``. Without an experiment, every measurement of the earlier
         run is compared, controls apart, and all as one family.
     across, fail_above
-        As for ``compare_many``; threads are those of the name.
+        As for `compare_many`; threads are those of the name.
 
     Raises
     ------
     StoreError
-        The file is no such file.
+        The file is not a ``metrics.json``.
     ComparisonError
         The runs are not comparable, one was emulated, or a measurement is missing.
     """
-    check_axes(across)
+    _check_axes(across)
     metrics = read_document(Path(metrics_json), "metrics")
     folder, experiment, threads = split_name(name)
-    analysis = analyze_run(folder)
-    check_comparable(metrics, identify_run(analysis.run), across)
-    if metrics["emulated"] or analysis.run.emulated:
-        raise ComparisonError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
+    run = open_run(folder)
+    _check_identity(metrics, identify_run(run.record), across)
+    _check_silicon(metrics["emulated"] or run.emulated)
     wanted = [
         row
         for row in metrics["latencies"]
@@ -418,37 +385,34 @@ def compare_with_metrics(
     table = compare_restarts(
         subjects,
         [row["restarts_ms"] for row in wanted],
-        [find_restarts(analysis, row) for row in wanted],
-        floor=max(metrics["floor"] or 0.0, analysis.floor),
+        [_find_restarts(run, row) for row in wanted],
+        floor=max(metrics["floor"] or 0.0, run.floor),
     )
     verdicts = tuple(
         summarize_verdict(reach_verdict(subject, "", table.iloc[[number]]))
         for number, subject in enumerate(subjects)
     )
-    apart = f"measured apart: the baseline at {metrics['started']}, this at {analysis.run.started}"
+    started = run.record.started
+    apart = f"measured apart: the baseline at {metrics['started']}, this run at {started}"
     rows = table.rename(columns={"name": "subject"})
     return judge_rows(rows, fail_above, verdicts=verdicts, notes=(apart,))
 
 
-def find_restarts(analysis: Analysis, row: Mapping[str, Any]) -> list[float]:
-    """The typical latencies of the restarts of what a row of ``metrics.json`` measured.
-
-    Raises
-    ------
-    ComparisonError
-        It was not measured, or on another clock.
-    """
-    latencies = pick_timed(analysis.select(analysis.latencies, row["experiment"], row["threads"]))
+def _find_restarts(run: Run, row: Mapping[str, Any]) -> list[float]:
+    """The typical latencies of the restarts of what a row of ``metrics.json`` measured."""
+    latencies = run.latencies
+    same = (latencies["experiment"] == row["experiment"]) & (latencies["threads"] == row["threads"])
+    latencies = pick_timed(latencies[same])
     if latencies.empty:
         raise ComparisonError(
             f"{row['experiment']} with {count_threads(row['threads'])} was not measured",
-            where=analysis.run_dir,
+            where=run.path,
             hint="name what to compare: RUN_DIR:EXPERIMENT",
         )
     if clock_of(latencies) != row["clock"]:
         raise ComparisonError(
             f"the clocks differ: {row['clock']} against {clock_of(latencies)}",
-            where=analysis.run_dir,
+            where=run.path,
             hint="measure both with the same runner",
         )
     return typical_restarts(latencies)

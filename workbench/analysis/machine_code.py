@@ -12,24 +12,19 @@ Kernel evidence of a run: which machine code its experiments ran, and what that 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy.stats import binom, norm
 
 from workbench.analysis.categories import add_categories
 from workbench.analysis.ledger import build_ledger
-from workbench.errors import StoreError
 from workbench.frames import CODE_SHARES, EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS, check
-from workbench.records.runs import Pair, Proof, RunRecord, Sampling
-from workbench.store import FUNCTIONS, MANIFEST
-from workbench.trace.etdump import read_etdump
+from workbench.records.runs import Proof, RunRecord
+from workbench.store import FUNCTIONS, inside
 from workbench.trace.samples import (
-    locate_samples,
-    read_functions,
     read_samples,
     resolve_functions,
     write_functions,
@@ -122,6 +117,9 @@ def _is_near(
     return near
 
 
+#: 97.5 % quantile of the standard normal distribution.
+_Z975 = 1.959963984540054
+
 #: Stands for the operator of samples that two may claim.
 UNSURE = "(between two operators)"
 
@@ -202,7 +200,7 @@ def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:
 
 def _shares(samples: pd.Series, total: pd.Series) -> dict[str, pd.Series]:
     """Share and its 95 % interval, by Wilson's score (Brown, Cai and DasGupta 2001)."""
-    z2 = norm.ppf(0.975) ** 2
+    z2 = _Z975**2
     share = samples / total
     middle = (share + z2 / (2 * total)) / (1 + z2 / total)
     spread = np.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
@@ -301,6 +299,8 @@ def _count(baseline: pd.DataFrame, candidate: pd.DataFrame, *within: str) -> pd.
 
 def _moved(counts: pd.DataFrame, totals: np.ndarray) -> tuple[pd.Series, pd.Series]:
     """Which functions appeared in the candidate, and which vanished from it."""
+    from scipy.stats import binom  # slow to import
+
     both = counts.sum(axis=1)
     level = _ALPHA / max(len(counts), 1)
     gone = []
@@ -414,143 +414,55 @@ def _change(on: list[str], off: list[str]) -> str:
     return "same" if set(on) == set(off) else "changed"
 
 
-def keep_functions(run_dir: Path, run: RunRecord, folders: Sequence[Path] = ()) -> None:
-    """Write the functions that the samples of a run fell into, while their libraries are here.
+def keep_functions(run_dir: Path, record: RunRecord, folders: Sequence[Path] = ()) -> None:
+    """Write the functions that a run's samples fell into, while their libraries are at hand.
 
     Parameters
     ----------
     folders
-        Where copies of the libraries of another machine lie.
+        Folders with copies of another machine's libraries.
     """
-    samples = [read_samples(path) for path, _ in _files(run_dir, run)]
+    samples = [read_samples(inside(run_dir, s.samples)) for s in record.samplings if s.samples]
     if samples:
         write_functions(resolve_functions(samples, folders), run_dir / FUNCTIONS)
 
 
-def read_evidence(run_dir: Path, run: RunRecord) -> pd.DataFrame | None:
-    """The evidence of all experiments that were sampled; None if none was.
-
-    Returns
-    -------
-    DataFrame
-        ``schema.EVIDENCE`` with the columns ``experiment`` and ``threads`` before.
-
-    Raises
-    ------
-    TraceError
-        A file of it is malformed.
-    """
-    files = _files(run_dir, run)
-    if not files:
-        return None
-    samples = [read_samples(path) for path, _ in files]
-    kept = run_dir / FUNCTIONS
-    functions = read_functions(kept) if kept.exists() else resolve_functions(samples)
-    parts = []
-    for sampling, found, (_, etdump) in zip(_done(run), samples, files, strict=True):
-        part = gather_evidence(read_etdump(etdump), locate_samples(found, functions))
-        part.insert(0, "experiment", sampling.experiment)
-        part.insert(1, "threads", sampling.threads)
-        parts.append(part)
-    return pd.concat(parts, ignore_index=True)
-
-
-def compare_code(
-    run: RunRecord,
-    pair: Pair,
-    threads: tuple[int, int],
-    evidence: pd.DataFrame | None,
-    ledger: pd.DataFrame,
-) -> tuple[pd.DataFrame | None, Proof | None, str]:
-    """The microkernels of a pair, whether they differ, and why not where they should.
-
-    Parameters
-    ----------
-    ledger
-        Of the baseline.
-
-    Returns
-    -------
-    tuple
-        ``schema.KERNEL_EVIDENCE``; the proof; and, where a toggle changed nothing, the likely
-        reason. None, None and nothing where a side was not sampled.
-    """
-    if evidence is None:
-        return None, None, ""
-    before, after = (
-        evidence[(evidence["experiment"] == name) & (evidence["threads"] == count)]
-        for name, count in zip((pair.baseline, pair.candidate), threads, strict=True)
-    )
-    if before.empty or after.empty:
-        return None, None, ""
-    proof = prove_change(before, after)
-    had_none = proof.outcome == "same" and is_toggled(run, pair)
-    unchanged = explain_unchanged(run, pair, proof, ledger) if had_none else ""
-    return compare_evidence(before, after), proof, unchanged
-
-
-def explain_lack(run: RunRecord) -> str:
+def explain_lack(record: RunRecord) -> str:
     """Why a run has no kernel evidence."""
-    problems = [s.problem for s in run.samplings if s.problem]
+    problems = [s.problem for s in record.samplings if s.problem]
     if problems:
         return f"no evidence: {problems[0]}"
-    if run.runner.get("kind") != "native":
+    if record.runner.get("kind") != "native":
         return "no evidence: this runner cannot sample"
     return "no evidence: not sampled"
 
 
-def select_kernels(evidence: pd.DataFrame | None, experiment: str, threads: int) -> pd.DataFrame:
-    """The microkernels of one experiment by the key of their operator, as from ``name_kernels``."""
-    if evidence is None:
-        return pd.DataFrame()
-    chosen = (evidence["experiment"] == experiment) & (evidence["threads"] == threads)
-    return name_kernels(evidence[chosen])
-
-
-def is_toggled(run: RunRecord, pair: Pair) -> bool:
-    """Whether the two experiments of a pair hide different CPU features."""
-    experiments = {e.name: e for e in run.plan.experiments}
-    before, after = experiments[pair.baseline], experiments[pair.candidate]
-    return (before.isa, before.isa_off) != (after.isa, after.isa_off)
-
-
-def explain_unchanged(run: RunRecord, pair: Pair, proof: Proof, ledger: pd.DataFrame) -> str:
-    """Why both sides of a pair ran the same machine code, as far as that can be told.
+def explain_unchanged(
+    proof: Proof, hidden: Collection[str], baseline: pd.DataFrame, dtype: str = ""
+) -> str:
+    """The likely reason why both sides of a comparison ran the same machine code.
 
     Parameters
     ----------
-    ledger
-        Of the baseline.
+    proof
+        That they did.
+    hidden
+        The CPU features that are hidden on one side only.
+    baseline
+        The baseline's ledger.
+    dtype
+        Of the program, if it is known.
     """
-    found = (
-        f"the same machine code ran on both sides, to within {100 * proof.noticed:.1g} % "
-        f"of the time"
-    )
-    masks = {
-        name: set.intersection(*(set(s.masked) for s in run.sessions if s.experiment == name))
-        for name in (pair.baseline, pair.candidate)
-    }
-    hidden = sorted(masks[pair.baseline] ^ masks[pair.candidate])
-    delegated = ledger.loc[ledger["kind"] == "delegated", "duration_ns"].sum()
-    share = delegated / max(ledger["duration_ns"].sum(), 1)
+    delegated = baseline.loc[baseline["kind"] == "delegated", "duration_ns"].sum()
+    share = delegated / max(baseline["duration_ns"].sum(), 1)
     if not hidden:
-        reason = "this CPU has nothing to hide there"
+        reason = "this CPU has no such feature to hide"
     elif share < 0.05:
         reason = f"{100 * (1 - share):.0f} % of the time is outside delegates"
     else:
-        dtype = f" in {run.export.dtype}" if run.export else ""
-        reason = f"XNNPACK has no kernel with {', '.join(hidden)} for these operators{dtype}"
-    return f"{found}; likely because {reason}"
-
-
-def _done(run: RunRecord) -> list[Sampling]:
-    return [s for s in run.samplings if s.samples]
-
-
-def _files(run_dir: Path, run: RunRecord) -> list[tuple[Path, Path]]:
-    """The samples and the ETDump of every process that was sampled."""
-    files = [(run_dir / s.samples, run_dir / s.etdump) for s in _done(run)]
-    root = run_dir.resolve()
-    if not all(path.resolve().is_relative_to(root) for pair in files for path in pair):
-        raise StoreError("names a file outside its folder", where=run_dir / MANIFEST)
-    return files
+        among = f" in {dtype}" if dtype else ""
+        reason = f"XNNPACK has no {', '.join(sorted(hidden))} kernel for these operators{among}"
+    return (
+        f"the same machine code ran on both sides, to within {100 * proof.noticed:.1g} % of the "
+        f"time; likely because {reason}"
+    )

@@ -8,15 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.machine_code import explain_lack, is_toggled
-from workbench.analysis.run import Analysis, Comparison
-from workbench.analysis.statistics import clock_of, pick_timed
+from workbench.analysis.machine_code import explain_lack
+from workbench.analysis.statistics import SOURCE_NAMES, clock_of, pick_timed
 from workbench.frames import EMULATED, QUALITY, check, format_share
 from workbench.records.runs import RunRecord, Session, count_threads
+
+if TYPE_CHECKING:
+    from workbench.analysis.run import Comparison, Run
 
 GRADES = "ABCD"
 
@@ -46,21 +49,21 @@ CRITERIA = {
             "A/A control", (0.02, 0.05, 0.10), "%", "the margin of equivalence is 2 %"
         ),
         Criterion(
-            "restarts missing to five", (0, 2, 3), "",
+            "restarts short of five", (0, 2, 3), "",
             "Student's t / sqrt(n): 1.2 for five, 2.5 for three, 9.0 for two",
         ),
         Criterion(
             "drift within a restart", (0.02, 0.05, 0.10), "%",
-            "turns cancel linear drift; a choice, without a benchmark of its own",
+            "interleaving cancels linear drift; chosen, not benchmarked",
         ),
         Criterion(
             "outliers", (0.05, 0.10, 0.25), "%",
-            "the midmean leaves out the outer quarters: 25 % is its breakdown point",
+            "the midmean drops the outer quarters: 25 % is its breakdown point",
         ),
         Criterion(
             "time taken by other programs", (0.10, 0.50, 0.90), "%",
-            "tests/benchmarks/null.py: no false verdict in turns and CPU time while others took "
-            "more than half",
+            "tests/benchmarks/null.py: no false verdict with interleaving and CPU time while "
+            "others took more than half",
         ),
         Criterion(
             "tracer overhead", (0.02, 0.05, 0.10), "%",
@@ -68,58 +71,58 @@ CRITERIA = {
         ),
         Criterion(
             "spread of the clock frequency", (0.05, 0.10, 0.20), "%",
-            "turns cancel what all experiments share",
+            "interleaving cancels what all experiments share",
         ),
         Criterion("steps measured twice", (0, 3, 10), "", "the plan's retries"),
         Criterion("throttling events", (0, 0, 10), "", "the kernel's count, or Android's status"),
         Criterion(
-            "latency only from traces", (0, 1, 1), "", "runners of one's own tell no other times"
+            "latency only from traces", (0, 1, 1), "", "custom runners report no untraced latency"
         ),
-        Criterion("emulated", (0, 0, 0), "", "an emulator's times say nothing of speed"),
+        Criterion("emulated", (0, 0, 0), "", "an emulator's times do not show speed"),
     )
 }  # fmt: skip
 
 
 def grade_run(
-    run: RunRecord,
+    record: RunRecord,
     latencies: pd.DataFrame,
     comparisons: pd.DataFrame,
     tracer_overhead: float = math.nan,
 ) -> pd.DataFrame:
-    """Every criterion that this run can be judged by, the worst first.
+    """Every criterion that a run can be judged by, the worst first.
 
     Parameters
     ----------
-    run
+    record
         Its sessions and readings.
     latencies
-        ``schema.LATENCIES``.
+        ``frames.LATENCIES``.
     comparisons
-        ``schema.COMPARISON`` of the E2E latencies.
+        ``frames.COMPARISON`` of the E2E latencies.
     tracer_overhead
         The largest of the run, as a fraction.
 
     Returns
     -------
     DataFrame
-        ``schema.QUALITY``; the first row's grade is that of the run.
+        ``frames.QUALITY``; the first row's grade is that of the run.
     """
     timed = pick_timed(latencies)
     widths = np.log(comparisons["high"] / comparisons["low"]) / 2
     values = {
         "half width of the interval": float(widths.max(skipna=False)) if len(widths) else math.nan,
         "A/A control": _largest(comparisons["floor"]),
-        "restarts missing to five": max(0, 5 - timed["process"].nunique()),
+        "restarts short of five": max(0, 5 - timed["process"].nunique()),
         "drift within a restart": measure_drift(timed),
         "outliers": count_outliers(timed),
-        "time taken by other programs": stolen(run.sessions),
+        "time taken by other programs": stolen(record.sessions),
         "tracer overhead": tracer_overhead,
         "latency only from traces": int(bool(timed["traced"].all())),
-        "emulated": int(run.emulated),
+        "emulated": int(record.emulated),
         "steps measured twice": len(
-            {(s.threads, s.process, s.traced) for s in run.sessions if s.attempts > 1}
+            {(s.threads, s.process, s.traced) for s in record.sessions if s.attempts > 1}
         ),
-        **dict(_of_readings(run)),
+        **dict(_of_readings(record)),
     }
     rows = [_row(CRITERIA[name], value) for name, value in values.items() if not math.isnan(value)]
     if math.isnan(values["half width of the interval"]):
@@ -223,10 +226,13 @@ TRACER_LIMIT = 0.05
 #: More inferences than this were interrupted by another program.
 PREEMPTED_LIMIT = 0.10
 #: With fewer undisturbed traced runs than this, the shares are blurred.
-QUIET_LEAST = 0.6
+UNDISTURBED_LEAST = 0.6
 
 
-def check_run(analysis: Analysis) -> pd.DataFrame:
+Row = tuple[str, str, str]
+
+
+def check_run(run: Run) -> pd.DataFrame:
     """Look at everything that could make the numbers of a run wrong.
 
     Returns
@@ -235,53 +241,49 @@ def check_run(analysis: Analysis) -> pd.DataFrame:
         ``check``, ``status`` (``ok``, ``note`` or ``fail``), ``evidence``.
     """
     rows = [
-        _state(analysis),
-        *_platform(analysis),
-        *_export(analysis),
-        *(row for comparison in analysis.comparisons for row in _comparison(analysis, comparison)),
-        *_outputs(analysis),
-        _ledger(analysis),
-        *_tracer(analysis),
-        _quiet(analysis),
-        _preemption(analysis),
+        _state(run.record),
+        *_platform(run.record),
+        *_export(run.record),
+        *(row for comparison in run.comparisons for row in _comparison(comparison)),
+        *(_outputs(comparison) for comparison in run.comparisons),
+        _ledger(run),
+        *_tracer(run),
+        _undisturbed(run),
+        _preemption(run),
     ]
     return pd.DataFrame(rows, columns=["check", "status", "evidence"])
 
 
-Row = tuple[str, str, str]
+def is_foreign(record: RunRecord) -> bool:
+    """Whether custom runners were measured, of which only the traces are known."""
+    return record.runner.get("kind") == "executor_runner"
 
 
-def is_foreign(run: RunRecord) -> bool:
-    """Whether runners of one's own were measured, of which only the traces tell."""
-    return run.runner.get("kind") == "executor_runner"
+def _state(record: RunRecord) -> Row:
+    passes = 1 if is_foreign(record) else 2
+    steps = passes * len(record.plan.threads) * record.plan.processes
+    done = len({(s.threads, s.process, s.traced) for s in record.sessions if s.complete})
+    status = "ok" if record.state == "complete" else "note"
+    return "run is complete", status, f"{record.state}, {done} of {steps} steps measured"
 
 
-def _state(analysis: Analysis) -> Row:
-    run = analysis.run
-    passes = 1 if is_foreign(run) else 2
-    steps = passes * len(run.plan.threads) * run.plan.processes
-    done = len({(s.threads, s.process, s.traced) for s in run.sessions if s.complete})
-    status = "ok" if run.state == "complete" else "note"
-    return "run is complete", status, f"{run.state}, {done} of {steps} steps measured"
-
-
-def _platform(analysis: Analysis) -> Iterator[Row]:
-    run = analysis.run
-    if run.emulated:
+def _platform(record: RunRecord) -> Iterator[Row]:
+    if record.emulated:
         yield "real silicon", "fail", EMULATED
-    clocks = ", ".join(sorted({session.clock for session in run.sessions}))
-    if is_foreign(run):
-        yield "runner", "note", f"runners of one's own; a lap is {clocks}, and not checked against"
-    elif run.runner.get("kind") == "python":
-        reason = run.runner.get("reason", "")
-        yield "runner", "note", f"Python runner ({reason}), a lap is {clocks}"
+    clocks = ", ".join(sorted({session.clock for session in record.sessions}))
+    kind = record.runner.get("kind")
+    if is_foreign(record):
+        yield "runner", "note", f"custom runners; an iteration is {clocks}, and not cross-checked"
+    elif kind == "python":
+        reason = record.runner.get("reason", "")
+        yield "runner", "note", f"Python runner ({reason}); an iteration is {clocks}"
     else:
-        yield "runner", "ok", f"{run.runner.get('kind')} runner, a lap is {clocks}"
+        yield "runner", "ok", f"{kind} runner; an iteration is {clocks}"
 
 
-def _export(analysis: Analysis) -> Iterator[Row]:
-    """Whether the exported program computed what the model does, where that was looked at."""
-    export = analysis.run.export
+def _export(record: RunRecord) -> Iterator[Row]:
+    """Whether the exported program computes what the model does, where that was checked."""
+    export = record.export
     name = "the program computes what the model does"
     if export and export.problem:
         yield name, "fail", export.problem
@@ -291,45 +293,44 @@ def _export(analysis: Analysis) -> Iterator[Row]:
         yield name, "ok", evidence
 
 
-def _comparison(analysis: Analysis, comparison: Comparison) -> Iterator[Row]:
-    pair, row = comparison.pair, comparison.latency.iloc[0]
-    name = f"{pair.candidate} against {pair.baseline}, {comparison.text_threads}"
+def _comparison(comparison: Comparison) -> Iterator[Row]:
+    before, after = comparison.baseline.name, comparison.candidate.name
+    row = comparison.latency.iloc[0]
+    name = f"{after} against {before}, {comparison.threads_text}"
     if math.isfinite(row["floor"]) and row["floor"] > 0:
         status = "ok" if row["floor"] < 0.05 else "note"
         evidence = f"A/A control differs by at most {format_share(row['floor'], 1)}"
         yield f"noise floor of {name}", status, evidence
-    yield f"toggle took effect in {name}", *_toggle(analysis, comparison)
+    yield f"toggle took effect in {name}", *_toggle(comparison)
 
 
-def _toggle(analysis: Analysis, comparison: Comparison) -> tuple[str, str]:
-    pair = comparison.pair
-    runners = {e.name: e.runner for e in analysis.run.plan.experiments}
-    if runners[pair.baseline] != runners[pair.candidate]:
-        return _by_names(comparison)
-    if not is_toggled(analysis.run, pair):
+def _toggle(comparison: Comparison) -> tuple[str, str]:
+    run, before, after = comparison.run, comparison.baseline, comparison.candidate
+    renamed = count_renamed(comparison)
+    if before.experiment.runner != after.experiment.runner:
+        if renamed:
+            return "ok", f"{renamed} operators log another kernel"
+        return "note", "two runners, and no operator logs another kernel"
+    if not comparison.toggled:
         return "ok", "none wanted: both sides are the same"
-    hidden = _masked(analysis, pair.baseline) - _masked(analysis, pair.candidate)
+    hidden = run.masked(before.name) - run.masked(after.name)
     if not hidden:
         return "fail", "no CPU feature was hidden from the baseline"
     if comparison.verdict.unchanged:
-        # That a rung brings nothing to a model is what a ladder is climbed to find out.
-        status = "fail" if analysis.ladder is None else "note"
+        # A ladder of ISA levels is measured to find those that bring nothing.
+        status = "fail" if run.isa_levels is None else "note"
         return status, f"no: {comparison.verdict.unchanged}"
-    renamed = count_renamed(comparison)
     names = f"; {renamed} operators log another kernel" if renamed else ""
-    code, proven = _code(analysis, comparison)
+    code, proven = _code(comparison)
     evidence = f"hidden from the baseline: {', '.join(sorted(hidden))}{names}; {code}"
     return "ok" if proven else "note", evidence
 
 
-def _code(analysis: Analysis, comparison: Comparison) -> tuple[str, bool]:
-    """What the samples say of the machine code of both sides, and whether it is proven to differ.
-
-    Without any evidence, nothing is held against the run.
-    """
+def _code(comparison: Comparison) -> tuple[str, bool]:
+    """What the samples of machine code show, and whether that is proof; none is no objection."""
     proof = comparison.proof
     if proof is None:
-        return explain_lack(analysis.run), True
+        return explain_lack(comparison.run.record), True
     if proof.outcome == "not shown":
         return f"not shown: {sum(proof.samples)} samples are too few to tell the code apart", False
     sides = " against ".join(
@@ -343,107 +344,56 @@ def _code(analysis: Analysis, comparison: Comparison) -> tuple[str, bool]:
     )
 
 
-def _by_names(comparison: Comparison) -> tuple[str, str]:
-    """What the logged names say of two runners, of which nothing else is known."""
-    if renamed := count_renamed(comparison):
-        return "ok", f"{renamed} operators log another kernel"
-    return "note", "two runners, and not one operator logs another kernel"
-
-
 def count_renamed(comparison: Comparison) -> int:
-    """How many operators bear another logged name in the candidate."""
+    """How many operators have another logged name in the candidate."""
     both = comparison.operators.dropna(subset=["candidate_ms", "baseline_ms"])
     return int((both["name"] != both["candidate_name"]).sum())
 
 
-def _masked(analysis: Analysis, experiment: str) -> set[str]:
-    """Features that were hidden in every process of an experiment."""
-    masks = [set(s.masked) for s in analysis.run.sessions if s.experiment == experiment]
-    return set.intersection(*masks) if masks else set()
-
-
-def _outputs(analysis: Analysis) -> Iterator[Row]:
-    for pair, threads in ((c.pair, c.threads) for c in analysis.comparisons):
-        found = [
-            a
-            for a in analysis.run.agreements
-            if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, threads)
-        ]
-        name = f"outputs of {pair.candidate} and {pair.baseline} agree, {count_threads(threads)}"
-        if not found:
-            yield name, "note", "not compared"
-            continue
-        worst = max(found, key=lambda a: (not a.agree, (a.max_abs or 0) / (a.scale or 1)))
-        apart = "at different places" if worst.max_abs is None else f"{worst.max_abs:.2g}"
-        evidence = (
-            f"largest difference {apart}, largest value {worst.scale:.3g}, "
-            f"tolerated {worst.tolerance:g} of that ({worst.dtype})"
-        )
-        if worst.scale == 0:
-            yield name, "note", "every output is zero: nothing to compare"
-        else:
-            yield name, "ok" if all(a.agree for a in found) else "fail", evidence
-
-
-def _ledger(analysis: Analysis) -> Row:
-    runs = analysis.ledger.groupby(["experiment", "threads", "process", "run"], sort=False)
-    lowest = analysis.ledger["duration_ns"].min() / 1e3
-    rounding = f"; lowest row {lowest:.1f} us, from rounding" if lowest < 0 else ""
-    return "ledger closes", "ok", f"{runs.ngroups} runs, rows sum to Method::execute{rounding}"
-
-
-def _quiet(analysis: Analysis) -> Row:
-    runs = analysis.ledger.groupby(["experiment", "threads", "process", "run"], sort=False)
-    traced = int(analysis.latencies["traced"].sum())
-    share = runs.ngroups / traced
-    status = "ok" if share > QUIET_LEAST else "note"
-    return "traces are quiet", status, f"{runs.ngroups} of {traced} traced runs were used"
-
-
-def _tracer(analysis: Analysis) -> Iterator[Row]:
-    for (experiment, threads), cost in tracer_overhead(analysis).items():
-        status = "ok" if cost < TRACER_LIMIT else "note"
-        yield (
-            f"tracing {experiment} is cheap, {count_threads(threads)}",
-            status,
-            f"{format_share(cost, 1)} latency",
-        )
-
-
-def tracer_overhead(analysis: Analysis) -> dict[tuple[str, int], float]:
-    """How much longer traced inferences take, as a fraction, by experiment and thread count."""
-    found = {}
-    for (experiment, threads), part in analysis.latencies.groupby(["experiment", "threads"]):
-        median = part.groupby("traced")[clock_of(part)].median()
-        if experiment in analysis.experiments and {True, False} <= set(median.index):
-            found[experiment, threads] = median[True] / median[False] - 1
-    return found
-
-
-def grade_quality(analysis: Analysis) -> pd.DataFrame:
-    """How good the measurement is, as ``schema.QUALITY``; the first row's grade is the run's."""
-    rows = [c.latency for c in analysis.comparisons]
-    latencies = pd.concat(rows, ignore_index=True)
-    overhead = max(tracer_overhead(analysis).values(), default=math.nan)
-    return grade_run(analysis.run, analysis.latencies, latencies, overhead)
-
-
-def describe_quality(analysis: Analysis) -> str:
-    """The grade in one line, with what keeps it from being better."""
-    return summarize_quality(grade_quality(analysis))
-
-
-def _preemption(analysis: Analysis) -> Row:
-    if is_foreign(analysis.run):
-        return (
-            "machine was quiet",
-            "note",
-            "unknown: these runners do not tell who interrupted them",
-        )
-    share = (pick_timed(analysis.latencies)["preempted"] > 0).mean()
-    status = "ok" if share < PREEMPTED_LIMIT else "note"
-    return (
-        "machine was quiet",
-        status,
-        f"{format_share(share, 1)} of the inferences were interrupted",
+def _outputs(comparison: Comparison) -> Row:
+    before, after = comparison.baseline, comparison.candidate
+    threads = count_threads(after.threads)
+    name = f"outputs of {after.name} and {before.name} agree, {threads}"
+    found = comparison.agreements
+    if not found:
+        return name, "note", "not compared"
+    worst = max(found, key=lambda a: (not a.agree, (a.max_abs or 0) / (a.scale or 1)))
+    if worst.scale == 0:
+        return name, "note", "every output is zero: nothing to compare"
+    apart = "at different places" if worst.max_abs is None else f"{worst.max_abs:.2g}"
+    evidence = (
+        f"largest difference {apart}, largest value {worst.scale:.3g}, "
+        f"tolerated {worst.tolerance:g} of that ({worst.dtype})"
     )
+    return name, "ok" if all(a.agree for a in found) else "fail", evidence
+
+
+def _ledger(run: Run) -> Row:
+    total = sum(m.run_count for m in run.traced)
+    if wrong := sum(m.open_runs for m in run.traced):
+        return "ledger closes", "fail", f"the rows of {wrong} of {total} runs do not add up"
+    lowest = run.ledger["duration_ns"].min() / 1e3
+    rounding = f"; lowest row {lowest:.1f} us, from rounding" if lowest < 0 else ""
+    return "ledger closes", "ok", f"{total} runs, rows sum to Method::execute{rounding}"
+
+
+def _tracer(run: Run) -> Iterator[Row]:
+    for (experiment, threads), cost in run.tracer_overhead.items():
+        name = f"tracing {experiment} is cheap, {count_threads(threads)}"
+        yield name, "ok" if cost < TRACER_LIMIT else "note", f"{format_share(cost, 1)} latency"
+
+
+def _undisturbed(run: Run) -> Row:
+    used = run.ledger.groupby([*SOURCE_NAMES, "run"], sort=False).ngroups
+    traced = int(run.latencies["traced"].sum())
+    status = "ok" if used / traced > UNDISTURBED_LEAST else "note"
+    return "traces are undisturbed", status, f"{used} of {traced} traced runs were used"
+
+
+def _preemption(run: Run) -> Row:
+    name = "machine was idle"
+    if is_foreign(run.record):
+        return name, "note", "unknown: custom runners do not report interruptions"
+    share = (pick_timed(run.latencies)["preempted"] > 0).mean()
+    status = "ok" if share < PREEMPTED_LIMIT else "note"
+    return name, status, f"{format_share(share, 1)} of the inferences were interrupted"

@@ -9,11 +9,11 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.run import Analysis
 from workbench.errors import StoreError
 from workbench.frames import LAYERS, OPERATORS, ROOFLINE, check
 from workbench.records.codec import from_json
@@ -228,37 +228,18 @@ def format_bytes(size: float) -> str:
 _COMPUTED = {"fp16w": "fp16", "int8dyn": "int8", "8da4w": "int8"}
 
 
-def find_roof(analysis: Analysis, experiment: str, threads: int) -> Roof | None:
+def find_roof(run_dir: Path, experiment: Experiment, threads: int) -> Roof | None:
     """The roof over one experiment, from the ceilings in the run's folder; None without any."""
-    chosen = next(e for e in analysis.run.plan.experiments if e.name == experiment)
-    path = analysis.run_dir / _name(chosen.isa, threads)
-    if not _is_plain(chosen) or not path.is_file():
+    path = run_dir / ceilings_name(experiment.isa, threads)
+    if not can_probe(experiment) or not path.is_file():
         return None
     return build_roof(from_json(Ceilings, path.read_bytes(), path))
 
 
-def find_roofline(
-    analysis: Analysis, experiment: str = "", threads: int | None = None
-) -> pd.DataFrame | None:
-    """``schema_advice.ROOFLINE`` of one experiment; None without ceilings, or without a sidecar.
-
-    The experiment is that of the first comparison's candidate unless another one is named.
-    """
-    first = analysis.comparisons[0]
-    experiment, threads = experiment or first.pair.candidate, threads or first.threads
-    roof = find_roof(analysis, experiment, threads)
-    operators = analysis.select(analysis.operators, experiment, threads)
-    if roof is None or "flops" not in operators:
-        return None
-    return place_operators(operators, roof, computed_dtype(analysis.run))
-
-
-def list_ceilings(analysis: Analysis) -> pd.DataFrame:
-    """The ceilings in a run's folder, as `tabulate_ceilings` has them."""
-    return tabulate_ceilings(
-        from_json(Ceilings, path.read_bytes(), path)
-        for path in sorted(analysis.run_dir.glob(_name("*", 0).replace("t0", "t*")))
-    )
+def list_ceilings(run_dir: Path) -> pd.DataFrame:
+    """The ceilings in a run's folder, as `tabulate_ceilings` returns them."""
+    paths = sorted(run_dir.glob(ceilings_name("*", 0).replace("t0", "t*")))
+    return tabulate_ceilings(from_json(Ceilings, path.read_bytes(), path) for path in paths)
 
 
 def computed_dtype(run: RunRecord) -> str:
@@ -274,10 +255,11 @@ def device_of_run(run: RunRecord) -> dict[str, str]:
     return device_of(run.host, run.runner)
 
 
-def _name(isa: str, threads: int) -> str:
+def ceilings_name(isa: str, threads: int) -> str:
+    """The file of the ceilings of an ISA level and thread count."""
     return f"ceilings_{isa}_t{threads}.json"
 
 
-def _is_plain(experiment: Experiment) -> bool:
+def can_probe(experiment: Experiment) -> bool:
     """Whether a level of the ladder says all about what an experiment may use."""
     return not experiment.isa_off and not experiment.control

@@ -1,15 +1,15 @@
-"""The ETDumps and logs in a run's folder, as the manifest names them.
+"""A run and what follows from it: ``Run``, ``Measurement`` and ``Comparison``.
 
-A run's folder as frames: everything that figures, tables and reports are made from.
-
-What was measured, on what, with what: the provenance of every figure.
+Every frame is computed when it is first asked for, once; readers copy a frame before they change
+it.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,13 +25,30 @@ from workbench.analysis.compare import (
     compare_layers,
     compare_operators,
 )
+from workbench.analysis.findings.context import RuleContext, build_context
+from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.layers import add_layers, place_rows, summarize_layers
 from workbench.analysis.ledger import build_ledger
-from workbench.analysis.machine_code import compare_code, compare_kernels, read_evidence
-from workbench.analysis.operators import summarize_categories, summarize_operators, total_runs
+from workbench.analysis.machine_code import (
+    compare_evidence,
+    compare_kernels,
+    explain_unchanged,
+    gather_evidence,
+    name_kernels,
+    prove_change,
+)
+from workbench.analysis.operators import (
+    describe_spans,
+    summarize_categories,
+    summarize_operators,
+    total_runs,
+)
+from workbench.analysis.quality import check_run, grade_run
+from workbench.analysis.roofline import Roof, computed_dtype, find_roof, place_operators
 from workbench.analysis.shift import bottleneck_shift, bound_shift
 from workbench.analysis.statistics import (
     add_traced,
+    clock_of,
     describe_latencies,
     find_quiet_runs,
     pick_timed,
@@ -39,69 +56,750 @@ from workbench.analysis.statistics import (
 )
 from workbench.analysis.sweeps import climb_ladder, find_crossovers, sweep_threads
 from workbench.analysis.verdict import Verdict, reach_verdict, summarize_verdict
-from workbench.errors import StoreError, TraceError
+from workbench.errors import StoreError, TraceError, unknown_name
 from workbench.frames import SOURCE, mark_emulated
+from workbench.records.layers import Layers
 from workbench.records.runs import (
     LADDER_TOGGLE,
+    Agreement,
     Experiment,
-    Pair,
-    Plan,
     Proof,
     RunRecord,
     Session,
     count_threads,
 )
-from workbench.store import LAYERS, load_layers, load_run
+from workbench.store import FUNCTIONS, LAYERS, inside, load_layers, load_run
 from workbench.trace.etdump import read_etdump
+from workbench.trace.samples import (
+    locate_samples,
+    read_functions,
+    read_samples,
+    resolve_functions,
+)
 from workbench.trace.xnn_log import read_xnn_log
 
+F = TypeVar("F", pd.DataFrame, "pd.DataFrame | None")
 
-def compare_logs(run_dir: Path, run: RunRecord) -> dict[str, pd.DataFrame]:
-    """Which microkernels differ between the runs whose logs name them, by what was compared."""
-    logs = {
-        s.experiment: read_xnn_log(inside(run_dir, s.log))
-        for s in run.sessions
-        if s.complete and s.log and not s.etdump
-    }
-    pairs = [
-        (p.baseline, p.candidate)
-        for p in run.plan.pairs
-        if {p.baseline, p.candidate} <= logs.keys()
-    ]
-    first, *others = logs or [""]
-    return {
-        f"{after} against {before}": compare_kernels(logs[after], logs[before])
-        for before, after in pairs or [(first, other) for other in others]
-    }
+#: Columns that identify a measurement.
+MEASUREMENT = ["experiment", "threads"]
 
 
-def inside(run_dir: Path, name: str) -> Path:
-    """A file that the manifest names, which must lie in the run's folder.
+def frame_property(compute: Callable[[Any], F]) -> cached_property[F]:
+    """A frame that is computed once; that of an emulated run is marked, and judges nothing."""
+
+    @wraps(compute)
+    def marked(owner: Any) -> F:
+        frame = compute(owner)
+        if frame is None or not owner.emulated:
+            return frame
+        judged = {"outcome": "emulated"} if "outcome" in frame else {}
+        return mark_emulated(frame.assign(**judged))
+
+    return cached_property(marked)
+
+
+class Run:
+    """A recorded run: its measurements, its comparisons and what they show.
+
+    Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
+    record is None.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> [measurement.label for measurement in run.measurements]
+    ['avx512_off', 'avx512_on', 'avx512_off_control']
+    >>> run.operators.loc[:2, ["name", "module", "mean_ms"]].shape
+    (3, 3)
+    """
+
+    def __init__(self, path: Path, record: RunRecord):
+        self.path = path
+        self.record = record
+        self._traces: dict[str, pd.DataFrame] = {}
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}: {', '.join(m.label for m in self.measurements)})"
+
+    @property
+    def model(self) -> str:
+        """What was run."""
+        return self.record.plan.model
+
+    @property
+    def emulated(self) -> bool:
+        """Whether an emulated CPU ran it, so that times mean nothing."""
+        return self.record.emulated
+
+    @cached_property
+    def sidecar(self) -> Layers | None:
+        """What the program's instructions were in the model."""
+        return load_layers(self.path / LAYERS, self.record.plan.sha256)
+
+    @cached_property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """Every experiment at every thread count that was measured, controls included."""
+        experiments = {e.name: e for e in self.record.plan.experiments}
+        found = dict.fromkeys(
+            (s.experiment, s.threads)
+            for s in self.record.sessions
+            if s.complete and (s.etdump or s.batches)
+        )
+        return tuple(Measurement(self, experiments[name], threads) for name, threads in found)
+
+    @cached_property
+    def traced(self) -> tuple[Measurement, ...]:
+        """The measurements that have a trace."""
+        return tuple(m for m in self.measurements if m.sessions)
+
+    def __getitem__(self, key: str | tuple[str | int, ...]) -> Measurement:
+        """``run[experiment]``, ``run[experiment, threads]``, ``run[phase, experiment]``."""
+        parts = key if isinstance(key, tuple) else (key,)
+        names = [part for part in parts if isinstance(part, str)]
+        counts = [part for part in parts if not isinstance(part, str)]
+        experiment, phase = names[-1], names[0] if len(names) > 1 else ""
+        named = [m for m in self.measurements if m.name == experiment and m.phase == phase]
+        if not named:
+            known = [m.name for m in self.measurements]
+            raise unknown_name("experiment", experiment, known, where=self.path)
+        if not counts:
+            return named[0]
+        if found := [m for m in named if m.threads == counts[0]]:
+            return found[0]
+        known = [str(m.threads) for m in named]
+        raise unknown_name("thread count", str(counts[0]), known, where=self.path)
+
+    @cached_property
+    def comparisons(self) -> tuple[Comparison, ...]:
+        """The comparisons that the run was planned for, as far as both sides were measured."""
+        return tuple(self._compare_pairs())
+
+    def compare(
+        self, baseline: str | None = None, candidate: str | None = None, threads: int | None = None
+    ) -> Comparison:
+        """Compare two experiments; without names, the first comparison that was planned.
+
+        Examples
+        --------
+        >>> run = wb.open_run(wb.sample_run())
+        >>> run.compare("avx512_off", "avx512_on").verdict.outcome
+        'faster'
+        """
+        for known in self.comparisons:
+            wanted = (baseline or known.baseline.name, candidate or known.candidate.name)
+            same = (known.baseline.name, known.candidate.name) == wanted
+            if same and threads in (None, known.candidate.threads):
+                return known
+        if baseline is None or candidate is None:
+            raise StoreError("compares no two experiments", where=self.path, hint="name both")
+        sides = [
+            self[name] if threads is None else self[name, threads] for name in (baseline, candidate)
+        ]
+        return Comparison(sides[0], sides[1], f"as {candidate} instead of {baseline}")
+
+    @property
+    def subject(self) -> Measurement:
+        """What the report is about: the candidate of the first comparison."""
+        return self.comparisons[0].candidate if self.comparisons else self.measurements[0]
+
+    @frame_property
+    def latencies(self) -> pd.DataFrame:
+        """Every timed inference: ``frames.LATENCIES``."""
+        timed = tabulate_latencies(self.record)
+        untimed = any(not s.batches for s in self.record.sessions)
+        return add_traced(timed, self.ledger, self.record) if untimed else timed
+
+    @frame_property
+    def statistics(self) -> pd.DataFrame:
+        """Latency of every measurement in ms: ``frames.STATISTICS``."""
+        return describe_latencies(self.latencies)
+
+    @frame_property
+    def ledger(self) -> pd.DataFrame:
+        """Every nanosecond of every traced inference: ``frames.LEDGER``."""
+        return pd.concat([m.ledger for m in self.traced], ignore_index=True)
+
+    @frame_property
+    def operators(self) -> pd.DataFrame:
+        """Every operator of every measurement: ``frames.OPERATORS``."""
+        return self._stack("operators")
+
+    @frame_property
+    def categories(self) -> pd.DataFrame:
+        """Every category of every measurement: ``frames.CATEGORIES``."""
+        return self._stack("categories")
+
+    @frame_property
+    def layers(self) -> pd.DataFrame | None:
+        """Every layer of every measurement: ``frames.LAYERS``."""
+        return self._stack("layers") if self.has_layers else None
+
+    @frame_property
+    def evidence(self) -> pd.DataFrame | None:
+        """Which machine code ran: ``frames.EVIDENCE``."""
+        return self._stack("machine_code") if self._samples else None
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether the layers of the program are known."""
+        return self.sidecar is not None and any(m.modules for m in self.sidecar.methods)
+
+    @property
+    def experiments(self) -> list[str]:
+        """The experiments that are compared, without their controls."""
+        return [e.name for e in self.record.plan.experiments if not e.control]
+
+    @cached_property
+    def floor(self) -> float:
+        """The largest difference of an A/A control, as a ratio - 1; 0 without one."""
+        floors = [float(c.latency["floor"].iloc[0]) for c in self.comparisons]
+        return max(floors, default=0.0)
+
+    @frame_property
+    def isa_levels(self) -> pd.DataFrame | None:
+        """Every ISA level against the one below: ``frames.LADDER``."""
+        if self.record.plan.toggle != LADDER_TOGGLE:
+            return None
+        names = self.experiments
+        masked = {s.experiment: s.masked for s in self.record.sessions}
+        reveals = {
+            above: ", ".join(f for f in masked[below] if f not in masked[above])
+            for below, above in pairwise(names)
+        }
+        original, control = self.find_control(names[-1])
+        noise = {"reveals": reveals, "control": control, "control_of": original}
+        levels = [climb_ladder(self.latencies, names, threads=n, **noise) for n in self._counts]
+        return pd.concat(levels, ignore_index=True)
+
+    @frame_property
+    def scaling(self) -> pd.DataFrame | None:
+        """Latency over the number of threads: ``frames.SCALING``."""
+        return sweep_threads(self.latencies, self._swept) if self._swept else None
+
+    @cached_property
+    def crossovers(self) -> tuple[str, ...]:
+        """What changes with more threads, as sentences."""
+        if not self._swept or self.emulated:
+            return ()
+        return tuple(find_crossovers(self.latencies, self._swept))
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        return sorted(set(pick_timed(self.latencies)["threads"]))
+
+    @cached_property
+    def _swept(self) -> list[str]:
+        """The experiments that were measured at each of several thread counts."""
+        at = pick_timed(self.latencies).groupby("experiment")["threads"].nunique()
+        found = [name for name in self.experiments if at.get(name, 0) == len(self._counts)]
+        return found if len(self._counts) > 1 else []
+
+    @cached_property
+    def kernel_changes(self) -> dict[str, pd.DataFrame]:
+        """Which microkernels differ between experiments whose logs name them."""
+        logs = {
+            s.experiment: read_xnn_log(self.locate(s.log))
+            for s in self.record.sessions
+            if s.complete and s.log and not s.etdump
+        }
+        pairs = [(p.baseline, p.candidate) for p in self.record.plan.pairs]
+        pairs = [pair for pair in pairs if set(pair) <= logs.keys()]
+        first, *others = logs or [""]
+        return {
+            f"{after} against {before}": compare_kernels(logs[after], logs[before])
+            for before, after in pairs or [(first, other) for other in others]
+        }
+
+    @cached_property
+    def tracer_overhead(self) -> dict[tuple[str, int], float]:
+        """How much longer traced inferences take, as a fraction, by experiment and threads."""
+        found = {}
+        for (experiment, threads), part in self.latencies.groupby(MEASUREMENT):
+            median = part.groupby("traced")[clock_of(part)].median()
+            if experiment in self.experiments and {True, False} <= set(median.index):
+                found[experiment, threads] = median[True] / median[False] - 1
+        return found
+
+    @property
+    def findings(self) -> pd.DataFrame:
+        """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
+        return self.subject.findings
+
+    @frame_property
+    def quality(self) -> pd.DataFrame:
+        """How good the measurement is: ``frames.QUALITY``; the first row's grade is the run's."""
+        comparisons = pd.concat([c.latency for c in self.comparisons], ignore_index=True)
+        overhead = max(self.tracer_overhead.values(), default=math.nan)
+        return grade_run(self.record, self.latencies, comparisons, overhead)
+
+    @cached_property
+    def checks(self) -> pd.DataFrame:
+        """Whether the numbers can be trusted: ``check``, ``status``, ``evidence``."""
+        return check_run(self)
+
+    def report(self) -> tuple[Path, Path]:
+        """Write ``report.html`` and ``report.md``; returns their paths."""
+        import workbench
+
+        return workbench.make_report(self)
+
+    def locate(self, name: str) -> Path:
+        """The path of a file that the manifest names."""
+        return inside(self.path, name)
+
+    def masked(self, experiment: str) -> set[str]:
+        """The CPU features that every process of an experiment hid."""
+        masks = [set(s.masked) for s in self.record.sessions if s.experiment == experiment]
+        return set.intersection(*masks) if masks else set()
+
+    def read_trace(self, session: Session) -> pd.DataFrame:
+        """The events of a session's ETDump; that of a first process is kept."""
+        if session.etdump in self._traces:
+            return self._traces[session.etdump]
+        events = read_etdump(self.locate(session.etdump))
+        if session.process == 0:
+            self._traces[session.etdump] = events
+        return events
+
+    def find_control(self, experiment: str) -> tuple[str | None, str | None]:
+        """An experiment and its repetition, which show the noise; its own if it has one."""
+        plan = self.record.plan
+        setup = {e.name: replace(e, name="", control=False) for e in plan.experiments}
+        found = [
+            (e.name, c.name)
+            for c in plan.experiments
+            if c.control
+            for e in plan.experiments
+            if not e.control and setup[e.name] == setup[c.name]
+        ]
+        return next((pair for pair in found if pair[0] == experiment), (*found, (None, None))[0])
+
+    def find_noise(self, experiment: str, threads: int) -> dict[str, pd.DataFrame]:
+        """The ledgers of a control and of what it repeats; nothing if it was not traced."""
+        traced = {(m.name, m.threads): m for m in self.traced}
+        pair = [traced.get((str(name), threads)) for name in self.find_control(experiment)]
+        if pair[0] is None or pair[1] is None:
+            return {}
+        return {"control_of": pair[0].ledger, "control": pair[1].ledger}
+
+    @cached_property
+    def _samples(self) -> dict[tuple[str, int], tuple[pd.DataFrame, Path]]:
+        """The PC samples of every measurement, and the trace of the same process."""
+        return {
+            (s.experiment, s.threads): (read_samples(self.locate(s.samples)), self.locate(s.etdump))
+            for s in self.record.samplings
+            if s.samples
+        }
+
+    @cached_property
+    def _functions(self) -> Any:
+        kept = self.path / FUNCTIONS
+        if kept.exists():
+            return read_functions(kept)
+        return resolve_functions([samples for samples, _ in self._samples.values()])
+
+    def _compare_pairs(self) -> Iterator[Comparison]:
+        keys = pick_timed(self.latencies)[MEASUREMENT].drop_duplicates()
+        measured = set(keys.itertuples(index=False, name=None))
+        traced = {(m.name, m.threads): m for m in self.traced}
+        several = len(self.record.plan.threads) > 1
+        for pair in self.record.plan.pairs:
+            for few, count in (
+                [pair.threads] if pair.threads else [(n, n) for n in self.record.plan.threads]
+            ):
+                sides = (pair.baseline, few), (pair.candidate, count)
+                if set(sides) <= measured and set(sides) <= traced.keys():
+                    label = pair.label
+                    if few != count:
+                        label = f"{label}, {count_threads(count)} against {few}"
+                    elif several:
+                        label = f"{label}, {count_threads(count)}"
+                    yield Comparison(traced[sides[0]], traced[sides[1]], label)
+
+    def _stack(self, name: str) -> pd.DataFrame:
+        frames = {(m.name, m.threads): getattr(m, name) for m in self.traced}
+        known = {key: frame for key, frame in frames.items() if frame is not None}
+        stacked = pd.concat(known, names=MEASUREMENT)
+        return stacked.reset_index(level=MEASUREMENT).reset_index(drop=True)
+
+
+class Measurement:
+    """One experiment of a run at one thread count, in one phase.
+
+    ``phase`` names a set of inputs of the program; it is empty where there is only one.
+
+    Examples
+    --------
+    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
+    >>> on.operators["share"].sum().round(6)
+    np.float64(1.0)
+    """
+
+    def __init__(self, run: Run, experiment: Experiment, threads: int, phase: str = ""):
+        self.run = run
+        self.experiment = experiment
+        self.threads = threads
+        self.phase = phase
+
+    def __repr__(self) -> str:
+        return f"Measurement({self.label!r} of {str(self.run.path)!r})"
+
+    @property
+    def name(self) -> str:
+        """The name of the experiment."""
+        return self.experiment.name
+
+    @property
+    def control(self) -> bool:
+        """Whether it only repeats another experiment, to show the noise."""
+        return self.experiment.control
+
+    @property
+    def emulated(self) -> bool:
+        """Whether its times mean nothing."""
+        return self.run.emulated
+
+    @property
+    def label(self) -> str:
+        """The experiment, with the threads where the run has several counts."""
+        parts = [self.phase] if self.phase else []
+        several = len(self.run.record.plan.threads) > 1
+        return ", ".join([*parts, self.name, *([count_threads(self.threads)] if several else [])])
+
+    @cached_property
+    def sessions(self) -> tuple[Session, ...]:
+        """The runner processes that were traced."""
+        return tuple(
+            s
+            for s in self.run.record.sessions
+            if (s.experiment, s.threads) == (self.name, self.threads) and s.complete and s.etdump
+        )
+
+    @frame_property
+    def latencies(self) -> pd.DataFrame:
+        """Every timed inference: ``frames.LATENCIES``."""
+        return self._select(self.run.latencies)
+
+    @frame_property
+    def statistics(self) -> pd.DataFrame:
+        """Latency in ms, one row of ``frames.STATISTICS``."""
+        return self._select(self.run.statistics)
+
+    @property
+    def latency_ms(self) -> float:
+        """Median latency; that of traced inferences where no other was measured."""
+        return float(self.statistics["median"].iloc[0])
+
+    @property
+    def events(self) -> pd.DataFrame:
+        """The events of the first process: ``frames.EVENTS``."""
+        if not self.sessions:
+            raise StoreError(f"{self.label} has no trace", where=self.run.path)
+        return self.run.read_trace(self.sessions[0])
+
+    @frame_property
+    def spans(self) -> pd.DataFrame:
+        """The same events with their categories: ``frames.SPANS``."""
+        return describe_spans(self.events)
+
+    @cached_property
+    def _rows(self) -> pd.DataFrame:
+        """The ledger without layers."""
+        if not self.sessions:
+            raise StoreError(f"{self.label} has no trace", where=self.run.path)
+        return pd.concat([rows for rows, _ in self._parts], ignore_index=True)
+
+    @cached_property
+    def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray]]:
+        """Of every traced process, its ledger, and whether the rows of each run add up."""
+        return [self._read_ledger(session) for session in self.sessions]
+
+    @property
+    def run_count(self) -> int:
+        """How many traced runs were read."""
+        return sum(len(closed) for _, closed in self._parts)
+
+    @property
+    def open_runs(self) -> int:
+        """Of these, how many have ledger rows that do not sum to ``Method::execute``."""
+        return sum(int((~closed).sum()) for _, closed in self._parts)
+
+    @cached_property
+    def _attribution(self) -> pd.DataFrame | None:
+        return attribute_layers(self._rows, self.run.sidecar) if self.run.sidecar else None
+
+    @frame_property
+    def ledger(self) -> pd.DataFrame:
+        """Every nanosecond of its undisturbed traced inferences: ``frames.LEDGER``.
+
+        Where layers are known, ``layer`` names that of every row.
+        """
+        known = self._attribution
+        return self._rows if known is None else place_rows(self._rows, known)
+
+    @frame_property
+    def operators(self) -> pd.DataFrame:
+        """The operators, most expensive first: ``frames.OPERATORS`` (and ``ATTRIBUTION``)."""
+        operators, known = summarize_operators(self._rows), self._attribution
+        return operators if known is None else add_layers(operators, known)
+
+    @frame_property
+    def categories(self) -> pd.DataFrame:
+        """Time by category: ``frames.CATEGORIES``."""
+        return summarize_categories(self._rows)
+
+    @frame_property
+    def layers(self) -> pd.DataFrame | None:
+        """Time by layer of the model: ``frames.LAYERS``."""
+        if self.run.sidecar is None or not self.run.has_layers:
+            return None
+        return summarize_layers(self.operators, self.run.sidecar, total_runs(self._rows, "key"))
+
+    @frame_property
+    def machine_code(self) -> pd.DataFrame | None:
+        """Samples of the program counter by operator and function: ``frames.EVIDENCE``."""
+        found = self.run._samples.get((self.name, self.threads))
+        if found is None:
+            return None
+        samples, etdump = found
+        return gather_evidence(read_etdump(etdump), locate_samples(samples, self.run._functions))
+
+    @cached_property
+    def kernels(self) -> pd.DataFrame:
+        """The microkernel of every operator by key, where the samples agree on one."""
+        return pd.DataFrame() if self.machine_code is None else name_kernels(self.machine_code)
+
+    @cached_property
+    def roof(self) -> Roof | None:
+        """What the machine can do at this ISA level and thread count, if it was measured."""
+        return find_roof(self.run.path, self.experiment, self.threads)
+
+    @frame_property
+    def roofline(self) -> pd.DataFrame | None:
+        """Every operator below the roof: ``frames.ROOFLINE``."""
+        if self.roof is None or "flops" not in self.operators:
+            return None
+        return place_operators(self.operators, self.roof, computed_dtype(self.run.record))
+
+    @cached_property
+    def context(self) -> RuleContext:
+        """What the rules for findings look at."""
+        return build_context(self)
+
+    @frame_property
+    def findings(self) -> pd.DataFrame:
+        """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
+        return find_bottlenecks(self.context)
+
+    def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
+        chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
+        return frame[chosen].reset_index(drop=True)
+
+    def _read_ledger(self, session: Session) -> tuple[pd.DataFrame, np.ndarray]:
+        events = self.run.read_trace(session)
+        ledger = build_ledger(events)
+        closed = closed_runs(events, ledger)
+        kept = kept_runs(session, len(closed), self.run.path / session.etdump)
+        ledger = ledger[kept[ledger["run"]]].reset_index(drop=True)
+        for place, (name, *_) in enumerate(SOURCE):
+            ledger.insert(place, name, getattr(session, name))
+        return ledger, closed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate against its baseline.
+
+    Two measurements of one run at one thread count were interleaved; others were measured apart,
+    and ``noise`` is the difference (a ratio - 1) that then shows nothing. ``label`` says what the
+    candidate does differently, ``subject`` what was run.
+
+    Examples
+    --------
+    >>> ab = wb.open_run(wb.sample_run()).compare()
+    >>> ab.categories["name"].tolist()[:2]
+    ['Convolution', 'GEMM']
+    >>> ab.speedups.loc[0, "name"]
+    'E2E'
+    """
+
+    baseline: Measurement
+    candidate: Measurement
+    label: str = ""
+    subject: str = ""
+    noise: float = 0.0
+
+    @property
+    def run(self) -> Run:
+        """The run of the candidate."""
+        return self.candidate.run
+
+    @property
+    def emulated(self) -> bool:
+        """Whether a side's times mean nothing."""
+        return self.baseline.emulated or self.candidate.emulated
+
+    @property
+    def within_run(self) -> bool:
+        """Whether both sides are of one run."""
+        return self.baseline.run.path.resolve() == self.candidate.run.path.resolve()
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether both sides were measured interleaved."""
+        return self.within_run and self.baseline.threads == self.candidate.threads
+
+    @property
+    def threads_text(self) -> str:
+        """``1 thread``, or ``4 threads against 1``."""
+        before, after = self.baseline.threads, self.candidate.threads
+        return count_threads(after) + ("" if before == after else f" against {before}")
+
+    @property
+    def toggled(self) -> bool:
+        """Whether the two sides hide different CPU features."""
+        before, after = self.baseline.experiment, self.candidate.experiment
+        return (before.isa, before.isa_off) != (after.isa, after.isa_off)
+
+    @property
+    def toggle(self) -> str:
+        """The CPU extension whose effect is measured, ``none``, or empty."""
+        return self.run.record.plan.toggle
+
+    @property
+    def agreements(self) -> list[Agreement]:
+        """How far the outputs of both sides are apart."""
+        sides = (self.baseline.name, self.candidate.name, self.candidate.threads)
+        known = self.run.record.agreements if self.within_run else ()
+        return [a for a in known if (a.baseline, a.candidate, a.threads) == sides]
+
+    @cached_property
+    def _control(self) -> dict[str, pd.DataFrame]:
+        """The ledgers that show the noise."""
+        if not self.within_run:
+            return {}
+        return self.run.find_noise(self.baseline.name, self.candidate.threads)
+
+    @frame_property
+    def latency(self) -> pd.DataFrame:
+        """E2E latency, one row of ``frames.COMPARISON``."""
+        before, after = self.baseline, self.candidate
+        if not self.interleaved:
+            clock = "wall_ns" if self.within_run else None
+            return compare_apart(before.latencies, after.latencies, floor=self.noise, clock=clock)
+        original, control = self.run.find_control(before.name) if self._control else (None, None)
+        return compare_latencies(
+            self.run.latencies,
+            before.name,
+            after.name,
+            threads=after.threads,
+            control=control,
+            control_of=original,
+        )
+
+    @frame_property
+    def categories(self) -> pd.DataFrame:
+        """Time of every category: ``frames.COMPARISON``."""
+        return self._compare(compare_categories)
+
+    @frame_property
+    def operators(self) -> pd.DataFrame:
+        """Time of every operator, the largest change first: ``frames.COMPARISON``."""
+        return self._compare(compare_operators)
+
+    @frame_property
+    def layers(self) -> pd.DataFrame | None:
+        """Own time of every layer, the largest change first: ``frames.COMPARISON``."""
+        known = self.baseline.run.has_layers and self.candidate.run.has_layers
+        return self._compare(compare_layers) if known else None
+
+    @property
+    def speedups(self) -> pd.DataFrame:
+        """E2E and every category: ``frames.COMPARISON``."""
+        return pd.concat([self.latency.assign(name="E2E"), self.categories], ignore_index=True)
+
+    @frame_property
+    def shift(self) -> pd.DataFrame:
+        """How the bottleneck moves: ``frames.SHIFT``."""
+        shift = bottleneck_shift(self.baseline.categories, self.candidate.categories)
+        if not self.within_run:
+            return shift
+        return bound_shift(shift, self.baseline.ledger, self.candidate.ledger)
+
+    @frame_property
+    def kernels(self) -> pd.DataFrame | None:
+        """The microkernel of every operator on both sides: ``frames.KERNEL_EVIDENCE``."""
+        before, after = self.baseline.machine_code, self.candidate.machine_code
+        return None if before is None or after is None else compare_evidence(before, after)
+
+    @cached_property
+    def proof(self) -> Proof | None:
+        """Whether both sides ran the same machine code; None where it was not sampled."""
+        before, after = self.baseline.machine_code, self.candidate.machine_code
+        return None if before is None or after is None else prove_change(before, after)
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """What the comparison showed."""
+        unchanged = ""
+        if self.proof and self.proof.outcome == "same" and self.toggled:
+            hidden = self.run.masked(self.baseline.name) ^ self.run.masked(self.candidate.name)
+            dtype = self.run.record.export.dtype if self.run.record.export else ""
+            unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
+        found = reach_verdict(
+            self.subject or self.run.model,
+            self.label,
+            self.latency,
+            self.shift,
+            self.agreements,
+            unchanged,
+        )
+        if not self.emulated:
+            return found
+        return replace(found, outcome="emulated", before=None, after=None)
+
+    @property
+    def text(self) -> str:
+        """The verdict in one line."""
+        return summarize_verdict(self.verdict)
+
+    def _compare(self, compare: Callable[..., pd.DataFrame]) -> pd.DataFrame:
+        sides = (self.baseline.ledger, self.candidate.ledger)
+        return compare(*sides, apart=not self.within_run, **self._control)
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a recorded run; its traces are read when a frame needs them.
 
     Raises
     ------
+    UsageError
+        The folder is no run.
     StoreError
-        It lies elsewhere.
+        The manifest is corrupt or names a file outside of the folder, or nothing was measured
+        completely.
+
+    Examples
+    --------
+    >>> wb.open_run(wb.sample_run()).model
+    'mobilenet_v3_small'
     """
-    path = run_dir / name
-    if not path.resolve().is_relative_to(run_dir.resolve()):
-        raise StoreError("names a trace outside its folder", where=run_dir / "manifest.json")
-    return path
-
-
-def read_ledger(run_dir: Path, session: Session) -> pd.DataFrame:
-    """The ledger of the quiet runs of one traced process, with the columns that say whose it is."""
-    path = inside(run_dir, session.etdump)
-    ledger = build_ledger(read_etdump(path))
-    keep = kept_runs(session, ledger["run"].nunique(), path)
-    ledger = ledger[keep[ledger["run"]]].reset_index(drop=True)
-    for place, (name, *_) in enumerate(SOURCE):
-        ledger.insert(place, name, getattr(session, name))
-    return ledger
+    path = Path(path)
+    record = load_run(path)
+    if not any(session.complete and session.traced for session in record.sessions):
+        raise StoreError(
+            "nothing was measured completely",
+            where=path,
+            hint="repeat the `workbench run` command: it resumes where it stopped",
+        )
+    for part in (*record.sessions, *record.samplings):
+        for name in (part.etdump, getattr(part, "log", ""), getattr(part, "samples", "")):
+            inside(path, name)
+    return Run(path, record)
 
 
 def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:
-    """Which runs of a trace count: the quiet ones; all after the warm-up if nobody timed them."""
+    """Which runs of a trace count: undisturbed ones, or all after the warm-up if none was timed."""
     if not session.batches:
         if runs <= session.skipped:
             raise TraceError(f"holds {runs} runs, {session.skipped} of them to warm up", where=path)
@@ -115,415 +813,69 @@ def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:
     return find_quiet_runs(wall, cpu, session.threads)
 
 
-T = TypeVar("T")
+def closed_runs(events: pd.DataFrame, ledger: pd.DataFrame) -> np.ndarray:
+    """For every run of a trace, whether its ledger rows sum to ``Method::execute``."""
+    methods = events[(events["kind"] == "method") & (events["run"] >= 0)]
+    executes = methods.set_index("run")["duration_ns"]
+    sums = ledger.groupby("run")["duration_ns"].sum()
+    return (sums.reindex(executes.index) == executes).to_numpy()
 
-#: Whose rows: what the frames of several measurements are told apart by.
-MEASUREMENT = ["experiment", "threads"]
 
+def describe_run(run: Run) -> pd.DataFrame:
+    """What was run, on what and how: ``what`` and ``value``, both text.
 
-@dataclass(frozen=True)
-class Comparison:
-    """A candidate against its baseline at one thread count; frames as ``schema`` has them.
-
-    ``layers`` is None where no layer is known; ``kernels`` (``schema.KERNEL_EVIDENCE``) and
-    ``proof`` of the machine code that ran are None where it was not sampled.
+    Examples
+    --------
+    >>> wb.describe_run(wb.open_run(wb.sample_run()))["what"].tolist()[:2]
+    ['program', 'inputs']
     """
-
-    pair: Pair
-    threads: int
-    latency: pd.DataFrame
-    categories: pd.DataFrame
-    operators: pd.DataFrame
-    shift: pd.DataFrame
-    verdict: Verdict
-    layers: pd.DataFrame | None = None
-    kernels: pd.DataFrame | None = None
-    proof: Proof | None = None
-    baseline_threads: int | None = None
-
-    @property
-    def sides(self) -> tuple[tuple[str, int], tuple[str, int]]:
-        """Experiment and thread count of the baseline and of the candidate."""
-        before = self.threads if self.baseline_threads is None else self.baseline_threads
-        return (self.pair.baseline, before), (self.pair.candidate, self.threads)
-
-    @property
-    def text_threads(self) -> str:
-        """``1 thread``, or ``1 thread against 4``."""
-        (_, before), (_, after) = self.sides
-        if before == after:
-            return count_threads(after)
-        return f"{count_threads(after)} against {before}"
-
-    @property
-    def speedups(self) -> pd.DataFrame:
-        """E2E and every category as ``schema.COMPARISON``."""
-        return pd.concat([self.latency.assign(name="E2E"), self.categories], ignore_index=True)
-
-    @property
-    def text(self) -> str:
-        """The verdict in one line."""
-        return summarize_verdict(self.verdict)
-
-
-@dataclass(frozen=True)
-class Analysis:
-    """All that a run says.
-
-    ``latencies`` and ``ledger`` hold every measurement; ``statistics``, ``operators`` and
-    ``categories`` one summary for each experiment and thread count; all carry the columns
-    ``experiment`` and ``threads``. With a sidecar, ``operators`` has the columns of
-    ``schema.ATTRIBUTION`` and ``ledger`` that of `place_rows` besides; ``layers`` is None where
-    the sidecar is missing or names none. ``ladder`` (``schema.LADDER``) is None unless every ISA
-    level was measured, ``scaling`` (``schema.SCALING``) unless several thread counts were;
-    ``crossovers`` says what changes between these. ``kernel_changes`` (``schema.KERNEL_CHANGES``)
-    come from logs, by what was compared; ``evidence`` (``schema.EVIDENCE``) is None where no
-    machine code was sampled.
-    """
-
-    run_dir: Path
-    run: RunRecord
-    latencies: pd.DataFrame
-    ledger: pd.DataFrame
-    statistics: pd.DataFrame
-    operators: pd.DataFrame
-    categories: pd.DataFrame
-    comparisons: tuple[Comparison, ...]
-    layers: pd.DataFrame | None = None
-    ladder: pd.DataFrame | None = None
-    scaling: pd.DataFrame | None = None
-    crossovers: tuple[str, ...] = ()
-    evidence: pd.DataFrame | None = None
-    kernel_changes: dict[str, pd.DataFrame] = field(default_factory=dict)
-
-    @property
-    def experiments(self) -> list[str]:
-        """The experiments that are compared, without their controls."""
-        return [e.name for e in self.run.plan.experiments if not e.control]
-
-    @property
-    def bars(self) -> dict[str, pd.DataFrame]:
-        """Categories by what was measured, without the controls."""
-        several = len(self.run.plan.threads) > 1
-        return {
-            f"{name}, {count_threads(threads)}" if several else name: part
-            for threads in self.run.plan.threads
-            for name in self.experiments
-            if len(part := self.select(self.categories, name, threads))
-        }
-
-    @property
-    def floor(self) -> float:
-        """What the A/A controls of the run differed at most, as a ratio - 1; 0 without control."""
-        return max((float(c.latency["floor"].iloc[0]) for c in self.comparisons), default=0.0)
-
-    def select(self, frame: pd.DataFrame, experiment: str, threads: int) -> pd.DataFrame:
-        """The rows of one experiment at one thread count."""
-        return pick(frame, experiment, threads).reset_index(drop=True)
-
-
-_known: dict[Path, Analysis] = {}
-
-
-@contextlib.contextmanager
-def remember(analysis: Analysis) -> Iterator[None]:
-    """While it lasts, `analyze_run` takes an analysis for what it would find itself."""
-    place = analysis.run_dir.resolve()
-    _known[place] = analysis
-    try:
-        yield
-    finally:
-        del _known[place]
-
-
-def analyze_run(run_dir: str | Path) -> Analysis:
-    """Read the manifest and the ETDumps of a run, and work out everything from them.
-
-    Raises
-    ------
-    UsageError
-        The folder is no run.
-    StoreError
-        Nothing in it was measured to the end.
-    TraceError
-        An ETDump is malformed.
-    """
-    run_dir = Path(run_dir)
-    if (known := _known.get(run_dir.resolve())) is not None:
-        return known
-    run = load_run(run_dir)
-    if not any(session.complete and session.traced for session in run.sessions):
-        raise StoreError(
-            "nothing was measured to its end",
-            where=run_dir,
-            hint="the same `workbench run` goes on where it stopped",
-        )
-    latencies = tabulate_latencies(run)
-    ledger = pd.concat(
-        [read_ledger(run_dir, s) for s in run.sessions if s.complete and s.etdump],
-        ignore_index=True,
-    )
-    latencies = add_traced(latencies, ledger, run)
-    groups = dict(list(ledger.groupby(MEASUREMENT, sort=False)))
-    operators = {key: summarize_operators(part) for key, part in groups.items()}
-    sidecar, layers = load_layers(run_dir / LAYERS, run.plan.sha256), None
-    if sidecar:
-        for key, part in groups.items():
-            attribution = attribute_layers(part, sidecar)
-            operators[key] = add_layers(operators[key], attribution)
-            groups[key] = place_rows(part, attribution)
-        ledger = pd.concat(groups.values(), ignore_index=True)
-        if any(method.modules for method in sidecar.methods):
-            layers = {
-                key: summarize_layers(operators[key], sidecar, total_runs(part, "key"))
-                for key, part in groups.items()
-            }
-    evidence = read_evidence(run_dir, run)
-    analysis = Analysis(
-        run_dir=run_dir,
-        run=run,
-        latencies=latencies,
-        ledger=ledger,
-        statistics=describe_latencies(latencies),
-        operators=_stack(operators),
-        categories=_stack({key: summarize_categories(part) for key, part in groups.items()}),
-        comparisons=tuple(
-            compare_pair(run, pair, threads, latencies, ledger, evidence, layers is not None)
-            for pair, threads in compared(run, latencies)
-        ),
-        layers=_stack(layers) if layers else None,
-        evidence=evidence,
-        kernel_changes=compare_logs(run_dir, run),
-        **analyze_axes(run, latencies),
-    )
-    return mark_analysis(analysis) if run.emulated else analysis
-
-
-def mark_analysis(analysis: Analysis) -> Analysis:
-    """The analysis of an emulated run: every frame is marked, and nothing is said of speed."""
-    return replace(
-        _mark_frames(analysis),
-        comparisons=tuple(
-            replace(
-                _mark_frames(comparison),
-                verdict=replace(comparison.verdict, outcome="emulated", before=None, after=None),
-            )
-            for comparison in analysis.comparisons
-        ),
-        crossovers=(),
-    )
-
-
-def _mark_frames(record: T) -> T:
-    """A record whose frames are marked, and judge nothing."""
-    frames = {}
-    for entry in fields(record):
-        frame = getattr(record, entry.name)
-        if isinstance(frame, pd.DataFrame):
-            judged = {"outcome": "emulated"} if "outcome" in frame else {}
-            frames[entry.name] = mark_emulated(frame.assign(**judged))
-    return replace(record, **frames)
-
-
-def compared(run: RunRecord, latencies: pd.DataFrame) -> Iterator[tuple[Pair, tuple[int, int]]]:
-    """The pairs that were measured, with the thread counts of baseline and candidate."""
-    keys = pick_timed(latencies)[MEASUREMENT].itertuples(index=False, name=None)
-    measured = set(keys)
-    for pair in run.plan.pairs:
-        counts = [pair.threads] if pair.threads else [(n, n) for n in run.plan.threads]
-        for before, after in counts:
-            if {(pair.baseline, before), (pair.candidate, after)} <= measured:
-                yield pair, (before, after)
-
-
-def compare_pair(
-    run: RunRecord,
-    pair: Pair,
-    threads: tuple[int, int],
-    latencies: pd.DataFrame,
-    ledger: pd.DataFrame,
-    evidence: pd.DataFrame | None = None,
-    layered: bool = False,
-) -> Comparison:
-    """Compare the two experiments of a pair, with the noise that the control shows.
-
-    Layers are compared where the ledger is ``layered``: has the column ``layer``. Measurements
-    with unlike numbers of ``threads`` did not take turns, and are compared by wall time.
-    """
-    few, count = threads
-    origin, control = find_control(run.plan, pair.baseline)
-    before, after = _measured(ledger, pair.baseline, few), _measured(ledger, pair.candidate, count)
-    noise = find_noise(run.plan, pair.baseline, ledger, count)
-    if few == count:
-        names = {"control": control, "control_of": origin} if noise else {}
-        latency = compare_latencies(
-            latencies, pair.baseline, pair.candidate, threads=count, **names
-        )
-    else:
-        sides = (pick(latencies, pair.baseline, few), pick(latencies, pair.candidate, count))
-        latency = compare_apart(*sides, clock="wall_ns")
-    shift = bottleneck_shift(summarize_categories(before), summarize_categories(after))
-    shift = bound_shift(shift, before, after)
-    kernels, proof, unchanged = compare_code(run, pair, threads, evidence, before)
-    return Comparison(
-        pair=pair,
-        threads=count,
-        baseline_threads=few,
-        latency=latency,
-        categories=compare_categories(before, after, **noise),
-        operators=compare_operators(before, after, **noise),
-        shift=shift,
-        verdict=reach_verdict(
-            run.plan.model,
-            describe_change(run, pair, few, count),
-            latency,
-            shift,
-            [
-                a
-                for a in run.agreements
-                if (a.baseline, a.candidate, a.threads) == (pair.baseline, pair.candidate, count)
-            ],
-            unchanged,
-        ),
-        kernels=kernels,
-        proof=proof,
-        layers=compare_layers(before, after, **noise) if layered else None,
-    )
-
-
-def describe_change(run: RunRecord, pair: Pair, few: int, count: int) -> str:
-    """What the candidate of a pair does differently, with the threads where there is a choice."""
-    if few != count:
-        return f"{pair.label}, {count_threads(count)} against {few}"
-    return pair.label if len(run.plan.threads) == 1 else f"{pair.label}, {count_threads(count)}"
-
-
-def pick(frame: pd.DataFrame, experiment: str, threads: int) -> pd.DataFrame:
-    """The rows of one experiment at one thread count, with their index."""
-    return frame[(frame["experiment"] == experiment) & (frame["threads"] == threads)]
-
-
-def analyze_axes(run: RunRecord, latencies: pd.DataFrame) -> dict[str, Any]:
-    """What a run says of the ladder of ISA levels, and of several thread counts."""
-    names = [e.name for e in run.plan.experiments if not e.control]
-    counts = sorted(set(pick_timed(latencies)["threads"]))
-    found: dict[str, Any] = {}
-    if run.plan.toggle == LADDER_TOGGLE:
-        masked = {s.experiment: s.masked for s in run.sessions}
-        reveals = {
-            above: ", ".join(f for f in masked[below] if f not in masked[above])
-            for below, above in pairwise(names)
-        }
-        origin, control = find_control(run.plan, names[-1])
-        noise = {"reveals": reveals, "control": control, "control_of": origin}
-        climbs = [climb_ladder(latencies, names, threads=count, **noise) for count in counts]
-        found["ladder"] = pd.concat(climbs, ignore_index=True)
-    at = pick_timed(latencies).groupby("experiment")["threads"].nunique()
-    swept = [name for name in names if at.get(name, 0) == len(counts)]
-    if len(counts) > 1 and swept:
-        found["scaling"] = sweep_threads(latencies, swept)
-        found["crossovers"] = tuple(find_crossovers(latencies, swept))
-    return found
-
-
-def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
-    """What tells the noise: an experiment and its repetition, this one's own if it has one."""
-    setup = {e.name: replace(e, name="", control=False) for e in plan.experiments}
-    found = [
-        (e.name, c.name)
-        for c in plan.experiments
-        if c.control
-        for e in plan.experiments
-        if not e.control and setup[e.name] == setup[c.name]
-    ]
-    return next((pair for pair in found if pair[0] == experiment), (*found, (None, None))[0])
-
-
-def find_noise(
-    plan: Plan, experiment: str, ledger: pd.DataFrame, threads: int
-) -> dict[str, pd.DataFrame | None]:
-    """What `find_control` names, as parts of a ledger; nothing if the control was not measured."""
-    original, repeated = (
-        _measured(ledger, name, threads) for name in find_control(plan, experiment)
-    )
-    return {} if repeated is None else {"control": repeated, "control_of": original}
-
-
-def _measured(ledger: pd.DataFrame, experiment: str | None, threads: int) -> pd.DataFrame | None:
-    if experiment is None or (part := pick(ledger, experiment, threads)).empty:
-        return None
-    return part
-
-
-def _stack(frames: dict[tuple[str, int], pd.DataFrame]) -> pd.DataFrame:
-    stacked = pd.concat(frames, names=MEASUREMENT)
-    return stacked.reset_index(level=MEASUREMENT).reset_index(drop=True)
-
-
-def describe_run(analysis: Analysis) -> pd.DataFrame:
-    """Program, machine, runner and protocol of a run.
-
-    Returns
-    -------
-    DataFrame
-        ``what`` and ``value``, both text.
-    """
-    run, plan, host = analysis.run, analysis.run.plan, analysis.run.host
+    record, plan, host = run.record, run.record.plan, run.record.host
     machine = [host.get("cpu"), f"{host.get('cores_usable')} cores", host.get("system")]
     machine += ["virtual"] if host.get("virtual") else []
+    shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in plan.inputs)
     facts = {
         "program": f"{plan.stem}.pte, SHA-256 {plan.sha256[:16]}",
-        "inputs": _inputs(analysis),
+        "inputs": f"{shapes} ({plan.input_source})",
         "machine": ", ".join(map(str, machine)),
-        "platform": run.platform + (" (emulated)" if run.emulated else ""),
+        "platform": record.platform + (" (emulated)" if run.emulated else ""),
         "load at the start": " ".join(str(load) for load in host.get("load_average", [])),
-        "runner": ", ".join(f"{k} {v}" for k, v in run.runner.items()),
-        "versions": ", ".join(f"{name} {version}" for name, version in run.versions.items()),
+        "runner": ", ".join(f"{k} {v}" for k, v in record.runner.items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
         "protocol": (
-            f"{plan.processes} processes of every experiment, taking turns in batches of about "
+            f"{plan.processes} processes per experiment, interleaved in batches of about "
             f"{plan.batch_ms:g} ms; at least {plan.runs} timed inferences each"
         ),
-        "experiments": "; ".join(map(_describe_experiment, plan.experiments)),
-        "measured": f"{run.started} to {run.finished or 'interrupted'}",
+        "experiments": "; ".join(
+            f"{e.name}: ISA level {e.isa}{', control' if e.control else ''}"
+            for e in plan.experiments
+        ),
+        "measured": f"{record.started} to {record.finished or 'interrupted'}",
     }
-    if run.export:
-        facts["weights"] = run.export.weights or "not recorded"
+    if export := record.export:
+        delegates = ", ".join(f"{name} x{count}" for name, count in export.delegates.items())
+        facts["weights"] = export.weights or "not recorded"
         facts["exported"] = (
-            f"{run.export.dtype}, {run.export.backend}, {run.export.size_bytes / 1e6:.1f} MB, "
-            f"delegates: {_counts(run.export.delegates)}"
+            f"{export.dtype}, {export.backend}, {export.size_bytes / 1e6:.1f} MB, "
+            f"delegates: {delegates or 'none'}"
         )
     return pd.DataFrame(facts.items(), columns=["what", "value"])
 
 
-def identify_run(run: RunRecord) -> dict[str, str]:
-    """The program, device and build of a run: what may differ only where that is the question."""
-    device = f"{run.platform}, {run.host.get('cpu')}" + (", emulated" if run.emulated else "")
-    build = f"executorch {run.versions.get('executorch')}, {run.runner.get('kind')} runner"
-    build += f" {str(run.runner.get('sha256', ''))[:12]}".rstrip()
-    program = f"{run.plan.stem} {run.plan.sha256[:12]}"
+def identify_run(record: RunRecord) -> dict[str, str]:
+    """The program, device and build of a run, which must agree for a comparison."""
+    device = f"{record.platform}, {record.host.get('cpu')}"
+    device += ", emulated" if record.emulated else ""
+    build = f"executorch {record.versions.get('executorch')}, {record.runner.get('kind')} runner"
+    build += f" {str(record.runner.get('sha256', ''))[:12]}".rstrip()
+    program = f"{record.plan.stem} {record.plan.sha256[:12]}"
     return {"program": program, "device": device, "build": build}
 
 
-def undelegated(analysis: Analysis) -> pd.DataFrame | None:
+def undelegated(run: Run) -> pd.DataFrame | None:
     """Operators that the partitioner left to portable kernels; None if the export is unknown."""
-    export = analysis.run.export
+    export = run.record.export
     if export is None:
         return None
     rows = [(u.operator, u.count) for u in export.undelegated]
     table = pd.DataFrame(rows, columns=["operator", "count"])
     return table.sort_values("count", ascending=False, kind="stable").reset_index(drop=True)
-
-
-def _describe_experiment(experiment: Experiment) -> str:
-    control = ", control" if experiment.control else ""
-    return f"{experiment.name}: ISA level {experiment.isa}{control}"
-
-
-def _inputs(analysis: Analysis) -> str:
-    plan = analysis.run.plan
-    shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in plan.inputs)
-    return f"{shapes} ({plan.input_source})"
-
-
-def _counts(delegates: dict[str, int]) -> str:
-    return ", ".join(f"{name} x{count}" for name, count in delegates.items()) or "none"

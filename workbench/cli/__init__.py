@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,6 +16,7 @@ from workbench.cli import batch, diagnose
 from workbench.cli.options import EXPORT_OPTIONS, OUT, PATH, RUN_OPTIONS, show_progress
 from workbench.cli.output import JSON, Answer, Group, describe_error
 from workbench.errors import UsageError, WorkbenchError
+from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import to_document
 
 INTERRUPTED = 130
@@ -85,7 +87,7 @@ def models() -> Answer:
 @click.argument("model")
 @EXPORT_OPTIONS
 @OUT
-def export(model: str, out: Path | None, **choices) -> Answer:
+def export(model: str, out: Path | None, export: ExportOptions) -> Answer:
     """Export MODEL to a .pte.
 
     MODEL is a registered name, path/to/file.py:NAME, torchvision:NAME or timm:NAME. An export that
@@ -97,8 +99,8 @@ def export(model: str, out: Path | None, **choices) -> Answer:
     from workbench.export.artifact import describe_export, export_model
     from workbench.store import load_export
 
-    with warnings.catch_warnings(action="ignore"):
-        pte = export_model(model, root=out, tell=lambda text: click.echo(text, err=True), **choices)
+    tell = functools.partial(click.echo, err=True)
+    pte = export_model(model, export, root=out, tell=tell)
     record = load_export(pte)
     for line in describe_export(record):
         click.echo(line, err=True)
@@ -110,22 +112,21 @@ def export(model: str, out: Path | None, **choices) -> Answer:
 @RUN_OPTIONS
 @OUT
 @click.pass_context
-def run(context: click.Context, subject: Path, out: Path | None, **choices) -> Answer:
+def run(context: click.Context, subject: Path, out: Path | None, measure: MeasureOptions) -> Answer:
     """Measure a .pte with a CPU extension off and on; prints the run's folder.
 
     A config, the JSON of Arm's profiling kit, says itself what is measured and how.
     """
-    from workbench.analysis.quality import describe_quality
-    from workbench.analysis.run import analyze_run
+    from workbench.analysis.compat import analyze_run, describe_quality
     from workbench.report.summary import outline_run
     from workbench.workflow import measure_config, measure_program
 
     with show_progress() as progress:
         if subject.suffix == ".json":
-            refuse_options(context, choices)
+            refuse_options(context)
             run_dir = measure_config(subject, root=out, progress=progress)
         else:
-            run_dir = measure_program(subject, root=out, progress=progress, **choices)
+            run_dir = measure_program(subject, measure, root=out, progress=progress)
     analysis = analyze_run(run_dir)
     verdicts = [comparison.text for comparison in analysis.comparisons]
     return Answer([*verdicts, describe_quality(analysis), run_dir], outline_run(analysis))
@@ -135,7 +136,7 @@ def run(context: click.Context, subject: Path, out: Path | None, **choices) -> A
 @click.argument("run_dir", type=PATH)
 def analyze(run_dir: Path) -> Answer:
     """Make the CSV, JSON and Markdown files of a run anew from its ETDumps."""
-    from workbench.analysis.run import analyze_run
+    from workbench.analysis.compat import analyze_run
     from workbench.workflow import write_artifacts
 
     files = write_artifacts(analyze_run(run_dir))
@@ -199,7 +200,9 @@ def report(runs: tuple[str, ...], out: Path | None) -> Answer:
 @EXPORT_OPTIONS
 @RUN_OPTIONS
 @OUT
-def profile(models: tuple[str, ...], out: Path | None, **choices) -> Answer:
+def profile(
+    models: tuple[str, ...], out: Path | None, export: ExportOptions, measure: MeasureOptions
+) -> Answer:
     """Export, run, analyze and report: the main job.
 
     MODEL is what `workbench export` takes.
@@ -213,7 +216,7 @@ def profile(models: tuple[str, ...], out: Path | None, **choices) -> Answer:
     def profile_each() -> Iterator[str]:
         for model in models:
             with show_progress() as progress:
-                result = profile_model(model, root=out, progress=progress, **choices)
+                result = profile_model(model, export, measure, root=out, progress=progress)
             outlines.append(result.outline)
             yield from result.texts
 
@@ -259,11 +262,13 @@ def lab(arguments: tuple[str, ...]) -> Answer:
     return Answer([], record, then=lambda: open_lab(arguments))
 
 
-def refuse_options(context: click.Context, names: Iterable[str]) -> None:
-    """Refuse options that a config would contradict."""
-    for name in names:
-        if context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT:
-            raise UsageError("a config says that itself", where=f"--{name.replace('_', '-')}")
+def refuse_options(context: click.Context) -> None:
+    """Refuse options that a config sets itself."""
+    known = {field.name for field in fields(MeasureOptions)}
+    for option in context.command.params:
+        given = context.get_parameter_source(str(option.name))
+        if option.name in known and given is not click.core.ParameterSource.DEFAULT:
+            raise UsageError("the config sets this", where=option.opts[0])
 
 
 @workbench.command(context_settings={"ignore_unknown_options": True})

@@ -13,6 +13,7 @@ import click
 from workbench.cli.options import PATH, Percent, show_progress
 from workbench.cli.output import Answer, command
 from workbench.errors import UsageError
+from workbench.options import MeasureOptions
 
 
 @command()
@@ -21,8 +22,7 @@ from workbench.errors import UsageError
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
 def findings(run_dir: Path, experiment: str, threads: int | None) -> Answer:
     """Say what to do next about a run, what brings most first."""
-    from workbench.analysis.findings.rules import find_next_steps
-    from workbench.analysis.run import analyze_run
+    from workbench.analysis.compat import analyze_run, find_next_steps
     from workbench.plots.text import list_findings
 
     analysis = analyze_run(run_dir)
@@ -38,8 +38,7 @@ def findings(run_dir: Path, experiment: str, threads: int | None) -> Answer:
 @click.option("--top", default=12, show_default=True, help="Operators to list.")
 def roofline(run_dir: Path, again: bool, top: int) -> Answer:
     """Measure what this machine can do, and how near a run's operators come to it."""
-    from workbench.analysis.roofline import find_roofline, list_ceilings
-    from workbench.analysis.run import analyze_run
+    from workbench.analysis.compat import analyze_run, find_roofline, list_ceilings
     from workbench.plots.text import describe_roofline
     from workbench.workflow import measure_roof, write_artifacts
 
@@ -59,14 +58,15 @@ def roofline(run_dir: Path, again: bool, top: int) -> Answer:
 @click.argument("run_dir", type=PATH)
 @click.option("--layer", required=True, help="Path of the module, such as features.3.block.0.")
 @click.option("--model", default="", help="What was exported [default: the run's model].")
-@click.option("--runs", default=50, show_default=True, help="Least timed inferences of each.")
+@click.option("--runs", default=50, show_default=True, help="Minimum timed inferences.")
 @click.option("--processes", default=5, show_default=True, help="Restarts of every runner.")
-def replay(run_dir: Path, layer: str, **choices) -> Answer:
+def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int) -> Answer:
     """Measure one layer of a run's model alone, against its time within the model."""
     from workbench.workflow import replay_layer
 
+    options = MeasureOptions(runs=runs, processes=processes)
     with show_progress() as progress:
-        result = replay_layer(run_dir, layer, progress=progress, **choices)
+        result = replay_layer(run_dir, layer, options, model=model, progress=progress)
     return Answer([*result.texts, result.run_dir], asdict(result))
 
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import Field, fields
 from pathlib import Path
+from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 import click
 
+from workbench.options import ExportOptions, MeasureOptions
+
 PATH = click.Path(path_type=Path)
-
-
-def _options(*options):
-    def add(command):
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
+Param: TypeAlias = click.Parameter | None
+Context: TypeAlias = click.Context | None
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+Record = TypeVar("Record", ExportOptions, MeasureOptions)
 
 
 class Percent(click.ParamType):
@@ -28,7 +29,7 @@ class Percent(click.ParamType):
 
     name = "percent"
 
-    def convert(self, value, param, ctx):
+    def convert(self, value: Any, param: Param, ctx: Context) -> float:
         """The fraction of 1 that ``value`` says."""
         try:
             fraction = float(str(value).removesuffix("%")) / 100
@@ -44,7 +45,7 @@ class Duration(click.ParamType):
 
     name = "duration"
 
-    def convert(self, value, param, ctx):
+    def convert(self, value: Any, param: Param, ctx: Context) -> float:
         """The seconds that ``value`` says."""
         if isinstance(value, float):
             return value
@@ -59,7 +60,7 @@ class Numbers(click.ParamType):
 
     name = "n,n..."
 
-    def convert(self, value, param, ctx):
+    def convert(self, value: Any, param: Param, ctx: Context) -> tuple[int, ...]:
         """The numbers as a tuple."""
         if isinstance(value, tuple):
             return value
@@ -74,7 +75,7 @@ class Floats(click.ParamType):
 
     name = "x,x..."
 
-    def convert(self, value, param, ctx):
+    def convert(self, value: Any, param: Param, ctx: Context) -> tuple[float, ...]:
         """The numbers as a tuple."""
         if isinstance(value, tuple):
             return value
@@ -92,7 +93,7 @@ class Size(click.ParamType):
 
     name = "dim=n"
 
-    def convert(self, value, param, ctx):
+    def convert(self, value: Any, param: Param, ctx: Context) -> tuple[str, int]:
         """The name and the number."""
         name, _, size = value.partition("=")
         if not name or not size.isdecimal() or not 0 < int(size) < 2**31:
@@ -101,82 +102,52 @@ class Size(click.ParamType):
 
 
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
-EXPORT_OPTIONS = _options(
-    click.option(
-        "--dtype",
-        default="fp32",
-        show_default=True,
-        help="fp32, fp16, fp16w, bf16, int8, int8dyn or 8da4w.",
-    ),
-    click.option("--backend", default="xnnpack", show_default=True, help="xnnpack or portable."),
-    click.option(
-        "--state-dict", type=PATH, help="Weights: a file that torch.save(state_dict) wrote."
-    ),
-    click.option(
-        "--inputs",
-        multiple=True,
-        metavar="SOURCE",
-        help="Inputs: .npy, .pt, .safetensors, an image or a folder of them, random:SEED; "
-        "one for each input. Several samples calibrate int8, and the first one is run.",
-    ),
-    click.option(
-        "--size",
-        "sizes",
-        type=Size(),
-        multiple=True,
-        help="Run at this size of a dynamic dimension, such as batch=4.",
-    ),
-    click.option("--mean", type=Floats(), default=(), help="Of images, per channel, from 0 to 1."),
-    click.option("--std", type=Floats(), default=(), help="Of images, per channel."),
-    click.option(
-        "--keep-float", multiple=True, metavar="PATTERN", help="Module paths not to quantise."
-    ),
-    click.option("--rewrite/--no-rewrite", default=True, help="Spell out what XNNPACK lacks."),
-    click.option("--fresh", is_flag=True, help="Export again even if nothing has changed."),
-)
-RUN_OPTIONS = _options(
-    click.option(
-        "--toggle",
-        default="auto",
-        show_default=True,
-        help="CPU extension to switch off and on; auto: the strongest; none: an A/A run.",
-    ),
-    click.option("--isa-ladder", is_flag=True, help="Measure every ISA level of this CPU instead."),
-    click.option("--threads", type=Numbers(), default="1", show_default=True, help="CPU threads."),
-    click.option("--runs", default=50, show_default=True, help="Least timed inferences of each."),
-    click.option(
-        "--budget",
-        "budget_s",
-        type=Duration(),
-        default=0.0,
-        help="Time to measure for, such as 30s, instead of --runs.",
-    ),
-    click.option(
-        "--precision",
-        type=Percent(),
-        default="1%",
-        show_default=True,
-        help="With --budget: stop when half the interval's width is below this.",
-    ),
-    click.option("--warmup", default=3, show_default=True, help="Inferences before timing."),
-    click.option("--processes", default=5, show_default=True, help="Restarts of every runner."),
-    click.option("--evidence/--no-evidence", default=True, help="Sample the machine code, too."),
-    click.option("--runner", default="wheel", show_default=True, help="wheel, native or python."),
-    click.option(
-        "--target",
-        default="host",
-        show_default=True,
-        help="Where it runs: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.",
-    ),
-    click.option(
-        "--power",
-        default="",
-        help="Put an Android device into a mode for the run: boost or developer.",
-    ),
-    click.option(
-        "--timeout", "timeout_s", default=120.0, show_default=True, help="Seconds for one answer."
-    ),
-)
+
+_TYPES = {"duration": Duration(), "percent": Percent()}
+
+
+def _make_option(found: Field[Any], hint: Any) -> Callable[[F], F]:
+    """The click option of a field: its type by the annotation, the rest by the metadata."""
+    cli = dict(found.metadata["cli"])
+    flag = f"--{cli.pop('name', found.name).replace('_', '-')}"
+    settings: dict[str, Any] = {"default": found.default, "help": found.metadata["help"]}
+    if hint is bool:
+        settings["is_flag"] = True
+        flag += f"/--no-{flag[2:]}" if found.default else ""
+    elif hint == tuple[int, ...]:
+        settings["type"] = Numbers()
+    elif hint == tuple[float, ...]:
+        settings["type"] = Floats()
+    elif hint == tuple[tuple[str, int], ...]:
+        settings |= {"type": Size(), "multiple": True}
+    elif hint == tuple[str, ...]:
+        settings["multiple"] = True
+    else:
+        settings |= {"type": _TYPES.get(cli.pop("type", ""), hint)}
+    settings["show_default"] = bool(found.default) and hint is not bool
+    return click.option(flag, found.name, **(settings | cli))
+
+
+def options_of(record: type[Record], name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """A decorator: one option per field; the command gets the record as keyword ``name``."""
+    hints = get_type_hints(record)
+
+    def decorate(command: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(command)
+        def call(**values: Any) -> T:
+            chosen = {each.name: values.pop(each.name) for each in fields(record)}
+            return command(**values, **{name: record(**chosen)})
+
+        for each in reversed(fields(record)):
+            call = _make_option(each, hints[each.name])(call)
+        return call
+
+    return decorate
+
+
+OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
+EXPORT_OPTIONS = options_of(ExportOptions, "export")
+RUN_OPTIONS = options_of(MeasureOptions, "measure")
 
 
 @contextlib.contextmanager
@@ -191,6 +162,9 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
     with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar:
 
         def show(text: str, part: float) -> None:
+            if "warning: " in text:  # stays above the bar
+                bar.write(text, file=sys.stderr)
+                return
             bar.set_description_str(text)
             bar.update(part - bar.n)
 

@@ -21,8 +21,8 @@ import pandas as pd
 import traitlets
 from matplotlib.collections import PolyCollection
 
+from workbench.analysis.compat import Analysis
 from workbench.analysis.operators import describe_spans
-from workbench.analysis.run import Analysis
 from workbench.errors import StoreError
 from workbench.frames import EMULATED, SPANS, check
 from workbench.plots.style import (

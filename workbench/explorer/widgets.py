@@ -24,8 +24,8 @@ import pandas as pd
 from IPython.display import HTML, display
 
 from workbench.analysis.compare import compare_categories
-from workbench.analysis.compare_runs import AXES, PARTS, align_measurements, compare_runs
-from workbench.analysis.run import Analysis, find_noise, pick
+from workbench.analysis.compare_runs import AXES, PARTS, align_measurements
+from workbench.analysis.compat import Analysis, compare_runs, find_noise, pick
 from workbench.analysis.verdict import summarize_verdict
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import UsageError, WorkbenchError
@@ -254,6 +254,6 @@ def show_rung(analysis: Analysis, level: str, threads: int) -> Sheet:
 def _compare(analysis: Analysis, lowest: str, level: str, threads: int) -> pd.DataFrame:
     """The categories of a level against those of the lowest, with the noise of the control."""
     sides = (pick(analysis.ledger, name, threads) for name in (lowest, level))
-    noise = find_noise(analysis.run.plan, lowest, analysis.ledger, threads)
+    noise = find_noise(analysis, lowest, threads)
     changes = compare_categories(*sides, **noise)
     return mark_emulated(changes.assign(outcome="emulated")) if analysis.run.emulated else changes

@@ -1,9 +1,4 @@
-"""A ``.pte`` and what lies beside it.
-
-Whether an export that lies there is the one that would be made: nothing is imported for it.
-
-An export in a few lines for a person.
-"""
+"""Export a model to a ``.pte`` and the files beside it; reuse an export that is up to date."""
 
 from __future__ import annotations
 
@@ -14,11 +9,10 @@ import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from workbench import store
@@ -32,123 +26,112 @@ from workbench.export.accuracy import (
     sensitivity,
 )
 from workbench.export.failure import explain_forward
-from workbench.export.lower import BACKENDS, DTYPES, RECIPES, Lowered, Options, lower_model, quiet
+from workbench.export.lower import BACKENDS, DTYPES, RECIPES, Lowered, lower_model, quiet
 from workbench.export.program import Contents, Slot, raw_bytes
 from workbench.models.inputs import choose_inputs, sample_files
 from workbench.models.loader import SEED, LoadedModel, load_model
-from workbench.models.registry import ModelName, parse_name, sources_of
+from workbench.models.registry import parse_name, sources_of
 from workbench.models.sources import find_sources, reason
+from workbench.options import ExportOptions
 from workbench.records.runs import Export, Fidelity, Tensor, Undelegated
 
 if TYPE_CHECKING:
     import torch
 
+#: Receives one line about what is being done.
+Tell = Callable[[str], None]
+
 
 def export_model(
     model: LoadedModel | str,
+    options: ExportOptions = ExportOptions(),
     *,
-    dtype: str = "fp32",
-    backend: str = "xnnpack",
     root: str | os.PathLike[str] | None = None,
-    state_dict: str | os.PathLike[str] | None = None,
-    keep_float: Iterable[str] = (),
-    rewrite: bool = True,
-    inputs: Iterable[str] = (),
-    sizes: Mapping[str, int] | Iterable[tuple[str, int]] = (),
-    mean: tuple[float, ...] = (),
-    std: tuple[float, ...] = (),
-    fresh: bool = False,
-    tell: Callable[[str], None] = lambda text: None,
+    tell: Tell | None = None,
 ) -> Path:
     """Export a model to ``<root>/artifacts/<model>_<backend>_<dtype>.pte``; returns that path.
 
-    Beside it lie the ETRecord, the layer sidecar, one ``.input<i>.bin`` per input (the example
-    inputs, raw, in the layout the program expects) and the record, which
-    `workbench.store.load_export` reads. The record is written last: where there is one, everything
-    is there.
+    Beside it are the ETRecord, the layer sidecar, one ``.input<i>.bin`` per input (the example
+    inputs, raw, in the layout that the program expects) and the record, which
+    `workbench.store.load_export` reads. The record is written last: if it exists, the export is
+    complete.
 
-    A model that is given by name is not exported again if nothing that its program is made from
-    has changed: the sources of the model and of the exporter, the installed versions, weights,
-    inputs and options; and every file of the last export is as it was written.
+    A model given by name is exported again only if something has changed: the source files of the
+    model or of the exporter, an installed version, the weights, the inputs, an option, or a file
+    of the last export.
 
     Parameters
     ----------
     model
         A loaded model, or what `load_model` takes.
-    dtype
-        A name in `DTYPES`: ``fp32``, ``fp16``, ``fp16w`` (fp16 with all weights in half precision),
-        ``bf16``, ``int8`` (static), ``int8dyn``, ``8da4w``.
-    backend
-        ``xnnpack``, or ``portable`` for ExecuTorch's own kernels only.
+    options
+        The dtype, the backend and so on.
     root
         The output folder, ``out_<model>`` by default.
-    state_dict
-        Weights, as for `load_model`; for a model that is loaded here.
-    keep_float
-        Patterns of module paths, such as ``head`` or ``blocks.*.attn``, not to quantise.
-    rewrite
-        Spell operators that XNNPACK has no node for, or whose kernel is wrong, in others, and make
-        casts of constants once and for all; the record says what was done.
-    inputs, sizes, mean, std
-        Other inputs to run with than the model's examples, as for `choose_inputs`.
-    fresh
-        Export again in any case: for models that depend on more than files can tell, such as the
-        environment.
     tell
-        Told in a line that an export was kept.
+        Receives one line per stage, and the problems of the export; without it, problems are
+        Python warnings.
 
     Warns
     -----
     UserWarning
-        The program was run, and is not what the model computes. The record's ``problem`` says so.
+        The outputs of the program differ from the model's (the record's ``problem``), or there is
+        no ETRecord. Only without ``tell``.
 
     Raises
     ------
     UsageError
-        An unknown model, dtype or backend, or two that do not go together.
+        An unknown model, dtype or backend, or a combination that is not supported.
     ModelError
         The model cannot be loaded.
     ExportError
-        It cannot be exported: which operator, and where in the user's source.
+        It cannot be exported; with the operator and the line of the user's source.
 
     Notes
     -----
-    The first export of a process takes some ten seconds longer than the next ones.
-    """
-    _check_names(dtype, backend)
-    name = parse_name(model).label if isinstance(model, str) else model.name
-    directory = store.artifacts_dir(Path(root) if root else store.default_root(name))
-    pte = directory / f"{store.stem_of(store.safe_name(name), dtype, backend)}.pte"
+    The first export of a process takes about ten seconds longer than later ones.
 
-    options, inputs, sizes = Options(tuple(keep_float), rewrite), tuple(inputs), dict(sizes)
-    made_from = {}
+    Examples
+    --------
+    >>> wb.export_model("toy_cnn", wb.ExportOptions(dtype="fp16"))  # doctest: +SKIP
+    PosixPath('out_toy_cnn/artifacts/toy_cnn_xnnpack_fp16.pte')
+    """
+    say = tell or (lambda text: None)
+    _check_options(options)
     if isinstance(model, str):
-        settings = _settings(dtype, backend, options, sizes=sizes, mean=mean, std=std)
-        made_from = fingerprint(parse_name(model), settings, inputs, state_dict)
-        if not fresh and (export := find_unchanged(pte, made_from)):
-            tell(f"{pte.name}: unchanged, kept")
-            _warn_of(export)
-            return pte
-        model = load_model(model, state_dict=state_dict)
-    model = choose_inputs(model, inputs, sizes, mean, std)
+        if cached := find_cached_export(model, options, root=root):
+            say(f"{cached.name}: up to date")
+            _report_problems(cached, tell)
+            return cached
+        say(f"loading {model}")
+        made_from = identify_export(model, options)
+        model = load_model(model, state_dict=options.state_dict or None)
+    else:
+        made_from = {}
+    pte = _pte_path(model.name, options, root)
+    model = choose_inputs(model, options.inputs, dict(options.sizes), options.mean, options.std)
     started = time.perf_counter()
     with quiet():
+        say("running the PyTorch model")
         with explain_forward(model.origin):
             expected = run_eagerly(model.module, model.example_inputs, model.kwargs)
-        lowered = lower_model(model, dtype, backend, options)
-        fidelity, problem = _check(lowered, model, expected, dtype)
+        lowered = lower_model(model, options, say)
+        say("comparing the outputs with the PyTorch model's")
+        fidelity, problem = _check(lowered, model, expected, options.dtype)
     seconds = time.perf_counter() - started
 
+    say(f"writing {pte.name}")
     contents = lowered.contents
     store.export_record_path(pte).unlink(missing_ok=True)
     saved = _write_inputs(lowered.inputs, contents.inputs, pte)
     etrecord = _write_etrecord(lowered.etrecord, pte)
     layers = store.save_layers(lowered.layers, store.layers_path(pte))
     store.atomic_write(pte, lowered.pte)
+    files = [pte.with_name(file) for file in (etrecord, layers.name) if file]
     export = Export(
         model=model.name,
-        dtype=dtype,
-        backend=backend,
+        dtype=options.dtype,
+        backend=options.backend,
         pte=pte.name,
         sha256=store.sha256_of(pte),
         size_bytes=pte.stat().st_size,
@@ -169,54 +152,73 @@ def export_model(
         fidelity=fidelity,
         problem=problem,
         made_from=made_from,
-        files={
-            file: store.sha256_of(directory / file)
-            for file in filter(None, (etrecord, layers.name))
-        }
+        files={file.name: store.sha256_of(file) for file in files}
         | {tensor.file: tensor.sha256 for tensor in saved},
     )
-    store.save_export(export, directory)
-    _warn_of(export)
+    store.save_export(export, pte.parent)
+    _report_problems(pte, tell)
     return pte
 
 
-def identify_export(model: str, dtype: str, backend: str) -> dict[str, str]:
-    """What a program is made from that is exported with no other choices, as its record has it.
-
-    Nothing is imported for it; a model that was registered while Python runs has no such identity.
-    """
-    return fingerprint(parse_name(model), _settings(dtype, backend, Options()), (), None)
-
-
-def _settings(
-    dtype: str,
-    backend: str,
-    options: Options,
+def find_cached_export(
+    model: str,
+    options: ExportOptions = ExportOptions(),
     *,
-    sizes: Mapping[str, int] = MappingProxyType({}),
-    mean: tuple[float, ...] = (),
-    std: tuple[float, ...] = (),
-) -> dict[str, Any]:
-    asked = {"dtype": dtype, "backend": backend, "sizes": dict(sizes), "mean": mean, "std": std}
-    return asked | asdict(options)
+    root: str | os.PathLike[str] | None = None,
+) -> Path | None:
+    """The ``.pte`` that `export_model` would return without exporting; None if there is none.
+
+    Imports neither PyTorch nor the model.
+    """
+    made_from = {} if options.fresh else identify_export(model, options)
+    pte = _pte_path(parse_name(model).label, options, root)
+    if not made_from:
+        return None
+    try:
+        export = store.load_export(pte)
+        if export is None or export.made_from != made_from or not export.files:
+            return None
+        is_intact = all(
+            store.sha256_of(pte.parent / Path(name).name) == sha256
+            for name, sha256 in export.files.items()
+        )
+    except WorkbenchError:
+        return None
+    return pte if is_intact else None
 
 
-def _check_names(dtype: str, backend: str) -> None:
-    if dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES)
-    if backend not in BACKENDS:
-        raise unknown_name("backend", backend, BACKENDS)
-    if backend == "portable" and RECIPES[dtype].quantizes:
+def _pte_path(name: str, options: ExportOptions, root: str | os.PathLike[str] | None) -> Path:
+    folder = store.artifacts_dir(Path(root) if root else store.default_root(name))
+    return folder / f"{store.stem_of(store.safe_name(name), options.dtype, options.backend)}.pte"
+
+
+def _check_options(options: ExportOptions) -> None:
+    if options.dtype not in DTYPES:
+        raise unknown_name("dtype", options.dtype, DTYPES)
+    if options.backend not in BACKENDS:
+        raise unknown_name("backend", options.backend, BACKENDS)
+    if options.backend == "portable" and RECIPES[options.dtype].quantizes:
         raise UsageError(
             "the portable kernels do not run quantised programs",
-            where=f"dtype {dtype}",
-            hint="the xnnpack backend, or fp32, fp16, bf16",
+            where=f"dtype {options.dtype}",
+            hint="choose the xnnpack backend, or fp32, fp16 or bf16",
         )
 
 
-def _warn_of(export: Export) -> None:
-    if export.problem:
-        warnings.warn(f"{export.pte}: {export.problem}", stacklevel=3)
+def list_problems(export: Export) -> list[str]:
+    """What is wrong with an export, one line each."""
+    missing = [] if export.etrecord else ["no ETRecord: PyTorch cannot serialise this graph"]
+    return missing + ([f"this export is wrong: {export.problem}"] if export.problem else [])
+
+
+def _report_problems(pte: Path, tell: Tell | None) -> None:
+    export = store.load_export(pte)
+    for problem in list_problems(export) if export else ():
+        text = f"{pte.name}: {problem}"
+        if tell:
+            tell(f"warning: {text}")
+        else:
+            warnings.warn(text, stacklevel=3)
 
 
 def _check(
@@ -249,11 +251,10 @@ def _write_inputs(
 
 
 def _write_etrecord(etrecord: bytes, pte: Path) -> str:
-    """Write the ETRecord, or do away with an earlier one; returns its file name or nothing."""
+    """Write the ETRecord, or delete an earlier one; returns its file name or nothing."""
     path = pte.with_name(f"{pte.name}.etrecord")
     if etrecord:
         return store.atomic_write(path, etrecord).name
-    warnings.warn(f"{pte.name}: no ETRecord, PyTorch cannot serialise its graph", stacklevel=3)
     path.unlink(missing_ok=True)
     return ""
 
@@ -264,7 +265,7 @@ def _describe_weights(model: LoadedModel) -> str:
     return f"{model.weights.name}, SHA-256 {store.sha256_of(model.weights)[:16]}"
 
 
-def _describe_options(options: Options, notes: dict[str, str]) -> dict[str, str]:
+def _describe_options(options: ExportOptions, notes: dict[str, str]) -> dict[str, str]:
     asked = {
         "keep_float": ", ".join(options.keep_float),
         "rewrite": "" if options.rewrite else "no",
@@ -286,32 +287,20 @@ _PACKAGES = {
 }
 
 
-def fingerprint(
-    model: ModelName, settings: Mapping[str, Any], inputs: Iterable[str], weights: Any
-) -> dict[str, str]:
-    """What an export of a model is made from; empty for what has no source to tell by.
+def identify_export(model: str, options: ExportOptions = ExportOptions()) -> dict[str, str]:
+    """What an export depends on: the record's ``made_from``, the key of the cache.
 
-    Parameters
-    ----------
-    model
-        Its name.
-    settings
-        What was asked for, such as the dtype.
-    inputs
-        Where its representative inputs are from, as `choose_inputs` takes them.
-    weights
-        The file of its state dict.
-
-    Returns
-    -------
-    dict
-        ``model``, ``workbench``, ``versions``, ``settings``, ``inputs`` and ``weights``: a hash, or
-        the thing itself where it is short.
+    ``model``, ``workbench``, ``versions``, ``settings``, ``inputs`` and ``weights``: hashes, or the
+    text itself where it is short. Empty for a model without source files: a class that was
+    registered while Python runs.
     """
-    sources = sources_of(model)
+    sources = sources_of(parse_name(model))
     if sources is None:
         return {}
-    inputs = tuple(inputs)
+    settings = asdict(options) | {"sizes": dict(options.sizes)}
+    for name in ("state_dict", "inputs", "fresh"):
+        del settings[name]
+    inputs, weights = options.inputs, options.state_dict
     return {
         "model": f"{_hash_files(sources.files)} {', '.join(sources.packages)}".strip(),
         "workbench": _hash_files(find_sources(Path(__file__).with_name("artifact.py")).files),
@@ -320,23 +309,6 @@ def fingerprint(
         "inputs": " ".join([*inputs, _hash_files(sample_files(inputs))]) if inputs else "",
         "weights": store.sha256_of(Path(weights)) if weights and Path(weights).is_file() else "",
     }
-
-
-def find_unchanged(pte: Path, made_from: Mapping[str, str]) -> Export | None:
-    """The record of a program that was made from the same, if every file of it is still intact."""
-    if not made_from:
-        return None
-    try:
-        export = store.load_export(pte)
-        if export is None or export.made_from != dict(made_from) or not export.files:
-            return None
-        intact = all(
-            store.sha256_of(pte.parent / Path(name).name) == sha256
-            for name, sha256 in export.files.items()
-        )
-    except WorkbenchError:
-        return None
-    return export if intact else None
 
 
 def versions() -> dict[str, str]:
@@ -367,10 +339,6 @@ def describe_export(export: Export) -> list[str]:
         if not row.delegated:
             why = " ".join(filter(None, [row.source, row.reason]))
             lines.append(f"left: {row.count} x {row.operator}  {why}".rstrip())
-    if not export.etrecord:
-        lines.append("warning: no ETRecord, PyTorch cannot serialise its graph")
-    if export.problem:
-        lines.append(f"warning: this export is wrong: {export.problem}")
     return lines
 
 

@@ -15,7 +15,7 @@ import io
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from workbench.models.loader import LoadedModel
+    from workbench.options import ExportOptions
     from workbench.records.layers import Layers
     from workbench.records.runs import Partition
 
@@ -149,18 +150,6 @@ BACKENDS = ("xnnpack", "portable")
 
 
 @dataclass(frozen=True)
-class Options:
-    """How a program is made; what a record tells of it besides its dtype and backend.
-
-    ``keep_float`` are patterns of module paths that quantisation leaves alone; ``rewrite`` whether
-    operators that XNNPACK has no node for are spelled out in ones that it has.
-    """
-
-    keep_float: tuple[str, ...] = ()
-    rewrite: bool = True
-
-
-@dataclass(frozen=True)
 class Lowered:
     """A program, its ETRecord (empty where PyTorch cannot write one), its layers, and its inputs.
 
@@ -177,7 +166,9 @@ class Lowered:
     partition: tuple[Partition, ...]
 
 
-def lower_model(model: LoadedModel, dtype: str, backend: str, options: Options) -> Lowered:
+def lower_model(
+    model: LoadedModel, options: ExportOptions, tell: Callable[[str], None] = lambda text: None
+) -> Lowered:
     """Export a model and lower it to a backend; the model itself stays as it is.
 
     Raises
@@ -188,16 +179,19 @@ def lower_model(model: LoadedModel, dtype: str, backend: str, options: Options) 
     import torch
     from torch.utils._pytree import tree_leaves
 
+    dtype, backend = options.dtype, options.backend
     torch_dtype = getattr(torch, DTYPES[dtype])
+    tell(f"exporting in {dtype}")
     with explain_forward(model.origin):
         module = copy.deepcopy(model.module).to(torch_dtype).eval()
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
         traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
-    exported, notes = _export(module, (args, kwargs), traced, model, dtype, options)
+    exported, notes = _export(module, (args, kwargs), traced, model, options)
     check_operands(exported, dtype, model.origin)
     if options.rewrite:
         counts = sorted(rewrite_graph(exported, backend).items())
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
+    tell(f"lowering to {backend}")
     keeping = keep_half_weights() if RECIPES[dtype].half_weights else contextlib.nullcontext()
     with explain_lowering(exported, model.origin), keeping:
         program, edge, partition = _lower(exported, backend, options.rewrite)
@@ -217,11 +211,10 @@ def _export(
     run: Call,
     traced: Call,
     model: LoadedModel,
-    dtype: str,
-    options: Options,
+    options: ExportOptions,
 ) -> tuple[ExportedProgram, dict[str, str]]:
     """The exported program, quantised if the dtype says so, and notes on that."""
-    recipe = RECIPES[dtype]
+    recipe = RECIPES[options.dtype]
     with explain_tracing(model.origin):
         if recipe.quantizes == "weights":
             quantize_weights(module, options.keep_float)
@@ -230,7 +223,7 @@ def _export(
         if recipe.quantizes == "graph":
             batches = [bind_constants(module, *call)[1:] for call in (run, *model.calibration)]
             exported = _trace(
-                quantize_activations(exported, dtype, batches, options.keep_float),
+                quantize_activations(exported, options.dtype, batches, options.keep_float),
                 *bound[1:],
                 model.dynamic_shapes,
             )
@@ -239,7 +232,7 @@ def _export(
     quantized, layers = count_quantized(exported)
     if not quantized:
         raise ExportError(
-            f"nothing to quantise for {dtype} ({recipe.meaning})",
+            f"nothing to quantise for {options.dtype} ({recipe.meaning})",
             where=model.origin,
             hint="choose int8 for convolutions; see what --keep-float excludes",
         )

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.export.lower import Options, lower_model, quiet
+from workbench.export.lower import lower_model, quiet
 from workbench.models.loader import LoadedModel
+from workbench.options import ExportOptions
 from workbench.records.runs import Probe
 from workbench.store import atomic_write
 
@@ -86,5 +87,5 @@ def _write(module: nn.Module, probe: Probe, shape: tuple[int, ...], folder: Path
     name = f"{probe.kind}_{probe.dtype}_{probe.bytes}.pte"
     model = LoadedModel(probe.kind, module.eval(), (torch.randn(shape),))
     with quiet():
-        lowered = lower_model(model, probe.dtype, "xnnpack", Options())
+        lowered = lower_model(model, ExportOptions(dtype=probe.dtype))
     return atomic_write(folder / name, lowered.pte).name

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-#: Those of the workbench: each is the module of that name in this package, imported on demand.
-BUILTIN = (
-    "edgetam_image_encoder",
-    "efficient_sam_tiny_encoder",
-    "llama_block",
-    "mobilenet_v2",
-    "mobilenet_v3_small",
-    "mobilevit_xs",
-    "resnet18",
-    "resnet50",
-    "squeezesam",
-    "toy_cnn",
-    "unet_small",
-    "vit_tiny",
-    "whisper_tiny_encoder",
-)
+#: Names of built-in models, and their modules in ``zoo``, which are imported on demand.
+BUILTIN = {
+    "edgetam_image_encoder": "edgetam_image_encoder",
+    "efficient_sam_tiny_encoder": "efficient_sam_tiny_encoder",
+    "llama_block": "llama_block",
+    "mobilenet_v2": "mobilenet_v2",
+    "mobilenet_v3_small": "mobilenet_v3_small",
+    "mobilevit_xs": "mobilevit_xs",
+    "resnet18": "resnet",
+    "resnet50": "resnet",
+    "squeezesam": "squeezesam",
+    "toy_cnn": "toy_cnn",
+    "unet_small": "unet_small",
+    "vit_tiny": "vit_tiny",
+    "whisper_tiny_encoder": "whisper_tiny_encoder",
+}
 
 
 class EagerModelBase(ABC):
@@ -139,7 +139,7 @@ def is_eager_model(thing: object) -> bool:
 
 def module_of(name: str) -> str:
     """The module of a model of the workbench."""
-    return f"{__package__}.zoo.{name}"
+    return f"{__package__}.zoo.{BUILTIN[name]}"
 
 
 #: Packages whose models can be named; none of them is a dependency.
@@ -193,7 +193,5 @@ def sources_of(model: ModelName) -> Sources | None:
     if model.file:
         return find_sources(model.file)
     if model.name in BUILTIN:
-        return find_sources(
-            Path(__file__).parent / "zoo" / f"{module_of(model.name).split('.')[-1]}.py"
-        )
+        return find_sources(Path(__file__).parent / "zoo" / f"{BUILTIN[model.name]}.py")
     return None

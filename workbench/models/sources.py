@@ -142,7 +142,6 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|\n\n|\nFor more information")
 _MODELS = Path(__file__).parent / "zoo"
 _WORKBENCH = Path(__file__).parents[1]
-_MACHINERY = ("__init__", "blocks")
 _LIBRARIES = ("torch", "torchao", "executorch", "functorch")
 
 
@@ -188,7 +187,7 @@ def _innermost(frames: list[tuple[str, int]]) -> str:
 def _is_users(file: Path) -> bool:
     """Whether a file is neither of Python, PyTorch, ExecuTorch nor the workbench's machinery."""
     if file.is_relative_to(_WORKBENCH):
-        return file.parent == _MODELS and file.stem not in _MACHINERY
+        return file.parent == _MODELS
     if {"site-packages", "dist-packages"}.isdisjoint(file.parts):
         return not file.is_relative_to(sysconfig.get_path("stdlib"))
     return not any(file.is_relative_to(folder) for folder in _library_folders())

@@ -25,7 +25,6 @@ from workbench.portfolio.timings import (
     tell_duration,
 )
 from workbench.records.portfolio import STAGES, Cell, Portfolio, Stage
-from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.locks import THIS_MACHINE, device_behind, is_taken, take_folder
 from workbench.run.plan import check_toggle
 from workbench.run.runner import find_runner
@@ -242,10 +241,7 @@ def _check_toggles(matrix: Matrix) -> None:
         return
     runner = find_runner(matrix.runner)
     for isa in matrix.isa:
-        if isa == LADDER_TOGGLE:
-            check_toggle("auto", runner, isa_ladder=True)
-        else:
-            check_toggle(isa, runner)
+        check_toggle(matrix.measure_options(HOST, isa), runner)
 
 
 def _open_office(

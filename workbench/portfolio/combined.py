@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.align import align_runs
-from workbench.analysis.compare_runs import Measurement, compare_e2e, find_measurement, is_one_run
+from workbench.analysis.align import Traced, align_runs
+from workbench.analysis.compare_runs import find_measurements
 from workbench.analysis.layers import name_layer
-from workbench.analysis.machine_code import select_kernels
-from workbench.analysis.quality import grade_quality
-from workbench.analysis.run import identify_run
+from workbench.analysis.run import Comparison, Measurement, identify_run
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import COMBINED, COMPARISON, LINED_UP, check
 from workbench.records.runs import count_threads
@@ -67,7 +65,7 @@ def combine_runs(names: Sequence[str]) -> Combined:
     """
     if len(names) < 2 or len(set(names)) < len(names):
         raise UsageError("needs two or more measurements, each once", where="report")
-    found = sorted(map(find_measurement, names), key=lambda one: one.analysis.run.emulated)
+    found = sorted(find_measurements(names).values(), key=lambda one: one.emulated)
     measurements = dict(zip(name_runs(found), found, strict=True))
     layers, problem = None, ""
     try:
@@ -82,9 +80,9 @@ def name_runs(measurements: Sequence[Measurement]) -> list[str]:
     """A short name for each, which says what they differ in."""
     facts = [
         (
-            one.analysis.run.platform,
-            one.analysis.run.plan.stem,
-            one.experiment,
+            one.run.record.platform,
+            one.run.record.plan.stem,
+            one.name,
             count_threads(one.threads),
         )
         for one in measurements
@@ -110,9 +108,11 @@ def line_up(measurements: dict[str, Measurement]) -> pd.DataFrame:
     ComparisonError
         A run knows no layers.
     """
-    apart = not is_one_run(list(measurements.values()))
-    aligned = align_runs({n: one.traced for n, one in measurements.items()}, apart=apart)
-    emulated = {name for name, one in measurements.items() if one.analysis.run.emulated}
+    apart = len({m.run.path.resolve() for m in measurements.values()}) > 1
+    aligned = align_runs(
+        {n: Traced(m.ledger, m.operators) for n, m in measurements.items()}, apart=apart
+    )
+    emulated = {name for name, one in measurements.items() if one.emulated}
     marked = aligned["run"].isin(emulated)
     aligned.loc[marked, _TIMES] = np.nan
     aligned["outcome"] = aligned["outcome"].mask(marked, "emulated")
@@ -126,8 +126,8 @@ def line_up(measurements: dict[str, Measurement]) -> pd.DataFrame:
 
 def _code_by_layer(one: Measurement) -> dict[str, dict[str, list[str]]]:
     """For every layer of a measurement its operators and functions, the slowest first."""
-    operators = one.select(one.analysis.operators).sort_values("mean_ms", ascending=False)
-    kernels = select_kernels(one.analysis.evidence, one.experiment, one.threads)
+    operators = one.operators.sort_values("mean_ms", ascending=False)
+    kernels = one.kernels
     named = kernels["function"].to_dict() if len(kernels) else {}
     found: dict[str, dict[str, list[str]]] = {}
     for row in operators.itertuples():
@@ -149,35 +149,35 @@ def _tabulate(measurements: dict[str, Measurement]) -> pd.DataFrame:
 
 
 def _describe(one: Measurement) -> dict[str, object]:
-    analysis, run = one.analysis, one.analysis.run
-    measured = (one.experiment, one.threads)
-    times = one.select(analysis.statistics)[["median", "low", "high"]].to_numpy(float).tolist()
+    run, record = one.run, one.run.record
+    times = one.statistics[["median", "low", "high"]].to_numpy(float).tolist()
     known = times and not run.emulated
     latency = dict(
         zip(("latency_ms", "low_ms", "high_ms"), times[0] if known else [np.nan] * 3, strict=True)
     )
     return {
-        **identify_run(run),
+        **identify_run(record),
         **latency,
-        "run_dir": str(analysis.run_dir),
-        "model": run.plan.model,
-        "experiment": one.experiment,
+        "run_dir": str(run.path),
+        "model": run.model,
+        "experiment": one.name,
         "threads": one.threads,
         "emulated": run.emulated,
-        "grade": grade_quality(analysis)["grade"].iloc[0],
-        "verdict": next((c.text for c in analysis.comparisons if c.sides[1] == measured), ""),
+        "grade": run.quality["grade"].iloc[0],
+        "verdict": next((c.text for c in run.comparisons if c.candidate is one), ""),
     }
 
 
 def _compare(measurements: dict[str, Measurement]) -> pd.DataFrame:
     """E2E of what was measured on silicon, against the first of it."""
     silicon = _on_silicon(measurements)
-    rows = [
-        compare_e2e(next(iter(silicon.values())), one).assign(name=name)
-        for name, one in list(silicon.items())[1:]
-    ]
+    rows = []
+    for name, one in list(silicon.items())[1:]:
+        first = next(iter(silicon.values()))
+        noise = max(first.run.floor, one.run.floor)
+        rows.append(Comparison(first, one, noise=noise).latency.assign(name=name))
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=COMPARISON.names)
 
 
 def _on_silicon(measurements: dict[str, Measurement]) -> dict[str, Measurement]:
-    return {n: one for n, one in measurements.items() if not one.analysis.run.emulated}
+    return {n: one for n, one in measurements.items() if not one.emulated}

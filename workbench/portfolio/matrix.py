@@ -19,6 +19,7 @@ from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.artifact import identify_export
 from workbench.export.lower import BACKENDS, DTYPES
 from workbench.models.registry import list_models, parse_name
+from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.portfolio import Cell
 from workbench.records.runs import LADDER_TOGGLE
@@ -58,19 +59,31 @@ class Matrix:
     dtypes: tuple[str, ...] = ("fp32",)
     targets: tuple[str, ...] = ("host",)
     isa: tuple[str, ...] = ("auto",)
-    threads: tuple[int, ...] = (1,)
+    threads: tuple[int, ...] = MeasureOptions.threads
     exclude: tuple[Exclusion, ...] = ()
-    backend: str = "xnnpack"
-    runner: str = "wheel"
-    runs: int = 50
-    warmup: int = 3
-    processes: int = 5
-    budget_s: float = 0.0
-    precision: float = 0.01
-    evidence: bool = True
-    power: str = ""
-    timeout_s: float = 120.0
+    backend: str = ExportOptions.backend
+    runner: str = MeasureOptions.runner
+    runs: int = MeasureOptions.runs
+    warmup: int = MeasureOptions.warmup
+    processes: int = MeasureOptions.processes
+    budget_s: float = MeasureOptions.budget_s
+    precision: float = MeasureOptions.precision
+    evidence: bool = MeasureOptions.evidence
+    power: str = MeasureOptions.power
+    timeout_s: float = MeasureOptions.timeout_s
     export_limit_s: float = 3600.0
+
+    def export_options(self, dtype: str) -> ExportOptions:
+        """How to export the cells of a dtype."""
+        return ExportOptions(dtype=dtype, backend=self.backend)
+
+    def measure_options(self, target: str, isa: str) -> MeasureOptions:
+        """How to measure the cells of a target and an ISA toggle."""
+        known = {field.name for field in fields(MeasureOptions)}
+        shared = {name: value for name, value in vars(self).items() if name in known}
+        ladder = isa == LADDER_TOGGLE
+        toggle = "auto" if ladder else isa
+        return MeasureOptions(**shared, toggle=toggle, isa_ladder=ladder, target=target)
 
 
 def read_matrix(path: Path) -> Matrix:
@@ -227,7 +240,7 @@ def plan_cells(matrix: Matrix) -> list[Cell]:
     for model in matrix.models:
         label = parse_name(model).label
         # Of the identity, the dtype is the only part that differs from cell to cell.
-        source = identify_export(model, "", "") | {"settings": ""}
+        source = identify_export(model) | {"settings": ""}
         for dtype, target, isa in product(matrix.dtypes, matrix.targets, matrix.isa):
             if any(_is_excluded(e, model, dtype, target, isa) for e in matrix.exclude):
                 continue

@@ -179,7 +179,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
         columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
         caption = f"Untraced E2E against {first}; all that differs between two runs is in it"
         yield "Latency", [show_table(combined.latencies, columns, caption=caption)]
-    bars = {name: one.select(one.analysis.categories) for name, one in combined.silicon.items()}
+    bars = {name: one.categories for name, one in combined.silicon.items()}
     if bars:
         yield "Where the time goes", [plot_categories(bars), _show_categories(bars)]
     if combined.layers is None:

@@ -8,7 +8,6 @@ import platform
 import time
 import traceback
 import uuid
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import SetupError
-from workbench.export.artifact import export_model, versions
+from workbench.export.artifact import export_model, find_cached_export, versions
 from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Depot, hash_files
 from workbench.records.portfolio import Cell, Stage
-from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.locks import device_behind, share_machine, take_device
 from workbench.store import (
     artifacts_dir,
@@ -114,23 +112,17 @@ def carry_out(job: Job) -> tuple[Stage, Facts]:
 
 def export_cell(job: Job, tell: Tell) -> Facts:
     """Export the program of a cell, or keep the one that is there."""
-    cell, kept = job.cell, []
+    cell, root = job.cell, job.depot.folder / job.cell.folder
     job.depot.fetch(f"{cell.folder}/artifacts")
-    with warnings.catch_warnings(action="ignore"):  # the record tells the same
-        pte = export_model(
-            cell.model,
-            dtype=cell.dtype,
-            backend=job.matrix.backend,
-            root=job.depot.folder / cell.folder,
-            tell=kept.append,
-        )
+    options = job.matrix.export_options(cell.dtype)
+    kept = find_cached_export(cell.model, options, root=root) is not None
+    pte = export_model(cell.model, options, root=root, tell=tell)
     if not kept:
         job.depot.send(f"{cell.folder}/artifacts")
     export = load_export(pte)
-    tell(f"{pte.name}: {'kept' if kept else 'exported'}. {export.problem}")
     noise = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None]
     return {
-        "kept": bool(kept),
+        "kept": kept,
         "size_bytes": export.size_bytes,
         "sqnr_db": min(noise, default=None),
         "undelegated": sum(left.count for left in export.undelegated),
@@ -142,27 +134,15 @@ def measure_cell(job: Job, tell: Tell) -> Facts:
     """Measure a cell: go on with an interrupted run of it, or keep a finished one."""
     from workbench.workflow import record_program
 
-    cell, matrix, folder = job.cell, job.matrix, job.depot.folder
+    cell, folder = job.cell, job.depot.folder
     job.depot.fetch(f"{cell.folder}/artifacts")
-    isa = {"isa_ladder": True} if cell.isa == LADDER_TOGGLE else {"toggle": cell.isa}
     started = datetime.now(UTC).isoformat(timespec="seconds")
     run_dir = record_program(
         job.pte,
+        job.matrix.measure_options(cell.target, cell.isa),
         root=folder / cell.folder,
-        runner=matrix.runner,
-        target=cell.target,
-        power=matrix.power,
         again=job.again,
         progress=lambda text, part: tell(text),
-        threads=matrix.threads,
-        runs=matrix.runs,
-        warmup=matrix.warmup,
-        processes=matrix.processes,
-        evidence=matrix.evidence,
-        timeout_s=matrix.timeout_s,
-        budget_s=matrix.budget_s,
-        precision=matrix.precision,
-        **isa,
     )
     run_dir = _rename(run_dir, job) if job.depot.url else run_dir
     run = load_run(run_dir)
@@ -181,8 +161,8 @@ def measure_cell(job: Job, tell: Tell) -> Facts:
 
 def report_cell(job: Job, tell: Tell) -> Facts:
     """Analyse a cell's run, make all its files and its report, and check that they fit together."""
-    from workbench.analysis.quality import grade_quality, summarize_quality
-    from workbench.analysis.run import analyze_run, remember
+    from workbench.analysis.compat import analyze_run, grade_quality
+    from workbench.analysis.quality import summarize_quality
     from workbench.portfolio.state import tabulate_rows
     from workbench.report.validate import validate_run
     from workbench.workflow import make_page, write_artifacts
@@ -193,8 +173,7 @@ def report_cell(job: Job, tell: Tell) -> Facts:
     write_artifacts(analysis)
     page = make_page(analysis, in_process=True)
     job.depot.send(job.run_dir)
-    with remember(analysis):
-        checks = validate_run(analysis.run_dir)
+    checks = validate_run(analysis)
     failures = checks[checks["status"] == "fail"]
     quality = grade_quality(analysis)
     tell(f"{page.name}: quality {summarize_quality(quality)}")

@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from workbench.analysis.run import Analysis, Comparison
+from workbench.analysis.compat import Analysis
+from workbench.analysis.run import Comparison
 from workbench.errors import SetupError, StoreError, UsageError, WorkbenchError
 from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.pages import render_index

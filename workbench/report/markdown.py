@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from workbench.analysis.quality import check_run
-from workbench.analysis.run import Analysis, Comparison, describe_run
+from workbench.analysis.compat import Analysis, check_run
+from workbench.analysis.run import Comparison, describe_run
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.plots.tables import show_table
 from workbench.plots.text import (

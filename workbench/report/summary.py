@@ -14,9 +14,15 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare import typical_restarts
-from workbench.analysis.machine_code import select_kernels
-from workbench.analysis.quality import check_run, grade_quality, summarize_quality, tracer_overhead
-from workbench.analysis.run import MEASUREMENT, Analysis, Comparison, identify_run
+from workbench.analysis.compat import (
+    Analysis,
+    check_run,
+    grade_quality,
+    select_kernels,
+    tracer_overhead,
+)
+from workbench.analysis.quality import summarize_quality
+from workbench.analysis.run import MEASUREMENT, Comparison, identify_run
 from workbench.analysis.statistics import describe
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.frames import (

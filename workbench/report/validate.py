@@ -11,14 +11,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.compat import Analysis, analyze_run, check_run
 from workbench.analysis.ledger import build_ledger
-from workbench.analysis.quality import check_run
-from workbench.analysis.run import MEASUREMENT, Analysis, analyze_run, inside
+from workbench.analysis.run import MEASUREMENT
 from workbench.errors import StoreError, WorkbenchError
 from workbench.records.codec import from_json
 from workbench.records.documents import read_document
 from workbench.records.runs import RunRecord
-from workbench.store import LAYERS, MANIFEST, METRICS, REPORT_MD, SUMMARY, load_layers, sha256_of
+from workbench.store import (
+    LAYERS,
+    MANIFEST,
+    METRICS,
+    REPORT_MD,
+    SUMMARY,
+    inside,
+    load_layers,
+    sha256_of,
+)
 from workbench.trace.etdump import read_etdump
 
 #: Shares of categories may differ by this much from those of a known good run.
@@ -33,7 +42,9 @@ TABLES = ("_all_runs_timeline.csv", "_run0_timeline.csv", "_ops_stats.csv")
 Row = tuple[str, str, str]
 
 
-def validate_run(run_dir: str | Path, known_good: str | Path | None = None) -> pd.DataFrame:
+def validate_run(
+    run_dir: str | Path | Analysis, known_good: str | Path | None = None
+) -> pd.DataFrame:
     """Check that a run is complete, that its files fit together, and that it is like another.
 
     A folder without our manifest is looked at trace by trace, as the kit of the learning path and
@@ -57,7 +68,8 @@ def validate_run(run_dir: str | Path, known_good: str | Path | None = None) -> p
     UsageError, StoreError
         There is nothing to check, or the known good run cannot be read.
     """
-    run_dir = Path(run_dir)
+    opened = run_dir if isinstance(run_dir, Analysis) else None
+    run_dir = opened.path if opened else Path(run_dir)
     if not (run_dir / MANIFEST).is_file() or not _is_ours(run_dir):
         rows = list(_foreign(run_dir))
         if not rows:
@@ -65,7 +77,8 @@ def validate_run(run_dir: str | Path, known_good: str | Path | None = None) -> p
         return _table(rows)
     rows = [*_attempt(_manifest, run_dir)]
     try:
-        analysis = analyze_run(run_dir)
+        analysis = opened or analyze_run(run_dir)
+        analysis.checks  # noqa: B018  (reads every trace)
     except WorkbenchError as error:
         return _table([*rows, ("run can be analysed", "fail", str(error))])
     rows += [*_traces(analysis), *_artifacts(analysis)]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.options import MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
 from workbench.run.plan import shorten_plan
@@ -24,8 +25,6 @@ LARGEST_BYTES = 1_000_000
 MOST_EXPERIMENTS, MOST_WORDS, LONGEST_WORD = 64, 64, 4096
 MOST_THREADS, MOST_RUNS, MOST_CORE = 1024, 1_000_000, 1023
 MODES = ("timing", "xnntrace")
-#: Inferences where a config does not say how many.
-RUNS = 50
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Entry:
     num_threads: int | None = None
     extra_args: tuple[str, ...] = ()
     cpu_affinity: tuple[int, ...] = ()
-    runner: str = "wheel"
+    runner: str = MeasureOptions.runner
     isa: str = "native"
     isa_off: tuple[str, ...] = ()
 
@@ -79,7 +78,7 @@ class Config:
     experiments: tuple[Entry, ...]
     output_root: str = ""
     analysis: Wishes = field(default_factory=Wishes)
-    target: str = "host"
+    target: str = MeasureOptions.target
     inputs: tuple[str, ...] = ()
 
 
@@ -212,7 +211,7 @@ def plan_entry(entry: Entry, folder: Path) -> Experiment:
         runner=runner,
         mode=entry.mode,
         threads=entry.threads or (entry.num_threads or 1,),
-        runs=entry.num_runs or entry.runs or RUNS,
+        runs=entry.num_runs or entry.runs or MeasureOptions.runs,
         warmup=entry.warmup,
         extra_args=entry.extra_args,
         cpu_affinity=entry.cpu_affinity,

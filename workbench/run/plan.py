@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from workbench.errors import StoreError, UsageError
+from workbench.options import MeasureOptions
 from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan
 from workbench.run.isa import Isa, Toggle, find_rungs, read_isa, resolve_toggle
 from workbench.run.runner import Runner, open_runner
@@ -19,21 +20,7 @@ from workbench.store import load_export, safe_name, sha256_of
 EMULATED_RUNS = 2
 
 
-def make_plan(
-    pte: Path,
-    *,
-    runner: Runner,
-    toggle: str = "auto",
-    isa_ladder: bool = False,
-    threads: Sequence[int] = (1,),
-    runs: int = 50,
-    warmup: int = 3,
-    processes: int = 5,
-    evidence: bool = True,
-    timeout_s: float = 120.0,
-    budget_s: float = 0.0,
-    precision: float = 0.01,
-) -> Plan:
+def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
     """Plan an A/B run of a program: an ISA extension off (baseline) against on (candidate).
 
     The program is loaded once, so that a bad one is refused before anything is measured.
@@ -42,24 +29,9 @@ def make_plan(
     ----------
     pte
         The program; its export record, if it lies beside it, names the inputs.
-    toggle
-        An extension of this CPU, ``auto`` for the strongest, ``none`` for an A/A run.
-    isa_ladder
-        Measure every level of this CPU instead, against the one below it and the lowest.
-    threads
-        Thread counts to measure, each for itself.
-    runs
-        Least number of timed inferences per experiment and thread count.
-    processes
-        How often every runner process is started afresh.
-    evidence
-        Sample, besides, which machine code each experiment runs.
-    timeout_s
-        How long one batch of a runner may take, in seconds.
-    budget_s
-        Seconds to measure for, instead of a number of inferences; 0: ``runs`` decides.
-    precision
-        With a budget: half the width of the interval, relative, that is narrow enough.
+    options
+        What to measure. ``runner``, ``target`` and ``power`` are not used here: ``runner`` (from
+        `find_runner`) stands for them.
 
     Raises
     ------
@@ -69,21 +41,20 @@ def make_plan(
         The program cannot be read or loaded.
     """
     for name, least, values in (
-        ("threads", 1, threads),
-        ("runs", 1, [runs]),
-        ("warmup", 0, [warmup]),
-        ("processes", 1, [processes]),
-        ("budget", 0, [budget_s]),
+        ("threads", 1, options.threads),
+        ("runs", 1, [options.runs]),
+        ("warmup", 0, [options.warmup]),
+        ("processes", 1, [options.processes]),
+        ("budget", 0, [options.budget_s]),
     ):
         if not values or min(values) < least:
             raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
     if not pte.is_file():
         raise StoreError("no such file", where=pte, hint="workbench export MODEL makes one")
-    name, experiments, pairs = choose_experiments(toggle, isa_ladder, read_isa(runner.command))
+    name, experiments, pairs = choose_experiments(options, read_isa(runner.command))
     export = load_export(pte)
-    with open_runner(
-        runner, ["--model_path", runner.target.push(pte)], timeout_s=timeout_s
-    ) as session:
+    flags = ["--model_path", runner.target.push(pte)]
+    with open_runner(runner, flags, timeout_s=options.timeout_s) as session:
         ready = session.ready
     plan = Plan(
         pte=str(pte),
@@ -96,14 +67,14 @@ def make_plan(
         pairs=pairs,
         toggle=name,
         target=runner.target.name,
-        threads=tuple(dict.fromkeys(threads)),
-        runs=runs,
-        warmup=warmup,
-        processes=processes,
-        sampled_ms=SAMPLED_MS if evidence else 0.0,
-        timeout_s=timeout_s,
-        budget_s=budget_s,
-        precision=precision,
+        threads=tuple(dict.fromkeys(options.threads)),
+        runs=options.runs,
+        warmup=options.warmup,
+        processes=options.processes,
+        sampled_ms=SAMPLED_MS if options.evidence else 0.0,
+        timeout_s=options.timeout_s,
+        budget_s=options.budget_s,
+        precision=options.precision,
     )
     return shorten_plan(plan) if runner.target.emulated else plan
 
@@ -127,19 +98,19 @@ def shorten_plan(plan: Plan) -> Plan:
     )
 
 
-def check_toggle(toggle: str, runner: Runner, *, isa_ladder: bool = False) -> None:
-    """Refuse a toggle that means nothing on a runner's CPU before long work begins.
+def check_toggle(options: MeasureOptions, runner: Runner) -> None:
+    """Refuse a toggle that the runner's CPU does not support, before long work begins.
 
     Raises
     ------
     UsageError
         An unknown toggle, or an extension that this CPU lacks.
     """
-    choose_experiments(toggle, isa_ladder, read_isa(runner.command))
+    choose_experiments(options, read_isa(runner.command))
 
 
 def choose_experiments(
-    toggle: str, isa_ladder: bool, isa: Isa
+    options: MeasureOptions, isa: Isa
 ) -> tuple[str, tuple[Experiment, ...], tuple[Pair, ...]]:
     """What a toggle, or the ladder, means on this CPU: its name, experiments and pairs.
 
@@ -148,11 +119,11 @@ def choose_experiments(
     UsageError
         An unknown toggle, an extension that this CPU lacks, or a toggle and the ladder at once.
     """
-    if isa_ladder and toggle != "auto":
-        raise UsageError("the ladder has every level already", where=f"--toggle {toggle}")
-    if isa_ladder:
+    if options.isa_ladder and options.toggle != "auto":
+        raise UsageError("the ladder has every level already", where=f"--toggle {options.toggle}")
+    if options.isa_ladder:
         return LADDER_TOGGLE, *plan_ladder(find_rungs(isa))
-    switch = resolve_toggle(toggle, isa)
+    switch = resolve_toggle(options.toggle, isa)
     experiments, pair = plan_experiments(switch)
     return switch.name, experiments, (pair,)
 

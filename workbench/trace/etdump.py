@@ -1,14 +1,15 @@
-"""The blocks of an ETDump: the runtime starts one for loading and one for every execution.
+"""ETDump files to the events frame, straight from the bytes as they lie in memory.
 
-Blocks that repeat an earlier one but for their times: they are compared, not decoded.
+:func:`read_etdump` works from the outside in:
 
-A runtime that executes a method again writes the same bytes again. What differs is when, and how
-far a table is from its layout, which is stored once per file. Every other byte that the decoder
-would read is compared, so a repeat stands for the very events of the block that it repeats.
-
-Profile events, from the tables of the file to one array per field.
-
-ETDump files to the events frame, straight from the bytes as they lie in memory.
+1. :class:`Trace` maps the file; :mod:`~workbench.trace.recover` repairs one that was cut short.
+2. :meth:`Trace.blocks` finds the blocks: the runtime starts one for loading and one for every
+   execution.
+3. :func:`find_repeats` finds blocks that differ from an earlier one in their times only.
+4. :func:`_decode_blocks` decodes the profile events of the others, and
+   :mod:`~workbench.trace.nesting` finds the span that each lies in.
+5. :func:`_expand` copies them to the blocks that repeat them, and reads the times of all.
+6. :func:`_frame` makes the frame.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ import math
 import mmap
 import os
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from workbench.errors import TraceError, UsageError
-from workbench.frames import EVENTS, check
+from workbench.frames import ALLOCATIONS, EVENTS, check
 from workbench.trace.flatbuffer import (
     LONGEST,
+    Allocation,
+    Allocator,
     Contents,
     ETDump,
     Event,
@@ -46,8 +48,185 @@ VERSION = 0
 # Size prefix, reference to the root, identifier.
 _HEADER = 12
 
-#: Events worked on at a time: the arrays then stay in the processor's cache.
-CHUNK = 1 << 14
+# Events processed at a time: the arrays then stay in the processor's cache.
+_CHUNK = 1 << 14
+
+# Beyond this, sums of durations would no longer fit 64 bits.
+_LONGEST_NS = 2**62
+
+Arrays = dict[str, np.ndarray]
+
+
+def read_etdump(
+    path: str | Path, *, ticks_per_second: float = 1e9, partial: bool = False
+) -> pd.DataFrame:
+    """Read the profile events of an ETDump, one row each, in the order of the file.
+
+    The runtime writes an event when it ends, so children precede their parent;
+    :mod:`workbench.trace.nesting` describes how ``parent`` and ``run`` are found. Allocation and
+    debug events get no row, but ``event`` counts them: it is the position among all events of the
+    file. A run that never reached the end of its ``Method::execute`` keeps its rows, with ``run``
+    -1 and a warning: the ledger and all statistics leave it out.
+
+    Parameters
+    ----------
+    path
+        An ETDump (identifier ``ED00``), with or without the 4-byte size prefix.
+    ticks_per_second
+        Rate of the clock that the runtime logged; its default clock counts nanoseconds. The
+        ends of an event are each rounded down to a nanosecond.
+    partial
+        If the file was cut short, read the runs that are complete, and warn. These are the last
+        ones, for the runtime writes a trace back to front; they are numbered from 0. It works
+        for files by the writer of ExecuTorch 1.5 whose complete blocks hold only profile events;
+        see :mod:`workbench.trace.recover`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of :data:`workbench.frames.EVENTS`; and ``bundled_input``, the index of the block's
+        bundled input or -1, and ``metadata``, the bytes that a delegate added. Text and bytes are
+        categorical. A delegate's event without a name is named by its integer id.
+
+    Raises
+    ------
+    TraceError
+        The file cannot be read, is no ETDump, is cut short, or is malformed: what, and at which
+        byte.
+    UsageError
+        ``ticks_per_second`` is no clock rate.
+
+    Examples
+    --------
+    >>> import workbench as wb
+    >>> trace = wb.sample_run("toy_cnn") / "sme2_on" / "toy_cnn_xnnpack_fp32_sme2_on_t1.etdump"
+    >>> events = wb.read_etdump(trace)
+    >>> events[events["run"] == 0][["kind", "name"]].tail(3)
+                     kind                                name
+    10  delegate_operator  Fully Connected (NC, PF32) GEMM #1
+    11      delegate_call                       DELEGATE_CALL
+    12             method                     Method::execute
+    """
+    rate = _clock_rate(ticks_per_second)
+    (events,) = _frames(Trace(Path(path), partial=partial), rate)
+    return events
+
+
+def stream_etdump(
+    path: str | Path, runs_per_chunk: int = 5000, *, ticks_per_second: float = 1e9
+) -> Iterator[pd.DataFrame]:
+    """Read an ETDump that may be larger than memory, some runs at a time.
+
+    The chunks put together are the frame of :func:`read_etdump`, except that later chunks may add
+    categories. The runtime starts a block for every run, and a chunk is so many whole blocks.
+
+    Parameters
+    ----------
+    path, ticks_per_second
+        As for :func:`read_etdump`.
+    runs_per_chunk
+        Blocks in a chunk; memory use grows with it, not with the file.
+
+    Yields
+    ------
+    pandas.DataFrame
+        Columns of :data:`workbench.frames.EVENTS`.
+
+    Raises
+    ------
+    TraceError, UsageError
+        As :func:`read_etdump`; a TraceError may come after some chunks.
+
+    Examples
+    --------
+    The ledger of a trace of any length, a chunk at a time:
+
+    >>> import workbench as wb
+    >>> trace = wb.sample_run("toy_cnn") / "sme2_on" / "toy_cnn_xnnpack_fp32_sme2_on_t1.etdump"
+    >>> methods = wb.find_methods(wb.stream_etdump(trace))
+    >>> for events in wb.stream_etdump(trace, runs_per_chunk=10):
+    ...     ledger = wb.build_ledger(events, methods)
+    """
+    if runs_per_chunk < 1:
+        raise UsageError("runs_per_chunk must be at least 1", where=runs_per_chunk)
+    rate = _clock_rate(ticks_per_second)
+    trace = Trace(Path(path))
+    for events in _frames(trace, rate, runs_per_chunk):
+        yield events
+        trace.release_pages()
+
+
+def read_allocations(path: str | Path) -> pd.DataFrame:
+    """Read the allocation events of an ETDump, one row each, in the order of the file.
+
+    The runtime logs what is taken from an allocator for which this was turned on
+    (``MemoryAllocator::enable_profiling``); it does not log what is given back.
+
+    Parameters
+    ----------
+    path
+        An ETDump.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of :data:`workbench.frames.ALLOCATIONS`. An allocator's name is the one that the
+        event's block gives; a block without names uses those of the last block that has any.
+
+    Raises
+    ------
+    TraceError
+        The file cannot be read, is no ETDump, or is malformed.
+
+    Examples
+    --------
+    The runners of the workbench do not turn this on:
+
+    >>> import workbench as wb
+    >>> trace = wb.sample_run("toy_cnn") / "sme2_on" / "toy_cnn_xnnpack_fp32_sme2_on_t1.etdump"
+    >>> allocations = wb.read_allocations(trace)
+    >>> len(allocations), list(allocations.columns)
+    (0, ['block', 'event', 'allocator', 'allocator_id', 'size'])
+    """
+    trace = Trace(Path(path))
+    buffer = trace.buffer
+    (blocks,) = trace.blocks()
+    what = "an allocation event"
+    events = find_events(buffer, blocks.entries, blocks.counts, Event.ALLOCATION, what)
+    columns = _collect(
+        ({"block": block, "place": place, "at": at} for block, place, at in events),
+        blocks.counts.sum(),
+    )
+    block, table = columns["block"], buffer.tables(columns["at"], what)
+    size = buffer.u64(table.field(Allocation.SIZE, 8), 0)
+    buffer.require(size < np.uint64(2**63), table.at, "an allocation of more than 2**63 bytes")
+    number = buffer.i32(table.field(Allocation.ALLOCATOR), 0)
+    last_named = np.maximum.accumulate(
+        np.where(blocks.allocators > 0, np.arange(len(blocks.counts)), 0)
+    )
+    names = _allocator_names(buffer, blocks.allocators[last_named][block], number)
+    frame = {
+        "block": block,
+        "event": columns["place"] + blocks.first_events[block],
+        "allocator": _categorical(trace.names.intern(names), trace.names.values),
+        "allocator_id": number,
+        "size": size.astype(np.int64),
+    }
+    return check(pd.DataFrame(frame), ALLOCATIONS)
+
+
+def _allocator_names(buffer: FlatBuffer, vectors: np.ndarray, number: np.ndarray) -> np.ndarray:
+    """Positions of the names of allocators, which the vectors list from number 1 on."""
+    _, counts = buffer.vectors(vectors, "the allocators of a block")
+    listed = (number > 0) & (number <= counts)
+    at = (vectors + 4 * number.astype(np.int64))[listed]
+    tables = buffer.tables(buffer.follow(at, "an allocator"), "an allocator")
+    names = np.zeros(len(number), np.int64)
+    names[listed] = buffer.follow(tables.field(Allocator.NAME), "an allocator's name")
+    return names
+
+
+# --- the file and its blocks ---------------------------------------------------------------------
 
 
 class Trace:
@@ -58,11 +237,11 @@ class Trace:
     path
         The file.
     partial
-        If it was cut short, take the blocks that are whole, and warn, instead of raising.
+        If it was cut short, take the blocks that are complete, and warn, instead of raising.
     """
 
     def __init__(self, path: Path, *, partial: bool = False):
-        self._mapped, data, base = _open(path, partial)
+        self._mapped, data, base = _map_file(path, partial)
         self.buffer = buffer = FlatBuffer(data, path)
         root = buffer.root(base)
         version = int(buffer.i32(root.field(ETDump.VERSION), VERSION)[0])
@@ -70,8 +249,8 @@ class Trace:
             raise TraceError(f"ETDump version {version}, this reads {VERSION}", where=path)
         vector = buffer.follow(root.field(ETDump.RUN_DATA), "the blocks")
         (self._references,), (self.block_count,) = buffer.vectors(vector, "the blocks")
-        self.block_names = Contents(buffer, "the name of a block", bytes.decode, longest=LONGEST)
-        self.names = Contents(buffer, "a name", bytes.decode, longest=LONGEST)
+        self.block_names = Contents(buffer, "the name of a block", bytes.decode, LONGEST)
+        self.names = Contents(buffer, "a name", bytes.decode, LONGEST)
         self.metadata = Contents(buffer, "a delegate's metadata", bytes)
 
     def blocks(self, at_a_time: int | None = None) -> Iterator[Blocks]:
@@ -105,7 +284,7 @@ class Trace:
             )
             listed += int(counts.sum())
 
-    def forget(self) -> None:
+    def release_pages(self) -> None:
         """Give the pages of the file back to the system, which reads them again when needed."""
         if hasattr(mmap, "MADV_DONTNEED"):
             self._mapped.madvise(mmap.MADV_DONTNEED)
@@ -134,68 +313,15 @@ class Blocks:
         return self.first_event + np.cumsum(self.counts) - self.counts
 
 
-def collect_events(
-    buffer: FlatBuffer,
-    entries: np.ndarray,
-    counts: np.ndarray,
-    slot: int,
-    what: str,
-    decode: Callable[[np.ndarray], dict[str, np.ndarray]],
-    dtypes: Mapping[str, type],
-) -> dict[str, np.ndarray]:
-    """The events of one kind, in the order of the file, as one array per field.
-
-    Parameters
-    ----------
-    entries, counts
-        Of some blocks, as in :class:`Blocks`.
-    slot, what
-        The field of an event that those of this kind have, ``Event.PROFILE`` or another;
-        and what errors call what it refers to.
-    decode
-        Gives the fields of the tables at some positions; it is called for a few thousand at a time.
-    dtypes
-        Of the fields.
-
-    Returns
-    -------
-    dict
-        The fields; ``block``, the index among the given blocks; and ``place``, the position among
-        all events of the block.
-    """
-    dtypes = {"block": np.int32, "place": np.int32, **dtypes}
-    columns = {name: np.empty(counts.sum(), dtype) for name, dtype in dtypes.items()}
-    block = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
-    before = np.cumsum(counts) - counts
-    filled = 0
-    for begin in range(0, len(block), CHUNK):
-        its = block[begin : begin + CHUNK]
-        place = np.arange(begin, begin + len(its)) - before[its]
-        events = buffer.tables(buffer.follow(entries[its] + 4 * place, "an event"), "an event")
-        at = events.field(slot)
-        if not at.all():
-            its, place, at = (part[at > 0] for part in (its, place, at))
-        fields = decode(buffer.follow(at, what)) | {"block": its, "place": place}
-        for name, column in columns.items():
-            column[filled : filled + len(at)] = fields[name]
-        filled += len(at)
-    return {name: column[:filled] for name, column in columns.items()}
-
-
-def map_file(path: Path) -> mmap.mmap:
-    """The bytes of a file, read from the disk where and when they are looked at."""
+def _map_file(path: Path, partial: bool) -> tuple[mmap.mmap, np.ndarray, int]:
+    """The mapped file, its bytes, and where the reference to its root table is stored."""
     try:
         with open(path, "rb") as file:
             if not file.seek(0, os.SEEK_END):
                 raise TraceError("is empty", where=path, hint="was the run traced?")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise TraceError(error.strerror or str(error), where=path) from None
-
-
-def _open(path: Path, partial: bool) -> tuple[mmap.mmap, np.ndarray, int]:
-    """The mapped file, its bytes, and where the reference to its root table is stored."""
-    mapped = map_file(path)
     data = np.frombuffer(mapped, np.uint8)
     head = data[:_HEADER].tobytes()
     if head[4:8] == IDENTIFIER:
@@ -209,10 +335,10 @@ def _open(path: Path, partial: bool) -> tuple[mmap.mmap, np.ndarray, int]:
         return mapped, data[:size], 4
     cut = f"is cut short: {len(data)} of {size} bytes"
     if not partial:
-        hint = "copy it again, or read what is whole with partial=True"
+        hint = "copy it again, or read the complete runs with partial=True"
         raise TraceError(cut, where=path, hint=hint)
-    data, whole, total = keep_whole_blocks(data, path)
-    warnings.warn(f"{path} {cut}; the newest {whole} of {total} blocks were read", stacklevel=4)
+    data, complete, total = keep_whole_blocks(data, path)
+    warnings.warn(f"{path} {cut}; the newest {complete} of {total} blocks were read", stacklevel=4)
     return mapped, data, 4
 
 
@@ -224,174 +350,61 @@ def _recognise(head: bytes) -> str:
     return "the trace is the .etdump that the runner wrote"
 
 
-# Most blocks that others are compared with, and least number of blocks for which it pays.
-_MOST_PATTERNS = 8
-_FEWEST_BLOCKS = 4
-
-# Words compared at a time: they then stay in the processor's cache.
-_WORDS = 1 << 16
-
-# What a repeat has in common with what it repeats, whatever its place.
-_COMMON = ("kind", "name", "chain", "instruction", "delegate_id", "metadata")
+# --- from blocks to spans ------------------------------------------------------------------------
 
 
-def read_blocks(trace: Trace, blocks: Blocks) -> dict[str, np.ndarray]:
-    """The profile events of some blocks, in the order of the file.
+def find_events(
+    buffer: FlatBuffer, entries: np.ndarray, counts: np.ndarray, slot: int, what: str
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """The events of one kind, in the order of the file, a few thousand at a time.
 
-    Returns
-    -------
-    dict
-        ``block``, the index among the given ones; ``event`` and ``parent``, positions among all
-        events of the file; ``run``, counted from the first of these blocks; ``kind``, ``name`` and
-        ``metadata`` as codes; ``chain``, ``instruction``, ``delegate_id``; ``start`` and ``end`` in
-        ticks.
+    Parameters
+    ----------
+    entries, counts
+        Of some blocks, as in :class:`Blocks`.
+    slot, what
+        The kind: the field of an event that only this kind has, such as ``Event.PROFILE``, and
+        what errors call it.
+
+    Yields
+    ------
+    numpy.ndarray, numpy.ndarray, numpy.ndarray
+        Of each event its block, as an index into ``entries``; its place among all events of the
+        block; and the position of its table.
     """
-    buffer = trace.buffer
-    original, of_block = np.unique(find_repeats(buffer, blocks), return_inverse=True)
-    entries = blocks.entries[original]
-    spans = read_spans(trace, entries, blocks.counts[original])
-    rows = np.bincount(spans["block"], minlength=len(original))
-    runs = np.bincount(spans["block"][spans["kind"] == METHOD], minlength=len(original))
-
-    # From where a thing is in an original to where it is in the block.
-    first_row = np.cumsum(rows)[of_block] - np.cumsum(rows[of_block])
-    first_run = np.cumsum(runs[of_block]) - runs[of_block]
-    first_event = blocks.first_events
-    distance = blocks.entries - entries[of_block]
-
-    block = np.repeat(np.arange(len(of_block), dtype=np.int32), rows[of_block])
-    columns = {name: np.empty(len(block), spans[name].dtype) for name in _COMMON}
-    columns |= {"block": block, "run": np.empty(len(block), np.int32)}
-    columns |= {
-        name: np.empty(len(block), np.int64) for name in ("event", "parent", "start", "end")
-    }
-    for begin in range(0, len(block), CHUNK):
-        part = slice(begin, begin + CHUNK)
+    block = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
+    before = np.cumsum(counts) - counts
+    for part in _chunks(len(block)):
         its = block[part]
-        row = np.arange(begin, begin + len(its)) + first_row[its]
-        for name in _COMMON:
-            columns[name][part] = spans[name][row]
-        columns["event"][part] = spans["place"][row] + first_event[its]
-        columns["parent"][part] = _move(spans["parent"][row], first_event[its], none=-1)
-        columns["run"][part] = _move(spans["run"][row], first_run[its], none=-1)
-        start, end = (
-            _move(spans[name][row], distance[its], none=0) for name in ("start_at", "end_at")
-        )
-        columns["start"][part], columns["end"][part] = read_times(buffer, start, end)
-    return columns
+        place = np.arange(part.start, part.stop) - before[its]
+        events = buffer.tables(buffer.follow(entries[its] + 4 * place, "an event"), "an event")
+        at = events.field(slot)
+        if not at.all():
+            its, place, at = (values[at > 0] for values in (its, place, at))
+        yield its, place, buffer.follow(at, what)
 
 
-def find_repeats(buffer: FlatBuffer, blocks: Blocks) -> np.ndarray:
-    """For each block the index of an earlier one that it repeats, or its own."""
-    twin = np.arange(len(blocks.counts))
-    # Later blocks lie before earlier ones. As many events in as many bytes are worth a comparison.
-    size = -np.diff(blocks.entries, prepend=blocks.entries[:1])
-    look, _ = pd.factorize(size << 32 | blocks.counts)
-    left = np.flatnonzero(blocks.counts)
-    for _ in range(_MOST_PATTERNS):
-        alike = np.bincount(look[left])
-        if alike.max(initial=0) < _FEWEST_BLOCKS:
-            break
-        group = left[look[left] == np.argmax(alike)]
-        same = _compare(buffer, blocks.entries[group], int(blocks.counts[group[0]]))
-        twin[group[same]] = group[0]
-        left = np.setdiff1d(left, np.append(group[same], group[0]), assume_unique=True)
-    return twin
+def _read_spans(trace: Trace, blocks: Blocks) -> Arrays:
+    """The profile events of some blocks: one array for each field."""
+    originals, of_block = np.unique(find_repeats(trace.buffer, blocks), return_inverse=True)
+    spans = _decode_blocks(trace, blocks.entries[originals], blocks.counts[originals])
+    return _expand(trace.buffer, spans, blocks, originals, of_block)
 
 
-def _compare(buffer: FlatBuffer, entries: np.ndarray, count: int) -> np.ndarray:
-    """Which blocks of ``count`` events, stored from ``entries`` on, repeat the first of them."""
-    pattern = int(entries[0])
-    # Blocks that lie one beside another take no more than the file.
-    length, times, layouts = _outline(buffer, pattern, count, len(buffer.words) // len(entries))
-    same = entries + 4 * length <= buffer.size
-    if not (length and same[0]):
-        return np.zeros(len(entries), bool)
-    windows = np.lib.stride_tricks.sliding_window_view(buffer.words, length)
-    expected = windows[pattern >> 2].copy()
-    expected[times] = 0
-    whole = np.flatnonzero(same)
-    step = max(_WORDS // length, 1)
-    for begin in range(0, len(whole), step):
-        part = whole[begin : begin + step]
-        rows = windows[entries[part] >> 2]
-        rows[:, times] = 0
-        rows[:, layouts] -= (entries[part] - pattern).astype(np.uint32)[:, None]
-        same[part] = (rows == expected).all(axis=1)
-    return same
+def _decode_blocks(trace: Trace, entries: np.ndarray, counts: np.ndarray) -> Arrays:
+    """The profile events of the blocks of these ``entries``, relative to their block.
 
-
-def _outline(
-    buffer: FlatBuffer, entry: int, count: int, most: int
-) -> tuple[int, np.ndarray, np.ndarray]:
-    """How many words a block takes; which of them are but times, and which but lead to layouts.
-
-    A word that something else is read from too, as only a forged file has it, is neither. If there
-    are more than ``most`` words, none is said to be taken.
+    Names and metadata are codes, ``start_at`` and ``end_at`` the positions of the times. ``parent``
+    is a place in the block, and ``run`` is counted from the first run of the block.
     """
-    references = entry + 4 * np.arange(count)
-    events = buffer.tables(buffer.follow(references, "an event"), "an event")
-    profile = events.field(Event.PROFILE)
-    spans = buffer.tables(buffer.follow(profile[profile > 0], "a profile event"), "a profile event")
-    times = np.concatenate([spans.field(slot, 8) for slot in (Profile.START, Profile.END)])
-    times = times[times > 0]
-    fields = np.concatenate([profile, *(spans.field(slot) for slot in range(Profile.START))])
-    vectors = np.concatenate(
-        [spans.field(slot) for slot in (Profile.NAME, Profile.DELEGATE_STR, Profile.METADATA)]
-    )
-    vectors = buffer.follow(vectors[vectors > 0], "a name")
-    ends = vectors + 4 + buffer.words[vectors >> 2].astype(np.int64)
-
-    last = max(int(at.max(initial=0)) for at in (references + 4, events.ends, spans.ends, ends))
-    length = (last - entry + 3) >> 2
-    if length > most:
-        return 0, times, times
-    words = [times, times + 4, events.at, spans.at, references, fields[fields > 0]]
-    words = [(at - entry) >> 2 for at in words]
-    begin, end = (vectors - entry) >> 2, (ends - entry + 3) >> 2
-    uses = np.bincount(np.concatenate(words), minlength=length + 1)
-    inside = np.bincount(begin, minlength=length + 1) - np.bincount(end, minlength=length + 1)
-    uses += np.cumsum(inside)
-    low, high, *layouts = (at[uses[at] == 1] for at in words[:4])
-    return length, np.append(low, high), np.append(*layouts)
-
-
-def _move(values: np.ndarray, by: np.ndarray, none: int) -> np.ndarray:
-    """The values moved, but for those that say "none"."""
-    return np.where(values == none, none, values + by)
-
-
-_FIELDS = {
-    "name": np.int32,
-    "delegated": bool,
-    "chain": np.int32,
-    "instruction": np.int32,
-    "delegate_id": np.int32,
-    "metadata": np.int32,
-    "start_at": np.int64,
-    "end_at": np.int64,
-}
-
-
-def read_spans(trace: Trace, entries: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
-    """The profile events of the blocks of these ``entries``, each told in terms of its block.
-
-    Returns
-    -------
-    dict
-        ``block``, the index among the given ones; ``place``, the position among all events of the
-        block; ``name`` and ``metadata`` as codes; ``chain``, ``instruction``, ``delegate_id``;
-        ``start_at`` and ``end_at``, where the times are stored; and what nesting found: ``kind``,
-        ``parent`` as a place, and ``run``, counted from the first of the block.
-    """
-    buffer = trace.buffer
-    spans = collect_events(
-        *(buffer, entries, counts, Event.PROFILE, "a profile event"),
-        partial(_decode, trace),
-        _FIELDS,
+    buffer, what = trace.buffer, "a profile event"
+    events = find_events(buffer, entries, counts, Event.PROFILE, what)
+    spans = _collect(
+        ({"block": block, "place": place, **_decode(trace, at)} for block, place, at in events),
+        counts.sum(),
     )
     block, place = spans["block"], spans["place"]
-    start, _ = read_times(buffer, spans["start_at"], spans["end_at"])
+    start, _ = _read_times(buffer, spans["start_at"], spans["end_at"])
     kind = classify(spans["name"], trace.names.values, spans.pop("delegated"))
     run, parent = nest(block, kind, spans["chain"], spans["instruction"], start)
     runs = np.bincount(block[kind == METHOD], minlength=len(counts))
@@ -400,17 +413,7 @@ def read_spans(trace: Trace, entries: np.ndarray, counts: np.ndarray) -> dict[st
     return spans | {"kind": kind, "run": run, "parent": parent}
 
 
-def read_times(
-    buffer: FlatBuffer, start_at: np.ndarray, end_at: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end of the events whose times are stored there, in ticks."""
-    start, end = buffer.u64(start_at, 0), buffer.u64(end_at, 0)
-    buffer.require(end < np.uint64(2**63), end_at, "an event ends after the year 2262")
-    buffer.require(start <= end, end_at, "an event ends before it starts")
-    return start.view(np.int64), end.view(np.int64)
-
-
-def _decode(trace: Trace, at: np.ndarray) -> dict[str, np.ndarray]:
+def _decode(trace: Trace, at: np.ndarray) -> Arrays:
     """The fields of the profile events at the positions ``at``."""
     buffer = trace.buffer
     table = buffer.tables(at, "a profile event")
@@ -441,137 +444,211 @@ def _name(at: np.ndarray, delegate_id: np.ndarray, names: Contents[str]) -> np.n
     if at.all():
         return names.intern(at)
     codes = np.empty(len(at), np.int32)
-    spelt = at > 0
-    codes[spelt] = names.intern(at[spelt])
-    which, ids = pd.factorize(delegate_id[~spelt])
+    named = at > 0
+    codes[named] = names.intern(at[named])
+    which, ids = pd.factorize(delegate_id[~named])
     texts = ["" if number == -1 else str(number) for number in ids.tolist()]
-    codes[~spelt] = np.array([names.code(text) for text in texts], np.int32)[which]
+    codes[~named] = np.array([names.code(text) for text in texts], np.int32)[which]
     return codes
 
 
-# Beyond this, sums of durations would no longer fit 64 bits.
-_LONGEST_NS = 2**62
+def _expand(
+    buffer: FlatBuffer, spans: Arrays, blocks: Blocks, originals: np.ndarray, of_block: np.ndarray
+) -> Arrays:
+    """The spans of every block, from those of the ``originals``, with ``start`` and ``end``.
 
-
-def read_etdump(
-    path: str | Path, *, ticks_per_second: float = 1e9, partial: bool = False
-) -> pd.DataFrame:
-    """Read the profile events of an ETDump, one row each, in the order of the file.
-
-    The runtime writes an event when it ends, so children precede their parent; how ``parent``
-    and ``run`` are found is told in :mod:`workbench.trace.nesting`. Allocation and debug events
-    get no row, but ``event`` counts them: it is the position among all events of the file. A
-    run that never reached the end of its ``Method::execute`` keeps its rows, with ``run`` -1, and
-    a warning says so: the ledger and all statistics leave it out.
+    ``event`` and ``parent`` become positions in the file, ``run`` is counted through.
 
     Parameters
     ----------
-    path
-        An ETDump (identifier ``ED00``), with or without the 4-byte size prefix.
-    ticks_per_second
-        Rate of the clock that the runtime logged; its default clock counts nanoseconds. The
-        ends of an event are each rounded down to a nanosecond.
-    partial
-        Of a file that was cut short, read the runs that are whole, and warn. These are the last
-        ones, for the runtime lays a trace out back to front; they are numbered from 0. It works
-        for files by the writer of ExecuTorch 1.5 that hold nothing but profile events there; see
-        :mod:`workbench.trace.recover`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of :data:`workbench.schema.EVENTS`; and ``bundled_input``, the index of the block's
-        bundled input or -1, and ``metadata``, the bytes that a delegate added. Text and bytes are
-        categorical. A delegate's event without a name is named by its integer id.
-
-    Raises
-    ------
-    TraceError
-        The file cannot be read, is no ETDump, is cut short, or is malformed: what, and at which
-        byte.
-    UsageError
-        ``ticks_per_second`` is no clock rate.
+    originals, of_block
+        The decoded blocks, and for each block which of them it repeats.
     """
-    rate = _clock_rate(ticks_per_second)
-    (events,) = _frames(Trace(Path(path), partial=partial), rate)
-    return events
+    rows = np.bincount(spans["block"], minlength=len(originals))
+    runs = np.bincount(spans["block"][spans["kind"] == METHOD], minlength=len(originals))
+    block = np.repeat(np.arange(len(of_block), dtype=np.int32), rows[of_block])
+    # How far each block is from what it repeats: in rows, runs, events and bytes.
+    first_row = np.cumsum(rows)[of_block] - np.cumsum(rows[of_block])
+    first_run = (np.cumsum(runs[of_block]) - runs[of_block]).astype(np.int32)
+    first_event = blocks.first_events
+    distance = blocks.entries - blocks.entries[originals][of_block]
+
+    def copy(part: slice) -> Arrays:
+        its = block[part]
+        row = np.arange(part.start, part.stop) + first_row[its]
+
+        def moved(name: str, by: np.ndarray, none: int) -> np.ndarray:
+            values = spans[name][row]
+            return np.where(values == none, none, values + by[its])
+
+        start, end = (moved(name, distance, 0) for name in ("start_at", "end_at"))
+        start, end = _read_times(buffer, start, end)
+        kept = ("kind", "name", "chain", "instruction", "delegate_id", "metadata")
+        return {
+            **{name: spans[name][row] for name in kept},
+            "block": its,
+            "event": spans["place"][row] + first_event[its],
+            "parent": moved("parent", first_event, -1),
+            "run": moved("run", first_run, -1),
+            "start": start,
+            "end": end,
+        }
+
+    return _collect((copy(part) for part in _chunks(len(block))), len(block))
 
 
-def stream_etdump(
-    path: str | Path, runs_per_chunk: int = 5000, *, ticks_per_second: float = 1e9
-) -> Iterator[pd.DataFrame]:
-    """Read an ETDump that may be larger than memory, some runs at a time.
+def _read_times(
+    buffer: FlatBuffer, start_at: np.ndarray, end_at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Start and end, in ticks, of the events whose times are stored at these positions."""
+    start, end = buffer.u64(start_at, 0), buffer.u64(end_at, 0)
+    buffer.require(end < np.uint64(2**63), end_at, "an event ends after the year 2262")
+    buffer.require(start <= end, end_at, "an event ends before it starts")
+    return start.view(np.int64), end.view(np.int64)
 
-    Chunks put together are the frame of :func:`read_etdump`, but for the categories that later
-    chunks add. The runtime starts a block for every run, and a chunk is so many whole blocks.
 
-    Parameters
-    ----------
-    path, ticks_per_second
-        As for :func:`read_etdump`.
-    runs_per_chunk
-        Blocks of a chunk; the memory that is used grows with it, not with the file.
+def _chunks(count: int) -> Iterator[slice]:
+    """Slices of ``_CHUNK`` rows; one of no rows if there are none."""
+    return (slice(begin, min(begin + _CHUNK, count)) for begin in range(0, max(count, 1), _CHUNK))
 
-    Yields
-    ------
-    pandas.DataFrame
-        Columns of :data:`workbench.schema.EVENTS`.
 
-    Raises
-    ------
-    TraceError, UsageError
-        As :func:`read_etdump`; the former perhaps after some chunks.
+def _collect(parts: Iterable[Arrays], most: int) -> Arrays:
+    """One array for each field of the parts, which have at most so many rows."""
+    columns: Arrays = {}
+    filled = 0
+    for part in parts:
+        columns = columns or {name: np.empty(most, values.dtype) for name, values in part.items()}
+        begin, filled = filled, filled + len(part["block"])
+        for name, values in part.items():
+            columns[name][begin:filled] = values
+    return {name: column[:filled] for name, column in columns.items()}
 
-    Examples
-    --------
-    The time of every operator, from a trace of any length::
 
-        methods = find_methods(stream_etdump(path))
-        for events in stream_etdump(path):
-            ledger = build_ledger(events, methods)
+# --- blocks that repeat an earlier one -----------------------------------------------------------
+#
+# A runtime that executes a method again writes the same bytes again, except for the times, and for
+# the distance from a table to its layout, which is stored once per file. Every other byte that the
+# decoder would read is compared, so a repeat has the very events of the block that it repeats.
+
+# Most blocks that others are compared with, and least number of blocks for which it pays.
+_MOST_PATTERNS = 8
+_FEWEST_BLOCKS = 4
+
+# Words compared at a time: they then stay in the processor's cache.
+_WORDS = 1 << 16
+
+
+def find_repeats(buffer: FlatBuffer, blocks: Blocks) -> np.ndarray:
+    """For each block the index of an earlier one that it repeats, or its own."""
+    twin = np.arange(len(blocks.counts))
+    # Only blocks with as many events in as many bytes are compared. Later blocks lie before
+    # earlier ones.
+    size = -np.diff(blocks.entries, prepend=blocks.entries[:1])
+    look, _ = pd.factorize(size << 32 | blocks.counts)
+    left = np.flatnonzero(blocks.counts)
+    for _ in range(_MOST_PATTERNS):
+        alike = np.bincount(look[left])
+        if alike.max(initial=0) < _FEWEST_BLOCKS:
+            break
+        group = left[look[left] == np.argmax(alike)]
+        same = _compare(buffer, blocks.entries[group], int(blocks.counts[group[0]]))
+        twin[group[same]] = group[0]
+        left = np.setdiff1d(left, np.append(group[same], group[0]), assume_unique=True)
+    return twin
+
+
+def _compare(buffer: FlatBuffer, entries: np.ndarray, count: int) -> np.ndarray:
+    """Which blocks of ``count`` events, stored from ``entries`` on, repeat the first of them."""
+    pattern = int(entries[0])
+    # Together, blocks that lie side by side are no longer than the file.
+    length, times, layouts = _outline(buffer, pattern, count, len(buffer.words) // len(entries))
+    same = entries + 4 * length <= buffer.size
+    if not (length and same[0]):
+        return np.zeros(len(entries), bool)
+    windows = np.lib.stride_tricks.sliding_window_view(buffer.words, length)
+    expected = windows[pattern >> 2].copy()
+    expected[times] = 0
+    inside = np.flatnonzero(same)
+    step = max(_WORDS // length, 1)
+    for begin in range(0, len(inside), step):
+        part = inside[begin : begin + step]
+        rows = windows[entries[part] >> 2]
+        rows[:, times] = 0
+        rows[:, layouts] -= (entries[part] - pattern).astype(np.uint32)[:, None]
+        same[part] = (rows == expected).all(axis=1)
+    return same
+
+
+def _outline(
+    buffer: FlatBuffer, entry: int, count: int, most: int
+) -> tuple[int, np.ndarray, np.ndarray]:
+    """The length of a block in words; which words hold times, and which lead to a layout.
+
+    A word that is also read as something else, as in a forged file only, is in neither list. The
+    length is 0 if it would be more than ``most``.
     """
-    if runs_per_chunk < 1:
-        raise UsageError("runs_per_chunk must be at least 1", where=runs_per_chunk)
-    rate = _clock_rate(ticks_per_second)
-    trace = Trace(Path(path))
-    for events in _frames(trace, rate, runs_per_chunk):
-        yield events
-        trace.forget()
+    references = entry + 4 * np.arange(count)
+    events = buffer.tables(buffer.follow(references, "an event"), "an event")
+    profile = events.field(Event.PROFILE)
+    spans = buffer.tables(buffer.follow(profile[profile > 0], "a profile event"), "a profile event")
+    times = np.concatenate([spans.field(slot, 8) for slot in (Profile.START, Profile.END)])
+    times = times[times > 0]
+    fields = np.concatenate([profile, *(spans.field(slot) for slot in range(Profile.START))])
+    vectors = np.concatenate(
+        [spans.field(slot) for slot in (Profile.NAME, Profile.DELEGATE_STR, Profile.METADATA)]
+    )
+    vectors = buffer.follow(vectors[vectors > 0], "a name")
+    ends = vectors + 4 + buffer.words[vectors >> 2].astype(np.int64)
+
+    last = max(int(at.max(initial=0)) for at in (references + 4, events.ends, spans.ends, ends))
+    length = (last - entry + 3) >> 2
+    if length > most:
+        return 0, times, times
+    # How often each word is read, and so which are read once.
+    read = [times, times + 4, events.at, spans.at, references, fields[fields > 0]]
+    words = [(at - entry) >> 2 for at in read]
+    begin, end = (vectors - entry) >> 2, (ends - entry + 3) >> 2
+    uses = np.bincount(np.concatenate(words), minlength=length + 1)
+    inside = np.bincount(begin, minlength=length + 1) - np.bincount(end, minlength=length + 1)
+    uses += np.cumsum(inside)
+    low, high, *layouts = (at[uses[at] == 1] for at in words[:4])
+    return length, np.append(low, high), np.append(*layouts)
+
+
+# --- the frame -----------------------------------------------------------------------------------
 
 
 def _frames(trace: Trace, rate: Fraction, at_a_time: int | None = None) -> Iterator[pd.DataFrame]:
     """The events of all blocks, or of so many at a time."""
     runs = 0
     for blocks in trace.blocks(at_a_time):
-        columns = read_blocks(trace, blocks)
-        columns["run"][columns["run"] >= 0] += runs
-        runs = max(runs, int(columns["run"].max(initial=-1)) + 1)
-        yield _frame(trace, blocks, columns, rate)
+        spans = _read_spans(trace, blocks)
+        spans["run"][spans["run"] >= 0] += runs
+        runs = max(runs, int(spans["run"].max(initial=-1)) + 1)
+        yield _frame(trace, blocks, spans, rate)
 
 
-def _frame(
-    trace: Trace, blocks: Blocks, columns: dict[str, np.ndarray], rate: Fraction
-) -> pd.DataFrame:
-    path, block = trace.buffer.path, columns["block"]
-    start = _to_ns(columns["start"], rate, path)
-    duration = _to_ns(columns["end"], rate, path) - start
+def _frame(trace: Trace, blocks: Blocks, spans: Arrays, rate: Fraction) -> pd.DataFrame:
+    path, block = trace.buffer.path, spans["block"]
+    start = _to_ns(spans["start"], rate, path)
+    duration = _to_ns(spans["end"], rate, path) - start
     if duration.sum(dtype=float) > _LONGEST_NS:
         raise TraceError("the durations add up to more than a century", where=path)
-    if unfinished := np.count_nonzero((columns["run"] < 0) & (columns["chain"] >= 0)):
+    if unfinished := np.count_nonzero((spans["run"] < 0) & (spans["chain"] >= 0)):
         warnings.warn(f"{path}: {unfinished} events are of a run without an end", stacklevel=4)
     frame = {
         "block": block + np.int32(blocks.first),
         "block_name": _categorical(blocks.name[block], trace.block_names.values),
         "bundled_input": blocks.bundled_input[block],
-        "run": columns["run"],
-        "event": columns["event"],
-        "parent": columns["parent"],
-        "kind": _categorical(columns["kind"], KINDS),
-        "name": _categorical(columns["name"], trace.names.values),
-        "chain": columns["chain"],
-        "instruction": columns["instruction"],
-        "delegate_id": columns["delegate_id"],
-        "metadata": _categorical(columns["metadata"], trace.metadata.values),
+        "run": spans["run"],
+        "event": spans["event"],
+        "parent": spans["parent"],
+        "kind": _categorical(spans["kind"], KINDS),
+        "name": _categorical(spans["name"], trace.names.values),
+        "chain": spans["chain"],
+        "instruction": spans["instruction"],
+        "delegate_id": spans["delegate_id"],
+        "metadata": _categorical(spans["metadata"], trace.metadata.values),
         "start_ns": start,
         "duration_ns": duration,
     }

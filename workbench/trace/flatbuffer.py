@@ -1,13 +1,9 @@
-"""The fields of the tables in ExecuTorch's etdump_schema_flatcc.fbs, by number.
+"""FlatBuffer tables by the thousand: numpy arrays of positions instead of one accessor per table.
 
-FlatBuffer tables by the thousand: numpy arrays of positions instead of one accessor per table.
-
-A position is a byte offset from the start of the file. Every function takes and gives whole arrays
-of them and checks every one against the file before it reads, so a malformed file ends in a
-:class:`TraceError` that names the first byte at fault. Position 0 stands for "absent": it holds
-the file's header, so nothing can lie there.
-
-Strings and other vectors by content: equal ones get equal codes, wherever they are stored.
+A position is a byte offset from the start of the file. Every function takes and returns whole
+arrays of them, and checks each against the file before it reads, so a malformed file ends in a
+:class:`TraceError` that names the first byte at fault. Position 0 stands for "absent": the header
+of the file is stored there, so nothing else can be.
 """
 
 from __future__ import annotations
@@ -22,6 +18,7 @@ import pandas as pd
 
 from workbench.errors import TraceError
 
+# The fields of the tables in ExecuTorch's etdump_schema_flatcc.fbs, by number.
 ETDump = IntEnum("ETDump", "VERSION RUN_DATA", start=0)
 RunData = IntEnum("RunData", "NAME BUNDLED_INPUT ALLOCATORS EVENTS", start=0)
 Allocator = IntEnum("Allocator", "NAME", start=0)
@@ -30,12 +27,6 @@ Profile = IntEnum(
     "Profile", "NAME CHAIN INSTRUCTION DELEGATE_INT DELEGATE_STR METADATA START END", start=0
 )
 Allocation = IntEnum("Allocation", "ALLOCATOR SIZE", start=0)
-Debug = IntEnum("Debug", "CHAIN INSTRUCTION ENTRY DELEGATE_INT DELEGATE_STR NAME", start=0)
-Value = IntEnum("Value", "TYPE TENSOR TENSOR_LIST INT FLOAT DOUBLE BOOL OUTPUT", start=0)
-Tensor = IntEnum("Tensor", "DTYPE SIZES STRIDES OFFSET", start=0)
-
-#: The one field of the tables TensorList, Int, Float, Double and Bool.
-CONTENT = 0
 
 
 class FlatBuffer:
@@ -96,10 +87,6 @@ class FlatBuffer:
         self.require(inside, at, f"{what} reach beyond the end of the file")
         return at + 4, lengths
 
-    def i8(self, at: np.ndarray, default: int) -> np.ndarray:
-        """Signed bytes, ``default`` where absent."""
-        return self._present(at, self.bytes.view(np.int8)[at], default)
-
     def i32(self, at: np.ndarray, default: int) -> np.ndarray:
         """Signed 32-bit values, ``default`` where absent."""
         return self._present(at, self.signed_words[at >> 2], default)
@@ -148,15 +135,11 @@ class Tables:
         buffer.require(fine, layouts, f"{what} is malformed")
 
     def field(self, slot: int, width: int = 4) -> np.ndarray:
-        """Positions of the field number ``slot`` of ``width`` bytes, 0 where absent.
-
-        The first byte of a field lies at a multiple of four, unless it is the only one.
-        """
+        """Positions of the field number ``slot`` of ``width`` bytes, 0 where absent."""
         known = slot + 2 < self._entries
         offsets = np.zeros(len(known), np.int64)
         offsets[known] = self.buffer.halves[self._first[known] + 2 + slot]
-        fine = (offsets >= 4) & (offsets + width <= self._sizes)
-        fine &= (offsets & 3 == 0) | (width == 1)
+        fine = (offsets >= 4) & (offsets + width <= self._sizes) & (offsets & 3 == 0)
         self.buffer.require(
             fine | (offsets == 0), self._first * 2, f"field {slot} of {self.what} lies outside it"
         )
@@ -164,18 +147,21 @@ class Tables:
         return at if offsets.all() else at * (offsets > 0)[self.layout]
 
 
-#: Longest content that is told apart by the matrix, in bytes; a longer one is by itself.
+#: Longest content that is compared by its hash, in bytes.
 LONGEST = 1020
 
 # One odd weight per word: a multilinear hash. Equality is checked afterwards, so a collision
-# costs time but never a wrong content.
-_WEIGHTS = np.random.default_rng(0).integers(1, 2**63, LONGEST // 4 + 1, np.uint64) * 2 + 1
+# costs time but never a wrong content. Every process draws its own weights: a file cannot be made
+# to collide on purpose.
+_WEIGHTS = np.random.default_rng().integers(1, 2**63, LONGEST // 4 + 1, np.uint64) * 2 + 1
 
 Content = TypeVar("Content", bound=Hashable)
 
 
 class Contents(Generic[Content]):
-    """The distinct contents of vectors of one kind; ``values[code]`` is the one of a code.
+    """The distinct strings or byte vectors of one kind; ``values[code]`` is the one of a code.
+
+    Equal contents get equal codes, wherever they are stored.
 
     Parameters
     ----------
@@ -184,11 +170,9 @@ class Contents(Generic[Content]):
     what
         What errors call such a vector.
     decode
-        Makes the value from the bytes; a ValueError means that they are none.
-    width
-        Bytes of an element.
+        Makes the value from the bytes; raises a ValueError if they are malformed.
     longest
-        Most bytes that a vector may have.
+        Most bytes that a vector may have; if not given, as many as the file.
     """
 
     def __init__(
@@ -196,12 +180,10 @@ class Contents(Generic[Content]):
         buffer: FlatBuffer,
         what: str,
         decode: Callable[[bytes], Content],
-        *,
-        width: int = 1,
         longest: int | None = None,
     ):
         self.values: list[Content] = []
-        self._buffer, self._what, self._decode, self._width = buffer, what, decode, width
+        self._buffer, self._what, self._decode = buffer, what, decode
         self._longest = buffer.size if longest is None else longest
         self._code_of: dict[Content, int] = {}
         self._code_at: dict[int, int] = {}
@@ -221,7 +203,7 @@ class Contents(Generic[Content]):
             codes[at > 0] = self.intern(at[at > 0])
             return codes
         buffer, what = self._buffer, self._what
-        sizes = self._width * buffer.words[at >> 2].astype(np.int64)
+        sizes = buffer.words[at >> 2].astype(np.int64)
         buffer.require(at + 4 + sizes <= buffer.size, at, f"{what} reaches beyond the file")
         buffer.require(sizes <= self._longest, at, f"{what} has more than {self._longest} bytes")
         # Contents that take the same number of words, their length included, are rows of a matrix.
@@ -257,7 +239,7 @@ class Contents(Generic[Content]):
         if position in self._code_at:
             return self._code_at[position]
         buffer, what = self._buffer, self._what
-        size = self._width * int(buffer.words[position >> 2])
+        size = int(buffer.words[position >> 2])
         self._left -= size
         if self._left < 0:
             raise TraceError(f"{what} overlaps others", where=buffer.path, offset=position)

@@ -1,4 +1,4 @@
-// Writes `delegate_ids.etdump`, its debug buffer, and `allocations.etdump` through the runtime's own
+// Writes `delegate_ids.etdump` and `allocations.etdump` through the runtime's own
 // ETDumpGen: what a delegate logs that knows its operators by number, and what allocators log.
 // Neither comes from a program that XNNPACK and the portable kernels run.
 #include <cstdint>
@@ -110,7 +110,6 @@ int main(int argc, char** argv) {
   if (!values.set_debug_buffer({buffer.data(), buffer.size()}).ok()) return 1;
   for (int run = 0; run < 3; run++) log_run(values, run);
   write_trace(values, folder + "/delegate_ids.etdump");
-  write(folder + "/delegate_ids.bin", buffer.data(), buffer.size());
   log_allocations(allocations);
   write_trace(allocations, folder + "/allocations.etdump");
 }

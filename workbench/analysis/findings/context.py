@@ -7,16 +7,15 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis.attribution import find_method
 from workbench.analysis.findings.dataflow import Dataflow, NodeId, Step
-from workbench.analysis.machine_code import name_kernels
 from workbench.analysis.operators import total_runs
-from workbench.analysis.roofline import Roof, computed_dtype, find_roof, place_operators
-from workbench.analysis.run import Analysis
+from workbench.analysis.roofline import Roof, computed_dtype, place_operators
 from workbench.analysis.statistics import (
     blocks_of,
     describe_latencies,
@@ -27,7 +26,10 @@ from workbench.analysis.statistics import (
 from workbench.errors import WorkbenchError
 from workbench.records.layers import Method
 from workbench.records.runs import Export, RunRecord
-from workbench.store import LAYERS, RUNS, find_runs, load_layers, load_run
+from workbench.store import RUNS, find_runs, load_run
+
+if TYPE_CHECKING:
+    from workbench.analysis.run import Measurement
 
 #: Which part of what it could reach an operator of XNNPACK reaches: the least, typically, the most.
 EFFICIENCY = (0.2, 0.5, 1.0)
@@ -268,82 +270,73 @@ def layers_of(rows: pd.DataFrame) -> str:
     return ", ".join(places[:2]) + more
 
 
-def build_context(analysis: Analysis, experiment: str, threads: int) -> RuleContext:
+def build_context(measurement: Measurement) -> RuleContext:
     """Everything that the rules look at."""
-    run = analysis.run
-    ledger = analysis.select(analysis.ledger, experiment, threads)
-    changes = [
-        c
-        for c in analysis.comparisons
-        if (c.pair.candidate, c.threads) == (experiment, threads) and run.plan.toggle != "none"
-    ]
-    wall = describe_latencies(analysis.latencies, clock="wall_ns")
-    sidecar = load_layers(analysis.run_dir / LAYERS, run.plan.sha256)
-    alternatives = {rival.dtype: rival for rival in _measured_dtypes(analysis, experiment, threads)}
-    roof = find_roof(analysis, experiment, threads)
-    own = alternatives.pop(run.export.dtype, None) if run.export else None
-    runs = undisturbed_times(total_runs(ledger, "key"))
-    operators = analysis.select(analysis.operators, experiment, threads)
+    run, export = measurement.run, measurement.run.record.export
+    changes = [c for c in run.comparisons if c.candidate is measurement and c.toggle != "none"]
+    wall = describe_latencies(run.latencies, clock="wall_ns")
+    alternatives = {other.dtype: other for other in _measured_dtypes(measurement)}
+    own = alternatives.pop(export.dtype, None) if export else None
+    runs = undisturbed_times(total_runs(measurement.ledger, "key"))
+    operators = measurement.operators.copy()
     operators["mean_ms"] = operators["key"].map(runs.mean())
-    placed = roof is not None and "flops" in operators
+    method = None
+    if run.sidecar:
+        method = find_method(measurement.ledger.drop_duplicates("key"), run.sidecar)
+    roof, roofline = measurement.roof, None
+    if roof is not None and "flops" in operators:
+        roofline = place_operators(operators, roof, computed_dtype(run.record))
+    names = measurement.kernels.get("function", pd.Series(dtype=object))
     return RuleContext(
         operators=operators,
         runs=runs,
-        method=find_method(ledger.drop_duplicates("key"), sidecar) if sidecar else None,
-        export=run.export,
+        method=method,
+        export=export,
         changes=changes[0].operators if changes else None,
-        toggle=run.plan.toggle if changes else "",
-        statistics=wall[wall["experiment"] == experiment],
-        threads=threads,
-        kernels=_kernels(analysis, experiment, threads),
-        latency_ms=_latency(analysis, experiment, threads),
+        toggle=changes[0].toggle if changes else "",
+        statistics=wall[wall["experiment"] == measurement.name],
+        threads=measurement.threads,
+        kernels={key: str(name) for key, name in names.items() if name},
+        latency_ms=measurement.latency_ms,
         own=own,
         alternatives=tuple(alternatives.values()),
         roof=roof,
-        roofline=place_operators(operators, roof, computed_dtype(run)) if placed else None,
+        roofline=roofline,
         emulated=run.emulated,
     )
 
 
-def _kernels(analysis: Analysis, experiment: str, threads: int) -> dict[str, str]:
-    if analysis.evidence is None:
-        return {}
-    rows = name_kernels(analysis.select(analysis.evidence, experiment, threads))
-    return {key: str(name) for key, name in rows["function"].items() if name}
-
-
-def _latency(analysis: Analysis, experiment: str, threads: int) -> float:
-    rows = analysis.select(analysis.statistics, experiment, threads)
-    return float(rows["median"].iloc[0]) if len(rows) else 0.0
-
-
-def _measured_dtypes(analysis: Analysis, experiment: str, threads: int) -> list[AlternativeDtype]:
-    """The latency of every dtype that was measured like this one; the own first."""
-    runs = {analysis.run_dir.resolve(): analysis.run}
-    folder = analysis.run_dir.resolve().parent
+def _measured_dtypes(measurement: Measurement) -> list[AlternativeDtype]:
+    """The latency of every dtype that was measured alike, the program's own first."""
+    own = measurement.run
+    records = {own.path.resolve(): own.record}
+    folder = own.path.resolve().parent
     for path in find_runs(folder.parent) if folder.name == RUNS else ():
-        with contextlib.suppress(WorkbenchError):  # a run that cannot be read is no rival
-            runs.setdefault(path.resolve(), load_run(path))
-    found = []
-    for run in runs.values():
-        if _is_alike(run, analysis.run) and run.export.dtype not in {r.dtype for r in found}:
-            table = describe_latencies(tabulate_latencies(run))
-            rows = table[(table["experiment"] == experiment) & (table["threads"] == threads)]
-            found += [
-                AlternativeDtype(run.export.dtype, row["median"], row["low"], row["high"])
-                for row in rows.to_dict("records")
-            ]
-    return found
+        if path.resolve() not in records:
+            with contextlib.suppress(WorkbenchError):  # not readable: no alternative
+                records[path.resolve()] = load_run(path)
+    found: dict[str, AlternativeDtype] = {}
+    for record in records.values():
+        dtype = record.export.dtype if record.export else ""
+        if dtype in found or not _is_alike(record, own.record):
+            continue
+        alone = record is own.record
+        table = own.statistics if alone else describe_latencies(tabulate_latencies(record))
+        same = (table["experiment"] == measurement.name) & (table["threads"] == measurement.threads)
+        for row in table[same].to_dict("records"):
+            found[dtype] = AlternativeDtype(dtype, row["median"], row["low"], row["high"])
+    return list(found.values())
 
 
-def _is_alike(run: RunRecord, own: RunRecord) -> bool:
+def _is_alike(record: RunRecord, own: RunRecord) -> bool:
     """Whether a run differs in its dtype at most, and computes what the model does."""
-    if not run.export or not own.export or run.state != "complete":
+    if not record.export or not own.export or record.state != "complete":
         return False
-    return not run.export.problem and _identity(run) == _identity(own)
+    return not record.export.problem and _identity(record) == _identity(own)
 
 
-def _identity(run: RunRecord) -> tuple[object, ...]:
-    shapes = tuple(tensor.shape for tensor in run.plan.inputs)
-    machine = (run.platform, run.emulated, run.host.get("cpu"), run.runner.get("kind"))
-    return (run.plan.model, run.export.backend, shapes, run.versions.get("executorch"), *machine)
+def _identity(record: RunRecord) -> tuple[object, ...]:
+    shapes = tuple(tensor.shape for tensor in record.plan.inputs)
+    machine = (record.platform, record.emulated, record.host.get("cpu"), record.runner.get("kind"))
+    backend = record.export.backend if record.export else ""
+    return (record.plan.model, backend, shapes, record.versions.get("executorch"), *machine)

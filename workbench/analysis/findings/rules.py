@@ -9,10 +9,8 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.findings import graph, times
-from workbench.analysis.findings.context import Finding, Gain, RuleContext, build_context
-from workbench.analysis.run import Analysis
-from workbench.errors import unknown_name
-from workbench.frames import FINDINGS, check, mark_emulated
+from workbench.analysis.findings.context import Finding, Gain, RuleContext
+from workbench.frames import FINDINGS, check
 
 #: What brings less than this part of E2E is no finding.
 LEAST_SHARE = 0.01
@@ -158,39 +156,3 @@ def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, object]:
         "notebook": NOTEBOOK,
         "heading": rule.heading,
     }
-
-
-def find_next_steps(
-    analysis: Analysis, experiment: str = "", threads: int | None = None
-) -> pd.DataFrame:
-    """What to do next about one experiment, by what it would bring.
-
-    Parameters
-    ----------
-    analysis
-        Of a run.
-    experiment, threads
-        Which measurement; by default the candidate of the first comparison.
-
-    Returns
-    -------
-    DataFrame
-        ``schema.FINDINGS``.
-
-    Raises
-    ------
-    UsageError
-        The run has no such measurement.
-    """
-    first = analysis.comparisons[0]
-    experiment = experiment or first.pair.candidate
-    threads = first.threads if threads is None else threads
-    for what, name, valid in (
-        ("experiment", experiment, analysis.ledger["experiment"]),
-        ("thread count", str(threads), analysis.ledger["threads"]),
-    ):
-        known = set(map(str, valid))
-        if name not in known:
-            raise unknown_name(what, name, known, where=analysis.run_dir)
-    found = find_bottlenecks(build_context(analysis, experiment, threads))
-    return mark_emulated(found) if analysis.run.emulated else found

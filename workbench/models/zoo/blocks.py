@@ -1,21 +1,61 @@
-"""Random weights that keep a network alive.
-
-The encoder block that the vision and speech transformers here share.
-"""
+"""What several networks share: registration, random weights, and building blocks."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
+from workbench.models.registry import EagerModelBase, register_model
+
+Network = type[nn.Module]
+
+
+def zoo_model(
+    name: str, *shapes: tuple[int, ...], norm_batch: tuple[int, ...] = (), **arguments: Any
+) -> Callable[[Network], Network]:
+    """Register a network under a name, with random weights and example inputs of noise.
+
+    Parameters
+    ----------
+    name
+        The model's name; it is loaded from the file that `BUILTIN` maps it to.
+    shapes
+        The shapes of its inputs.
+    norm_batch
+        The shape of the batch that sets the statistics of the batch norms; empty: 0 and 1.
+    arguments
+        Of the network's constructor.
+    """
+
+    def register(network: Network) -> Network:
+        class ZooModel(EagerModelBase):
+            """A network of the zoo."""
+
+            def get_eager_model(self) -> nn.Module:
+                module = initialize(network(**arguments))
+                if norm_batch:
+                    set_norm_statistics(module, torch.randn(norm_batch))
+                return module
+
+            def get_example_inputs(self) -> tuple[Tensor, ...]:
+                return tuple(torch.randn(shape) for shape in shapes)
+
+        ZooModel.__module__ = network.__module__
+        register_model(name, ZooModel)
+        return network
+
+    return register
+
 
 def initialize(module: nn.Module) -> nn.Module:
     """Give convolutions and linear layers He's normal weights and no bias; returns the module.
 
-    Activations then keep their variance through ReLU-like layers (He et al. 2015, eq. 10).
-    PyTorch's own initialisation divides it by six at each, until nothing is left that half
-    precision could tell from zero.
+    Activations keep their variance through ReLU-like layers (He et al. 2015, eq. 10). PyTorch's
+    default divides the variance by six at each layer, which underflows in half precision.
     """
     for layer in module.modules():
         if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear):
@@ -25,21 +65,74 @@ def initialize(module: nn.Module) -> nn.Module:
     return module
 
 
-def settle(module: nn.Module, *inputs: torch.Tensor) -> nn.Module:
-    """Give batch norms the statistics of a batch of inputs, as training does; returns the module.
+def set_norm_statistics(module: nn.Module, *inputs: Tensor) -> nn.Module:
+    """Set the batch norms' statistics to those of a batch, as training does; returns the module.
 
-    Networks that add branches up grow too large for half precision without.
+    Without it, networks that sum branches overflow in half precision.
     """
     norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d)]
-    usual = [norm.momentum for norm in norms]
+    momenta = [norm.momentum for norm in norms]
     for norm in norms:
         norm.momentum = 1.0
     with torch.no_grad():
         module.train()(*inputs)
-    for norm, momentum in zip(norms, usual, strict=True):
+    for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
-        norm.num_batches_tracked.zero_()
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.zero_()
     return module.eval()
+
+
+def round_channels(channels: float, divisor: int = 8) -> int:
+    """The nearest multiple of ``divisor`` that loses at most a tenth of the channels."""
+    rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
+    return rounded if rounded >= 0.9 * channels else rounded + divisor
+
+
+def convolution(
+    inputs: int,
+    outputs: int,
+    kernel: int = 1,
+    stride: int = 1,
+    groups: int = 1,
+    activation: type[nn.Module] | None = None,
+    **norm: float,
+) -> nn.Sequential:
+    """A padded convolution, batch norm (with arguments ``norm``) and an activation, if any."""
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
+    layers = [conv, nn.BatchNorm2d(outputs, **norm)]
+    return nn.Sequential(*layers, activation()) if activation else nn.Sequential(*layers)
+
+
+class InvertedResidual(nn.Module):
+    """Expand, convolve depthwise, project; add the input if the shapes allow it.
+
+    ``layers`` compute that; ``name`` is what the state dict calls them.
+    """
+
+    def __init__(self, layers: nn.Sequential, name: str, residual: bool):
+        super().__init__()
+        self.name, self.residual = name, residual
+        self.add_module(name, layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(n, inputs, h, w)`` to ``(n, outputs, h / stride, w / stride)``."""
+        y = self.get_submodule(self.name)(x)
+        return x + y if self.residual else y
+
+
+def inverted_residual(
+    name: str, inputs: int, outputs: int, stride: int, expansion: int, activation: type[nn.Module]
+) -> InvertedResidual:
+    """The block of MobileNetV2 (Sandler et al. 2018, figure 4)."""
+    width = expansion * inputs
+    expand = [convolution(inputs, width, activation=activation)] if expansion > 1 else []
+    layers = nn.Sequential(
+        *expand,
+        convolution(width, width, 3, stride, width, activation),
+        *convolution(width, outputs),
+    )
+    return InvertedResidual(layers, name, stride == 1 and inputs == outputs)
 
 
 class Attention(nn.Module):
@@ -75,7 +168,7 @@ class Mlp(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and an MLP, each behind a layer norm with the input going by."""
+    """A transformer's encoder block: attention and an MLP, with layer norms and residuals."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """EdgeTAM's image encoder (Zhou et al. 2025, "EdgeTAM: On-Device Track Anything Model").
 
 RepViT-M1 (Wang et al. 2023, "RepViT: Revisiting Mobile CNN From ViT Perspective") and the feature
-pyramid of SAM 2 (Ravi et al. 2024). The branches that RepViT trains side by side are merged for
-export.
+pyramid of SAM 2 (Ravi et al. 2024). The parallel branches of RepViT are merged for export.
 """
 
 from __future__ import annotations
@@ -12,26 +11,15 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
 
 from workbench.models.registry import EagerModelBase, register_model
-from workbench.models.zoo.blocks import initialize, settle
-from workbench.models.zoo.mobilenet_v3_small import round_channels
+from workbench.models.zoo.blocks import convolution, initialize, round_channels, set_norm_statistics
 
 #: Of RepViT-M1: channels of each stage, and the blocks in it.
 WIDTHS = (48, 96, 192, 384)
 DEPTHS = (3, 4, 16, 3)
 
 
-def convolution(
-    inputs: int, outputs: int, kernel: int = 1, stride: int = 1, groups: int = 1
-) -> nn.Sequential:
-    """A convolution that keeps the size (but for its stride), and batch norm."""
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False),
-        nn.BatchNorm2d(outputs),
-    )
-
-
 class RepDepthwise(nn.Module):
-    """A depthwise 3x3 convolution, a 1x1 one, and the input itself, all added up and normalised."""
+    """A depthwise 3x3 convolution, a 1x1 one, and the input itself, summed and normalised."""
 
     def __init__(self, channels: int):
         super().__init__()
@@ -78,7 +66,7 @@ class SqueezeExcitation(nn.Module):
 
 
 class RepVitBlock(nn.Module):
-    """Mix each channel by itself, gate, mix the channels; the first of a stage halves the size."""
+    """Mix within channels, gate, mix across channels; the first of a stage halves the size."""
 
     def __init__(self, inputs: int, outputs: int, gated: bool, stride: int):
         super().__init__()
@@ -130,7 +118,7 @@ class RepVit(nn.Module):
 
 
 class FeaturePyramid(nn.Module):
-    """All levels to one width; what the coarsest sees is added to the next finer one."""
+    """Project all levels to one width; add the coarsest to the next finer one."""
 
     def __init__(self, widths: tuple[int, ...] = WIDTHS, width: int = 256):
         super().__init__()
@@ -147,15 +135,11 @@ class FeaturePyramid(nn.Module):
 class EdgeTamImageEncoder(nn.Module):
     """Images ``(n, 3, size, size)`` of values from 0 to 1 to three maps of 256 channels.
 
-    At a 4th, an 8th and a 16th of the size, the finest first; 32 divides the size. The mean and
-    standard deviation of ImageNet's colours are taken out of the image here.
+    At a 4th, an 8th and a 16th of the size, the finest first; 32 divides the size. The image is
+    normalised here, by the mean and standard deviation of ImageNet's colours.
     """
 
-    def __init__(
-        self,
-        widths: tuple[int, ...] = WIDTHS,
-        depths: tuple[int, ...] = DEPTHS,
-    ):
+    def __init__(self, widths: tuple[int, ...] = WIDTHS, depths: tuple[int, ...] = DEPTHS):
         super().__init__()
         self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406])[:, None, None])
         self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225])[:, None, None])
@@ -167,7 +151,7 @@ class EdgeTamImageEncoder(nn.Module):
         return tuple(self.neck(self.trunk((x - self.mean) / self.std)))
 
     def merge_branches(self) -> nn.Module:
-        """Replace what was trained side by side by one convolution; returns the module."""
+        """Merge the parallel branches into one convolution each; returns the module."""
         for module in list(self.modules()):
             for name, child in module.named_children():
                 if isinstance(child, RepDepthwise):
@@ -180,8 +164,8 @@ class EdgeTamImageEncoderModel(EagerModelBase):
     """The encoder at its published input size, 3 x 1024 x 1024; merged, 4 882 736 parameters."""
 
     def get_eager_model(self) -> nn.Module:
-        """The network as it is trained, with random weights."""
-        return settle(initialize(EdgeTamImageEncoder()), torch.rand(2, 3, 128, 128))
+        """The network before merging, with random weights."""
+        return set_norm_statistics(initialize(EdgeTamImageEncoder()), torch.rand(2, 3, 128, 128))
 
     def prepare_for_export(self, module: nn.Module) -> nn.Module:
         """Merge the branches."""

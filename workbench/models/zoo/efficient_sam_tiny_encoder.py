@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from workbench.models.registry import EagerModelBase, register_model
-from workbench.models.zoo.blocks import Block, initialize
+from workbench.models.zoo.blocks import Block, zoo_model
 
 
 class ChannelNorm(nn.Module):
@@ -30,6 +29,7 @@ class ChannelNorm(nn.Module):
         return self.weight[:, None, None] * x + self.bias[:, None, None]
 
 
+@zoo_model("efficient_sam_tiny_encoder", (1, 3, 1024, 1024))
 class EfficientSamEncoder(nn.Module):
     """Images ``(n, 3, size, size)`` to embeddings ``(n, 256, size / patch, size / patch)``."""
 
@@ -58,16 +58,3 @@ class EfficientSamEncoder(nn.Module):
         )
         x = self.blocks((x + positions).flatten(2).transpose(1, 2))
         return self.neck(x.transpose(1, 2).reshape(n, width, height, breadth))
-
-
-@register_model("efficient_sam_tiny_encoder")
-class EfficientSamTinyEncoderModel(EagerModelBase):
-    """EfficientSAM-Ti's encoder at its published input size, 3 x 1024 x 1024."""
-
-    def get_eager_model(self) -> nn.Module:
-        """The network, with random weights."""
-        return initialize(EfficientSamEncoder())
-
-    def get_example_inputs(self) -> tuple[Tensor, ...]:
-        """One image of noise."""
-        return (torch.randn(1, 3, 1024, 1024),)

@@ -1,6 +1,6 @@
 """A decoder block of Llama's (Touvron et al. 2023, section 2.2), generating one token.
 
-Of the size of SmolLM2-135M's (Allal et al. 2025): small enough to export and measure in seconds.
+The size is SmolLM2-135M's (Allal et al. 2025): it exports and runs in seconds.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, silu
 
-from workbench.models.registry import EagerModelBase, register_model
-from workbench.models.zoo.blocks import initialize
+from workbench.models.zoo.blocks import zoo_model
 
 
 class RmsNorm(nn.Module):
@@ -26,10 +25,12 @@ class RmsNorm(nn.Module):
         return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps))
 
 
+@zoo_model("llama_block", (1, 1, 576), (1, 3, 127, 64), (1, 3, 127, 64))
 class LlamaBlock(nn.Module):
-    """Grouped-query attention over what is cached and one more token, then a gated MLP.
+    """Grouped-query attention over the cache and one more token, then a gated MLP.
 
-    The cache is an input and an output: the caller keeps it.
+    The cache is an input and an output: the caller keeps it. 3 540 096 parameters; by default, the
+    token is the 128th.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class LlamaBlock(nn.Module):
         x
             ``(1, 1, width)``, the token at position ``cached``.
         keys, values
-            ``(1, kv_heads, cached, width / heads)``, those of the tokens before it.
+            ``(1, kv_heads, cached, width / heads)``, of the tokens before it.
 
         Returns
         -------
@@ -80,7 +81,7 @@ class LlamaBlock(nn.Module):
         )
         keys = torch.cat([keys, self.rotate(key)], 2)
         values = torch.cat([values, value], 2)
-        # One key and value serve a group of queries; these take the place of several tokens.
+        # The queries of a group share a key: they are stacked like tokens.
         grouped = self.rotate(query).reshape(1, self.kv_heads, -1, self.head_width)
         attended = scaled_dot_product_attention(grouped, keys, values)
         x = x + self.o_proj(attended.reshape(1, 1, -1))
@@ -88,19 +89,6 @@ class LlamaBlock(nn.Module):
         return x + self.down_proj(silu(self.gate_proj(normed)) * self.up_proj(normed)), keys, values
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Rotary position embedding (Su et al. 2021), in the halves that the checkpoints have."""
+        """Rotary position embedding (Su et al. 2021), with the halves of the checkpoints."""
         first, second = x.chunk(2, -1)
         return x * self.cos + torch.cat([-second, first], -1) * self.sin
-
-
-@register_model("llama_block")
-class LlamaBlockModel(EagerModelBase):
-    """The 128th token through one block of 576 channels; 3 540 096 parameters."""
-
-    def get_eager_model(self) -> nn.Module:
-        """The block, with random weights."""
-        return initialize(LlamaBlock())
-
-    def get_example_inputs(self) -> tuple[Tensor, ...]:
-        """A token and a cache of noise."""
-        return torch.randn(1, 1, 576), torch.randn(1, 3, 127, 64), torch.randn(1, 3, 127, 64)

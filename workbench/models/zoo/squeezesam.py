@@ -1,8 +1,8 @@
 """Interactive segmentation in the manner of SqueezeSAM (Varadarajan et al. 2023).
 
-A U-Net with a small transformer at its coarsest level; what the user points at comes in as further
-channels of the image. Layout from the paper's description, "SqueezeSAM: User-Friendly Mobile
-Interactive Segmentation", section 3; the widths, which it does not list, are this file's own.
+A U-Net with a small transformer at its coarsest level; clicks and boxes are further channels of the
+image. The layout follows the paper, "SqueezeSAM: User-Friendly Mobile Interactive Segmentation",
+section 3; the widths, which it does not list, are this file's.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from workbench.models.registry import EagerModelBase, register_model
-from workbench.models.zoo.blocks import Block, initialize, settle
+from workbench.models.zoo.blocks import Block, convolution, initialize, set_norm_statistics
 
 
-def convolution(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
-    """A 3x3 convolution that keeps the size (but for its stride), batch norm, ReLU."""
-    return nn.Sequential(
-        nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()
-    )
+def convolve(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+    """A 3x3 convolution, batch norm, ReLU."""
+    return convolution(inputs, outputs, 3, stride, activation=nn.ReLU)
 
 
 class Bottleneck(nn.Module):
-    """Transformer blocks over the pixels of the coarsest level, each knowing its place."""
+    """Transformer blocks over the pixels of the coarsest level, with position embeddings."""
 
     def __init__(self, width: int, heads: int, depth: int, tokens: int):
         super().__init__()
@@ -39,7 +37,7 @@ class Bottleneck(nn.Module):
 
 
 class SqueezeSam(nn.Module):
-    """An image and what was pointed at to the logits of three masks and their estimated quality."""
+    """Image, clicks and box to the logits of three masks and their estimated quality."""
 
     def __init__(
         self,
@@ -50,16 +48,16 @@ class SqueezeSam(nn.Module):
         masks: int = 3,
     ):
         super().__init__()
-        self.stem = convolution(5, widths[0], 2)
+        self.stem = convolve(5, widths[0], 2)
         pairs = list(itertools.pairwise(widths))
         self.down = nn.ModuleList(
-            nn.Sequential(convolution(low, high, 2), convolution(high, high)) for low, high in pairs
+            nn.Sequential(convolve(low, high, 2), convolve(high, high)) for low, high in pairs
         )
         tokens = (size // 2 ** len(widths)) ** 2
         self.bottleneck = Bottleneck(widths[-1], heads, depth, tokens)
         pairs.reverse()
         self.reduce = nn.ModuleList(nn.Conv2d(high, low, 1) for low, high in pairs)
-        self.up = nn.ModuleList(convolution(2 * low, low) for low, _ in pairs)
+        self.up = nn.ModuleList(convolve(2 * low, low) for low, _ in pairs)
         self.mask = nn.Conv2d(widths[0], masks, 1)
         self.quality = nn.Linear(widths[-1], masks)
 
@@ -80,19 +78,19 @@ class SqueezeSam(nn.Module):
         """
         x = self.stem(torch.cat([image, points, box], 1))
         skipped = []
-        for convolve in self.down:
+        for layers in self.down:
             skipped.append(x)
-            x = convolve(x)
+            x = layers(x)
         x = self.bottleneck(x)
         quality = self.quality(x.mean((2, 3)))
-        for reduce, convolve, skip in zip(self.reduce, self.up, reversed(skipped), strict=True):
+        for reduce, layers, skip in zip(self.reduce, self.up, reversed(skipped), strict=True):
             x = interpolate(reduce(x), skip.shape[2:], mode="bilinear", align_corners=False)
-            x = convolve(torch.cat([skip, x], 1))
+            x = layers(torch.cat([skip, x], 1))
         masks = interpolate(self.mask(x), image.shape[2:], mode="bilinear", align_corners=False)
         return masks, quality
 
 
-def pointed_at(size: int) -> tuple[Tensor, Tensor]:
+def click_and_box(size: int) -> tuple[Tensor, Tensor]:
     """A click in the middle of an image and a box around it, as two channels."""
     points, box = torch.zeros(2, 1, 1, size, size)
     middle, reach = size // 2, size // 64
@@ -107,8 +105,9 @@ class SqueezeSamModel(EagerModelBase):
 
     def get_eager_model(self) -> nn.Module:
         """The network, with random weights."""
-        return settle(initialize(SqueezeSam()), torch.randn(1, 3, 512, 512), *pointed_at(512))
+        module = initialize(SqueezeSam())
+        return set_norm_statistics(module, torch.randn(1, 3, 512, 512), *click_and_box(512))
 
     def get_example_inputs(self) -> tuple[Tensor, ...]:
         """An image of noise, a click in its middle, a box around that."""
-        return (torch.randn(1, 3, 512, 512), *pointed_at(512))
+        return (torch.randn(1, 3, 512, 512), *click_and_box(512))

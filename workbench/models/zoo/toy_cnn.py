@@ -1,14 +1,13 @@
-"""A small convolutional network: an image classifier that exports and runs in no time."""
+"""A small convolutional image classifier that exports and runs in seconds."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
-from workbench.models.registry import EagerModelBase, register_model
-from workbench.models.zoo.blocks import initialize
+from workbench.models.zoo.blocks import zoo_model
 
 
+@zoo_model("toy_cnn", (1, 3, 224, 224))
 class ToyCnn(nn.Module):
     """Three 3x3 convolutions, a 1x1 convolution, pooling, and a linear layer.
 
@@ -32,16 +31,3 @@ class ToyCnn(nn.Module):
         x = self.act(self.conv3(x))
         x = self.act(self.conv4(self.pool(x)))
         return self.fc(x.mean(dim=(2, 3)))
-
-
-@register_model("toy_cnn")
-class ToyCnnModel(EagerModelBase):
-    """The toy network on one image of 3 x 224 x 224."""
-
-    def get_eager_model(self) -> nn.Module:
-        """The network, with random weights."""
-        return initialize(ToyCnn())
-
-    def get_example_inputs(self) -> tuple[Tensor, ...]:
-        """One image of noise."""
-        return (torch.randn(1, 3, 224, 224),)

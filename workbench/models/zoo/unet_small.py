@@ -1,6 +1,6 @@
 """A small U-Net (Ronneberger et al. 2015, "U-Net", figure 1): an eighth of the channels.
 
-Padded convolutions with batch norm, as is usual since, in place of cropping.
+Padded convolutions with batch norm, as is usual today, instead of cropping.
 """
 
 from __future__ import annotations
@@ -10,26 +10,20 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from workbench.models.registry import EagerModelBase, register_model
-from workbench.models.zoo.blocks import initialize, settle
+from workbench.models.zoo.blocks import convolution, zoo_model
 
 
 def double_convolution(inputs: int, outputs: int) -> nn.Sequential:
     """Two 3x3 convolutions with batch norm and ReLU."""
-    layers: list[nn.Module] = []
-    for channels in (inputs, outputs):
-        layers += [
-            nn.Conv2d(channels, outputs, 3, padding=1, bias=False),
-            nn.BatchNorm2d(outputs),
-            nn.ReLU(),
-        ]
-    return nn.Sequential(*layers)
+    first = convolution(inputs, outputs, 3, activation=nn.ReLU)
+    return nn.Sequential(*first, *convolution(outputs, outputs, 3, activation=nn.ReLU))
 
 
+@zoo_model("unet_small", (1, 3, 256, 256), norm_batch=(2, 3, 64, 64))
 class UNet(nn.Module):
     """Images ``(n, 3, h, w)`` to logits of each pixel ``(n, classes, h, w)``; 16 divides h and w.
 
-    Four times down and up by two, with what is skipped joined in.
+    Four levels, each half the size, with skip connections; 486 562 parameters.
     """
 
     def __init__(self, channels: int = 8, classes: int = 2, levels: int = 4):
@@ -56,16 +50,3 @@ class UNet(nn.Module):
         for grow, convolve, skip in zip(self.grow, self.up, reversed(skipped), strict=True):
             x = convolve(torch.cat([skip, grow(x)], 1))
         return self.head(x)
-
-
-@register_model("unet_small")
-class UNetSmallModel(EagerModelBase):
-    """The U-Net on one image of 3 x 256 x 256; 486 562 parameters."""
-
-    def get_eager_model(self) -> nn.Module:
-        """The network, with random weights."""
-        return settle(initialize(UNet()), torch.randn(2, 3, 64, 64))
-
-    def get_example_inputs(self) -> tuple[Tensor, ...]:
-        """One image of noise."""
-        return (torch.randn(1, 3, 256, 256),)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from workbench.models.registry import EagerModelBase, register_model
-from workbench.models.zoo.blocks import Block, initialize
+from workbench.models.zoo.blocks import Block, zoo_model
 
 
 class PatchEmbedding(nn.Module):
@@ -21,11 +20,12 @@ class PatchEmbedding(nn.Module):
         return self.proj(x).flatten(2).transpose(1, 2)
 
 
+@zoo_model("vit_tiny", (1, 3, 224, 224))
 class VisionTransformer(nn.Module):
     """The classifier: images ``(n, 3, size, size)`` to ``(n, classes)`` logits.
 
-    The parameters bear the names of timm's ``vit_tiny_patch16_224`` (``cls_token`` to
-    ``head.bias``), so that its state dict loads.
+    5 717 416 parameters, with the names of timm's ``vit_tiny_patch16_224`` (``cls_token`` to
+    ``head.bias``): its state dict loads.
     """
 
     def __init__(
@@ -50,16 +50,3 @@ class VisionTransformer(nn.Module):
         x = self.patch_embed(x)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1) + self.pos_embed
         return self.head(self.norm(self.blocks(x))[:, 0])
-
-
-@register_model("vit_tiny")
-class VitTinyModel(EagerModelBase):
-    """ViT-Ti/16 at its published input size, 3 x 224 x 224; 5 717 416 parameters."""
-
-    def get_eager_model(self) -> nn.Module:
-        """The network, with random weights."""
-        return initialize(VisionTransformer())
-
-    def get_example_inputs(self) -> tuple[Tensor, ...]:
-        """One image of noise."""
-        return (torch.randn(1, 3, 224, 224),)

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from workbench.models.registry import EagerModelBase, register_model
-from workbench.models.zoo.blocks import initialize
+from workbench.models.zoo.blocks import zoo_model
 
 
 class Attention(nn.Module):
@@ -35,7 +34,7 @@ class Attention(nn.Module):
 
 
 class EncoderBlock(nn.Module):
-    """Attention and an MLP, each behind a layer norm with the input going by."""
+    """Attention and an MLP, with layer norms and residuals."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -52,10 +51,12 @@ class EncoderBlock(nn.Module):
         return x + self.mlp(self.mlp_ln(x))
 
 
+@zoo_model("whisper_tiny_encoder", (1, 80, 3000))
 class WhisperEncoder(nn.Module):
     """Log-Mel spectrograms ``(n, mels, 2 frames)`` to features ``(n, frames, width)``.
 
-    The parameters bear the names of OpenAI's checkpoint below ``encoder.``.
+    7 632 384 parameters, with the names of OpenAI's checkpoint below ``encoder.``; the default
+    input is 30 seconds of audio.
     """
 
     def __init__(
@@ -83,16 +84,3 @@ def sinusoids(length: int, channels: int) -> Tensor:
     rates = torch.exp(-math.log(10_000) / (channels // 2 - 1) * torch.arange(channels // 2))
     angles = torch.arange(length)[:, None] * rates
     return torch.cat([angles.sin(), angles.cos()], 1)
-
-
-@register_model("whisper_tiny_encoder")
-class WhisperTinyEncoderModel(EagerModelBase):
-    """The encoder on 30 seconds of audio, 80 x 3000; 7 632 384 parameters."""
-
-    def get_eager_model(self) -> nn.Module:
-        """The network, with random weights."""
-        return initialize(WhisperEncoder())
-
-    def get_example_inputs(self) -> tuple[Tensor, ...]:
-        """One spectrogram of noise."""
-        return (torch.randn(1, 80, 3000),)

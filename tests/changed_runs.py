@@ -1,0 +1,18 @@
+"""Runs that differ from a recorded one in something."""
+
+import copy
+from dataclasses import replace
+
+from workbench.analysis.run import Run
+
+
+def changed(run, **attributes):
+    """A copy of a run with other attributes or frames."""
+    other = copy.copy(run)
+    vars(other).update(attributes)
+    return other
+
+
+def with_record(run, **changes):
+    """The same files with another manifest."""
+    return Run(run.path, replace(run.record, **changes))
