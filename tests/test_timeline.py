@@ -139,9 +139,9 @@ def test_any_forest_is_laid_out_again_from_its_gaps(data):
 
 
 def test_nothing_to_draw_is_said(traces):
-    with pytest.raises(StoreError, match="no whole run"):
+    with pytest.raises(StoreError, match="no complete run"):
         pack_timeline({name: spans[spans["run"] < 0] for name, spans in traces.items()})
-    with pytest.raises(StoreError, match="no whole run"):
+    with pytest.raises(StoreError, match="no complete run"):
         plot_timeline({name: spans[:0] for name, spans in traces.items()})
 
 
@@ -154,7 +154,7 @@ def test_the_figure_shows_the_run_of_median_length(traces):
 
 
 def test_a_person_gets_a_widget_and_a_report_the_same_bytes(traces):
-    widget, page = draw_timeline(traces), draw_timeline(traces, headless=True)
+    widget, page = draw_timeline(traces), draw_timeline(traces)
     assert widget.packed == page.packed
     assert base64.b64encode(page.packed).decode() in page._repr_html_()
 
@@ -176,7 +176,7 @@ def page_of(browser, tmp_path):
     pages, complaints = [], []
 
     def open_page(traces, about=None, more=""):
-        shown = more + draw_timeline(traces, about, headless=True)._repr_html_()
+        shown = more + draw_timeline(traces, about)._repr_html_()
         output = nbformat.v4.new_output("display_data", {"text/html": shown})
         cell = nbformat.v4.new_code_cell("", outputs=[output])
         nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "n.ipynb")
@@ -268,7 +268,7 @@ def test_what_a_trace_says_stays_text(page_of, traces):
 def test_the_page_allows_its_own_script_and_no_other(tmp_path, traces):
     import nbformat
 
-    shown = draw_timeline(traces, headless=True)._repr_html_()
+    shown = draw_timeline(traces)._repr_html_()
     output = nbformat.v4.new_output("display_data", {"text/html": shown})
     for outputs in ([output], []):
         cell = nbformat.v4.new_code_cell("", outputs=outputs)

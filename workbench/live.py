@@ -7,12 +7,13 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from workbench.analysis.compat import Analysis, analyze_run
-from workbench.analysis.statistics import clock_of, tabulate_latencies
+from workbench.analysis.run import Run, open_run
+from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import StoreError, WorkbenchError
+from workbench.explorer.widgets import is_interactive
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
-from workbench.plots.latencies import plot_turns
+from workbench.plots.latencies import plot_iterations
 from workbench.store import find_runs, load_run
 from workbench.workflow import measure_program, root_of
 
@@ -20,15 +21,20 @@ from workbench.workflow import measure_program, root_of
 class LiveRun(widgets.VBox):
     """Buttons to start and stop a run, its progress, and its latencies so far.
 
-    A stopped run keeps what was measured; starting again goes on from there. ``run_dir`` is the
-    folder of the finished run, None until then.
+    A stopped run keeps what was measured; starting again resumes it. Where nobody can use
+    widgets, it displays as one sentence.
 
     Parameters
     ----------
     program
-        A ``.pte``, or a model: what ``export_model`` takes.
+        A ``.pte``, or a model as for `export_model`.
     options, root
-        As for ``measure_program``.
+        As for `measure`.
+
+    Examples
+    --------
+    >>> wb.LiveRun("toy_cnn").status.value
+    'toy_cnn: not started'
     """
 
     def __init__(
@@ -39,7 +45,7 @@ class LiveRun(widgets.VBox):
         root: Path | None = None,
     ):
         self.program, self.options, self.root = program, options, root
-        self.run_dir: Path | None = None
+        self._run: Run | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.start_button = widgets.Button(description="Start", button_style="primary")
@@ -53,28 +59,33 @@ class LiveRun(widgets.VBox):
         buttons = widgets.HBox([self.start_button, self.stop_button, self.bar])
         super().__init__([buttons, self.status, self.picture])
 
+    def _repr_mimebundle_(self, **choices: object) -> dict[str, object]:
+        if not is_interactive():
+            return {"text/plain": "Open this notebook in Jupyter to measure here."}
+        return super()._repr_mimebundle_(**choices)
+
     @property
-    def analysis(self) -> Analysis:
-        """What the finished run says.
+    def run(self) -> Run:
+        """The finished run.
 
         Raises
         ------
         StoreError
             It has not finished.
         """
-        if self.run_dir is None:
+        if self._run is None:
             raise StoreError("the run has not finished", where=self.program, hint="press Start")
-        return analyze_run(self.run_dir)
+        return self._run
 
     def start(self) -> None:
-        """Begin, or go on with what was stopped."""
+        """Begin, or resume after a stop."""
         self._stopping.clear()
         self.start_button.disabled, self.stop_button.disabled = True, False
         self._thread = threading.Thread(target=self._measure, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the step that is being measured."""
+        """Stop after the current step."""
         self._stopping.set()
         self.stop_button.disabled = True
         self.status.value = "stopping after this step"
@@ -89,12 +100,13 @@ class LiveRun(widgets.VBox):
             if Path(self.program).suffix != ".pte":
                 self.status.value = f"exporting {self.program}"
                 self.program = export_model(str(self.program))
-            self.run_dir = measure_program(
+            measured = measure_program(
                 Path(self.program), self.options, root=self.root, progress=self._progress
             )
-            self.status.value = f"done: {self.analysis.comparisons[0].text}"
+            self._run = open_run(measured)
+            self.status.value = f"done: {self._run.comparisons[0].text}"
         except KeyboardInterrupt:
-            self.status.value = "stopped; Start goes on from here"
+            self.status.value = "stopped; Start resumes"
         except (WorkbenchError, OSError) as error:
             self.status.value = f"error: {error}"
         finally:
@@ -106,9 +118,8 @@ class LiveRun(widgets.VBox):
         if part and runs:
             latencies = tabulate_latencies(load_run(runs[-1]))
             if len(latencies):
-                threads = latencies["threads"].iloc[-1]
-                latencies = latencies[latencies["threads"] == threads]
-                self.picture.value = plot_turns(latencies, clock_of(latencies)).to_png()
+                latencies = latencies[latencies["threads"] == latencies["threads"].iloc[-1]]
+                self.picture.value = plot_iterations(latencies).to_png()
                 self.picture.layout.display = None
         if self._stopping.is_set():
             raise KeyboardInterrupt  # as Ctrl-C would: the run stays incomplete, not failed

@@ -88,7 +88,7 @@ class Profile:
     @property
     def texts(self) -> list[str]:
         """The verdicts, what to do next, and where the report is."""
-        findings = list_findings(find_next_steps(self.analysis), rows=3)
+        findings = list_findings(find_next_steps(self.analysis), top=3)
         return [*self.verdicts, *findings, f"report: {self.html}"]
 
     @property

@@ -66,7 +66,7 @@ def make_page(folder: Path, events: int) -> Path:
         session = next(s for s in analysis.run.sessions if s.experiment == name and s.etdump)
         spans = describe_spans(wb.read_etdump(analysis.run_dir / session.etdump))
         traces[name] = repeat_spans(spans, events // len(analysis.experiments), seed)
-    shown = draw_timeline(traces, headless=True)._repr_html_()
+    shown = draw_timeline(traces)._repr_html_()
     output = nbformat.v4.new_output("display_data", {"text/html": shown})
     cell = nbformat.v4.new_code_cell("", outputs=[output])
     nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "n.ipynb")

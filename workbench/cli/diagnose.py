@@ -27,7 +27,7 @@ def findings(run_dir: Path, experiment: str, threads: int | None) -> Answer:
 
     analysis = analyze_run(run_dir)
     found = find_next_steps(analysis, experiment, threads)
-    lines = list_findings(found, rows=len(found)) or ["nothing stands out"]
+    lines = list_findings(found, top=len(found)) or ["nothing stands out"]
     record = {"run_dir": run_dir, "emulated": analysis.run.emulated, "findings": found}
     return Answer(lines, record)
 
@@ -39,7 +39,7 @@ def findings(run_dir: Path, experiment: str, threads: int | None) -> Answer:
 def roofline(run_dir: Path, again: bool, top: int) -> Answer:
     """Measure what this machine can do, and how near a run's operators come to it."""
     from workbench.analysis.compat import analyze_run, find_roofline, list_ceilings
-    from workbench.plots.text import describe_roofline
+    from workbench.plots.text import show_roofline
     from workbench.workflow import measure_roof, write_artifacts
 
     with show_progress() as progress:
@@ -51,7 +51,7 @@ def roofline(run_dir: Path, again: bool, top: int) -> Answer:
         "ceilings": list_ceilings(analysis),
         "operators": find_roofline(analysis),
     }
-    return Answer([describe_roofline(analysis, top)], record)
+    return Answer([show_roofline(analysis.subject, top=top)], record)
 
 
 @command()

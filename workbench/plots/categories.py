@@ -52,7 +52,7 @@ def plot_categories(
     """
     bars = source if isinstance(source, Mapping) else frames_of(source)
     labels = [style.shorten(name, 28) for name in bars]
-    figure, axis = style.new_rows(labels, 0.66, head=0.74, right=_RIGHT)
+    figure, axis = style.new_rows(title, labels, 0.66, head=0.74, right=_RIGHT)
     axis.set_ylim(max(len(labels), 1) - 1 + _FOOT, -0.5)
     intervals = [_intervals(frame) for frame in bars.values()]
     ends = [part["high_ms"].max() for part in intervals if len(part)]
@@ -65,7 +65,9 @@ def plot_categories(
         start = 0.0
         for category, ms, share in frame[["category", "mean_ms", "share"]].itertuples(index=False):
             text = _label(category, ms, share, ms * inches_per_ms)
-            style.draw_bar(axis, row, ms, style.color_of(category), left=start, height=0.66)
+            style.draw_bar(
+                axis, row, ms, style.color_of(category), left=start, height=0.66, edge="white"
+            )
             style.write_inside(axis, start + ms / 2, row, text, style.color_of(category))
             start += ms
             if ms > 0:
@@ -80,7 +82,6 @@ def plot_categories(
         {category: style.color_of(category) for category in unnamed},
         style.label_margin(labels),
     )
-    style.set_title(figure, title)
     return figure
 
 

@@ -15,9 +15,7 @@ MOST_PANELS = 8
 
 
 @marked
-def plot_history(
-    history: pd.DataFrame, changes: pd.DataFrame, *, title: str = "Latency over time"
-) -> Chart:
+def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
     """Every run as a dot with its interval, the level between changes, and the changes.
 
     Parameters
@@ -26,8 +24,6 @@ def plot_history(
         ``frames.HISTORY``; emulated runs are left out.
     changes
         ``frames.CHANGES``.
-    title
-        Title of the figure.
 
     Returns
     -------
@@ -44,15 +40,15 @@ def plot_history(
     runs = timed["line"].value_counts()
     changed = runs.index.isin(changes["line"])
     lines = [*runs.index[changed], *runs.index[~changed]][:MOST_PANELS]
-    figure, axes = style.stack_panels(max(len(lines), 1), 1.5)
+    hidden = len(runs) - len(lines)
+    title = "Latency over time" + (f"; {hidden} more lines are not shown" if hidden > 0 else "")
+    figure, axes = style.stack_panels(title, max(len(lines), 1), 1.5)
     for axis, line in zip(axes, lines, strict=False):
         _draw_line(axis, timed[timed["line"] == line], changes[changes["line"] == line])
         axis.set_title(style.shorten(line, 120), fontsize=8, color=style.FAINT, loc="left", pad=3)
     locator = AutoDateLocator()
     axes[-1].xaxis.set_major_locator(locator)
     axes[-1].xaxis.set_major_formatter(ConciseDateFormatter(locator))
-    hidden = len(runs) - len(lines)
-    style.set_title(figure, title + (f"; {hidden} more lines are not shown" if hidden > 0 else ""))
     return figure
 
 
@@ -72,8 +68,8 @@ def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
         axis.plot(ends, [level] * 2, color=style.INK, linewidth=1.4, zorder=2)
     for change in changes.itertuples():
         (at,) = _times(pd.Series([change.started]))
-        style = "-" if change.status == "confirmed" else ":"
-        axis.axvline(at, color=style.HIGHLIGHT, linewidth=1.2, linestyle=style)
+        dashes = "-" if change.status == "confirmed" else ":"
+        axis.axvline(at, color=style.HIGHLIGHT, linewidth=1.2, linestyle=dashes)
         text = f" {change.outcome}: {style.write_ms(change.candidate_ms)}"
         text += "" if change.status == "confirmed" else " (suspected)"
         axis.annotate(text, (at, 1), xycoords=("data", "axes fraction"), fontsize=8,

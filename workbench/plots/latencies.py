@@ -18,9 +18,7 @@ _CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
 
 
 @marked
-def plot_latencies(
-    source: Run | Measurement | pd.DataFrame, *, title: str = "Latency of every inference"
-) -> Chart:
+def plot_latencies(source: Run | Measurement | pd.DataFrame) -> Chart:
     """One row of dots per measurement, with the median and its 95 % interval.
 
     Parameters
@@ -28,8 +26,6 @@ def plot_latencies(
     source
         A run, a measurement, or a frame of ``frames.LATENCIES``. Traced inferences are left out
         where there are others.
-    title
-        Title of the figure.
 
     Returns
     -------
@@ -52,7 +48,7 @@ def plot_latencies(
         style.shorten(row.experiment, 26) + (f", {count_threads(row.threads)}" if several else "")
         for row in statistics.itertuples()
     ]
-    figure, axis = style.new_rows(labels, 0.5, right=1.0)
+    figure, axis = style.new_rows("Latency of every inference", labels, 0.5, right=1.0)
     times = [_times(latencies, row) for row in statistics.itertuples()]
     start = min((t.min() for t in times), default=0.0)
     end = max((min(t.max(), 1.1 * np.percentile(t, 99)) for t in times), default=1.0)
@@ -66,7 +62,6 @@ def plot_latencies(
     style.label_x(
         axis, f"latency of one inference, {traced} (ms, {clock}); median with 95 % interval"
     )
-    style.set_title(figure, title)
     return figure
 
 
@@ -90,9 +85,7 @@ def _draw_row(axis: Axes, row: int, values: np.ndarray, entry) -> None:
 
 
 @marked
-def plot_iterations(
-    source: Run | Measurement | pd.DataFrame, *, title: str = "In the order of measurement"
-) -> Chart:
+def plot_iterations(source: Run | Measurement | pd.DataFrame) -> Chart:
     """The median of every batch in the order of measurement, to see drift and interference.
 
     Parameters
@@ -100,8 +93,6 @@ def plot_iterations(
     source
         A run, of which the subject's thread count is shown; a measurement; or a frame of
         ``frames.LATENCIES`` with one thread count.
-    title
-        Title of the figure.
 
     Returns
     -------
@@ -125,7 +116,7 @@ def plot_iterations(
     batches["place"] = range(len(batches))
     names = untraced["experiment"].drop_duplicates().tolist()
     margin = 0.5 + max(map(style.text_inches, names), default=0.0)
-    figure, (axis,) = style.new_figure(2.9, left=0.75, right=margin)
+    figure, (axis,) = style.new_figure("In the order of measurement", 2.9, left=0.75, right=margin)
     axis.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     ends = []
     for name, color in zip(names, itertools.cycle(style.SERIES), strict=False):
@@ -137,5 +128,4 @@ def plot_iterations(
         axis.axvline(first - 0.5, color=style.FAINT, linewidth=0.8, linestyle=":")
     style.label_y(axis, "median of a batch (ms)")
     style.label_x(axis, "batch, in the order of measurement; dotted: all processes restart")
-    style.set_title(figure, title)
     return figure

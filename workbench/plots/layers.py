@@ -19,9 +19,7 @@ _BOX = ["module", "name", "depth", "left", "width", "share", "error"]
 
 
 @marked
-def plot_layers(
-    source: Measurement | pd.DataFrame, *, depth: int | None = None, title: str = "Time by module"
-) -> Chart | Table:
+def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None) -> Chart | Table:
     """One box per module, as wide as its time, below the module that contains it.
 
     Parameters
@@ -30,8 +28,6 @@ def plot_layers(
         A measurement, or a frame of ``frames.LAYERS`` of one.
     depth
         How many levels below the model; None shows all.
-    title
-        Title of the figure.
 
     Returns
     -------
@@ -54,7 +50,9 @@ def plot_layers(
     levels = int(boxes["depth"].max()) + 1 if len(boxes) else 1
     ends = boxes["left"] + boxes["width"] + boxes["error"].fillna(0)
     reach = ends.max() if len(boxes) else 1.0
-    figure, (axis,) = style.new_figure(1.05 + 0.44 * levels, left=0.25, right=0.15, top=0.42)
+    figure, (axis,) = style.new_figure(
+        "Time by module", 1.05 + 0.44 * levels, left=0.25, right=0.15, top=0.42
+    )
     colors = [style.color_of_module(path) for path in boxes["module"]]
     corners = [
         [(b.left, b.depth), (b.left + b.width, b.depth), (b.left + b.width, b.depth + 0.96),
@@ -68,14 +66,13 @@ def plot_layers(
     for box, text, color in zip(boxes.itertuples(), texts, colors, strict=True):
         if text:
             style.write_inside(axis, box.left + box.width / 2, box.depth + 0.48, text, color)
-    _draw_intervals(axis, boxes[list(map(bool, texts))])
+    _draw_intervals(axis, boxes.loc[[bool(text) for text in texts]])
     axis.set_xlim(0, reach)
     axis.set_ylim(levels, 0)
     axis.set_yticks([])
     style.label_x(
         axis, "mean time per inference (ms) with 95 % interval; below each module its parts"
     )
-    style.set_title(figure, title)
     return figure
 
 

@@ -44,7 +44,6 @@ def plot_machine_code(
     *,
     by: str = "family",
     top: int = 8,
-    title: str = "Which machine code ran",
 ) -> Chart | Table:
     """A bar for every part and side, split into classes of machine code.
 
@@ -56,8 +55,6 @@ def plot_machine_code(
         What the parts of a comparison are: ``category``, ``family``, ``operator`` or ``key``.
     top
         How many parts: those with the most samples.
-    title
-        Title of the figure.
 
     Returns
     -------
@@ -77,7 +74,9 @@ def plot_machine_code(
     totals = pd.concat(shares.values()).groupby("part", sort=False)["samples"].sum()
     parts = list(totals.sort_values(ascending=False, kind="stable").index[:top])
     labels = [style.shorten(part, 28) for part in parts]
-    figure, axis = style.new_rows(labels, 0.22 * max(len(shares), 2), head=0.74, right=_RIGHT)
+    figure, axis = style.new_rows(
+        "Which machine code ran", labels, 0.22 * max(len(shares), 2), head=0.74, right=_RIGHT
+    )
     step, inches = 0.8 / len(shares), style.WIDTH - style.label_margin(labels) - _RIGHT
     for place, (name, frame) in enumerate(shares.items()):
         for row, part in enumerate(parts):
@@ -90,7 +89,6 @@ def plot_machine_code(
     style.label_x(axis, "share of the samples (%)")
     found = set().union(*(frame["code"] for frame in shares.values()))
     style.add_key(figure, {c: color for c, color in CODE_COLORS.items() if c in found}, 0.1)
-    style.set_title(figure, title)
     return figure
 
 

@@ -19,7 +19,6 @@ def plot_operators(
     candidate: pd.DataFrame | None = None,
     *,
     top: int = 15,
-    title: str = "The most expensive operators",
 ) -> Chart:
     """Bars of mean time with the standard deviation over the iterations, by category.
 
@@ -31,8 +30,6 @@ def plot_operators(
         With a frame, that of the other side of a comparison.
     top
         How many rows: those with the most time, on either side.
-    title
-        Title of the figure.
 
     Returns
     -------
@@ -50,9 +47,11 @@ def plot_operators(
         source, candidate = source.baseline.operators, source.candidate.operators
     operators = source if isinstance(source, pd.DataFrame) else source.operators
     rows = operators.head(top) if candidate is None else _pair(operators, candidate).head(top)
-    figure, axis = style.new_rows(style.label_operators(rows, 50), 0.27, head=0.75, right=1.65)
+    figure, axis = style.new_rows(
+        "The most expensive operators", style.label_operators(rows, 46), 0.27, head=0.75, right=1.65
+    )
     places, colors = range(len(rows)), [style.color_of(category) for category in rows["category"]]
-    unit = "mean time per inference (ms), ± standard deviation over the iterations"
+    unit = "mean time per inference (ms) ± standard deviation"
     ends = rows["mean_ms"] + rows["std_ms"].fillna(0)
     if candidate is None:
         axis.barh(places, rows["mean_ms"], 0.72, xerr=rows["std_ms"], color=colors,
@@ -77,7 +76,6 @@ def plot_operators(
     style.label_x(axis, unit)
     present = set(rows["category"])
     style.add_key(figure, {name: color for name, color in style.COLORS.items() if name in present})
-    style.set_title(figure, title)
     return figure
 
 

@@ -27,9 +27,7 @@ _NAMED = 8
 
 
 @marked
-def plot_roofline(
-    source: Measurement | pd.DataFrame, roof: Roof | None = None, *, title: str = ""
-) -> Chart | Table:
+def plot_roofline(source: Measurement | pd.DataFrame, roof: Roof | None = None) -> Chart | Table:
     """Operations per second over operations per byte, logarithmic; a dot's area is its time.
 
     Parameters
@@ -40,8 +38,6 @@ def plot_roofline(
     roof
         Peaks in GFLOP/s by dtype, the horizontal lines; bandwidths in GB/s by footprint, the
         slanted ones. The shade below a line is how much another process fell short of it.
-    title
-        Title of the figure; empty names the measurement.
 
     Returns
     -------
@@ -54,12 +50,13 @@ def plot_roofline(
     >>> "GFLOP/s" in wb.plot_roofline(on).alt_text
     True
     """
+    title = "Roofline"
     if isinstance(source, Measurement):
-        title, roof, source = title or f"Roofline of {source.label}", source.roof, source.roofline
+        title, roof, source = f"Roofline of {source.label}", source.roof, source.roofline
     if source is None or roof is None:
         return show_note(NO_ROOFLINE)
     shown = source[(source["flops"] > 0) & source["roof_share"].notna()]
-    figure, (axis,) = style.new_figure(5.2, left=0.75, right=1.6, top=0.75, bottom=0.6)
+    figure, (axis,) = style.new_figure(title, 5.2, left=0.75, right=1.6, top=0.75, bottom=0.6)
     axis.grid(axis="both", color="#EEEEEE", linewidth=0.8)
     used = [dtype for dtype in roof.peaks if dtype in set(shown["dtype"])] or list(roof.peaks)[:1]
     top = max(roof.peaks[dtype] for dtype in used)
@@ -86,7 +83,6 @@ def plot_roofline(
         name: color for name, color in style.COLORS.items() if name in set(shown["category"])
     }
     style.add_key(figure, present, note=f"shown: {100 * shown['share'].sum():.0f} % of the time")
-    style.set_title(figure, title or "Roofline")
     return figure
 
 

@@ -55,6 +55,7 @@ def plot_shift(
     names = [labels[0], *source["category"], labels[1]]
     rows = [textwrap.fill(style.shorten(name, 44), 22) for name in names]
     figure, (shares, waterfall) = style.new_figure(
+        title,
         1.45 + 0.42 * len(rows),
         columns=2,
         left=style.label_margin(rows),
@@ -70,7 +71,6 @@ def plot_shift(
     bounded = "low_ms" in source and source["low_ms"].notna().any()
     contents = ", with 95 % intervals" if bounded else ": time, and part of it"
     style.set_head(waterfall, f"parts of the change{contents}")
-    style.set_title(figure, title)
     return figure
 
 

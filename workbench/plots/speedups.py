@@ -18,7 +18,7 @@ _MAP = LinearSegmentedColormap.from_list("change", [style.SLOWER, "#F2F2F2", sty
 
 
 @marked
-def plot_speedups(source: Comparison | pd.DataFrame, *, title: str = "What became faster") -> Chart:
+def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
     """One dot per compared part with its 95 % interval, on a logarithmic axis.
 
     Parameters
@@ -26,8 +26,6 @@ def plot_speedups(source: Comparison | pd.DataFrame, *, title: str = "What becam
     source
         A comparison, of which E2E and the categories are shown; or a frame of
         ``frames.COMPARISON``. Its column ``floor``, if any, is drawn as a grey band.
-    title
-        Title of the figure.
 
     Returns
     -------
@@ -46,7 +44,7 @@ def plot_speedups(source: Comparison | pd.DataFrame, *, title: str = "What becam
         "E2E" if level == "e2e" else style.shorten(name, 40)
         for level, name in zip(parts["level"], parts["name"], strict=True)
     ]
-    figure, axis = style.new_rows(labels, 0.36, right=2.65)
+    figure, axis = style.new_rows("What became faster", labels, 0.36, right=3.05)
     ends = parts[["speedup", "low", "high"]].to_numpy(dtype=float).ravel()
     ends = np.append(ends[np.isfinite(ends) & (ends > 0)], 1.0)
     reach = max(0.05, 1.08 * np.abs(np.log(ends)).max())
@@ -55,20 +53,13 @@ def plot_speedups(source: Comparison | pd.DataFrame, *, title: str = "What becam
     upper = reach if np.log(ends).max() > 0.1 * reach else 0.15 * reach
     axis.set_xlim(math.exp(lower), math.exp(upper))
     axis.axvline(1, color=style.LINE, linewidth=1)
-    floors = parts["floor"] if "floor" in parts else pd.Series(0.0, parts.index)
-    for row, (entry, floor) in enumerate(zip(parts.itertuples(), floors, strict=True)):
-        style.draw_speedup(axis, row, entry.speedup, entry.low, entry.high, floor, entry.outcome)
-        shown = entry.outcome in ("faster", "slower")
-        style.write_beside(
-            axis, row, style.write_ratio(entry.speedup, entry.low, entry.high), bold=shown
-        )
-        style.write_beside(axis, row, entry.outcome, 128, color=style.FAINT)
+    for row, entry in enumerate(parts.itertuples()):
+        style.draw_speedup(axis, row, entry)
     axis.set_xticks(_ticks(*axis.get_xlim()), minor=False)
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
-    noise = "; grey: noise floor" if (floors > 0).any() else ""
+    noise = "; grey: noise floor" if "floor" in parts and (parts["floor"] > 0).any() else ""
     style.label_x(axis, f"speed-up: baseline / candidate, with 95 % interval{noise}")
-    style.set_title(figure, title)
     return figure
 
 
@@ -113,7 +104,9 @@ def plot_heatmap(
     largest = aligned.groupby("name", sort=False)["time_ms"].max().nlargest(top).index
     names = [name for name in dict.fromkeys(aligned["name"]) if name in largest]
     runs = list(dict.fromkeys(aligned["run"]))
-    figure, axis = style.new_rows([style.shorten(name, 40) for name in names], 0.36, head=0.85)
+    figure, axis = style.new_rows(
+        title, [style.shorten(name, 40) for name in names], 0.36, head=0.85
+    )
     cells = aligned[aligned["name"].isin(names)]
     shown = cells["outcome"].isin(["faster", "slower"])
     change = np.where(shown, np.log2(cells["speedup"].where(shown, 1.0)), 0.0)
@@ -147,5 +140,4 @@ def plot_heatmap(
     figure.text(0.5, 0.1 / figure.get_figheight(), "typical time per inference, and speed-up over "
                 "the first column with its 95 % interval; blue: faster, orange: slower, pale: no "
                 "difference shown", ha="center", fontsize=8, color=style.FAINT)  # fmt: skip
-    style.set_title(figure, title)
     return figure

@@ -26,7 +26,7 @@ STAGES = {
 _COLORS = (style.SERIES[0], style.SERIES[3])
 
 
-def plot_stack(*, title: str = "From a module to machine code") -> Chart:
+def plot_stack() -> Chart:
     """The stages between ``nn.Module`` and an instruction: four of export, four of a run.
 
     Examples
@@ -34,7 +34,9 @@ def plot_stack(*, title: str = "From a module to machine code") -> Chart:
     >>> "KleidiAI" in wb.plot_stack().alt_text
     True
     """
-    figure, (axis,) = style.new_figure(3.6, left=0.1, right=0.1, top=0.4, bottom=0.1)
+    figure, (axis,) = style.new_figure(
+        "From a module to machine code", 3.6, left=0.1, right=0.1, top=0.4, bottom=0.1
+    )
     axis.set_axis_off()
     axis.set_xlim(0, 4)
     axis.set_ylim(2, 0)
@@ -56,10 +58,9 @@ def plot_stack(*, title: str = "From a module to machine code") -> Chart:
     # Round the corners, clear of the words between the rows.
     axis.plot([3.46, 3.46, 0.77, 0.77], [0.86, 0.97, 0.97, 1.0], color=style.INK, linewidth=1)
     _draw_arrow(axis, (0.77, 0.95), (0.77, 1.2))
-    style.set_title(figure, title)
     return figure
 
 
 def _draw_arrow(axis: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    style = {"arrowstyle": "-|>", "mutation_scale": 12, "color": style.INK, "linewidth": 1}
-    axis.add_patch(FancyArrowPatch(start, end, shrinkA=2, shrinkB=2, **style))
+    axis.add_patch(FancyArrowPatch(start, end, shrinkA=2, shrinkB=2, arrowstyle="-|>",
+                                   mutation_scale=12, color=style.INK, linewidth=1))  # fmt: skip

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import functools
+import html
 import io
 import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -48,7 +50,6 @@ INK = "#222222"
 FAINT = "#6B6B6B"
 LINE = "#9A9A9A"
 HIGHLIGHT = "#C8401F"
-_NOISE = "#E4E4E4"
 
 #: Inches: the width of a notebook and of a report page.
 WIDTH = 9.0
@@ -87,6 +88,11 @@ class Chart(Figure):
         self.savefig(file, format="png", dpi=2 * _DPI)
         return file.getvalue()
 
+    def _repr_html_(self) -> str:
+        source = base64.b64encode(self.to_png()).decode()
+        alt = html.escape(self.alt_text, quote=True)
+        return f'<img alt="{alt}" src="data:image/png;base64,{source}">'
+
     def _ipython_display_(self) -> None:
         # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.
         width, height = (round(inches * _DPI) for inches in self.get_size_inches())
@@ -99,6 +105,7 @@ class Chart(Figure):
 
 
 def new_figure(
+    title: str,
     height: float,
     columns: int = 1,
     *,
@@ -110,7 +117,7 @@ def new_figure(
     gap: float = 0.3,
     share_y: bool = False,
 ) -> tuple[Chart, list[Axes]]:
-    """A figure of the standard width with tidied axes side by side; all measures in inches.
+    """A figure of the standard width with its title and tidied axes side by side, in inches.
 
     It belongs to no window and to no global state: the caller shows or saves it.
     """
@@ -127,25 +134,25 @@ def new_figure(
     axes = figure.subplots(1, columns, squeeze=False, sharey=share_y, gridspec_kw=grid)[0]
     for axis in axes:
         tidy(axis)
+    set_title(figure, title)
     return figure, list(axes)
 
 
 def new_rows(
-    labels: Sequence[str], each: float, *, head: float = 0.5, right: float = 0.3
+    title: str, labels: Sequence[str], each: float, *, head: float = 0.5, right: float = 0.3
 ) -> tuple[Chart, Axes]:
     """A figure with one horizontal row of ``each`` inches per label, the first on top.
 
     ``head`` is the room above the rows, ``right`` that beside them.
     """
+    height = head + 0.7 + each * len(labels)
     left = label_margin(labels)
-    figure, (axis,) = new_figure(
-        head + 0.7 + each * len(labels), left=left, right=right, top=head, bottom=0.5
-    )
+    figure, (axis,) = new_figure(title, height, left=left, right=right, top=head)
     set_rows(axis, labels)
     return figure, axis
 
 
-def stack_panels(count: int, each: float) -> tuple[Chart, list[Axes]]:
+def stack_panels(title: str, count: int, each: float) -> tuple[Chart, list[Axes]]:
     """A figure of the standard width with panels of so many inches above one another."""
     height = 0.8 + each * count
     figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
@@ -155,6 +162,7 @@ def stack_panels(count: int, each: float) -> tuple[Chart, list[Axes]]:
     )[:, 0]
     for axis in axes:
         tidy(axis)
+    set_title(figure, title)
     return figure, list(axes)
 
 
@@ -167,9 +175,6 @@ def tidy(axis: Axes) -> None:
     axis.set_axisbelow(True)
     axis.tick_params(axis="both", length=0, labelsize=9, labelcolor=FAINT)
     axis.tick_params(axis="y", labelcolor=INK)
-
-
-# ---- texts ---------------------------------------------------------------------------------------
 
 
 def set_title(figure: Figure, title: str) -> None:
@@ -288,9 +293,6 @@ def label_margin(labels: Iterable[str], least: float = 0.8) -> float:
     return max(least, 0.25 + max(map(text_inches, labels), default=0.0))
 
 
-# ---- marks ---------------------------------------------------------------------------------------
-
-
 def draw_interval(
     axis: Axes, row: float, low: float, high: float, *, color: str = INK, width: float = 1.8
 ) -> None:
@@ -300,26 +302,31 @@ def draw_interval(
 
 def draw_bar(
     axis: Axes, row: float, width: float, color: str, *, left: float = 0.0, height: float = 0.62,
-    alpha: float | None = None,
+    alpha: float | None = None, edge: str = "none",
 ) -> None:  # fmt: skip
     """A horizontal bar; hatched if its colour says that it is no single category."""
-    axis.barh(row, width, left=left, height=height, color=color, alpha=alpha, edgecolor="white",
-              linewidth=0.8, hatch="///" if color == UNSPLIT_COLOR else None)  # fmt: skip
+    hatch = {"hatch": "///", "edgecolor": "white"} if color == UNSPLIT_COLOR else {}
+    look = {"color": color, "edgecolor": edge, "linewidth": 0.8, "alpha": alpha, **hatch}
+    axis.barh(row, width, left=left, height=height, **look)
 
 
-def draw_speedup(
-    axis: Axes, row: float, speedup: float, low: float, high: float, floor: float, outcome: str
-) -> None:
-    """A dot with its 95 % interval on the noise floor; hollow where no difference was shown."""
+def draw_speedup(axis: Axes, row: int, entry: Any) -> None:
+    """A dot with its 95 % interval on the noise floor; hollow where no difference was shown.
+
+    ``entry`` is a row of ``frames.COMPARISON``; its ratio and outcome are written beside.
+    """
+    floor = getattr(entry, "floor", 0.0)
     if 0 < floor < math.inf:
-        axis.fill_betweenx([row - 0.36, row + 0.36], 1 / (1 + floor), 1 + floor, color=_NOISE,
+        axis.fill_betweenx([row - 0.36, row + 0.36], 1 / (1 + floor), 1 + floor, color="#E4E4E4",
                            linewidth=0)  # fmt: skip
-    color = color_of_outcome(outcome)
-    if math.isfinite(low):
-        draw_interval(axis, row, low, high, color=color, width=2.2)
-    shown = outcome in ("faster", "slower")
-    axis.plot(speedup, row, "o", markersize=8, markeredgewidth=1.8, color=color,
+    color = {"faster": FASTER, "slower": SLOWER}.get(entry.outcome, INK)
+    shown = entry.outcome in ("faster", "slower")
+    if math.isfinite(entry.low):
+        draw_interval(axis, row, entry.low, entry.high, color=color, width=2.2)
+    axis.plot(entry.speedup, row, "o", markersize=8, markeredgewidth=1.8, color=color,
               markerfacecolor=color if shown else "white")  # fmt: skip
+    write_beside(axis, row, write_ratio(entry.speedup, entry.low, entry.high), bold=shown)
+    write_beside(axis, row, entry.outcome, 150, color=FAINT)
 
 
 def add_key(figure: Figure, colors: Mapping[str, str], left: float = 0.1, note: str = "") -> None:
@@ -365,17 +372,9 @@ def _is_emulated(given: object) -> bool:
     return bool(getattr(given, "emulated", False))
 
 
-# ---- colours -------------------------------------------------------------------------------------
-
-
 def color_of(category: str) -> str:
     """The colour of a category; light grey for anything else."""
     return COLORS.get(category, UNSPLIT_COLOR)
-
-
-def color_of_outcome(outcome: str) -> str:
-    """Blue for faster, orange for slower, ink where no difference was shown."""
-    return {"faster": FASTER, "slower": SLOWER}.get(outcome, INK)
 
 
 def color_of_module(path: object) -> str:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from workbench.analysis.run import Run
@@ -23,7 +20,7 @@ NO_THREADS = "One thread count was measured. `--threads 1,2,4` measures several.
 
 @marked
 def plot_isa_levels(
-    source: Run | pd.DataFrame, *, threads: int | None = None, title: str = ""
+    source: Run | pd.DataFrame, *, threads: int | None = None, level: str = ""
 ) -> Chart | Table:
     """Latency of every ISA level beside its speed-up over the level below, with intervals.
 
@@ -33,8 +30,8 @@ def plot_isa_levels(
         A run, or a frame of ``frames.LADDER``.
     threads
         Which thread count; None takes the first.
-    title
-        Title of the figure; empty names the thread count.
+    level
+        The level to emphasise; the title then says what it gained.
 
     Returns
     -------
@@ -53,104 +50,39 @@ def plot_isa_levels(
         return show_note(NO_LEVELS)
     threads = threads or int(levels["threads"].iloc[0])
     levels = levels[levels["threads"] == threads]
-    labels = list(levels["level"])
+    names = list(levels["level"])
     figure, (times, steps) = style.new_figure(
-        1.35 + 0.42 * len(labels),
+        describe_level(levels, level)
+        if level
+        else f"What each extension gains, {count_threads(threads)}",
+        1.35 + 0.42 * len(names),
         columns=2,
-        left=style.label_margin(labels),
-        right=2.1,
+        left=style.label_margin(names),
+        right=3.05,
         top=0.75,
-        gap=0.35,
-        ratios=(1.0, 0.85),
         share_y=True,
     )
-    style.set_rows(times, labels)
-    _draw_levels(times, levels)
-    _draw_steps(steps, levels)
-    style.set_head(steps, "speed-up over the level below")
-    style.set_title(figure, title or f"What each extension gains, {count_threads(threads)}")
-    return figure
-
-
-def _draw_levels(axis: Axes, levels: pd.DataFrame, chosen: str = "") -> None:
-    """The latency of every level with its interval; all but the chosen one are pale, if any."""
+    style.set_rows(times, names)
     longest = levels["latency_high_ms"].fillna(levels["latency_ms"]).max()
-    axis.set_xlim(0, 1.3 * longest)
-    for row, entry in enumerate(levels.itertuples()):
-        color = style.fade(style.PLAIN, 0.35) if chosen not in ("", entry.level) else style.PLAIN
-        style.draw_bar(axis, row, entry.latency_ms, color, height=0.6)
-        style.draw_interval(axis, row, entry.latency_low_ms, entry.latency_high_ms)
-        style.write_after(axis, entry.latency_ms, row, style.write_ms(entry.latency_ms))
-    ticks = MaxNLocator(4).tick_values(0, longest)
-    axis.set_xticks([tick for tick in ticks if tick <= 1.1 * longest])
-    style.set_head(axis, "latency of one inference")
-    style.label_x(axis, "median with 95 % interval (ms)")
-
-
-def _draw_steps(axis: Axes, levels: pd.DataFrame) -> None:
+    times.set_xlim(0, 1.35 * longest)
     ends = levels[["speedup", "low", "high"]].stack().dropna()
     low, high = min(1.0, ends.min()), max(1.0, ends.max())
     pad = 0.08 * max(high - low, 0.05)
-    axis.set_xlim(low - pad, high + pad)
-    axis.axvline(1, color=style.LINE, linewidth=1)
-    for row, step in enumerate(levels.itertuples()):
-        if math.isfinite(step.speedup):
-            style.draw_speedup(
-                axis, row, step.speedup, step.low, step.high, step.floor, step.outcome
-            )
-            _write_outcome(axis, row, step.speedup, step.outcome)
-    axis.xaxis.set_major_locator(MaxNLocator(4))
-    style.label_x(axis, "times as fast; grey: noise floor")
-
-
-def _write_outcome(axis: Axes, row: int, speedup: float, outcome: str) -> None:
-    """A speed-up and its verdict beside a row, in bold where a difference was shown."""
-    shown = outcome in ("faster", "slower")
-    style.write_beside(axis, row, f"{style.write_ratio(speedup)}, {outcome}", bold=shown)
-
-
-@marked
-def plot_level(
-    levels: pd.DataFrame, level: str, bars: Mapping[str, pd.DataFrame], changes: pd.DataFrame
-) -> Chart:
-    """The latency of one ISA level among all, and its categories beside those of the lowest.
-
-    Parameters
-    ----------
-    levels
-        ``frames.LADDER`` of one thread count.
-    level
-        Which level.
-    bars
-        ``frames.CATEGORIES`` with intervals by level: the lowest, and this one.
-    changes
-        ``frames.COMPARISON`` of the two, by category.
-
-    Returns
-    -------
-    Chart
-        Lines are 95 % intervals. Speed-ups in bold were shown.
-    """
-    names, parts_of = list(levels["level"]), list(bars[level]["category"])
-    figure, (times, parts) = style.new_figure(
-        1.35 + 0.45 * max(len(names), len(parts_of)),
-        columns=2,
-        left=style.label_margin(names),
-        right=1.6,
-        top=0.75,
-        gap=style.label_margin(parts_of),
-        ratios=(0.8, 1.0),
-    )
-    style.set_rows(times, names)
-    _draw_levels(times, levels, level)
-    style.set_rows(parts, parts_of)
-    _draw_categories(parts, bars)
-    if len(bars) > 1:
-        for change in changes[np.isfinite(changes["speedup"])].itertuples():
-            _write_outcome(parts, parts_of.index(change.name), change.speedup, change.outcome)
-    order = "upper bar: {}, lower bar: {}" if len(bars) > 1 else "categories of {}"
-    style.set_head(parts, order.format(*bars))
-    style.set_title(figure, describe_level(levels, level))
+    steps.set_xlim(low - pad, high + pad)
+    steps.axvline(1, color=style.LINE, linewidth=1)
+    for row, entry in enumerate(levels.itertuples()):
+        color = style.fade(style.PLAIN, 0.35 if level not in ("", entry.level) else 1.0)
+        style.draw_bar(times, row, entry.latency_ms, color)
+        style.draw_interval(times, row, entry.latency_low_ms, entry.latency_high_ms)
+        style.write_after(times, entry.latency_ms, row, style.write_ms(entry.latency_ms))
+        if math.isfinite(entry.speedup):
+            style.draw_speedup(steps, row, entry)
+    times.set_xticks([t for t in MaxNLocator(4).tick_values(0, longest) if t <= 1.1 * longest])
+    steps.xaxis.set_major_locator(MaxNLocator(4))
+    style.set_head(times, "latency of one inference")
+    style.set_head(steps, "speed-up over the level below")
+    style.label_x(times, "median with 95 % interval (ms)")
+    style.label_x(steps, "times as fast; grey: noise floor")
     return figure
 
 
@@ -169,34 +101,14 @@ def describe_level(levels: pd.DataFrame, level: str) -> str:
     return f"{level}: {total} over {names[0]}; {step}"
 
 
-def _draw_categories(axis: Axes, bars: Mapping[str, pd.DataFrame]) -> None:
-    """One bar for each level in every row, those of the lowest pale."""
-    longest = max(bar[["mean_ms", "high_ms"]].max().max() for bar in bars.values()) or 1.0
-    axis.set_xlim(0, 1.25 * longest)
-    style.label_x(axis, "mean with 95 % interval (ms)")
-    offsets = (-0.2, 0.2) if len(bars) > 1 else (0.0,)
-    for offset, bar in zip(offsets, bars.values(), strict=True):
-        for row, part in enumerate(bar.itertuples()):
-            color = style.color_of(part.category)
-            color = style.fade(color, 0.4) if offset < 0 else color
-            style.draw_bar(axis, row + offset, part.mean_ms, color, height=0.36)
-            style.draw_interval(axis, row + offset, part.low_ms, part.high_ms)
-            end = np.nanmax([part.mean_ms, part.high_ms])
-            style.write_after(axis, end, row + offset, style.write_ms(part.mean_ms), size=8)
-
-
 @marked
-def plot_threads(
-    source: Run | pd.DataFrame, *, title: str = "What do more threads gain?"
-) -> Chart | Table:
+def plot_threads(source: Run | pd.DataFrame) -> Chart | Table:
     """Latency against threads, one line per experiment, with its interval and the ideal.
 
     Parameters
     ----------
     source
         A run, or a frame of ``frames.SCALING``.
-    title
-        Title of the figure.
 
     Returns
     -------
@@ -217,7 +129,7 @@ def plot_threads(
     names = list(dict.fromkeys(scaling["experiment"]))
     labels = {name: style.shorten(name, 24) for name in names}
     margin = 0.35 + max(map(style.text_inches, labels.values()), default=0.0)
-    figure, (axis,) = style.new_figure(3.4, left=0.75, right=margin)
+    figure, (axis,) = style.new_figure("What do more threads gain?", 3.4, left=0.75, right=margin)
     axis.set_xscale("log")
     axis.set_yscale("log")
     ends = []
@@ -239,5 +151,4 @@ def plot_threads(
     axis.tick_params(axis="y", which="both", labelsize=8, labelcolor=style.FAINT)
     style.label_y(axis, "wall time (ms)")
     style.label_x(axis, "threads; median with 95 % interval; dotted: ideal scaling")
-    style.set_title(figure, title)
     return figure

@@ -18,6 +18,7 @@ from workbench.frames import EMULATED, format_ms, format_share, is_emulated, mar
 from workbench.plots.categories import name_sides
 from workbench.plots.layers import NO_LAYERS
 from workbench.plots.roofline import NO_ROOFLINE
+from workbench.plots.speedups import plot_speedups
 from workbench.plots.style import label_operator
 from workbench.plots.sweeps import plot_isa_levels, plot_threads
 from workbench.plots.tables import Table, VStack, show_note, show_table
@@ -62,8 +63,8 @@ def show_latencies(source: Run | Measurement) -> Table:
     return show_table(source.statistics, columns, caption=caption)
 
 
-def show_operators(source: Measurement, *, top: int = TOP) -> Table:
-    """The most expensive operators of a measurement, with their layers where these are known.
+def show_operators(source: Measurement | pd.DataFrame, *, top: int = TOP) -> Table:
+    """The most expensive operators of a measurement, or of a frame of ``frames.OPERATORS``.
 
     Examples
     --------
@@ -71,13 +72,14 @@ def show_operators(source: Measurement, *, top: int = TOP) -> Table:
     >>> "mean (ms/run)" in str(wb.show_operators(on, top=3))
     True
     """
-    operators, columns = source.operators, ["name", "category", "family", "calls"]
+    operators = source if isinstance(source, pd.DataFrame) else source.operators
+    columns = ["name", "category", "family", "calls"]
     if "module" in operators:
         columns = ["name", "category", "module_class", "source", "confidence"]
         labels = map(label_operator, operators["name"], operators["module"])
         operators = operators.assign(name=list(labels))
-    caption = f"The most expensive operators of {source.label}"
-    return show_table(operators, [*columns, "mean_ms", "std_ms", "share"], top=top, caption=caption)
+    columns += ["mean_ms", "std_ms", "share"]
+    return show_table(operators, columns, top=top, caption="The most expensive operators")
 
 
 def show_layers(source: Measurement, *, top: int = TOP) -> Table:
@@ -108,7 +110,9 @@ def show_layers(source: Measurement, *, top: int = TOP) -> Table:
 
 
 def show_speedups(ab: Comparison, *, top: int = TOP) -> VStack:
-    """How many operators and layers changed, and the layers (or operators) that changed most.
+    """The speed-ups of E2E and categories as a figure, and the layers that changed most.
+
+    Operators take the place of layers where these are unknown.
 
     Examples
     --------
@@ -121,6 +125,7 @@ def show_speedups(ab: Comparison, *, top: int = TOP) -> VStack:
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
     counts = {"operators": ab.operators, what: parts}
     return VStack(
+        plot_speedups(ab),
         show_note(*(count_outcomes(frame, name) for name, frame in counts.items())),
         show_table(
             parts,
@@ -185,7 +190,7 @@ def show_sweeps(run: Run) -> VStack:
 def _isa_levels(run: Run) -> Iterator[object]:
     if run.isa_levels is None:
         return
-    for threads, levels in run.isa_levels.groupby("threads"):
+    for _, levels in run.isa_levels.groupby("threads"):
         yield plot_isa_levels(levels)
         yield show_table(
             levels.drop(columns=["threads"]).assign(code=codes_of(run, levels)),
@@ -321,9 +326,6 @@ def show_quality(run: Run) -> VStack:
     """
     grade = f"{summarize_quality(run.quality)}."
     return VStack(show_note(grade[0].upper() + grade[1:]), show_table(run.quality))
-
-
-# ---- findings ------------------------------------------------------------------------------------
 
 
 def show_findings(source: Run | Measurement | pd.DataFrame, *, top: int = TOP_FINDINGS) -> Table:

@@ -58,7 +58,7 @@ def plot_bottlenecks(
         source = rank_bottlenecks(source.ledger, by=by)
     rows = source.head(top)
     figure, axis = style.new_rows(
-        [style.shorten(name, 40) for name in rows["name"]], 0.42, right=2.35
+        title, [style.shorten(name, 40) for name in rows["name"]], 0.42, right=2.35
     )
     e2e = float((rows["mean_ms"] + rows["free_ms"]).iloc[0]) if len(rows) else 1.0
     axis.axvline(e2e, color=style.LINE, linewidth=1)
@@ -71,14 +71,13 @@ def plot_bottlenecks(
     factor = f"{rows['factor'].iloc[0]:g}x faster" if len(rows) else "faster"
     style.label_x(axis, f"E2E (ms) if the part were free (left end) or {factor} (dot); "
                   f"line: measured E2E, {style.write_ms(e2e)}")  # fmt: skip
-    style.set_title(figure, title)
     return figure
 
 
 def _draw_row(axis: Axes, place: int, row, e2e: float) -> None:
     colors = {"category": style.color_of, "layer": style.color_of_module}
     color = colors.get(row.level, lambda _: style.PLAIN)(row.name)
-    style.draw_bar(axis, place, e2e - row.free_ms, color, left=row.free_ms, height=0.6, alpha=0.45)
+    style.draw_bar(axis, place, e2e - row.free_ms, color, left=row.free_ms, height=0.6, alpha=0.6)
     if math.isfinite(row.free_low):
         # E2E of the mean: the speed-up's interval is of the ratio, without what both share.
         style.draw_interval(axis, place, e2e / row.free_high, e2e / row.free_low)

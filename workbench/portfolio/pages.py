@@ -13,10 +13,9 @@ from typing import Any
 import pandas as pd
 
 from workbench.frames import EMULATED
-from workbench.plots.align import plot_heatmap
 from workbench.plots.categories import plot_categories
-from workbench.plots.tables import Table, show_table
-from workbench.plots.text import show_note
+from workbench.plots.speedups import plot_heatmap
+from workbench.plots.tables import Table, show_note, show_table
 from workbench.portfolio.combined import Combined, combine_runs
 from workbench.records.codec import to_document
 from workbench.records.portfolio import Outcome, Portfolio, Row

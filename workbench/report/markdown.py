@@ -13,12 +13,11 @@ from workbench.analysis.what_if import rank_bottlenecks
 from workbench.plots.tables import show_table
 from workbench.plots.text import (
     count_outcomes,
-    has_axes,
-    show_axes,
     show_findings,
     show_kernels,
     show_layers,
     show_quality,
+    show_sweeps,
     show_undelegated,
     show_verdicts,
 )
@@ -46,7 +45,7 @@ def render_summary(analysis: Analysis, findings: pd.DataFrame) -> str:
     return _join(
         f"# {analysis.run.plan.stem}",
         show_verdicts(analysis),
-        show_findings(findings, rows=3),
+        show_findings(findings, top=3),
         show_table(doubts, caption="To be kept in mind") if len(doubts) else "All checks passed.",
         show_table(describe_run(analysis)),
         f"Details: {REPORT_HTML}, {REPORT_MD}, {SUMMARY}.",
@@ -67,7 +66,7 @@ def render_report(analysis: Analysis, findings: pd.DataFrame) -> str:
             analysis.statistics,
             ["experiment", "threads", "clock", "n", "median", "low", "high", "mean", "p95", "p99"],
         ),
-        *(["## ISA levels and threads", show_axes(analysis)] if has_axes(analysis) else []),
+        *(["## ISA levels and threads", show_sweeps(analysis)] if _has_sweeps(analysis) else []),
         *(part for c in analysis.comparisons for part in _comparison(analysis, c)),
         *_kernels(analysis),
         "## Operators without a delegate",
@@ -100,12 +99,16 @@ def _comparison(analysis: Analysis, comparison: Comparison) -> list[object]:
         show_table(comparison.categories, ["name", "speedup", "low", "high", "outcome"]),
         count_outcomes(comparison.operators, "operators"),
         f"The most expensive operators of {pair.candidate}.",
-        show_table(operators, columns, rows=TOP),
+        show_table(operators, columns, top=TOP),
         "The layers that they come from.",
-        show_layers(analysis, pair.candidate, threads),
+        show_layers(comparison.candidate),
         "The machine code that they ran, from samples of the program counter.",
-        show_kernels(analysis, comparison),
+        show_kernels(comparison),
     ]
+
+
+def _has_sweeps(run: Analysis) -> bool:
+    return run.isa_levels is not None or run.scaling is not None
 
 
 def _kernels(analysis: Analysis) -> Iterator[object]:
