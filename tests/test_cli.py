@@ -8,7 +8,7 @@ import pytest
 
 from workbench import store
 from workbench.options import MeasureOptions
-from workbench.workflow import measure_program
+from workbench.workflow import measure
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def recorded(conv_pte, tmp_path_factory):
     """A small finished run of a program without export record."""
     folder = tmp_path_factory.mktemp("recorded")
     pte = shutil.copy(conv_pte, folder / "conv.pte")
-    return measure_program(pte, MeasureOptions(runs=8, processes=2), root=folder / "out_conv")
+    return measure(pte, MeasureOptions(runs=8, processes=2), root=folder / "out_conv").path
 
 
 @pytest.fixture

@@ -10,8 +10,7 @@ import pytest
 import workbench as wb
 from workbench.analysis.compat import find_measurement
 from workbench.errors import UsageError
-from workbench.portfolio.combined import combine_runs, name_runs
-from workbench.portfolio.pages import write_combined
+from workbench.portfolio.combined import combine_runs, name_runs, write_combined
 from workbench.records.documents import describe_document
 
 READY, TRAINED = str(wb.sample_run("Ready")), str(wb.sample_run("AsTrained"))
@@ -80,7 +79,7 @@ def test_runs_without_layers_are_not_lined_up(tmp_path):
     combined = combine_runs([READY, bare])
     assert combined.layers is None and "knows no layers" in combined.problem
     files = write_combined([READY, bare], tmp_path / "out")
-    assert "Not lined up" in files[1].read_text()
+    assert "Not aligned" in files[1].read_text()
 
 
 def test_two_experiments_of_one_run_are_lined_up(tmp_path):
@@ -105,7 +104,7 @@ def test_the_page_needs_nothing_else(files):
 
 def test_markdown_says_the_same_in_text(files):
     text = files[1].read_text()
-    assert "## Which code each layer runs" in text and "Exp (NC)" in text
+    assert "## Code of each layer" in text and "Exp (NC)" in text
     assert "emulated: which code runs, not how fast" in text
     assert "CPU\\|qemu" in text and "<b>" not in text
     assert files[3].read_text() in text
@@ -134,4 +133,4 @@ def test_the_command_writes_four_files(cli, tmp_path):
     assert [path.parent.name for path in written] == ["combined_Ready"] * 4
     assert all(path.stat().st_size for path in written)
     code, _, err = cli("report", READY, "--out", "x")
-    assert code == 2 and "is for several runs" in err
+    assert code == 2 and "needs several runs" in err

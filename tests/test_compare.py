@@ -151,9 +151,13 @@ def test_one_row_among_many_needs_stronger_evidence():
 
 def test_the_noise_floor_is_part_of_what_could_be_shown():
     found = Speedup(np.zeros(1), np.full(1, 0.01), np.full(1, 4.0))
-    assert found.detectable() == pytest.approx(np.expm1(0.01 * (2.7764 + 0.9410)), rel=1e-3)
-    assert found.detectable(0.01) == found.detectable()
-    assert found.detectable(0.10) == pytest.approx(1.10 * np.exp(0.01 * 0.9410) - 1, rel=1e-3)
+    assert found.minimum_detectable_change() == pytest.approx(
+        np.expm1(0.01 * (2.7764 + 0.9410)), rel=1e-3
+    )
+    assert found.minimum_detectable_change(0.01) == found.minimum_detectable_change()
+    assert found.minimum_detectable_change(0.10) == pytest.approx(
+        1.10 * np.exp(0.01 * 0.9410) - 1, rel=1e-3
+    )
 
 
 @pytest.mark.slow
@@ -161,7 +165,9 @@ def test_what_is_called_detectable_is_detected_in_4_of_5_repetitions():
     rng = np.random.default_rng(0)
     restarts, repetitions = 5, 20_000
     known = Speedup(np.zeros(1), np.full(1, 0.01 / np.sqrt(restarts)), np.full(1, restarts - 1.0))
-    times = (1 + known.detectable()) * np.exp(rng.normal(0, 0.01, (restarts, 1, repetitions)))
+    times = (1 + known.minimum_detectable_change()) * np.exp(
+        rng.normal(0, 0.01, (restarts, 1, repetitions))
+    )
     found = speedup_of_pairs(list(times), list(np.ones_like(times)))
     assert 0.78 < np.mean(found.low > 1) < 0.82
 

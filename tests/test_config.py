@@ -20,7 +20,7 @@ from workbench.run.foreign import last_words, run_processes, run_to_end, turns
 from workbench.run.isa import read_isa, resolve_toggle
 from workbench.run.runner import find_runner
 from workbench.run.targets.base import Host
-from workbench.workflow import measure_config
+from workbench.workflow import run_config
 
 needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
 
@@ -129,12 +129,12 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
 
 @needs_compiler
 def test_the_same_config_goes_on_and_never_overwrites(kit):
-    first = measure_config(Path("kit.json"))
-    assert measure_config(Path("kit.json")).name == "mac-2"
+    first = run_config(Path("kit.json")).path
+    assert run_config(Path("kit.json")).path.name == "mac-2"
     run = store.load_run(first)
     partial = [s for s in run.sessions if s.process < 2]
     store.save_run(type(run)(**{**vars(run), "state": "incomplete", "sessions": partial}), first)
-    assert measure_config(Path("kit.json")) == first
+    assert run_config(Path("kit.json")).path == first
     assert len(store.load_run(first).sessions) == len(run.sessions)
 
 
@@ -180,7 +180,7 @@ def test_a_config_of_our_own_keys(conv_pte, tmp_path, monkeypatch):
     experiments = [{"name": "all", "threads": [1, 2], "num_runs": 2}]
     experiments += [{"name": "none", "isa": read_levels()[-1], "threads": 1, "cpu_affinity": "1"}]
     Path("x.json").write_text(json.dumps({"model": "conv.pte", "experiments": experiments}))
-    run_dir = measure_config(Path("x.json"))
+    run_dir = run_config(Path("x.json")).path
     run = store.load_run(run_dir)
     assert {(s.experiment, s.threads) for s in run.sessions if not s.traced} == {
         *(("all", 1), ("all", 2), ("all_control", 1), ("all_control", 2), ("none", 1))

@@ -136,7 +136,7 @@ def test_a_portfolio_fits_its_schema():
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
         ("[]", "not an object"),
-        ('{"schema_version": 1}', "make it anew with `workbench analyze`"),
+        ('{"schema_version": 1}', "regenerate it with `workbench analyze`"),
         ('{"schema_version": 9}', "the workbench version that wrote it"),
         ('{"schema_version": 2, "unit": "s"}', "not a metrics document"),
     ],

@@ -235,7 +235,7 @@ def test_hostile_names_come_through(tmp_path):
 @pytest.mark.parametrize("to", FORMATS)
 def test_exchange_needs_neither_torch_nor_executorch(trace, to):
     code = (
-        "import sys; from workbench.report import export_trace;"
+        "import sys; from workbench.workflow import export_trace;"
         f"export_trace({str(trace)!r}, {to!r});"
         "print(*(m for m in ('torch', 'executorch') if m in sys.modules))"
     )

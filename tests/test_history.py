@@ -213,7 +213,12 @@ def test_a_line_without_changes_says_so(archive):
 def test_times_that_are_none_are_left_out(tmp_path):
     for name, times in (("empty", ()), ("zero", (0, 0)), ("negative", (-5, -5))):
         spoilt = tuple(
-            replace(s, batches=tuple(replace(b, wall_ns=times, cpu_ns=times) for b in s.batches))
+            replace(
+                s,
+                batches=tuple(
+                    replace(b, wall_ns=times, cpu_ns=times, preempted=times) for b in s.batches
+                ),
+            )
             for s in SMALL.sessions
         )
         save_run(replace(SMALL, sessions=spoilt), tmp_path / f"out_{name}" / "runs" / "linux")
@@ -238,7 +243,7 @@ def test_the_figure_marks_changes(history, tmp_path):
 
 def test_the_command_lists_draws_and_gates(cli, archive, tmp_path):
     code, out, err = cli("history", archive, "--figure", "h.png", "--csv", "h.csv")
-    assert code == 0 and "confirmed" in out and err.count("left out") == 2
+    assert code == 0 and "confirmed" in out and err.count("skipped") == 2
     assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
     assert len(pd.read_csv(tmp_path / "h.csv")) == 24 + 14
     code, out, _ = cli("history", archive, "--fail-above", "5%", "--json")
@@ -248,4 +253,4 @@ def test_the_command_lists_draws_and_gates(cli, archive, tmp_path):
     code, _, err = cli("history", "nowhere")
     assert code == 2 and "nowhere: no such folder" in err
     code, _, err = cli("history", "--fail-above", "5%")
-    assert code == 2 and "no run was found" in err
+    assert code == 2 and "no runs found" in err

@@ -15,8 +15,7 @@ from workbench.datasets import sample_run
 from workbench.errors import StoreError
 from workbench.plots.machine_code import CODE_COLORS, plot_machine_code
 from workbench.plots.text import show_code, show_kernels
-from workbench.trace import functions as aarch64
-from workbench.trace import functions as x86
+from workbench.trace.functions import AARCH64_CLASSES, X86_CLASSES
 from workbench.workflow import write_artifacts
 
 
@@ -71,7 +70,7 @@ def test_the_figure_and_the_table_say_it(sample):
 
 
 def test_every_class_has_a_colour():
-    assert {*x86.CLASSES, *aarch64.CLASSES, "unknown"} == CODE_COLORS.keys()
+    assert {*X86_CLASSES, *AARCH64_CLASSES, "unknown"} == CODE_COLORS.keys()
     assert len(set(CODE_COLORS.values())) == len(CODE_COLORS)
 
 

@@ -14,7 +14,7 @@ from synthetic import synthetic_latencies
 from workbench import store
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.compat import analyze_run, check_run
-from workbench.analysis.sweeps import climb_ladder, find_crossovers, sweep_threads
+from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
 from workbench.errors import SetupError, UsageError
 from workbench.options import MeasureOptions
 from workbench.plots.sweeps import plot_isa_levels, plot_threads
@@ -75,7 +75,7 @@ def crossed(**by_threads):
 def test_the_ladder_finds_the_steps_that_are_there():
     times = {"low": 4.0, "mid": 2.0, "high": 2.0, "again": 2.0}
     latencies = synthetic_latencies(times, drift=0.01)
-    ladder = climb_ladder(latencies, RUNGS, threads=1, control="again", control_of="high")
+    ladder = compare_isa_levels(latencies, RUNGS, threads=1, control="again", control_of="high")
     assert ladder["outcome"].iloc[1] == "faster"
     assert ladder["outcome"].iloc[2] in ("equivalent", "inconclusive")
     np.testing.assert_allclose(ladder["latency_ms"], [4, 2, 2], rtol=0.03)
@@ -131,7 +131,7 @@ def test_figures_have_a_row_or_a_line_for_everything():
     times = {"low": 4.0, "mid": 2.0, "high": 1.9, "again": 1.9}
     latencies = crossed(t1=times, t2=times)
     noise = {"control": "again", "control_of": "high"}
-    figure = plot_isa_levels(climb_ladder(latencies, RUNGS, threads=2, **noise))
+    figure = plot_isa_levels(compare_isa_levels(latencies, RUNGS, threads=2, **noise))
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == list(RUNGS)
     assert "2.0" in figure.alt_text
     figure = plot_threads(sweep_threads(latencies, RUNGS))
@@ -167,7 +167,7 @@ def test_every_level_of_this_cpu_is_measured_in_one_run(climbed):
         assert masked[below] > masked[above]
     analysis = analyze_run(climbed)
     assert list(analysis.ladder["level"]) == [*rungs, *rungs]
-    assert (analysis.ladder.loc[analysis.ladder["level"] != rungs[0], "reveals"] != "").all()
+    assert (analysis.ladder.loc[analysis.ladder["level"] != rungs[0], "adds"] != "").all()
     assert len(analysis.scaling) == 2 * len(rungs)
     checks = check_run(analysis).set_index("check")["status"]
     effects = checks[checks.index.str.startswith("toggle took effect")]

@@ -197,7 +197,7 @@ def test_half_a_run_is_refused():
 
 def test_two_traces_in_one_frame_are_refused():
     events = frame(CONVOLUTION)
-    with pytest.raises(StoreError, match="not those of one trace"):
+    with pytest.raises(StoreError, match="from several traces"):
         build_ledger(pd.concat([events, events]))
 
 

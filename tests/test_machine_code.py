@@ -12,9 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.trace import functions as aarch64
-from workbench.trace import functions as x86
-from workbench.trace.functions import find_functions
+from workbench.trace.functions import (
+    AARCH64_CLASSES,
+    X86_CLASSES,
+    classify_aarch64,
+    disassemble_x86,
+    find_functions,
+)
 
 GOLDEN = [
     line.split("\t")
@@ -53,12 +57,12 @@ X86 = [
 
 @pytest.mark.parametrize(("kind", "word", "text"), GOLDEN, ids=lambda value: value)
 def test_every_a64_instruction_has_its_class(kind, word, text):
-    found = aarch64.classify_words(np.array([int(word, 16)], np.uint32))
-    assert aarch64.CLASSES[found[0]] == kind, text
+    found = classify_aarch64(np.array([int(word, 16)], np.uint32))
+    assert AARCH64_CLASSES[found[0]] == kind, text
 
 
 def test_golden_instructions_cover_every_class():
-    assert {kind for kind, _, _ in GOLDEN} == set(aarch64.CLASSES)
+    assert {kind for kind, _, _ in GOLDEN} == set(AARCH64_CLASSES)
     sme2 = [text for kind, _, text in GOLDEN if kind == "sme2"]
     assert len(sme2) > 40
 
@@ -87,8 +91,8 @@ def text_of(path):
 
 @given(st.lists(st.integers(0, 2**32 - 1), max_size=50))
 def test_any_word_has_a_class(words):
-    found = aarch64.classify_words(np.array(words, np.uint32))
-    assert ((found >= 0) & (found < len(aarch64.CLASSES))).all()
+    found = classify_aarch64(np.array(words, np.uint32))
+    assert ((found >= 0) & (found < len(AARCH64_CLASSES))).all()
 
 
 def assemble(tmp_path, text):
@@ -107,19 +111,19 @@ def assemble(tmp_path, text):
 
 def test_every_x86_instruction_has_its_class(tmp_path):
     code = text_of(assemble(tmp_path, "\n".join(text for text, _ in X86)))
-    found = [x86.CLASSES[kind] for _, kind, _ in x86.disassemble(code, 0)]
+    found = [X86_CLASSES[kind] for _, kind, _ in disassemble_x86(code, 0)]
     assert list(zip(X86, found, strict=True)) == [(row, row[1]) for row in X86]
 
 
 def test_instructions_that_the_disassembler_lacks_count_by_their_prefix(tmp_path):
     for text in ("vdpbf16ps %zmm1, %zmm2, %zmm3", "vgf2p8affineqb $1, %zmm1, %zmm2, %zmm3"):
         code = text_of(assemble(tmp_path, text))
-        assert x86.CLASSES[max(kind for _, kind, _ in x86.disassemble(code, 0))] == "avx512"
+        assert X86_CLASSES[max(kind for _, kind, _ in disassemble_x86(code, 0))] == "avx512"
 
 
 @given(st.binary(max_size=200))
 def test_any_bytes_can_be_disassembled(code):
-    addresses = [address for address, *_ in x86.disassemble(code, 0x1000)]
+    addresses = [address for address, *_ in disassemble_x86(code, 0x1000)]
     assert addresses == sorted(set(addresses))
     assert all(0x1000 <= a < 0x1000 + len(code) for a in addresses)
 

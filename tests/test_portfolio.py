@@ -3,11 +3,15 @@
 import csv
 import io
 import json
+import os
 import shutil
+import subprocess
 import sys
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,18 +19,16 @@ from types import SimpleNamespace
 import jsonschema
 import pytest
 
-from workbench.datasets import sample_run
+import workbench as wb
 from workbench.errors import ExportError, StoreError, TraceError, UsageError, WorkbenchError
-from workbench.portfolio import batch
-from workbench.portfolio import matrix as plan
-from workbench.portfolio import stages as work
-from workbench.portfolio.batch import list_plan, run_batch
+from workbench.portfolio import matrix as matrices
+from workbench.portfolio import scheduler, stages
+from workbench.portfolio.executor import limit_time, open_executor
 from workbench.portfolio.matrix import plan_cells, read_matrix
-from workbench.portfolio.pages import render_index
-from workbench.portfolio.state import place_of, read_outcome
-from workbench.portfolio.timings import describe_plan, divide_time, overhead_of, tell_duration
+from workbench.portfolio.scheduler import describe_plan, divide_time, format_duration, list_plan
+from workbench.portfolio.state import open_storage, outcome_path, read_outcome, render_index
 from workbench.records.documents import describe_document
-from workbench.records.portfolio import Cell, Outcome, Portfolio, Row, Stage
+from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio, Row, Stage
 from workbench.run.locks import take_folder
 from workbench.store import load_run
 
@@ -56,50 +58,51 @@ def matrix(tmp_path):
 
 
 @pytest.fixture
-def office(monkeypatch):
-    """Threads of this process do the jobs, with stand-ins for the stages, which note themselves."""
+def ran(monkeypatch):
+    """What ran, in order: threads run the jobs, with stand-ins for the stages."""
     done = []
 
-    class Here:
+    class Threads:
         def __init__(self):
-            self.desks = {}
+            self.queues = {}
 
-        def start(self, do, job, device):
-            desk = self.desks.setdefault(device, ThreadPoolExecutor(2))
-            return desk.submit(do, job)
+        def submit(self, run, job, device):
+            queue = self.queues.setdefault(device, ThreadPoolExecutor(2))
+            return queue.submit(run, job)
 
     @contextmanager
-    def open_here(jobs, devices):
-        yield Here()
+    def open_threads(jobs, devices, dask):
+        yield Threads()
 
     def stand_in(stage):
-        def do(job, tell):
+        def run(job, tell):
             begin = time.monotonic()
-            tell("at work")
+            tell("running")
             time.sleep(0.005)
-            facts = {}
+            outcome = job.outcome
             if stage == "measure":
-                run = job.depot.folder / job.cell.folder / "runs" / "linux"
-                run.mkdir(parents=True, exist_ok=True)
-                (run / "manifest.json").write_text(f"{job.cell.name} {time.monotonic()}")
-                name = run.relative_to(job.depot.folder).as_posix()
-                facts = {"run_dir": name, "files": work.hash_files(run), "damaged": False}
+                run_dir = job.root / "runs" / "linux"
+                run_dir.mkdir(parents=True, exist_ok=True)
+                (run_dir / "manifest.json").write_text(f"{job.cell.name} {time.monotonic()}")
+                name = run_dir.relative_to(job.storage.folder).as_posix()
+                files = stages.hash_files(run_dir)
+                outcome = replace(outcome, run_dir=name, files=files, damaged=False)
             elif stage == "report":
-                page = job.depot.folder / job.run_dir / "report.html"
+                page = job.storage.folder / outcome.run_dir / "report.html"
                 page.write_text("report")
                 row = Row("native", "native", 1, "cpu_ns", 9, 2.0, 1.9, 2.1)
-                facts = {"report": f"{job.run_dir}/report.html", "rows": (row,)}
+                outcome = replace(outcome, report=f"{outcome.run_dir}/report.html", rows=(row,))
             done.append((stage, job.cell.name, begin, time.monotonic()))
-            return facts
+            return outcome, False
 
-        return do
+        return run
 
-    for stage in work.WORK:
-        monkeypatch.setitem(work.WORK, stage, stand_in(stage))
-    monkeypatch.setattr(batch, "open_office", open_here)
-    monkeypatch.setattr(plan, "identify_export", lambda *names: {"model": names[0]})
-    monkeypatch.setattr(batch, "check_toggle", lambda *args, **kwargs: None)
-    monkeypatch.setattr(batch, "find_runner", lambda *args: None)
+    for stage in STAGES:
+        monkeypatch.setitem(stages.STAGE_FUNCTIONS, stage, stand_in(stage))
+    monkeypatch.setattr(scheduler, "open_executor", open_threads)
+    monkeypatch.setattr(matrices, "identify_export", lambda model: {"model": model})
+    monkeypatch.setattr(scheduler, "check_toggle", lambda *args: None)
+    monkeypatch.setattr(scheduler, "find_runner", lambda *args: None)
     return done
 
 
@@ -107,28 +110,28 @@ def test_the_example_is_planned_by_the_command(cli, tmp_path):
     code, out, _ = cli("batch", ROOT / "data" / "matrix.yaml", "--dry-run")
     assert code == 0
     assert out.splitlines()[0] == "toy_cnn/fp32/host/auto  export, measure, report: unknown"
-    assert out.splitlines()[-1].startswith("12 cells, 0 done; unknown to go")
+    assert out.splitlines()[-1].startswith("12 cells, 0 done; unknown left")
     assert not (tmp_path / "portfolio_matrix").exists()
 
 
-def test_a_plan_is_one_document(cli, matrix, office):
+def test_a_plan_is_one_document(cli, matrix, ran):
     code, out, _ = cli("batch", matrix(), "--dry-run", "--json")
     assert code == 0
     planned = json.loads(out)["plan"]
-    assert len({entry["cell"]["address"] for entry in planned}) == len(planned) == 4
+    assert len({entry["cell"]["cache_key"] for entry in planned}) == len(planned) == 4
     assert planned[0]["todo"] == ["export", "measure", "report"]
 
 
-def test_a_batch_that_cannot_begin_is_one_line(cli, matrix, office):
+def test_a_batch_that_cannot_begin_is_one_line(cli, matrix, ran):
     code, out, err = cli("batch", matrix("models: toy_cn"))
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert "did you mean 'toy_cnn'?" in err
     code, _, err = cli("batch", matrix(), "--only", "nothing")
     assert code == 2
-    assert "no cell 'nothing' -> there are toy_cnn/fp32/host/none" in err
+    assert "no cell 'nothing' -> cells: toy_cnn/fp32/host/none" in err
 
 
-def test_the_command_ends_as_the_batch_did(cli, matrix, office, monkeypatch, tmp_path):
+def test_the_command_ends_as_the_batch_did(cli, matrix, ran, monkeypatch, tmp_path):
     code, out, err = cli("batch", matrix("models: toy_cnn"))
     assert (code, out) == (0, "portfolio_small/index.html\n")
     assert "toy_cnn/fp32/host/auto: report done (1 of 1 cells done)" in err
@@ -136,7 +139,7 @@ def test_the_command_ends_as_the_batch_did(cli, matrix, office, monkeypatch, tmp
     def fail(job, tell):
         raise ExportError("no such operator")
 
-    monkeypatch.setitem(work.WORK, "export", fail)
+    monkeypatch.setitem(stages.STAGE_FUNCTIONS, "export", fail)
     code, out, err = cli("batch", matrix("models: vit_tiny"), "--json")
     assert code == 1
     assert json.loads(out)["portfolio"]["outcomes"][0]["state"] == "failed"
@@ -163,18 +166,18 @@ def test_the_command_ends_as_the_batch_did(cli, matrix, office, monkeypatch, tmp
         ("models: toy_cnn\nruns: 0", "out of range"),
         ("models: toy_cnn\nprecision: .nan", "out of range"),
         ("models: toy_cnn\nbudget_s: .inf", "out of range"),
-        ("models: toy_cnn\nmodels: vit_tiny", "'models' stands there twice"),
+        ("models: toy_cnn\nmodels: vit_tiny", "duplicate key 'models'"),
         ("models: &m [toy_cnn]\ndtypes: *m", "alias"),
         ("models: [toy_cnn", "not YAML"),
-        ("- toy_cnn", "no mapping"),
-        ("1: 2", "no mapping"),
-        ("", "no mapping"),
+        ("- toy_cnn", "expected a mapping"),
+        ("1: 2", "expected a mapping"),
+        ("", "expected a mapping"),
         ("models: !!python/object/apply:os.system [ls]", "not YAML"),
         ("models: " + "[" * 90_000, "nested too deeply"),
         ("models: toy_cnn # " + "x" * 200_000, "too large"),
         ("models: nothing.py:Net", "no such file"),
         ("models: [toy_cnn]\nexclude: [{dtype: int8}]", "unknown dtype 'int8'"),
-        ("models: [toy_cnn]\nexclude: [{}]", "says nothing"),
+        ("models: [toy_cnn]\nexclude: [{}]", "an exclusion needs a model"),
         ("models: [toy_cnn]\nexclude: [{models: toy_cnn}]", "did you mean 'model'?"),
         ("models: [toy_cnn]\nexclude: [{model: toy_cnn}]", "every cell is excluded"),
     ],
@@ -192,7 +195,7 @@ def test_a_model_beside_the_matrix_is_found(matrix, tmp_path, monkeypatch):
     path = matrix("models: net.py:Net").rename(tmp_path / "mine" / "m.yaml")
     (cell,) = plan_cells(read_matrix(path))
     assert (cell.model, cell.label) == (f"{file}:Net", "Net")
-    assert cell.address != replace_source(path, file, "class Net: x = 1\n").address
+    assert cell.cache_key != replace_source(path, file, "class Net: x = 1\n").cache_key
 
 
 def replace_source(path, file, text):
@@ -209,22 +212,21 @@ def test_two_models_of_one_name_are_refused(matrix, tmp_path):
 
 
 def test_the_address_tells_what_the_result_depends_upon(matrix, monkeypatch):
-    monkeypatch.setattr(plan, "identify_export", lambda *names: {"model": names[0]})
+    monkeypatch.setattr(matrices, "identify_export", lambda model: {"model": model})
     changes = ["", "runs: 51", "threads: 2", "runner: native", "processes: 4", "evidence: false"]
     changes += ["dtypes: int8", "isa: none", "backend: portable", "targets: ssh:a"]
     texts = [f"models: toy_cnn\n{change}" for change in changes]
     cells = [cell for text in texts for cell in plan_cells(read_matrix(matrix(text)))]
-    assert len({cell.address for cell in cells}) == len(changes)
+    assert len({cell.cache_key for cell in cells}) == len(changes)
     assert plan_cells(read_matrix(matrix("models: [toy_cnn]"))) == cells[:1]
 
 
-def test_every_cell_is_exported_measured_and_reported_once(matrix, office, tmp_path):
-    portfolio = run_batch(matrix(), out=tmp_path / "out")
+def test_every_cell_is_exported_measured_and_reported_once(matrix, ran, tmp_path):
+    portfolio = wb.batch(matrix(), out=tmp_path / "out")
     assert [outcome.state for outcome in portfolio.outcomes] == ["done"] * 4
-    stages = [stage for stage, *_ in office]
-    assert stages == ["export"] * 4 + ["measure"] * 4 + ["report"] * 4
-    assert len({(stage, name) for stage, name, *_ in office}) == 12
-    spans = sorted((begin, end) for stage, _, begin, end in office if stage == "measure")
+    assert [stage for stage, *_ in ran] == ["export"] * 4 + ["measure"] * 4 + ["report"] * 4
+    assert len({(stage, name) for stage, name, *_ in ran}) == 12
+    spans = sorted((begin, end) for stage, _, begin, end in ran if stage == "measure")
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
     written = json.loads((tmp_path / "out" / "portfolio.json").read_text())
     assert [o["state"] for o in written["outcomes"]] == ["done"] * 4
@@ -234,31 +236,31 @@ def test_every_cell_is_exported_measured_and_reported_once(matrix, office, tmp_p
     assert "4 cells: 4 done" in (tmp_path / "out" / "index.html").read_text()
 
 
-def test_what_is_done_is_not_done_again(matrix, office, tmp_path):
-    first = run_batch(matrix(), out=tmp_path / "out")
-    office.clear()
-    second = run_batch(matrix(), out=tmp_path / "out")
-    assert office == []
+def test_what_is_done_is_not_done_again(matrix, ran, tmp_path):
+    first = wb.batch(matrix(), out=tmp_path / "out")
+    ran.clear()
+    second = wb.batch(matrix(), out=tmp_path / "out")
+    assert ran == []
     assert second.outcomes == first.outcomes
 
 
-def test_a_program_is_exported_once_for_all_targets_and_extensions(matrix, office, tmp_path):
+def test_a_program_is_exported_once_for_all_targets_and_extensions(matrix, ran, tmp_path):
     text = "models: toy_cnn\nisa: [none, auto]\ntargets: [host, 'ssh:a']"
-    run_batch(matrix(text), out=tmp_path / "out")
-    assert [stage for stage, *_ in office].count("export") == 1
-    assert [stage for stage, *_ in office].count("measure") == 4
+    wb.batch(matrix(text), out=tmp_path / "out")
+    assert [stage for stage, *_ in ran].count("export") == 1
+    assert [stage for stage, *_ in ran].count("measure") == 4
 
 
-def test_a_failure_takes_no_other_cell_with_it(matrix, office, tmp_path, monkeypatch):
-    good = work.WORK["export"]
+def test_a_failure_takes_no_other_cell_with_it(matrix, ran, tmp_path, monkeypatch):
+    good = stages.STAGE_FUNCTIONS["export"]
 
     def fail(job, tell):
         if job.cell.name == "toy_cnn/int8/host/none":
             raise ExportError("no such operator", where="<b>")
         return good(job, tell)
 
-    monkeypatch.setitem(work.WORK, "export", fail)
-    portfolio = run_batch(matrix(), out=tmp_path / "out")
+    monkeypatch.setitem(stages.STAGE_FUNCTIONS, "export", fail)
+    portfolio = wb.batch(matrix(), out=tmp_path / "out")
     states = {outcome.cell.name: outcome.state for outcome in portfolio.outcomes}
     assert states.pop("toy_cnn/int8/host/none") == "failed"
     assert set(states.values()) == {"done"}
@@ -270,51 +272,51 @@ def test_a_failure_takes_no_other_cell_with_it(matrix, office, tmp_path, monkeyp
     assert "&lt;b&gt;: no such operator" in page
     assert "<b>:" not in page
 
-    monkeypatch.setitem(work.WORK, "export", good)
-    office.clear()
-    mended = run_batch(matrix(), out=tmp_path / "out", only=failed.cell.name)
+    monkeypatch.setitem(stages.STAGE_FUNCTIONS, "export", good)
+    ran.clear()
+    mended = wb.batch(matrix(), out=tmp_path / "out", only=failed.cell.name)
     assert {outcome.state for outcome in mended.outcomes} == {"done"}
-    assert [stage for stage, *_ in office] == ["export", "measure", "report"]
+    assert [stage for stage, *_ in ran] == ["export", "measure", "report"]
 
 
-@pytest.mark.parametrize("damage", ["manifest", "outcome", "report", "address"])
-def test_what_was_damaged_is_made_anew_and_nothing_else(matrix, office, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["manifest", "outcome", "report", "cache_key"])
+def test_what_was_damaged_is_made_anew_and_nothing_else(matrix, ran, tmp_path, damage):
     out = tmp_path / "out"
-    first = run_batch(matrix(), out=out).outcomes[0]
-    office.clear()
+    first = wb.batch(matrix(), out=out).outcomes[0]
+    ran.clear()
     if damage == "manifest":
         (out / first.run_dir / "manifest.json").write_text("{}")
     elif damage == "report":
         (out / first.report).unlink()
     elif damage == "outcome":
-        (out / place_of(first.cell)).write_text('{"cell": 3')
+        (out / outcome_path(first.cell)).write_text('{"cell": 3')
     else:
-        text = (out / place_of(first.cell)).read_text()
-        (out / place_of(first.cell)).write_text(text.replace(first.cell.address, "0" * 16))
-    again = run_batch(matrix(), out=out)
+        text = (out / outcome_path(first.cell)).read_text()
+        (out / outcome_path(first.cell)).write_text(text.replace(first.cell.cache_key, "0" * 16))
+    again = wb.batch(matrix(), out=out)
     assert {outcome.state for outcome in again.outcomes} == {"done"}
-    redone = [stage for stage, name, *_ in office if name == first.cell.name]
-    assert len(redone) == len(office)
+    redone = [stage for stage, name, *_ in ran if name == first.cell.name]
+    assert len(redone) == len(ran)
     assert redone == (["report"] if damage == "report" else ["export", "measure", "report"])
 
 
-def test_a_trace_that_cannot_be_read_is_measured_anew(matrix, office, tmp_path, monkeypatch):
-    good = work.WORK["report"]
+def test_a_trace_that_cannot_be_read_is_measured_anew(matrix, ran, tmp_path, monkeypatch):
+    good = stages.STAGE_FUNCTIONS["report"]
 
     def fail(job, tell):
         raise TraceError("truncated", where="x.etdump")
 
-    monkeypatch.setitem(work.WORK, "report", fail)
-    run_batch(matrix("models: toy_cnn"), out=tmp_path / "out")
-    monkeypatch.setitem(work.WORK, "report", good)
-    office.clear()
-    (outcome,) = run_batch(matrix("models: toy_cnn"), out=tmp_path / "out").outcomes
-    assert (outcome.state, [s for s, *_ in office]) == ("done", ["export", "measure", "report"])
+    monkeypatch.setitem(stages.STAGE_FUNCTIONS, "report", fail)
+    wb.batch(matrix("models: toy_cnn"), out=tmp_path / "out")
+    monkeypatch.setitem(stages.STAGE_FUNCTIONS, "report", good)
+    ran.clear()
+    (outcome,) = wb.batch(matrix("models: toy_cnn"), out=tmp_path / "out").outcomes
+    assert (outcome.state, [s for s, *_ in ran]) == ("done", ["export", "measure", "report"])
 
 
-def test_what_killed_writers_left_is_not_hashed_and_goes(matrix, office, tmp_path):
+def test_what_killed_writers_left_is_not_hashed_and_goes(matrix, ran, tmp_path):
     out = tmp_path / "out"
-    first = run_batch(matrix(), out=out).outcomes[0]
+    first = wb.batch(matrix(), out=out).outcomes[0]
     run_dir = out / first.run_dir
     left = [
         out / ".portfolio.json.abcd1234.partial",
@@ -323,38 +325,38 @@ def test_what_killed_writers_left_is_not_hashed_and_goes(matrix, office, tmp_pat
     ]
     for path in left:
         path.write_text("half of it")
-    assert work.hash_files(run_dir) == first.files
+    assert stages.hash_files(run_dir) == first.files
     with take_folder(out), pytest.raises(UsageError, match="another batch is at work"):
-        run_batch(matrix(), out=out)
+        wb.batch(matrix(), out=out)
     assert all(path.exists() for path in left)
-    office.clear()
-    run_batch(matrix(), out=out)
+    ran.clear()
+    wb.batch(matrix(), out=out)
     assert not any(path.exists() for path in left)
-    assert office == []
+    assert ran == []
 
 
-def test_another_batch_on_the_same_folder_is_refused(matrix, office, tmp_path):
+def test_another_batch_on_the_same_folder_is_refused(matrix, ran, tmp_path):
     with (
         take_folder(tmp_path / "out"),
         pytest.raises(UsageError, match=r"another batch is at work here \(process \d+ on"),
     ):
-        run_batch(matrix(), out=tmp_path / "out")
-    assert office == []
-    run_batch(matrix("models: toy_cnn"), out=tmp_path / "out")
+        wb.batch(matrix(), out=tmp_path / "out")
+    assert ran == []
+    wb.batch(matrix("models: toy_cnn"), out=tmp_path / "out")
 
 
-def test_a_folder_that_cannot_be_written_is_one_clear_line(matrix, office, tmp_path):
+def test_a_folder_that_cannot_be_written_is_one_clear_line(matrix, ran, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot be written: Not a directory"):
-        run_batch(matrix(), out=tmp_path / "file" / "out")
+        wb.batch(matrix(), out=tmp_path / "file" / "out")
 
 
-def test_other_versions_on_a_worker_are_refused(matrix, office, tmp_path):
+def test_other_versions_on_a_worker_are_refused(matrix, ran, tmp_path):
     (cell,) = plan_cells(read_matrix(matrix("models: toy_cnn")))
-    depot = batch.open_depot(tmp_path / "out")
-    job = work.Job("export", cell, read_matrix(matrix()), depot, versions={"executorch": "0.1"})
+    storage, others = open_storage(tmp_path / "out"), {"executorch": "0.1"}
+    job = stages.Job("export", Outcome(cell), read_matrix(matrix()), storage, versions=others)
     with pytest.raises(WorkbenchError, match=r"executorch .* instead of 0\.1"):
-        work.carry_out(job)
+        stages.run_job(job)
 
 
 def test_what_others_wrote_behind_a_url_is_seen():
@@ -371,13 +373,13 @@ def test_what_others_wrote_behind_a_url_is_seen():
             self.listed.clear()
 
     fsspec.register_implementation("listing", Listing, clobber=True)
-    depot = batch.open_depot("listing://portfolio")
-    depot.write("cells/a.json", "{}")
-    depot.fetch("cells")
-    files, root = fsspec.core.url_to_fs(depot.url)
+    storage = open_storage("listing://portfolio")
+    storage.write("cells/a.json", "{}")
+    storage.fetch("cells")
+    files, root = fsspec.core.url_to_fs(storage.url)
     files.pipe_file(f"{root}/cells/b.json", b"{}")
-    depot.fetch("cells")
-    assert (depot.folder / "cells" / "b.json").read_text() == "{}"
+    storage.fetch("cells")
+    assert (storage.folder / "cells" / "b.json").read_text() == "{}"
 
 
 def test_a_url_that_cannot_be_reached_is_one_clear_line(monkeypatch):
@@ -393,54 +395,54 @@ def test_a_url_that_cannot_be_reached_is_one_clear_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "botocore.exceptions", botocore)
     monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "find", fail)
     with pytest.raises(StoreError, match=r"memory://p/cells: .*: Unable to locate credentials"):
-        batch.open_depot("memory://p").fetch("cells")
+        open_storage("memory://p").fetch("cells")
 
 
 @pytest.mark.slow
 def test_a_report_says_what_does_not_fit_together(matrix, tmp_path):
     (cell,) = plan_cells(read_matrix(matrix("models: toy_cnn")))
-    depot = batch.open_depot(tmp_path / "out")
+    storage = open_storage(tmp_path / "out")
     run_dir = f"{cell.folder}/runs/linux"
-    shutil.copytree(sample_run("mobilenet_v3_small"), depot.folder / run_dir)
-    job = work.Job("report", cell, read_matrix(matrix()), depot, run_dir)
-    facts = work.report_cell(job, lambda text: None)
-    assert facts["problem"] == ""
-    stem = load_run(depot.folder / run_dir).plan.stem
-    program = depot.folder / cell.folder / "artifacts" / f"{stem}.pte"
+    shutil.copytree(wb.sample_run("mobilenet_v3_small"), storage.folder / run_dir)
+    outcome = Outcome(cell, run_dir=run_dir)
+    job = stages.Job("report", outcome, read_matrix(matrix()), storage)
+    assert stages.report_cell(job, lambda text: None)[0].problem == ""
+    stem = load_run(storage.folder / run_dir).plan.stem
+    program = storage.folder / cell.folder / "artifacts" / f"{stem}.pte"
     program.parent.mkdir()
     program.write_bytes(b"another")
-    facts = work.report_cell(job, lambda text: None)
-    assert "program is the one that ran" in facts["problem"]
+    reported, _ = stages.report_cell(job, lambda text: None)
+    assert "program is the one that ran" in reported.problem
 
 
-def test_a_portfolio_behind_a_url(matrix, office, tmp_path):
+def test_a_portfolio_behind_a_url(matrix, ran, tmp_path):
     fsspec = pytest.importorskip("fsspec")
-    portfolio = run_batch(matrix(), out="memory://portfolio")
+    portfolio = wb.batch(matrix(), out="memory://portfolio")
     assert {outcome.state for outcome in portfolio.outcomes} == {"done"}
     files = fsspec.filesystem("memory")
     assert "4 cells: 4 done" in files.cat_file("/portfolio/index.html").decode()
     for outcome in portfolio.outcomes:
-        remote = files.cat_file(f"/portfolio/{place_of(outcome.cell)}")
+        remote = files.cat_file(f"/portfolio/{outcome_path(outcome.cell)}")
         assert json.loads(remote)["state"] == "done"
     assert not [name for name in files.find("/portfolio") if name.endswith(".partial")]
-    depot = batch.open_depot("memory://portfolio")
+    storage = open_storage("memory://portfolio")
     files.pipe_file("/portfolio/cells/half.json.partial", b"{")
-    (depot.folder / "cells" / ".half.json.abcd1234.partial").write_text("{")
-    depot.fetch("cells")
-    depot.send("cells")
-    assert not (depot.folder / "cells" / "half.json.partial").exists()
+    (storage.folder / "cells" / ".half.json.abcd1234.partial").write_text("{")
+    storage.fetch("cells")
+    storage.send("cells")
+    assert not (storage.folder / "cells" / "half.json.partial").exists()
     assert not [name for name in files.find("/portfolio") if "abcd1234" in name]
 
 
-def test_the_plan_says_how_long_it_takes_once_it_is_known(matrix, office, tmp_path):
+def test_the_plan_says_how_long_it_takes_once_it_is_known(matrix, ran, tmp_path):
     *cells, total = describe_plan(list_plan(matrix(), out=tmp_path / "out"))
     assert [line.split("  ")[1] for line in cells] == ["export, measure, report: unknown"] * 4
-    assert total.startswith("4 cells, 0 done; unknown to go")
-    run_batch(matrix(), out=tmp_path / "out", only="toy_cnn/fp32/*")
+    assert total.startswith("4 cells, 0 done; unknown left")
+    wb.batch(matrix(), out=tmp_path / "out", only="toy_cnn/fp32/*")
     *cells, total = describe_plan(list_plan(matrix(), out=tmp_path / "out"))
     assert [line.split()[-1] for line in cells].count("done") == 1
-    assert total.startswith("4 cells, 1 done; about 0 s to go")
-    assert [tell_duration(s) for s in (None, 40, 600, 9000)] == [
+    assert total.startswith("4 cells, 1 done; about 0 s left")
+    assert [format_duration(s) for s in (None, 40, 600, 9000)] == [
         "unknown",
         "about 40 s",
         "about 10 min",
@@ -453,16 +455,16 @@ def stage_at(name, begin, seconds, **more):
 
 
 def test_every_second_of_a_batch_is_accounted_for_once():
-    stages = [
+    spans = [
         stage_at("export", 2, 4),
         stage_at("export", 3, 5),
         stage_at("measure", 7, 10),
         stage_at("report", 16, 4),
-        stage_at("export", 20, 1, kept=True),
+        stage_at("export", 20, 1, cached=True),
     ]
-    found = divide_time(0.0, 25.0, stages)
+    found = divide_time(0.0, 25.0, spans)
     assert (found.export_s, found.measure_s, found.report_s, found.other_s) == (6, 9, 3, 7)
-    assert overhead_of(found) == pytest.approx(10 / 15)
+    assert found.overhead == pytest.approx(10 / 15)
 
 
 def test_a_page_is_text_wherever_it_is_not_markup():
@@ -504,3 +506,65 @@ def test_an_outcome_that_cannot_be_read_is_none(tmp_path):
     for text in ("", "[]", '{"cell": 1}', '{"schema_version": 99}'):
         (tmp_path / "bad.json").write_text(text)
         assert read_outcome(tmp_path / "bad.json") is None
+
+
+# This regular expression never releases the GIL: no thread and no signal handler runs.
+HANG = """
+import re, sys
+from pathlib import Path
+from workbench.portfolio.executor import limit_time
+
+def hang():
+    with limit_time(Path(sys.argv[1]), "first", 0.5):
+        re.match("(a|a)*b", "a" * 99)
+
+hang()
+"""
+
+
+@pytest.mark.slow
+def test_native_code_that_hangs_is_killed_and_reported_once(tmp_path):
+    note = tmp_path / "logs" / "net.where"
+    done = subprocess.run([sys.executable, "-c", HANG, note], timeout=60)
+    assert done.returncode == 1
+    assert "in hang" in note.read_text()
+    with (
+        pytest.raises(WorkbenchError, match="took longer than 60 s") as error,
+        limit_time(note, "first", 60),
+    ):
+        pytest.fail("tried once more")
+    assert "in hang" in "".join(traceback.format_exception(error.value))
+    with limit_time(note, "first", 60):
+        assert note.exists()
+    assert not note.exists()
+
+
+def test_another_attempt_is_not_affected(tmp_path):
+    note = tmp_path / "net.where"
+    note.write_text("first\nTimeout (1:00:00)!\n")
+    with limit_time(note, "second", 60):
+        pass
+    assert not note.exists()
+
+
+def test_an_error_within_the_limit_is_raised(tmp_path):
+    note = tmp_path / "net.where"
+    with pytest.raises(OSError, match="no such tensor"), limit_time(note, "first", 60):
+        raise OSError("no such tensor")
+    assert not note.exists()
+
+
+def hang_in_a_worker(note: Path) -> int:
+    with limit_time(note, "first", 1):
+        while True:
+            os.getpid()
+
+
+@pytest.mark.slow
+def test_a_worker_that_hangs_fails_its_job_only(tmp_path):
+    with open_executor(1, []) as executor:
+        hanging = executor.submit(hang_in_a_worker, tmp_path / "net.where", "")
+        after = executor.submit(len, "abc", "")
+        assert after.result(timeout=280) == 3
+        with pytest.raises(WorkbenchError, match="took longer than 1 s"):
+            hanging.result()

@@ -72,10 +72,10 @@ def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
     from workbench.analysis.compat import analyze_run
     from workbench.export.artifact import export_model
     from workbench.options import ExportOptions
-    from workbench.workflow import measure_program
+    from workbench.workflow import measure
 
     pte = export_model("toy_cnn", ExportOptions(dtype=dtype), root=tmp_path)
-    run_dir = measure_program(pte, MeasureOptions(target="qemu", toggle="sme2", timeout_s=600))
+    run_dir = measure(pte, MeasureOptions(target="qemu", toggle="sme2", timeout_s=600)).path
     analysis = analyze_run(run_dir)
     proof = analysis.comparisons[0].proof
     assert proof.outcome == "changed"

@@ -22,7 +22,7 @@ from workbench.run.runner import Runner, find_runner
 from workbench.run.session import Session, open_session
 from workbench.run.targets.base import run_there
 from workbench.run.targets.remote import LocalShell, _owner
-from workbench.workflow import measure_config
+from workbench.workflow import run_config
 
 NAMES = st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30
@@ -225,7 +225,7 @@ def test_runners_of_ones_own_run_there_too(conv_pte, tmp_path, monkeypatch):
     ]  # fmt: skip
     config = {"model": str(conv_pte), "experiments": experiments, "target": "shell"}
     (tmp_path / "kit.json").write_text(json.dumps(config))
-    run_dir = measure_config(tmp_path / "kit.json", root=tmp_path / "out")
+    run_dir = run_config(tmp_path / "kit.json", root=tmp_path / "out").path
     run = store.load_run(run_dir)
     assert run.state == "complete"
     assert run.platform == "shell"

@@ -134,7 +134,7 @@ def test_a_typical_time_of_zero_has_no_ratio():
 
 def test_the_clock_limits_what_repetition_can_show():
     same = [np.full((9, 1), 3.0)] * 4
-    found = speedup_of_runs(same, same, np.array([0.1]))
+    found = speedup_of_runs(same, same, resolution=np.array([0.1]))
     assert found.high == pytest.approx(np.exp(0.196), rel=1e-4)
     assert speedup_of_runs(same, same).high == 1.0
 
@@ -189,7 +189,7 @@ def test_operators_are_covered_however_short(us, most):
         ]
         for true in (times, times / 1.1)
     ]
-    found = speedup_of_runs(*sides, np.hypot(1, 1.1) / np.sqrt(12) / times)
+    found = speedup_of_runs(*sides, resolution=np.hypot(1, 1.1) / np.sqrt(12) / times)
     assert 0.93 <= np.mean((found.low <= 1.1) & (found.high >= 1.1)) <= most
 
 
@@ -202,7 +202,7 @@ def test_few_discoveries_among_many_operators_are_false(changed):
         before = rng.lognormal(4, 1, 100)
         factor = np.where(np.arange(100) < changed, np.exp(rng.uniform(0.02, 0.5, 100)), 1.0)
         sides = [simulate_operators(rng, true, 5, 10, 0.005) for true in (before, before / factor)]
-        found = speedup_of_runs(*sides, np.hypot(1, factor) / np.sqrt(12) / before)
+        found = speedup_of_runs(*sides, resolution=np.hypot(1, factor) / np.sqrt(12) / before)
         told = adjust_for_many(found.p) < 0.05
         false.append(told[changed:].sum() / max(1, told.sum()))
     assert np.mean(false) <= 0.05 + 2 * np.std(false) / np.sqrt(100)

@@ -408,7 +408,7 @@ SHIFT = make_frame(
 LADDER = make_frame(
     "ladder",
     ("level", "text", "", "ISA level, the lowest first"),
-    ("reveals", "text", "", "CPU features that the level below hides"),
+    ("adds", "text", "", "CPU features that this level adds to the one below"),
     *_shared("threads"),
     ("latency_ms", "float", "ms", "median latency of one inference"),
     *_interval("its", "ms", prefix="latency_", suffix="_ms"),

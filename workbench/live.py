@@ -7,22 +7,22 @@ from pathlib import Path
 
 import ipywidgets as widgets
 
-from workbench.analysis.run import Run, open_run
+from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
-from workbench.errors import StoreError, WorkbenchError
+from workbench.errors import WorkbenchError
 from workbench.explorer.widgets import is_interactive
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
 from workbench.plots.latencies import plot_iterations
 from workbench.store import find_runs, load_run
-from workbench.workflow import measure_program, root_of
+from workbench.workflow import measure, root_of
 
 
 class LiveRun(widgets.VBox):
     """Buttons to start and stop a run, its progress, and its latencies so far.
 
-    A stopped run keeps what was measured; starting again resumes it. Where nobody can use
-    widgets, it displays as one sentence.
+    A stopped run keeps what was measured; starting again resumes it. ``run`` is the finished run,
+    None until then. Where nobody can use widgets, it displays as one sentence.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ class LiveRun(widgets.VBox):
         root: Path | None = None,
     ):
         self.program, self.options, self.root = program, options, root
-        self._run: Run | None = None
+        self.run: Run | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self.start_button = widgets.Button(description="Start", button_style="primary")
@@ -63,19 +63,6 @@ class LiveRun(widgets.VBox):
         if not is_interactive():
             return {"text/plain": "Open this notebook in Jupyter to measure here."}
         return super()._repr_mimebundle_(**choices)
-
-    @property
-    def run(self) -> Run:
-        """The finished run.
-
-        Raises
-        ------
-        StoreError
-            It has not finished.
-        """
-        if self._run is None:
-            raise StoreError("the run has not finished", where=self.program, hint="press Start")
-        return self._run
 
     def start(self) -> None:
         """Begin, or resume after a stop."""
@@ -100,11 +87,10 @@ class LiveRun(widgets.VBox):
             if Path(self.program).suffix != ".pte":
                 self.status.value = f"exporting {self.program}"
                 self.program = export_model(str(self.program))
-            measured = measure_program(
+            self.run = measure(
                 Path(self.program), self.options, root=self.root, progress=self._progress
             )
-            self._run = open_run(measured)
-            self.status.value = f"done: {self._run.comparisons[0].text}"
+            self.status.value = f"done: {self.run.compare().text}"
         except KeyboardInterrupt:
             self.status.value = "stopped; Start resumes"
         except (WorkbenchError, OSError) as error:

@@ -18,17 +18,16 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare import compare_latencies
-from workbench.analysis.compat import Analysis, analyze_run, describe_quality, find_next_steps
 from workbench.analysis.findings.context import RuleContext
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.operators import describe_spans, summarize_operators
 from workbench.analysis.roofline import can_probe, ceilings_name, device_of_run
+from workbench.analysis.run import Measurement, Run, open_run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import ComparisonError, SetupError, StoreError, UsageError, unknown_name
 from workbench.frames import EMULATED, SPANS, format_ms
 from workbench.options import ExportOptions, MeasureOptions
-from workbench.plots.text import list_findings
 from workbench.records.codec import from_json, to_json
 from workbench.records.runs import (
     LADDER_TOGGLE,
@@ -43,7 +42,6 @@ from workbench.report.html import export_html
 from workbench.report.markdown import write_markdown
 from workbench.report.notebooks import execute_notebook
 from workbench.report.summary import (
-    outline_run,
     write_metrics,
     write_pipeline_summary,
     write_summary,
@@ -51,7 +49,6 @@ from workbench.report.summary import (
 from workbench.store import (
     LAYERS,
     REPORT_HTML,
-    REPORT_MD,
     artifacts_dir,
     atomic_write,
     default_root,
@@ -71,33 +68,6 @@ Progress = Callable[[str, float], None]
 REPORT_NOTEBOOK = "12_report"
 
 
-@dataclass(frozen=True)
-class Profile:
-    """What the main job leaves behind."""
-
-    analysis: Analysis
-    html: Path
-    markdown: Path
-
-    @property
-    def verdicts(self) -> list[str]:
-        """One line for each comparison, and one for the quality of the measurement."""
-        texts = [comparison.text for comparison in self.analysis.comparisons]
-        return [*texts, describe_quality(self.analysis)]
-
-    @property
-    def texts(self) -> list[str]:
-        """The verdicts, what to do next, and where the report is."""
-        findings = list_findings(find_next_steps(self.analysis), top=3)
-        return [*self.verdicts, *findings, f"report: {self.html}"]
-
-    @property
-    def outline(self) -> dict[str, Any]:
-        """The same as a record, with all findings."""
-        findings = find_next_steps(self.analysis)
-        return {**outline_run(self.analysis), "findings": findings, "report": self.html}
-
-
 def profile_model(
     model: str,
     export: ExportOptions = ExportOptions(),
@@ -105,7 +75,7 @@ def profile_model(
     *,
     root: Path | None = None,
     progress: Progress = lambda text, part: None,
-) -> Profile:
+) -> Run:
     """Export a model, measure it with an extension off and on, analyse and report: the main job.
 
     Exports and reports wait while something else is measured on this machine.
@@ -113,16 +83,27 @@ def profile_model(
     Parameters
     ----------
     model
-        What ``load_model`` takes.
+        What `load_model` takes.
+    export, measure
+        How to export, and what to measure.
     root
         The output folder, ``out_<model>`` by default.
     progress
-        Told what is being done, and which part of it is done (0 to 1).
+        Called with what is being done and the fraction done.
+
+    Returns
+    -------
+    Run
+        With ``report.html`` and ``report.md`` in its folder.
 
     Raises
     ------
     WorkbenchError
-        Any stage failed; what the stages before it made is kept.
+        A stage failed; what earlier stages made is kept.
+
+    Examples
+    --------
+    >>> wb.profile_model("toy_cnn", wb.ExportOptions(dtype="fp16"))  # doctest: +SKIP
     """
     from workbench.export.artifact import export_model
     from workbench.run.locks import share_machine
@@ -137,32 +118,53 @@ def profile_model(
         check_toggle(measure, find_runner(measure.runner, there))
     with share_machine(tell):
         pte = export_model(model, export, root=root, tell=tell)
-    run_dir = measure_program(pte, measure, progress=tell)
+    run = open_run(record(pte, measure, progress=tell))
+    write_artifacts(run)
     tell("reporting", 1.0)
     with share_machine(tell):
-        analysis = analyze_run(run_dir)
-        html = make_page(analysis)
-    return Profile(analysis, html, run_dir / REPORT_MD)
+        make_report(run)
+    return run
 
 
-def measure_program(
-    pte: Path,
+def measure(
+    pte: str | Path,
     options: MeasureOptions = MeasureOptions(),
     *,
     root: Path | None = None,
     again: bool = True,
     progress: Progress = lambda text, part: None,
-) -> Path:
-    """Measure a program and write the artifacts of the run; returns the run's folder.
+) -> Run:
+    """Measure a program and write the CSV and JSON files of the run.
 
-    Takes what `record_program` takes.
+    Parameters
+    ----------
+    pte
+        The program.
+    options
+        What to measure, and where.
+    root
+        The output folder; None takes the one that the program lies in, or ``out_<program>``.
+    again
+        Measure even if there is a finished run of the same plan with the same runner.
+    progress
+        Called with what is being done and the fraction done.
+
+    Raises
+    ------
+    WorkbenchError
+        The program cannot be measured; what was measured is kept.
+
+    Examples
+    --------
+    >>> pte = wb.export_model("toy_cnn")  # doctest: +SKIP
+    >>> wb.measure(pte, wb.MeasureOptions(threads=(1, 2))).compare().text  # doctest: +SKIP
     """
-    run_dir = record_program(pte, options, root=root, again=again, progress=progress)
-    write_artifacts(analyze_run(run_dir))
-    return run_dir
+    run = open_run(record(Path(pte), options, root=root, again=again, progress=progress))
+    write_artifacts(run)
+    return run
 
 
-def record_program(
+def record(
     pte: Path,
     options: MeasureOptions = MeasureOptions(),
     *,
@@ -172,63 +174,58 @@ def record_program(
 ) -> Path:
     """Measure a program without analysing it; returns the run's folder.
 
-    Parameters
-    ----------
-    pte
-        The program.
-    options
-        What to measure, and where.
-    root
-        The output folder; None takes the one that the program lies in, or ``out_<model>``.
-    again
-        Measure even if there is a finished run of the same plan with the same runner.
+    Takes what `measure` takes.
     """
     from workbench.run.execute import find_run, run_plan
     from workbench.run.plan import make_plan
     from workbench.run.runner import find_runner
     from workbench.run.targets.open import open_target
 
-    pte = Path(pte)
     with open_target(options.target, power=options.power) as there:
-        found = find_runner(options.runner, there)
-        plan = make_plan(pte, options, found)
+        runner = find_runner(options.runner, there)
+        plan = make_plan(pte, options, runner)
         place = root or root_of(pte)
-        run_dir = None if again else find_run(plan, found, place, "complete")
-        run_dir = run_dir or run_plan(plan, found, place, progress=progress, enough=is_precise)
-    describe_foreign(pte, run_dir)
-    keep_functions(run_dir, load_run(run_dir), [found.libraries])
+        run_dir = None if again else find_run(plan, runner, place, "complete")
+        run_dir = run_dir or run_plan(plan, runner, place, progress=progress, enough=is_precise)
+    complete_folder(pte, run_dir, runner.libraries)
     return run_dir
 
 
-def is_precise(run: RunRecord) -> bool:
+def is_precise(record: RunRecord) -> bool:
     """Whether the interval of every speed-up is as narrow as the plan wants it."""
-    latencies = tabulate_latencies(run)
+    latencies = tabulate_latencies(record)
     rows = [
         compare_latencies(latencies, p.baseline, p.candidate, threads=threads).iloc[0]
-        for p in run.plan.pairs
-        for threads in run.plan.threads
+        for p in record.plan.pairs
+        for threads in record.plan.threads
     ]
-    return all(math.log(row["high"] / row["low"]) / 2 <= run.plan.precision for row in rows)
+    return all(math.log(row["high"] / row["low"]) / 2 <= record.plan.precision for row in rows)
 
 
-def measure_config(
-    path: Path, *, root: Path | None = None, progress: Progress = lambda text, part: None
-) -> Path:
-    """Measure the experiments of a config file, the kit's or ours; returns the run's folder.
+def run_config(
+    path: str | Path, *, root: Path | None = None, progress: Progress = lambda text, part: None
+) -> Run:
+    """Measure the experiments of a config file, the kit's or ours.
 
     Parameters
     ----------
     path
-        The JSON file, as ``read_config`` has it.
+        The JSON file, as `read_config` describes it.
     root
         The output folder; None takes the config's ``output_root``, or ``out_<model>``.
+    progress
+        Called with what is being done and the fraction done.
 
     Raises
     ------
     UsageError, StoreError
-        The config asks for what is not there, or is none.
+        The config is malformed, or names what does not exist.
     RunnerError
         A runner failed.
+
+    Examples
+    --------
+    >>> wb.run_config("mac_sme2.json").findings  # doctest: +SKIP
     """
     from workbench.run.config import complete_plan, output_place, plan_config, read_config
     from workbench.run.execute import run_plan
@@ -241,23 +238,25 @@ def measure_config(
     plan = plan_config(config, path.parent)
     place, name = output_place(config)
     place = root or place
+    libraries = None
     with open_target(config.target) as there:
         if config.experiments[0].runner_path:
             run_dir = run_processes(plan, place, name, target=there, progress=progress)
         else:
             runner = find_runner(config.experiments[0].runner, there)
             run_dir = run_plan(complete_plan(plan, runner), runner, place, progress=progress)
-            keep_functions(run_dir, load_run(run_dir), [runner.libraries])
-    describe_foreign(Path(plan.pte), run_dir)
-    write_artifacts(analyze_run(run_dir))
-    return run_dir
+            libraries = runner.libraries
+    complete_folder(Path(plan.pte), run_dir, libraries)
+    run = open_run(run_dir)
+    write_artifacts(run)
+    return run
 
 
-def describe_foreign(pte: Path, run_dir: Path) -> None:
-    """Make a sidecar for a run of a program that came without one.
+def complete_folder(pte: Path, run_dir: Path, libraries: Path | None) -> None:
+    """Add what makes a run's folder independent of this machine: sidecar and functions.
 
-    It tells shapes and costs, and layers if an ETRecord (``<program>.pte.etrecord``) lies beside. A
-    program that only the runtime can read is analysed all the same.
+    A program without a sidecar gets one: shapes and costs, and layers if there is an ETRecord
+    (``<program>.pte.etrecord``) beside it. One that only the runtime can read goes without.
     """
     from workbench.export.layers import describe_pte
 
@@ -267,6 +266,8 @@ def describe_foreign(pte: Path, run_dir: Path) -> None:
             etrecord = pte.with_name(f"{pte.name}.etrecord")
             known = etrecord if etrecord.exists() else None
             save_layers(describe_pte(pte.read_bytes(), pte, etrecord=known), path)
+    if libraries is not None:
+        keep_functions(run_dir, load_run(run_dir), [libraries])
 
 
 def root_of(pte: Path) -> Path:
@@ -275,18 +276,18 @@ def root_of(pte: Path) -> Path:
     return folder.parent if folder == artifacts_dir(folder.parent) else default_root(pte.stem)
 
 
-def write_artifacts(analysis: Analysis) -> list[Path]:
+def write_artifacts(analysis: Run) -> list[Path]:
     """Write all that can be made anew from the ETDumps and the manifest; returns the paths.
 
     The CSVs are those of the first process of each experiment.
     """
     written = [
         path
-        for session in analysis.run.sessions
+        for session in analysis.record.sessions
         if session.complete and session.etdump and session.process == 0
         for path in write_trace_csvs(analysis, session)
     ]
-    findings = find_next_steps(analysis)
+    findings = analysis.findings
     return [
         *written,
         write_metrics(analysis),
@@ -296,38 +297,32 @@ def write_artifacts(analysis: Analysis) -> list[Path]:
     ]
 
 
-def write_trace_csvs(analysis: Analysis, session: Session) -> list[Path]:
+def write_trace_csvs(analysis: Run, session: Session) -> list[Path]:
     """Write the three CSVs of one ETDump, beside it."""
-    path = analysis.run_dir / session.etdump
-    export = analysis.run.export
+    export = analysis.record.export
     backends = ", ".join(export.delegates) if export else ""
-    events = read_etdump(path)
-    return write_csvs(events, path, model_id=analysis.run.plan.model, delegate_backend=backends)
+    return write_csvs(
+        analysis.read_trace(session),
+        analysis.path / session.etdump,
+        model_id=analysis.model,
+        delegate_backend=backends,
+    )
 
 
-def make_report(run_dir: str | Path) -> tuple[Path, Path]:
-    """Make ``report.html`` and ``report.md`` of a run; returns their paths.
-
-    The page is the notebook ``12_report``, run headless; should a cell of it fail, the notebook
-    stays beside the report with the error in it.
-    """
-    analysis = analyze_run(run_dir)
-    markdown, *_ = write_markdown(analysis, find_next_steps(analysis))
-    return make_page(analysis), markdown
+def make_report(run: Run | str | Path) -> tuple[Path, Path]:
+    """Make ``report.html`` and ``report.md`` of a run; returns their paths."""
+    run = open_run(run)
+    markdown, *_ = write_markdown(run, run.findings)
+    return make_page(run), markdown
 
 
-def make_page(analysis: Analysis, *, in_process: bool = False) -> Path:
-    """Make ``report.html`` alone, as `make_report` does; returns its path.
-
-    ``in_process`` is for processes that make many and nothing else: the notebook runs in this one,
-    and takes the analysis as it is.
-    """
-    run_dir = analysis.run_dir
+def make_page(analysis: Run, *, in_process: bool = False) -> Path:
+    """Make ``report.html`` alone, as `make_report` does; returns its path."""
+    run_dir = analysis.path
     notebook = run_dir / f".{REPORT_NOTEBOOK}.ipynb"
     parameters = {"run_dir": str(run_dir.resolve()), "headless": True}
-    if True:
-        execute_notebook(REPORT_NOTEBOOK, notebook, parameters, in_process=in_process)
-    plan = analysis.run.plan
+    execute_notebook(REPORT_NOTEBOOK, notebook, parameters, in_process=in_process)
+    plan = analysis.record.plan
     title = f"{plan.stem}: {plan.toggle or 'profile'}"
     page = export_html(notebook, run_dir / REPORT_HTML, title)
     with contextlib.suppress(FileNotFoundError):
@@ -393,12 +388,13 @@ def replay_layer(
     from workbench.export.artifact import export_model
     from workbench.models.loader import load_model, take_layer
 
-    run = load_run(Path(run_dir))
+    within = open_run(run_dir)
+    run = within.record
     if run.export is None:
         raise UsageError("the run's program was not exported here", where=run_dir)
     progress(f"{layer}: exporting", 0.0)
     part = take_layer(load_model(model or _spec_of(run.export)), layer)
-    root = Path(run_dir).parent.parent / "replay" / safe_name(layer)
+    root = within.path.parent.parent / "replay" / safe_name(layer)
     exporting = ExportOptions(
         dtype=run.export.dtype,
         backend=run.export.backend,
@@ -414,41 +410,40 @@ def replay_layer(
         threads=plan.threads,
         target=plan.target,
     )
-    alone_dir = measure_program(pte, same, root=root, progress=progress)
-    return compare_replay(analyze_run(run_dir), layer, analyze_run(alone_dir))
+    return compare_replay(within, layer, measure(pte, same, root=root, progress=progress))
 
 
-def compare_replay(within: Analysis, layer: str, alone: Analysis) -> Replay:
+def compare_replay(within: Run, layer: str, alone: Run) -> Replay:
     """The times of a layer in the run of its model, and in a run of its own."""
     rows = []
-    for experiment in within.experiments:
-        for threads in within.run.plan.threads:
-            inside = within[experiment, threads].context
-            outside = alone[_alike(within.run, experiment, alone.run), threads].context
-            keys = keys_of_layer(inside, layer)
-            if not keys:
-                raise ComparisonError(
-                    f"no operator of the run is known to be of layer {layer!r}",
-                    where=within.run_dir,
-                    hint="its work may be folded into another layer's: see `show_layers`",
-                )
-            one, other = inside.spent(keys), outside.spent(keys_of_layer(outside, ""))
-            rows.append(
-                {
-                    "experiment": experiment,
-                    "threads": threads,
-                    "within_ms": one.ms,
-                    "within_low_ms": one.low,
-                    "within_high_ms": one.high,
-                    "alone_ms": other.ms,
-                    "alone_low_ms": other.low,
-                    "alone_high_ms": other.high,
-                    "ratio": other.ms / one.ms if one.ms else math.nan,
-                    "ratio_low": other.low / one.high if one.high else math.nan,
-                    "ratio_high": other.high / one.low if one.low else math.nan,
-                }
+    for measurement in within.traced:
+        if measurement.control:
+            continue
+        inside, outside = measurement.context, _find_alike(measurement, alone).context
+        keys = keys_of_layer(inside, layer)
+        if not keys:
+            raise ComparisonError(
+                f"no operator of the run is known to be of layer {layer!r}",
+                where=within.path,
+                hint="its work may be folded into another layer's: see `show_layers`",
             )
-    return Replay(layer, pd.DataFrame(rows), alone.run_dir)
+        one, other = inside.spent(keys), outside.spent(keys_of_layer(outside, ""))
+        rows.append(
+            {
+                "experiment": measurement.name,
+                "threads": measurement.threads,
+                "within_ms": one.ms,
+                "within_low_ms": one.low,
+                "within_high_ms": one.high,
+                "alone_ms": other.ms,
+                "alone_low_ms": other.low,
+                "alone_high_ms": other.high,
+                "ratio": other.ms / one.ms if one.ms else math.nan,
+                "ratio_low": other.low / one.high if one.high else math.nan,
+                "ratio_high": other.high / one.low if one.low else math.nan,
+            }
+        )
+    return Replay(layer, pd.DataFrame(rows), alone.path)
 
 
 def keys_of_layer(facts: RuleContext, layer: str) -> list[str]:
@@ -473,13 +468,18 @@ def _spec_of(export: Export) -> str:
     return f"{export.source}:{export.model}" if is_file else export.model
 
 
-def _alike(run: RunRecord, experiment: str, other: RunRecord) -> str:
-    """The experiment of another run at the same ISA level."""
-    isa = next(e.isa for e in run.plan.experiments if e.name == experiment)
-    found = [e.name for e in other.plan.experiments if e.isa == isa and not e.control]
+def _find_alike(measurement: Measurement, run: Run) -> Measurement:
+    """The measurement of another run at the same ISA level and thread count."""
+    found = {
+        m.name: m
+        for m in run.traced
+        if not m.control
+        and (m.experiment.isa, m.threads) == (measurement.experiment.isa, measurement.threads)
+    }
     if not found:
-        raise ComparisonError(f"nothing was measured at level {isa}", where=other.plan.stem)
-    return experiment if experiment in found else found[0]
+        level = measurement.experiment.isa
+        raise ComparisonError(f"nothing was measured at level {level}", where=run.path)
+    return found.get(measurement.name) or next(iter(found.values()))
 
 
 def _describe(layer: str, row: dict[str, Any]) -> str:

@@ -29,8 +29,7 @@ from portfolio_evidence import (
 )
 
 from workbench.portfolio.matrix import plan_cells, read_matrix
-from workbench.portfolio.timings import overhead_of
-from workbench.records.portfolio import Accounting
+from workbench.records.portfolio import TimeBreakdown
 from workbench.store import cache_folder
 
 OVERHEAD_AT_MOST = 0.15
@@ -108,9 +107,9 @@ def finish(process):
 
 
 def report_overhead(portfolio):
-    found = Accounting(**portfolio["accounting"])
+    found = TimeBreakdown(**portfolio["time_breakdown"])
     pure = found.export_s + found.measure_s
-    overhead = overhead_of(found)
+    overhead = found.overhead
     print(
         f"{len(portfolio['outcomes'])} cells in {found.wall_s:.0f} s: "
         f"exports {found.export_s:.0f}, measurements {found.measure_s:.0f}, "

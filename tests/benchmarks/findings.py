@@ -26,7 +26,7 @@ from workbench.analysis.statistics import describe_latencies
 from workbench.export.artifact import export_model
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions, MeasureOptions
-from workbench.workflow import measure_program, measure_roof
+from workbench.workflow import measure, measure_roof
 
 
 @dataclass(frozen=True)
@@ -58,17 +58,17 @@ def export(name, dtype, root):
     )
 
 
-def measure(pte, root):
-    return measure_program(pte, MeasureOptions(toggle="none", runs=20, evidence=False), root=root)
+def measure_alone(pte, root):
+    return measure(pte, MeasureOptions(toggle="none", runs=20, evidence=False), root=root).path
 
 
 def measure_once(case, folder):
     """The folders of two new runs: of the model as it was planted, and of what is left of it."""
     # Apart from one another: a run looks for its model in other dtypes beside it.
     sides = folder / "before", folder / "after"
-    before = measure(export(case.name, "fp32", sides[0]), sides[0])
+    before = measure_alone(export(case.name, "fp32", sides[0]), sides[0])
     measure_roof(before)
-    after = measure(export(case.mended, case.dtype, sides[1]), sides[1])
+    after = measure_alone(export(case.mended, case.dtype, sides[1]), sides[1])
     return [str(run.relative_to(folder)) for run in (before, after)]
 
 

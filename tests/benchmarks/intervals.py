@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from simulate import bootstrap_interval, simulate_operators, simulate_ratios
 
-from workbench.analysis.compare import tabulate_outcomes
+from workbench.analysis.compare import tabulate_comparison
 from workbench.analysis.speedup import Speedup, speedup_of_pairs, speedup_of_runs
 
 COVERAGE = (0.93, 0.97)
@@ -84,7 +84,7 @@ def cover_operators(rng, repeats: int) -> bool:
         times = us * rng.uniform(0.8, 1.2, repeats)
         sides = [independent(rng, t, 5, 10, 0.01) for t in (times, times / TRUE)]
         resolution = np.sqrt(1 + TRUE**2) * RESOLUTION_MS / (times / 1e3)
-        speedup = speedup_of_runs(*sides, resolution)
+        speedup = speedup_of_runs(*sides, resolution=resolution)
         covered = np.mean((speedup.low <= TRUE) & (speedup.high >= TRUE))
         width = np.median(speedup.high / speedup.low) - 1
         held &= COVERAGE[0] <= covered and (us < SHORT_US or covered <= COVERAGE[1])
@@ -110,8 +110,8 @@ def count_false_discoveries(rng, repeats: int) -> bool:
             factor[:changed] = np.exp(rng.uniform(0.02, 0.5, changed))
             sides = [simulate_operators(rng, t, 5, 10, 0.005) for t in (before, before / factor)]
             resolution = np.hypot(1, factor) * RESOLUTION_MS / (before / 1e3)
-            speedup = speedup_of_runs(*sides, resolution)
-            table = tabulate_outcomes(
+            speedup = speedup_of_runs(*sides, resolution=resolution)
+            table = tabulate_comparison(
                 "operator", [*map(str, range(100))], (before, before), speedup, 0.0, 0.0
             )
             told = table["outcome"].isin(["faster", "slower"]).to_numpy()
@@ -132,7 +132,7 @@ def count_false_discoveries(rng, repeats: int) -> bool:
 def detect(rng, repeats: int) -> bool:
     """How often a difference of the size called detectable is shown, with 5 restarts."""
     known = Speedup(np.zeros(1), np.full(1, 0.01 / np.sqrt(5)), np.full(1, 4.0))
-    times = (1 + known.detectable()) * np.exp(rng.normal(0, 0.01, (5, 1, repeats)))
+    times = (1 + known.minimum_detectable_change()) * np.exp(rng.normal(0, 0.01, (5, 1, repeats)))
     shown = np.mean(speedup_of_pairs(list(times), list(np.ones_like(times))).low > 1)
     print(f"\na difference that is called detectable is shown in {100 * shown:.0f} % of {repeats}")
     return 0.75 < shown < 0.85

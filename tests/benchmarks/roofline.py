@@ -27,7 +27,7 @@ from workbench.analysis.compat import analyze_run, find_roofline
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
 from workbench.run.runner import find_runner, open_runner
-from workbench.workflow import find_probes, measure_program, measure_roof
+from workbench.workflow import find_probes, measure, measure_roof
 
 SIDES = (1024, 1536, 2048)
 
@@ -59,7 +59,7 @@ def place_model(name, folder):
     """The highest share of its roof that an operator of a model reaches."""
     root = folder / name
     pte = export_model(name, root=root)
-    run_dir = measure_program(pte, MeasureOptions(runs=8, processes=2, evidence=False), root=root)
+    run_dir = measure(pte, MeasureOptions(runs=8, processes=2, evidence=False), root=root).path
     measure_roof(run_dir, again=True)
     analysis = analyze_run(run_dir)
     highest = 0.0

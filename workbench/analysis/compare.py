@@ -1,8 +1,7 @@
-"""What comparisons showed: one of four outcomes each, with false discoveries held down.
+"""Comparisons, from samples to verdicts: of E2E latency, and of the parts of an inference.
 
-Compare E2E latencies: of experiments that took turns, and of runs of their own.
-
-Compare the parts of an inference: categories, operators and layers, from traced runs.
+A comparison is a speed-up with its interval (`speedup`), judged against the margin of equivalence
+and the noise floor, with false discoveries among the rows of one table controlled.
 """
 
 from __future__ import annotations
@@ -11,24 +10,25 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from scipy.stats import false_discovery_control
 
 from workbench.analysis.categories import CATEGORIES, add_categories
 from workbench.analysis.operators import first_rows, total_runs
 from workbench.analysis.speedup import Speedup, speedup_apart, speedup_of_pairs, speedup_of_runs
-from workbench.analysis.statistics import clock_of, midmean, pick_timed
+from workbench.analysis.statistics import clock_of, midmean, pick_timed, tabulate_latencies
 from workbench.errors import ComparisonError, unknown_name
 from workbench.frames import COMPARISON, check
-from workbench.records.runs import Batch, RunRecord
+from workbench.records.runs import RunRecord
 
-#: Two times closer than this count as equal, unless the caller says otherwise.
+Restarts = list[np.ndarray]
+
+#: Relative difference up to which two times count as equal, unless the caller says otherwise.
 MARGIN = 0.02
 
-#: The part of all rows said to be faster or slower that may be so by chance.
+#: Expected share of false discoveries among the rows called faster or slower.
 FALSE_DISCOVERIES = 0.05
 
 
-def tabulate_outcomes(
+def tabulate_comparison(
     level: str,
     names: Sequence[str],
     times_ms: tuple[np.ndarray, np.ndarray],
@@ -36,18 +36,9 @@ def tabulate_outcomes(
     floor: np.ndarray | float = 0.0,
     margin: float = MARGIN,
 ) -> pd.DataFrame:
-    """``schema.COMPARISON`` for the rows of one level, which are judged as one family.
+    """``frames.COMPARISON`` for the rows of one level, which are judged as one family.
 
-    Parameters
-    ----------
-    level, names
-        What the rows are, and what each is called.
-    times_ms
-        Typical times of the baseline and of the candidate.
-    speedup
-        One quantity per row.
-    floor, margin
-        Noise floor and margin of equivalence, as ratio - 1.
+    ``times_ms`` are typical times of baseline and candidate; floor and margin are ratios - 1.
     """
     floor = np.broadcast_to(floor, speedup.log.shape)
     q = adjust_for_many(speedup.p)
@@ -63,7 +54,7 @@ def tabulate_outcomes(
             "high": speedup.high,
             "outcome": [judge(*row[:4], margin, row[4]) for row in zip(*columns, strict=True)],
             "q": q,
-            "detectable": speedup.detectable(floor),
+            "detectable": speedup.minimum_detectable_change(floor),
             "floor": floor,
             "margin": margin,
         }
@@ -74,21 +65,11 @@ def tabulate_outcomes(
 def judge(
     speedup: float, low: float, high: float, floor: float, margin: float, q: float = 0.0
 ) -> str:
-    """The outcome of one comparison.
+    """The verdict on a speed-up with its interval; floor and margin are ratios - 1.
 
     ``equivalent``: the whole interval lies within the margin (two one-sided tests, each at
-    2.5 %). ``faster`` or ``slower``: the interval leaves 1 out, the speed-up is farther from 1
-    than the noise floor, and among all rows said to be so 95 % are expected to be.
-    ``inconclusive``: neither could be shown.
-
-    Parameters
-    ----------
-    speedup, low, high
-        Baseline / candidate and its interval.
-    floor, margin
-        As ratio - 1.
-    q
-        The p-value after ``adjust_for_many``.
+    2.5 %). ``faster`` or ``slower``: the interval excludes 1, the speed-up exceeds the noise floor,
+    and the row passes the control of false discoveries (``q``). ``inconclusive``: none of these.
     """
     if np.log(high) <= np.log1p(margin) and np.log(low) >= -np.log1p(margin):
         return "equivalent"
@@ -105,12 +86,14 @@ def adjust_for_many(p: np.ndarray) -> np.ndarray:
     """P-values adjusted so that 5 % of those below 0.05 are false discoveries; NaN stays.
 
     After Y. Benjamini, Y. Hochberg, "Controlling the False Discovery Rate", J. R. Stat. Soc. B 57
-    (1995); operators that slow down together do no harm (Benjamini, Yekutieli, Ann. Stat. 29).
+    (1995); it also holds for operators that slow down together (Benjamini, Yekutieli, Ann. Stat.
+    29).
     """
-    known = np.isfinite(p)
+    known = np.flatnonzero(np.isfinite(p))
     q = np.full(p.shape, np.nan)
-    if known.any():
-        q[known] = false_discovery_control(p[known])
+    order = known[np.argsort(p[known])]
+    scaled = p[order] * (len(order) / np.arange(1, len(order) + 1))
+    q[order] = np.minimum.accumulate(scaled[::-1])[::-1].clip(0, 1)
     return q
 
 
@@ -125,34 +108,31 @@ def compare_latencies(
     clock: str | None = None,
     margin: float = MARGIN,
 ) -> pd.DataFrame:
-    """Whether the candidate's E2E latency differs from the baseline's, from interleaved rounds.
+    """Compare E2E latencies of two experiments from interleaved rounds.
 
-    Within a round each experiment is measured there and back again (A B C C B A), so the mean of
-    its two batches is free of linear drift; a batch counts with the midmean of its inferences.
-    The speed-up and its interval come from ``speedup_of_pairs``. The noise floor is what the
-    control, a repetition of the baseline or of ``control_of``, differed from that at most: the
-    end of its interval that lies farther from 1.
+    Within a round each experiment is measured twice, in mirrored order (A B C C B A), so the mean
+    of its two batches is free of linear drift. A batch counts with the midmean of its inferences.
+    The noise floor comes from the control, a repetition of the baseline or of ``control_of``: the
+    end of its interval that is farther from 1.
 
     Parameters
     ----------
     latencies
-        ``schema.LATENCIES``; traced rows count only where there are no others.
-    baseline, candidate, control
-        Names of experiments. None: no control, hence no noise floor.
-    control_of
-        Which experiment the control repeats; None: the baseline.
+        ``frames.LATENCIES``; traced rows count only if there are no others.
+    baseline, candidate, control, control_of
+        Names of experiments. No control: no noise floor.
     threads
-        Which thread count; None if the frame holds only one.
+        The thread count; None if the frame holds only one.
     clock
-        ``cpu_ns`` or ``wall_ns``; None takes CPU time for one thread and wall time for several.
+        ``cpu_ns`` or ``wall_ns``; None chooses as `clock_of` does.
     margin
         Relative difference up to which latencies count as equal.
 
     Returns
     -------
     DataFrame
-        One row of ``schema.COMPARISON`` with, besides, ``restarts`` and ``rounds``. The times are
-        means over the restarts of the midmean over their rounds.
+        One row of ``frames.COMPARISON``, plus ``restarts`` and ``rounds``. The times are means
+        over the restarts of the midmean over their rounds.
 
     Raises
     ------
@@ -160,21 +140,18 @@ def compare_latencies(
         There is no such experiment or thread count.
     ComparisonError
         No round holds both experiments, or the clock did not tick.
-
-    See Also
-    --------
-    judge : what the outcomes mean.
     """
     part = _one_thread_count(pick_timed(latencies), threads)
     clock = clock or clock_of(part)
     floor = np.zeros(1)
     if control is not None:
-        alike = _paired_rounds(part, control_of or baseline, control, clock)
-        floor = floor_of(speedup_of_pairs(*alike))
-    before, after = _paired_rounds(part, baseline, candidate, clock)
+        floor = noise_floor(
+            speedup_of_pairs(*_paired(part, control_of or baseline, control, clock))
+        )
+    before, after = _paired(part, baseline, candidate, clock)
     times = typical_times(before), typical_times(after)
     speedup = speedup_of_pairs(before, after)
-    table = tabulate_outcomes("e2e", [candidate], times, speedup, floor, margin)
+    table = tabulate_comparison("e2e", [candidate], times, speedup, floor, margin)
     return table.assign(restarts=len(before), rounds=sum(map(len, before)))
 
 
@@ -186,28 +163,12 @@ def compare_apart(
     margin: float = MARGIN,
     clock: str | None = None,
 ) -> pd.DataFrame:
-    """Whether two latencies of different runs differ, by Welch's t over process restarts.
+    """Compare E2E latencies of different runs, by Welch's t over process restarts.
 
-    Each restart counts with the logarithm of the midmean of its latencies. What changed on the
-    machine between the two runs is in the speed-up and not in its interval: interleave them in
-    one run where that is possible.
-
-    Parameters
-    ----------
-    baseline, candidate
-        ``schema.LATENCIES``, each of one experiment and thread count.
-    floor
-        The noise floor as a ratio - 1, from the controls of the runs.
-    margin
-        Relative difference up to which latencies count as equal.
-    clock
-        As for ``compare_latencies``; the same for both sides.
-
-    Returns
-    -------
-    DataFrame
-        One row of ``schema.COMPARISON``. The interval is NaN, and the outcome inconclusive, where
-        a side has only one restart.
+    Each side is ``frames.LATENCIES`` of one experiment and thread count. The speed-up includes what
+    changed on the machine between the two runs, and the interval does not: interleave the two in
+    one run if possible. With a single restart on a side, the interval is NaN and the verdict
+    inconclusive.
 
     Raises
     ------
@@ -216,51 +177,27 @@ def compare_apart(
     """
     timed = [pick_timed(side) for side in (baseline, candidate)]
     if any(side.empty for side in timed):
-        raise ComparisonError("there is no latency")
+        raise ComparisonError("no latencies to compare")
     # One clock for both: wall time as soon as either side has several threads.
     clock = clock or max(clock_of(side) for side in timed)
-    sides = [split_restarts(side, clock) for side in timed]
-    times = typical_times(sides[0]), typical_times(sides[1])
-    return tabulate_outcomes("e2e", ["latency"], times, speedup_apart(*sides), floor, margin)
-
-
-def split_restarts(timed: pd.DataFrame, clock: str) -> list[np.ndarray]:
-    """The milliseconds of every process restart."""
-    return [times.to_numpy() / 1e6 for _, times in timed.groupby("process")[clock]]
+    before, after = ([typical_restarts(side, clock)] for side in timed)
+    return compare_restarts(["latency"], before, after, floor=floor, margin=margin)
 
 
 def typical_restarts(latencies: pd.DataFrame, clock: str | None = None) -> list[float]:
-    """The midmean of the latencies of every process restart, in milliseconds.
-
-    Parameters
-    ----------
-    latencies
-        ``schema.LATENCIES`` of one experiment and thread count.
-    clock
-        As for ``compare_latencies``.
-    """
+    """The midmean in ms of every process restart of one experiment and thread count."""
     timed = pick_timed(latencies)
-    return [float(midmean(times)) for times in split_restarts(timed, clock or clock_of(timed))]
+    restarts = timed.groupby("process")[clock or clock_of(timed)]
+    return [float(midmean(times.to_numpy() / 1e6)) for _, times in restarts]
 
 
 def list_restarts(run: RunRecord) -> dict[tuple[str, int], tuple[str, list[float]]]:
-    """For every experiment and thread count of a run its clock, and ``typical_restarts``.
-
-    The same as by way of ``tabulate_latencies``, without a frame: for who reads many runs.
-    """
-    sessions = [s for s in run.sessions if s.complete and s.batches]
-    timed = [s for s in sessions if not s.traced] or sessions
-    found: dict[tuple[str, int], dict[int, list[Batch]]] = {}
-    for s in timed:
-        found.setdefault((s.experiment, s.threads), {}).setdefault(s.process, []).extend(s.batches)
-    return {key: _typical(key[1], restarts) for key, restarts in found.items()}
-
-
-def _typical(threads: int, restarts: dict[int, list[Batch]]) -> tuple[str, list[float]]:
-    by_cpu = threads == 1 and any(any(b.cpu_ns) for batches in restarts.values() for b in batches)
-    clock = "cpu_ns" if by_cpu else "wall_ns"
-    laps = [[ns for b in restarts[p] for ns in getattr(b, clock)] for p in sorted(restarts)]
-    return clock, [float(midmean(np.array(ns) / 1e6)) for ns in laps if ns]
+    """Clock and `typical_restarts` of every experiment and thread count of a run."""
+    timed = pick_timed(tabulate_latencies(run))
+    return {
+        (str(experiment), int(threads)): (clock_of(part), typical_restarts(part))
+        for (experiment, threads), part in timed.groupby(["experiment", "threads"], sort=False)
+    }
 
 
 def compare_restarts(
@@ -271,40 +208,26 @@ def compare_restarts(
     floor: float = 0.0,
     margin: float = MARGIN,
 ) -> pd.DataFrame:
-    """As ``compare_apart``, for many measurements at once, from ``typical_restarts`` alone.
-
-    Parameters
-    ----------
-    names
-        What was measured. All are judged as one family.
-    baseline, candidate
-        For each name the typical latencies of its restarts, in milliseconds.
-    floor, margin
-        As for ``compare_apart``.
-
-    Returns
-    -------
-    DataFrame
-        ``schema.COMPARISON``.
-    """
+    """As `compare_apart`, for many measurements by their `typical_restarts`; one family."""
     found = [
-        speedup_apart(*([np.array([ms]) for ms in side] for side in sides))
-        for sides in zip(baseline, candidate, strict=True)
+        speedup_apart([np.array([ms]) for ms in before], [np.array([ms]) for ms in after])
+        for before, after in zip(baseline, candidate, strict=True)
     ]
-    speedup = Speedup(
-        *(np.concatenate([getattr(s, part) for s in found]) for part in ("log", "error", "freedom"))
+    log, error, freedom = (
+        np.concatenate([getattr(s, part) for s in found]) for part in ("log", "error", "freedom")
     )
-    times = tuple(np.array([np.mean(ms) for ms in side]) for side in (baseline, candidate))
-    return tabulate_outcomes("e2e", names, times, speedup, floor, margin)
+    before, after = (np.array([np.mean(ms) for ms in side]) for side in (baseline, candidate))
+    speedup = Speedup(log, error, freedom)
+    return tabulate_comparison("e2e", names, (before, after), speedup, floor, margin)
 
 
-def floor_of(control: Speedup) -> np.ndarray:
-    """The larger end of the control's interval as a ratio - 1; infinite where it has none."""
+def noise_floor(control: Speedup) -> np.ndarray:
+    """The larger end of the control's interval as a ratio - 1; infinite if it has none."""
     ends = np.array([np.abs(np.log(control.low)), np.abs(np.log(control.high))])
     return np.expm1(np.nan_to_num(ends.max(axis=0), nan=np.inf))
 
 
-def typical_times(restarts: list[np.ndarray]) -> np.ndarray:
+def typical_times(restarts: Restarts) -> np.ndarray:
     """The typical time of every quantity: midmean within, mean over the restarts."""
     return np.mean([np.atleast_1d(midmean(times)) for times in restarts], axis=0)
 
@@ -316,7 +239,7 @@ def _one_thread_count(latencies: pd.DataFrame, threads: int | None) -> pd.DataFr
             raise ComparisonError("no untraced latencies", hint="measure with tracing off too")
         if len(found) > 1:
             raise ComparisonError(
-                f"latencies of several thread counts: {found}", hint="say which with threads="
+                f"latencies of several thread counts: {found}", hint="select one with threads="
             )
         return latencies
     if threads not in found:
@@ -324,9 +247,9 @@ def _one_thread_count(latencies: pd.DataFrame, threads: int | None) -> pd.DataFr
     return latencies[latencies["threads"] == threads]
 
 
-def _paired_rounds(
+def _paired(
     latencies: pd.DataFrame, baseline: str, candidate: str, clock: str
-) -> tuple[list[np.ndarray], list[np.ndarray]]:
+) -> tuple[Restarts, Restarts]:
     """Milliseconds of the rounds that hold both experiments, one array per restart."""
     before, after = (_round_times(latencies, name, clock) for name in (baseline, candidate))
     shared = before.index.intersection(after.index)
@@ -335,10 +258,11 @@ def _paired_rounds(
             f"no round holds both {baseline!r} and {candidate!r}",
             hint="measure them interleaved, in one run",
         )
-    return tuple(
-        [times.to_numpy() for _, times in side.loc[shared].groupby(level="process")]
-        for side in (before, after)
-    )
+    return _split(before.loc[shared]), _split(after.loc[shared])
+
+
+def _split(times: pd.Series | pd.DataFrame) -> Restarts:
+    return [part.to_numpy() for _, part in times.groupby(level="process")]
 
 
 def _round_times(latencies: pd.DataFrame, experiment: str, clock: str) -> pd.Series:
@@ -371,34 +295,41 @@ def compare_categories(
     margin: float = MARGIN,
     apart: bool = False,
 ) -> pd.DataFrame:
-    """The speed-up of every category.
+    """Compare the time of every category.
 
     Parameters
     ----------
-    baseline, candidate, control, control_of
-        ``schema.LEDGER``, each of one experiment and thread count; the control is a repetition
-        of the baseline, or of ``control_of``, from which each category gets its noise floor.
+    baseline, candidate
+        ``frames.LEDGER``, each of one experiment and thread count.
+    control, control_of
+        A repetition of the baseline, or of ``control_of``: gives each row its noise floor.
     margin
         Relative difference up to which times count as equal.
     apart
-        The two are of different runs: their restarts have nothing in common.
+        The two are of different runs, whose restarts have nothing in common.
 
     Returns
     -------
     DataFrame
-        ``schema.COMPARISON`` with, besides, ``restarts``; one row per category that occurs, in
-        the usual order. The times are typical ones (midmeans of the runs, averaged over the
-        restarts), which outliers leave alone; those of ``summarize_categories`` are means, which
-        add up.
+        ``frames.COMPARISON``, plus ``restarts``; one row per category that occurs, in the usual
+        order. The times are typical ones (midmeans of the runs, averaged over the restarts), which
+        outliers do not affect; those of `summarize_categories` are means, which add up.
 
     Raises
     ------
     ComparisonError
         A ledger is empty or mixed, or the two share no restart.
     """
-    sides = (baseline, candidate, control, control_of)
-    sides = [None if side is None else add_categories(side) for side in sides]
-    table = _compare_ledgers("category", "category", *sides, margin, apart)
+    noise = [None if side is None else add_categories(side) for side in (control_of, control)]
+    table = _compare_ledgers(
+        "category",
+        "category",
+        add_categories(baseline),
+        add_categories(candidate),
+        *noise,
+        margin=margin,
+        apart=apart,
+    )
     order = table["name"].map(CATEGORIES.index)
     return table.iloc[np.argsort(order)].drop(columns="key").reset_index(drop=True)
 
@@ -412,27 +343,15 @@ def compare_operators(
     margin: float = MARGIN,
     apart: bool = False,
 ) -> pd.DataFrame:
-    """The speed-up of every operator, from runs of the same program.
+    """Compare the time of every operator, by ``key``, from runs of the same program.
 
-    Parameters
-    ----------
-    baseline, candidate, control, control_of, margin, apart
-        As for ``compare_categories``; operators are paired by ``key``.
-
-    Returns
-    -------
-    DataFrame
-        ``schema.COMPARISON`` with, besides, ``restarts``, ``key``, ``category`` (the baseline's)
-        and ``candidate_name``; the largest change of time first. An operator that only one side
-        has gets NaN on the other and is inconclusive: there is nothing to compare it with.
-
-    Raises
-    ------
-    ComparisonError
-        A ledger is empty or mixed, or the two share no restart.
+    Arguments and errors are those of `compare_categories`. Adds ``restarts``, ``key``, ``category``
+    (the baseline's) and ``candidate_name``; the largest change of time comes first. An operator
+    that only one side has gets NaN on the other and is inconclusive.
     """
-    sides = (baseline, candidate, control, control_of)
-    table = _compare_ledgers("operator", "key", *sides, margin, apart)
+    table = _compare_ledgers(
+        "operator", "key", baseline, candidate, control_of, control, margin=margin, apart=apart
+    )
     before, after = first_rows(baseline), first_rows(candidate)
     both = before.combine_first(after)
     table["name"] = table["key"].map(both["operator"])
@@ -450,25 +369,14 @@ def compare_layers(
     margin: float = MARGIN,
     apart: bool = False,
 ) -> pd.DataFrame:
-    """The speed-up of every layer's own time: that of the operators which `place_rows` put there.
+    """Compare every layer's own time: that of the operators which `place_rows` assigned to it.
 
-    Parameters
-    ----------
-    baseline, candidate, control, control_of, margin, apart
-        As for ``compare_categories``; ledgers with the column ``layer``.
-
-    Returns
-    -------
-    DataFrame
-        ``schema.COMPARISON`` with, besides, ``restarts``; the largest change of time first.
-
-    Raises
-    ------
-    ComparisonError
-        A ledger is empty or mixed, or the two share no restart.
+    Arguments and errors are those of `compare_categories`; the ledgers have the column ``layer``.
+    The largest change of time comes first.
     """
-    sides = (baseline, candidate, control, control_of)
-    table = _compare_ledgers("layer", "layer", *sides, margin, apart)
+    table = _compare_ledgers(
+        "layer", "layer", baseline, candidate, control_of, control, margin=margin, apart=apart
+    )
     return _largest_change_first(table.drop(columns="key"))
 
 
@@ -482,43 +390,40 @@ def _compare_ledgers(
     by: str,
     baseline: pd.DataFrame,
     candidate: pd.DataFrame,
-    control: pd.DataFrame | None,
     control_of: pd.DataFrame | None,
+    control: pd.DataFrame | None,
+    *,
     margin: float,
     apart: bool,
 ) -> pd.DataFrame:
     """One row for every value of ``by`` that either side has."""
     names = pd.Index(dict.fromkeys([*baseline[by], *candidate[by]]), dtype=object)
-    sides = _restarts_of(baseline, candidate, by, names, apart)
-    errors = [_clock_error(ledger, by, names) for ledger in (baseline, candidate)]
-    floor = 0.0
+    before, after, speedup = _speedup(baseline, candidate, by, names, apart)
+    floor: np.ndarray | float = 0.0
     if control is not None:
-        alike = (baseline if control_of is None else control_of, control)
-        noise = [_clock_error(ledger, by, names) for ledger in alike]
-        floor = floor_of(_speedup(_restarts_of(*alike, by, names), noise))
-    times = typical_times(sides[0]), typical_times(sides[1])
-    table = tabulate_outcomes(level, names, times, _speedup(sides, errors, apart), floor, margin)
-    return table.assign(key=names, restarts=min(map(len, sides)))
-
-
-def _restarts_of(
-    baseline: pd.DataFrame, candidate: pd.DataFrame, by: str, names: pd.Index, apart: bool = False
-) -> list[list[np.ndarray]]:
-    """Times in ms, of shape ``(runs, names)``, of every restart that both sides share, or have."""
-    sides = [total_runs(ledger, by).reindex(columns=names) for ledger in (baseline, candidate)]
-    if not apart:
-        shared = _shared_restarts(*sides)
-        sides = [side.loc[shared] for side in sides]
-    return [[part.to_numpy() for _, part in side.groupby(level="process")] for side in sides]
+        repeated = baseline if control_of is None else control_of
+        floor = noise_floor(_speedup(repeated, control, by, names)[-1])
+    times = typical_times(before), typical_times(after)
+    table = tabulate_comparison(level, list(names), times, speedup, floor, margin)
+    return table.assign(key=names, restarts=min(len(before), len(after)))
 
 
 def _speedup(
-    sides: list[list[np.ndarray]], errors_ms: list[np.ndarray], apart: bool = False
-) -> Speedup:
-    speedup = speedup_apart if apart else speedup_of_runs
+    baseline: pd.DataFrame, candidate: pd.DataFrame, by: str, names: pd.Index, apart: bool = False
+) -> tuple[Restarts, Restarts, Speedup]:
+    """Times in ms of each side, one array of shape ``(runs, names)`` per restart; the speed-up."""
+    totals = [total_runs(ledger, by).reindex(columns=names) for ledger in (baseline, candidate)]
+    if not apart:
+        totals = [side.loc[_shared_restarts(*totals)] for side in totals]
+    before, after = map(_split, totals)
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = [e / typical_times(side) for e, side in zip(errors_ms, sides, strict=True)]
-        return speedup(*sides, np.hypot(*relative))
+        relative = [
+            _clock_error(ledger, by, names) / typical_times(side)
+            for ledger, side in ((baseline, before), (candidate, after))
+        ]
+        resolution = np.hypot(*relative)
+        speedup = speedup_apart if apart else speedup_of_runs
+        return before, after, speedup(before, after, resolution=resolution)
 
 
 def _shared_restarts(before: pd.DataFrame, after: pd.DataFrame) -> list[int]:
@@ -533,9 +438,9 @@ def _shared_restarts(before: pd.DataFrame, after: pd.DataFrame) -> list[int]:
 
 
 def _clock_error(ledger: pd.DataFrame, by: str, names: pd.Index) -> np.ndarray:
-    """Standard error in ms that whole microseconds leave in the sum of every name.
+    """Standard error in ms of the sum of every name, from times logged in whole microseconds.
 
-    More runs do not make it smaller: the midmean of times that take only two values hardly moves.
+    More runs do not reduce it: the midmean of times that take only two values hardly moves.
     """
     runs = len(ledger[["process", "run"] if "process" in ledger else ["run"]].drop_duplicates())
     logged = ledger["kind"].eq("delegated").groupby(ledger[by].astype(object)).sum() / runs

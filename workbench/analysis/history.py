@@ -1,4 +1,4 @@
-"""Where latency changed over a line of runs, and what is no more than a suspicion."""
+"""Changes of latency over a series of runs, confirmed or suspected."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from scipy.special import stdtr, stdtrit
 from workbench.analysis.compare import MARGIN, adjust_for_many, judge
 from workbench.frames import CHANGES, check
 
-#: What a further change point has to explain, in variances times the logarithm of the runs. Of 400
-#: histories of 20 runs without any change, at most 2 % then had one (tests/test_history.py).
+#: Penalty of a further change point, in variances times the logarithm of the number of runs. At
+#: most 2 % of 400 histories of 20 runs without a change then had one (tests/test_history.py).
 PENALTY = 4.0
-#: Runs that have to agree before a change is one: a disturbed run stands alone.
+#: Runs that a change must last: fewer are disturbed runs.
 RECURRENCE = 2
 #: Normal scatter / median absolute deviation.
 _MAD = 1.4826
@@ -27,22 +27,22 @@ def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFra
     """Where the latency of a line of runs changed for good, and which latest runs look changed.
 
     Change points are those of the best piecewise constant logarithm of latency, by exact
-    segmentation (ruptures); no piece is shorter than ``RECURRENCE`` runs, and one disturbed run is
-    none. A change is *confirmed* if its interval, from the scatter between runs, leaves 1 out and
-    it is larger than the margin, false discoveries among all lines held to 5 %. A latest run that
-    lies outside what the piece before it foretells is *suspected*: measure once more.
+    segmentation (ruptures), with pieces of at least ``RECURRENCE`` runs. A change is *confirmed* if
+    its interval, from the scatter between runs, excludes 1 and it exceeds the margin, with false
+    discoveries among all lines held to 5 %. A latest run outside the prediction interval of the
+    piece before it is *suspected*: measure again.
 
     Parameters
     ----------
     history
-        ``schema.HISTORY``; lines that were emulated are passed over.
+        ``frames.HISTORY``; emulated lines are skipped.
     margin
         Relative difference up to which latencies count as equal.
 
     Returns
     -------
     DataFrame
-        ``schema.CHANGES``, in the order of the lines and of time.
+        ``frames.CHANGES``, in the order of the lines and of time.
     """
     rows = [
         row
@@ -51,7 +51,7 @@ def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFra
     ]
     names = [*CHANGES.names, "p"]
     table = pd.DataFrame(rows, columns=names).astype({"line": "str", "runs": "int64"})
-    q = adjust_for_many(table["p"].to_numpy(float)) if len(table) else []
+    q = adjust_for_many(table["p"].to_numpy(float))
     outcomes = [
         judge(row.speedup, row.low, row.high, margin, margin, chance)
         for row, chance in zip(table.itertuples(), q, strict=True)
@@ -62,15 +62,14 @@ def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFra
 
 
 def split_pieces(logs: np.ndarray, noise: float) -> list[int]:
-    """The ends of the pieces of the best piecewise constant approximation, the last one the end.
+    """The ends of the pieces of the best piecewise constant approximation; the last is the end.
 
-    It approximates medians of three neighbours, in which a step is where it was, and a run that
-    stands alone has gone.
+    It approximates the medians of three neighbours, which keep steps and remove single outliers.
     """
     count = len(logs)
     if count < 2 * RECURRENCE or not noise > 0:
         return [count]
-    # It takes a second to import.
+    # Importing it takes a second.
     import ruptures
 
     ends = np.concatenate([logs[2:3], logs, logs[-3:-2]])
@@ -80,14 +79,9 @@ def split_pieces(logs: np.ndarray, noise: float) -> list[int]:
 
 
 def estimate_noise(logs: np.ndarray, within: np.ndarray) -> float:
-    """The scatter from run to run, which a few jumps do not enlarge.
+    """The scatter from run to run of logarithms of latency, robust against a few jumps.
 
-    Parameters
-    ----------
-    logs
-        Logarithms of the latencies, in the order of time.
-    within
-        Their standard errors, each from the restarts of its own run: the scatter is no smaller.
+    ``within`` are standard errors, each from the restarts of one run: the scatter is no smaller.
     """
     known = within[np.isfinite(within)]
     steps = _MAD * np.median(np.abs(np.diff(logs))) / np.sqrt(2) if len(logs) > 1 else 0.0
@@ -105,19 +99,19 @@ def _changes_of(line: pd.DataFrame) -> Iterator[dict[str, object]]:
     freedom = max(len(logs) - len(pieces), 1)
     for number, (before, after) in enumerate(pairwise(pieces), 1):
         error = noise * np.sqrt(_MEDIAN / len(before) + _MEDIAN / len(after))
-        facts = _row(line, bounds[number], "confirmed", len(after))
-        yield {**facts, **_speedup(np.median(before), np.median(after), error, freedom)}
+        row = _row(line, bounds[number], "confirmed", len(after))
+        yield {**row, **_speedup(np.median(before), np.median(after), error, freedom)}
     *earlier, latest = pieces[-1] if len(logs) else [np.nan]
     if len(earlier) >= RECURRENCE:
         error = noise * np.sqrt(1 + _MEDIAN / len(earlier))
-        facts = _row(line, len(logs) - 1, "suspected", 1)
-        yield {**facts, **_speedup(float(np.median(earlier)), latest, error, freedom)}
+        row = _row(line, len(logs) - 1, "suspected", 1)
+        yield {**row, **_speedup(float(np.median(earlier)), latest, error, freedom)}
 
 
-def _row(line: pd.DataFrame, place: int, status: str, runs: int) -> dict[str, object]:
-    first = line.iloc[place]
-    facts = {name: first[name] for name in ("line", "run_dir", "started")}
-    return {**facts, "status": status, "runs": runs}
+def _row(line: pd.DataFrame, position: int, status: str, runs: int) -> dict[str, object]:
+    first = line.iloc[position]
+    named = {name: first[name] for name in ("line", "run_dir", "started")}
+    return {**named, "status": status, "runs": runs}
 
 
 def _speedup(before: float, after: float, error: float, freedom: int) -> dict[str, float]:

@@ -1,11 +1,8 @@
-"""The operators of an experiment by layer.
-
-The tree of a model's modules, with the time of each: by itself, and with all that lie in it.
-"""
+"""Operators by layer, and the tree of a model's modules with the time of each."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
@@ -14,28 +11,25 @@ from workbench.analysis.statistics import blocks_of, half_width
 from workbench.frames import ATTRIBUTION, LAYERS, LEDGER, OPERATORS, TREE, check
 from workbench.records.layers import Layers
 
-#: Stand for the path of the model, which is empty, and for that of no layer.
+#: Names for the empty path, which is the model, and for no layer.
 THE_MODEL, NO_LAYER = "(the model itself)", "(no layer)"
 
 
 def add_layers(operators: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
-    """The operators frame with the columns of ``schema.ATTRIBUTION``."""
+    """The operators frame with the columns of ``frames.ATTRIBUTION``."""
     check(operators, OPERATORS)
     return operators.merge(check(attribution, ATTRIBUTION), on="key", how="left", validate="1:1")
 
 
 def place_rows(ledger: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
-    """The ledger with the column ``layer``: path of the module that each row is of, as a text.
-
-    The model itself, and what is of no layer, go by the names in parentheses of `name_layer`.
-    """
+    """The ledger with the column ``layer``: each row's module, as `name_layer` names it."""
     names = check(attribution, ATTRIBUTION).set_index("key")["module"].map(name_layer)
     layers = ledger["key"].astype(object).map(names)
     return check(ledger, LEDGER).assign(layer=layers.astype("category"))
 
 
 def name_layer(module: str | None) -> str:
-    """What a layer is called where there is room for one word only.
+    """The name of a layer in tables: its path, or a name in parentheses.
 
     Examples
     --------
@@ -48,16 +42,10 @@ def name_layer(module: str | None) -> str:
 def summarize_layers(
     operators: pd.DataFrame, layers: Layers, runs: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """The model tree in milliseconds, as ``schema.LAYERS``; containers have their classes, too.
+    """The model tree in milliseconds, as ``frames.LAYERS``.
 
-    Parameters
-    ----------
-    operators
-        ``schema.OPERATORS`` with the columns that `add_layers` adds.
-    layers
-        The sidecar, for the class of every module.
-    runs
-        Of ``total_runs(ledger, "key")``, for the intervals.
+    The sidecar gives the class of every module; ``runs``, from ``total_runs(ledger, "key")``, the
+    intervals.
     """
     classes = {path: kind for method in layers.methods for path, kind in method.modules.items()}
     tree = build_model_tree(operators, classes, runs)
@@ -76,89 +64,86 @@ def build_model_tree(
     classes: Mapping[str, str] | None = None,
     runs: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Roll the operators of one experiment up the tree of modules.
+    """Sum the operators of one measurement over the tree of modules.
 
-    An operator counts once, in the layer that ``module`` names, whatever else it does on the way.
+    An operator counts once, in the layer that ``module`` names, even if it also does work of
+    others.
 
     Parameters
     ----------
     operators
-        ``schema.OPERATORS`` with the columns that `add_layers` adds.
+        ``frames.OPERATORS`` with the columns that `add_layers` adds.
     classes
-        The class of every module by its path, as ``Method.modules`` of the sidecar has them;
-        without it only modules that ran an operator of their own have one.
+        The class of every module by its path, as in ``Method.modules`` of the sidecar; without it
+        only modules that ran an operator of their own have one.
     runs
-        Of ``total_runs(ledger, "key")``, for the intervals: operators of one run have much in
-        common, so a module's time is added up in each run before its scatter is looked at.
+        From ``total_runs(ledger, "key")``, for the intervals. A module's time is summed in each run
+        before its scatter is estimated, because operators of one run are correlated.
 
     Returns
     -------
     DataFrame
-        ``schema.TREE``: each module is followed by those in it, the slowest first. The first row is
-        the model, and the last one, without a path, is what belongs to no layer: ``inclusive_ns``
-        of the two sums to the mean E2E time, and so does ``exclusive_ns`` of all.
+        ``frames.TREE``: each module is followed by those in it, the slowest first. The first row is
+        the model, and the last one, without a path, the operators of no layer: their
+        ``inclusive_ns`` sum to the mean E2E time, and so does ``exclusive_ns`` of all rows.
+
+    Examples
+    --------
+    >>> import workbench as wb
+    >>> run = wb.open_run(wb.sample_run())
+    >>> tree = wb.build_model_tree(run["avx512_on"].operators)
+    >>> tree["path"].head(2).tolist()
+    ['', 'features']
     """
     check(operators, OPERATORS)
-    placed = operators[operators["module"].notna()]
-    rest = operators[operators["module"].isna()]
-    time = operators["mean_ms"] * _NANOSECONDS
-    flops = operators["flops"] * operators["calls"]
-    known = dict(zip(placed["module"], placed["module_class"], strict=True)) | dict(classes or {})
-
-    pairs = [(path, row) for row, module in placed["module"].items() for path in _lineage(module)]
-    within = pd.DataFrame(pairs, columns=["path", "row"])
-    within["ns"] = time.reindex(within["row"]).to_numpy()
-    within["flops"] = flops.reindex(within["row"]).to_numpy()
-    tree = within.groupby("path").agg(
-        inclusive_ns=("ns", "sum"), flops=("flops", "sum"), operators=("row", "size")
+    modules = operators["module"]
+    time = operators["mean_ms"].to_numpy(float) * _NANOSECONDS
+    known = dict(zip(modules, operators["module_class"], strict=True)) | dict(classes or {})
+    lineages = {module: _lineage(module) for module in modules.dropna().unique()}
+    paths = list(dict.fromkeys(p for above in lineages.values() for p in above))
+    # The last column, without a path, stands for no layer.
+    column = {path: number for number, path in enumerate([*paths, None])}
+    inside = np.zeros((len(operators), len(column)))
+    own = inside.copy()
+    for row, module in enumerate(modules):
+        innermost = None if pd.isna(module) else module
+        own[row, column[innermost]] = 1
+        inside[row, [column[path] for path in lineages.get(innermost, [None])]] = 1
+    parents = [next(iter(_lineage(path)[1:]), None) for path in paths]
+    flops = (operators["flops"] * operators["calls"]).fillna(0.0).to_numpy(float)
+    inclusive = time @ inside
+    half = _half_widths(runs, operators["key"], inside)
+    tree = pd.DataFrame(
+        {
+            "path": pd.Series([*paths, None], dtype=object),
+            "parent": pd.Series([*parents, None], dtype=object),
+            "depth": [*(len(_lineage(path)) - 1 for path in paths), 0],
+            "class": [*(known.get(path, "") for path in paths), ""],
+            "exclusive_ns": time @ own,
+            "inclusive_ns": inclusive,
+            "low_ns": (inclusive - half).clip(min=0),
+            "high_ns": inclusive + half,
+            "share": inclusive / time.sum() if time.sum() else float("nan"),
+            "operators": inside.sum(axis=0).astype(int),
+            "flops": flops @ inside,
+        }
     )
-    own = time[placed.index].groupby(placed["module"]).sum()
-    tree["exclusive_ns"] = own.reindex(tree.index, fill_value=0.0)
-    tree = tree.loc[_ordered(tree["inclusive_ns"].to_dict())].reset_index()
-    lineages = [_lineage(path) for path in tree["path"]]
-    tree["parent"] = pd.Series([next(iter(above[1:]), None) for above in lineages], dtype=object)
-    tree["depth"] = [len(above) - 1 for above in lineages]
-    tree["class"] = [known.get(path, "") for path in tree["path"]]
-    outside = {
-        "path": None,
-        "parent": None,
-        "depth": 0,
-        "class": "",
-        "exclusive_ns": time[rest.index].sum(),
-        "inclusive_ns": time[rest.index].sum(),
-        "operators": len(rest),
-        "flops": flops[rest.index].sum(),
-    }
-    texts = {"path": object, "parent": object}
-    tree = pd.concat([tree.astype(texts), pd.DataFrame([outside]).astype(texts)], ignore_index=True)
-    inside = [*within.groupby("path")["row"].agg(list).reindex(tree["path"][:-1]), list(rest.index)]
-    keys = operators["key"].to_dict()
-    half = _half_widths(runs, [[keys[row] for row in rows] for rows in inside])
-    tree["low_ns"] = (tree["inclusive_ns"] - half).clip(lower=0)
-    tree["high_ns"] = tree["inclusive_ns"] + half
-    total = time.sum()
-    tree["share"] = tree["inclusive_ns"] / total if total else float("nan")
-    return check(tree[TREE.names].astype({"depth": int, "operators": int}), TREE)
+    spent = dict(zip(paths, inclusive, strict=False))
+    # As one reads a tree: a module before those in it, the slowest of a level first.
+    order = sorted(paths, key=lambda path: [(-spent[p], p) for p in reversed(_lineage(path))])
+    tree = tree.iloc[[column[path] for path in [*order, None]]].reset_index(drop=True)
+    return check(tree[TREE.names], TREE)
 
 
-def _half_widths(runs: pd.DataFrame | None, parts: Sequence[list[str]]) -> np.ndarray:
-    """Of the interval of each part's time in ns, from the keys of its operators."""
+def _half_widths(runs: pd.DataFrame | None, keys: pd.Series, inside: np.ndarray) -> np.ndarray:
+    """Half the interval of each column's time in ns, from the operators inside it."""
     if runs is None:
-        return np.full(len(parts), np.nan)
-    place = {key: number for number, key in enumerate(runs.columns)}
-    member = np.zeros((len(place), len(parts)))
-    for number, keys in enumerate(parts):
-        member[[place[key] for key in keys], number] = 1
-    sums = pd.DataFrame(runs.fillna(0.0).to_numpy() @ member, index=runs.index)
+        return np.full(inside.shape[1], np.nan)
+    sums = pd.DataFrame(runs[list(keys)].fillna(0.0).to_numpy() @ inside, index=runs.index)
     return _NANOSECONDS * half_width(blocks_of(sums).to_numpy())
 
 
-def _ordered(times: dict[str, float]) -> list[str]:
-    """Paths as one reads a tree: each before those in it, the slowest of a level first."""
-    return sorted(times, key=lambda path: [(-times[up], up) for up in reversed(_lineage(path))])
-
-
 def _lineage(module: str) -> list[str]:
-    """A module's path, and those of all modules around it, the innermost first."""
+    """The paths of a module and of all modules around it, innermost first."""
     parts = module.split(".") if module else []
     return [".".join(parts[:end]) for end in range(len(parts), -1, -1)]

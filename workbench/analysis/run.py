@@ -50,11 +50,11 @@ from workbench.analysis.statistics import (
     add_traced,
     clock_of,
     describe_latencies,
-    find_quiet_runs,
+    find_undisturbed_runs,
     pick_timed,
     tabulate_latencies,
 )
-from workbench.analysis.sweeps import climb_ladder, find_crossovers, sweep_threads
+from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
 from workbench.analysis.verdict import Verdict, reach_verdict, summarize_verdict
 from workbench.errors import StoreError, TraceError, unknown_name
 from workbench.frames import SOURCE, mark_emulated
@@ -262,13 +262,22 @@ class Run:
             return None
         names = self.experiments
         masked = {s.experiment: s.masked for s in self.record.sessions}
-        reveals = {
+        adds = {
             above: ", ".join(f for f in masked[below] if f not in masked[above])
             for below, above in pairwise(names)
         }
         original, control = self.find_control(names[-1])
-        noise = {"reveals": reveals, "control": control, "control_of": original}
-        levels = [climb_ladder(self.latencies, names, threads=n, **noise) for n in self._counts]
+        levels = [
+            compare_isa_levels(
+                self.latencies,
+                names,
+                threads=threads,
+                adds=adds,
+                control=control,
+                control_of=original,
+            )
+            for threads in self._counts
+        ]
         return pd.concat(levels, ignore_index=True)
 
     @frame_property
@@ -768,8 +777,8 @@ class Comparison:
         return compare(*sides, apart=not self.within_run, **self._control)
 
 
-def open_run(path: str | Path) -> Run:
-    """Open a recorded run; its traces are read when a frame needs them.
+def open_run(path: str | Path | Run) -> Run:
+    """Open a recorded run; its traces are read when a frame needs them. A `Run` is returned as is.
 
     Raises
     ------
@@ -784,6 +793,8 @@ def open_run(path: str | Path) -> Run:
     >>> wb.open_run(wb.sample_run()).model
     'mobilenet_v3_small'
     """
+    if isinstance(path, Run):
+        return path
     path = Path(path)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
@@ -810,7 +821,7 @@ def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:
     )
     if runs != len(wall):
         raise TraceError(f"holds {runs} runs, the manifest {len(wall)}", where=path)
-    return find_quiet_runs(wall, cpu, session.threads)
+    return find_undisturbed_runs(wall, cpu, session.threads)
 
 
 def closed_runs(events: pd.DataFrame, ledger: pd.DataFrame) -> np.ndarray:

@@ -10,7 +10,7 @@ from workbench.analysis.operators import total_runs
 from workbench.analysis.statistics import half_width
 from workbench.frames import SHIFT, check
 
-#: The row of a categories frame that holds what its source did not split up.
+#: The row of a categories frame for time that its source did not break down.
 UNSPLIT = "not published"
 
 
@@ -20,15 +20,23 @@ def bottleneck_shift(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
     Parameters
     ----------
     baseline, candidate
-        ``schema.CATEGORIES``. A category that one of them lacks took no time there, unless that
-        frame has a row "not published": then the categories it lacks are joined on both sides
-        into one row, since their times are known only together.
+        ``frames.CATEGORIES``. A category that one of them lacks took no time there, unless that
+        frame has a row "not published": then the categories that it lacks are merged on both sides
+        into one row, because only their sum is known.
 
     Returns
     -------
     DataFrame
-        ``schema.SHIFT``, the order of the baseline; ``delta_ms`` sums to the E2E change and
+        ``frames.SHIFT``, in the order of the baseline; ``delta_ms`` sums to the E2E change and
         ``contribution`` to 1 (NaN if E2E did not change at all).
+
+    Examples
+    --------
+    >>> import workbench as wb
+    >>> off, on = wb.load_case_study("squeezesam").categories.values()
+    >>> shift = wb.bottleneck_shift(off, on)
+    >>> shift.loc[shift["rank_before"] == 1, "category"].item()
+    'Convolution'
     """
     before = baseline.set_index("category")["mean_ms"]
     after = candidate.set_index("category")["mean_ms"]
@@ -57,13 +65,8 @@ def bound_shift(
 ) -> pd.DataFrame:
     """The shift with ``low_ms`` and ``high_ms``: Student's 95 % interval of every ``delta_ms``.
 
-    Parameters
-    ----------
-    shift
-        From `bottleneck_shift`.
-    baseline, candidate
-        ``schema.LEDGER`` of the two sides. The interval is over the restarts that both have; of
-        fewer than two there is none (NaN).
+    From the ledgers of the two sides. The interval is over the restarts that both have; NaN if
+    there are fewer than two.
     """
     before, after = (
         total_runs(add_categories(side), "category").groupby(level="process").mean()
@@ -79,7 +82,7 @@ def bound_shift(
 
 
 def _join_unsplit(before: pd.Series, after: pd.Series) -> tuple[pd.Series, pd.Series]:
-    """Both sides with the categories joined that at least one of them knows only together."""
+    """Both sides, with the categories merged of which one side has only the sum."""
     lacking = set()
     for one, other in ((before, after), (after, before)):
         if UNSPLIT in one.index:
@@ -88,7 +91,9 @@ def _join_unsplit(before: pd.Series, after: pd.Series) -> tuple[pd.Series, pd.Se
         return before, after
     known = before.index.union(after.index, sort=False)
     name = " + ".join(c for c in known if c in lacking - {UNSPLIT}) or UNSPLIT
-    return tuple(
-        side.groupby(lambda category: name if category in lacking else category, sort=False).sum()
-        for side in (before, after)
-    )
+
+    def merge(side: pd.Series) -> pd.Series:
+        names = [name if category in lacking else category for category in side.index]
+        return side.groupby(names, sort=False).sum()
+
+    return merge(before), merge(after)

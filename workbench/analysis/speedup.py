@@ -1,8 +1,8 @@
-"""Speed-ups with intervals that hold for few process restarts."""
+"""Speed-ups and their intervals, which hold for few process restarts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,15 +40,15 @@ class Speedup:
 
     @property
     def p(self) -> np.ndarray:
-        """The two-sided p-values of "there is no difference"; below 0.05 the interval leaves 1."""
+        """The two-sided p-values of "no difference"; below 0.05 the interval excludes 1."""
         with np.errstate(divide="ignore", invalid="ignore"):
             distance = np.where(self.log == 0, 0.0, np.abs(self.log) / self.error)
         return 2 * stdtr(self.freedom, -distance)
 
-    def detectable(self, floor: np.ndarray | float = 0.0) -> np.ndarray:
-        """The least difference, as a ratio - 1, that would be shown in 4 of 5 repetitions.
+    def minimum_detectable_change(self, floor: np.ndarray | float = 0.0) -> np.ndarray:
+        """The least difference, as a ratio - 1, that 4 of 5 repetitions would show.
 
-        The interval has to leave 1 out and the speed-up to clear the noise floor; the multiple of
+        The interval has to exclude 1 and the speed-up to exceed the noise floor; the multiple of
         the standard error is that of H. S. Bloom, "Minimum Detectable Effects", Evaluation Review
         19 (1995).
         """
@@ -64,11 +64,11 @@ def speedup_of_pairs(baseline: Sequence[np.ndarray], candidate: Sequence[np.ndar
 
     Each restart gives one logarithm of a ratio, the midmean over its rounds; the interval is
     Student's over the restarts. It holds whatever the rounds of one restart have in common
-    (addresses, caches, clock speed), also where the restarts scatter unequally [1]_, [2]_. A
-    hierarchical bootstrap over restarts and rounds does not: in simulations of 3 to 20 restarts
-    Student's interval covered 94 to 96 % and the bootstrap's 82 to 100 %, instead of 95 %
-    (``tests/benchmarks/intervals.py``). A single restart leaves only its rounds to go by; the
-    error is then the bootstrap's, and blind to what a restart would change.
+    (addresses, caches, clock speed), even if restarts scatter unequally [1]_, [2]_. A hierarchical
+    bootstrap over restarts and rounds does not: in simulations of 3 to 20 restarts Student's
+    interval covered 94 to 96 % and the bootstrap's 82 to 100 %, instead of 95 %
+    (``tests/benchmarks/intervals.py``). With a single restart, the error is the bootstrap's over
+    its rounds, and does not include the scatter between restarts.
 
     Parameters
     ----------
@@ -87,57 +87,42 @@ def speedup_of_pairs(baseline: Sequence[np.ndarray], candidate: Sequence[np.ndar
         for before, after in zip(baseline, candidate, strict=True)
     ]
     if len(ratios) == 1:
-        return _speedup_of_one(midmean(ratios[0]), _bootstrap_error(ratios[0], midmean), ratios[0])
-    return _speedup(np.array([midmean(ratio) for ratio in ratios]))
+        error = _bootstrap_error(ratios[0], midmean)
+        return _speedup_of_one_restart(midmean(ratios[0]), error, ratios[0])
+    return _speedup_of_restarts(np.array([midmean(ratio) for ratio in ratios]))
 
 
 def speedup_of_runs(
     baseline: Sequence[np.ndarray],
     candidate: Sequence[np.ndarray],
+    *,
     resolution: np.ndarray | float = 0.0,
 ) -> Speedup:
-    """The speed-up from runs of the same restart that were not measured side by side.
+    """The speed-up from the same restarts, in which the sides were not measured side by side.
 
-    As ``speedup_of_pairs``, but with the ratio of the midmeans of each restart.
-
-    Parameters
-    ----------
-    baseline, candidate
-        One array per restart, of shape ``(runs,)`` or ``(runs, quantities)``: times.
-    resolution
-        Standard error of every ratio that no repetition averages out: that of the clock.
-
-    Returns
-    -------
-    Speedup
-        NaN where a typical time is zero.
+    As `speedup_of_pairs`, but with the ratio of the midmeans of each restart; NaN where one is
+    zero. ``resolution`` is the standard error that more runs do not reduce: that of the clock.
     """
     before, after = (_log_restarts(side) for side in (baseline, candidate))
     if len(before) > 1:
-        return _speedup(before - after, resolution)
+        return _speedup_of_restarts(before - after, resolution)
     error = np.hypot(
         _bootstrap_error(_columns(baseline[0]), _log_midmean),
         _bootstrap_error(_columns(candidate[0]), _log_midmean, seed=1),
     )
-    return _speedup_of_one((before - after)[0], np.hypot(error, resolution), baseline[0])
+    log, error = (before - after)[0], np.hypot(error, resolution)
+    return _speedup_of_one_restart(log, error, baseline[0])
 
 
 def speedup_apart(
     baseline: Sequence[np.ndarray],
     candidate: Sequence[np.ndarray],
+    *,
     resolution: np.ndarray | float = 0.0,
 ) -> Speedup:
-    """The speed-up between runs of different restarts, by Welch's t.
+    """The speed-up between different restarts, by Welch's t; parameters as `speedup_of_runs`.
 
-    Parameters
-    ----------
-    baseline, candidate, resolution
-        As for ``speedup_of_runs``; the sides may have different numbers of restarts.
-
-    Returns
-    -------
-    Speedup
-        Without error where a side has only one restart.
+    The sides may have different numbers of restarts. No error where one has a single restart.
     """
     sides = [_log_restarts(side) for side in (baseline, candidate)]
     log = sides[0].mean(axis=0) - sides[1].mean(axis=0)
@@ -148,25 +133,22 @@ def speedup_apart(
 
 
 def _log_restarts(side: Sequence[np.ndarray]) -> np.ndarray:
-    """Logarithm of the typical time of every restart."""
     return np.array([_log_midmean(_columns(values)) for values in side])
 
 
-def _speedup(centres: np.ndarray, resolution: np.ndarray | float = 0.0) -> Speedup:
-    """From the logarithms of the ratios of several restarts."""
-    restarts = len(centres)
-    scatter = centres.var(axis=0, ddof=1) / restarts
+def _speedup_of_restarts(logs: np.ndarray, resolution: np.ndarray | float = 0.0) -> Speedup:
+    restarts = len(logs)
+    scatter = logs.var(axis=0, ddof=1) / restarts
     errors = _join_errors((scatter, restarts - 1), (np.square(resolution), np.inf))
-    return Speedup(centres.mean(axis=0), *errors)
+    return Speedup(logs.mean(axis=0), *errors)
 
 
-def _speedup_of_one(log: np.ndarray, error: np.ndarray, rows: np.ndarray) -> Speedup:
-    """From a single restart, whose error comes from its rows."""
+def _speedup_of_one_restart(log: np.ndarray, error: np.ndarray, rows: np.ndarray) -> Speedup:
     return Speedup(log, error, np.full(log.shape, max(len(rows) - 1, 1), float))
 
 
 def _join_errors(*parts: tuple[np.ndarray | float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Standard error and degrees of freedom of a sum, from variances with theirs.
+    """Standard error and degrees of freedom of a sum of variances with degrees of freedom.
 
     After F. E. Satterthwaite, "An Approximate Distribution of Estimates of Variance Components",
     Biometrics Bulletin 2 (1946).
@@ -190,8 +172,9 @@ def _log_midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
     return np.log(np.where(typical > 0, typical, np.nan))
 
 
-def _bootstrap_error(values: np.ndarray, statistic, seed: int = 0) -> np.ndarray:
-    """The standard error of a statistic over the rows of one restart."""
+def _bootstrap_error(
+    values: np.ndarray, statistic: Callable[..., np.ndarray], seed: int = 0
+) -> np.ndarray:
     rows, quantities = values.shape
     if rows < 2:
         return np.full(quantities, np.nan)

@@ -1,9 +1,4 @@
-"""Robust statistics of times.
-
-What the rest of the machine left alone: whole traced runs, and times within them.
-
-The raw latencies of a run as one frame.
-"""
+"""Latencies and robust statistics of times."""
 
 from __future__ import annotations
 
@@ -14,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from workbench.errors import ComparisonError
+from workbench.errors import ComparisonError, StoreError
 from workbench.frames import LATENCIES, SOURCE, STATISTICS, check
 from workbench.records.runs import RunRecord
 
@@ -28,8 +23,8 @@ CHUNK = 4_000_000
 def midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
     """The mean of the middle half along an axis.
 
-    Up to a quarter of the values may be spoilt by whatever else the machine did; unlike the
-    median it still resolves times that are logged in whole microseconds.
+    Up to a quarter of the values may be disturbed by other programs. Unlike the median, it resolves
+    times that are logged in whole microseconds.
     """
     ordered = np.sort(values, axis=axis)
     count = ordered.shape[axis]
@@ -38,19 +33,13 @@ def midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
 
 
 def blocks_of(runs: pd.DataFrame) -> pd.DataFrame:
-    """The means of the process restarts; the runs themselves where there is only one restart.
-
-    Parameters
-    ----------
-    runs
-        As `total_runs` has them.
-    """
+    """The means of the process restarts; the runs themselves if there is only one restart."""
     restarts = runs.groupby(level="process").mean()
     return restarts if len(restarts) > 1 else runs
 
 
 def half_width(blocks: np.ndarray) -> np.ndarray:
-    """Of Student's 95 % interval of the mean over the first axis; NaN for a single block."""
+    """Half of Student's 95 % interval of the mean over the first axis; NaN for a single block."""
     count = len(blocks)
     if count < 2:
         return np.full(blocks.shape[1:], np.nan)
@@ -60,17 +49,10 @@ def half_width(blocks: np.ndarray) -> np.ndarray:
 def describe(
     values_ms: Sequence[float], blocks: Sequence[object] | None = None, seed: int = 0
 ) -> dict[str, float]:
-    """The statistics of ``schema.STATISTICS`` for one set of times.
+    """The statistics of ``frames.STATISTICS`` for one set of times.
 
-    Parameters
-    ----------
-    values_ms
-        Times in milliseconds.
-    blocks
-        Which block each time was measured in (a round, say). Neighbours in time resemble one
-        another, so the bootstrap of the median resamples whole blocks; None resamples the values.
-    seed
-        Of the bootstrap.
+    ``blocks`` says in which block, such as a round, each time was measured. Times of one block are
+    correlated, so the bootstrap of the median resamples whole blocks; None resamples the values.
 
     Raises
     ------
@@ -79,7 +61,7 @@ def describe(
     """
     values = np.asarray(values_ms, dtype=float)
     if not values.size:
-        raise ComparisonError("there are no times to describe")
+        raise ComparisonError("no times to describe")
     ordered = np.sort(values)
     tenth = values.size // 10
     mean = values.mean()
@@ -108,21 +90,11 @@ def describe(
 
 
 def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.DataFrame:
-    """Statistics of the untraced latencies of every experiment and thread count.
+    """The latency statistics of every experiment and thread count, in milliseconds.
 
-    Parameters
-    ----------
-    latencies
-        ``schema.LATENCIES``.
-    clock
-        ``cpu_ns`` or ``wall_ns``; None takes CPU time for one thread and wall time for several.
-
-    Returns
-    -------
-    DataFrame
-        ``experiment``, ``threads``, ``clock`` and ``schema.STATISTICS``, in the order in which
-        the experiments first appear. The interval of the median tells how well *this* run
-        pins it down; whether two experiments differ is for ``compare_latencies`` to say.
+    ``experiment``, ``threads``, ``clock`` and ``frames.STATISTICS``, in the order in which the
+    experiments first appear. The interval of the median says how well *this* run determines it;
+    `compare_latencies` says whether two experiments differ. ``clock`` is chosen as by `clock_of`.
     """
     timed = pick_timed(latencies)
     rows = []
@@ -137,7 +109,7 @@ def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.
 def _median_interval(
     values: np.ndarray, blocks: Sequence[object] | None, seed: int
 ) -> tuple[float, float]:
-    """The percentile interval of the median when whole blocks are drawn anew."""
+    """Percentile interval of the median, resampling whole blocks."""
     block_of = np.arange(values.size) if blocks is None else pd.factorize(np.asarray(blocks))[0]
     count = block_of.max() + 1
     if count < 2:
@@ -148,7 +120,7 @@ def _median_interval(
     step = max(1, CHUNK // values.size)
     medians = []
     for done in range(0, DRAWS, step):
-        # How often each value is drawn stands for the draw itself: one sort serves all.
+        # Draw how often each block occurs: the values then need sorting only once.
         drawn = rng.multinomial(count, np.full(count, 1 / count), min(step, DRAWS - done))
         seen = np.cumsum(drawn[:, block_of], axis=1)
         medians.append(ordered[np.argmax(2 * seen >= seen[:, -1:], axis=1)])
@@ -156,107 +128,68 @@ def _median_interval(
     return low, high
 
 
-#: A run is quiet if it was off the CPU for at most this part of its time.
+#: Largest share of its wall time that an undisturbed run spends off the CPU.
 STOLEN_LIMIT = 0.02
-#: Part of the runs, the fastest of each operator, that count as undisturbed.
+#: The fastest runs of each operator, as a share, that count as undisturbed.
 _FASTEST = 1 / 4
-#: Into how many a single restart is divided, where its scatter has to stand for that of restarts.
+#: Number of parts that a single restart is split into, to stand for restarts.
 _PARTS = 4
 
 
-def find_quiet_runs(wall_ns: np.ndarray, cpu_ns: np.ndarray, threads: int) -> np.ndarray:
-    """Which runs of a trace to keep: those that ran almost without interruption.
+def find_undisturbed_runs(wall_ns: np.ndarray, cpu_ns: np.ndarray, threads: int) -> np.ndarray:
+    """Which runs of one process to keep: those that ran almost without interruption.
 
-    ETDump logs wall time, so whatever another program ran meanwhile is in the operators' times.
-    With one thread, wall time less CPU time is what was stolen; the runs in which that is at most
-    2 % are kept, and always the quieter half. With several threads CPU time does not tell, and
-    every run is kept.
-
-    Parameters
-    ----------
-    wall_ns, cpu_ns
-        Of every run of one process, shape ``(runs,)``.
-    threads
-        CPU threads of the runner.
-
-    Returns
-    -------
-    ndarray of bool
-        Shape ``(runs,)``.
+    ETDump logs wall time, which includes the time that other programs had the CPU. With one
+    thread, that time is wall time minus CPU time: runs are kept where it is at most 2 %, and always
+    the less disturbed half. With several threads, CPU time cannot show it and all runs are kept.
     """
     wall, cpu = np.asarray(wall_ns, dtype=float), np.asarray(cpu_ns, dtype=float)
     if threads != 1:
         return np.ones(wall.size, dtype=bool)
     stolen = 1 - cpu / np.maximum(wall, 1)
-    quieter_half = np.argsort(stolen, kind="stable")[: (stolen.size + 1) // 2]
+    better_half = np.argsort(stolen, kind="stable")[: (stolen.size + 1) // 2]
     keep = stolen <= STOLEN_LIMIT
-    keep[quieter_half] = True
+    keep[better_half] = True
     return keep
 
 
 def undisturbed_times(runs: pd.DataFrame) -> pd.DataFrame:
-    """The time that every column took where other programs left it alone, by restart.
+    """The times of `total_runs` without interference from other programs, by restart.
 
-    What another program takes of the CPU makes the operator at work longer by whole slices of
-    time. It does not hit all alike: a process that just woke up is let run for a while, so what
-    comes late in an inference is hit more often. Means, and shares of these, are then off however
-    many runs there are; the mean of the fastest quarter of each column is not.
-
-    Parameters
-    ----------
-    runs
-        Of `total_runs`.
-
-    Returns
-    -------
-    DataFrame
-        The same columns; one row for each ``process``, or for each quarter of the only one.
+    A program that takes the CPU delays the running operator by whole time slices, and hits
+    operators late in an inference more often, because a process that has just woken up is left
+    alone for a while. Means, and shares of means, are therefore biased however many runs there are;
+    the mean of the fastest quarter of each column is not. One row for each ``process``, or for
+    each quarter of the only one.
     """
     process = runs.index.get_level_values("process")
     if process.nunique() == 1:
         process = pd.Index(np.arange(len(runs)) * _PARTS // len(runs))
-    ordered = {part: np.sort(runs[process == part].to_numpy(), axis=0) for part in process.unique()}
-    times = {
-        part: values[: math.ceil(_FASTEST * len(values))].mean(axis=0)
-        for part, values in ordered.items()
-    }
-    index = pd.Index(times, name="process")
-    return pd.DataFrame(list(times.values()), index, runs.columns)
+    times = {}
+    for part in process.unique():
+        ordered = np.sort(runs[process == part].to_numpy(), axis=0)
+        times[part] = ordered[: math.ceil(_FASTEST * len(ordered))].mean(axis=0)
+    return pd.DataFrame(list(times.values()), pd.Index(times, name="process"), runs.columns)
 
 
 SOURCE_NAMES = [name for name, *_ in SOURCE]
 
 
 def tabulate_latencies(run: RunRecord) -> pd.DataFrame:
-    """Every timed inference of the finished sessions; one row each, in the order of measurement.
-
-    Returns
-    -------
-    DataFrame
-        ``schema.LATENCIES``, times in nanoseconds.
-    """
+    """``frames.LATENCIES`` of the finished sessions, in the order of measurement."""
+    batches = [(s, b) for s in run.sessions if s.complete for b in s.batches]
+    if any({len(b.wall_ns)} != {len(b.cpu_ns), len(b.preempted)} for _, b in batches):
+        raise StoreError("a batch has times of different lengths", where="manifest")
     rows = [
-        (s.experiment, s.threads, s.process, s.traced, b.round, b.batch, *lap)
-        for s in run.sessions
-        if s.complete
-        for b in s.batches
-        for lap in zip(b.wall_ns, b.cpu_ns, b.preempted, strict=True)
+        (s.experiment, s.threads, s.process, s.traced, b.round, b.batch, *times)
+        for s, b in batches
+        for times in zip(b.wall_ns, b.cpu_ns, b.preempted, strict=True)
     ]
     return check(pd.DataFrame(rows, columns=LATENCIES.names), LATENCIES)
 
 
 def add_traced(latencies: pd.DataFrame, ledger: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
-    """The latencies with those that are known from traces alone, of runners that tell no times.
-
-    Of these the CPU time is not known: 0.
-
-    Parameters
-    ----------
-    latencies
-        ``schema.LATENCIES``, from `tabulate_latencies`.
-    ledger
-        ``schema.LEDGER`` of the whole run, with the columns of ``schema.SOURCE``.
-    """
+    """Add latencies from the ledger for sessions whose runner reported none; CPU time 0."""
     untimed = {(s.experiment, s.threads, s.process) for s in run.sessions if not s.batches}
     if not untimed or ledger.empty:
         return latencies
@@ -272,22 +205,16 @@ def add_traced(latencies: pd.DataFrame, ledger: pd.DataFrame, run: RunRecord) ->
 
 
 def pick_timed(latencies: pd.DataFrame) -> pd.DataFrame:
-    """The untraced latencies; the traced ones where nothing was measured without tracing."""
+    """The untraced latencies; the traced ones if nothing was measured without tracing."""
     untraced = ~latencies["traced"]
     return latencies[untraced] if untraced.any() else latencies
 
 
 def clock_of(latencies: pd.DataFrame) -> str:
-    """The column that latency is read from: CPU time for one thread, wall time for several.
+    """The column to read latency from: CPU time for one thread, wall time for several.
 
-    CPU time leaves out the time that other programs had the core; with several threads it would
-    add up over the cores instead of telling how long the caller waits. Where it is not known,
-    wall time has to do.
-
-    Parameters
-    ----------
-    latencies
-        ``schema.LATENCIES`` of one thread count.
+    CPU time excludes the time that other programs had the core. With several threads it adds up
+    over the cores and no longer is the time that the caller waits. Without CPU times: wall time.
     """
     one_thread = (latencies["threads"] == 1).all()
     return "cpu_ns" if one_thread and latencies["cpu_ns"].any() else "wall_ns"

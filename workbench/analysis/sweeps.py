@@ -1,11 +1,9 @@
-"""What every rung of the ISA ladder buys.
-
-How latency goes with the number of threads.
-"""
+"""Sweeps over ISA levels and over thread counts: what each step gains."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -17,69 +15,74 @@ from workbench.analysis.statistics import describe_latencies, pick_timed
 from workbench.frames import LADDER, SCALING, check
 
 
-def climb_ladder(
+def compare_isa_levels(
     latencies: pd.DataFrame,
-    rungs: Sequence[str],
+    levels: Sequence[str],
     *,
     threads: int,
-    reveals: Mapping[str, str] | None = None,
+    adds: Mapping[str, str] | None = None,
     control: str | None = None,
     control_of: str | None = None,
 ) -> pd.DataFrame:
-    """The latency of every level, against the level below it and against the lowest.
+    """The latency of every ISA level, against the level below it and against the lowest.
 
     Parameters
     ----------
     latencies
-        ``schema.LATENCIES``, all levels interleaved in one run.
-    rungs
+        ``frames.LATENCIES``, all levels interleaved in one run.
+    levels
         The experiments of the levels, the lowest first.
     threads
-        Which thread count.
-    reveals
-        By rung, the CPU features that the rung below hides.
+        The thread count to look at.
+    adds
+        By level, the CPU features that it adds to the level below.
     control, control_of
-        An experiment and the rung that it repeats: the noise floor of every step.
+        An experiment and the level that it repeats: the noise floor of every step.
 
     Returns
     -------
     DataFrame
-        ``schema.LADDER``, one row per rung. Latency is CPU time for one thread and wall time for
-        several. A step is judged as by ``compare_latencies``.
-
-    Raises
-    ------
-    UsageError, ComparisonError
-        As from ``compare_latencies``.
+        ``frames.LADDER``, one row per level. Latency is CPU time for one thread and wall time for
+        several. Steps are judged by `compare_latencies`, which also says what is raised.
     """
     part = latencies[latencies["threads"] == threads]
     medians = describe_latencies(part).set_index("experiment")
-    noise = {"control": control, "control_of": control_of, "threads": threads}
+
+    @cache
+    def compare(baseline: str, candidate: str) -> pd.Series:
+        return compare_latencies(
+            part, baseline, candidate, control=control, control_of=control_of, threads=threads
+        ).iloc[0]
+
     rows = []
-    for place, rung in enumerate(rungs):
+    for below, level in pairwise(["", *levels]):
         row = {
-            "level": rung,
-            "reveals": (reveals or {}).get(rung, ""),
+            "level": level,
+            "adds": (adds or {}).get(level, ""),
             "threads": threads,
-            "latency_ms": medians.at[rung, "median"],
-            "latency_low_ms": medians.at[rung, "low"],
-            "latency_high_ms": medians.at[rung, "high"],
+            **_latency(medians.loc[level]),
             **dict.fromkeys(("speedup", "low", "high", "floor"), np.nan),
             **dict.fromkeys(("total", "total_low", "total_high"), 1.0),
             "outcome": None,
         }
-        if place:
-            step = compare_latencies(part, rungs[place - 1], rung, **noise).iloc[0]
+        if below:
+            step, total = compare(below, level), compare(levels[0], level)
             row |= step[["speedup", "low", "high", "outcome", "floor"]].to_dict()
-            whole = compare_latencies(part, rungs[0], rung, **noise).iloc[0]
-            row |= {"total": whole["speedup"], "total_low": whole["low"]}
-            row |= {"total_high": whole["high"]}
+            row |= {"total": total["speedup"]}
+            row |= {"total_low": total["low"], "total_high": total["high"]}
         rows.append(row)
     return check(pd.DataFrame(rows)[LADDER.names], LADDER)
 
 
-#: Latency with several threads is how long the caller waits; with one it then must be, too.
-CLOCK = "wall_ns"
+def _latency(statistics: pd.Series) -> dict[str, object]:
+    names = {"median": "latency_ms", "low": "latency_low_ms", "high": "latency_high_ms"}
+    return {name: statistics[column] for column, name in names.items()}
+
+
+#: With several threads, latency is the time that the caller waits; the same clock for one.
+_CLOCK = "wall_ns"
+
+_Setup = tuple[str, int]
 
 
 def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
@@ -91,112 +94,98 @@ def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.Dat
     Parameters
     ----------
     latencies
-        ``schema.LATENCIES``; traced rows are left out.
+        ``frames.LATENCIES``; traced rows are left out.
     experiments
-        Which, in the order of the rows.
+        In the order of the rows.
 
     Returns
     -------
     DataFrame
-        ``schema.SCALING``.
+        ``frames.SCALING``.
     """
     timed = pick_timed(latencies)
+    restarts = _split_restarts(timed)
     rows = []
     for name in experiments:
         part = timed[timed["experiment"] == name]
-        medians = describe_latencies(part, CLOCK).sort_values("threads")
-        fewest = int(medians["threads"].min())
-        for entry in medians.itertuples():
+        medians = describe_latencies(part, _CLOCK).set_index("threads").sort_index()
+        fewest = int(medians.index[0])
+        for threads, statistics in medians.iterrows():
             row = {
                 "experiment": name,
-                "threads": entry.threads,
-                "latency_ms": entry.median,
-                "latency_low_ms": entry.low,
-                "latency_high_ms": entry.high,
+                "threads": threads,
+                **_latency(statistics),
                 **dict.fromkeys(("speedup", "low", "high", "efficiency"), 1.0),
                 "outcome": None,
             }
-            if entry.threads != fewest:
-                row |= compare_setups(timed, (name, fewest), (name, entry.threads))
-                row["efficiency"] = row["speedup"] * fewest / entry.threads
+            if threads != fewest:
+                value, low, high = _compare_setups(restarts, (name, fewest), (name, int(threads)))
+                row |= {"speedup": value, "low": low, "high": high}
+                row |= {"outcome": judge(value, low, high, 0.0, MARGIN)}
+                row["efficiency"] = value * fewest / threads
             rows.append(row)
     return check(pd.DataFrame(rows, columns=SCALING.names), SCALING)
 
 
-def compare_setups(
-    latencies: pd.DataFrame, baseline: tuple[str, int], candidate: tuple[str, int]
-) -> dict[str, float | str]:
-    """The speed-up in wall time between two pairs of experiment and thread count.
-
-    Returns
-    -------
-    dict
-        ``speedup``, ``low``, ``high`` and ``outcome``; without a noise floor.
-    """
-    sides = [_restarts(latencies, *setup) for setup in (baseline, candidate)]
-    shared = sorted(set(sides[0]) & set(sides[1]))
-    found = speedup_of_runs(*([side[process] for process in shared] for side in sides))
-    value, low, high = (float(number[0]) for number in (found.value, found.low, found.high))
-    return {
-        "speedup": value,
-        "low": low,
-        "high": high,
-        "outcome": judge(value, low, high, 0.0, MARGIN),
-    }
-
-
 def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]:
-    """What changes on the way to more threads, as sentences.
+    """Sentences on what more threads change; arguments as for `sweep_threads`, lower level first.
 
-    Which experiments more threads make slower, or do not help, step by step: cores share memory,
-    and some of them the unit that computes with SME2. Of each two neighbours: where the slower
-    one, with more threads, beats the faster one with the fewest; and where their order turns
-    round. That something is faster is said only where its interval shows it.
-
-    Parameters
-    ----------
-    latencies, experiments
-        As for ``sweep_threads``, the lower level first.
+    For each step to more threads: the experiments that become slower, or do not become faster
+    (cores share memory, and some share the SME2 unit). For each two neighbouring experiments:
+    whether the slower one with more threads beats the faster one with the fewest, and from which
+    thread count on their order reverses. Only differences that the interval shows are stated.
     """
     timed = pick_timed(latencies)
-    counts = sorted(int(count) for count in timed["threads"].unique())
+    restarts = _split_restarts(timed)
+    first, *larger = counts = sorted(int(count) for count in timed["threads"].unique())
 
-    def outcome(baseline: tuple[str, int], candidate: tuple[str, int]) -> str:
-        return compare_setups(timed, baseline, candidate)["outcome"]
-
-    def faster(baseline: tuple[str, int], candidate: tuple[str, int]) -> bool:
-        return outcome(baseline, candidate) == "faster"
+    @cache
+    def verdict(baseline: _Setup, candidate: _Setup) -> str:
+        return judge(*_compare_setups(restarts, baseline, candidate), 0.0, MARGIN)
 
     found = []
     for few, more in pairwise(counts):
-        outcomes = {name: outcome((name, few), (name, more)) for name in experiments}
-        slower = [name for name, told in outcomes.items() if told == "slower"]
-        idle = [name for name, told in outcomes.items() if told not in ("faster", "slower")]
+        verdicts = {name: verdict((name, few), (name, more)) for name in experiments}
+        slower = [name for name, told in verdicts.items() if told == "slower"]
+        idle = [name for name, told in verdicts.items() if told not in ("faster", "slower")]
         if slower:
             found.append(f"{more} threads are slower than {few} for {', '.join(slower)}")
         if idle:
-            who = ", ".join(idle)
-            found.append(f"{more} threads were not shown to be faster than {few} for {who}")
+            names = ", ".join(idle)
+            found.append(f"{more} threads were not shown to be faster than {few} for {names}")
     for one, other in pairwise(experiments):
-        first = counts[0]
-        slow, fast = (one, other) if faster((one, first), (other, first)) else (other, one)
-        if not faster((slow, first), (fast, first)):
+        upwards = verdict((one, first), (other, first)) == "faster"
+        slow, fast = (one, other) if upwards else (other, one)
+        if verdict((slow, first), (fast, first)) != "faster":
             continue
-        for count in counts[1:]:
-            if faster((slow, count), (fast, count)):
+        for count in larger:
+            if verdict((slow, count), (fast, count)) == "faster":
                 continue
-            if faster((fast, count), (slow, count)):
+            if verdict((fast, count), (slow, count)) == "faster":
                 found.append(f"from {count} threads on, {slow} is faster than {fast}")
                 break
-        overtaking = (count for count in counts[1:] if faster((fast, first), (slow, count)))
-        if (count := next(overtaking, None)) is not None:
-            found.append(f"{slow} with {count} threads is faster than {fast} with {first}")
+        for count in larger:
+            if verdict((fast, first), (slow, count)) == "faster":
+                found.append(f"{slow} with {count} threads is faster than {fast} with {first}")
+                break
     return found
 
 
-def _restarts(latencies: pd.DataFrame, experiment: str, threads: int) -> dict[int, np.ndarray]:
-    chosen = (latencies["experiment"] == experiment) & (latencies["threads"] == threads)
-    return {
-        int(process): part[CLOCK].to_numpy() / 1e6
-        for process, part in latencies[chosen].groupby("process")
-    }
+def _split_restarts(timed: pd.DataFrame) -> dict[_Setup, dict[int, np.ndarray]]:
+    """Times in ms by experiment and thread count, then by process."""
+    found: dict[_Setup, dict[int, np.ndarray]] = {}
+    for (name, threads, process), times in timed.groupby(["experiment", "threads", "process"]):
+        setup = (str(name), int(threads))
+        found.setdefault(setup, {})[int(process)] = times[_CLOCK].to_numpy() / 1e6
+    return found
+
+
+def _compare_setups(
+    restarts: Mapping[_Setup, Mapping[int, np.ndarray]], baseline: _Setup, candidate: _Setup
+) -> tuple[float, float, float]:
+    """The speed-up in wall time and its interval, over the restarts that both setups have."""
+    before, after = restarts[baseline], restarts[candidate]
+    shared = sorted(before.keys() & after.keys())
+    found = speedup_of_runs([before[process] for process in shared],
+                            [after[process] for process in shared])  # fmt: skip
+    return float(found.value[0]), float(found.low[0]), float(found.high[0])

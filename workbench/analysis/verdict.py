@@ -1,4 +1,4 @@
-"""One sentence that says what a comparison showed, and no more than it showed."""
+"""The verdict of a comparison in one sentence."""
 
 from __future__ import annotations
 
@@ -23,14 +23,12 @@ class Bottleneck:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one comparison of E2E latency showed.
+    """The result of one comparison of E2E latency.
 
-    ``subject`` is what was run, ``change`` what the candidate does differently (``with avx512``);
-    ``speedup``, ``low``, ``high``, ``floor``, ``margin`` and ``detectable`` are those of the
-    comparison;
-    ``before`` and ``after`` are the bottlenecks of baseline and candidate, if traced;
-    ``differences`` tells which outputs of the two do not agree; ``unchanged`` why the toggle had no
-    effect, if the same machine code ran on both sides.
+    ``subject`` is the model, ``change`` what the candidate does differently (``with avx512``);
+    ``speedup`` to ``margin`` and ``detectable`` are columns of the comparison. ``before`` and
+    ``after`` are the bottlenecks of baseline and candidate, if traced; ``differences`` the outputs
+    that do not agree; ``unchanged`` the reason if the same machine code ran on both sides.
     """
 
     subject: str
@@ -60,44 +58,42 @@ def reach_verdict(
 
     Parameters
     ----------
-    subject
-        What was run: the model.
-    change
-        What the candidate does differently, after a verb: ``with avx512``.
+    subject, change, unchanged
+        As in `Verdict`.
     comparison
-        From ``compare_latencies``.
+        From `compare_latencies`.
     shift
-        From ``bottleneck_shift``; None where nothing was traced.
+        From `bottleneck_shift`; None if nothing was traced.
     agreements
-        How far the outputs of baseline and candidate are apart.
-    unchanged
-        Why the same machine code ran on both sides, if it is proven that it did.
+        The differences between the outputs of baseline and candidate.
 
     Raises
     ------
     ComparisonError
-        The comparison has not exactly one E2E row.
+        The comparison does not have exactly one E2E row.
     """
     rows = comparison[comparison["level"] == "e2e"]
     if len(rows) != 1:
         raise ComparisonError(f"a verdict needs one E2E comparison, not {len(rows)}")
     row = rows.iloc[0]
     columns = ("speedup", "low", "high", "floor", "margin", "detectable")
-    numbers = {name: float(row[name]) for name in columns}
-    before = after = None
-    if shift is not None:
-        before = _bottleneck(shift, "share_before")
-        after = _bottleneck(shift, "share_after")
-    differences = tuple(_difference(a) for a in agreements if not a.agree)
-    return Verdict(subject, change, row["outcome"], **numbers, before=before, after=after,
-                   differences=differences, unchanged=unchanged)  # fmt: skip
+    return Verdict(
+        subject,
+        change,
+        row["outcome"],
+        **{name: float(row[name]) for name in columns},
+        before=None if shift is None else _bottleneck(shift, "share_before"),
+        after=None if shift is None else _bottleneck(shift, "share_after"),
+        differences=tuple(_difference(a) for a in agreements if not a.agree),
+        unchanged=unchanged,
+    )
 
 
 def summarize_verdict(verdict: Verdict) -> str:
     """The verdict as one line.
 
-    A speed-up is named only where one was shown, with the digits that its interval supports;
-    otherwise the line says between which bounds the change of latency lies.
+    A speed-up is stated only if one was shown, with the digits that its interval supports;
+    otherwise the line states the interval of the change of latency.
 
     Examples
     --------
@@ -108,14 +104,14 @@ def summarize_verdict(verdict: Verdict) -> str:
     """
     parts = [f"{verdict.subject}: {_outcome(verdict)}"]
     if verdict.before and verdict.after:
-        parts.append(f"bottleneck {_shift(verdict)}")
+        parts.append(f"bottleneck {_shift(verdict.outcome, verdict.before, verdict.after)}")
     if verdict.differences:
         parts.append(f"outputs differ: {'; '.join(verdict.differences)}")
     return ", ".join(parts)
 
 
 def digits_of(low: float, high: float) -> int:
-    """Decimals that an interval supports: down to the first figure of its half width, at most 3."""
+    """Decimals that an interval supports: to the first digit of its half width, at most 3."""
     half = (high - low) / 2
     if not half > 0:
         return 3 if half == 0 else 2
@@ -140,12 +136,13 @@ def _outcome(verdict: Verdict) -> str:
     if verdict.outcome == "equivalent":
         return f"equivalent{change} ({bounds}, within the margin of {100 * verdict.margin:g} %)"
     floor = f", noise floor {100 * verdict.floor:.2g} %" if 0 < verdict.floor < math.inf else ""
-    least = f", would show {100 * verdict.detectable:.2g} %" if verdict.detectable < 10 else ""
+    least = f", minimum detectable change {100 * verdict.detectable:.2g} %"
+    least = least if verdict.detectable < 10 else ""
     return f"inconclusive{change} ({bounds}{floor}{least})"
 
 
 def _latency_bounds(verdict: Verdict) -> str:
-    """Between which bounds the change of latency lies, in per cent of the baseline."""
+    """The interval of the change of latency, in per cent of the baseline."""
     if math.isnan(verdict.low) or math.isnan(verdict.high):
         return "too few rounds for an interval"
     low, high = 100 * (1 / verdict.high - 1), 100 * (1 / verdict.low - 1)
@@ -153,11 +150,10 @@ def _latency_bounds(verdict: Verdict) -> str:
     return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % CI"
 
 
-def _shift(verdict: Verdict) -> str:
-    before, after = verdict.before, verdict.after
+def _shift(outcome: str, before: Bottleneck, after: Bottleneck) -> str:
     if before.category != after.category:
         return f"{before.category} {_percent(before)} -> {after.category} {_percent(after)}"
-    if verdict.outcome in ("equivalent", "inconclusive"):
+    if outcome in ("equivalent", "inconclusive"):
         return f"{before.category} {_percent(before)}"
     return f"still {before.category}, {_percent(before)} -> {_percent(after)}"
 

@@ -1,4 +1,4 @@
-"""What E2E would be if parts of it were faster: Amdahl's law on what was measured."""
+"""E2E latency if parts of it were faster: Amdahl's law applied to measured times."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _DERIVED = ("category", "family")
 def predict_what_if(
     times: pd.DataFrame, factors: Mapping[str, float], *, by: str = "category"
 ) -> pd.DataFrame:
-    """The E2E time if some parts ran faster, and all others as measured.
+    """Predict E2E time if some parts ran faster and all others as measured.
 
-    The prediction is the sum of every part's mean time over its factor, so with all factors 1 it
-    is E2E to the last bit. The bands are Student's 95 % intervals over the process restarts (over
-    the runs where there is only one restart): how well the measurement supports the prediction.
-    That nothing else changes is an assumption, and no band covers it.
+    The prediction is the sum of every part's mean time over its factor; with all factors 1 it is
+    exactly E2E. The bands are Student's 95 % intervals over the process restarts (over the runs if
+    there is only one restart): how well the measurement supports the prediction. They do not cover
+    the assumption that nothing else changes.
 
     Parameters
     ----------
     times
-        ``schema.LEDGER`` of one experiment and thread count; or ``schema.CATEGORIES``, which has
+        ``frames.LEDGER`` of one experiment and thread count; or ``frames.CATEGORIES``, which has
         no repetitions and gives no bands (NaN).
     factors
-        How many times faster each part becomes, ``inf`` if it is for free. Others stay.
+        By part, how many times faster it becomes; ``inf`` removes it. Others stay.
     by
         What a part is: ``category``, ``family``, or a column of the ledger (``operator``, ``key``,
         ``layer``).
@@ -43,7 +43,7 @@ def predict_what_if(
     Returns
     -------
     DataFrame
-        ``schema.WHAT_IF``; E2E first, then every part.
+        ``frames.WHAT_IF``; E2E first, then every part.
 
     Raises
     ------
@@ -51,8 +51,16 @@ def predict_what_if(
         There is no such part, or a factor is not above 0.
     ComparisonError
         The ledger is empty or mixed.
+
+    Examples
+    --------
+    >>> import workbench as wb
+    >>> ledger = wb.build_ledger(wb.read_etdump(next(wb.sample_run().rglob("*.etdump"))))
+    >>> table = wb.predict_what_if(ledger, {"GEMM": 2.0}).set_index("name")
+    >>> bool(table.at["GEMM", "predicted_ms"] == table.at["GEMM", "measured_ms"] / 2)
+    True
     """
-    parts = _split(times, by)
+    parts = _break_down(times, by)
     table = check(_tabulate(parts, _factors_of(parts, factors, by), by), WHAT_IF)
     return mark_emulated(table) if is_emulated(times) else table
 
@@ -60,19 +68,19 @@ def predict_what_if(
 def rank_bottlenecks(
     times: pd.DataFrame, *, by: str = "category", factor: float = 2.0
 ) -> pd.DataFrame:
-    """What there is to gain from each part: E2E if it were free, and if it were faster.
+    """What each part could gain: E2E without it, and with it some factor faster.
 
     Parameters
     ----------
     times, by
         As for `predict_what_if`.
     factor
-        How many times faster, for the second of the two.
+        How many times faster, for the second case.
 
     Returns
     -------
     DataFrame
-        ``schema.BOTTLENECKS``, the largest part first: the next bottleneck.
+        ``frames.BOTTLENECKS``, the largest part first: the next bottleneck.
 
     Raises
     ------
@@ -80,46 +88,47 @@ def rank_bottlenecks(
         The factor is not above 0.
     ComparisonError
         The ledger is empty or mixed.
+
+    Examples
+    --------
+    >>> import workbench as wb
+    >>> ledger = wb.build_ledger(wb.read_etdump(next(wb.sample_run().rglob("*.etdump"))))
+    >>> ranked = wb.rank_bottlenecks(ledger)
+    >>> bool(ranked["mean_ms"].is_monotonic_decreasing)
+    True
     """
-    parts = _split(times, by)
+    parts = _break_down(times, by)
     rows = []
     for name, ms in sorted(zip(parts.names, parts.mean, strict=True), key=lambda part: -part[1]):
         free, faster = (
-            _tabulate(parts, _factors_of(parts, {name: k}, by), by).iloc[0]
-            for k in (math.inf, factor)
+            _predict_e2e(parts, _factors_of(parts, {name: k}, by)) for k in (math.inf, factor)
         )
-        bands = {"free_low": free["low"], "free_high": free["high"]}
-        rows.append(
-            {"level": by, "name": name, "mean_ms": ms, "share": ms / parts.mean.sum()}
-            | {"free_ms": free["predicted_ms"], "free_speedup": free["speedup"], **bands}
-            | {"factor": factor, "faster_ms": faster["predicted_ms"]}
-            | faster[["speedup", "low", "high"]].to_dict()
-        )
+        rows.append((by, name, ms, ms / parts.mean.sum(), *free, factor, *faster))
     table = check(pd.DataFrame(rows, columns=BOTTLENECKS.names), BOTTLENECKS)
     return mark_emulated(table) if is_emulated(times) else table
 
 
 @dataclass(frozen=True)
-class _Parts:
-    """Mean time of every part in ms: over all runs, and one row for each block of them."""
+class _Breakdown:
+    """Mean time of every part in ms: over all runs, and by block of them (one row each)."""
 
     names: list[str]
     mean: np.ndarray
     blocks: np.ndarray
 
 
-def _split(times: pd.DataFrame, by: str) -> _Parts:
+def _break_down(times: pd.DataFrame, by: str) -> _Breakdown:
     if "duration_ns" not in times:
         mean = times["mean_ms"].to_numpy(float)
-        return _Parts(list(times["category"]), mean, mean[None])
+        return _Breakdown(list(times["category"]), mean, mean[None])
     runs = total_runs(add_categories(times) if by in _DERIVED else times, by)
     if by == "category":
         runs = runs.reindex(columns=list(CATEGORIES), fill_value=0.0)
     means, blocks = runs.mean().to_numpy(), blocks_of(runs).to_numpy()
-    return _Parts(list(map(str, runs.columns)), means, blocks)
+    return _Breakdown(list(map(str, runs.columns)), means, blocks)
 
 
-def _factors_of(parts: _Parts, factors: Mapping[str, float], by: str) -> np.ndarray:
+def _factors_of(parts: _Breakdown, factors: Mapping[str, float], by: str) -> np.ndarray:
     for name, factor in factors.items():
         if name not in parts.names:
             raise unknown_name(by, name, parts.names)
@@ -128,14 +137,21 @@ def _factors_of(parts: _Parts, factors: Mapping[str, float], by: str) -> np.ndar
     return np.array([float(factors.get(name, 1.0)) for name in parts.names])
 
 
-def _tabulate(parts: _Parts, factor: np.ndarray, by: str) -> pd.DataFrame:
-    before, after = parts.blocks, parts.blocks / factor
-    sums = before.sum(axis=1), after.sum(axis=1)
-    predicted = np.append((parts.mean / factor).sum(), parts.mean / factor)
-    half = half_width(np.column_stack([sums[1], after]))
+def _predict_e2e(parts: _Breakdown, factor: np.ndarray) -> tuple[float, float, float, float]:
+    """Predicted ms, speed-up, and the ends of its interval."""
+    predicted = (parts.mean / factor).sum()
     with np.errstate(divide="ignore", invalid="ignore"):
-        gain = np.log(parts.mean.sum() / predicted[0])
-        spread = half_width(np.log(sums[0] / sums[1])[:, None])[0]
+        gain = np.log(parts.mean.sum() / predicted)
+        ratios = parts.blocks.sum(axis=1) / (parts.blocks / factor).sum(axis=1)
+        spread = half_width(np.log(ratios)[:, None])[0]
+        return predicted, np.exp(gain), np.exp(gain - spread), np.exp(gain + spread)
+
+
+def _tabulate(parts: _Breakdown, factor: np.ndarray, by: str) -> pd.DataFrame:
+    e2e_ms, speedup, low, high = _predict_e2e(parts, factor)
+    after = parts.blocks / factor
+    predicted = np.append(e2e_ms, parts.mean / factor)
+    half = half_width(np.column_stack([after.sum(axis=1), after]))
     return pd.DataFrame(
         {
             "level": ["e2e", *[by] * len(factor)],
@@ -144,8 +160,8 @@ def _tabulate(parts: _Parts, factor: np.ndarray, by: str) -> pd.DataFrame:
             "predicted_ms": predicted,
             "low_ms": predicted - half,
             "high_ms": predicted + half,
-            "speedup": np.append(np.exp(gain), factor),
-            "low": np.append(np.exp(gain - spread), factor),
-            "high": np.append(np.exp(gain + spread), factor),
+            "speedup": np.append(speedup, factor),
+            "low": np.append(low, factor),
+            "high": np.append(high, factor),
         }
     )

@@ -1,4 +1,4 @@
-"""What commands answer: lines for people, one JSON document for programs."""
+"""The output of commands: lines for people, one JSON document for programs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ JSON = "--json"
 
 
 @dataclass(frozen=True)
-class Answer:
+class Output:
     """What a command returns: ``lines`` for people, ``record`` for programs.
 
-    Work may be done while the lines are taken; the record has to be whole after the last one.
-    ``then`` comes after all was said, of a command that goes on as another program.
+    Lines may be generated while work goes on; the record must be complete after the last of them.
+    ``then`` runs after the output, for a command that replaces this process.
     """
 
     lines: Iterable[object]
@@ -30,39 +30,33 @@ class Answer:
 
 
 class Command(click.Command):
-    """A command whose function returns an ``Answer``; ``--json`` chooses how it is said."""
+    """A command whose function returns an ``Output``; ``--json`` prints its record."""
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
         self.params.append(
-            click.Option([JSON], is_flag=True, help="Print one JSON document, errors too.")
+            click.Option([JSON], is_flag=True, help="Print one JSON document, also for errors.")
         )
 
     def invoke(self, context: click.Context) -> int:
-        """Run the command and say its answer; returns the exit code."""
+        """Run the command and print its output; returns the exit code."""
         as_json = context.params.pop("json")
-        answer: Answer = super().invoke(context)
-        for line in answer.lines:
+        output: Output = super().invoke(context)
+        for line in output.lines:
             if not as_json:
                 click.echo(line)
         if as_json:
-            click.echo(to_document(answer.record), nl=False)
-        if answer.then:
-            answer.then()
-        return answer.exit_code
-
-
-class Group(click.Group):
-    """Commands that answer."""
-
-    command_class = Command
+            click.echo(to_document(output.record), nl=False)
+        if output.then:
+            output.then()
+        return output.exit_code
 
 
 command = functools.partial(click.command, cls=Command)
 
 
 def describe_error(error: BaseException, exit_code: int) -> dict[str, Any]:
-    """An error as the record that ``--json`` prints of it."""
+    """The record of an error, for ``--json``."""
     kind, what, where, hint = type(error).__name__, str(error), None, None
     if isinstance(error, WorkbenchError):
         what, where, hint = error.what, error.where, error.hint

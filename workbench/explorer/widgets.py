@@ -248,7 +248,7 @@ def show_level(run: Run, level: str, threads: int) -> VStack:
     figures = [plot_isa_levels(levels, level=level), plot_categories(bars)]
     if level == lowest:
         return VStack(*figures, show_note(f"{level} is what all others are compared with."))
-    found = f"{level} adds {levels.at[place, 'reveals']} to {names[place - 1]}."
+    found = f"{level} adds {levels.at[place, 'adds']} to {names[place - 1]}."
     if run.evidence is not None:
         found += f" Samples of its machine code: {codes_of(run, levels)[place]}."
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]

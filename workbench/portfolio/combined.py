@@ -1,9 +1,11 @@
-"""Several runs of a model as one: each platform or version beside the others, by layer."""
+"""Several measurements side by side on one page: other platforms, or other versions of a model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -13,171 +15,246 @@ from workbench.analysis.compare_runs import find_measurements
 from workbench.analysis.layers import name_layer
 from workbench.analysis.run import Comparison, Measurement, identify_run
 from workbench.errors import ComparisonError, UsageError
-from workbench.frames import COMBINED, COMPARISON, LINED_UP, check
+from workbench.frames import COMBINED, COMPARISON, EMULATED, LINED_UP, check
+from workbench.plots.categories import plot_categories
+from workbench.plots.speedups import plot_heatmap
+from workbench.plots.tables import Table, show_note, show_table
+from workbench.records.codec import to_document
 from workbench.records.runs import count_threads
+from workbench.report.gate import put_side_by_side, show_aligned
+from workbench.report.html import render_page, render_template
+from workbench.store import atomic_write, safe_name
 
+PAGE, MARKDOWN = "combined_report.html", "combined_report.md"
+SUMMARY_JSON, SUMMARY_MD = "combined_pipeline_summary.json", "combined_pipeline_summary.md"
+#: Layers in the tables.
+TOP = 20
 #: Columns of ``LINED_UP`` that an emulated run cannot fill.
 _TIMES = ["time_ms", "speedup", "low", "high"]
+
+Section = tuple[str, list[object]]
 
 
 @dataclass(frozen=True)
 class Combined:
-    """Runs side by side.
-
-    ``runs`` is ``schema.COMBINED``; ``latencies`` (``schema.COMPARISON``) the untraced E2E of all
-    that were measured on silicon, against the first of these; ``layers`` ``schema.LINED_UP``, None
-    if there is nothing to line up, and ``problem`` then says why. ``measurements`` are by the name
-    of the run.
-    """
+    """Measurements side by side, by name; emulated ones come last."""
 
     measurements: dict[str, Measurement]
-    runs: pd.DataFrame
-    latencies: pd.DataFrame
-    layers: pd.DataFrame | None
-    problem: str = ""
 
     @property
     def silicon(self) -> dict[str, Measurement]:
-        """The measurements that say how fast something is."""
-        return _on_silicon(self.measurements)
+        """The measurements whose times count."""
+        return {name: m for name, m in self.measurements.items() if not m.emulated}
 
     @property
     def models(self) -> list[str]:
         """The models that were run."""
-        return list(dict.fromkeys(self.runs["model"]))
+        return list(dict.fromkeys(m.run.model for m in self.measurements.values()))
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row per measurement: ``frames.COMBINED``."""
+        rows = [{"run": name, **_describe(m)} for name, m in self.measurements.items()]
+        return check(pd.DataFrame(rows)[COMBINED.names], COMBINED)
+
+    @cached_property
+    def latencies(self) -> pd.DataFrame:
+        """Untraced E2E against the first measurement on silicon: ``frames.COMPARISON``."""
+        names, found = list(self.silicon), list(self.silicon.values())
+        rows = [
+            Comparison(found[0], m, noise=max(found[0].run.floor, m.run.floor)).latency
+            for m in found[1:]
+        ]
+        if not rows:
+            return pd.DataFrame(columns=COMPARISON.names)
+        return pd.concat(rows, ignore_index=True).assign(name=names[1:])
+
+    @cached_property
+    def layers(self) -> pd.DataFrame | None:
+        """The layers of all runs, aligned: ``frames.LINED_UP``; None if a run knows no layers.
+
+        Emulated runs have no times.
+        """
+        return None if isinstance(self._aligned, str) else self._aligned
+
+    @property
+    def problem(self) -> str:
+        """Why there are no ``layers``."""
+        return self._aligned if isinstance(self._aligned, str) else ""
+
+    @cached_property
+    def _aligned(self) -> pd.DataFrame | str:
+        found = self.measurements
+        apart = len({m.run.path.resolve() for m in found.values()}) > 1
+        try:
+            traced = {name: Traced(m.ledger, m.operators) for name, m in found.items()}
+            aligned = align_runs(traced, apart=apart)
+        except ComparisonError as error:
+            return str(error)
+        emulated = ~aligned["run"].isin(list(self.silicon))
+        aligned.loc[emulated, _TIMES] = np.nan
+        aligned["outcome"] = aligned["outcome"].mask(emulated, "emulated")
+        code = {name: _code_by_layer(m) for name, m in found.items()}
+        for column in ("operators", "kernels"):
+            aligned[column] = [
+                _join_code(code[row.run], row.known_as, column) for row in aligned.itertuples()
+            ]
+        return check(aligned, LINED_UP)
 
 
 def combine_runs(names: Sequence[str]) -> Combined:
-    """Put measurements side by side that need not be comparable: other devices, other versions.
+    """Put measurements side by side, however they differ: device, build, program.
 
-    What differs is said, and every speed-up is between what the two runs are as a whole.
+    A speed-up between two of them is the effect of everything that differs.
 
     Parameters
     ----------
     names
         Two or more of ``RUN_DIR[:EXPERIMENT[:THREADS]]``; the experiment is the candidate of the
-        run's first pair by default. Those of emulated runs come last.
+        run's first comparison by default.
 
     Raises
     ------
     UsageError
-        An unknown run, experiment or thread count, one measurement twice, or fewer than two.
+        An unknown run, experiment or thread count, a repeated measurement, or fewer than two.
+
+    Examples
+    --------
+    >>> sample = wb.sample_run()
+    >>> combined = wb.combine_runs([f"{sample}:avx512_off", f"{sample}:avx512_on"])
+    >>> combined.latencies["outcome"].tolist()
+    ['faster']
     """
     if len(names) < 2 or len(set(names)) < len(names):
         raise UsageError("needs two or more measurements, each once", where="report")
-    found = sorted(find_measurements(names).values(), key=lambda one: one.emulated)
-    measurements = dict(zip(name_runs(found), found, strict=True))
-    layers, problem = None, ""
-    try:
-        layers = line_up(measurements)
-    except ComparisonError as error:
-        problem = str(error)
-    runs, latencies = _tabulate(measurements), _compare(measurements)
-    return Combined(measurements, runs, latencies, layers, problem)
+    found = sorted(find_measurements(names).values(), key=lambda m: m.emulated)
+    return Combined(dict(zip(name_runs(found), found, strict=True)))
 
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:
-    """A short name for each, which says what they differ in."""
+    """A short name for each, made of what they differ in."""
     facts = [
-        (
-            one.run.record.platform,
-            one.run.record.plan.stem,
-            one.name,
-            count_threads(one.threads),
-        )
-        for one in measurements
+        (m.run.record.platform, m.run.record.plan.stem, m.name, count_threads(m.threads))
+        for m in measurements
     ]
-    told = [column for column in zip(*facts, strict=True) if len(set(column)) > 1]
-    names = [", ".join(row) for row in zip(*told, strict=True)] or [""] * len(facts)
+    different = [column for column in zip(*facts, strict=True) if len(set(column)) > 1]
+    names = [", ".join(row) for row in zip(*different, strict=True)] or [""] * len(facts)
     return [
         name if names.count(name) == 1 else f"{name} ({number})".strip()
         for number, name in enumerate(names, 1)
     ]
 
 
-def line_up(measurements: dict[str, Measurement]) -> pd.DataFrame:
-    """The layers of all runs, the same one in one row, with times and with what they ran.
-
-    Returns
-    -------
-    DataFrame
-        ``schema.LINED_UP``; without times, and with the outcome ``emulated``, for emulated runs.
-
-    Raises
-    ------
-    ComparisonError
-        A run knows no layers.
-    """
-    apart = len({m.run.path.resolve() for m in measurements.values()}) > 1
-    aligned = align_runs(
-        {n: Traced(m.ledger, m.operators) for n, m in measurements.items()}, apart=apart
-    )
-    emulated = {name for name, one in measurements.items() if one.emulated}
-    marked = aligned["run"].isin(emulated)
-    aligned.loc[marked, _TIMES] = np.nan
-    aligned["outcome"] = aligned["outcome"].mask(marked, "emulated")
-    code = {name: _code_by_layer(one) for name, one in measurements.items()}
-    for column in ("operators", "kernels"):
-        aligned[column] = [
-            _join(code[row.run], row.known_as, column) for row in aligned.itertuples()
-        ]
-    return check(aligned, LINED_UP)
-
-
-def _code_by_layer(one: Measurement) -> dict[str, dict[str, list[str]]]:
-    """For every layer of a measurement its operators and functions, the slowest first."""
-    operators = one.operators.sort_values("mean_ms", ascending=False)
-    kernels = one.kernels
-    named = kernels["function"].to_dict() if len(kernels) else {}
+def _code_by_layer(m: Measurement) -> dict[str, dict[str, list[str]]]:
+    """The operators and functions of every layer, slowest first."""
+    functions = m.kernels["function"].to_dict() if len(m.kernels) else {}
     found: dict[str, dict[str, list[str]]] = {}
-    for row in operators.itertuples():
-        texts = found.setdefault(name_layer(row.module), {"operators": [], "kernels": []})
-        texts["operators"].append(str(row.operator))
-        texts["kernels"] += [str(named[row.key])] if row.key in named else []
+    for row in m.operators.sort_values("mean_ms", ascending=False).itertuples():
+        code = found.setdefault(name_layer(row.module), {"operators": [], "kernels": []})
+        code["operators"].append(str(row.operator))
+        code["kernels"] += [str(functions[row.key])] if row.key in functions else []
     return found
 
 
-def _join(code: dict[str, dict[str, list[str]]], known_as: str | None, column: str) -> str:
+def _join_code(code: dict[str, dict[str, list[str]]], known_as: object, column: str) -> str:
     layers = known_as.split(" + ") if isinstance(known_as, str) else []
     texts = [text for layer in layers for text in code.get(layer, {}).get(column, [])]
     return ", ".join(dict.fromkeys(texts))
 
 
-def _tabulate(measurements: dict[str, Measurement]) -> pd.DataFrame:
-    rows = [{"run": name, **_describe(one)} for name, one in measurements.items()]
-    return check(pd.DataFrame(rows)[COMBINED.names], COMBINED)
-
-
-def _describe(one: Measurement) -> dict[str, object]:
-    run, record = one.run, one.run.record
-    times = one.statistics[["median", "low", "high"]].to_numpy(float).tolist()
-    known = times and not run.emulated
-    latency = dict(
-        zip(("latency_ms", "low_ms", "high_ms"), times[0] if known else [np.nan] * 3, strict=True)
-    )
+def _describe(m: Measurement) -> dict[str, object]:
+    times = [np.nan] * 3
+    if len(m.statistics) and not m.emulated:
+        times = m.statistics[["median", "low", "high"]].to_numpy(float)[0].tolist()
     return {
-        **identify_run(record),
-        **latency,
-        "run_dir": str(run.path),
-        "model": run.model,
-        "experiment": one.name,
-        "threads": one.threads,
-        "emulated": run.emulated,
-        "grade": run.quality["grade"].iloc[0],
-        "verdict": next((c.text for c in run.comparisons if c.candidate is one), ""),
+        **identify_run(m.run.record),
+        **dict(zip(("latency_ms", "low_ms", "high_ms"), times, strict=True)),
+        "run_dir": str(m.run.path),
+        "model": m.run.model,
+        "experiment": m.name,
+        "threads": m.threads,
+        "emulated": m.emulated,
+        "grade": m.run.quality["grade"].iloc[0],
+        "verdict": next((ab.text for ab in m.run.comparisons if ab.candidate is m), ""),
     }
 
 
-def _compare(measurements: dict[str, Measurement]) -> pd.DataFrame:
-    """E2E of what was measured on silicon, against the first of it."""
-    silicon = _on_silicon(measurements)
-    rows = []
-    for name, one in list(silicon.items())[1:]:
-        first = next(iter(silicon.values()))
-        noise = max(first.run.floor, one.run.floor)
-        rows.append(Comparison(first, one, noise=noise).latency.assign(name=name))
-    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame(columns=COMPARISON.names)
+def write_combined(names: Sequence[str], out: str | Path | None = None) -> list[Path]:
+    """Write the combined report of several measurements; returns its files.
+
+    Parameters
+    ----------
+    names
+        As for ``combine_runs``.
+    out
+        The folder, ``combined_<model>`` by default.
+
+    Raises
+    ------
+    UsageError
+        As from ``combine_runs``.
+    """
+    combined = combine_runs(names)
+    folder = Path(out or f"combined_{safe_name('_'.join(combined.models))}")
+    title = f"{', '.join(combined.models)}: {len(combined.runs)} runs side by side"
+    sections = list(describe_combined(combined))
+    template = "portfolio/combined.md.j2"
+    files = {
+        PAGE: render_page(title, "portfolio/combined.html.j2", sections=sections),
+        MARKDOWN: render_template(template, title=title, sections=sections),
+        SUMMARY_JSON: to_document(
+            {
+                name: getattr(combined, name)
+                for name in ("models", "runs", "latencies", "layers", "problem")
+            }
+        ),
+        SUMMARY_MD: render_template(template, title=title, sections=sections[:2]),
+    }
+    return [atomic_write(folder / name, text) for name, text in files.items()]
 
 
-def _on_silicon(measurements: dict[str, Measurement]) -> dict[str, Measurement]:
-    return {n: one for n, one in measurements.items() if not one.emulated}
+def describe_combined(combined: Combined) -> Iterator[Section]:
+    """The sections of the report: a heading, with tables and figures."""
+    runs = combined.runs
+    emulated = ", ".join(runs["run"][runs["emulated"]])
+    verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
+    marks = [f"{emulated}: {EMULATED}."] if emulated else []
+    yield "Verdicts", [show_note(*marks, *verdicts)]
+    columns = ["run", "latency_ms", "low_ms", "high_ms", "grade", "device", "program", "build"]
+    yield "Runs", [show_table(runs, columns, caption="Median of untraced E2E")]
+    if len(combined.latencies):
+        first = next(iter(combined.silicon))
+        columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
+        caption = f"Untraced E2E against {first}; includes every difference between the runs"
+        yield "Latency", [show_table(combined.latencies, columns, caption=caption)]
+    bars = {name: m.categories for name, m in combined.silicon.items()}
+    if bars:
+        yield "Time by category", [plot_categories(bars), _show_categories(bars)]
+    if combined.layers is None:
+        yield "Time by layer", [show_note(f"Not aligned: {combined.problem}")]
+        return
+    timed = combined.layers[combined.layers["run"].isin(list(bars))]
+    if len(bars) > 1:
+        yield "Time by layer", [plot_heatmap(timed, top=TOP), show_aligned(timed, rows=TOP)]
+    yield "Code of each layer", [_show_code(combined.layers)]
+
+
+def _show_categories(bars: dict[str, pd.DataFrame]) -> Table:
+    times = {name: part.set_index("category")["mean_ms"] for name, part in bars.items()}
+    wide = pd.DataFrame(times).rename_axis("category").reset_index()
+    return show_table(wide, caption="Mean of traced Method::execute, in ms of wall time")
+
+
+def _show_code(layers: pd.DataFrame) -> Table:
+    """The code of every layer, one column per run."""
+    texts = layers.assign(
+        text=[
+            f"{row.operators} [{row.kernels}]" if row.kernels else row.operators
+            for row in layers.itertuples()
+        ]
+    )
+    names = list(dict.fromkeys(layers["name"]))
+    wide, runs = put_side_by_side(texts, names)
+    wide.insert(0, "layer", names)
+    caption = "Operators as logged; in brackets the functions that were sampled. "
+    return show_table(wide, caption=caption + runs)

@@ -127,15 +127,12 @@ def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
     UsageError
         There is no such folder.
     """
-    roots = list(map(Path, roots))
-    for root in roots:
+    found: dict[Path, Path] = {}
+    for root in map(Path, roots):
         if not root.is_dir():
             raise UsageError("no such folder", where=root)
-    found = {
-        path.parent.resolve(): path.parent
-        for root in roots
-        for path in sorted(root.rglob(MANIFEST))
-    }
+        for path in sorted(root.rglob(MANIFEST)):
+            found[path.parent.resolve()] = path.parent
     return list(found.values())
 
 

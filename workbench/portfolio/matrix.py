@@ -1,7 +1,4 @@
-"""A matrix of models, dtypes, targets and CPU extensions to measure, as a person writes it.
-
-From a matrix to its cells, each with an address that tells whether it was done before.
-"""
+"""The matrix of a batch: models, dtypes, targets and CPU extensions, and the cells they form."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -29,15 +26,28 @@ from workbench.run.runner import KINDS, identify_runner
 from workbench.run.targets.open import TARGETS
 from workbench.store import safe_name, stem_of
 
-#: A matrix is written by hand: what is larger is something else.
-LARGEST_BYTES, DEEPEST, MOST_CELLS, MOST_NUMBER = 100_000, 3, 10_000, 1_000_000
-#: What a list of one may be written as.
-LISTS = ("models", "dtypes", "targets", "isa", "threads")
+HOST = "host"
+#: Limits of a file that a person writes.
+MAX_BYTES, MAX_DEPTH, MAX_CELLS, MAX_NUMBER = 100_000, 3, 10_000, 1_000_000
+#: Keys whose value may be written without brackets if it is a single one.
+LISTS = ("models", "dtypes", "targets", "isa", "threads", "keep_float")
+#: The least value of every number.
+LEAST: dict[str, float] = {"runs": 1, "warmup": 0, "processes": 1, "budget_s": 0}
+LEAST |= dict.fromkeys(("precision", "timeout_s", "export_limit_s"), 1e-9)
+
+
+def _keys(record: type, *excluded: str) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(record) if f.name not in excluded)
+
+
+#: Keys of a matrix that are options of all its exports, and of all its measurements.
+EXPORT_KEYS = _keys(ExportOptions, "dtype", "state_dict", "inputs", "fresh")
+MEASURE_KEYS = _keys(MeasureOptions, "toggle", "isa_ladder", "target")
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """Cells to leave out: those that agree in all that is said."""
+    """Cells to leave out: those that match every value given."""
 
     model: str = ""
     dtype: str = ""
@@ -47,80 +57,77 @@ class Exclusion:
 
 @dataclass(frozen=True)
 class Matrix:
-    """What ``MATRIX.yaml`` says; the axes first, then how each cell is measured.
+    """The content of ``MATRIX.yaml``.
 
-    ``isa`` names CPU extensions to switch off and on, as ``--toggle`` does, or ``ladder`` for every
-    level; ``threads`` and the levels are measured within one run, taking turns. The rest is what
-    ``workbench run`` takes: ``budget_s`` in seconds, ``precision`` as a fraction. An export that
-    takes longer than ``export_limit_s`` seconds is ended.
+    ``isa`` has CPU extensions to switch off and on, as ``--toggle`` does, or ``ladder`` for every
+    ISA level. An export that takes longer than ``export_limit_s`` seconds is killed. The file has
+    all options in one mapping.
     """
 
     models: tuple[str, ...]
     dtypes: tuple[str, ...] = ("fp32",)
-    targets: tuple[str, ...] = ("host",)
+    targets: tuple[str, ...] = (HOST,)
     isa: tuple[str, ...] = ("auto",)
-    threads: tuple[int, ...] = MeasureOptions.threads
     exclude: tuple[Exclusion, ...] = ()
-    backend: str = ExportOptions.backend
-    runner: str = MeasureOptions.runner
-    runs: int = MeasureOptions.runs
-    warmup: int = MeasureOptions.warmup
-    processes: int = MeasureOptions.processes
-    budget_s: float = MeasureOptions.budget_s
-    precision: float = MeasureOptions.precision
-    evidence: bool = MeasureOptions.evidence
-    power: str = MeasureOptions.power
-    timeout_s: float = MeasureOptions.timeout_s
     export_limit_s: float = 3600.0
+    export: ExportOptions = field(default_factory=ExportOptions)
+    measure: MeasureOptions = field(default_factory=MeasureOptions)
 
     def export_options(self, dtype: str) -> ExportOptions:
         """How to export the cells of a dtype."""
-        return ExportOptions(dtype=dtype, backend=self.backend)
+        return replace(self.export, dtype=dtype)
 
     def measure_options(self, target: str, isa: str) -> MeasureOptions:
-        """How to measure the cells of a target and an ISA toggle."""
-        known = {field.name for field in fields(MeasureOptions)}
-        shared = {name: value for name, value in vars(self).items() if name in known}
-        ladder = isa == LADDER_TOGGLE
-        toggle = "auto" if ladder else isa
-        return MeasureOptions(**shared, toggle=toggle, isa_ladder=ladder, target=target)
+        """How to measure the cells of a target and a CPU extension."""
+        levels = isa == LADDER_TOGGLE
+        toggle = "auto" if levels else isa
+        return replace(self.measure, target=target, toggle=toggle, isa_ladder=levels)
 
 
 def read_matrix(path: Path) -> Matrix:
-    """Read a matrix and check it: names and numbers are what they may be.
+    """Read and check a matrix.
 
-    Models of files are looked up here, then beside the matrix; their paths become absolute.
+    Model files are looked up in the working directory, then beside the matrix; their paths become
+    absolute.
 
     Raises
     ------
     UsageError
-        An unknown key or name (with the nearest valid one), a value out of range, or two models
-        whose artifacts would bear one name.
+        An unknown key or name (with the nearest valid one), or a value out of range.
     StoreError
-        The file cannot be read, is too large, or no matrix.
+        The file cannot be read, is too large, or is not a matrix.
     """
     try:
         with open(path, "rb") as file:
-            text = file.read(LARGEST_BYTES + 1)
+            text = file.read(MAX_BYTES + 1)
     except OSError as error:
         raise StoreError(error.strerror or str(error), where=path) from None
-    if len(text) > LARGEST_BYTES:
+    if len(text) > MAX_BYTES:
         raise StoreError("too large for a matrix", where=path)
     data = _parse(text, path)
-    lists = {key: [data[key]] for key in LISTS if isinstance(data.get(key), str | int)}
-    matrix = structure(Matrix, {**data, **lists}, path, strict=True)
-    models = tuple(find_model_file(name, path.parent) for name in matrix.models)
-    exclude = tuple(
-        Exclusion(find_model_file(e.model, path.parent), e.dtype, e.target, e.isa)
-        for e in matrix.exclude
+    data |= {key: [data[key]] for key in LISTS if isinstance(data.get(key), str | int)}
+    export = {key: data.pop(key) for key in EXPORT_KEYS if key in data}
+    measure = {key: data.pop(key) for key in MEASURE_KEYS if key in data}
+    own = _keys(Matrix, "export", "measure")
+    for key in data:
+        if key not in own:
+            raise unknown_name("key", key, [*own, *EXPORT_KEYS, *MEASURE_KEYS], where=path)
+    matrix = structure(Matrix, data, path, strict=True)
+    matrix = replace(
+        matrix,
+        models=tuple(find_model_file(name, path.parent) for name in matrix.models),
+        exclude=tuple(
+            replace(e, model=find_model_file(e.model, path.parent)) for e in matrix.exclude
+        ),
+        export=structure(ExportOptions, export, path, strict=True),
+        measure=structure(MeasureOptions, measure, path, strict=True),
     )
-    matrix = Matrix(**{**vars(matrix), "models": models, "exclude": exclude})
     _check(matrix, path)
     return matrix
 
 
 def find_model_file(name: str, folder: Path) -> str:
-    """A model's name; ``path/to/file.py:NAME`` with the file's absolute path, if it is there."""
+    """The name; if it is ``path/to/file.py:NAME`` of an existing file, with an absolute path."""
     file, colon, inner = name.rpartition(":")
     for place in (Path(file), folder / file):
         if colon and place.suffix == ".py" and place.is_file():
@@ -129,7 +136,7 @@ def find_model_file(name: str, folder: Path) -> str:
 
 
 def _parse(text: bytes, path: Path) -> dict[str, Any]:
-    """The YAML as a mapping: no key twice, no aliases, by which few lines become terabytes."""
+    """The YAML as a mapping. No duplicate keys; no aliases, which can expand to gigabytes."""
     import yaml
 
     depth = 0
@@ -138,8 +145,8 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent):
-                raise StoreError("has an alias (*), which a matrix does not need", where=path)
-            if depth > DEEPEST:
+                raise StoreError("aliases (*) are not allowed", where=path)
+            if depth > MAX_DEPTH:
                 raise StoreError("is nested too deeply for a matrix", where=path)
         _refuse_twice(yaml.compose(text, yaml.SafeLoader), path)
         data = yaml.safe_load(text)
@@ -149,7 +156,7 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
         line = f" (line {mark.line + 1})" if mark else ""
         raise StoreError(f"not YAML: {reason}{line}", where=path) from None
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise StoreError("not a matrix: no mapping of keys", where=path)
+        raise StoreError("not a matrix: expected a mapping of keys", where=path)
     return data
 
 
@@ -157,12 +164,13 @@ def _refuse_twice(node: Any, path: Path) -> None:
     names = [key.value for key, _ in node.value] if getattr(node, "id", "") == "mapping" else []
     for name in names:
         if names.count(name) > 1:
-            raise UsageError(f"{name!r:.40} stands there twice", where=path)
+            raise UsageError(f"duplicate key {name!r:.40}", where=path)
 
 
 def _check(matrix: Matrix, path: Path) -> None:
-    for key in LISTS:
-        values = getattr(matrix, key)
+    measure = matrix.measure
+    axes = (matrix.models, matrix.dtypes, matrix.targets, matrix.isa)
+    for key, values in zip(LISTS, (*axes, measure.threads), strict=False):
         if not values:
             raise UsageError("is empty", where=f"{path}: {key}")
         if len(set(values)) < len(values):
@@ -171,26 +179,26 @@ def _check(matrix: Matrix, path: Path) -> None:
     _check_names("model", plain, list_models(), f"{path}: models")
     _check_names("toggle", matrix.isa, [*list_toggles(), LADDER_TOGGLE], f"{path}: isa")
     _check_names("dtype", matrix.dtypes, DTYPES, f"{path}: dtypes")
-    _check_names("backend", [matrix.backend], BACKENDS, f"{path}: backend")
-    _check_names("runner", [matrix.runner], KINDS, f"{path}: runner")
+    _check_names("backend", [matrix.export.backend], BACKENDS, f"{path}: backend")
+    _check_names("runner", [measure.runner], KINDS, f"{path}: runner")
     kinds = {form.partition("[")[0].partition(":")[0]: form for form in TARGETS}
     for target in matrix.targets:
         if target.partition(":")[0] not in kinds:
             raise unknown_name("target", target, kinds.values(), f"{path}: targets")
-    for key, least in (("runs", 1), ("warmup", 0), ("processes", 1), ("budget_s", 0)):
-        if not least <= getattr(matrix, key) <= MOST_NUMBER:
+    numbers = {**vars(measure), "export_limit_s": matrix.export_limit_s}
+    for key, least in LEAST.items():
+        if not least <= numbers[key] <= MAX_NUMBER:
             raise UsageError("is out of range", where=f"{path}: {key}")
-    for key in ("precision", "timeout_s", "export_limit_s"):
-        value = getattr(matrix, key)
-        if not (math.isfinite(value) and 0 < value <= MOST_NUMBER):
-            raise UsageError("is out of range", where=f"{path}: {key}")
-    if not all(1 <= count <= 1024 for count in matrix.threads):
+    if not all(1 <= count <= 1024 for count in measure.threads):
         raise UsageError("is out of range", where=f"{path}: threads")
     for exclusion in matrix.exclude:
-        _check_exclusion(exclusion, matrix, f"{path}: exclude")
-    axes = (matrix.models, matrix.dtypes, matrix.targets, matrix.isa)
-    if math.prod(map(len, axes)) > MOST_CELLS:
-        raise UsageError(f"has more than {MOST_CELLS} cells", where=path)
+        given = vars(exclusion)
+        if not any(given.values()):
+            raise UsageError("an exclusion needs a model, dtype, target or isa", where=path)
+        for (key, value), axis in zip(given.items(), axes, strict=True):
+            _check_names(key, [value] if value else [], axis, f"{path}: exclude")
+    if math.prod(map(len, axes)) > MAX_CELLS:
+        raise UsageError(f"has more than {MAX_CELLS} cells", where=path)
 
 
 def _check_names(what: str, names: Iterable[str], valid: Iterable[str], where: str) -> None:
@@ -199,84 +207,57 @@ def _check_names(what: str, names: Iterable[str], valid: Iterable[str], where: s
             raise unknown_name(what, name, valid, where)
 
 
-def _check_exclusion(exclusion: Exclusion, matrix: Matrix, where: str) -> None:
-    said = {f.name: getattr(exclusion, f.name) for f in fields(exclusion)}
-    if not any(said.values()):
-        raise UsageError("one says nothing", where=where)
-    axes = (matrix.models, matrix.dtypes, matrix.targets, matrix.isa)
-    for (key, value), axis in zip(said.items(), axes, strict=True):
-        if value and value not in axis:
-            raise unknown_name(key, value, axis, where)
-
-
-#: Of a matrix: what a run is measured with, and so part of a cell's address.
-SETTINGS = (
-    "threads",
-    "backend",
-    "runner",
-    "runs",
-    "warmup",
-    "processes",
-    "budget_s",
-    "precision",
-    "evidence",
-    "power",
-    "timeout_s",
-)
-HOST = "host"
-
-
 def plan_cells(matrix: Matrix) -> list[Cell]:
     """The cells of a matrix, without those excluded, in the order of its axes.
 
     Raises
     ------
     UsageError
-        None is left, two would share a folder, or a model's file is not there.
+        No cell is left, two models would share a folder, or a model's file is missing.
     """
-    settings = {name: getattr(matrix, name) for name in SETTINGS}
-    runners = {target: identify_runner(matrix.runner, target) for target in matrix.targets}
+    runners = {target: identify_runner(matrix.measure.runner, target) for target in matrix.targets}
     cells = []
     for model in matrix.models:
         label = parse_name(model).label
-        # Of the identity, the dtype is the only part that differs from cell to cell.
         source = identify_export(model) | {"settings": ""}
         for dtype, target, isa in product(matrix.dtypes, matrix.targets, matrix.isa):
-            if any(_is_excluded(e, model, dtype, target, isa) for e in matrix.exclude):
+            if any(_is_excluded(e, (model, dtype, target, isa)) for e in matrix.exclude):
                 continue
-            # Elsewhere, the target's name tells the machine.
+            export = asdict(matrix.export_options(dtype))
+            measure = asdict(matrix.measure_options(target, isa))
+            # The name of any other target identifies its machine.
             cpu = describe_host()["cpu"] if target == HOST else ""
-            told = [source, settings, dtype, target, isa, runners[target], cpu]
-            address = hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
-            stem = stem_of(safe_name(label), dtype, matrix.backend)
-            cells.append(Cell(model, label, dtype, target, isa, stem, address))
+            inputs = json.dumps([source, export, measure, runners[target], cpu])
+            cache_key = hashlib.sha256(inputs.encode()).hexdigest()[:16]
+            stem = stem_of(safe_name(label), dtype, matrix.export.backend)
+            cells.append(Cell(model, label, dtype, target, isa, stem, cache_key))
     if not cells:
         raise UsageError("every cell is excluded", where="exclude")
-    _refuse_one_folder(cell.model for cell in cells)
+    _check_folders(matrix.models)
     return cells
 
 
 def select_cells(cells: list[Cell], pattern: str) -> list[Cell]:
-    """The cells whose name matches a pattern such as ``toy_cnn/*``.
+    """The cells whose name matches a pattern such as ``toy_cnn/*``; without a pattern, all.
 
     Raises
     ------
     UsageError
-        There is none.
+        No cell matches.
     """
-    chosen = [cell for cell in cells if fnmatch.fnmatchcase(cell.name, pattern or "*")]
-    if not chosen:
+    selected = [cell for cell in cells if fnmatch.fnmatchcase(cell.name, pattern or "*")]
+    if not selected:
         names = ", ".join(cell.name for cell in cells[:3])
-        raise UsageError(f"no cell {pattern!r}", where="--only", hint=f"there are {names}, ...")
-    return chosen
+        raise UsageError(f"no cell {pattern!r}", where="--only", hint=f"cells: {names}, ...")
+    return selected
 
 
-def _is_excluded(exclusion: Exclusion, *values: str) -> bool:
-    said = asdict(exclusion).values()
-    return all(not wanted or wanted == value for wanted, value in zip(said, values, strict=True))
+def _is_excluded(exclusion: Exclusion, values: tuple[str, ...]) -> bool:
+    given = vars(exclusion).values()
+    return all(not wanted or wanted == value for wanted, value in zip(given, values, strict=True))
 
 
-def _refuse_one_folder(models: Iterable[str]) -> None:
+def _check_folders(models: Iterable[str]) -> None:
     seen: dict[str, str] = {}
     for model in models:
         label = safe_name(parse_name(model).label)

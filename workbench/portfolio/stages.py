@@ -1,4 +1,4 @@
-"""The stages of a cell's work: functions that any process on any machine can be told to do."""
+"""The stages of a cell: export, measure, report. Any worker process can run them."""
 
 from __future__ import annotations
 
@@ -9,94 +9,73 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from workbench.analysis.run import Measurement, open_run
 from workbench.errors import SetupError
 from workbench.export.artifact import export_model, find_cached_export, versions
 from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
-from workbench.portfolio.state import Depot, hash_files
-from workbench.records.portfolio import Cell, Stage
+from workbench.portfolio.state import Storage, hash_files
+from workbench.records.portfolio import STAGES, Cell, Outcome, Row, Stage
 from workbench.run.locks import device_behind, share_machine, take_device
-from workbench.store import (
-    artifacts_dir,
-    load_export,
-    load_run,
-    new_run_dir,
-    safe_name,
-)
+from workbench.store import artifacts_dir, load_export, load_run, new_run_dir, safe_name
 
 Tell = Callable[[str], None]
-#: What a stage found out: fields of the cell's outcome.
-Facts = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A stage of a cell to work at; ``run_dir``, within the portfolio, is known once measured.
-
-    ``again`` says that what lies there is not to be trusted; ``attempt`` tells this job from others
-    of its kind when it is tried once more.
-    """
+    """A stage of a cell to run; ``attempt`` identifies this job when it is retried."""
 
     stage: str
-    cell: Cell
+    outcome: Outcome
     matrix: Matrix
-    depot: Depot
-    run_dir: str = ""
-    again: bool = False
+    storage: Storage
     versions: dict[str, str] = field(default_factory=versions)
     attempt: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
+    def cell(self) -> Cell:
+        """The cell."""
+        return self.outcome.cell
+
+    @property
+    def root(self) -> Path:
+        """The cell's folder, on the machine that runs the job."""
+        return self.storage.folder / self.cell.folder
+
+    @property
     def device(self) -> str:
-        """The device that it needs for itself; empty if it can be done anywhere."""
+        """The device that the job needs exclusively; empty if any machine will do."""
         return device_behind(self.cell.target) if self.stage == "measure" else ""
 
     @property
-    def pte(self) -> Path:
-        """The cell's program, where work is done."""
-        return artifacts_dir(self.depot.folder / self.cell.folder) / f"{self.cell.stem}.pte"
-
-    @property
     def log(self) -> str:
-        """The log's path within the portfolio."""
+        """The path of the log, relative to the portfolio."""
         return f"logs/{safe_name(self.cell.name)}.{self.stage}.log"
 
 
-def carry_out(job: Job) -> tuple[Stage, Facts]:
-    """Do a job where we are, when the device or machine is free; what was done, and found.
+def run_job(job: Job) -> Outcome:
+    """Run a job once its device or this machine is free; returns the new outcome of its cell.
 
     Raises
     ------
     WorkbenchError
-        It failed; the job's log has the traceback.
+        The job failed; its log has the traceback.
     """
-    found = versions()
-    if found != job.versions:
-        raise SetupError(
-            f"this worker has {_tell_apart(found, job.versions)}",
-            where=platform.node(),
-            hint="install the same versions everywhere",
-        )
-    if not job.depot.url and not job.depot.folder.is_dir():
-        raise SetupError(
-            f"this worker ({platform.node()}) does not see the portfolio",
-            where=job.depot.folder,
-            hint="--out a folder that all machines share, or a URL",
-        )
+    _check_worker(job)
     with contextlib.ExitStack() as stack:
-        tell = stack.enter_context(_logged(job))
+        tell = stack.enter_context(_open_log(job))
         free = take_device(job.device) if job.device else share_machine()
         waited = stack.enter_context(free)
         started, clock = datetime.now(UTC), time.monotonic()
-        if job.stage == "export":  # runners have limits of their own
-            note = (job.depot.folder / job.log).with_suffix(".where")
+        if job.stage == "export":  # the other stages have time limits of their own
+            note = (job.storage.folder / job.log).with_suffix(".where")
             stack.enter_context(limit_time(note, job.attempt, job.matrix.export_limit_s))
-        facts = WORK[job.stage](job, tell)
+        outcome, cached = STAGE_FUNCTIONS[job.stage](job, tell)
         seconds = time.monotonic() - clock
     stage = Stage(
         name=job.stage,
@@ -105,116 +84,184 @@ def carry_out(job: Job) -> tuple[Stage, Facts]:
         waited_s=round(waited, 3),
         machine=platform.node(),
         process=os.getpid(),
-        kept=facts.pop("kept", False),
+        cached=cached,
     )
-    return stage, facts
+    return add_stage(outcome, stage)
 
 
-def export_cell(job: Job, tell: Tell) -> Facts:
-    """Export the program of a cell, or keep the one that is there."""
-    cell, root = job.cell, job.depot.folder / job.cell.folder
-    job.depot.fetch(f"{cell.folder}/artifacts")
-    options = job.matrix.export_options(cell.dtype)
-    kept = find_cached_export(cell.model, options, root=root) is not None
-    pte = export_model(cell.model, options, root=root, tell=tell)
-    if not kept:
-        job.depot.send(f"{cell.folder}/artifacts")
+def add_stage(outcome: Outcome, stage: Stage) -> Outcome:
+    """The outcome after a stage; what it replaces is dropped unless nothing was done."""
+    stages = outcome.stages
+    if not (stage.cached and any(s.name == stage.name for s in stages)):
+        stages = (*(s for s in stages if s.name != stage.name), stage)
+    return replace(outcome, stages=stages, state="done" if stage.name == STAGES[-1] else "open")
+
+
+def adopt_export(outcome: Outcome, other: Outcome) -> Outcome:
+    """The outcome of a cell whose program was exported for another cell."""
+    (stage,) = (s for s in other.stages if s.name == "export")
+    exported = replace(
+        outcome,
+        size_bytes=other.size_bytes,
+        sqnr_db=other.sqnr_db,
+        undelegated=other.undelegated,
+        problem=other.problem,
+    )
+    return add_stage(exported, stage)
+
+
+def export_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
+    """Export the program of a cell, unless that was done before."""
+    cell, options = job.cell, job.matrix.export_options(job.cell.dtype)
+    job.storage.fetch(f"{cell.folder}/artifacts")
+    pte = find_cached_export(cell.model, options, root=job.root)
+    cached = pte is not None
+    if pte is None:
+        pte = export_model(cell.model, options, root=job.root, tell=tell)
+        job.storage.send(f"{cell.folder}/artifacts")
     export = load_export(pte)
-    noise = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None]
-    return {
-        "kept": kept,
-        "size_bytes": export.size_bytes,
-        "sqnr_db": min(noise, default=None),
-        "undelegated": sum(left.count for left in export.undelegated),
-        "problem": export.problem,
-    }
+    if export is None:
+        raise SetupError("has no export record", where=pte)
+    tell(f"{pte.name}: {'cached' if cached else 'exported'}. {export.problem}")
+    outcome = replace(
+        job.outcome,
+        size_bytes=export.size_bytes,
+        sqnr_db=min((f.sqnr_db for f in export.fidelity if f.sqnr_db is not None), default=None),
+        undelegated=sum(left.count for left in export.undelegated),
+        problem=export.problem,
+    )
+    return outcome, cached
 
 
-def measure_cell(job: Job, tell: Tell) -> Facts:
-    """Measure a cell: go on with an interrupted run of it, or keep a finished one."""
-    from workbench.workflow import record_program
+def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
+    """Measure a cell: resume an interrupted run, or use a finished one."""
+    from workbench.workflow import record
 
-    cell, folder = job.cell, job.depot.folder
-    job.depot.fetch(f"{cell.folder}/artifacts")
+    cell, storage = job.cell, job.storage
+    storage.fetch(f"{cell.folder}/artifacts")
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    run_dir = record_program(
-        job.pte,
+    run_dir = record(
+        artifacts_dir(job.root) / f"{cell.stem}.pte",
         job.matrix.measure_options(cell.target, cell.isa),
-        root=folder / cell.folder,
-        again=job.again,
+        root=job.root,
+        again=job.outcome.damaged,
         progress=lambda text, part: tell(text),
     )
-    run_dir = _rename(run_dir, job) if job.depot.url else run_dir
-    run = load_run(run_dir)
-    name = run_dir.relative_to(folder).as_posix()
-    job.depot.send(name)
-    return {
-        "kept": run.finished < started,
-        "run_dir": name,
-        "files": hash_files(run_dir),
-        "platform": run.platform,
-        "cpu": str(run.host.get("cpu") or ""),
-        "emulated": run.emulated,
-        "damaged": False,
-    }
+    run_dir = _name_after_cell(run_dir, cell) if storage.url else run_dir
+    manifest = load_run(run_dir)
+    name = run_dir.relative_to(storage.folder).as_posix()
+    storage.send(name)
+    outcome = replace(
+        job.outcome,
+        run_dir=name,
+        files=hash_files(run_dir),
+        platform=manifest.platform,
+        cpu=str(manifest.host.get("cpu") or ""),
+        emulated=manifest.emulated,
+        damaged=False,
+    )
+    return outcome, manifest.finished < started
 
 
-def report_cell(job: Job, tell: Tell) -> Facts:
-    """Analyse a cell's run, make all its files and its report, and check that they fit together."""
-    from workbench.analysis.compat import analyze_run, grade_quality
+def report_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
+    """Analyse the run of a cell, write its files and report, and validate them."""
     from workbench.analysis.quality import summarize_quality
-    from workbench.portfolio.state import tabulate_rows
     from workbench.report.validate import validate_run
     from workbench.workflow import make_page, write_artifacts
 
-    job.depot.fetch(job.run_dir)
-    job.depot.fetch(f"{job.cell.folder}/artifacts")
-    analysis = analyze_run(job.depot.folder / job.run_dir)
-    write_artifacts(analysis)
-    page = make_page(analysis, in_process=True)
-    job.depot.send(job.run_dir)
-    checks = validate_run(analysis)
+    storage, name = job.storage, job.outcome.run_dir
+    storage.fetch(name)
+    storage.fetch(f"{job.cell.folder}/artifacts")
+    run = open_run(storage.folder / name)
+    write_artifacts(run)
+    page = make_page(run, in_process=True)
+    storage.send(name)
+    checks = validate_run(run)
     failures = checks[checks["status"] == "fail"]
-    quality = grade_quality(analysis)
-    tell(f"{page.name}: quality {summarize_quality(quality)}")
-    return {
-        "report": f"{job.run_dir}/{page.name}",
-        "problem": "; ".join(failures["check"] + ": " + failures["evidence"]),
-        "grade": str(quality["grade"].iloc[0]),
-        "verdicts": tuple(comparison.text for comparison in analysis.comparisons),
-        "rows": tabulate_rows(analysis),
-    }
+    tell(f"{page.name}: quality {summarize_quality(run.quality)}")
+    outcome = replace(
+        job.outcome,
+        report=f"{name}/{page.name}",
+        problem="; ".join(failures["check"] + ": " + failures["evidence"]),
+        grade=str(run.quality["grade"].iloc[0]),
+        verdicts=tuple(comparison.text for comparison in run.comparisons),
+        rows=tuple(tabulate_row(m) for m in run.measurements if not m.control),
+    )
+    return outcome, False
 
 
-WORK = {"export": export_cell, "measure": measure_cell, "report": report_cell}
+def tabulate_row(m: Measurement) -> Row:
+    """The row of a measurement; an emulated one has no times."""
+    row = Row(m.name, m.experiment.isa, m.threads)
+    if m.emulated or m.statistics.empty:
+        return row
+    found = m.statistics.iloc[0]
+    largest = m.categories.loc[m.categories["mean_ms"].idxmax()]
+    row = replace(
+        row,
+        clock=str(found["clock"]),
+        n=int(found["n"]),
+        median_ms=float(found["median"]),
+        low_ms=float(found["low"]),
+        high_ms=float(found["high"]),
+        bottleneck=str(largest["category"]),
+        share=float(largest["share"]),
+    )
+    for ab in m.run.comparisons:
+        if ab.candidate is m:
+            latency = ab.latency.iloc[0]
+            return replace(
+                row,
+                against=ab.baseline.name,
+                speedup=float(latency["speedup"]),
+                speedup_low=float(latency["low"]),
+                speedup_high=float(latency["high"]),
+                outcome=ab.verdict.outcome,
+            )
+    return row
 
 
-def _rename(run_dir: Path, job: Job) -> Path:
-    """Call a run after its cell: behind a URL no worker sees which names the others have taken."""
-    name = f"{load_run(run_dir).platform}-{job.cell.address}"
+STAGE_FUNCTIONS = {"export": export_cell, "measure": measure_cell, "report": report_cell}
+
+
+def _name_after_cell(run_dir: Path, cell: Cell) -> Path:
+    """Rename a run: behind a URL, no worker sees which names the others have used."""
+    name = f"{load_run(run_dir).platform}-{cell.cache_key}"
     if run_dir.name.startswith(name):
         return run_dir
     return run_dir.replace(new_run_dir(run_dir.parents[1], name))
 
 
+def _check_worker(job: Job) -> None:
+    """Refuse a worker with other versions, or one that does not see the portfolio."""
+    found = versions()
+    if found != job.versions:
+        differences = (
+            f"{name} {found.get(name)} instead of {wanted}"
+            for name, wanted in job.versions.items()
+            if found.get(name) != wanted
+        )
+        raise SetupError(
+            f"this worker has {', '.join(differences)}",
+            where=platform.node(),
+            hint="install the same versions everywhere",
+        )
+    if not job.storage.url and not job.storage.folder.is_dir():
+        raise SetupError(
+            f"this worker ({platform.node()}) cannot see the portfolio",
+            where=job.storage.folder,
+            hint="--out a folder that all machines share, or a URL",
+        )
+
+
 @contextlib.contextmanager
-def _logged(job: Job) -> Iterator[Tell]:
-    """Lines of a job, and should it fail its traceback, go to its log."""
+def _open_log(job: Job) -> Iterator[Tell]:
+    """Collect the lines of a job, with the traceback of an error, and write its log."""
     lines: list[str] = []
-
-    def keep() -> None:
-        job.depot.write(job.log, "\n".join([*lines, ""]))
-
-    def note_error(kind, error, trace) -> None:
-        if error is not None:
-            lines.extend(traceback.format_exception(error))
-        keep()
-
-    with contextlib.ExitStack() as stack:
-        stack.push(note_error)
+    try:
         yield lambda text: lines.append(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {text}")
-
-
-def _tell_apart(found: dict[str, str], wanted: dict[str, str]) -> str:
-    unlike = [name for name in wanted if found.get(name) != wanted[name]]
-    return ", ".join(f"{name} {found.get(name)} instead of {wanted[name]}" for name in unlike)
+    except BaseException as error:
+        lines += traceback.format_exception(error)
+        raise
+    finally:
+        job.storage.write(job.log, "\n".join([*lines, ""]))

@@ -1,4 +1,4 @@
-"""What a batch has done, as frozen records that go to JSON and back."""
+"""The records of a batch of models: its cells, what became of each, and where the time went."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ STAGES = ("export", "measure", "report")
 
 @dataclass(frozen=True)
 class Cell:
-    """A program on a target, with an extension off and on: what one run measures.
+    """A model in a dtype on a target, with a CPU extension off and on: one run measures it.
 
-    The levels of the extension and the thread counts take turns within that run, which tells them
-    apart better than runs of their own would. ``model`` is what ``load_model`` takes, ``label``
-    what artifacts are called after; ``address`` is a hash of all that the result depends upon.
+    The ISA levels and thread counts are interleaved within that run. ``model`` is what
+    ``load_model`` takes, ``label`` is the name in file names, and ``cache_key`` is a hash of
+    everything that the result depends on.
     """
 
     model: str
@@ -25,7 +25,7 @@ class Cell:
     target: str
     isa: str
     stem: str
-    address: str
+    cache_key: str
 
     @property
     def name(self) -> str:
@@ -34,16 +34,16 @@ class Cell:
 
     @property
     def folder(self) -> str:
-        """Where its artifacts and runs lie, within the portfolio."""
+        """The folder of its artifacts and runs, relative to the portfolio."""
         return f"out_{self.stem}"
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a cell's work: when, for how long, and on which machine and process.
+    """A finished stage of a cell: when, how long, and where it ran.
 
-    ``waited_s`` is the time before ``started`` in which a device or machine was not free; ``kept``
-    says that all was there, and nothing was to be done.
+    ``waited_s`` is the time before ``started`` that it waited for its device. ``cached`` means that
+    the result existed already.
     """
 
     name: str
@@ -52,16 +52,16 @@ class Stage:
     waited_s: float = 0.0
     machine: str = ""
     process: int = 0
-    kept: bool = False
+    cached: bool = False
 
 
 @dataclass(frozen=True)
 class Row:
     """One measurement of a cell: an experiment at a thread count.
 
-    Latencies are of untraced ``Method::execute`` in ms, ``low`` and ``high`` ends of the 95 %
-    interval, ``speedup`` against the experiment ``against``, ``share`` what the ``bottleneck`` (an
-    operator category) takes. What an emulated run cannot tell is None.
+    Latencies are of untraced ``Method::execute`` in ms, with their 95 % interval. ``speedup`` is
+    against the experiment ``against``; ``share`` is the fraction of time of the ``bottleneck``, an
+    operator category. An emulated run has no times.
     """
 
     experiment: str
@@ -83,12 +83,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What has become of a cell.
+    """What became of a cell.
 
-    ``state`` is ``open`` until all is done, then ``done``; or ``failed`` in ``failed_stage``, with
-    the ``error`` in one line. ``problem`` is what makes its figures doubtful. Paths are relative to
-    the portfolio. ``files`` has the SHA-256 of what was measured; ``damaged`` says that it was not
-    what lay there, and is measured anew.
+    ``state`` is ``open``, ``done`` or ``failed``; a failure has its ``failed_stage`` and a
+    one-line ``error``. ``problem`` is a reason to doubt the figures. Paths are relative to the
+    portfolio. ``files`` has the SHA-256 of the recorded files; if they differ, the cell is
+    ``damaged`` and is measured again.
     """
 
     cell: Cell
@@ -116,12 +116,11 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Accounting:
-    """Where the time of a batch went, in seconds, since it was last started.
+class TimeBreakdown:
+    """Where the time of a batch went, in seconds since its last start.
 
-    ``wall_s`` is from start to end; ``export_s`` and ``measure_s`` the time in which at least one
-    export, and else at least one measurement, was at work; ``report_s`` that of analysis and
-    reports besides; the rest is ``other_s``.
+    Each moment counts once: as export if an export was running, else as measurement, else as
+    report, else as other.
     """
 
     wall_s: float
@@ -130,13 +129,19 @@ class Accounting:
     report_s: float
     other_s: float
 
+    @property
+    def overhead(self) -> float:
+        """Time outside exports and measurements, as a fraction of these."""
+        pure = self.export_s + self.measure_s
+        return (self.report_s + self.other_s) / pure if pure else float("nan")
+
 
 @dataclass(frozen=True)
 class Portfolio:
-    """``portfolio.json``: the matrix, and what has become of its cells."""
+    """``portfolio.json``: the matrix, and what became of its cells."""
 
     matrix: dict[str, Any]
     updated: str
     outcomes: tuple[Outcome, ...]
-    accounting: Accounting | None = None
+    time_breakdown: TimeBreakdown | None = None
     schema_version: int = SCHEMA_VERSION

@@ -40,7 +40,7 @@ from workbench.trace.flatbuffer import (
     RunData,
 )
 from workbench.trace.nesting import KINDS, METHOD, classify, nest
-from workbench.trace.recover import keep_whole_blocks
+from workbench.trace.recover import recover_blocks
 
 IDENTIFIER = b"ED00"
 VERSION = 0
@@ -337,7 +337,7 @@ def _map_file(path: Path, partial: bool) -> tuple[mmap.mmap, np.ndarray, int]:
     if not partial:
         hint = "copy it again, or read the complete runs with partial=True"
         raise TraceError(cut, where=path, hint=hint)
-    data, complete, total = keep_whole_blocks(data, path)
+    data, complete, total = recover_blocks(data, path)
     warnings.warn(f"{path} {cut}; the newest {complete} of {total} blocks were read", stacklevel=4)
     return mapped, data, 4
 

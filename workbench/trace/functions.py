@@ -1,36 +1,43 @@
-"""A64 machine code: which extension an instruction belongs to, by its encoding.
+"""The functions of a library that samples fell into: where they begin, their name, their code.
 
-From the index of encodings in the Arm Architecture Reference Manual (DDI 0487): data processing
-(Advanced SIMD), SVE, and SME. Disassemblers of today lag behind SME2; the table needs none.
-
-x86-64 machine code: which vector extension an instruction belongs to.
-
-The functions of a library that samples fell into: where they begin, their name, their code.
+The code of a function is the widest class of its instructions. Capstone knows those of x86-64. For
+AArch64, disassemblers of today lag behind SME2; a table of encodings does, from the index in the
+Arm Architecture Reference Manual (DDI 0487): data processing (Advanced SIMD), SVE, and SME.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from workbench.frames import FUNCTIONS, check
-from workbench.trace import functions as aarch64
-from workbench.trace import functions as x86
+
+if TYPE_CHECKING:
+    import capstone
+    import lief
 
 #: From the narrowest to the widest. ``scalar`` is all that computes without vectors; loads and
 #: stores of vector registers count as that, since copying memory uses them everywhere.
-CLASSES = ("scalar", "neon", "fp16", "dotprod", "bf16", "i8mm", "sve", "sme", "sme2")
+AARCH64_CLASSES = ("scalar", "neon", "fp16", "dotprod", "bf16", "i8mm", "sve", "sme", "sme2")
 
-RETURNS = (0xD65F03C0, 0xD65F0BFF, 0xD65F0FFF)
+#: From the narrowest to the widest, along the ISA levels: ``avx2`` includes FMA3 and F16C,
+#: ``avx512vnni`` VBMI, which comes with VNNI.
+X86_CLASSES = ("scalar", "sse", "avx", "avx2", "avx512", "avx512vnni")
+
+#: Longer stretches of code than this are no function; they are not disassembled.
+_LONGEST = 1 << 20
+_HIGHEST = 1 << 62
 
 # (mask, value, class): an instruction is of the first class whose value its masked bits have.
-_TABLE = (
+_AARCH64 = (
     # SMSTART and SMSTOP: MSR (immediate) of SVCRSM, SVCRZA or both
     (0xFFFFFEFF, 0xD503427F, "sme"),
     (0xFFFFFCFF, 0xD503447F, "sme"),
@@ -72,64 +79,12 @@ _TABLE = (
     (0x9E000000, 0x0E000000, "neon"),
 )
 
-
-def classify_words(words: np.ndarray) -> np.ndarray:
-    """The class of every instruction, as its position in :data:`CLASSES`.
-
-    Parameters
-    ----------
-    words
-        Instructions as unsigned 32-bit numbers.
-    """
-    found = np.zeros(len(words), np.int8)
-    for mask, value, name in reversed(_TABLE):
-        found[(words & np.uint32(mask)) == value] = CLASSES.index(name)
-    return found
-
-
-#: From the narrowest to the widest, along the levels of the ISA ladder: ``avx2`` is also FMA3 and
-#: F16C, ``avx512vnni`` also VBMI, which comes with VNNI.
-X86_CLASSES = ("scalar", "sse", "avx", "avx2", "avx512", "avx512vnni")
+# RET, RETAA, RETAB
+_AARCH64_RETURNS = (0xD65F03C0, 0xD65F0BFF, 0xD65F0FFF)
 
 _LATE = re.compile(r"vpdp|vperm(b|[it]2b)\b")
 _FUSED = re.compile(r"vfn?m(add|sub)|vcvt(ph2ps|ps2ph)")
 _EVEX, _VEX = b"\x62", (b"\xc4", b"\xc5")
-
-
-def disassemble(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
-    """Address, position in :data:`X86_CLASSES` and mnemonic of every instruction.
-
-    Bytes that are no instruction are skipped, but for the prefix of AVX-512, of which capstone
-    does not know every extension.
-    """
-    import capstone
-
-    engine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
-    engine.detail = engine.skipdata = True
-    for instruction in engine.disasm(code, address):
-        if instruction.id or instruction.bytes[:1] == _EVEX:
-            name = _classify(instruction)
-            yield instruction.address, X86_CLASSES.index(name), instruction.mnemonic
-
-
-def _classify(instruction) -> str:
-    """The class, by the prefix that encodes it; for VEX by what the operation is."""
-    mnemonic, first = instruction.mnemonic, bytes(instruction.bytes[:1])
-    if first == _EVEX:
-        return "avx512vnni" if _LATE.match(mnemonic) else "avx512"
-    groups = {instruction.group_name(group) for group in instruction.groups}
-    if first in _VEX:
-        if mnemonic.startswith("k"):
-            return "avx512"  # masks
-        if "avx2" in groups or _FUSED.match(mnemonic):
-            return "avx2"
-        return "avx" if mnemonic.startswith("v") and mnemonic != "vzeroupper" else "scalar"
-    return "sse" if any(group.startswith(("sse", "ssse")) for group in groups) else "scalar"
-
-
-#: Longer stretches of code than this are no function; they are not disassembled.
-_LONGEST = 1 << 20
-_HIGHEST = 1 << 62
 
 
 def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataFrame | None:
@@ -151,78 +106,76 @@ def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataF
     Returns
     -------
     DataFrame
-        ``schema.FUNCTIONS``, by ascending start; addresses outside any code have no row.
+        Columns of :data:`workbench.frames.FUNCTIONS`, by ascending start; addresses outside any
+        code have no row.
     """
     image = _open(path)
     if image is None or image.build_id != build_id:
         return None
-    found: dict[int, tuple[int, str]] = {}
-    for address in np.unique(addresses).tolist():
-        if place := image.locate(address):
-            begin, size = place
-            found[begin] = size, image.names.get(begin, f"{_short(path.name)}+{begin:#x}")
+    located = {image.locate(address) for address in np.unique(addresses).tolist()} - {None}
+    library = path.name.partition(".so")[0].removeprefix("libexecutorch_")
     rows = [
-        (path.name, build_id, begin, size, name, image.classify(begin, size))
-        for begin, (size, name) in sorted(found.items())
+        (
+            *(path.name, build_id, begin, end - begin),
+            image.names.get(begin, f"{library}+{begin:#x}"),
+            image.classify(begin, end),
+        )
+        for begin, end in sorted(filter(None, located))
     ]
     return check(pd.DataFrame(rows, columns=FUNCTIONS.names), FUNCTIONS)
 
 
 @dataclass(frozen=True)
 class _Image:
-    """An ELF file: where its known functions begin and end, their names, its code."""
+    """An ELF file: its executable sections, and where its known functions begin and end."""
 
-    elf: object
+    elf: lief.ELF.Binary
     machine: str
     build_id: str
-    begins: np.ndarray
-    ends: np.ndarray
+    sections: list[tuple[int, int]]
+    begins: list[int]
+    ends: list[int]
     names: dict[int, str]
-    code: tuple[tuple[int, int], ...]
 
     def locate(self, address: int) -> tuple[int, int] | None:
-        """Begin and size of the function at an address."""
-        section = next((s for s in self.code if s[0] <= address < s[1]), None)
+        """Begin and end of the function at an address."""
+        section = next((s for s in self.sections if s[0] <= address < s[1]), None)
         if section is None:
             return None
-        before = int(np.searchsorted(self.begins, address, side="right")) - 1
-        if before >= 0 and address < self.ends[before]:
-            return int(self.begins[before]), int(self.ends[before] - self.begins[before])
-        low = max(section[0], int(self.ends[before]) if before >= 0 else 0)
-        following = self.begins[before + 1 :]
-        high = min(section[1], int(following[0]) if len(following) else section[1])
-        return self._between_returns(low, high, address)
-
-    def _between_returns(self, low: int, high: int, address: int) -> tuple[int, int]:
+        following = bisect_right(self.begins, address)
+        if following and address < self.ends[following - 1]:
+            return self.begins[following - 1], self.ends[following - 1]
+        low = max([section[0], *self.ends[:following][-1:]])
+        high = min([section[1], *self.begins[following:][:1]])
         if high - low > _LONGEST:
-            return low, high - low
-        ends = [low, *self._returns(low, high), high]
-        place = int(np.searchsorted(ends, address, side="right"))
-        return ends[place - 1], ends[place] - ends[place - 1]
+            return low, high
+        bounds = [low, *self._after_returns(low, high), high]
+        place = bisect_right(bounds, address)
+        return bounds[place - 1], bounds[place]
 
-    def _returns(self, low: int, high: int) -> list[int]:
-        """Where code goes on after the return instructions of a stretch."""
-        code = self.read(low, high - low)
+    def _after_returns(self, low: int, high: int) -> list[int]:
+        """Where code continues after the return instructions of a stretch."""
+        code = self._read(low, high)
         if self.machine == "aarch64":
-            return (low + 4 + 4 * np.flatnonzero(np.isin(_words(code), aarch64.RETURNS))).tolist()
+            returns = np.flatnonzero(np.isin(_words(code), _AARCH64_RETURNS))
+            return (low + 4 + 4 * returns).tolist()
         starts, after_return = [], False
-        for at, _, mnemonic in x86.disassemble(code, low):
-            if after_return and mnemonic not in ("nop", "int3"):
-                starts.append(at)
+        for at, _, mnemonic in disassemble_x86(code, low):
             if mnemonic not in ("nop", "int3"):
+                if after_return:
+                    starts.append(at)
                 after_return = mnemonic in ("ret", "retq")
         return starts
 
-    def classify(self, begin: int, size: int) -> str:
+    def classify(self, begin: int, end: int) -> str:
         """The widest class of the instructions of a function."""
-        code = self.read(begin, min(size, _LONGEST))
+        code = self._read(begin, min(end, begin + _LONGEST))
         if self.machine == "aarch64":
-            return aarch64.CLASSES[int(aarch64.classify_words(_words(code)).max(initial=0))]
-        return x86.CLASSES[max((kind for _, kind, _ in x86.disassemble(code, begin)), default=0)]
+            return AARCH64_CLASSES[int(classify_aarch64(_words(code)).max(initial=0))]
+        return X86_CLASSES[max((kind for _, kind, _ in disassemble_x86(code, begin)), default=0)]
 
-    def read(self, begin: int, size: int) -> bytes:
-        """The bytes at a virtual address."""
-        return bytes(self.elf.get_content_from_virtual_address(begin, size))
+    def _read(self, begin: int, end: int) -> bytes:
+        return bytes(self.elf.get_content_from_virtual_address(begin, end - begin))
 
 
 def _open(path: Path) -> _Image | None:
@@ -243,29 +196,28 @@ def _open(path: Path) -> _Image | None:
         for f in elf.functions
         if f.size and f.address + f.size < _HIGHEST
     )
-    begins, ends = np.array(known, np.int64).reshape(-1, 2).T
     return _Image(
         elf=elf,
         machine=machine,
         build_id=bytes(notes[0].description).hex(),
-        begins=begins,
-        ends=ends,
-        names=_exported_names(elf),
-        code=tuple(
+        sections=[
             (s.virtual_address, s.virtual_address + s.size)
             for s in elf.sections
             if s.has(executable)
-        ),
+        ],
+        begins=[begin for begin, _ in known],
+        ends=[end for _, end in known],
+        names=_exported_names(elf),
     )
 
 
-def _exported_names(elf: object) -> dict[int, str]:
+def _exported_names(elf: lief.ELF.Binary) -> dict[int, str]:
     """Names by address, readable ones where they are C++; without the parameters."""
     names = {}
     for symbol in elf.dynamic_symbols:
         if symbol.is_function and symbol.value:
             with contextlib.suppress(UnicodeDecodeError):
-                names[symbol.value] = (symbol.demangled_name or symbol.name).partition("(")[0]
+                names[symbol.value] = str(symbol.demangled_name or symbol.name).partition("(")[0]
     return names
 
 
@@ -273,6 +225,40 @@ def _words(code: bytes) -> np.ndarray:
     return np.frombuffer(code[: len(code) // 4 * 4], "<u4")
 
 
-def _short(library: str) -> str:
-    """``libexecutorch_backend_xnnpack.so`` as ``backend_xnnpack``."""
-    return library.partition(".so")[0].removeprefix("libexecutorch_")
+def classify_aarch64(words: np.ndarray) -> np.ndarray:
+    """The classes of instructions, 32-bit words, as positions in :data:`AARCH64_CLASSES`."""
+    found = np.zeros(len(words), np.int8)
+    for mask, value, name in reversed(_AARCH64):
+        found[(words & np.uint32(mask)) == value] = AARCH64_CLASSES.index(name)
+    return found
+
+
+def disassemble_x86(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
+    """Address, position in :data:`X86_CLASSES` and mnemonic of every instruction.
+
+    Bytes that are no instruction are skipped, but for the prefix of AVX-512, of which capstone
+    does not know every extension.
+    """
+    import capstone
+
+    engine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    engine.detail = engine.skipdata = True
+    for instruction in engine.disasm(code, address):
+        if instruction.id or instruction.bytes[:1] == _EVEX:
+            name = _classify_x86(instruction)
+            yield instruction.address, X86_CLASSES.index(name), instruction.mnemonic
+
+
+def _classify_x86(instruction: capstone.CsInsn) -> str:
+    """The class, by the prefix that encodes it; for VEX by what the operation is."""
+    mnemonic, first = instruction.mnemonic, bytes(instruction.bytes[:1])
+    if first == _EVEX:
+        return "avx512vnni" if _LATE.match(mnemonic) else "avx512"
+    groups = {instruction.group_name(group) for group in instruction.groups}
+    if first in _VEX:
+        if mnemonic.startswith("k"):
+            return "avx512"  # masks
+        if "avx2" in groups or _FUSED.match(mnemonic):
+            return "avx2"
+        return "avx" if mnemonic.startswith("v") and mnemonic != "vzeroupper" else "scalar"
+    return "sse" if any(group.startswith(("sse", "ssse")) for group in groups) else "scalar"

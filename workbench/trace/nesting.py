@@ -1,19 +1,20 @@
-"""Which span lies in which: by order and instruction ids, since a delegate's times are synthetic.
+"""Which span contains which: by order and instruction ids, since a delegate's times are synthetic.
 
 The runtime writes an event when it ends. So, within a block of the file:
 
-- A ``Method::execute`` holds the events since the previous one. An event outside any instruction
+- A ``Method::execute`` contains the events since the previous one. An event outside any instruction
   (chain -1) counts only if it also began after the method did.
-- A ``DELEGATE_CALL`` or ``OPERATOR_CALL`` holds the events since the previous call that bear its
-  chain and instruction: kernels, operators of the delegate, events of a user's own.
-- Among events of one parent and instruction that were timed by the runtime's own clock (kernels and
-  events of a user's own; not operators of a delegate), one holds another that ended earlier but did
-  not begin earlier. This is how ``Method::init`` comes to lie in ``Program::load_method``.
+- A ``DELEGATE_CALL`` or ``OPERATOR_CALL`` contains the events since the previous call that have its
+  chain and instruction: kernels, operators of the delegate, the user's own events.
+- Among events of one parent and instruction that were timed by the runtime's clock (kernels and the
+  user's own events; not operators of a delegate), one contains another that ended earlier but did
+  not begin earlier. So ``Program::load_method`` contains ``Method::init``.
 """
 
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 #: Values of the column ``kind``; their positions are the codes below.
 KINDS = ("method", "delegate_call", "operator_call", "kernel", "delegate_operator", "other")
@@ -30,7 +31,7 @@ _KERNEL_PREFIX = "native_call_"
 def classify(name: np.ndarray, texts: list[str], delegated: np.ndarray) -> np.ndarray:
     """Codes of :data:`KINDS` for events of the names ``texts[name]``.
 
-    An event that bears a delegate's id is an operator of it, whatever its name.
+    An event with a delegate's id is an operator of it, whatever its name.
     """
     by_name = [_KIND_OF.get(t, KERNEL if t.startswith(_KERNEL_PREFIX) else OTHER) for t in texts]
     kind = np.array(by_name, np.int8)[name]
@@ -47,10 +48,8 @@ def nest(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The run of each event, and the row of its parent; -1 for none.
 
-    Parameters
-    ----------
-    block, kind, chain, instruction, start
-        One value per event, in the order of the file; ``kind`` as codes of :data:`KINDS`.
+    All arrays have one value per event, in the order of the file; ``kind`` are codes of
+    :data:`KINDS`.
     """
     is_method = kind == METHOD
     is_call = (kind == DELEGATE_CALL) | (kind == OPERATOR_CALL)
@@ -86,8 +85,8 @@ def _nest_timed(
     instruction: np.ndarray,
     start: np.ndarray,
 ) -> None:
-    """Put the ``rows`` that were timed by one clock into one another; changes ``parent``."""
-    # The usual kernel is alone in its call, and seen to be so before anything is sorted.
+    """Nest the ``rows`` that were timed by one clock; changes ``parent``."""
+    # Most kernels are alone in their call: leave them out before sorting.
     above = parent[rows]
     same = (above[1:] == above[:-1]) | (above[1:] < 0)
     crowd = np.append(same, False) | np.append(False, same) | (chain[rows] < 0)
@@ -111,3 +110,8 @@ def _nest_timed(
         if enclosing:
             parent[row] = enclosing[-1][0]
         enclosing.append((row, its_group, began))
+
+
+def are_leaves(events: pd.DataFrame) -> np.ndarray:
+    """Which events of a frame contain no others."""
+    return ~events["event"].isin(events["parent"]).to_numpy()

@@ -1,16 +1,16 @@
-"""Traces that were cut short: their whole blocks, made into a trace of their own.
+"""Traces that were cut short: their complete blocks, made into a trace of their own.
 
-The runtime lays a trace out back to front. The newest block comes first, and the layouts of tables
-lie where each was first used, mostly at the end: that is what a file lacks that was cut while it
-was written or copied. Without its layout a table cannot be read. But the runtime's writer uses few
-of them, and it packs tables, vectors and strings without gaps. So layouts count as found if every
-table makes sense by them, if every byte of the blocks then belongs to one thing, and if no other
-layouts do as well. Otherwise nothing is read.
+The runtime writes a trace back to front. The newest block comes first, and the layouts (vtables)
+of tables are stored where each was first used, mostly at the end: a file that was cut while it was
+written or copied lacks them, and without its layout a table cannot be read. But the runtime's
+writer uses few layouts, and it packs tables, vectors and strings without gaps. So layouts count as
+found if every table makes sense by them, if every byte of the blocks then belongs to exactly one
+item, and if no other layouts do as well. Otherwise nothing is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from math import prod
@@ -21,35 +21,35 @@ import numpy as np
 from workbench.errors import TraceError
 from workbench.trace.flatbuffer import LONGEST, ETDump, Event, FlatBuffer, Profile, RunData
 
-#: Where each field of a table lies in it; under None, the size of the table.
-Layout = Mapping[int | None, int]
+#: Offset of each field in a table, and under ``_SIZE`` the size of the table.
+Layout = dict[int, int]
+_SIZE = -1
 
-# Those of the writer in ExecuTorch 1.5, for what it logs of a run: the fields in the order in which
-# it adds them, but for those that have their default.
-_RUN_DATA = {RunData.NAME: 4, RunData.EVENTS: 8, None: 12}
-_EVENT = {Event.PROFILE: 4, None: 8}
-_TIMES = {Profile.START: 4, Profile.END: 12}
-_PROFILES = (
-    {**_TIMES, Profile.INSTRUCTION: 20, Profile.NAME: 24, None: 28},
-    {**_TIMES, Profile.CHAIN: 20, Profile.INSTRUCTION: 24, Profile.NAME: 28, None: 32},
-    {**_TIMES, Profile.INSTRUCTION: 20, Profile.DELEGATE_STR: 24, Profile.METADATA: 28, None: 32},
-    {**_TIMES, Profile.INSTRUCTION: 20, Profile.DELEGATE_INT: 24, Profile.METADATA: 28, None: 32},
+# The layouts of the writer in ExecuTorch 1.5 for what it logs of a run: fields in the order in
+# which it adds them, without those that have their default.
+_RUN_DATA: Layout = {RunData.NAME: 4, RunData.EVENTS: 8, _SIZE: 12}
+_EVENT: Layout = {Event.PROFILE: 4, _SIZE: 8}
+_TIMES: Layout = {Profile.START: 4, Profile.END: 12}
+_PROFILES: tuple[Layout, ...] = (
+    {**_TIMES, Profile.INSTRUCTION: 20, Profile.NAME: 24, _SIZE: 28},
+    {**_TIMES, Profile.CHAIN: 20, Profile.INSTRUCTION: 24, Profile.NAME: 28, _SIZE: 32},
+    {**_TIMES, Profile.INSTRUCTION: 20, Profile.DELEGATE_STR: 24, Profile.METADATA: 28, _SIZE: 32},
+    {**_TIMES, Profile.INSTRUCTION: 20, Profile.DELEGATE_INT: 24, Profile.METADATA: 28, _SIZE: 32},
 )
-
-# What a writer leaves out of a table, because it is what a reader takes it for anyway.
 _DEFAULTS = {Profile.CHAIN: 0, Profile.INSTRUCTION: -1, Profile.DELEGATE_INT: -1}
+_VECTORS = (Profile.NAME, Profile.DELEGATE_STR, Profile.METADATA)
 
 _MOST_GUESSES = 64
 _MOST_PADDING = 7
 
 
-def keep_whole_blocks(data: np.ndarray, path: Path) -> tuple[np.ndarray, int, int]:
-    """A trace of those blocks that are whole in one that was cut short.
+def recover_blocks(data: np.ndarray, path: Path) -> tuple[np.ndarray, int, int]:
+    """A trace of the blocks that are complete in one that was cut short.
 
     Parameters
     ----------
     data
-        What there is of the trace, with its size prefix.
+        The part of the trace that exists, with its size prefix.
     path
         What errors name.
 
@@ -61,7 +61,7 @@ def keep_whole_blocks(data: np.ndarray, path: Path) -> tuple[np.ndarray, int, in
     Raises
     ------
     TraceError
-        No block is whole, or there is more or less than one way to read them.
+        No block is complete, or there is more or less than one way to read them.
     """
     rest = FlatBuffer(data[: len(data) & ~3], path)
     reference = rest.root(4).field(ETDump.RUN_DATA)
@@ -74,16 +74,15 @@ def keep_whole_blocks(data: np.ndarray, path: Path) -> tuple[np.ndarray, int, in
     # A block reaches up to the table of the one before it.
     oldest = 1 + np.count_nonzero(runs[:-1] > rest.size)
     if oldest >= count:
-        raise TraceError("is cut short, and no run is whole", where=path, hint="copy it again")
+        raise TraceError("is cut short, and no run is complete", where=path, hint="copy it again")
     blocks = FlatBuffer(rest.bytes[: runs[oldest - 1]], path)
-    groups = _find_layouts(blocks, runs[oldest:])
 
-    parts, end = [blocks.bytes], blocks.size
-    moved = []
-    for group in groups:
-        for home in group.lost:
-            layout = _write_layout(group.layouts[home])
-            its = group.at[group.home == home]
+    # The layouts that were lost are written behind the blocks.
+    parts, end, moved = [blocks.bytes], blocks.size, []
+    for group in _find_layouts(blocks, runs[oldest:]):
+        for place in group.lost:
+            layout = _write_layout(group.layouts[place])
+            its = group.at[group.layout_at == place]
             moved.append((its, its - end))
             parts.append(layout)
             end += len(layout)
@@ -98,49 +97,50 @@ def keep_whole_blocks(data: np.ndarray, path: Path) -> tuple[np.ndarray, int, in
 
 
 @dataclass(frozen=True)
-class _Group:
-    """Tables of one type, where their layouts are or were, and what these are."""
+class _Tables:
+    """Tables of one type, where the layout of each is or was, and one reading of the layouts."""
 
     at: np.ndarray
-    home: np.ndarray
-    layouts: Mapping[int, Layout]
+    layout_at: np.ndarray
+    layouts: dict[int, Layout]
     lost: list[int]
 
     def field(self, slot: int) -> np.ndarray:
         """The positions of a field, 0 where there is none."""
         at = np.zeros(len(self.at), np.int64)
-        for home, layout in self.layouts.items():
+        for place, layout in self.layouts.items():
             if slot in layout:
-                its = self.home == home
+                its = self.layout_at == place
                 at[its] = self.at[its] + layout[slot]
         return at
 
     def extents(self, buffer: FlatBuffer) -> tuple[np.ndarray, np.ndarray]:
-        """Where the tables, and those of their layouts that are there, begin and end."""
+        """Where the tables, and those of their layouts that still exist, begin and end."""
         sizes = np.zeros(len(self.at), np.int64)
-        for home, layout in self.layouts.items():
-            sizes[self.home == home] = layout[None]
-        there = np.array(sorted(set(self.layouts).difference(self.lost)), np.int64)
-        lengths = buffer.halves[there >> 1].astype(np.int64)
-        return np.append(self.at, there), np.append(self.at + sizes, there + lengths)
+        for place, layout in self.layouts.items():
+            sizes[self.layout_at == place] = layout[_SIZE]
+        kept = np.array(sorted(set(self.layouts).difference(self.lost)), np.int64)
+        lengths = buffer.halves[kept >> 1].astype(np.int64)
+        return np.append(self.at, kept), np.append(self.at + sizes, kept + lengths)
 
 
-def _find_layouts(buffer: FlatBuffer, runs: np.ndarray) -> tuple[_Group, _Group, _Group]:
+def _find_layouts(buffer: FlatBuffer, runs: np.ndarray) -> tuple[_Tables, _Tables, _Tables]:
     """The blocks at ``runs``, their events, and their profile events, all with their layouts."""
-    blocks = _guess(buffer, runs, (_RUN_DATA,), _lie_inside)[0]
+    blocks = _readings(buffer, runs, (_RUN_DATA,), _are_inside)[0]
     names = buffer.follow(blocks.field(RunData.NAME), "the name of a block")
-    buffer.require(_are_vectors(buffer, names, text=True), runs, "the name of a block is none")
+    named = _are_vectors(buffer, names, text=True)
+    buffer.require(named, runs, "the name of a block is malformed")
     vectors = buffer.follow(blocks.field(RunData.EVENTS), "the events of a block")
     entries, counts = buffer.vectors(vectors, "the events of a block")
     buffer.require(4 * np.cumsum(counts) <= buffer.size, vectors, "the events of a block overlap")
     block = np.repeat(np.arange(len(runs)), counts)
     place = np.arange(len(block)) - (np.cumsum(counts) - counts)[block]
     at = buffer.follow(entries[block] + 4 * place, "an event")
-    events = _guess(buffer, at, (_EVENT,), _lie_inside)[0]
+    events = _readings(buffer, at, (_EVENT,), _are_inside)[0]
     profiles = buffer.follow(events.field(Event.PROFILE), "a profile event")
     buffer.require(profiles > 0, at, "is cut short, and holds other events than spans")
 
-    things = [
+    items = [
         blocks.extents(buffer),
         events.extents(buffer),
         (vectors, vectors + 4 + 4 * counts),
@@ -148,87 +148,82 @@ def _find_layouts(buffer: FlatBuffer, runs: np.ndarray) -> tuple[_Group, _Group,
     ]
     found = [
         spans
-        for spans in _guess(buffer, profiles, _PROFILES, _are_spans)
-        if _are_everything(buffer, runs.min(), [*things, *_things_of(buffer, spans)])
+        for spans in _readings(buffer, profiles, _PROFILES, _are_spans)
+        if _fill(buffer, runs.min(), [*items, *_items_of(buffer, spans)])
     ]
     if len(found) != 1:
-        raise TraceError(
-            "is cut short, and how its tables are laid out cannot be told for certain",
-            where=buffer.path,
-            hint="copy it again, or trace again",
-        )
+        raise _unreadable(buffer, "how its tables are laid out is ambiguous")
     return blocks, events, found[0]
 
 
-def _guess(
+def _readings(
     buffer: FlatBuffer,
     at: np.ndarray,
-    book: tuple[Layout, ...],
+    known: tuple[Layout, ...],
     fits: Callable[[FlatBuffer, np.ndarray, Layout], bool],
-) -> list[_Group]:
-    """All ways to read the tables: by the layouts that are there, and otherwise by the book's."""
-    home = at - buffer.signed_words[at >> 2]
-    homes = np.unique(home).tolist()
-    there = {place: _read_layout(buffer, place) for place in homes}
+) -> list[_Tables]:
+    """All ways to read the tables: by the layouts that still exist, otherwise by known ones."""
+    layout_at = at - buffer.signed_words[at >> 2]
+    kept = {place: _read_layout(buffer, place) for place in np.unique(layout_at).tolist()}
     options = [
         [
             layout
-            for layout in ([there[place]] if there[place] else book)
-            if fits(buffer, at[home == place], layout)
+            for layout in (known if stored is None else (stored,))
+            if fits(buffer, at[layout_at == place], layout)
         ]
-        for place in homes
+        for place, stored in kept.items()
     ]
     if not 0 < prod(map(len, options)) <= _MOST_GUESSES:
-        raise TraceError(
-            "is cut short, and its tables are laid out in an unknown way",
-            where=buffer.path,
-            hint="copy it again, or trace again",
-        )
-    lost = [place for place in homes if not there[place]]
+        raise _unreadable(buffer, "its tables are laid out in an unknown way")
+    lost = [place for place, stored in kept.items() if stored is None]
     return [
-        _Group(at, home, dict(zip(homes, choice, strict=True)), lost)
+        _Tables(at, layout_at, dict(zip(kept, choice, strict=True)), lost)
         for choice in product(*options)
     ]
 
 
-def _read_layout(buffer: FlatBuffer, home: int) -> Layout | None:
-    """The layout that is stored at ``home``, if that is not lost."""
-    if home % 2 or home < 0:
-        raise TraceError("a layout lies outside the file", where=buffer.path, offset=home)
-    if home + 4 > buffer.size:
+def _unreadable(buffer: FlatBuffer, why: str) -> TraceError:
+    hint = "copy it again, or trace again"
+    return TraceError(f"is cut short, and {why}", where=buffer.path, hint=hint)
+
+
+def _read_layout(buffer: FlatBuffer, place: int) -> Layout | None:
+    """The layout that is stored at a place; None if it was lost."""
+    if place % 2 or place < 0:
+        raise TraceError("a layout lies outside the file", where=buffer.path, offset=place)
+    if place + 4 > buffer.size:
         return None
-    length, size = buffer.halves[home >> 1 :][:2].tolist()
-    if home + length > buffer.size:
+    length, size = buffer.halves[place >> 1 :][:2].tolist()
+    if place + length > buffer.size:
         return None
-    offsets = buffer.halves[(home >> 1) + 2 : (home + length) >> 1].tolist()
+    offsets = buffer.halves[(place >> 1) + 2 : (place + length) >> 1].tolist()
     if length < 4 or any(offset % 4 or offset + 4 > size for offset in offsets):
-        raise TraceError("a layout is malformed", where=buffer.path, offset=home)
-    return {None: size, **{slot: offset for slot, offset in enumerate(offsets) if offset}}
+        raise TraceError("a layout is malformed", where=buffer.path, offset=place)
+    return {_SIZE: size, **{slot: offset for slot, offset in enumerate(offsets) if offset}}
 
 
 def _write_layout(layout: Layout) -> np.ndarray:
-    slots = 1 + max(slot for slot in layout if slot is not None)
+    slots = 1 + max(layout)
     offsets = [layout.get(slot, 0) for slot in range(slots)]
-    halves = [4 + 2 * slots, layout[None], *offsets, *[0] * (slots % 2)]
+    halves = [4 + 2 * slots, layout[_SIZE], *offsets, *[0] * (slots % 2)]
     return np.array(halves, "<u2").view(np.uint8)
 
 
-def _lie_inside(buffer: FlatBuffer, at: np.ndarray, layout: Layout) -> bool:
-    """Whether all tables of this layout end before the file does."""
-    return bool((at + layout[None] <= buffer.size).all())
+def _are_inside(buffer: FlatBuffer, at: np.ndarray, layout: Layout) -> bool:
+    return bool((at + layout[_SIZE] <= buffer.size).all())
 
 
 def _are_spans(buffer: FlatBuffer, at: np.ndarray, layout: Layout) -> bool:
     """Whether all tables at the positions ``at`` are profile events of this layout."""
-    times = [layout.get(slot, layout[None]) for slot in (Profile.START, Profile.END)]
-    if not _lie_inside(buffer, at, layout) or max(times) + 8 > layout[None]:
+    times = [layout.get(slot, layout[_SIZE]) for slot in (Profile.START, Profile.END)]
+    if not _are_inside(buffer, at, layout) or max(times) + 8 > layout[_SIZE]:
         return False
     start, end = (buffer.u64(at + offset, 0) for offset in times)
     fine = (start > 0) & (start <= end) & (end < np.uint64(2**63))
     for slot, default in _DEFAULTS.items():
-        if slot in layout:
+        if slot in layout:  # the writer leaves a field out that has its default
             fine &= buffer.i32(at + layout[slot], 0) != default
-    for slot in (Profile.NAME, Profile.DELEGATE_STR, Profile.METADATA):
+    for slot in _VECTORS:
         if slot in layout:
             stored = at + layout[slot]
             distance = buffer.words[stored >> 2]
@@ -238,7 +233,7 @@ def _are_spans(buffer: FlatBuffer, at: np.ndarray, layout: Layout) -> bool:
 
 
 def _are_vectors(buffer: FlatBuffer, at: np.ndarray, *, text: bool) -> np.ndarray:
-    """Which of the positions may be those of vectors of bytes, or of strings, which end with 0."""
+    """Which positions may be those of vectors of bytes, or of strings, which end with 0."""
     fine = (at & 3 == 0) & (at + 4 <= buffer.size)
     length = buffer.words[np.where(fine, at, 0) >> 2].astype(np.int64)
     fine &= at + 4 + length + text <= buffer.size
@@ -248,22 +243,20 @@ def _are_vectors(buffer: FlatBuffer, at: np.ndarray, *, text: bool) -> np.ndarra
     return fine
 
 
-def _things_of(buffer: FlatBuffer, spans: _Group) -> list[tuple[np.ndarray, np.ndarray]]:
+def _items_of(buffer: FlatBuffer, spans: _Tables) -> list[tuple[np.ndarray, np.ndarray]]:
     """Where the tables, strings and metadata of profile events begin and end."""
-    things = [spans.extents(buffer)]
-    for slot in (Profile.NAME, Profile.DELEGATE_STR, Profile.METADATA):
+    items = [spans.extents(buffer)]
+    for slot in _VECTORS:
         at = spans.field(slot)
         at = buffer.follow(at[at > 0], "a name")
         ends = at + 4 + buffer.words[at >> 2]
-        things.append((at, ends if slot == Profile.METADATA else ends + 1))
-    return things
+        items.append((at, ends if slot == Profile.METADATA else ends + 1))
+    return items
 
 
-def _are_everything(
-    buffer: FlatBuffer, begin: int, things: list[tuple[np.ndarray, np.ndarray]]
-) -> bool:
-    """Whether the things fill the file from ``begin`` on: none overlap, between them is padding."""
-    starts, ends = (np.concatenate(sides) for sides in zip(*things, strict=True))
+def _fill(buffer: FlatBuffer, begin: int, items: list[tuple[np.ndarray, np.ndarray]]) -> bool:
+    """Whether the items fill the file from ``begin`` on, without overlap, padding between them."""
+    starts, ends = (np.concatenate(sides) for sides in zip(*items, strict=True))
     order = np.argsort(starts, kind="stable")
     gap = np.append(begin, ends[order])
     length = np.append(starts[order], buffer.size) - gap

@@ -1,4 +1,4 @@
-"""Files of PC samples: where the CPU was while a program ran.
+"""PC samples, where the CPU was while a program ran, and the functions that they fell into.
 
 The native runner writes one JSON object: ``format`` ("workbench samples"), ``version`` (1),
 ``machine`` (x86_64 or aarch64), ``hz`` (samples a second of each thread, on average), ``lost``
@@ -7,7 +7,7 @@ array each with a value for every sample: ``time_ns`` on the clock of the ETDump
 process, ``cpu_ns`` on the thread's CPU clock, ``thread``, ``module`` (position in ``modules``, -1
 for none) and ``address`` (the program counter as a virtual address in the module's file).
 
-Samples to functions, and the table that lets another machine do it without the libraries.
+The table of functions, which another machine can use without the libraries, is JSON too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,7 +25,7 @@ from workbench.frames import FUNCTIONS, SAMPLES, check
 from workbench.store import atomic_write
 from workbench.trace.functions import find_functions
 
-FORMAT, VERSION = "workbench samples", 1
+_VERSION = 1
 _ARRAYS = ("time_ns", "cpu_ns", "thread", "module", "address")
 
 #: The runner keeps 65536 samples, which take about 4 MB.
@@ -38,12 +39,13 @@ def read_samples(path: str | Path) -> pd.DataFrame:
     """Read the PC samples of one process, in the order of time.
 
     A thread's timer counts real time, so a waiting thread is sampled too; its CPU clock shows it,
-    and it is not ``busy``. Nor is the first sample of a thread, of which nothing is known.
+    and it is not ``busy``. The first sample of a thread is not ``busy`` either, for lack of an
+    earlier clock reading.
 
     Returns
     -------
     DataFrame
-        Columns of :data:`workbench.schema.SAMPLES`.
+        Columns of :data:`workbench.frames.SAMPLES`.
 
     Raises
     ------
@@ -51,30 +53,32 @@ def read_samples(path: str | Path) -> pd.DataFrame:
         The file cannot be read, is of another format or version, or is malformed.
     """
     path = Path(path)
-    content = _load(path)
+    content = _load(path, "samples")
     arrays = {name: _array(content, name, path) for name in _ARRAYS}
     lengths = {name: len(values) for name, values in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise TraceError(f"arrays of different lengths: {lengths}", where=path)
-    libraries, build_ids = _modules(content, path)
+    modules = _modules(content, path)
     module = arrays["module"]
-    if len(module) and not -1 <= module.min() <= module.max() < len(libraries):
-        raise TraceError(f"a sample in module {module.max()} of {len(libraries)}", where=path)
+    if len(module) and not -1 <= module.min() <= module.max() < len(modules):
+        raise TraceError(f"a sample in module {module.max()} of {len(modules)}", where=path)
+    # -1 picks the last: code outside any file
+    names = np.array([*modules, ("", "")], object)[module]
     frame = pd.DataFrame(
         {
             "time_ns": arrays["time_ns"],
             "thread": arrays["thread"],
             "busy": _busy(arrays, _rate(content, path)),
-            # -1 picks the last: code outside any file
-            "library": np.array([*libraries, ""], object)[module],
-            "build_id": np.array([*build_ids, ""], object)[module],
+            "library": names[:, 0],
+            "build_id": names[:, 1],
             "address": arrays["address"],
         }
     )
     return check(frame.sort_values("time_ns", kind="stable", ignore_index=True), SAMPLES)
 
 
-def _load(path: Path) -> dict:
+def _load(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file of samples or of functions."""
     try:
         with open(path, "rb") as file:
             text = file.read(_LARGEST + 1)
@@ -83,19 +87,19 @@ def _load(path: Path) -> dict:
         raise TraceError(error.strerror or str(error), where=path) from None
     except (ValueError, RecursionError):
         content = None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise TraceError("is no file of samples", where=path)
-    if content.get("version") != VERSION:
-        raise TraceError(f"version {content.get('version')!r}, this reads {VERSION}", where=path)
+    if not isinstance(content, dict) or content.get("format") != f"workbench {what}":
+        raise TraceError(f"is no file of {what}", where=path)
+    if content.get("version") != _VERSION:
+        raise TraceError(f"version {content.get('version')!r}, this reads {_VERSION}", where=path)
     return content
 
 
-def _array(content: dict, name: str, path: Path) -> np.ndarray:
+def _array(content: dict[str, Any], name: str, path: Path) -> np.ndarray:
     values = content.get(name)
+    if values == []:
+        return np.zeros(0, np.int64)
     try:
         array = np.array(values if isinstance(values, list) else None)
-        if not len(values):
-            return np.zeros(0, np.int64)
         # Numbers beyond 64 bits, and lists in the list, become objects or another shape.
         if array.ndim == 1 and array.dtype == np.int64:
             return array
@@ -104,17 +108,17 @@ def _array(content: dict, name: str, path: Path) -> np.ndarray:
     raise TraceError(f"{name!r} is no list of whole numbers", where=path)
 
 
-def _modules(content: dict, path: Path) -> tuple[list[str], list[str]]:
+def _modules(content: dict[str, Any], path: Path) -> list[tuple[str, str]]:
     try:
         modules = [(m["path"], m["build_id"]) for m in content["modules"]]
     except (KeyError, TypeError):
         modules = [(None, None)]
     if not all(isinstance(text, str) for module in modules for text in module):
         raise TraceError("its modules lack path or build_id", where=path)
-    return [path for path, _ in modules], [build_id for _, build_id in modules]
+    return modules
 
 
-def _rate(content: dict, path: Path) -> int:
+def _rate(content: dict[str, Any], path: Path) -> int:
     hz = content.get("hz")
     if not isinstance(hz, int) or isinstance(hz, bool) or not 0 < hz <= 10**6:
         raise TraceError(f"a rate of {hz!r} samples a second", where=path)
@@ -133,10 +137,6 @@ def _busy(arrays: dict[str, np.ndarray], hz: int) -> np.ndarray:
     return busy
 
 
-FUNCTIONS_FORMAT, FUNCTIONS_VERSION = "workbench functions", 1
-_LARGEST_FUNCTIONS = 64 * 2**20
-
-
 def resolve_functions(
     samples: Iterable[pd.DataFrame], folders: Sequence[Path] = ()
 ) -> pd.DataFrame:
@@ -145,27 +145,26 @@ def resolve_functions(
     Parameters
     ----------
     samples
-        Frames of ``schema.SAMPLES``.
+        Frames of :data:`workbench.frames.SAMPLES`.
     folders
-        Where copies of the libraries lie, for samples of another machine; a library is known by
-        its build id.
+        Where copies of the libraries are, for samples of another machine; a library is identified
+        by its build id.
 
     Returns
     -------
     DataFrame
-        ``schema.FUNCTIONS``; none of libraries that are not found.
+        Columns of :data:`workbench.frames.FUNCTIONS`; none of libraries that are not found.
     """
-    places = pd.concat([s[s["busy"]] for s in samples], ignore_index=True)
-    found = [pd.DataFrame(columns=FUNCTIONS.names)]
-    for (library, build_id), part in places.groupby(["library", "build_id"]):
-        addresses = part["address"].to_numpy()
+    busy = pd.concat([s[s["busy"]] for s in samples], ignore_index=True)
+    found = []
+    for (library, build_id), part in busy[busy["build_id"] != ""].groupby(["library", "build_id"]):
         name = Path(library).name
         for path in (Path(library), *(folder / name for folder in folders)):
-            functions = find_functions(path, build_id, addresses) if build_id else None
+            functions = find_functions(path, build_id, part["address"].to_numpy())
             if functions is not None:
                 found.append(functions)
                 break
-    filled = [frame for frame in found if len(frame)] or found
+    filled = [frame for frame in found if len(frame)] or [pd.DataFrame(columns=FUNCTIONS.names)]
     return check(pd.concat(filled, ignore_index=True), FUNCTIONS)
 
 
@@ -191,33 +190,28 @@ def locate_samples(samples: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFra
 def write_functions(functions: pd.DataFrame, path: Path) -> Path:
     """Write the functions as JSON; returns the path."""
     content = {
-        "format": FUNCTIONS_FORMAT,
-        "version": FUNCTIONS_VERSION,
+        "format": "workbench functions",
+        "version": _VERSION,
         "functions": functions.to_dict("records"),
     }
     return atomic_write(path, json.dumps(content, indent=0) + "\n")
 
 
 def read_functions(path: Path) -> pd.DataFrame:
-    """Read what ``write_functions`` wrote.
+    """Read what :func:`write_functions` wrote.
 
     Raises
     ------
     TraceError
         The file cannot be read, or is malformed.
     """
+    content = _load(path, "functions")
     try:
-        with open(path, "rb") as file:
-            content = json.loads(file.read(_LARGEST_FUNCTIONS))
-        if (content["format"], content["version"]) != (FUNCTIONS_FORMAT, FUNCTIONS_VERSION):
-            raise TypeError
         rows = [tuple(row[name] for name in FUNCTIONS.names) for row in content["functions"]]
-    except OSError as error:
-        raise TraceError(error.strerror or str(error), where=path) from None
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (TypeError, KeyError):
         raise TraceError("is no table of functions", where=path) from None
     kinds = tuple(int if column.kind == "int" else str for column in FUNCTIONS.columns)
     for row in rows:
         if tuple(map(type, row)) != kinds or not all(0 <= n < 2**62 for n in row[2:4]):
-            raise TraceError(f"a function that is none: {row!r:.80}", where=path)
+            raise TraceError(f"a malformed function: {row!r:.80}", where=path)
     return pd.DataFrame(rows, columns=FUNCTIONS.names)

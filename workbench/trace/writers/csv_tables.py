@@ -1,4 +1,4 @@
-"""The events frame as the CSV files of the learning path's kit."""
+"""The events frame as the CSV files of Arm's profiling kit."""
 
 from __future__ import annotations
 
@@ -10,37 +10,18 @@ import pandas as pd
 
 from workbench.frames import EVENTS, check
 from workbench.store import atomic_write
+from workbench.trace.nesting import are_leaves
 
 TIMELINE = (
-    "model_id",
-    "name",
-    "type",
-    "delegate_backend",
-    "start_us",
-    "end_us",
-    "duration_ms",
-    "pct_total",
-    "node_id",
-    "run_index",
-    "block",
+    *("model_id", "name", "type", "delegate_backend", "start_us", "end_us", "duration_ms"),
+    *("pct_total", "node_id", "run_index", "block"),
 )
-
 STATISTICS = (
-    "model_id",
-    "name",
-    "type",
-    "delegate_backend",
-    "count",
-    "total_ms",
-    "avg_ms",
-    "pct_total",
-    "median_ms",
-    "p90_ms",
-    "min_ms",
-    "max_ms",
+    *("model_id", "name", "type", "delegate_backend", "count", "total_ms", "avg_ms", "pct_total"),
+    *("median_ms", "p90_ms", "min_ms", "max_ms"),
 )
 
-# A spreadsheet takes a cell that begins like this for a formula.
+# A spreadsheet interprets a cell that begins like this as a formula.
 _FORMULA = ("=", "+", "-", "@")
 
 
@@ -54,9 +35,9 @@ def write_csvs(
     """Write the three tables of a trace beside it.
 
     They are ``<stem>_all_runs_timeline.csv``, ``<stem>_run0_timeline.csv`` and
-    ``<stem>_ops_stats.csv``; see :func:`timeline` and :func:`operator_statistics`. Names come from
-    a file that nobody vouches for: control characters become spaces, and a text that a
-    spreadsheet would take for a formula gets an apostrophe in front.
+    ``<stem>_ops_stats.csv``; see :func:`timeline` and :func:`operator_statistics`. Names are
+    untrusted: control characters become spaces, and a text that a spreadsheet would interpret as a
+    formula gets an apostrophe in front.
 
     Parameters
     ----------
@@ -65,9 +46,9 @@ def write_csvs(
     etdump
         The trace; its name without the suffix is the stem.
     model_id
-        What the column of that name holds; the stem if not given.
+        Content of the column of that name; by default, the stem.
     delegate_backend
-        The backend of the delegated operators, such as ``XnnpackBackend``: a trace does not say.
+        The backend of the delegated operators, such as ``XnnpackBackend``; not in the trace.
 
     Returns
     -------
@@ -75,20 +56,19 @@ def write_csvs(
         The files, in the order above.
     """
     if model_id is None:
-        # Bytes of a file name that are no text become question marks.
         model_id = etdump.stem.encode(errors="replace").decode()
     spans = timeline(events, delegate_backend)
+    statistics = operator_statistics(events, delegate_backend)
     tables = {
-        "all_runs_timeline": spans,
-        "run0_timeline": spans[spans["run_index"] == 0],
-        "ops_stats": operator_statistics(events, delegate_backend),
+        "all_runs_timeline": (spans, TIMELINE),
+        "run0_timeline": (spans[spans["run_index"] == 0], TIMELINE),
+        "ops_stats": (statistics, STATISTICS),
     }
     paths = []
-    for suffix, table in tables.items():
-        table = table.assign(model_id=model_id)
-        table = table[list(TIMELINE if suffix.endswith("timeline") else STATISTICS)]
+    for suffix, (table, columns) in tables.items():
+        text = _defuse(table.assign(model_id=model_id)[list(columns)])
         path = etdump.with_name(f"{etdump.stem}_{suffix}.csv")
-        paths.append(atomic_write(path, _defuse(table).to_csv(index=False, lineterminator="\n")))
+        paths.append(atomic_write(path, text.to_csv(index=False, lineterminator="\n")))
     return paths
 
 
@@ -102,8 +82,8 @@ def timeline(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.Da
         ordinal; ``start_us`` and ``end_us`` are microseconds of the device's clock; ``pct_total``
         is the duration in percent of the run's ``Method::execute``; ``node_id`` is the position
         within the run; ``block`` is the runtime's name for it; ``delegate_backend`` is empty for
-        a span that holds others. Spans lie in one another, so neither durations nor percentages
-        of a run may be summed: that is what the ledger is for.
+        a span that holds others. Spans are nested, so neither durations nor percentages of a run
+        may be summed; sum the ledger instead.
     """
     events = _runs(events)
     run, duration = events["run"].to_numpy(), events["duration_ns"].to_numpy()
@@ -125,15 +105,14 @@ def timeline(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.Da
 
 
 def operator_statistics(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.DataFrame:
-    """One row per operator and backend, the one that took longest first.
+    """One row per operator and backend, longest first.
 
     Only events that hold no others are counted, so the rows do not overlap. ``count`` and
     ``total_ms`` are over all runs; ``pct_total`` is in percent of all ``Method::execute``;
     median, 90th percentile (linear interpolation), minimum and maximum are over single events.
     """
     events = _runs(events)
-    chosen = _leaves(events) & (events["kind"] != "method").to_numpy()
-    leaves = events[chosen]
+    leaves = events[are_leaves(events) & (events["kind"] != "method").to_numpy()]
     groups = pd.DataFrame(
         {
             "name": _types(leaves["name"]),
@@ -173,15 +152,11 @@ def _percent(part: np.ndarray | pd.Series, whole: np.ndarray | float) -> np.ndar
 
 
 def _types(names: pd.Series) -> pd.Categorical:
+    """The names without their ordinals."""
     names = pd.Categorical(names)
     types = [re.sub(r" #\d+\Z", "", text) for text in names.categories]
     codes, distinct = pd.factorize(np.array(types, object))
     return pd.Categorical.from_codes(codes[names.codes], distinct)
-
-
-def _leaves(events: pd.DataFrame) -> np.ndarray:
-    """Which events hold no others."""
-    return ~events["event"].isin(events["parent"]).to_numpy()
 
 
 def _backends(events: pd.DataFrame, delegate_backend: str) -> np.ndarray:
@@ -192,7 +167,7 @@ def _backends(events: pd.DataFrame, delegate_backend: str) -> np.ndarray:
         "operator_call": "portable",
     }
     backends = np.array([backend_of.get(kind, "") for kind in events["kind"]], object)
-    return np.where(_leaves(events), backends, "")
+    return np.where(are_leaves(events), backends, "")
 
 
 def _defuse(table: pd.DataFrame) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Frames as Parquet files that say what their columns mean."""
+"""Frames as Parquet files, with the unit and meaning of each column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from workbench.store import atomic_write
 def write_parquet(
     frame: pd.DataFrame, schema: Frame, path: Path, *, about: Mapping[str, str] | None = None
 ) -> Path:
-    """Write a frame so that ``pandas.read_parquet`` gives it back, categoricals included.
+    """Write a frame so that ``pandas.read_parquet`` restores it, categoricals included.
 
     Unit and meaning of each column go to the metadata of its field, and the name of the schema
     to that of the file: ``pyarrow.parquet.read_schema(path)`` shows them.
@@ -26,7 +26,7 @@ def write_parquet(
     frame
         The frame, without an index of its own.
     schema
-        What its columns are.
+        Describes its columns.
     path
         The file; returned.
     about
@@ -35,7 +35,7 @@ def write_parquet(
     Raises
     ------
     SetupError
-        There is no pyarrow.
+        pyarrow is not installed.
     """
     try:
         import pyarrow as pa
@@ -46,13 +46,8 @@ def write_parquet(
         ) from None
 
     table = pa.Table.from_pandas(check(frame, schema), preserve_index=False)
-    known = {column.name: column for column in schema.columns}
-    fields = [
-        field.with_metadata({"unit": known[field.name].unit, "meaning": known[field.name].meaning})
-        if field.name in known
-        else field
-        for field in table.schema
-    ]
+    described = {c.name: {"unit": c.unit, "meaning": c.meaning} for c in schema.columns}
+    fields = [field.with_metadata(described.get(field.name, {})) for field in table.schema]
     metadata = {**table.schema.metadata, "frame": schema.name, **(about or {})}
     content = io.BytesIO()
     parquet.write_table(table.cast(pa.schema(fields, metadata)), content)

@@ -1,14 +1,13 @@
 """Spans as a Perfetto trace: each trace a process, side by side on one time axis.
 
-The axis starts at 0, and every trace is moved along it so that the first ``Method::execute`` of all
-of them begin together.
+The axis starts at 0, and the first ``Method::execute`` of every trace begins at the same time.
 
 Perfetto nests slices by their times, so a slice must be *drawn* within its parent, and apart from
-its siblings. Two things stand against that. XNNPACK logs whole microseconds laid end to end from
-the start of the call, so its last operators may end after their ``DELEGATE_CALL``. And a user's own
-events may overlap with those of the runtime. Therefore a slice ends no later than its parent, and
-no later than its next sibling begins. Where that differs from what was logged, the arguments
-``start_ns`` (on the device's clock) and ``duration_ns`` say what was.
+its siblings. The logged times may violate both: XNNPACK logs whole microseconds laid end to end
+from the start of the call, so its last operators may end after their ``DELEGATE_CALL``, and the
+user's own events may overlap with those of the runtime. Therefore a slice ends no later than its
+parent, and no later than its next sibling begins. Where that differs from what was logged, the
+arguments ``start_ns`` (on the device's clock) and ``duration_ns`` hold the logged times.
 """
 
 from __future__ import annotations
@@ -24,18 +23,17 @@ import pandas as pd
 
 from workbench.frames import EVENTS, check
 from workbench.store import atomic_write
+from workbench.trace.nesting import are_leaves
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
 
 
-#: Columns that become arguments of a slice where they are not -1.
-NUMBERS = ("run", "instruction", "delegate_id")
+# Columns that become arguments of a slice: where they are not -1; of a leaf, if the frame has them.
+_NUMBERS = ("run", "instruction", "delegate_id")
+_TEXTS = ("category", "family", "layer", "shape")
 
-#: Columns that become arguments of a slice that holds no other, where the frame has them.
-TEXTS = ("category", "family", "layer", "shape")
-
-# Later than any time of a trace; and what is no row.
+# Later than any time of a trace; and no row.
 _NEVER, _NOWHERE = 2**63 - 1, -1
 
 
@@ -51,20 +49,19 @@ class Step(NamedTuple):
 def write_perfetto(traces: Mapping[str, pd.DataFrame], path: Path) -> Path:
     """Write spans as a protobuf trace for the Perfetto UI and its ``trace_processor``.
 
-    Every trace is a process with one thread. The category of a slice that holds no other is that
-    of its operator; of one that does, the kind of event: a ``DELEGATE_CALL`` lasts as long as the
-    convolutions in it, and is none. Where no clock was read, at the start of a delegate's
-    operators, the argument ``start`` is ``synthetic``.
+    Every trace is a process with one thread. The category of a slice that contains no other is
+    that of its operator; of any other, it is the kind of event. A delegate's operators have the
+    argument ``start`` = ``synthetic``, because no clock was read at their start.
 
     Parameters
     ----------
     traces
-        Frames of :data:`workbench.schema.EVENTS`, by the names of their processes. They may have
-        the columns :data:`TEXTS` besides.
+        Frames of :data:`workbench.frames.EVENTS`, by the names of their processes. Their columns
+        ``category``, ``family``, ``layer`` and ``shape``, if any, become arguments of the slices.
     path
         The file; returned.
     """
-    # It takes a tenth of a second to import, and reading a trace needs none of it.
+    # Takes a tenth of a second to import.
     from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
     content = io.BytesIO()
@@ -79,30 +76,30 @@ def write_perfetto(traces: Mapping[str, pd.DataFrame], path: Path) -> Path:
 
 
 def lay_out(spans: pd.DataFrame) -> Iterator[Step]:
-    """Walk through spans as they are drawn: in time, and each within its parent."""
+    """Spans as they are drawn: in the order of time, and each within its parent."""
     start = spans["start_ns"].tolist()
     stop = (spans["start_ns"] + spans["duration_ns"]).tolist()
     parent = pd.Index(spans["event"]).get_indexer(spans["parent"]).tolist()
     children = _children(start, parent)
-    under_way = [Step(_NOWHERE, -_NEVER, _NEVER, True)]
+    open_steps = [Step(_NOWHERE, -_NEVER, _NEVER, True)]
     todo = children[_NOWHERE]
     while todo:
         row, limit = todo.pop()
-        while under_way[-1].row != parent[row]:
-            yield under_way.pop()._replace(begins=False)
-        _, earliest, latest, _ = under_way[-1]
+        while open_steps[-1].row != parent[row]:
+            yield open_steps.pop()._replace(begins=False)
+        _, earliest, latest, _ = open_steps[-1]
         begin = min(max(start[row], earliest), latest)
         end = max(min(stop[row], limit, latest), begin)
-        under_way.append(Step(row, begin, end, True))
-        yield under_way[-1]
+        open_steps.append(Step(row, begin, end, True))
+        yield open_steps[-1]
         todo += children[row]
-    for step in reversed(under_way[1:]):
+    for step in reversed(open_steps[1:]):
         yield step._replace(begins=False)
 
 
 def _children(start: list[int], parent: list[int]) -> dict[int, list[tuple[int, int]]]:
-    """The rows directly in each row, the last one first, each with the start of the next one."""
-    children = defaultdict(list)
+    """The children of each row, last first, each with the start of its next sibling."""
+    children: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for row in np.lexsort((start, parent))[::-1].tolist():
         siblings = children[parent[row]]
         siblings.append((row, start[siblings[-1][0]] if siblings else _NEVER))
@@ -121,7 +118,7 @@ def _origin(spans: pd.DataFrame) -> tuple[int, int]:
 def _packets(
     spans: pd.DataFrame, create: Callable[[], TracePacket], number: int, name: str, shift: int
 ) -> Iterator[TracePacket]:
-    """One trace: the packet of its process, that of its thread, and two for every slice."""
+    """One trace: a packet for its process, one for its thread, and two for every slice."""
     packet = create()
     packet.track_descriptor.uuid = process = 2 * number
     packet.track_descriptor.process.pid = number
@@ -153,15 +150,15 @@ def _packets(
 
 
 class _Slices:
-    """Name, category and arguments of the slices of one trace; spells every string once."""
+    """Name, category and arguments of the slices of one trace; each string is written once."""
 
     def __init__(self, spans: pd.DataFrame):
-        leaf = ~spans["event"].isin(spans["parent"])
-        texts = {name: spans[name].astype(object).where(leaf) for name in TEXTS if name in spans}
+        leaf = are_leaves(spans)
+        texts = {name: spans[name].astype(object).where(leaf) for name in _TEXTS if name in spans}
         kind = spans["kind"].astype(object)
         arguments = {
             **{name: column.fillna("") for name, column in texts.items()},
-            **{name: spans[name] for name in NUMBERS},
+            **{name: spans[name] for name in _NUMBERS},
             "start": kind.map({"delegate_operator": "synthetic"}).fillna(""),
         }
         self._names = spans["name"].tolist()
@@ -171,31 +168,30 @@ class _Slices:
         self._iids: dict[str, dict[str, int]] = defaultdict(dict)
 
     def describe(self, step: Step, packet: TracePacket) -> None:
-        """Put into a packet what there is to say about the row that begins."""
+        """Add name, category and arguments of the row that begins."""
         event, row = packet.track_event, step.row
         event.name_iid = self._intern(packet, "event_names", self._names[row])
         category = self._intern(packet, "event_categories", self._categories[row])
         event.category_iids.append(category)
-        for name, values in self._arguments.items():
-            if values[row] not in ("", -1):
-                self._annotate(packet, name, values[row])
+        arguments = {name: values[row] for name, values in self._arguments.items()}
         start, duration = self._logged[row]
         if step.begin != start:
-            self._annotate(packet, "start_ns", start)
+            arguments["start_ns"] = start
         if step.end - step.begin != duration:
-            self._annotate(packet, "duration_ns", duration)
-
-    def _annotate(self, packet: TracePacket, name: str, value: str | int) -> None:
-        annotation = packet.track_event.debug_annotations.add()
-        annotation.name_iid = self._intern(packet, "debug_annotation_names", name)
-        if isinstance(value, str):
-            iid = self._intern(packet, "debug_annotation_string_values", value)
-            annotation.string_value_iid = iid
-        else:
-            annotation.int_value = value
+            arguments["duration_ns"] = duration
+        for name, value in arguments.items():
+            if value in ("", -1):
+                continue
+            annotation = event.debug_annotations.add()
+            annotation.name_iid = self._intern(packet, "debug_annotation_names", name)
+            if isinstance(value, str):
+                iid = self._intern(packet, "debug_annotation_string_values", value)
+                annotation.string_value_iid = iid
+            else:
+                annotation.int_value = value
 
     def _intern(self, packet: TracePacket, field: str, text: str) -> int:
-        """The number of a text among those of a field; its first packet says what it stands for."""
+        """The number of a text among those of a field; its first packet also has the text."""
         iids = self._iids[field]
         if text not in iids:
             iids[text] = len(iids) + 1

@@ -12,23 +12,21 @@ import pandas as pd
 
 from workbench.store import atomic_write
 
-SCHEMA = "https://www.speedscope.app/file-format-schema.json"
-
 
 def write_speedscope(
     profiles: Mapping[str, pd.DataFrame], path: Path, *, stack: Sequence[str], weight: str
 ) -> Path:
     """Write flame graphs in speedscope's file format, one profile for each frame.
 
-    The rows are samples in their order, so the time order shows what ran after what, and the other
-    views the sums. The format knows no time below zero: where a row has one, as a delegate's
-    overhead can that is shorter than the rounding of its operators, it counts as 0, and all others
-    are shortened in proportion; the total stays.
+    The rows are samples in their order: the time order view shows the sequence, the other views
+    the sums. The format has no negative times. A row may have one, such as the overhead of a
+    delegate that is smaller than the rounding of its operators; it counts as 0, and all others are
+    shortened in proportion, so that the total stays.
 
     Parameters
     ----------
     profiles
-        Frames by the name that their profile shall have.
+        Frames by the names of their profiles.
     path
         The file; returned.
     stack
@@ -44,19 +42,11 @@ def write_speedscope(
             for row in table[list(stack)].astype(str).itertuples(index=False)
         ]
         weights = _without_negatives(table[weight].to_numpy(float)).tolist()
-        written.append(
-            {
-                "type": "sampled",
-                "name": name,
-                "unit": "nanoseconds",
-                "startValue": 0,
-                "endValue": math.fsum(weights),
-                "samples": samples,
-                "weights": weights,
-            }
-        )
+        sizes = {"startValue": 0, "endValue": math.fsum(weights)}
+        profile = {"type": "sampled", "name": name, "unit": "nanoseconds", **sizes}
+        written.append({**profile, "samples": samples, "weights": weights})
     content = {
-        "$schema": SCHEMA,
+        "$schema": "https://www.speedscope.app/file-format-schema.json",
         "exporter": "executorch-workbench",
         "name": path.name,
         "activeProfileIndex": 0,

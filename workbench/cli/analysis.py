@@ -1,0 +1,276 @@
+"""Commands that read what was recorded: runs, traces and logs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from workbench.cli.options import PATH, Percent, show_progress
+from workbench.cli.output import Output, command
+from workbench.errors import UsageError
+from workbench.options import MeasureOptions
+
+
+@command()
+@click.argument("run_dir", type=PATH)
+def analyze(run_dir: Path) -> Output:
+    """Regenerate the CSV, JSON and Markdown files of a run from its ETDumps."""
+    from workbench.analysis.run import open_run
+    from workbench.workflow import write_artifacts
+
+    files = write_artifacts(open_run(run_dir))
+    return Output(files, {"run_dir": run_dir, "files": files})
+
+
+@command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUN_DIR...")
+@click.option("--out", type=PATH, help="Folder for several runs [default: combined_MODEL].")
+def report(runs: tuple[str, ...], out: Path | None) -> Output:
+    """Write report.html and report.md of a run, or one report of several runs.
+
+    Several runs, each RUN_DIR[:EXPERIMENT[:THREADS]], are shown side by side, layer by layer: other
+    platforms, or other versions of a model. Emulated runs show which code ran, without times.
+    """
+    from workbench.portfolio.combined import write_combined
+    from workbench.workflow import make_report
+
+    if len(runs) == 1 and out:
+        raise UsageError(
+            "needs several runs", where="--out", hint="the report of one run is in its folder"
+        )
+    files = write_combined(runs, out) if len(runs) > 1 else list(make_report(runs[0]))
+    return Output(files, {"runs": runs, "files": files})
+
+
+@command()
+@click.argument("run_dir", type=PATH)
+@click.option("--experiment", default="", help="Which one [default: the first candidate].")
+@click.option("--threads", type=int, help="At which thread count [default: the first].")
+def findings(run_dir: Path, experiment: str, threads: int | None) -> Output:
+    """List optimisation opportunities, largest gain first."""
+    from workbench.analysis.compare_runs import find_measurements
+    from workbench.plots.text import list_findings
+
+    name = f"{run_dir}:{experiment}:{threads or ''}"
+    measurement = find_measurements([name])[name]
+    found = measurement.findings
+    record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": found}
+    return Output(list_findings(found, len(found)) or ["no findings"], record)
+
+
+@command()
+@click.argument("run_dir", type=PATH)
+@click.option("--again", is_flag=True, help="Measure again, even if the peaks are cached.")
+@click.option("--top", default=12, show_default=True, help="Operators to list.")
+def roofline(run_dir: Path, again: bool, top: int) -> Output:
+    """Measure the peaks of this machine, and compare a run's operators with them."""
+    from workbench.analysis.roofline import list_ceilings
+    from workbench.analysis.run import open_run
+    from workbench.plots.text import show_roofline
+    from workbench.workflow import measure_roof, write_artifacts
+
+    with show_progress() as progress:
+        measure_roof(run_dir, again=again, progress=progress)
+    run = open_run(run_dir)
+    write_artifacts(run)
+    operators = run.subject.roofline
+    record = {"run_dir": run_dir, "ceilings": list_ceilings(run_dir), "operators": operators}
+    return Output([show_roofline(run.subject, top=top)], record)
+
+
+@command()
+@click.argument("run_dir", type=PATH)
+@click.option("--layer", required=True, help="Path of the module, such as features.3.block.0.")
+@click.option("--model", default="", help="The model that was exported [default: the run's].")
+@click.option("--runs", default=50, show_default=True, help="Minimum timed inferences.")
+@click.option("--processes", default=5, show_default=True, help="Restarts of every runner process.")
+def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int) -> Output:
+    """Measure one layer of a model alone, and compare with its time in the model."""
+    from workbench.workflow import replay_layer
+
+    options = MeasureOptions(runs=runs, processes=processes)
+    with show_progress() as progress:
+        result = replay_layer(run_dir, layer, options, model=model, progress=progress)
+    return Output([*result.texts, result.run_dir], asdict(result))
+
+
+@command()
+@click.argument("etdump", type=PATH)
+@click.option("--to", required=True, help="csv, parquet, perfetto or speedscope.")
+@click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
+@click.option("--baseline", type=PATH, help="A second ETDump to compare with.")
+def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
+    """Convert an ETDump to another format; prints the files."""
+    from workbench.workflow import export_trace
+
+    files = export_trace(etdump, to, out=out, baseline=baseline)
+    return Output(files, {"files": files})
+
+
+@command()
+@click.argument("log", type=PATH)
+@click.option("--baseline", type=PATH, help="The log with the extension off.")
+def kernels(log: Path, baseline: Path | None) -> Output:
+    """List the microkernels in an XNNPACK log, as CSV.
+
+    With --baseline, list those that an extension replaced. LOG is the output of a runner whose
+    XNNPACK was built with XNN_LOG_LEVEL=4; it names the registered microkernels, which need not
+    have run.
+    """
+    from workbench.analysis.machine_code import compare_kernels
+    from workbench.trace.xnn_log import read_xnn_log
+
+    table = read_xnn_log(log)
+    if baseline:
+        table = compare_kernels(table, read_xnn_log(baseline))
+    return Output([table.to_csv(index=False, lineterminator="\n").rstrip()], {"kernels": table})
+
+
+@command()
+@click.argument("names", nargs=-1, required=True, metavar="[BASELINE] CANDIDATE...")
+@click.option("--baseline", type=PATH, help="metrics.json of an earlier run, instead of BASELINE.")
+@click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
+@click.option("--by", help="Also compare by layer, category or operator.")
+@click.option("--fail-above", type=Percent(), help="Exit 1 if slower by more than this.")
+@click.option("--junit", type=PATH, help="Also write JUnit XML; with --fail-above.")
+@click.option("--markdown", type=PATH, help="Also write Markdown.")
+def compare(
+    names: tuple[str, ...],
+    baseline: Path | None,
+    across: tuple[str, ...],
+    by: str | None,
+    fail_above: float | None,
+    junit: Path | None,
+    markdown: Path | None,
+) -> Output:
+    """Compare measurements, each RUN_DIR[:EXPERIMENT[:THREADS]], with the first one.
+
+    Two measurements give a verdict, more give a table by layer. With --fail-above, the command
+    fails if the whole 95 % interval of a row is beyond the limit. With --baseline, one run is
+    compared with the metrics.json of an earlier one.
+    """
+    from workbench.analysis.compare_runs import compare_many, compare_with_metrics
+    from workbench.report.gate import describe_compared, write_gate_summary, write_junit
+
+    if junit and fail_above is None:
+        raise UsageError("needs --fail-above", where="--junit")
+    if baseline is None:
+        found = compare_many(names, across=across, by=by, fail_above=fail_above)
+    elif len(names) > 1 or by:
+        raise UsageError("compares the E2E latency of one run", where="--baseline")
+    else:
+        found = compare_with_metrics(baseline, names[0], across=across, fail_above=fail_above)
+    if junit:
+        write_junit(found, junit)
+    if markdown:
+        write_gate_summary(found, markdown)
+    return Output(describe_compared(found), found.record, exit_code=not found.passed)
+
+
+@command()
+@click.argument("run_dir", type=PATH)
+@click.option("--known-good", type=PATH, help="Known-good run to compare with.")
+def validate(run_dir: Path, known_good: Path | None) -> Output:
+    """Check that a run is complete and its files agree; exit 1 if not."""
+    from workbench.report.validate import validate_run
+
+    table = validate_run(run_dir, known_good)
+    rows = table.itertuples(index=False, name=None)
+    lines = [f"{status:4}  {check}: {evidence}" for check, status, evidence in rows]
+    failed = bool((table["status"] == "fail").any())
+    return Output(lines, {"run_dir": run_dir, "ok": not failed, "checks": table}, exit_code=failed)
+
+
+@command()
+@click.argument("roots", nargs=-1, type=PATH, metavar="[FOLDER]...")
+@click.option("--across", multiple=True, help="What may differ within a line: program.")
+@click.option("--figure", type=PATH, help="Plot latency over time into this file (.png, .svg).")
+@click.option("--csv", type=PATH, help="Also write all runs into this file.")
+@click.option("--fail-above", type=Percent(), help="Exit 1 if confirmed slower by more than this.")
+def history(
+    roots: tuple[Path, ...],
+    across: tuple[str, ...],
+    figure: Path | None,
+    csv: Path | None,
+    fail_above: float | None,
+) -> Output:
+    """List the runs below FOLDERs [default: here], and when they became faster or slower.
+
+    A line has the comparable runs of a program. A change is confirmed once two successive runs show
+    it; until then it is suspected.
+    """
+    from workbench.plots.history import plot_history
+    from workbench.portfolio.history import read_history, write_figure
+    from workbench.store import atomic_write
+
+    found = read_history(roots or (Path(),), across=across)
+    for problem in found.problems:
+        click.echo(f"skipped: {problem}", err=True)
+    if found.rows.empty:
+        raise UsageError("no runs found", where=" ".join(map(str, roots)) or ".")
+    if figure:
+        write_figure(plot_history(found.rows, found.changes), figure)
+    if csv:
+        atomic_write(csv, found.rows.to_csv(index=False, lineterminator="\n"))
+    slower = fail_above is not None and not found.slower_by(fail_above).empty
+    record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
+    lines = [text for table in found.tables for text in (table, "")]
+    return Output(lines, {"passed": not slower, **record}, exit_code=slower)
+
+
+@command()
+@click.argument("name", required=False)
+def schema(name: str | None) -> Output:
+    """Print the JSON Schema of a file that the workbench writes; without NAME, list them."""
+    from workbench.records.documents import describe_document, list_documents
+
+    if name is None:
+        return Output(list_documents(), {"documents": list_documents()})
+    described = describe_document(name)
+    return Output([json.dumps(described, indent=1)], {"schema": described})
+
+
+@command()
+@click.argument("name", required=False)
+def skills(name: str | None) -> Output:
+    """Print a playbook: commands, checks, what to do on failure; without NAME, list them."""
+    from workbench.report.skills import find_skill, list_skills
+
+    if name is not None:
+        skill = find_skill(name)
+        return Output([skill.text.rstrip()], {"skill": skill, "commands": skill.commands})
+    known = list_skills()
+    width = max(len(skill.name) for skill in known)
+    lines = [f"{skill.name:{width}}  {skill.description}" for skill in known]
+    return Output(
+        lines, {"skills": [{"name": s.name, "description": s.description} for s in known]}
+    )
+
+
+@command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def lab(arguments: tuple[str, ...]) -> Output:
+    """Open JupyterLab on the notebooks; ARGUMENTS go to JupyterLab."""
+    from workbench.report.notebooks import open_lab
+
+    record = {"opens": "lab", "arguments": arguments}
+    return Output([], record, then=lambda: open_lab(arguments))
+
+
+@command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def app(arguments: tuple[str, ...]) -> Output:
+    """Open the explorer of runs in a browser, without code; ARGUMENTS go to Voila."""
+    from workbench.report.notebooks import open_app
+
+    record = {"opens": "app", "arguments": arguments}
+    return Output([], record, then=lambda: open_app(arguments))
+
+
+COMMANDS = (
+    *(analyze, report, findings, roofline, replay, trace, kernels),
+    *(compare, validate, history, schema, skills, lab, app),
+)

@@ -1,0 +1,172 @@
+"""Commands that export and measure."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from workbench.cli.options import EXPORT_OPTIONS, OUT, PATH, RUN_OPTIONS, show_progress
+from workbench.cli.output import Output, command
+from workbench.errors import UsageError
+from workbench.options import ExportOptions, MeasureOptions
+from workbench.store import REPORT_HTML
+
+if TYPE_CHECKING:
+    from workbench.analysis.run import Run
+
+
+@command()
+def doctor() -> Output:
+    """Check what this machine can do; each problem has a fix."""
+    from workbench.run.doctor import examine_machine
+
+    findings = examine_machine()
+    width = max(len(finding.subject) for finding in findings)
+    lines = [
+        f"{finding.status:4}  {finding.subject:{width}}  {finding.detail}"
+        + (f"  -> {finding.fix}" if finding.fix else "")
+        for finding in findings
+    ]
+    ready = all(finding.status != "fail" for finding in findings)
+    if not ready:
+        click.echo("error: this machine cannot profile models -> fix what says `fail`", err=True)
+    return Output(lines, {"ready": ready, "findings": findings}, exit_code=not ready)
+
+
+@command()
+def models() -> Output:
+    """List the registered models."""
+    from workbench.models.registry import list_models
+
+    return Output(list_models(), {"models": list_models()})
+
+
+@command()
+@click.argument("model")
+@EXPORT_OPTIONS
+@OUT
+def export(model: str, out: Path | None, export: ExportOptions) -> Output:
+    """Export MODEL to a .pte.
+
+    MODEL is a registered name, path/to/file.py:NAME, torchvision:NAME or timm:NAME. An up-to-date
+    export is reused.
+
+    Operators that were not delegated, and differences from the outputs of the PyTorch model, are
+    listed on stderr.
+    """
+    from workbench.export.artifact import describe_export, export_model
+    from workbench.store import load_export
+
+    pte = export_model(model, export, root=out, tell=functools.partial(click.echo, err=True))
+    record = load_export(pte)
+    for line in describe_export(record) if record else ():
+        click.echo(line, err=True)
+    return Output([pte], {"pte": pte, "export": record})
+
+
+@command()
+@click.argument("subject", type=PATH, metavar="MODEL.pte|CONFIG.json")
+@RUN_OPTIONS
+@OUT
+@click.pass_context
+def run(context: click.Context, subject: Path, out: Path | None, measure: MeasureOptions) -> Output:
+    """Measure a .pte with a CPU extension off and on; prints the run's folder.
+
+    A config, the JSON of Arm's profiling kit, sets all options itself.
+    """
+    from workbench import workflow
+    from workbench.report.summary import outline_run
+
+    with show_progress() as progress:
+        if subject.suffix == ".json":
+            _refuse_options(context)
+            result = workflow.run_config(subject, root=out, progress=progress)
+        else:
+            result = workflow.measure(subject, measure, root=out, progress=progress)
+    return Output([*_summarize(result), result.path], outline_run(result))
+
+
+def _summarize(run: Run) -> list[str]:
+    """The verdicts of a run, and the grade of its measurement."""
+    from workbench.analysis.quality import summarize_quality
+
+    return [*(ab.text for ab in run.comparisons), summarize_quality(run.quality)]
+
+
+def _refuse_options(context: click.Context) -> None:
+    """Refuse options that a config sets itself."""
+    known = {field.name for field in fields(MeasureOptions)}
+    for option in context.command.params:
+        given = context.get_parameter_source(str(option.name))
+        if option.name in known and given is not click.core.ParameterSource.DEFAULT:
+            raise UsageError("the config sets this", where=option.opts[0])
+
+
+@command()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL...")
+@EXPORT_OPTIONS
+@RUN_OPTIONS
+@OUT
+def profile(
+    models: tuple[str, ...], out: Path | None, export: ExportOptions, measure: MeasureOptions
+) -> Output:
+    """Export, measure, analyse and report, in one command.
+
+    MODEL is what `workbench export` takes.
+    """
+    from workbench.plots.text import list_findings
+    from workbench.report.summary import outline_run
+    from workbench.workflow import profile_model
+
+    if out and len(models) > 1:
+        raise UsageError("needs exactly one model", where="--out")
+    profiles = []
+
+    def profile_each() -> Iterator[str]:
+        for model in models:
+            with show_progress() as progress:
+                found = profile_model(model, export, measure, root=out, progress=progress)
+            page = found.path / REPORT_HTML
+            profiles.append({**outline_run(found), "findings": found.findings, "report": page})
+            yield from (*_summarize(found), *list_findings(found.findings, 3), f"report: {page}")
+
+    return Output(profile_each(), {"profiles": profiles})
+
+
+@command()
+@click.argument("matrix", type=PATH, metavar="MATRIX.yaml")
+@click.option("--out", help="The portfolio: a folder or URL [default: portfolio_<matrix>].")
+@click.option("--jobs", type=click.IntRange(1, 256), help="Processes for exports and reports.")
+@click.option("--dask", default="", metavar="ADDRESS", help="A Dask scheduler, or local[:WORKERS].")
+@click.option("--only", default="", metavar="PATTERN", help="Only these cells: 'toy_cnn/*'.")
+@click.option("--dry-run", is_flag=True, help="List what would be done, and how long it takes.")
+def batch(
+    matrix: Path, out: str | None, jobs: int | None, dask: str, only: str, dry_run: bool
+) -> Output:
+    """Export, measure and report a matrix of models; prints the overview page.
+
+    Finished cells are skipped: after an interruption or a fixed failure, run the same command
+    again. Exit code 1 if a cell failed.
+    """
+    from workbench.portfolio import scheduler, state
+
+    if dry_run:
+        plan = scheduler.list_plan(matrix, out=out, only=only)
+        return Output(scheduler.describe_plan(plan), {"plan": plan})
+    with show_progress() as progress:
+        portfolio = scheduler.batch(
+            matrix, out=out, jobs=jobs, dask=dask, only=only, progress=progress
+        )
+    failures = state.list_failures(portfolio)
+    for line in failures:
+        click.echo(line, err=True)
+    page = f"{scheduler.portfolio_location(matrix, out)}/{state.INDEX}"
+    return Output([page], {"page": page, "portfolio": portfolio}, exit_code=bool(failures))
+
+
+COMMANDS = (doctor, models, export, run, profile, batch)
