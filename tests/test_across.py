@@ -173,7 +173,7 @@ def test_mistakes_are_named():
         align_runs({"a": traced(NET)})
     blind = traced(NET)
     blind = Traced(blind.ledger.drop(columns="layer"), blind.operators)
-    with pytest.raises(ComparisonError, match="b: knows no layers -> compare by category"):
+    with pytest.raises(ComparisonError, match="b: its layers are unknown -> compare by category"):
         align_runs({"a": traced(NET), "b": blind})
 
 

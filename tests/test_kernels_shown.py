@@ -15,8 +15,8 @@ from workbench.datasets import sample_run
 from workbench.errors import StoreError
 from workbench.plots.machine_code import CODE_COLORS, plot_machine_code
 from workbench.plots.text import show_code, show_kernels
+from workbench.report.artifacts import write_artifacts
 from workbench.trace.functions import AARCH64_CLASSES, X86_CLASSES
-from workbench.workflow import write_artifacts
 
 
 @pytest.fixture(scope="module")

@@ -19,11 +19,11 @@ from workbench.errors import SetupError, UsageError
 from workbench.options import MeasureOptions
 from workbench.plots.sweeps import plot_isa_levels, plot_threads
 from workbench.records.runs import LADDER_TOGGLE
+from workbench.report.artifacts import write_artifacts
 from workbench.run.execute import run_plan
-from workbench.run.isa import Isa, find_rungs, read_isa
-from workbench.run.plan import choose_experiments, make_plan, plan_ladder
+from workbench.run.isa import Isa, find_levels, read_isa
+from workbench.run.plan import choose_experiments, make_plan, plan_levels
 from workbench.run.runner import find_runner
-from workbench.workflow import write_artifacts
 
 RUNGS = ("low", "mid", "high")
 
@@ -35,31 +35,31 @@ def an_isa(*features, self_check="ok"):
         "b": ("x", "y"),
         "c": ("x", "y", "z"),
     }
-    return Isa("any", features, levels, {}, self_check)
+    return Isa("any", features, levels, self_check)
 
 
-def test_levels_that_hide_the_same_are_one_rung():
-    assert find_rungs(an_isa("x", "y", "z")) == ("c", "b", "a", "native")
-    assert find_rungs(an_isa("y", "z")) == ("c", "b", "native")
-    assert find_rungs(an_isa("z")) == ("c", "native")
+def test_levels_that_hide_the_same_count_once():
+    assert find_levels(an_isa("x", "y", "z")) == ("c", "b", "a", "native")
+    assert find_levels(an_isa("y", "z")) == ("c", "b", "native")
+    assert find_levels(an_isa("z")) == ("c", "native")
 
 
 def test_without_extensions_or_self_check_there_is_no_ladder():
     with pytest.raises(UsageError, match="no extension to hide"):
-        find_rungs(an_isa())
+        find_levels(an_isa())
     with pytest.raises(SetupError, match="moved"):
-        find_rungs(an_isa("x", self_check="moved"))
+        find_levels(an_isa("x", self_check="moved"))
 
 
 def test_pairs_are_the_ends_and_all_neighbours():
-    experiments, pairs = plan_ladder(RUNGS)
+    experiments, pairs = plan_levels(RUNGS)
     assert [e.name for e in experiments] == [*RUNGS, "high_control"]
     assert [(p.baseline, p.candidate) for p in pairs] == [("low", "high"), *pairwise(RUNGS)]
-    assert len(plan_ladder(RUNGS[:2])[1]) == 1
+    assert len(plan_levels(RUNGS[:2])[1]) == 1
 
 
-def test_a_toggle_and_the_ladder_exclude_each_other():
-    with pytest.raises(UsageError, match="--toggle x: the ladder has every level"):
+def test_a_toggle_and_isa_ladder_exclude_each_other():
+    with pytest.raises(UsageError, match="--toggle x: --isa-ladder measures every level"):
         choose_experiments(MeasureOptions(toggle="x", isa_ladder=True), an_isa("x"))
 
 
@@ -159,7 +159,7 @@ def climbed(conv_pte, tmp_path_factory):
 @pytest.mark.slow
 def test_every_level_of_this_cpu_is_measured_in_one_run(climbed):
     run = store.load_run(climbed)
-    rungs = find_rungs(read_isa(find_runner().command))
+    rungs = find_levels(read_isa(find_runner().command))
     assert run.plan.toggle == LADDER_TOGGLE
     assert tuple(e.isa for e in run.plan.experiments if not e.control) == rungs
     masked = {s.experiment: set(s.masked) for s in run.sessions}

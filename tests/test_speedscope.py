@@ -163,7 +163,7 @@ def test_frames_of_one_name_at_two_levels_are_two(tmp_path):
     assert content["profiles"][0]["samples"] == [[0, 1], [2, 1]]
 
 
-def test_a_time_below_zero_is_taken_from_the_others(tmp_path):
+def test_a_time_below_zero_is_locked_from_the_others(tmp_path):
     table = pd.DataFrame({"what": ["a", "b", "c"], "ns": [30.0, -10.0, 70.0]})
     path = write_speedscope({"it": table}, tmp_path / "it", stack=["what"], weight="ns")
     assert load(path)["profiles"][0]["weights"] == pytest.approx([27, 0, 63])

@@ -3,8 +3,8 @@
 import pytest
 
 from workbench.errors import UsageError
-from workbench.run.targets.base import HOST, run_there
-from workbench.run.targets.open import open_target
+from workbench.run.targets import open_target
+from workbench.run.targets.host import HOST, run_there
 
 
 def test_the_host_is_the_identity(tmp_path):

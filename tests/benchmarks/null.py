@@ -20,9 +20,8 @@ import pandas as pd
 import workbench as wb
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.statistics import tabulate_latencies
-from workbench.run.execute import begin_run
-from workbench.run.measure import Step, measure_step
-from workbench.run.recorder import Journal
+from workbench.run.measure import Step, measure_once
+from workbench.run.recorder import RunRecorder, begin_run
 from workbench.run.tensor_files import locate_inputs
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.10)
@@ -67,11 +66,11 @@ def main() -> int:
 def measure(plan, runner, folder) -> pd.DataFrame:
     """The untraced half of a run."""
     folder.mkdir()
-    journal = Journal.open(folder, begin_run(plan, runner))
+    recorder = RunRecorder.open(folder, begin_run(plan, runner))
     inputs = locate_inputs(plan, folder)
     for process in range(plan.processes):
-        measure_step(journal, runner, inputs, Step(1, process, traced=False))
-    return tabulate_latencies(journal.run)
+        measure_once(recorder, runner, inputs, Step(1, process, traced=False))
+    return tabulate_latencies(recorder.run)
 
 
 def slow_down(latencies, part) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from workbench.portfolio.matrix import HOST, Matrix, plan_cells, read_matrix, se
 from workbench.portfolio.stages import Job, adopt_export, run_job
 from workbench.portfolio.state import PortfolioState, load_outcomes, open_storage
 from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio, Stage, TimeBreakdown
-from workbench.run.locks import THIS_MACHINE, device_behind, is_taken, take_folder
+from workbench.run.locks import THIS_MACHINE, device_behind, is_locked, lock_folder
 from workbench.run.plan import check_toggle
 from workbench.run.runner import find_runner
 from workbench.store import remove_partials, safe_name
@@ -81,13 +81,13 @@ def batch(
     if not dask or dask.startswith(LOCAL):
         _check_toggles(content)
     storage = open_storage(portfolio_location(path, out))
-    with take_folder(storage.folder):
+    with lock_folder(storage.folder):
         remove_partials(storage.folder)
         state = PortfolioState(content, cells, storage)
         state.publish()
         todo = [cell for cell in selected if remaining_stages(state.outcomes[cell.name])]
         if todo:
-            if is_taken(THIS_MACHINE):
+            if is_locked(THIS_MACHINE):
                 progress("another measurement is running on this machine: taking turns", 0.0)
             retry = _retry_command(path, out, dask)
             scheduler = Scheduler(state, todo, jobs or default_jobs(), retry, progress)

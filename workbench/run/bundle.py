@@ -1,52 +1,109 @@
-"""Parts for another machine, from the package managers that this one has: pip and apt.
-
-Nothing is installed: packages are downloaded and unpacked into the cache, once. Where from is what
-pip and apt are configured to use.
-
-The native runner for another machine, with all that it needs, in one folder.
+"""The native runner for another machine, with everything it needs, in one folder.
 
 The folder holds the runner, ExecuTorch's libraries from the wheel of that platform, a C library
-and its loader: it runs from anywhere on a kernel of that architecture, whatever else is installed.
+and its loader: it runs on any kernel of that architecture, whatever else is installed. Packages
+are downloaded with pip and apt and unpacked into the cache; nothing is installed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import shutil
 import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import SetupError, unknown_name
-from workbench.run.build import LIBRARIES, compile_runner, fingerprint
+from workbench.errors import SetupError
+from workbench.run.build import (
+    LIBRARIES,
+    Architecture,
+    compile_runner,
+    download,
+    fetch_wheel,
+    find_architecture,
+    fingerprint,
+    zig_compiler,
+)
 from workbench.store import cached
 
-FETCH_TIMEOUT_S = 900.0
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-
-#: The Debian release that parts come from, the newer one where a package is taken from it.
+#: The Debian release that packages come from, and its backports for newer ones.
 SUITE, BACKPORTS = "trixie", "trixie-backports"
+BY_HAND = "use a Debian machine or container, or install by hand as in the README"
 
-BY_HAND = "use a Debian machine or container, or what the README says to install by hand"
+#: Besides those that the runner is linked with: loaded at run time.
+KERNELS = ("executorch_kernels_optimized", "executorch_kernels_quantized")
+BACKENDS = ("executorch_backend_xnnpack",)
+C_LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
+CPP_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 
 
-def fetch_wheel(package: str, version: str, platform: str = "") -> Path:
-    """The unpacked wheel of a package, by pip; for this machine, or another ``platform``.
+@dataclass(frozen=True)
+class Bundle:
+    """A folder with a runner that brings everything along."""
+
+    folder: Path
+    architecture: Architecture
+
+    @property
+    def runner(self) -> Path:
+        """The runner's binary."""
+        return self.folder / "runner"
+
+    def command(self, folder: str) -> tuple[str, ...]:
+        """How the runner is started where the bundle lies in ``folder``."""
+        loader = f"{folder}/{self.architecture.loader}"
+        return (loader, "--library-path", folder, f"{folder}/runner", "--lib_dir", folder)
+
+
+def make_bundle(machine: str) -> Bundle:
+    """The bundle for a machine as ``uname -m`` calls it; made on first use, then cached.
 
     Raises
     ------
+    UsageError
+        There is none for this architecture.
     SetupError
-        There is no pip, or it cannot get that wheel.
+        A part cannot be fetched, or the runner does not compile.
     """
-    name = f"wheels/{package}-{version}{'-' if platform else ''}{platform}"
-    return cached(name, partial(_unpack_wheel, f"{package}=={version}", platform))
+    architecture = find_architecture(machine)
+    sdk = fetch_sdk(architecture)
+    compiler = find_cross_compiler(architecture)
+    name = f"bundles/{machine}-{fingerprint(sdk, compiler, '$ORIGIN')}"
+    return Bundle(cached(name, partial(_fill, architecture, sdk, compiler)), architecture)
+
+
+def fetch_sdk(architecture: Architecture) -> Path:
+    """The executorch package for an architecture, in the version that is installed here."""
+    wheel = fetch_wheel("executorch", metadata.version("executorch"), architecture.wheel)
+    return wheel / "executorch"
+
+
+def find_cross_compiler(architecture: Architecture) -> list[str]:
+    """The command of a C++ compiler for an architecture: GCC's if installed, else Zig's by pip."""
+    installed = shutil.which(f"{architecture.triplet}-g++")
+    return [installed] if installed else zig_compiler(architecture)
+
+
+def fetch_c_library(architecture: Architecture) -> Path:
+    """A folder with the loader, the C and the C++ library of an architecture."""
+    libraries = f"usr/lib/{architecture.triplet}"
+    names = (architecture.loader, *C_LIBRARIES, *CPP_LIBRARIES)
+    return fetch_debian(
+        ("libc6", "libstdc++6", "libgcc-s1"),
+        [f"{libraries}/{name}" for name in names],
+        architecture=architecture.debian,
+    )
+
+
+def _fill(architecture: Architecture, sdk: Path, compiler: list[str], folder: Path) -> None:
+    shutil.copytree(fetch_c_library(architecture), folder)
+    for name in (*LIBRARIES, *KERNELS, *BACKENDS):
+        shutil.copy(sdk / "lib" / f"lib{name}.so", folder)
+    compile_runner(sdk, compiler, folder / "runner", rpath="$ORIGIN")
 
 
 def fetch_debian(
@@ -71,33 +128,13 @@ def fetch_debian(
     return cached(name, partial(_unpack_debian, packages, files, architecture, suite))
 
 
-def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
-    other = ["--platform", platform] if platform else []
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    flags = ["--quiet", "--no-deps", "--only-binary=:all:", "--python-version", python, *other]
-    with tempfile.TemporaryDirectory(dir=folder.parent) as downloads:
-        _fetch([*_pip(), "download", *flags, "--dest", downloads, requirement], what=requirement)
-        (wheel,) = Path(downloads).glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder)
-
-
-def _pip() -> list[str]:
-    if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
-    for name in ("pip3", "pip"):
-        if found := shutil.which(name):
-            return [found]
-    raise SetupError("no pip", hint="install pip (Debian: apt install python3-pip)")
-
-
 def _unpack_debian(
     packages: Sequence[str], files: Sequence[str], architecture: str, suite: str, folder: Path
 ) -> None:
     workplace, everything = folder.parent, folder.parent / "everything"
     _download_debian(packages, architecture, suite, workplace)
     for deb in workplace.glob("*.deb"):
-        _fetch(["dpkg-deb", "--extract", str(deb), str(everything)], what=deb.name)
+        download(["dpkg-deb", "--extract", str(deb), str(everything)], what=deb.name)
     folder.mkdir()
     for file in files:
         if not (everything / file).is_file():
@@ -114,8 +151,8 @@ def _download_debian(packages: Sequence[str], architecture: str, suite: str, fol
         source = f"Types: deb\nURIs: {mirror}\nSuites: {suite}\nComponents: main\n{signed}"
         (folder / "etc" / "mirror.sources").write_text(source)
         try:
-            _fetch([*apt, "update"], what=f"Debian {suite}", cwd=folder)
-            _fetch([*apt, "download", *packages], what=", ".join(packages), cwd=folder)
+            download([*apt, "update"], what=f"Debian {suite}", cwd=folder)
+            download([*apt, "download", *packages], what=", ".join(packages), cwd=folder)
             return
         except SetupError as error:
             failure = error
@@ -156,126 +193,3 @@ def _apt_options(folder: Path, architecture: str) -> list[str]:
         "Dir::Etc::sourceparts": str(folder / "etc"),
     }
     return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-
-
-def _fetch(command: Sequence[str], *, what: str, cwd: Path | None = None) -> None:
-    try:
-        done = subprocess.run(
-            command, cwd=cwd, capture_output=True, timeout=FETCH_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise SetupError(f"cannot get {what}: no end in {FETCH_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        reasons = [line for line in lines if line.lower().startswith(("e:", "error"))] or lines
-        raise SetupError(
-            f"cannot get {what}: {reasons[0] if reasons else 'no reason given'}",
-            where=Path(command[0]).name,
-            hint="look at the network, and at how pip and apt are configured",
-        )
-
-
-#: The cross compiler where none is installed, as pip knows it.
-ZIG = "0.16.0"
-
-#: Besides those that the runner is linked with: loaded at run time.
-KERNELS = ("executorch_kernels_optimized", "executorch_kernels_quantized")
-BACKENDS = ("executorch_backend_xnnpack",)
-C_LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1")
-CPP_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """How an architecture is called: by the kernel, by Debian, and in a wheel's name."""
-
-    name: str
-    debian: str
-    loader: str
-
-    @property
-    def wheel(self) -> str:
-        """The platform of the wheel."""
-        return f"manylinux_2_28_{self.name}"
-
-    @property
-    def triplet(self) -> str:
-        """The name of its libraries' folder."""
-        return f"{self.name}-linux-gnu"
-
-
-ARCHITECTURES = {
-    "aarch64": Architecture("aarch64", "arm64", "ld-linux-aarch64.so.1"),
-    "x86_64": Architecture("x86_64", "amd64", "ld-linux-x86-64.so.2"),
-}
-
-
-@dataclass(frozen=True)
-class Bundle:
-    """A folder with a runner that brings everything along."""
-
-    folder: Path
-    architecture: Architecture
-
-    @property
-    def runner(self) -> Path:
-        """The runner's binary."""
-        return self.folder / "runner"
-
-    def command(self, folder: str) -> tuple[str, ...]:
-        """How the runner is started where the bundle lies in ``folder``."""
-        loader = f"{folder}/{self.architecture.loader}"
-        return (loader, "--library-path", folder, f"{folder}/runner", "--lib_dir", folder)
-
-
-def make_bundle(machine: str) -> Bundle:
-    """The bundle for a machine as ``uname -m`` calls it; made on first use, then cached.
-
-    Raises
-    ------
-    UsageError
-        There is none for this architecture.
-    SetupError
-        A part cannot be fetched, or the runner does not compile.
-    """
-    if machine not in ARCHITECTURES:
-        raise unknown_name("architecture", machine, ARCHITECTURES)
-    architecture = ARCHITECTURES[machine]
-    sdk = fetch_sdk(architecture)
-    compiler = find_cross_compiler(architecture)
-    name = f"bundles/{machine}-{fingerprint(sdk, compiler, '$ORIGIN')}"
-    return Bundle(cached(name, partial(_fill, architecture, sdk, compiler)), architecture)
-
-
-def fetch_sdk(architecture: Architecture) -> Path:
-    """The executorch package for an architecture, in the version that is installed here."""
-    wheel = fetch_wheel("executorch", metadata.version("executorch"), architecture.wheel)
-    return wheel / "executorch"
-
-
-def find_cross_compiler(architecture: Architecture) -> list[str]:
-    """The command of a C++ compiler for an architecture: GCC's if installed, else Zig's by pip."""
-    installed = shutil.which(f"{architecture.triplet}-g++")
-    if installed:
-        return [installed]
-    zig = fetch_wheel("ziglang", ZIG) / "ziglang" / "zig"
-    zig.chmod(0o755)
-    return [str(zig), "c++", "-target", f"{architecture.triplet}.2.28"]
-
-
-def fetch_c_library(architecture: Architecture) -> Path:
-    """A folder with the loader, the C and the C++ library of an architecture."""
-    libraries = f"usr/lib/{architecture.triplet}"
-    names = (architecture.loader, *C_LIBRARIES, *CPP_LIBRARIES)
-    return fetch_debian(
-        ("libc6", "libstdc++6", "libgcc-s1"),
-        [f"{libraries}/{name}" for name in names],
-        architecture=architecture.debian,
-    )
-
-
-def _fill(architecture: Architecture, sdk: Path, compiler: list[str], folder: Path) -> None:
-    shutil.copytree(fetch_c_library(architecture), folder)
-    for name in (*LIBRARIES, *KERNELS, *BACKENDS):
-        shutil.copy(sdk / "lib" / f"lib{name}.so", folder)
-    compile_runner(sdk, compiler, folder / "runner", rpath="$ORIGIN")
