@@ -18,13 +18,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-import nbformat
 from playwright.sync_api import Browser, sync_playwright
 
 import workbench as wb
 from workbench.analysis.operators import describe_spans
 from workbench.explorer.timeline import draw_timeline
-from workbench.report.html import export_html
+from workbench.report.html import Section, to_html
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from repeated import repeat_spans
@@ -66,11 +65,10 @@ def make_page(folder: Path, events: int) -> Path:
         session = next(s for s in analysis.run.sessions if s.experiment == name and s.etdump)
         spans = describe_spans(wb.read_etdump(analysis.run_dir / session.etdump))
         traces[name] = repeat_spans(spans, events // len(analysis.experiments), seed)
-    shown = draw_timeline(traces, headless=True)._repr_html_()
-    output = nbformat.v4.new_output("display_data", {"text/html": shown})
-    cell = nbformat.v4.new_code_cell("", outputs=[output])
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), folder / "n.ipynb")
-    return export_html(folder / "n.ipynb", folder / f"{events}.html", "Timeline")
+    path = folder / f"{events}.html"
+    items = [draw_timeline(traces)]
+    path.write_text(to_html("Timeline", [Section("", items=items)]))
+    return path
 
 
 def measure(browser: Browser, path: Path, loads: int = LOADS) -> dict[str, float]:

@@ -348,9 +348,9 @@ class Run:
 
     def report(self) -> tuple[Path, Path]:
         """Write ``report.html`` and ``report.md``; returns their paths."""
-        import workbench
+        import workbench as wb
 
-        return workbench.make_report(self)
+        return wb.make_report(self)
 
     def locate(self, name: str) -> Path:
         """The path of a file that the manifest names."""
@@ -803,9 +803,9 @@ def open_run(path: str | Path | Run) -> Run:
             where=path,
             hint="repeat the `workbench run` command: it resumes where it stopped",
         )
-    for part in (*record.sessions, *record.samplings):
-        for name in (part.etdump, getattr(part, "log", ""), getattr(part, "samples", "")):
-            inside(path, name)
+    names = [name for s in record.sessions for name in (s.etdump, s.log)]
+    for name in names + [name for s in record.samplings for name in (s.etdump, s.samples)]:
+        inside(path, name)
     return Run(path, record)
 
 
