@@ -16,6 +16,7 @@ SOURCES = sorted((ROOT / "workbench").rglob("*.py"))
 
 #: File names that several packages may share, and why.
 SHARED_NAMES = {
+    "compat": "temporary",
     "align": "computed in analysis, drawn in plots",
     "categories": "computed in analysis, drawn in plots",
     "history": "computed in analysis, read in portfolio, drawn in plots",
@@ -30,10 +31,11 @@ SHARED_NAMES = {
     "options": "the records, and the command-line options made from them",
 }
 #: Metaphors that the code does not use; standard terms say the same.
-PRIVATE_WORDS = set(
-    "answers blame book calm climb deeds depot desk equipment facts house journal keep lap naive "
-    "notes office place quiet rival rung rungs sheet spot turns wishes".split()
-)
+PRIVATE_WORDS = {
+    *("answers", "blame", "book", "calm", "climb", "deeds", "depot", "desk", "equipment", "facts"),
+    *("house", "journal", "keep", "lap", "naive", "notes", "office", "place", "quiet", "rival"),
+    *("rung", "rungs", "sheet", "spot", "turns", "wishes"),
+}
 
 
 def pins_in(text):

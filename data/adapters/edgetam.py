@@ -22,7 +22,7 @@ CHECKPOINT = "EdgeTAM/checkpoints/edgetam.pt"
 
 
 class ImageEncoder(nn.Module):
-    """Maps an image ``(1, 3, 1024, 1024)`` from 0 to 1 to the features of all levels, finest first."""
+    """Image ``(1, 3, 1024, 1024)`` from 0 to 1 to the features of all levels, finest first."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
