@@ -23,7 +23,7 @@ import ipywidgets as widgets
 import pandas as pd
 from IPython.display import HTML, display
 
-from workbench.analysis.compare import compare_categories
+from workbench.analysis.compare import compare_parts
 from workbench.analysis.compare_runs import AXES, PARTS, align_measurements
 from workbench.analysis.compat import Analysis, compare_runs, find_noise, pick
 from workbench.analysis.verdict import summarize_verdict
@@ -253,5 +253,5 @@ def _compare(analysis: Analysis, lowest: str, level: str, threads: int) -> pd.Da
     """The categories of a level against those of the lowest, with the noise of the control."""
     sides = (pick(analysis.ledger, name, threads) for name in (lowest, level))
     noise = find_noise(analysis, lowest, threads)
-    changes = compare_categories(*sides, **noise)
+    changes = compare_parts("category", *sides, **noise)
     return mark_emulated(changes.assign(outcome="emulated")) if analysis.run.emulated else changes

@@ -101,7 +101,7 @@ class RuleContext:
     export
         How the program was exported.
     changes
-        From ``compare_operators``: the extension's effect on every operator.
+        From ``compare_parts``: the extension's effect on every operator.
     toggle
         The extension.
     kernels
