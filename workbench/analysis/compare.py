@@ -330,17 +330,17 @@ def compare_parts(
     ComparisonError
         A ledger is empty or mixed, or the two share no restart.
     """
-    by = _COLUMNS[level]
-    if control_of is None:
-        control_of = baseline
-    if level == "category":
-        baseline, candidate, control_of = map(add_categories, (baseline, candidate, control_of))
-        control = None if control is None else add_categories(control)
-    names = pd.Index(dict.fromkeys([*baseline[by], *candidate[by]]), dtype=object)
-    sides, speedup = _speedup(baseline, candidate, by, names, apart)
+
+    def prepare(ledger: pd.DataFrame) -> pd.DataFrame:
+        return add_categories(ledger) if level == "category" else ledger
+
+    by, before, after = _COLUMNS[level], prepare(baseline), prepare(candidate)
+    names = pd.Index(dict.fromkeys([*before[by], *after[by]]), dtype=object)
+    sides, speedup = _speedup(before, after, by, names, apart)
     floor: np.ndarray | float = 0.0
     if control is not None:
-        floor = noise_floor(_speedup(control_of, control, by, names)[1])
+        repeated = before if control_of is None else prepare(control_of)
+        floor = noise_floor(_speedup(repeated, prepare(control), by, names)[1])
     times = typical_times(sides[0]), typical_times(sides[1])
     table = tabulate_comparison(level, list(names), times, speedup, floor, margin)
     table = table.assign(restarts=min(map(len, sides)))
