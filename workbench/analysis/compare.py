@@ -270,9 +270,7 @@ def _round_times(latencies: pd.DataFrame, experiment: str, clock: str) -> pd.Ser
     part = latencies[latencies["experiment"] == experiment]
     if part.empty:
         raise unknown_name("experiment", experiment, latencies["experiment"].unique())
-    batches = part.groupby(["process", "round", "batch"])[clock].agg(
-        lambda times: midmean(times.to_numpy()) / 1e6
-    )
+    batches = _midmeans(part.set_index(["process", "round", "batch"])[clock]) / 1e6
     if not batches.gt(0).all():
         raise ComparisonError(
             f"the clock {clock} did not tick in some batches of {experiment!r}",
@@ -280,6 +278,19 @@ def _round_times(latencies: pd.DataFrame, experiment: str, clock: str) -> pd.Ser
         )
     rounds = batches.groupby(level=["process", "round"]).agg(["mean", "size"])
     return rounds.loc[rounds["size"] == rounds["size"].max(), "mean"]
+
+
+def _midmeans(times: pd.Series) -> pd.Series:
+    """The midmean of every group, by its index; groups of one size are reduced together."""
+    groups = times.groupby(level=list(times.index.names), sort=True)
+    sizes = groups.size()
+    ordered = times.to_numpy()[np.argsort(groups.ngroup().to_numpy(), kind="stable")]
+    starts = (sizes.cumsum() - sizes).to_numpy()
+    found = sizes.astype(float)
+    for size in sizes.unique():
+        same = np.flatnonzero(sizes == size)
+        found.iloc[same] = midmean(ordered[starts[same, None] + np.arange(size)], axis=1)
+    return found
 
 
 #: XNNPACK logs whole microseconds: an error of 1 us / sqrt(12) for each operator.
@@ -365,16 +376,17 @@ def _speedup(
 ) -> tuple[tuple[Restarts, Restarts], Speedup]:
     """Times in ms of each side, one array of shape ``(runs, names)`` per restart; the speed-up."""
     totals = [total_runs(ledger, by).reindex(columns=names) for ledger in (baseline, candidate)]
+    errors = [
+        _clock_error(ledger, by, names, len(runs))
+        for ledger, runs in zip((baseline, candidate), totals, strict=True)
+    ]
     if not apart:
         totals = [side.loc[_shared_restarts(*totals)] for side in totals]
     before, after = map(_split, totals)
     speedup = speedup_apart if apart else speedup_of_runs
     with np.errstate(divide="ignore", invalid="ignore"):
-        resolution = np.hypot(
-            _clock_error(baseline, by, names) / typical_times(before),
-            _clock_error(candidate, by, names) / typical_times(after),
-        )
-        return (before, after), speedup(before, after, resolution=resolution)
+        relative = errors[0] / typical_times(before), errors[1] / typical_times(after)
+        return (before, after), speedup(before, after, resolution=np.hypot(*relative))
 
 
 def _shared_restarts(before: pd.DataFrame, after: pd.DataFrame) -> list[int]:
@@ -388,11 +400,10 @@ def _shared_restarts(before: pd.DataFrame, after: pd.DataFrame) -> list[int]:
     return list(shared)
 
 
-def _clock_error(ledger: pd.DataFrame, by: str, names: pd.Index) -> np.ndarray:
+def _clock_error(ledger: pd.DataFrame, by: str, names: pd.Index, runs: int) -> np.ndarray:
     """Standard error in ms of the sum of every name, from times logged in whole microseconds.
 
     More runs do not reduce it: the midmean of times that take only two values hardly moves.
     """
-    runs = len(ledger[["process", "run"] if "process" in ledger else ["run"]].drop_duplicates())
-    logged = ledger["kind"].eq("delegated").groupby(ledger[by].astype(object)).sum() / runs
-    return np.sqrt(logged.reindex(names).to_numpy()) * _RESOLUTION_MS
+    logged = ledger.loc[ledger["kind"] == "delegated", by].astype(object).value_counts() / runs
+    return np.sqrt(logged.reindex(names, fill_value=0.0).to_numpy()) * _RESOLUTION_MS
