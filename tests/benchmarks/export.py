@@ -27,7 +27,7 @@ from pathlib import Path
 import torch
 
 import workbench as wb
-from workbench.export.lower import quiet
+from workbench.export.lower import silence
 from workbench.models.loader import load_model
 
 MOST_PART, MOST_SECONDS = 0.1, 1.0
@@ -87,7 +87,7 @@ def seconds(export, model, dtype: str) -> float:
 
 
 def plain(model, dtype: str, folder: Path) -> None:
-    with quiet():
+    with silence():
         from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
         from executorch.exir import to_edge_transform_and_lower
 
