@@ -10,7 +10,8 @@ import subprocess
 import time
 
 from workbench.errors import SetupError
-from workbench.run.bundle import ARCHITECTURES, fetch_debian
+from workbench.run.build import ARCHITECTURES
+from workbench.run.bundle import fetch_debian
 
 SERIAL = "127.0.0.1:5555"
 

@@ -19,7 +19,7 @@ from workbench.analysis.operators import summarize_operators
 from workbench.cli import main
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import ALIGNED, check
-from workbench.plots.align import plot_heatmap
+from workbench.plots.speedups import plot_heatmap
 from workbench.report.gate import show_aligned
 
 UNET = f"{wb.sample_run('unet_small')}"
@@ -173,7 +173,7 @@ def test_mistakes_are_named():
         align_runs({"a": traced(NET)})
     blind = traced(NET)
     blind = Traced(blind.ledger.drop(columns="layer"), blind.operators)
-    with pytest.raises(ComparisonError, match="b: knows no layers -> compare by category"):
+    with pytest.raises(ComparisonError, match="b: its layers are unknown -> compare by category"):
         align_runs({"a": traced(NET), "b": blind})
 
 

@@ -16,9 +16,9 @@ from workbench.run.isa import read_isa
 from workbench.run.plan import make_plan
 from workbench.run.runner import find_runner
 from workbench.run.session import Session
+from workbench.run.targets import open_target
 from workbench.run.targets.android import MODES, RECORD, Android, find_device, list_devices
-from workbench.run.targets.base import run_there
-from workbench.run.targets.open import open_target
+from workbench.run.targets.host import run_there
 from workbench.run.targets.qemu import Qemu
 
 pytestmark = [pytest.mark.adb, pytest.mark.timeout(1200)]
@@ -161,7 +161,7 @@ def test_unplugged_in_the_middle(phone, base, conv_pte, tmp_path, monkeypatch):
         runner = find_runner("native", target)
         plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
         patch.setattr(Session, "run", run)
-        with pytest.raises(TargetError, match="lost in the middle of a run"):
+        with pytest.raises(TargetError, match="connection lost during a run"):
             run_plan(plan, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")
     partial = store.load_run(run_dir)

@@ -15,12 +15,12 @@ import pytest
 from layer_truth import Record, probe_command, read_plans, true_modules, true_nodes
 from synthetic import synthetic_ledger
 
-import workbench.export
 from workbench.analysis.attribution import CONFIDENCES, attribute_layers
 from workbench.analysis.ledger import build_ledger
+from workbench.export.layers import describe_pte
 from workbench.records.codec import from_json
 from workbench.records.layers import Layers
-from workbench.run.build import find_compiler
+from workbench.run.build import find_compiler, installed_compiler
 from workbench.run.isa import read_isa
 from workbench.run.runner import find_runner, open_runner
 from workbench.trace.etdump import read_etdump
@@ -54,7 +54,8 @@ KERNELS = {
 @pytest.fixture(scope="session")
 def program(request):
     """From the name of a network to the folder of its program; exported once."""
-    tests, export = Path(__file__).parent, Path(workbench.export.__file__).parent
+    tests = Path(__file__).parent
+    export = tests.parent / "workbench" / "export"
     sources = [
         tests / "layer_models.py",
         *sorted((export.parent / "records").glob("*.py")),
@@ -77,7 +78,7 @@ def program(request):
 @pytest.fixture(scope="session")
 def trace(program, tmp_path_factory):
     """From a network and an ISA level to the ledger of a real run, and the sidecar."""
-    if find_compiler() is None:
+    if installed_compiler() is None:
         pytest.skip("no C++ compiler")
     runner, known = find_runner("native"), {}
     least = list(read_isa(runner.command).levels)[-1]
@@ -250,7 +251,7 @@ def test_what_was_folded_into_an_operator_is_listed(trace):
 
 def test_a_sidecar_without_layers_still_tells_shapes_and_costs(trace, program):
     ledger, layers = trace("unet", "native")
-    bare = workbench.export.describe_pte((program("unet") / "unet.pte").read_bytes())
+    bare = describe_pte((program("unet") / "unet.pte").read_bytes())
     assert bare.sha256 == layers.sha256
     named, unnamed = attribute_layers(ledger, layers), attribute_layers(ledger, bare)
     columns = ["key", "shapes", "flops", "bytes", "confidence"]

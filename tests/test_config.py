@@ -14,15 +14,15 @@ from workbench import store
 from workbench.analysis.compat import analyze_run, check_run
 from workbench.cli import main
 from workbench.errors import RunnerError, RunnerTimeout, StoreError, UsageError, WorkbenchError
-from workbench.run.build import find_compiler
+from workbench.run.build import installed_compiler
 from workbench.run.config import plan_config, read_config
-from workbench.run.foreign import last_words, run_processes, run_to_end, turns
+from workbench.run.custom_runner import last_lines, order_experiments, run_processes, run_to_end
 from workbench.run.isa import read_isa, resolve_toggle
 from workbench.run.runner import find_runner
-from workbench.run.targets.base import Host
+from workbench.run.targets.host import Host
 from workbench.workflow import run_config
 
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+needs_compiler = pytest.mark.skipif(installed_compiler() is None, reason="no C++ compiler")
 
 #: An executor_runner as upstream's: these flags and no others, no server mode.
 STAND_IN = """#!/bin/sh
@@ -124,7 +124,7 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
     assert "traced" in checks.at["runner", "evidence"]
     page = (run_dir / store.REPORT_MD).read_text()
     assert "7x16__avx512f_broadcast" in page
-    assert "`Method::execute`, traced, in ms" in page
+    assert "Method::execute, traced" in page
 
 
 @needs_compiler
@@ -204,10 +204,10 @@ ENTRY = {"name": "a", "runner_path": "/bin/true"}
         ({"experiments": [{**ENTRY, "runer_path": "x"}]}, "did you mean 'runner_path'?"),
         ({"analysis": {"compare_pair": []}}, "did you mean 'compare_pairs'?"),
         ({"experiments": []}, "1 to 64 experiments"),
-        ({"experiments": 5}, "no list of experiments"),
-        ({"experiments": [ENTRY, ENTRY]}, "two experiments are called 'a'"),
-        ({"experiments": [{**ENTRY, "name": "../../etc"}]}, "is no name for an experiment"),
-        ({"experiments": [{**ENTRY, "name": "a b"}]}, "is no name for an experiment"),
+        ({"experiments": 5}, "not a list of experiments"),
+        ({"experiments": [ENTRY, ENTRY]}, "two experiments have the name 'a'"),
+        ({"experiments": [{**ENTRY, "name": "../../etc"}]}, "is not a valid experiment name"),
+        ({"experiments": [{**ENTRY, "name": "a b"}]}, "is not a valid experiment name"),
         ({"experiments": [{**ENTRY, "mode": "timming"}]}, "did you mean 'timing'?"),
         ({"experiments": [{**ENTRY, "mode": "xnntrace"}]}, "no experiment of mode timing"),
         ({"experiments": [{**ENTRY, "threads": [0]}]}, "threads is out of range"),
@@ -215,12 +215,12 @@ ENTRY = {"name": "a", "runner_path": "/bin/true"}
         ({"experiments": [{**ENTRY, "runs": 1.5}]}, "expected int | None: $.experiments[0].runs"),
         ({"experiments": [{**ENTRY, "runs": 10**9}]}, "runs is out of range"),
         ({"experiments": [{**ENTRY, "warmup": -1}]}, "warmup is out of range"),
-        ({"experiments": [{**ENTRY, "cpu_affinity": "zz"}]}, "no mask of CPUs"),
+        ({"experiments": [{**ENTRY, "cpu_affinity": "zz"}]}, "not a CPU mask"),
         ({"experiments": [{**ENTRY, "extra_args": ["x" * 5000]}]}, "too long"),
-        ({"experiments": [{**ENTRY, "runner": "gpu"}]}, "valid: native, python, wheel"),
-        ({"experiments": [ENTRY, {"name": "b"}]}, "some have not"),
+        ({"experiments": [{**ENTRY, "runner": "gpu"}]}, "valid: native, wheel"),
+        ({"experiments": [ENTRY, {"name": "b"}]}, "only some experiments"),
         ({"experiments": [{**ENTRY, "runner_path": "none/such"}]}, "no such runner"),
-        ({"experiments": [{**ENTRY, "runner_path": "config.json"}]}, "cannot be executed"),
+        ({"experiments": [{**ENTRY, "runner_path": "config.json"}]}, "not executable"),
         ({"model": "none.pte"}, "none.pte: no such file"),
         (
             {"analysis": {"compare_pairs": [
@@ -285,10 +285,13 @@ def test_options_and_a_config_contradict_each_other(tmp_path, capsys):
     assert "--threads: the config sets this" in capsys.readouterr().err
 
 
-def test_processes_take_turns():
+def test_processes_are_interleaved():
     from workbench.records.runs import Experiment
 
-    orders = ["".join(e.name for e in order) for order in turns([Experiment(n) for n in "abc"], 5)]
+    orders = [
+        "".join(e.name for e in order)
+        for order in order_experiments([Experiment(n) for n in "abc"], 5)
+    ]
     assert orders == ["abc", "cba", "bca", "acb", "cab"]
 
 
@@ -296,7 +299,7 @@ def test_processes_take_turns():
     ("script", "error", "words"),
     [
         ("echo no such model >&2; exit 3", RunnerError, "ended with code 3 (no such model)"),
-        ("kill -9 $$", RunnerError, "died of signal 9"),
+        ("kill -9 $$", RunnerError, "killed by signal 9"),
         ("sleep 60", RunnerTimeout, "did not end within 0.3 s"),
         ("printf 'a\\033[31mred\\n'; exit 1", RunnerError, "a\\x1b[31mred"),
     ],
@@ -309,8 +312,8 @@ def test_a_runner_that_fails_is_one_line(tmp_path, script, error, words):
 
 
 def test_a_log_without_end_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.run.foreign.LONGEST_LOG", 100)
+    monkeypatch.setattr("workbench.run.custom_runner.LONGEST_LOG", 100)
     log = tmp_path / "log"
     log.write_bytes(b"x\n" * 1000 + b"the end\n")
-    assert last_words(log) == " (x; x; the end)"
+    assert last_lines(log) == " (x; x; the end)"
     assert log.stat().st_size == 100

@@ -42,7 +42,7 @@ def test_nothing_there_is_no_failure(tools):
     assert all(f.fix for f in findings if f.status == "note")
     assert find("--target ssh:HOST").fix == "apt install openssh-client"
     assert "apt install adb" in find("--target android").fix
-    assert "fetched by pip" in find("cross compiler").detail
+    assert "downloaded by pip" in find("cross compiler").detail
 
 
 def test_an_old_qemu_does_not_do(tools):
@@ -57,7 +57,7 @@ def test_without_qemu_a_debian_machine_fetches_it(tools):
     tools("apt-get", "exit 1")
     tools("dpkg-deb", "exit 1")
     if os.uname().sysname == "Linux":
-        assert find("--target qemu").detail == "fetched from Debian by apt on first use"
+        assert find("--target qemu").detail == "downloaded from Debian on first use"
 
 
 def test_devices_with_their_features(tools):

@@ -18,16 +18,16 @@ from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
 from workbench.options import MeasureOptions
 from workbench.records.layers import Layers
 from workbench.records.runs import Tensor
-from workbench.run import measure as calm
-from workbench.run.build import find_compiler
+from workbench.run import measure
+from workbench.run.build import installed_compiler
 from workbench.run.execute import run_plan
-from workbench.run.host import platform_name
 from workbench.run.plan import make_plan
 from workbench.run.runner import find_runner
 from workbench.run.session import Session
+from workbench.run.targets.host import HOST
 from workbench.run.tensor_files import locate_inputs, random_bytes
 
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+needs_compiler = pytest.mark.skipif(installed_compiler() is None, reason="no C++ compiler")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_the_toggle_is_on_in_one_experiment_only(plan, runner, tmp_path):
     assert masked[f"{pair.baseline}_control"] == masked[pair.baseline]
 
 
-def test_experiments_take_turns(plan, runner, tmp_path):
+def test_experiments_are_interleaved(plan, runner, tmp_path):
     run = store.load_run(run_plan(plan, runner, tmp_path / "out"))
     placed = {}
     for session in run.sessions:
@@ -142,16 +142,16 @@ def test_an_interrupted_run_keeps_what_it_has_and_goes_on(plan, runner, tmp_path
 def test_a_repetition_that_is_interrupted_takes_nothing_away(plan, runner, tmp_path, monkeypatch):
     repeated = replace(plan, retries=1, cool_down_s=0.0)
     bursts = []
-    real = calm.measure_step
+    real = measure.measure_once
 
-    def measure(*parts):
+    def count(*parts):
         if bursts:
             interrupt_after(monkeypatch, 5, KeyboardInterrupt())
         bursts.append(parts)
         real(*parts)
 
-    monkeypatch.setattr(calm, "DISTURBED", -1.0)
-    monkeypatch.setattr(calm, "measure_step", measure)
+    monkeypatch.setattr(measure, "DISTURBED", -1.0)
+    monkeypatch.setattr(measure, "measure_once", count)
     with pytest.raises(KeyboardInterrupt):
         run_plan(repeated, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")
@@ -171,7 +171,7 @@ def test_another_plan_does_not_go_on_with_it(plan, runner, tmp_path, monkeypatch
 
 def test_a_crash_keeps_what_was_measured_before(plan, runner, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(RunnerCrash):
-        interrupt_after(patch, 60, RunnerCrash("died of SIGSEGV"))
+        interrupt_after(patch, 60, RunnerCrash("killed by SIGSEGV"))
         run_plan(plan, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")
     run = store.load_run(run_dir)
@@ -240,7 +240,7 @@ def test_a_bad_program_is_refused_before_a_folder_is_made(tmp_path, runner, cont
 def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, own_cache, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     command = [sys.executable, "-m", "workbench", "run", str(pte), "--runs", "100000"]
-    manifest = tmp_path / "out_conv" / "runs" / platform_name() / store.MANIFEST
+    manifest = tmp_path / "out_conv" / "runs" / HOST.platform / store.MANIFEST
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -260,7 +260,7 @@ def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, own_cache, t
         process.kill()
     assert process.returncode == 130
     assert "Traceback" not in errors
-    assert "goes on" in errors
+    assert "again to resume" in errors
     run = json.loads(manifest.read_text())
     assert run["state"] == "incomplete"
     assert any(session["batches"] for session in run["sessions"])

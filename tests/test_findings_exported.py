@@ -106,7 +106,7 @@ def test_gelu_in_half_precision_breaks_the_graph(half_precision):
     row = only(half_precision, "undelegated", "gelu")
     assert row["rank"] <= 2
     assert "27 times" in row["title"]
-    assert "changes of layout" in row["title"]
+    assert "layout conversions" in row["title"]
     assert "tanh" in row["hint"]
 
 

@@ -9,25 +9,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from synthetic import synthetic_latencies
 
 from workbench import store
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.compat import analyze_run, check_run
 from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
-from workbench.datasets import sample_run
 from workbench.errors import SetupError, UsageError
 from workbench.options import MeasureOptions
-from workbench.plots.sweeps import plot_ladder, plot_scaling
-from workbench.plots.tables import show_table, show_together
-from workbench.plots.text import show_axes
+from workbench.plots.sweeps import plot_isa_levels, plot_threads
 from workbench.records.runs import LADDER_TOGGLE
+from workbench.report.artifacts import write_artifacts
 from workbench.run.execute import run_plan
-from workbench.run.isa import Isa, find_rungs, read_isa
-from workbench.run.plan import choose_experiments, make_plan, plan_ladder
+from workbench.run.isa import Isa, find_levels, read_isa
+from workbench.run.plan import choose_experiments, make_plan, plan_levels
 from workbench.run.runner import find_runner
-from workbench.workflow import write_artifacts
 
 RUNGS = ("low", "mid", "high")
 
@@ -39,31 +35,31 @@ def an_isa(*features, self_check="ok"):
         "b": ("x", "y"),
         "c": ("x", "y", "z"),
     }
-    return Isa("any", features, levels, {}, self_check)
+    return Isa("any", features, levels, self_check)
 
 
-def test_levels_that_hide_the_same_are_one_rung():
-    assert find_rungs(an_isa("x", "y", "z")) == ("c", "b", "a", "native")
-    assert find_rungs(an_isa("y", "z")) == ("c", "b", "native")
-    assert find_rungs(an_isa("z")) == ("c", "native")
+def test_levels_that_hide_the_same_count_once():
+    assert find_levels(an_isa("x", "y", "z")) == ("c", "b", "a", "native")
+    assert find_levels(an_isa("y", "z")) == ("c", "b", "native")
+    assert find_levels(an_isa("z")) == ("c", "native")
 
 
 def test_without_extensions_or_self_check_there_is_no_ladder():
     with pytest.raises(UsageError, match="no extension to hide"):
-        find_rungs(an_isa())
+        find_levels(an_isa())
     with pytest.raises(SetupError, match="moved"):
-        find_rungs(an_isa("x", self_check="moved"))
+        find_levels(an_isa("x", self_check="moved"))
 
 
 def test_pairs_are_the_ends_and_all_neighbours():
-    experiments, pairs = plan_ladder(RUNGS)
+    experiments, pairs = plan_levels(RUNGS)
     assert [e.name for e in experiments] == [*RUNGS, "high_control"]
     assert [(p.baseline, p.candidate) for p in pairs] == [("low", "high"), *pairwise(RUNGS)]
-    assert len(plan_ladder(RUNGS[:2])[1]) == 1
+    assert len(plan_levels(RUNGS[:2])[1]) == 1
 
 
-def test_a_toggle_and_the_ladder_exclude_each_other():
-    with pytest.raises(UsageError, match="--toggle x: the ladder has every level"):
+def test_a_toggle_and_isa_ladder_exclude_each_other():
+    with pytest.raises(UsageError, match="--toggle x: --isa-ladder measures every level"):
         choose_experiments(MeasureOptions(toggle="x", isa_ladder=True), an_isa("x"))
 
 
@@ -135,22 +131,11 @@ def test_figures_have_a_row_or_a_line_for_everything():
     times = {"low": 4.0, "mid": 2.0, "high": 1.9, "again": 1.9}
     latencies = crossed(t1=times, t2=times)
     noise = {"control": "again", "control_of": "high"}
-    figure = plot_ladder(compare_isa_levels(latencies, RUNGS, threads=2, **noise))
+    figure = plot_isa_levels(compare_isa_levels(latencies, RUNGS, threads=2, **noise))
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == list(RUNGS)
     assert "2.0" in figure.alt_text
-    figure = plot_scaling(sweep_threads(latencies, RUNGS))
+    figure = plot_threads(sweep_threads(latencies, RUNGS))
     assert all(name in figure.alt_text for name in RUNGS)
-
-
-def test_a_sheet_is_its_parts():
-    table = show_table(pd.DataFrame({"a": [1]}))
-    sheet = show_together(Figure(), table, "note")
-    assert str(sheet) == f"{table}\n\nnote"
-    assert len(sheet.parts) == 3
-
-
-def test_a_run_with_one_toggle_says_how_to_measure_more():
-    assert "--isa-ladder" in str(show_axes(analyze_run(sample_run())))
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +159,7 @@ def climbed(conv_pte, tmp_path_factory):
 @pytest.mark.slow
 def test_every_level_of_this_cpu_is_measured_in_one_run(climbed):
     run = store.load_run(climbed)
-    rungs = find_rungs(read_isa(find_runner().command))
+    rungs = find_levels(read_isa(find_runner().command))
     assert run.plan.toggle == LADDER_TOGGLE
     assert tuple(e.isa for e in run.plan.experiments if not e.control) == rungs
     masked = {s.experiment: set(s.masked) for s in run.sessions}

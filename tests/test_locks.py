@@ -14,12 +14,12 @@ from workbench.errors import StoreError
 from workbench.options import MeasureOptions
 from workbench.run import locks
 from workbench.run.execute import run_plan
-from workbench.run.locks import device_behind, is_taken, share_machine, take_device
+from workbench.run.locks import device_behind, is_locked, lock_device, share_machine
 from workbench.run.plan import make_plan
 from workbench.run.runner import find_runner
 from workbench.store import find_runs, load_run
 
-WAITING = "another measurement or batch is at work on this machine: waiting"
+WAITING = "another measurement or batch is running on this machine: waiting"
 
 
 def test_devices_have_one_measurement_at_a_time():
@@ -27,7 +27,7 @@ def test_devices_have_one_measurement_at_a_time():
 
     def measure():
         barrier.wait()
-        with take_device("host"):
+        with lock_device("host"):
             begin = time.monotonic()
             time.sleep(0.02)
             spans.append((begin, time.monotonic()))
@@ -39,11 +39,11 @@ def test_devices_have_one_measurement_at_a_time():
         thread.join()
     spans.sort()
     assert all(end <= begin for (_, end), (begin, _) in pairwise(spans))
-    with share_machine() as first, share_machine() as second, take_device("ssh:board") as third:
+    with share_machine() as first, share_machine() as second, lock_device("ssh:board") as third:
         assert max(first, second, third) < 1
-    with take_device("host"):
-        assert is_taken("host")
-    assert not is_taken("host")
+    with lock_device("host"):
+        assert is_locked("host")
+    assert not is_locked("host")
 
 
 def test_an_emulated_cpu_is_this_machine():
@@ -57,7 +57,7 @@ def hold_machine():
     taken, enough = threading.Event(), threading.Event()
 
     def measure():
-        with take_device("host"):
+        with lock_device("host"):
             taken.set()
             enough.wait(60)
 
@@ -93,7 +93,7 @@ def test_what_only_works_beside_others_waits_for_a_measurement(hold_machine):
         hold_machine.set()
 
     with share_machine(let_go), share_machine(told.append):
-        assert not is_taken("host")
+        assert not is_locked("host")
     assert told == [WAITING]
 
 
@@ -102,7 +102,7 @@ def test_who_waits_can_be_interrupted(hold_machine):
     try:
         with (
             pytest.raises(KeyboardInterrupt),
-            take_device("host", lambda words: threading.Timer(0.1, interrupt).start()),
+            lock_device("host", lambda words: threading.Timer(0.1, interrupt).start()),
         ):
             pytest.fail("somebody else has it")
     finally:
@@ -117,14 +117,14 @@ def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch)
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(locks, "cache_folder", lambda: tmp_path / "file")
     with pytest.raises(StoreError, match=r"host.*\.lock: cannot be written.*XDG_CACHE_HOME"):
-        is_taken("host")
+        is_locked("host")
 
 
 def test_who_has_a_device_measures_on_it_without_waiting():
     told = []
-    with take_device("host", told.append), take_device("host", told.append) as waited:
+    with lock_device("host", told.append), lock_device("host", told.append) as waited:
         assert (waited, told) == (0.0, [])
-    assert not is_taken("host")
+    assert not is_locked("host")
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+from isa_table import load_table
 
 from workbench.errors import SetupError
-from workbench.run.build import LIBRARIES, compile_runner
-from workbench.run.bundle import ZIG, fetch_wheel
-from workbench.run.isa import load_table
+from workbench.run.build import LIBRARIES, ZIG, compile_runner, fetch_wheel
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -98,7 +98,7 @@ def test_a_class_without_the_interface_is_refused(registered):
     assert "plain" not in list_models()
 
 
-def test_the_name_of_a_builtin_model_is_taken(registered):
+def test_the_name_of_a_builtin_model_is_locked(registered):
     cls = type("Other", (), {"get_eager_model": print, "get_example_inputs": print})
     assert "toy_cnn" in message(register_model, "toy_cnn", cls, error=UsageError)
 

@@ -29,7 +29,7 @@ from workbench.portfolio.scheduler import describe_plan, divide_time, format_dur
 from workbench.portfolio.state import open_storage, outcome_path, read_outcome, render_index
 from workbench.records.documents import describe_document
 from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio, Row, Stage
-from workbench.run.locks import take_folder
+from workbench.run.locks import lock_folder
 from workbench.store import load_run
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,7 +37,7 @@ MATRIX = """
 models: [toy_cnn, vit_tiny]
 dtypes: [fp32, int8]
 isa: none
-runner: python
+runner: native
 """
 
 
@@ -327,7 +327,7 @@ def test_what_killed_writers_left_is_not_hashed_and_goes(matrix, ran, tmp_path):
     for path in left:
         path.write_text("half of it")
     assert stages.hash_files(run_dir) == first.files
-    with take_folder(out), pytest.raises(UsageError, match="another batch is at work"):
+    with lock_folder(out), pytest.raises(UsageError, match="another batch is running"):
         wb.batch(matrix(), out=out)
     assert all(path.exists() for path in left)
     ran.clear()
@@ -338,8 +338,8 @@ def test_what_killed_writers_left_is_not_hashed_and_goes(matrix, ran, tmp_path):
 
 def test_another_batch_on_the_same_folder_is_refused(matrix, ran, tmp_path):
     with (
-        take_folder(tmp_path / "out"),
-        pytest.raises(UsageError, match=r"another batch is at work here \(process \d+ on"),
+        lock_folder(tmp_path / "out"),
+        pytest.raises(UsageError, match=r"another batch is running here \(process \d+ on"),
     ):
         wb.batch(matrix(), out=tmp_path / "out")
     assert ran == []

@@ -169,7 +169,7 @@ def test_two_batches_on_one_folder_and_one_on_another(start_batch, matrix, expor
     second = start_batch(matrix, out)
     _, err = second.communicate(timeout=300)
     assert second.returncode == 2
-    assert err.startswith(f"error: {out}: another batch is at work here (process {first.pid} on ")
+    assert err.startswith(f"error: {out}: another batch is running here (process {first.pid} on ")
     assert len(err.splitlines()) == 1
     finish(first)
     finish(third)

@@ -4,15 +4,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+from isa_table import load_table
 
 from workbench import store
 from workbench.errors import SetupError, UsageError
 from workbench.options import MeasureOptions
 from workbench.run.execute import run_plan
-from workbench.run.isa import load_table, read_isa
+from workbench.run.isa import read_isa
 from workbench.run.plan import make_plan
 from workbench.run.runner import find_runner
-from workbench.run.targets.open import open_target
+from workbench.run.targets import open_target
 from workbench.run.targets.qemu import Qemu, list_cpus, qemu_version
 from workbench.trace.etdump import read_etdump
 

@@ -30,15 +30,14 @@ from workbench.datasets import sample_run
 from workbench.options import MeasureOptions
 from workbench.plots.text import show_quality
 from workbench.records.runs import Batch, Reading, Session
-from workbench.run import execute
-from workbench.run import measure as calm
-from workbench.run.execute import LEAST_RESTARTS, restarts, run_plan
+from workbench.report.artifacts import write_artifacts
+from workbench.run import measure
+from workbench.run.execute import MIN_RESTARTS, restarts, run_plan
 from workbench.run.plan import make_plan
-from workbench.run.readings import parse_environment, read_environment
-from workbench.run.recorder import Journal
+from workbench.run.recorder import RunRecorder, begin_run
 from workbench.run.runner import find_runner
-from workbench.run.targets.base import HOST
-from workbench.workflow import is_precise, write_artifacts
+from workbench.run.targets.host import HOST, parse_environment, read_environment
+from workbench.workflow import is_precise
 
 PHONE = """load 3.10 2.80 2.00 4/900 12345
 khz 1800000
@@ -101,11 +100,11 @@ def a_session(*, wall, cpu, process=0, threads=1, traced=False, preempted=None, 
 
 def test_disturbance_is_time_that_others_had():
     quiet, busy = a_session(wall=[10, 10], cpu=[10, 9]), a_session(wall=[10, 30], cpu=[10, 10])
-    assert calm.disturbance([quiet]) == pytest.approx(0.05)
-    assert calm.disturbance([busy]) == stolen([busy]) == pytest.approx(0.5)
+    assert measure.disturbance([quiet]) == pytest.approx(0.05)
+    assert measure.disturbance([busy]) == stolen([busy]) == pytest.approx(0.5)
     several = a_session(wall=[10, 10], cpu=[20, 20], threads=2, preempted=[0, 3])
-    assert calm.disturbance([several]) == 0.5
-    assert calm.disturbance([]) == 0.0
+    assert measure.disturbance([several]) == 0.5
+    assert measure.disturbance([]) == 0.0
 
 
 @pytest.fixture
@@ -119,10 +118,12 @@ def plan(conv_pte, tmp_path):
 
 def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(calm, "DISTURBED", -1.0)
-    real = calm.measure_step
+    monkeypatch.setattr(measure, "DISTURBED", -1.0)
+    real = measure.measure_once
     monkeypatch.setattr(
-        calm, "measure_step", lambda journal, *rest: (real(journal, *rest), seen.append(rest[-1]))
+        measure,
+        "measure_once",
+        lambda recorder, *rest: (real(recorder, *rest), seen.append(rest[-1])),
     )
     run = store.load_run(run_plan(plan, find_runner(), tmp_path / "out"))
     repeated = {(s.process, s.traced) for s in run.sessions if s.attempts == 2}
@@ -137,40 +138,40 @@ def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_p
 
 
 def test_a_calm_step_is_measured_once(plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(calm, "DISTURBED", 2.0)
+    monkeypatch.setattr(measure, "DISTURBED", 2.0)
     run = store.load_run(run_plan(plan, find_runner(), tmp_path / "out"))
     assert {session.attempts for session in run.sessions} == {1}
 
 
 def test_a_budget_is_spent_and_no_more(plan, tmp_path, monkeypatch):
     clock = itertools.count()
-    monkeypatch.setattr(calm.time, "monotonic", lambda: next(clock) / 2)  # a step takes long
+    monkeypatch.setattr(measure.time, "monotonic", lambda: next(clock) / 2)  # a step takes long
     spent = replace(plan, budget_s=30.0, retries=0)
     run = store.load_run(run_plan(spent, find_runner(), tmp_path / "out"))
     restarts_done = {s.process for s in run.sessions}
-    assert len(restarts_done) >= LEAST_RESTARTS
-    assert run.spent_s <= 30.0 or len(restarts_done) == LEAST_RESTARTS
+    assert len(restarts_done) >= MIN_RESTARTS
+    assert run.spent_s <= 30.0 or len(restarts_done) == MIN_RESTARTS
 
 
-def journal_with(plan, tmp_path, spent_s):
+def recorder_with(plan, tmp_path, spent_s):
     runner = find_runner()
-    fresh = replace(execute.begin_run(plan, runner), spent_s=spent_s)
+    fresh = replace(begin_run(plan, runner), spent_s=spent_s)
     tmp_path.mkdir(exist_ok=True)
-    return Journal.open(tmp_path / "run", fresh)
+    return RunRecorder.open(tmp_path / "run", fresh)
 
 
 def test_restarts_end_with_the_budget_or_when_it_is_enough(plan, tmp_path):
-    assert list(restarts(journal_with(plan, tmp_path / "a", 0.0), lambda run: True)) == [0, 1]
+    assert list(restarts(recorder_with(plan, tmp_path / "a", 0.0), lambda run: True)) == [0, 1]
     budget = replace(plan, budget_s=10.0)
-    assert list(restarts(journal_with(budget, tmp_path / "b", 0.0), lambda run: True)) == [0, 1, 2]
+    assert list(restarts(recorder_with(budget, tmp_path / "b", 0.0), lambda run: True)) == [0, 1, 2]
     # As if the three restarts had taken 6 s: a fourth fits, a sixth would not.
-    journal = journal_with(budget, tmp_path / "c", 0.0)
+    recorder = recorder_with(budget, tmp_path / "c", 0.0)
     taken = []
-    for process in restarts(journal, lambda run: False):
+    for process in restarts(recorder, lambda run: False):
         taken.append(process)
-        journal.note_time(2.0)
+        recorder.add_time(2.0)
     assert taken == [0, 1, 2, 3, 4]
-    short = journal_with(replace(plan, budget_s=0.1), tmp_path / "d", 99.0)
+    short = recorder_with(replace(plan, budget_s=0.1), tmp_path / "d", 99.0)
     assert list(restarts(short, lambda run: False)) == [0, 1, 2]
 
 
@@ -262,9 +263,9 @@ def test_the_grade_is_in_every_artifact(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--budget", "soon"], "no duration"),
-        (["--budget", "0s"], "no duration"),
-        (["--precision", "x"], "no percentage"),
+        (["--budget", "soon"], "not a duration"),
+        (["--budget", "0s"], "not a duration"),
+        (["--precision", "x"], "not a percentage"),
     ],
 )
 def test_bad_budgets_are_usage_errors(options, words, capsys):

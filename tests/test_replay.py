@@ -84,7 +84,7 @@ def net(tmp_path_factory):
     return load_model(f"{path}:Net")
 
 
-def test_a_layer_is_taken_with_the_inputs_that_it_gets(net):
+def test_a_layer_is_locked_with_the_inputs_that_it_gets(net):
     layer = take_layer(net, "head")
     (given,) = layer.example_inputs
     assert tuple(given.shape) == (1, 4)

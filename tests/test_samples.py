@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.errors import RunnerError, TraceError
-from workbench.run.build import build_runner, find_compiler
+from workbench.run.build import build_runner, installed_compiler
 from workbench.run.session import open_session
 from workbench.trace.etdump import read_etdump
 from workbench.trace.samples import (
@@ -21,7 +21,7 @@ from workbench.trace.samples import (
 )
 
 NEEDS_SAMPLER = pytest.mark.skipif(
-    find_compiler() is None or not sys.platform.startswith("linux"), reason="no native sampler"
+    installed_compiler() is None or not sys.platform.startswith("linux"), reason="no native sampler"
 )
 HZ = 499
 MODULES = [{"path": "/lib/a.so", "build_id": "aa"}, {"path": "/lib/b.so", "build_id": ""}]

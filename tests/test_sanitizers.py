@@ -12,12 +12,12 @@ import subprocess
 import numpy as np
 import pytest
 
-from workbench.run.build import compile_flags, find_compiler, find_sdk
+from workbench.run.build import compile_flags, find_compiler, find_sdk, installed_compiler
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200),
-    pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler"),
+    pytest.mark.skipif(installed_compiler() is None, reason="no C++ compiler"),
 ]
 
 #: Programs per part; eight parts.

@@ -13,7 +13,7 @@ import pytest
 
 from workbench.errors import RunnerCrash, RunnerError, RunnerTimeout, SetupError, UsageError
 from workbench.run import session as session_module
-from workbench.run.session import Laps, open_session
+from workbench.run.session import Iterations, open_session
 
 READY = {
     **{"event": "ready", "runner": "fake", "clock": "none", "traced": True, "isa": "native"},
@@ -21,14 +21,14 @@ READY = {
     **{"load_ms": 0.5, "method": "forward", "methods": ["forward"], "added_later": 1},
     **{"inputs": [{"dtype": "float32", "shape": [1, 2]}], "outputs": []},
 }
-LAPS = {"event": "run", "wall_ns": [7, 8], "cpu_ns": [5, 6], "preempted": [0, 1]}
+TIMES = {"event": "run", "wall_ns": [7, 8], "cpu_ns": [5, 6], "preempted": [0, 1]}
 PRELUDE = f"""
 import json, os, signal, subprocess, sys, time
 def say(value, end="\\n"):
     sys.stdout.write((value if isinstance(value, str) else json.dumps(value)) + end)
     sys.stdout.flush()
 READY = json.loads({json.dumps(READY)!r})
-LAPS = json.loads({json.dumps(LAPS)!r})
+TIMES = json.loads({json.dumps(TIMES)!r})
 """
 
 
@@ -70,7 +70,7 @@ def test_a_conversation(fake, tmp_path):
         """
 say(READY)
 for line in sys.stdin:
-    if line == "run 2\\n": say(LAPS)
+    if line == "run 2\\n": say(TIMES)
     elif line.startswith("output "):
         say({"event": "output", "files": [{"dtype": "int64", "shape": [3], "index": 1}]})
     elif line == "quit\\n": break
@@ -81,13 +81,13 @@ open(sys.argv[0] + ".ended", "w").close()
         assert session.ready.features == ("avx2",)
         assert session.ready.inputs[0].shape == (1, 2)
         assert session.ready.backends == ()
-        assert session.run(2) == Laps((7, 8), (5, 6), (0, 1))
+        assert session.run(2) == Iterations((7, 8), (5, 6), (0, 1))
         (output,) = session.output(tmp_path / "a b")
         assert (output.file, output.dtype, output.shape) == (f"{tmp_path}/a b-1.bin", "int64", (3,))
         session.etdump(tmp_path / "x.etdump")
         session.reset()
     assert (tmp_path / "fake runner.py.ended").exists()
-    with pytest.raises(RunnerCrash, match="ended already"):
+    with pytest.raises(RunnerCrash, match="already ended"):
         session.run(2)
 
 
@@ -97,7 +97,7 @@ def test_answers_in_pieces(fake):
 text = json.dumps(READY)
 for i in range(0, len(text), 50): say(text[i:i+50], end=""); time.sleep(0.001)
 say("")
-for line in sys.stdin: say(json.dumps(LAPS), end=""); time.sleep(0.05); say("")
+for line in sys.stdin: say(json.dumps(TIMES), end=""); time.sleep(0.05); say("")
 """
     )
     assert session.run(2).wall_ns == (7, 8)
@@ -118,7 +118,7 @@ say({"event": "run", "wall_ns": [10**9] * 200000, "cpu_ns": [1] * 200000,
 
 def test_an_endless_line(fake, monkeypatch):
     monkeypatch.setattr(session_module, "LONGEST_ANSWER", 2**20)
-    with pytest.raises(RunnerError, match="endless"):
+    with pytest.raises(RunnerError, match="without end"):
         fake("while True: say('x' * 65536, end='')")
 
 
@@ -164,7 +164,7 @@ os.kill(os.getpid(), signal.SIGSEGV)
 """
     )
     time.sleep(0.1)
-    with pytest.raises(RunnerCrash, match=r"died of SIGSEGV \(first; last words\)"):
+    with pytest.raises(RunnerCrash, match=r"killed by SIGSEGV \(first; last words\)"):
         session.run(1)
 
 
@@ -172,12 +172,12 @@ os.kill(os.getpid(), signal.SIGSEGV)
     ("body", "said"),
     [
         ("sys.exit(3)", "ended with code 3"),
-        ("say('{\"ev', end=''); sys.exit(0)", "half an answer: '{\"ev'"),
+        ("say('{\"ev', end=''); sys.exit(0)", "incomplete answer: '{\"ev'"),
         ("os.close(1); time.sleep(60)", "without an answer"),
     ],
 )
 def test_an_end_without_an_answer(fake, monkeypatch, body, said):
-    monkeypatch.setattr(session_module, "FAREWELL_S", 0.2)
+    monkeypatch.setattr(session_module, "QUIT_TIMEOUT_S", 0.2)
     with pytest.raises(RunnerCrash, match=said):
         fake(body)
 
@@ -200,7 +200,7 @@ def test_bytes_that_are_no_text(fake):
         fake("os.write(1, bytes(range(128, 256)) + b'\\n'); time.sleep(60)")
 
 
-@pytest.mark.parametrize("laps", [{**LAPS, "wall_ns": [1]}, {**LAPS, "cpu_ns": ["x", 2]}, READY])
+@pytest.mark.parametrize("laps", [{**TIMES, "wall_ns": [1]}, {**TIMES, "cpu_ns": ["x", 2]}, READY])
 def test_wrong_laps(fake, laps):
     session = fake(f"say(READY); sys.stdin.readline(); say({laps!r}); time.sleep(60)")
     with pytest.raises(RunnerError, match="unexpected answer"):
@@ -229,12 +229,12 @@ def test_a_harmless_failure_leaves_the_session_open(fake):
         """
 say(READY)
 sys.stdin.readline(); say({"error": "io", "message": "no space"})
-sys.stdin.readline(); say(LAPS)
+sys.stdin.readline(); say(TIMES)
 """
     )
     with pytest.raises(RunnerError, match="no space"):
         session.reset()
-    assert session.run(2) == Laps((7, 8), (5, 6), (0, 1))
+    assert session.run(2) == Iterations((7, 8), (5, 6), (0, 1))
 
 
 def test_a_failure_while_executing_ends_the_session(fake):
@@ -256,7 +256,7 @@ def test_what_cannot_be_started(tmp_path):
 
 
 def test_a_runner_that_does_not_end_is_killed(fake, monkeypatch):
-    monkeypatch.setattr(session_module, "FAREWELL_S", 0.2)
+    monkeypatch.setattr(session_module, "QUIT_TIMEOUT_S", 0.2)
     with fake("say(READY); time.sleep(60)") as session:
         pass
     assert is_gone(session._process.pid)
@@ -285,7 +285,7 @@ def test_a_killed_driver_takes_the_runner_with_it(tmp_path, busy):
     runner.write_text(
         PRELUDE
         + "say(READY)\nfor line in sys.stdin:\n"
-        + ("    time.sleep(0.5); say(LAPS)\n" if busy else "    pass\n")
+        + ("    time.sleep(0.5); say(TIMES)\n" if busy else "    pass\n")
     )
     driver = f"""
 import sys, time

@@ -17,9 +17,9 @@ from workbench.run.execute import run_plan
 from workbench.run.plan import make_plan
 from workbench.run.runner import find_runner
 from workbench.run.session import Session
-from workbench.run.targets.base import run_there
-from workbench.run.targets.open import open_target
-from workbench.run.targets.ssh import Ssh
+from workbench.run.targets import open_target
+from workbench.run.targets.host import run_there
+from workbench.run.targets.remote import Ssh
 
 pytestmark = [pytest.mark.ssh, pytest.mark.timeout(1200)]
 
@@ -152,7 +152,7 @@ def test_cut_off_in_the_middle(server, conv_pte, tmp_path, monkeypatch):
         runner = find_runner("native", target)
         plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
         patch.setattr(Session, "run", run)
-        with pytest.raises(TargetError, match="ssh:board: lost in the middle of a run"):
+        with pytest.raises(TargetError, match="ssh:board: connection lost during a run"):
             run_plan(plan, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")
     partial = store.load_run(run_dir)
@@ -171,7 +171,7 @@ def test_cut_off_in_the_middle(server, conv_pte, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("host", ["", "-oProxyCommand=touch x", "a b", "x;id", "$(id)"])
 def test_what_is_no_host_reaches_no_shell(host):
-    with pytest.raises(UsageError, match="no name of a host"):
+    with pytest.raises(UsageError, match="invalid host name"):
         Ssh(host)
 
 

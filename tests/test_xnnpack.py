@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analysis.match_graph import align, fit_operators
+from workbench.analysis.match_graph import align, match_graph
 from workbench.analysis.xnnpack.operators import Operator, predict_operators
 from workbench.records.layers import Instruction, XNode, XValue
 
@@ -157,10 +157,10 @@ def test_what_a_cpu_lacks_is_found_from_its_log():
     net.add("Sigmoid", net.add("Exp", net.add("Abs", net.input)), role="output")
     delegate = Instruction("delegate", xvalues=tuple(net.values), xnodes=tuple(net.nodes))
     names = ["Abs (NC)", "Convert (NC)", "Exp (NC)", "Sigmoid (NC)", "Convert (NC)"]
-    fit = fit_operators(delegate, names)
+    fit = match_graph(delegate, names)
     assert fit.complete
     assert fit.lacking == {"unary:Exp"}
-    assert not fit_operators(delegate, ["Abs (NC)", "Sigmoid (NC)"]).complete
+    assert not match_graph(delegate, ["Abs (NC)", "Sigmoid (NC)"]).complete
 
 
 def operators_of(names):
@@ -196,5 +196,5 @@ def test_a_foreign_name_leaves_the_others_where_they_are(names, place):
 def test_one_of_several_alike_that_is_missing_leaves_doubt():
     alignment = align(operators_of("abbb"), list("abb"))
     assert alignment.pairs[0] == 0
-    assert not alignment.rivals[0]
-    assert all(alignment.rivals[1:])
+    assert not alignment.alternatives[0]
+    assert all(alignment.alternatives[1:])

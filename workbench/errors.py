@@ -1,21 +1,4 @@
-"""The errors of the workbench: each says what is wrong, where, and what to do next.
-
-::
-
-    WorkbenchError               a job failed                          exit 1
-    |- UsageError                a bad argument, name or config        exit 2
-    |- SetupError                something is missing on this machine
-    |- ModelError                the model cannot be loaded or called
-    |- ExportError               torch.export or the partitioner failed
-    |- RunnerError               the runner reported a failure
-    |  |- RunnerCrash            the runner died (signal, or no answer)
-    |  `- RunnerTimeout          the runner did not answer in time
-    |- TargetError               a device cannot be reached, or does not do as told
-    |- TraceError                a trace is malformed
-    |- StoreError                an artifact is missing, corrupt or foreign
-    |- ComparisonError           two runs cannot be compared
-    `- ReportError               a notebook or report failed
-"""
+"""The errors of the workbench: each states what is wrong, where, and the next step."""
 
 from __future__ import annotations
 
@@ -24,7 +7,7 @@ from collections.abc import Iterable
 
 
 class WorkbenchError(Exception):
-    """A job failed; the message is one line a person can act on.
+    """A job failed; the message is one line that says what to do.
 
     Parameters
     ----------
@@ -43,7 +26,7 @@ class WorkbenchError(Exception):
         super().__init__(what, where, hint)
 
     def __reduce__(self):
-        # Another process raised it: what says a word only is no argument of __init__.
+        # To unpickle an error of another process without __init__, which takes keywords.
         return Exception.__new__, (type(self), *self.args), self.__dict__
 
     def __str__(self) -> str:
@@ -59,7 +42,7 @@ class UsageError(WorkbenchError):
 
 
 class SetupError(WorkbenchError):
-    """Something this machine lacks."""
+    """Something is missing on this machine."""
 
 
 class ModelError(WorkbenchError):
@@ -76,7 +59,7 @@ class RunnerError(WorkbenchError):
     Parameters
     ----------
     kind
-        The runner's own word for it (``truncated``, ``operator``, ``isa``, ...).
+        The runner's name for it (``truncated``, ``operator``, ``isa``, ...).
     """
 
     def __init__(self, what: str, *, where: object = None, hint: str | None = None, kind: str = ""):
@@ -93,7 +76,7 @@ class RunnerTimeout(RunnerError):
 
 
 class TargetError(WorkbenchError):
-    """A device that cannot be reached, or does not do as told."""
+    """A device that cannot be reached, or a command on it that failed."""
 
 
 class TraceError(WorkbenchError):

@@ -1,15 +1,9 @@
-"""How files are written: whole or not at all.
-
-What is made or fetched once and kept: in ``$XDG_CACHE_HOME``, whole or not at all.
-
-Where artifacts lie.
-"""
+"""The files of the workbench: their paths, atomic writes, the cache, and records as files."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import re
 import tempfile
@@ -21,7 +15,16 @@ from workbench.records.codec import from_json, to_json
 from workbench.records.layers import Layers
 from workbench.records.runs import Export, RunRecord
 
-#: What a file is called before it is whole, by us and (``native/files.h``) by the runner.
+MANIFEST = "manifest.json"
+METRICS = "metrics.json"
+SUMMARY = "analysis_summary.json"
+REPORT_HTML = "report.html"
+REPORT_MD = "report.md"
+LAYERS = "layers.json"
+FUNCTIONS = "functions.json"
+RUNS = "runs"
+
+#: Suffix of a file that is still being written, here and in the runner (``native/files.h``).
 PARTIAL = ".partial"
 _LEFTOVER = re.compile(rf"^\..+\.\w{{8}}{PARTIAL}$|\.(etdump|samples){PARTIAL}$")
 
@@ -32,80 +35,68 @@ def atomic_write(path: Path, content: bytes | str) -> Path:
     Raises
     ------
     StoreError
-        The disk is full, the folder read-only, or the like.
+        The file cannot be written, for example because the disk is full.
     """
-    data = content.encode() if isinstance(content, str) else content
+    temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=PARTIAL)
-    except OSError as error:
-        raise StoreError(f"cannot be written: {error.strerror}", where=path) from None
-    temporary = Path(name)
-    try:
+        temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.write(content.encode() if isinstance(content, str) else content)
         temporary.chmod(0o644)
         return temporary.replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        if temporary:
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             raise StoreError(f"cannot be written: {error.strerror}", where=path) from None
         raise
 
 
 def remove_partials(folder: Path) -> None:
-    """Remove what writers that were killed left below a folder; nobody may be writing there."""
+    """Delete the leftovers of killed writers below a folder, in which no writer may be active."""
     for path in folder.rglob(f"*{PARTIAL}"):
         if _LEFTOVER.search(path.name):
-            with contextlib.suppress(OSError):  # it does no harm either
+            with contextlib.suppress(OSError):  # harmless if it stays
                 path.unlink()
 
 
 def cache_folder() -> Path:
     """The workbench's cache: ``$XDG_CACHE_HOME/executorch-workbench``, or below ``~/.cache``."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    # A relative path there means nothing, says the specification.
+    # The specification ignores relative paths.
     root = base if base.is_absolute() else Path.home() / ".cache"
     return root / "executorch-workbench"
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The file or folder ``name`` in the cache; if it is not there, ``make`` makes it at a path.
+    """The file or folder ``name`` in the cache; if it is missing, ``make`` creates it at a path.
 
-    Several processes may make it at once: each makes its own, and one of them stays.
+    Several processes may create it at once: each creates its own, and one of them stays.
 
     Raises
     ------
     SetupError
         The cache cannot be written.
     """
-    kept = cache_folder() / name
-    if kept.exists():
-        return kept
+    path = cache_folder() / name
+    if path.exists():
+        return path
     try:
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".new-") as workplace:
-            fresh = Path(workplace) / kept.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
+            fresh = Path(folder) / path.name
             make(fresh)
             with contextlib.suppress(FileExistsError if fresh.is_file() else OSError):
-                fresh.replace(kept)
+                fresh.replace(path)
     except OSError as error:
         raise SetupError(
             f"cannot write the cache: {error.strerror}",
-            where=kept.parent,
-            hint="set XDG_CACHE_HOME to a folder that can be written",
+            where=path.parent,
+            hint="set XDG_CACHE_HOME to a writable folder",
         ) from None
-    return kept
-
-
-MANIFEST = "manifest.json"
-METRICS = "metrics.json"
-SUMMARY = "analysis_summary.json"
-REPORT_HTML = "report.html"
-REPORT_MD = "report.md"
-LAYERS = "layers.json"
-FUNCTIONS = "functions.json"
-RUNS = "runs"
+    return path
 
 
 def sha256_of(path: Path) -> str:
@@ -124,7 +115,7 @@ def sha256_of(path: Path) -> str:
 
 
 def stem_of(model: str, dtype: str, backend: str) -> str:
-    """The name that all artifacts of one program share: ``<model>_<backend>_<dtype>``."""
+    """The base name of a program's artifacts: ``<model>_<backend>_<dtype>``."""
     return f"{model}_{backend}_{dtype}"
 
 
@@ -139,12 +130,12 @@ def default_root(model: str) -> Path:
 
 
 def artifacts_dir(root: Path) -> Path:
-    """Where a model's exported programs lie."""
+    """The folder of a model's exported programs."""
     return root / "artifacts"
 
 
 def export_record_path(pte: Path) -> Path:
-    """The record that lies beside a ``.pte``."""
+    """The record beside a ``.pte``."""
     return pte.with_name(pte.name + ".export.json")
 
 
@@ -154,12 +145,12 @@ def save_export(export: Export, directory: Path) -> Path:
 
 
 def load_export(pte: Path) -> Export | None:
-    """The record beside a ``.pte``, or None where there is none (a program of someone else).
+    """The record beside a ``.pte``; None if there is none, as for a foreign program.
 
     Raises
     ------
     StoreError
-        The record is corrupt, or the ``.pte`` is not the one that it describes.
+        The record is corrupt, or describes another ``.pte``.
     """
     path = export_record_path(pte)
     if not path.exists():
@@ -175,7 +166,7 @@ def load_export(pte: Path) -> Export | None:
 
 
 def layers_path(pte: Path) -> Path:
-    """The sidecar beside a ``.pte``: what its instructions were in the model."""
+    """The sidecar beside a ``.pte``, which maps its instructions to the model."""
     return pte.with_name(f"{pte.name}.{LAYERS}")
 
 
@@ -185,7 +176,7 @@ def save_layers(layers: Layers, path: Path) -> Path:
 
 
 def load_layers(path: Path, sha256: str) -> Layers | None:
-    """Read the sidecar of the program with this SHA-256; None where there is none for it.
+    """Read the sidecar of the program with this SHA-256; None if there is none for it.
 
     Raises
     ------
@@ -199,14 +190,14 @@ def load_layers(path: Path, sha256: str) -> Layers | None:
 
 
 def keep_layers(pte: Path, run_dir: Path) -> None:
-    """Copy the sidecar beside a ``.pte`` into a run's folder, which then stands alone."""
+    """Copy the sidecar beside a ``.pte`` into a run's folder, to make that self-contained."""
     source = layers_path(pte)
     if source.exists():
         atomic_write(run_dir / LAYERS, source.read_bytes())
 
 
 def trace_path(run_dir: Path, stem: str, experiment: str, threads: int, process: int) -> Path:
-    """The ETDump of one traced process; the first bears the plain name."""
+    """The ETDump of one traced process; the first has the plain name."""
     suffix = f"_p{process + 1}" if process else ""
     return run_dir / experiment / f"{stem}_{experiment}_t{threads}{suffix}.etdump"
 
@@ -225,17 +216,18 @@ def new_run_dir(root: Path, platform: str) -> Path:
     Raises
     ------
     StoreError
-        No folder can be made there.
+        The folder cannot be created.
     """
-    for number in itertools.count(1):
-        path = root / "runs" / (platform if number == 1 else f"{platform}-{number}")
+    number, path = 1, root / RUNS / platform
+    while True:
         try:
             path.mkdir(parents=True)
             return path
         except FileExistsError:
-            continue
+            number += 1
+            path = path.with_name(f"{platform}-{number}")
         except OSError as error:
-            raise StoreError(f"cannot be made: {error.strerror}", where=path) from None
+            raise StoreError(f"cannot be created: {error.strerror}", where=path) from None
 
 
 def save_run(run: RunRecord, run_dir: Path) -> Path:
@@ -249,7 +241,7 @@ def load_run(run_dir: Path) -> RunRecord:
     Raises
     ------
     UsageError
-        The folder is no run, with the runs found below it.
+        The folder is not a run; names the runs found below it.
     StoreError
         The manifest is corrupt.
     """

@@ -1,7 +1,4 @@
-"""What the sidecar says of an operator that ran: layer, line, shapes, cost.
-
-Which layer of the model each row of a ledger comes from.
-"""
+"""The layer of each row of a ledger, with its source line, shapes and cost, from the sidecar."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.match_graph import Fit, fit_operators
+from workbench.analysis.match_graph import GraphMatch, match_graph
 from workbench.analysis.xnnpack.operators import Operator
 from workbench.frames import ATTRIBUTION, LEDGER, check
 from workbench.records.layers import Instruction, Layers, Method, Origin, Value, XNode, XValue
@@ -24,7 +21,7 @@ from workbench.records.layers import Instruction, Layers, Method, Origin, Value,
 
 @dataclass(frozen=True)
 class Provenance:
-    """One instruction of a method; its facts are the columns of ``schema.ATTRIBUTION``."""
+    """One instruction of a method; its operators as columns of ``frames.ATTRIBUTION``."""
 
     method: Method
     instruction: Instruction
@@ -35,7 +32,7 @@ class Provenance:
         return {value.id: value for value in self.instruction.xvalues}
 
     def of_kernel(self) -> dict[str, Any]:
-        """The facts of a kernel of ExecuTorch's."""
+        """The columns of a portable kernel."""
         instruction, values = self.instruction, self.method.values
         origin = None if instruction.origin is None else self.method.origins[instruction.origin]
         inputs = [values[number] for number in instruction.inputs]
@@ -49,12 +46,12 @@ class Provenance:
                 [value for value in inputs if not value.constant],
                 [values[number] for number in instruction.outputs],
             ),
-            "flops": _number(instruction.flops),
+            "flops": float("nan") if instruction.flops is None else float(instruction.flops),
             "bytes": float(instruction.bytes),
         }
 
     def of_event(self, numbers: Sequence[int]) -> dict[str, Any]:
-        """The facts of what a delegate logs, by the origins that it stands for, the main first."""
+        """The columns of a logged event, from the numbers of its origins, the main one first."""
         origins = [self._origin(number) for number in numbers]
         return {
             **_layer(origins[0]),
@@ -65,28 +62,28 @@ class Provenance:
         }
 
     def of_operator(self, operator: Operator) -> dict[str, Any]:
-        """The facts of an operator that a delegate ran."""
+        """The columns of an operator that a delegate ran."""
         xnodes = self.instruction.xnodes
         done = [xnodes[number] for number in operator.sources or operator.serves]
         if not done:
             return {**_layer(None), **_no_cost("cast"), "also": "", "nodes": None, "xnodes": None}
         main = max(done, key=lambda node: (self._owns_layer(node), node.flops))
         layer = self.layer_of(main)
-        # What merely changes a type belongs to no layer that would miss it.
+        # Casts and layout changes are not work of their layer.
         others = [self.layer_of(node) for node in done if node.role == "compute"]
         others += [self._origin(n) for node in done for n in node.absorbed]
-        facts = {
+        columns = {
             **_layer(layer),
             "also": _paths(others, layer),
             "nodes": self._node_names(done, main),
             "xnodes": ",".join(map(str, operator.sources)) or None,
         }
         if not operator.sources:
-            return {**facts, **_no_cost("cast")}
-        return {**facts, "role": main.role, **self._work(done)}
+            return {**columns, **_no_cost("cast")}
+        return {**columns, "role": main.role, **self._work(done)}
 
     def layer_of(self, node: XNode) -> Origin | None:
-        """The layer of an exported operator: its own, or the one that it borrows."""
+        """The layer of an exported operator: its own, or one that it borrows."""
         if node.borrows is not None:
             node = self.instruction.xnodes[node.borrows]
         return self._origin(node.origins[0]) if node.origins else None
@@ -116,23 +113,25 @@ class Provenance:
 
 
 def _layer(origin: Origin | None) -> dict[str, Any]:
-    known = origin is not None and bool(origin.module_class)
+    if origin is None:
+        return dict.fromkeys(("module", "module_class", "source"))
+    known = bool(origin.module_class)
     return {
         "module": origin.module if known else None,
         "module_class": origin.module_class if known else None,
-        "source": (origin.source or None) if origin else None,
+        "source": origin.source or None,
     }
 
 
 def _paths(origins: Iterable[Origin | None], layer: Origin | None) -> str:
-    """The paths of further layers; quantisation is none."""
-    paths = [
+    """The paths of further layers, except quantisation."""
+    main = layer.module if layer else None
+    paths = dict.fromkeys(
         origin.module
         for origin in origins
         if origin and origin.module_class and "quantize" not in origin.operator
-    ]
-    main = layer.module if layer else None
-    return ", ".join(dict.fromkeys(path for path in paths if path != main))
+    )
+    return ", ".join(path for path in paths if path != main)
 
 
 def _no_cost(role: str) -> dict[str, Any]:
@@ -148,11 +147,7 @@ def _shape(shape: tuple[int, ...]) -> str:
     return "x".join(map(str, shape)) or "1"
 
 
-def _number(value: int | None) -> float:
-    return float("nan") if value is None else float(value)
-
-
-#: How sure a row's layer is, the surest first.
+#: Confidence in a row's layer, the highest first.
 CONFIDENCES = ("exact", "fitted", "ambiguous", "unattributed")
 _EXACT, _FITTED, _AMBIGUOUS, _UNATTRIBUTED = CONFIDENCES
 
@@ -167,32 +162,40 @@ _UNKNOWN: dict[str, Any] = {
 
 
 def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
-    """Say of every operator of one experiment which layer it is of, and how sure that is.
+    """The layer of every operator of one measurement, and the confidence in it.
 
-    Kernels of ExecuTorch are known by the number of their instruction. Operators of an XNNPACK
-    delegate are logged by name and in order only, and XNNPACK rewrites what was exported before it
-    runs it; so its rewrites are replayed, and what they predict is aligned with the log.
+    Kernels of ExecuTorch are known by the number of their instruction. XNNPACK logs the operators
+    of a delegate by name and in order only, after rewriting what was exported: its rewrites are
+    replayed, and the predicted operators are aligned with the log.
 
-    - ``exact``: the instruction's number and name agree; or all operators of the delegate are as
-      predicted; or another delegate's map in the ETRecord names the event.
+    - ``exact``: number and name of the instruction agree; or all operators of the delegate are as
+      predicted; or the ETRecord maps the event of another delegate.
     - ``fitted``: they are so once the CPU is assumed to lack certain fp16 kernels; or some operator
-      of the delegate is not explained, but this one can be no other.
-    - ``ambiguous``: it may as well be of another layer; the likeliest is named.
-    - ``unattributed``: time of no layer (of the framework, or of a delegate as a whole), a
-      delegate that says nothing of what it runs, an operator that nothing explains, or one in the
-      body of control flow, whose layer the exporter does not tell.
+      of the delegate is not explained, but this one is unambiguous.
+    - ``ambiguous``: it may belong to another layer; the most likely one is named.
+    - ``unattributed``: time of no layer (the framework, a delegate as a whole), a delegate that
+      logs nothing, an operator without explanation, or one in the body of control flow, whose
+      layer is not exported.
 
     Parameters
     ----------
     ledger
-        ``schema.LEDGER`` of one experiment and thread count, of one or several restarts.
+        ``frames.LEDGER`` of one experiment and thread count, of one or several restarts.
     layers
-        The sidecar of the program. Without origins it tells shapes and costs, but no modules.
+        The sidecar of the program. Without origins it gives shapes and costs, but no modules.
 
     Returns
     -------
     DataFrame
-        ``schema.ATTRIBUTION``, one row per key of the ledger.
+        ``frames.ATTRIBUTION``, one row per key of the ledger.
+
+    Examples
+    --------
+    >>> import workbench as wb
+    >>> run = wb.open_run(wb.sample_run())
+    >>> attribution = wb.attribute_layers(run["avx512_on"].ledger, run.sidecar)
+    >>> attribution["confidence"].value_counts().idxmax()
+    'exact'
     """
     check(ledger, LEDGER)
     rows = ledger.drop_duplicates("key")[["key", "kind", "name", "operator", "instruction"]].astype(
@@ -202,7 +205,7 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     rows["method"], chain = found[0], found[1]
     rows["steady"] = _is_steady(ledger, rows)
     known: dict[str, dict[str, Any]] = {}
-    # A program has one chain; what runs in another is not in the sidecar.
+    # A program has one chain; the sidecar does not cover others.
     for _, part in rows[chain == 0].groupby("method"):
         method = find_method(part, layers)
         if method is not None:
@@ -258,15 +261,15 @@ def _attribute_method(rows: pd.DataFrame, method: Method) -> Iterator[tuple[str,
             yield from _attribute_events(rows_of_it, provenance)
         else:
             for call in _delegate_calls(rows_of_it):
-                fit = fit_operators(instruction, [row.operator for row in call], learned)
-                learned = fit.lacking if fit.complete else learned
-                yield from _attribute_call(call, fit, provenance)
+                match = match_graph(instruction, [row.operator for row in call], learned)
+                learned = match.lacking if match.complete else learned
+                yield from _attribute_call(call, match, provenance)
 
 
 def _attribute_events(
     rows: Iterable[Any], provenance: Provenance
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Of a delegate that is not XNNPACK's: by the integer or the name that it logs."""
+    """The events of a delegate other than XNNPACK, by the number or name that it logs."""
     for row in rows:
         numbers = provenance.instruction.events.get(row.name, ())
         if row.kind == "delegated" and numbers:
@@ -276,16 +279,16 @@ def _attribute_events(
 def _attribute_kernel(
     rows: Iterable[Any], provenance: Provenance
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    # Where others have a layer, one in the body of control flow has none: nobody says which.
+    # Kernels in the body of control flow have no origin.
     lost = provenance.instruction.origin is None and provenance.method.origins
-    facts = {**provenance.of_kernel(), "confidence": _UNATTRIBUTED if lost else _EXACT}
-    overhead = {**facts, "role": "overhead", "flops": 0.0, "bytes": 0.0}
+    compute = {**provenance.of_kernel(), "confidence": _UNATTRIBUTED if lost else _EXACT}
+    overhead = {**compute, "role": "overhead", "flops": 0.0, "bytes": 0.0}
     for row in rows:
-        yield row.key, facts if row.kind == "portable" else overhead
+        yield row.key, compute if row.kind == "portable" else overhead
 
 
 def _delegate_calls(rows: Iterable[Any]) -> Iterator[list[Any]]:
-    """The operators of each call of a delegate within a run; the rest of the call ends it."""
+    """The operators of each call of a delegate; its overhead row ends a call."""
     call = []
     for row in rows:
         if row.kind == "delegated":
@@ -298,19 +301,18 @@ def _delegate_calls(rows: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _attribute_call(
-    rows: list[Any], fit: Fit, provenance: Provenance
+    rows: list[Any], match: GraphMatch, provenance: Provenance
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    alignment = fit.alignment
-    for row, pair, rivals in zip(rows, alignment.pairs, alignment.rivals, strict=True):
+    operators, alignment = match.operators, match.alignment
+    for row, pair, others in zip(rows, alignment.pairs, alignment.alternatives, strict=True):
         if pair < 0:
             yield row.key, {**_UNKNOWN, "role": None}
             continue
-        facts = provenance.of_operator(fit.operators[pair])
-        others = {provenance.of_operator(fit.operators[rival])["module"] for rival in rivals}
-        yield row.key, {**facts, "confidence": _confidence(fit, row.steady, facts, others)}
-
-
-def _confidence(fit: Fit, steady: bool, facts: dict[str, Any], others: set[Any]) -> str:
-    if not steady or (not fit.complete and others - {facts["module"]}):
-        return _AMBIGUOUS
-    return _EXACT if fit.complete and not fit.lacking else _FITTED
+        columns = provenance.of_operator(operators[pair])
+        modules = {provenance.of_operator(operators[other])["module"] for other in others}
+        doubtful = not match.complete and modules - {columns["module"]}
+        if not row.steady or doubtful:
+            confidence = _AMBIGUOUS
+        else:
+            confidence = _EXACT if match.complete and not match.lacking else _FITTED
+        yield row.key, {**columns, "confidence": confidence}

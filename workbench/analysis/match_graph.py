@@ -1,6 +1,6 @@
-"""Which predicted operator each logged one is: the cheapest way to turn one list into the other.
+"""Match the operators that a delegate is predicted to run with those that were logged.
 
-The prediction of a delegate's operators that explains what a CPU logged.
+Both are lists in order; the match is the cheapest way to turn one into the other.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from workbench.analysis.xnnpack.operators import Operator, half_kinds, predict_o
 from workbench.analysis.xnnpack.rewrites import EVERYTHING
 from workbench.records.layers import Instruction
 
-#: Costs: another type than expected; one operator too many or too few, of the light sort or not.
+#: Costs: another type than expected; one operator too many or too few, of a light kind or not.
 _WRONG_TYPE, _LIGHT, _HEAVY = 5, 12, 20
-_NEVER = 10**6
+NEVER = 10**6
 
-#: Another pairing that costs no more than this beyond the best one is possible, too.
+#: Another pairing is possible if it costs at most this much more than the best one.
 DOUBT = _HEAVY
 
-#: Larger problems are not tried: they take seconds, and explain nothing.
+#: Larger problems are skipped: they take seconds, and explain nothing.
 _MOST_CELLS = 4_000_000
 
 _LIGHT_NAMES = re.compile(r"Convert|Copy|Transpose|Clamp|Static Reshape|Pack")
@@ -30,62 +30,65 @@ _LIGHT_NAMES = re.compile(r"Convert|Copy|Transpose|Clamp|Static Reshape|Pack")
 
 @dataclass(frozen=True)
 class Alignment:
-    """``pairs`` has the operator of each name, -1 for none; ``rivals`` the others it may be.
+    """The number of each name's operator (-1 for none), and of the others that are possible.
 
     At ``cost`` 0 all names are explained and no operator is missing.
     """
 
     cost: int
     pairs: tuple[int, ...]
-    rivals: tuple[frozenset[int], ...]
+    alternatives: tuple[frozenset[int], ...]
 
 
 def align(operators: Sequence[Operator], names: Sequence[str]) -> Alignment:
     """Pair names, without their ordinals, with operators, in order."""
-    distinct, codes = np.unique(np.array(names, object), return_inverse=True)
-    if len(operators) == len(names) and all(
-        _cost(operator, name) == 0 for operator, name in zip(operators, names, strict=True)
-    ):
-        return Alignment(0, tuple(range(len(names))), (frozenset(),) * len(names))
+    nothing_else = (frozenset[int](),) * len(names)
+    if len(operators) == len(names) and not any(map(_cost, operators, names)):
+        return Alignment(0, tuple(range(len(names))), nothing_else)
     if len(operators) * len(names) > _MOST_CELLS:
-        return Alignment(_NEVER, (-1,) * len(names), (frozenset(),) * len(names))
+        return Alignment(NEVER, (-1,) * len(names), nothing_else)
+    distinct, codes = np.unique(np.array(names, object), return_inverse=True)
     table = np.array([[_cost(o, name) for name in distinct] for o in operators], np.int64)
     pairing = table.reshape(len(operators), len(distinct))[:, codes]
     skip = np.array([_LIGHT if o.light else _HEAVY for o in operators], np.int64)
     extra = np.array([_LIGHT if _LIGHT_NAMES.match(n) else _HEAVY for n in names], np.int64)
-    before = _prefix_costs(pairing, skip, extra)
-    after = _prefix_costs(pairing[::-1, ::-1], skip[::-1], extra[::-1])[::-1, ::-1]
+    before = prefix_costs(pairing, skip, extra)
+    after = prefix_costs(pairing[::-1, ::-1], skip[::-1], extra[::-1])[::-1, ::-1]
     best = int(before[-1, -1])
-    through = before[:-1, :-1] + pairing + after[1:, 1:]
-    pairs = _trace_back(before, pairing, skip)
-    possible = through <= best + DOUBT
-    rivals = (
+    possible = before[:-1, :-1] + pairing + after[1:, 1:] <= best + DOUBT
+    pairs = trace_back(before, pairing, skip)
+    alternatives = (
         frozenset(np.flatnonzero(possible[:, place]).tolist()) - {pair}
         for place, pair in enumerate(pairs)
     )
-    return Alignment(best, pairs, tuple(rivals))
+    return Alignment(best, pairs, tuple(alternatives))
 
 
 def _cost(operator: Operator, name: str) -> int:
     if not operator.fits(name):
-        return _NEVER
+        return NEVER
     return 0 if operator.types in name else _WRONG_TYPE
 
 
-def _prefix_costs(pairing: np.ndarray, skip: np.ndarray, extra: np.ndarray) -> np.ndarray:
-    """Cost of aligning the first ``i`` operators with the first ``j`` names, for all i and j."""
+def prefix_costs(pairing: np.ndarray, skip: np.ndarray, extra: np.ndarray) -> np.ndarray:
+    """Least cost of aligning the first ``i`` of one list with the first ``j`` of another.
+
+    After S. B. Needleman, C. D. Wunsch, J. Mol. Biol. 48 (1970). ``pairing`` has the cost of each
+    pair, ``skip`` and ``extra`` those of leaving out one of the first and of the second list.
+    """
     extras = np.append(0, np.cumsum(extra))
     costs = np.empty((len(skip) + 1, len(extras)), np.int64)
     costs[0] = extras
     for i in range(len(skip)):
         row = costs[i] + skip[i]
         row[1:] = np.minimum(row[1:], costs[i, :-1] + pairing[i])
-        # A name too many may follow at any place: the minimum over all places before.
+        # Extras may follow at any place: the minimum over all places before.
         costs[i + 1] = np.minimum.accumulate(row - extras) + extras
     return costs
 
 
-def _trace_back(costs: np.ndarray, pairing: np.ndarray, skip: np.ndarray) -> tuple[int, ...]:
+def trace_back(costs: np.ndarray, pairing: np.ndarray, skip: np.ndarray) -> tuple[int, ...]:
+    """For each of the second list its partner in the first, -1 for none."""
     i, j = (length - 1 for length in costs.shape)
     pairs = [-1] * j
     while i and j:
@@ -100,12 +103,16 @@ def _trace_back(costs: np.ndarray, pairing: np.ndarray, skip: np.ndarray) -> tup
 
 
 #: What CPUs are known to lack fp16 kernels for: nothing, bilinear resizing (x86), anything.
-_KNOWN = (frozenset(), frozenset({"resize"}), frozenset({EVERYTHING}))
+_KNOWN: tuple[frozenset[str], ...] = (
+    frozenset(),
+    frozenset({"resize"}),
+    frozenset({EVERYTHING}),
+)
 
 
 @dataclass(frozen=True)
-class Fit:
-    """Operators and how they pair with the log; ``lacking`` is what was assumed of the CPU."""
+class GraphMatch:
+    """Predicted operators, their pairing with the log, and the kernels assumed to be lacking."""
 
     operators: list[Operator]
     alignment: Alignment
@@ -117,38 +124,34 @@ class Fit:
         return self.alignment.cost == 0
 
 
-def fit_operators(
+def match_graph(
     delegate: Instruction, names: Sequence[str], learned: frozenset[str] = frozenset()
-) -> Fit:
-    """Find out what a CPU lacks by what it logged; tries the likely first, then kind by kind.
+) -> GraphMatch:
+    """Match a delegate with its logged names, which also shows what the CPU lacks kernels for.
 
-    Parameters
-    ----------
-    delegate
-        The instruction that calls it.
-    names
-        Logged names without their ordinals, in order.
-    learned
-        What explained another delegate of the same trace.
+    ``learned`` is what explained another delegate of the same trace. It and the likely cases are
+    tried first, then one kind of operator after another.
     """
 
-    def attempt(lacking: frozenset[str]) -> Fit:
+    def attempt(lacking: frozenset[str]) -> GraphMatch:
         operators = predict_operators(delegate.xvalues, delegate.xnodes, lacking)
-        return Fit(operators, align(operators, names), lacking)
+        return GraphMatch(operators, align(operators, names), lacking)
+
+    def best_of(matches: Sequence[GraphMatch]) -> GraphMatch:
+        return min(matches, key=lambda match: match.alignment.cost)
 
     kinds = half_kinds(delegate.xvalues, delegate.xnodes)
-    tries = dict.fromkeys((learned, *_KNOWN)) if kinds else [_KNOWN[0]]
-    best = None
-    for lacking in tries:
-        fit = attempt(lacking)
-        if best is None or fit.alignment.cost < best.alignment.cost:
-            best = fit
+    first, *others = dict.fromkeys((learned, *_KNOWN)) if kinds else _KNOWN[:1]
+    best = attempt(first)
+    for lacking in others:
         if best.complete:
             return best
+        best = best_of([best, attempt(lacking)])
+    if best.complete:
+        return best
     for _ in kinds:
-        fits = [attempt(best.lacking ^ {kind}) for kind in kinds]
-        better = min(fits, key=lambda fit: fit.alignment.cost)
-        if better.alignment.cost >= best.alignment.cost:
+        better = best_of([best, *(attempt(best.lacking ^ {kind}) for kind in kinds)])
+        if better is best:
             break
         best = better
     return best

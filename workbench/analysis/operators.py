@@ -1,9 +1,8 @@
-"""The ledger summed up: by operator and by category.
-
-The common mistake with a trace, for comparison: every span added up, though spans nest.
-"""
+"""Operators: the label of each, and the ledger summed by operator and by category."""
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 import pandas as pd
@@ -15,23 +14,35 @@ from workbench.errors import ComparisonError
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
 from workbench.frames import EVENTS, OPERATORS, SPANS, check
 
+_TYPES = re.compile(r" \([^)]*\)")
+
+
+def label_operator(name: str, module: str | None = None) -> str:
+    """The label of an operator everywhere: its layer, then the runtime's name with its ordinal.
+
+    The runtime's name loses its layout and types; without a layer it stands alone.
+
+    Examples
+    --------
+    >>> label_operator("Fully Connected (NC, F32) GEMM #42", "classifier.3")
+    'classifier.3 · Fully Connected GEMM #42'
+    """
+    short = _TYPES.sub("", name, count=1)
+    return f"{module} · {short}" if isinstance(module, str) and module else short
+
+
+def label_operators(operators: pd.DataFrame) -> pd.Series:
+    """`label_operator` of every row, from the columns ``name`` and, if there, ``module``."""
+    names = operators["name"].astype(object)
+    modules = operators.get("module", pd.Series(None, operators.index, dtype=object))
+    labels = [label_operator(*pair) for pair in zip(names, modules, strict=True)]
+    return pd.Series(labels, operators.index, dtype=object, name="label")
+
 
 def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
-    """Time of every run by key, operator or category.
+    """Milliseconds of every ``(process, run)`` (rows) by the values of a column (columns).
 
-    Parameters
-    ----------
-    ledger
-        ``schema.LEDGER`` of one experiment and thread count, with the column ``by``; with the
-        column ``process`` where it holds several restarts.
-    by
-        The column to sum over.
-
-    Returns
-    -------
-    DataFrame
-        Milliseconds; one row per ``(process, run)``, one column per value of ``by``, 0 where a
-        run lacks it. The rows sum to the E2E time of each run.
+    The rows sum to the E2E time of each run; 0 where a run lacks a value.
 
     Raises
     ------
@@ -54,22 +65,10 @@ def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
-    """Every operator of one experiment: calls, time and share, the most expensive first.
+    """Every operator of one measurement: calls, time and share, the most expensive first.
 
-    Parameters
-    ----------
-    ledger
-        ``schema.LEDGER`` of one experiment and thread count, of one or several restarts.
-
-    Returns
-    -------
-    DataFrame
-        ``schema.OPERATORS``; ``mean_ms`` sums to the mean E2E time, ``share`` to 1.
-
-    Raises
-    ------
-    ComparisonError
-        The ledger has no run, or mixes several experiments or thread counts.
+    ``frames.OPERATORS``: ``mean_ms`` sums to the mean E2E time, ``share`` to 1. Errors are those of
+    `total_runs`.
     """
     runs = total_runs(ledger, "key")
     table = first_rows(ledger).assign(
@@ -83,24 +82,31 @@ def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
 
 
 def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
-    """The five categories of one experiment, in their usual order; 0 ms where one is absent.
+    """The five categories of one measurement, in their usual order; 0 ms if one is absent.
 
     Parameters
     ----------
     ledger
-        ``schema.LEDGER`` of one experiment and thread count, of one or several restarts.
+        ``frames.LEDGER`` of one experiment and thread count, of one or several restarts.
 
     Returns
     -------
     DataFrame
-        ``schema.CATEGORIES``, and ``std_ms`` over the runs, ``low_ms`` and ``high_ms`` of
-        Student's 95 % interval over the restarts (over the runs where there is only one);
+        ``frames.CATEGORIES``, plus ``std_ms`` over the runs, ``low_ms`` and ``high_ms`` of
+        Student's 95 % interval over the restarts (over the runs if there is only one);
         ``mean_ms`` sums to the mean E2E time, ``share`` to 1.
 
     Raises
     ------
     ComparisonError
         The ledger has no run, or mixes several experiments or thread counts.
+
+    Examples
+    --------
+    >>> import workbench as wb
+    >>> ledger = wb.build_ledger(wb.read_etdump(next(wb.sample_run().rglob("*.etdump"))))
+    >>> wb.summarize_categories(ledger)["category"].tolist()
+    ['Convolution', 'GEMM', 'Data Movement', 'Elementwise', 'Other']
     """
     ledger = add_categories(ledger)
     runs = total_runs(ledger, "category").reindex(columns=list(CATEGORIES), fill_value=0.0)
@@ -121,7 +127,7 @@ def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
 
 
 def first_rows(ledger: pd.DataFrame) -> pd.DataFrame:
-    """What every operator is: name, operator, kind, category, family and rule by ``key``."""
+    """Name, operator, kind, category, family and rule of every operator, by ``key``."""
     first = ledger.drop_duplicates("key")[["key", "name", "operator", "kind"]].astype(object)
     return add_categories(first).set_index("key")
 
@@ -132,58 +138,49 @@ def _shares(mean: pd.Series) -> pd.Series:
 
 
 def add_up_spans(events: pd.DataFrame, ledger: pd.DataFrame) -> pd.DataFrame:
-    """Categories by the whole duration of each span, as adding up the rows of a trace gives them.
+    """Categories by whole span durations: the common mistake with a trace, for comparison.
 
     A call lasts as long as all that it calls, so this counts the same time once per level: the
-    total is not the latency, and shares of it are shares of nothing.
+    total exceeds the latency, and the shares are meaningless.
 
     Parameters
     ----------
     events
-        :data:`workbench.schema.EVENTS` of one trace.
+        ``frames.EVENTS`` of one trace.
     ledger
         Its ledger, which has a row for every event of a whole run.
 
     Returns
     -------
     DataFrame
-        ``schema.CATEGORIES``.
+        ``frames.CATEGORIES``.
+
+    Examples
+    --------
+    >>> import workbench as wb
+    >>> events = wb.read_etdump(next(wb.sample_run().rglob("*.etdump")))
+    >>> ledger = wb.build_ledger(events)
+    >>> spans, true = wb.add_up_spans(events, ledger), wb.summarize_categories(ledger)
+    >>> bool(spans["mean_ms"].sum() > 2 * true["mean_ms"].sum())
+    True
     """
     inside = check(events, EVENTS)["run"].isin(ledger["run"].unique())
     durations = events.loc[inside, "duration_ns"].to_numpy()
     return summarize_categories(ledger.assign(duration_ns=durations))
 
 
-# Of the ledger's columns, those that an event does not have, by their name among the spans.
-_LEDGER_COLUMNS = {
-    "ledger_kind": "kind",
-    "operator": "operator",
-    "key": "key",
-    "own_ns": "duration_ns",
-    "category": "category",
-    "family": "family",
-    "rule": "rule",
-}
+_IN_SPANS = ["ledger_kind", "operator", "key", "own_ns", "category", "family", "rule"]
 
 
 def describe_spans(events: pd.DataFrame) -> pd.DataFrame:
-    """The events of a trace, each with what its row of the ledger says.
+    """The events of a trace with the columns of their ledger rows: ``frames.SPANS``.
 
-    Parameters
-    ----------
-    events
-        The frame that ``read_etdump`` gives.
-
-    Returns
-    -------
-    pandas.DataFrame
-        :data:`workbench.schema.SPANS`. Events outside any whole run have no row in the ledger, and
-        nothing in its columns.
+    These columns are empty for events outside any whole run.
     """
     ledger = add_categories(build_ledger(events))
     # The ledger has a row for every event of its runs, in their order.
     rows = np.flatnonzero(events["run"].isin(ledger["run"].unique()))
-    described = ledger[list(_LEDGER_COLUMNS.values())].set_axis(list(_LEDGER_COLUMNS), axis=1)
+    described = ledger.rename(columns={"kind": "ledger_kind", "duration_ns": "own_ns"})[_IN_SPANS]
     kinds = {name: "Int64" if name == "own_ns" else "category" for name in described}
     described = described.astype(kinds).set_axis(rows).reindex(range(len(events)))
     return check(pd.concat([events, described.set_axis(events.index)], axis=1), SPANS)

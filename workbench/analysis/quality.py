@@ -175,7 +175,7 @@ def count_outliers(timed: pd.DataFrame) -> float:
         values = part[clock_of(part)].to_numpy()
         low, high = np.percentile(values, [25, 75])
         reach = 1.5 * (high - low)
-        beyond += np.count_nonzero((values < low - reach) | (values > high + reach))
+        beyond += int(np.count_nonzero((values < low - reach) | (values > high + reach)))
         total += values.size
     return beyond / total if total else math.nan
 
@@ -274,9 +274,6 @@ def _platform(record: RunRecord) -> Iterator[Row]:
     kind = record.runner.get("kind")
     if is_foreign(record):
         yield "runner", "note", f"custom runners; an iteration is {clocks}, and not cross-checked"
-    elif kind == "python":
-        reason = record.runner.get("reason", "")
-        yield "runner", "note", f"Python runner ({reason}); an iteration is {clocks}"
     else:
         yield "runner", "ok", f"{kind} runner; an iteration is {clocks}"
 

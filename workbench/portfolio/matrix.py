@@ -20,10 +20,10 @@ from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.portfolio import Cell
 from workbench.records.runs import LADDER_TOGGLE
-from workbench.run.host import describe_host
 from workbench.run.isa import list_toggles
 from workbench.run.runner import KINDS, identify_runner
-from workbench.run.targets.open import TARGETS
+from workbench.run.targets import TARGETS
+from workbench.run.targets.host import HOST as THIS_MACHINE
 from workbench.store import safe_name, stem_of
 
 HOST = "host"
@@ -216,7 +216,7 @@ def plan_cells(matrix: Matrix) -> list[Cell]:
             export = asdict(matrix.export_options(dtype))
             measure = asdict(matrix.measure_options(target, isa))
             # The name of any other target identifies its machine.
-            cpu = describe_host()["cpu"] if target == HOST else ""
+            cpu = THIS_MACHINE.describe()["cpu"] if target == HOST else ""
             inputs = json.dumps([source, export, measure, runners[target], cpu])
             cache_key = hashlib.sha256(inputs.encode()).hexdigest()[:16]
             stem = stem_of(safe_name(label), dtype, matrix.export.backend)

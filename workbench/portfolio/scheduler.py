@@ -20,7 +20,7 @@ from workbench.portfolio.matrix import HOST, plan_cells, read_matrix, select_cel
 from workbench.portfolio.stages import Job, adopt_export, run_job
 from workbench.portfolio.state import PortfolioState, load_outcomes, open_storage
 from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio, Stage, TimeBreakdown
-from workbench.run.locks import THIS_MACHINE, device_behind, is_taken, take_folder
+from workbench.run.locks import THIS_MACHINE, device_behind, is_locked, lock_folder
 from workbench.run.plan import check_toggle
 from workbench.run.runner import find_runner
 from workbench.store import remove_partials, safe_name
@@ -83,13 +83,13 @@ def batch(
         for isa in content.isa:
             check_toggle(content.measure_options(HOST, isa), runner)
     storage = open_storage(portfolio_location(path, out))
-    with take_folder(storage.folder):
+    with lock_folder(storage.folder):
         remove_partials(storage.folder)
         state = PortfolioState(content, cells, storage)
         state.publish()
         todo = [cell for cell in selected if remaining_stages(state.outcomes[cell.name])]
         if todo:
-            if is_taken(THIS_MACHINE):
+            if is_locked(THIS_MACHINE):
                 progress("another measurement is running on this machine: taking turns", 0.0)
             retry = ["workbench", "batch", str(path)]
             retry += [*(["--out", str(out)] if out else []), *(["--dask", dask] if dask else [])]

@@ -20,7 +20,7 @@ from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Storage, hash_files
 from workbench.records.portfolio import STAGES, Cell, Outcome, Row, Stage
-from workbench.run.locks import device_behind, share_machine, take_device
+from workbench.run.locks import device_behind, lock_device, share_machine
 from workbench.store import artifacts_dir, load_export, load_run, new_run_dir, safe_name
 
 Tell = Callable[[str], None]
@@ -69,7 +69,7 @@ def run_job(job: Job) -> Outcome:
     _check_worker(job)
     with contextlib.ExitStack() as stack:
         tell = stack.enter_context(_open_log(job))
-        free = take_device(job.device) if job.device else share_machine()
+        free = lock_device(job.device) if job.device else share_machine()
         waited = stack.enter_context(free)
         started, clock = datetime.now(UTC), time.monotonic()
         if job.stage == "export":  # the other stages have time limits of their own
@@ -160,15 +160,15 @@ def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
 def report_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     """Analyse the run of a cell, write its files and report, and validate them."""
     from workbench.analysis.quality import summarize_quality
+    from workbench.report.artifacts import make_report, write_artifacts
     from workbench.report.validate import validate_run
-    from workbench.workflow import make_page, write_artifacts
 
     storage, name = job.storage, job.outcome.run_dir
     storage.fetch(name)
     storage.fetch(f"{job.cell.folder}/artifacts")
     run = open_run(storage.folder / name)
     write_artifacts(run)
-    page = make_page(run, in_process=True)
+    page, _ = make_report(run)
     storage.send(name)
     checks = validate_run(run)
     failures = checks[checks["status"] == "fail"]

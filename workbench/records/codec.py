@@ -1,7 +1,4 @@
-"""Frozen records to JSON text and back; what is read is checked.
-
-JSON Schema, draft 2020-12, of records and frames.
-"""
+"""Records as JSON: written, read and checked, and described by JSON Schema (draft 2020-12)."""
 
 from __future__ import annotations
 
@@ -9,12 +6,11 @@ import json
 import math
 import re
 import types
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from inspect import cleandoc
-from pathlib import Path
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from workbench.errors import StoreError, unknown_name
 from workbench.frames import Frame
@@ -31,17 +27,18 @@ def to_json(record: object) -> str:
     return re.sub(r"\[\n[-\d.eE,\s]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
 
 
-def to_document(content: Mapping[str, Any]) -> str:
-    """What was found as one JSON document, which says by which schema version it was written."""
-    plain = to_plain({"schema_version": SCHEMA_VERSION, **content})
-    return json.dumps(plain, indent=1, allow_nan=False) + "\n"
+def to_document(content: object) -> str:
+    """A record, or a mapping with a schema version added, as JSON text; see `to_plain`."""
+    if isinstance(content, Mapping):
+        content = {"schema_version": SCHEMA_VERSION, **content}
+    return json.dumps(to_plain(content), indent=1, allow_nan=False) + "\n"
 
 
 def to_plain(value: Any) -> Any:
-    """What JSON can say of a value.
+    """A value as JSON types.
 
-    Frames become lists of records, records objects, paths text; a number that is not finite, or
-    missing, is null.
+    Frames become lists of records, records objects, paths text; a missing or infinite number is
+    null.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -51,10 +48,8 @@ def to_plain(value: Any) -> Any:
         return {str(key): to_plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
         return [to_plain(inner) for inner in value]
-    if isinstance(value, Path):
-        return str(value)
-    if is_dataclass(value):
-        return to_plain(asdict(value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return {entry.name: to_plain(getattr(value, entry.name)) for entry in fields(value)}
     if hasattr(value, "to_dict"):
         objects = value.astype(object)
         return to_plain(objects.where(value.notna(), None).to_dict("records"))
@@ -62,7 +57,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_json(cls: type[T], text: str | bytes, where: object) -> T:
-    """A record of type ``cls`` from JSON text that nobody vouches for.
+    """A record of type ``cls`` from untrusted JSON text.
 
     Raises
     ------
@@ -82,26 +77,26 @@ def from_json(cls: type[T], text: str | bytes, where: object) -> T:
 
 
 def check_version(data: Mapping[str, Any], where: object, *, least: int = 1) -> None:
-    """Refuse what was written by a newer workbench, or by one older than ``least``.
+    """Refuse a document of a newer schema version, or of one older than ``least``.
 
     Raises
     ------
     StoreError
-        Names both versions, and what to do.
+        Names both versions and the next step.
     """
     version, known = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
     if type(version) is not int or version not in known:
         old = type(version) is int and 0 < version < least
-        remedy = "`workbench analyze`" if old else "the workbench version that wrote it"
-        raise StoreError(
-            f"schema version {version!r:.20}, this workbench reads {', '.join(map(str, known))}",
-            where=where,
-            hint=f"make it anew with {remedy}" if old else f"read it with {remedy}",
-        )
+        reads = ", ".join(map(str, known))
+        hint = "read it with the workbench version that wrote it"
+        if old:
+            hint = "regenerate it with `workbench analyze`"
+        what = f"schema version {version!r:.20}, this workbench reads {reads}"
+        raise StoreError(what, where=where, hint=hint)
 
 
 def upgrade(data: dict[str, Any]) -> dict[str, Any]:
-    """A record's content as this workbench would have written it."""
+    """A record's content, converted to the current schema version."""
     version = data.get("schema_version", SCHEMA_VERSION)
     for step in _UPGRADES[version - 1 :]:
         data = step(data)
@@ -109,7 +104,7 @@ def upgrade(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _from_1(data: dict[str, Any]) -> dict[str, Any]:
-    """The first manifests had a list of notes, which was never used."""
+    """Drop the list of notes of the first manifests, which was never used."""
     if data.get("notes") == []:
         data = {key: value for key, value in data.items() if key != "notes"}
     if isinstance(export := data.get("export"), dict):
@@ -117,14 +112,14 @@ def _from_1(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-#: What takes a record to the next schema version, from the first one on.
+#: Functions that convert a record to the next schema version, from the first one on.
 _UPGRADES = (_from_1,)
 
 
 def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool = False) -> T:
-    """A record of type ``cls`` from what was in a JSON file.
+    """A record of type ``cls`` from the content of a JSON file.
 
-    ``strict`` takes a person at their word: ``"2"`` and ``1.5`` are no whole numbers.
+    ``strict`` converts no values: ``"2"`` and ``1.5`` are not whole numbers.
 
     Raises
     ------
@@ -148,7 +143,7 @@ def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool
 
 @cache
 def _converter(strict: bool) -> Any:
-    """What makes records; it compiles a function for every class, once."""
+    """The converter, which compiles a function for every class, once."""
     import cattrs
 
     converter = cattrs.Converter(forbid_extra_keys=True)
@@ -159,7 +154,7 @@ def _converter(strict: bool) -> Any:
 
 def _take_only(value: Any, kind: type) -> Any:
     if type(value) is not kind:
-        raise TypeError(f"{value!r:.40} is no {kind.__name__}")
+        raise TypeError(f"{value!r:.40} is not {kind.__name__}")
     return value
 
 
@@ -177,7 +172,7 @@ Schema = dict[str, Any]
 
 _SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
 #: Numbers that are not finite, and what is not known, are null.
-_KINDS = {
+_KINDS: dict[str, Schema] = {
     "int": {"type": "integer"},
     "float": {"type": ["number", "null"]},
     "bool": {"type": "boolean"},
@@ -185,18 +180,38 @@ _KINDS = {
 }
 
 
+class Columns:
+    """The columns of a row: those of a frame, and further ones (name and type) before them."""
+
+    def __init__(self, frame: Frame, *, without: tuple[str, ...] = (), **more: object):
+        self.frame = frame
+        self.more = more
+        self.known = [c for c in frame.columns if c.name not in (*without, *more)]
+
+
 @dataclass(frozen=True)
 class Contract:
-    """A schema in the making; ``definitions`` has the records and rows that it refers to."""
+    """A schema being built; ``definitions`` has the records and rows that it refers to."""
 
     definitions: dict[str, Schema] = field(default_factory=dict)
 
     def of(self, kind: Any) -> Schema:
-        """The schema of a type: a record, a simple type, or what is made of these."""
+        """The schema of a type: a record, a simple type, or a collection or union of these.
+
+        ``Annotated`` with `Columns` is a row of a frame or a list of rows; with a dict, a type with
+        further keywords.
+        """
         origin, parts = get_origin(kind), get_args(kind)
         if kind is Any:
             return {}
-        if is_dataclass(kind):
+        if origin is Annotated and isinstance(parts[1], Columns):
+            row = self._row(parts[1])
+            return {"type": "array", "items": row} if get_origin(parts[0]) is tuple else row
+        if origin is Annotated:
+            return {**self.of(parts[0]), **parts[1]}
+        if origin is Literal:
+            return {"enum": list(parts)}
+        if isinstance(kind, type) and is_dataclass(kind):
             return self._refer(kind.__name__, lambda: self._record(kind))
         if origin in (types.UnionType, Union):
             return {"anyOf": [self.of(part) for part in parts]}
@@ -210,69 +225,44 @@ class Contract:
             return {"type": "object", **keys, "additionalProperties": self.of(parts[1])}
         return {"type": _SIMPLE[kind]}
 
-    def row(self, frame: Frame, *, without: tuple[str, ...] = (), **more: Schema) -> Schema:
-        """The schema of one row of a frame, which may carry further columns."""
-        if without or more:
-            return _row(frame, without, more)
-        return self._refer(frame.name, lambda: _row(frame, (), {}))
-
-    def rows(self, frame: Frame, *, without: tuple[str, ...] = (), **more: Schema) -> Schema:
-        """The schema of a frame: a list of rows."""
-        return {"type": "array", "items": self.row(frame, without=without, **more)}
-
     def publish(self, name: str, version: int, body: Schema) -> Schema:
         """The whole schema of a document."""
         head = {"$schema": DIALECT, "$id": f"urn:executorch-workbench:{name}:{version}"}
         definitions = dict(sorted(self.definitions.items()))
         return {**head, **body, **({"$defs": definitions} if definitions else {})}
 
-    def _refer(self, name: str, make: Any) -> Schema:
+    def _refer(self, name: str, make: Callable[[], Schema]) -> Schema:
         if name not in self.definitions:
             self.definitions[name] = {}
             self.definitions[name] = make()
         return {"$ref": f"#/$defs/{name.replace(' ', '%20')}"}
 
     def _record(self, record: type) -> Schema:
-        hints = get_type_hints(record)
+        hints = get_type_hints(record, include_extras=True)
+        properties = {entry.name: self.of(hints[entry.name]) for entry in fields(record)}
+        if "schema_version" in properties:
+            properties["schema_version"] = {"const": SCHEMA_VERSION}
         return {
             "description": cleandoc(record.__doc__ or "").split("\n\n")[0].replace("\n", " "),
-            **closed(
-                {entry.name: self.of(hints[entry.name]) for entry in fields(record)},
-                optional=[*_with_default(record)],
-            ),
+            "type": "object",
+            "properties": properties,
+            "required": [
+                entry.name
+                for entry in fields(record)
+                if entry.default is MISSING and entry.default_factory is MISSING
+            ],
+            "additionalProperties": False,
         }
 
+    def _row(self, columns: Columns) -> Schema:
+        """The schema of a row, which may carry further columns."""
+        if not columns.more and len(columns.known) == len(columns.frame.columns):
+            return self._refer(columns.frame.name, lambda: self._properties(columns))
+        return self._properties(columns)
 
-def closed(properties: Mapping[str, Schema], optional: Collection[str] = ()) -> Schema:
-    """The schema of an object with these keys and no others."""
-    required = [name for name in properties if name not in optional]
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": required,
-        "additionalProperties": False,
-    }
-
-
-def nullable(schema: Schema) -> Schema:
-    """The same, or null."""
-    return {"anyOf": [schema, {"type": "null"}]}
-
-
-def _with_default(record: type) -> Iterator[str]:
-    for entry in fields(record):
-        if entry.default is not MISSING or entry.default_factory is not MISSING:
-            yield entry.name
-
-
-def _row(frame: Frame, without: tuple[str, ...], more: Mapping[str, Schema]) -> Schema:
-    columns = {
-        column.name: {
-            "description": f"{column.meaning}{f' [{column.unit}]' if column.unit else ''}",
-            **_KINDS.get(column.kind, {}),
-        }
-        for column in frame.columns
-        if column.name not in without
-    }
-    properties = {**more, **columns}
-    return {"type": "object", "properties": properties, "required": list(properties)}
+    def _properties(self, columns: Columns) -> Schema:
+        properties = {name: self.of(kind) for name, kind in columns.more.items()}
+        for column in columns.known:
+            meaning = f"{column.meaning}{f' [{column.unit}]' if column.unit else ''}"
+            properties[column.name] = {"description": meaning, **_KINDS.get(column.kind, {})}
+        return {"type": "object", "properties": properties, "required": list(properties)}

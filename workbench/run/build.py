@@ -1,4 +1,7 @@
-"""The native runner: compiled on first use against the installed ExecuTorch wheel, then cached."""
+"""The native runner: compiled on first use against the installed ExecuTorch wheel, then cached.
+
+Without a C++ compiler, Zig compiles it: a C++ compiler and library that pip can download.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,68 @@ import hashlib
 import importlib.util
 import json
 import os
+import platform
 import shlex
 import shutil
 import subprocess
+import sys
+import tempfile
+import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import RunnerError, SetupError
+from workbench.errors import RunnerError, SetupError, UsageError, unknown_name
 from workbench.store import cached, sha256_of
 
 NATIVE = Path(__file__).parent / "native"
 
-#: What the wheel's headers must be compiled with: the same as the wheel's libraries were.
+#: The wheel's headers must be compiled with the definitions of its libraries.
 DEFINITIONS = ("C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED", "ET_USE_THREADPOOL")
 LIBRARIES = ("executorch", "executorch_etdump", "executorch_threadpool")
-#: Zig compiles its C++ library too, the first time.
-COMPILE_TIMEOUT_S = 900.0
+#: Zig also compiles its C++ library, the first time.
+COMPILE_TIMEOUT_S, DOWNLOAD_TIMEOUT_S = 900.0, 900.0
+ZIG = "0.16.0"
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The names of a Linux architecture: the kernel's, Debian's, and its dynamic loader."""
+
+    name: str
+    debian: str
+    loader: str
+
+    @property
+    def wheel(self) -> str:
+        """The platform tag of its wheels."""
+        return f"manylinux_2_28_{self.name}"
+
+    @property
+    def triplet(self) -> str:
+        """The name of its library folder."""
+        return f"{self.name}-linux-gnu"
+
+
+ARCHITECTURES = {
+    "aarch64": Architecture("aarch64", "arm64", "ld-linux-aarch64.so.1"),
+    "x86_64": Architecture("x86_64", "amd64", "ld-linux-x86-64.so.2"),
+}
+
+
+def find_architecture(machine: str) -> Architecture:
+    """The architecture that ``uname -m`` calls ``machine``; UsageError for an unknown one."""
+    if machine not in ARCHITECTURES:
+        raise unknown_name("architecture", machine, ARCHITECTURES)
+    return ARCHITECTURES[machine]
 
 
 def find_sdk() -> Path:
     """The folder of the installed executorch package, with its headers and libraries.
 
-    Found without importing it, which would take seconds.
-
-    Raises
-    ------
-    SetupError
-        It is not installed, or has no C++ part.
+    Does not import the package, which would take seconds.
     """
     spec = importlib.util.find_spec("executorch")
     if spec is None or not spec.submodule_search_locations:
@@ -44,34 +80,92 @@ def find_sdk() -> Path:
         raise SetupError(
             "this executorch has no C++ libraries",
             where=sdk,
-            hint="pip install executorch==1.5.1, or choose the Python runner",
+            hint="pip install executorch==1.5.1",
         )
     return sdk
 
 
 def library_path(sdk: Path, name: str) -> Path:
-    """Where the wheel keeps one of its shared libraries."""
+    """The path of one of the wheel's shared libraries."""
     mac = sdk / "lib" / f"lib{name}.dylib"
     return mac if mac.exists() else mac.with_suffix(".so")
 
 
-def find_compiler() -> list[str] | None:
-    """The C++ compiler: ``$CXX``, else the first of c++, g++, clang++; None if there is none.
-
-    Raises
-    ------
-    SetupError
-        ``$CXX`` is set to something that is not there.
-    """
+def installed_compiler() -> list[str] | None:
+    """The installed C++ compiler: ``$CXX``, else c++, g++ or clang++; None without one."""
     chosen = shlex.split(os.environ.get("CXX", ""))
     if chosen:
         if not shutil.which(chosen[0]):
-            raise SetupError(f"$CXX is {chosen[0]!r}, which is not there", hint="unset it")
+            raise SetupError(f"no such compiler: {chosen[0]!r}", where="$CXX", hint="unset it")
         return chosen
     for name in ("c++", "g++", "clang++"):
         if found := shutil.which(name):
             return [found]
     return None
+
+
+def find_compiler() -> list[str]:
+    """The C++ compiler's command; Zig where none is installed (Linux). SetupError without both."""
+    if installed := installed_compiler():
+        return installed
+    if sys.platform != "linux":
+        raise SetupError("no C++ compiler", hint="xcode-select --install")
+    try:
+        return zig_compiler(find_architecture(platform.machine()))
+    except (SetupError, UsageError) as error:
+        hint = "install g++ or clang++ (Debian: apt install g++)"
+        raise SetupError(f"no C++ compiler, and no Zig: {error.what}", hint=hint) from None
+
+
+def zig_compiler(architecture: Architecture) -> list[str]:
+    """The command of Zig's C++ compiler for an architecture; downloaded by pip on first use."""
+    zig = fetch_wheel("ziglang", ZIG) / "ziglang" / "zig"
+    zig.chmod(0o755)
+    return [str(zig), "c++", "-target", f"{architecture.triplet}.2.28"]
+
+
+def fetch_wheel(package: str, version: str, platform: str = "") -> Path:
+    """The unpacked wheel of a package, by pip; for this machine or another ``platform``."""
+    name = f"wheels/{package}-{version}{'-' if platform else ''}{platform}"
+    return cached(name, partial(_unpack_wheel, f"{package}=={version}", platform))
+
+
+def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
+    other = ["--platform", platform] if platform else []
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    flags = ["--quiet", "--no-deps", "--only-binary=:all:", "--python-version", python, *other]
+    with tempfile.TemporaryDirectory(dir=folder.parent) as downloads:
+        download([*_pip(), "download", *flags, "--dest", downloads, requirement], what=requirement)
+        (wheel,) = Path(downloads).glob("*.whl")
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder)
+
+
+def _pip() -> list[str]:
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    for name in ("pip3", "pip"):
+        if found := shutil.which(name):
+            return [found]
+    raise SetupError("no pip", hint="install pip (Debian: apt install python3-pip)")
+
+
+def download(command: Sequence[str], *, what: str, cwd: Path | None = None) -> None:
+    """Run a package manager's command; SetupError with its reason if it fails."""
+    try:
+        done = subprocess.run(
+            command, cwd=cwd, capture_output=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise SetupError(f"cannot get {what}: timed out after {DOWNLOAD_TIMEOUT_S:g} s") from None
+    if done.returncode:
+        lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
+        reasons = [line for line in lines if line.lower().startswith(("e:", "error"))] or lines
+        raise SetupError(
+            f"cannot get {what}: {reasons[0] if reasons else 'no reason given'}",
+            where=Path(command[0]).name,
+            hint="check the network and the configuration of pip and apt",
+        )
 
 
 def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
@@ -80,9 +174,9 @@ def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
     Parameters
     ----------
     sdk
-        The executorch package of the platform that is compiled for.
+        The executorch package of the target platform.
     rpath
-        Where the runner will look for its libraries; empty for those of ``sdk``.
+        Where the runner looks for its libraries; empty: in ``sdk``.
     """
     include = sdk / "include"
     portable_types = include / "executorch/runtime/core/portable_type/c10"
@@ -100,46 +194,25 @@ def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
 
 
 def build_runner() -> Path:
-    """The native runner's binary, compiled if this wheel, compiler and source have none yet.
-
-    Lies in the cache. Several processes may build at once: each compiles for itself.
-
-    Raises
-    ------
-    SetupError
-        There is no compiler (see `find_compiler`), it failed, or the cache cannot be written.
-    """
+    """The native runner's binary in the cache; compiled on first use."""
     sdk, compiler = find_sdk(), find_compiler()
-    if compiler is None:
-        raise SetupError("no C++ compiler", hint="install g++ or clang++, or use the Python runner")
     return cached(f"runner-{fingerprint(sdk, compiler)}", partial(compile_runner, sdk, compiler))
 
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:
-    """Compile the runner with a compiler, against the executorch package ``sdk``.
-
-    Raises
-    ------
-    SetupError
-        It does not compile.
-    """
+    """Compile the runner against the executorch package ``sdk``; SetupError if that fails."""
     _compile([*compiler, *compile_flags(sdk, rpath), "-o", str(binary)])
 
 
 def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) -> dict[str, str]:
-    """What a runner says of itself, for the manifest: kind, compiler, hash and wheel.
+    """A runner's entry in the manifest: kind, compiler, hash and wheel.
 
     Parameters
     ----------
     runner
-        A binary, or a command line such as the Python runner's.
+        A binary, or the command line that starts it.
     binary
-        The file whose hash tells it from others; by default the last word of the command line.
-
-    Raises
-    ------
-    SetupError, RunnerError
-        It cannot be started, or does not speak the protocol.
+        The file to hash; by default the last word of the command line.
     """
     command = [str(runner)] if isinstance(runner, Path) else [str(part) for part in runner]
     try:
@@ -149,9 +222,7 @@ def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) ->
     except OSError as error:
         raise SetupError(f"cannot start it: {error.strerror}", where=command[0]) from None
     except (subprocess.TimeoutExpired, ValueError, TypeError, KeyError):
-        raise RunnerError(
-            "does not answer to --version", where=command[0], kind="protocol"
-        ) from None
+        raise RunnerError("does not answer --version", where=command[0], kind="protocol") from None
     return {
         "kind": kind,
         "compiler": compiler,
@@ -161,10 +232,9 @@ def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) ->
 
 
 def fingerprint(sdk: Path, compiler: Sequence[str], rpath: str = "") -> str:
-    """What a runner's binary depends upon, as a short hash.
+    """A short hash of everything that a runner's binary depends on.
 
-    A library counts by name, size and time: hashing 15 MB at every start would cost more than it
-    tells, since pip writes new files whenever it installs another wheel.
+    Libraries count by name, size and time, because hashing 15 MB at every start takes too long.
     """
     parts = [*compiler, *compile_flags(sdk, rpath), metadata.version("executorch")]
     parts.append(_first_line([*compiler, "--version"]))
@@ -185,12 +255,12 @@ def _compile(command: Sequence[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, timeout=COMPILE_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise SetupError("the C++ compiler does not come to an end", where=command[0]) from None
+        raise SetupError("the C++ compiler timed out", where=command[0]) from None
     if done.returncode != 0:
         lines = done.stderr.decode(errors="replace").splitlines()
         errors = [line for line in lines if "error" in line] or lines or ["no reason given"]
         raise SetupError(
             f"the runner does not compile: {errors[0].strip()}",
             where=command[0],
-            hint="set $CXX to a C++17 compiler, or use the Python runner",
+            hint="set $CXX to another C++17 compiler",
         )

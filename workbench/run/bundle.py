@@ -1,182 +1,38 @@
-"""Parts for another machine, from the package managers that this one has: pip and apt.
-
-Nothing is installed: packages are downloaded and unpacked into the cache, once. Where from is what
-pip and apt are configured to use.
-
-The native runner for another machine, with all that it needs, in one folder.
+"""The native runner for another machine, with everything it needs, in one folder.
 
 The folder holds the runner, ExecuTorch's libraries from the wheel of that platform, a C library
-and its loader: it runs from anywhere on a kernel of that architecture, whatever else is installed.
+and its loader: it runs on any kernel of that architecture, whatever else is installed. Packages
+are downloaded with pip and apt and unpacked into the cache; nothing is installed.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import shutil
 import subprocess
-import sys
-import tempfile
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import SetupError, unknown_name
-from workbench.run.build import LIBRARIES, compile_runner, fingerprint
+from workbench.errors import SetupError
+from workbench.run.build import (
+    LIBRARIES,
+    Architecture,
+    compile_runner,
+    download,
+    fetch_wheel,
+    find_architecture,
+    fingerprint,
+    zig_compiler,
+)
 from workbench.store import cached
 
-FETCH_TIMEOUT_S = 900.0
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-
-#: The Debian release that parts come from, the newer one where a package is taken from it.
+#: The Debian release that packages come from, and its backports for newer ones.
 SUITE, BACKPORTS = "trixie", "trixie-backports"
-
-BY_HAND = "use a Debian machine or container, or what the README says to install by hand"
-
-
-def fetch_wheel(package: str, version: str, platform: str = "") -> Path:
-    """The unpacked wheel of a package, by pip; for this machine, or another ``platform``.
-
-    Raises
-    ------
-    SetupError
-        There is no pip, or it cannot get that wheel.
-    """
-    name = f"wheels/{package}-{version}{'-' if platform else ''}{platform}"
-    return cached(name, partial(_unpack_wheel, f"{package}=={version}", platform))
-
-
-def fetch_debian(
-    packages: Sequence[str], files: Sequence[str], *, architecture: str, suite: str = SUITE
-) -> Path:
-    """The ``files`` of some Debian packages, all in one folder, by apt.
-
-    Parameters
-    ----------
-    packages
-        Names of packages, for an ``architecture`` in Debian's words.
-    files
-        Paths in these packages, without the leading slash.
-
-    Raises
-    ------
-    SetupError
-        This machine has no apt, or it cannot get a package, or a file is in none of them.
-    """
-    key = hashlib.sha256("\0".join([*packages, *files]).encode()).hexdigest()[:8]
-    name = f"debian/{packages[0]}-{suite}-{architecture}-{key}"
-    return cached(name, partial(_unpack_debian, packages, files, architecture, suite))
-
-
-def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
-    other = ["--platform", platform] if platform else []
-    python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    flags = ["--quiet", "--no-deps", "--only-binary=:all:", "--python-version", python, *other]
-    with tempfile.TemporaryDirectory(dir=folder.parent) as downloads:
-        _fetch([*_pip(), "download", *flags, "--dest", downloads, requirement], what=requirement)
-        (wheel,) = Path(downloads).glob("*.whl")
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(folder)
-
-
-def _pip() -> list[str]:
-    if importlib.util.find_spec("pip"):
-        return [sys.executable, "-m", "pip"]
-    for name in ("pip3", "pip"):
-        if found := shutil.which(name):
-            return [found]
-    raise SetupError("no pip", hint="install pip (Debian: apt install python3-pip)")
-
-
-def _unpack_debian(
-    packages: Sequence[str], files: Sequence[str], architecture: str, suite: str, folder: Path
-) -> None:
-    workplace, everything = folder.parent, folder.parent / "everything"
-    _download_debian(packages, architecture, suite, workplace)
-    for deb in workplace.glob("*.deb"):
-        _fetch(["dpkg-deb", "--extract", str(deb), str(everything)], what=deb.name)
-    folder.mkdir()
-    for file in files:
-        if not (everything / file).is_file():
-            raise SetupError(f"no {file} in Debian's {', '.join(packages)}")
-        shutil.copy(everything / file, folder)
-
-
-def _download_debian(packages: Sequence[str], architecture: str, suite: str, folder: Path) -> None:
-    """Download packages from the first mirror that has them all."""
-    apt = ["apt-get", "--quiet=2", *_apt_options(folder, architecture)]
-    signed = f"Signed-By: {KEYRING}\n" if KEYRING.exists() else ""
-    failure = SetupError("apt knows no mirror of Debian", hint=BY_HAND)
-    for mirror in _mirrors():
-        source = f"Types: deb\nURIs: {mirror}\nSuites: {suite}\nComponents: main\n{signed}"
-        (folder / "etc" / "mirror.sources").write_text(source)
-        try:
-            _fetch([*apt, "update"], what=f"Debian {suite}", cwd=folder)
-            _fetch([*apt, "download", *packages], what=", ".join(packages), cwd=folder)
-            return
-        except SetupError as error:
-            failure = error
-    raise failure
-
-
-def _mirrors() -> list[str]:
-    """The mirrors of Debian's main archive that apt is configured for."""
-    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise SetupError(
-            "this machine has no apt to fetch Debian packages with",
-            hint=BY_HAND,
-        )
-    targets = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"],
-        capture_output=True,
-        text=True,
-    ).stdout
-    rows = [line.split() for line in targets.splitlines()]
-    mirrors = [row[0] for row in rows if row[-1:] == ["main"] and "-" not in row[1]]
-    return list(dict.fromkeys(mirrors))
-
-
-def _apt_options(folder: Path, architecture: str) -> list[str]:
-    """What makes apt work in ``folder`` alone, as anybody, for any architecture."""
-    for name in ("etc", "lists/partial", "cache/archives/partial"):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / "status").touch()
-    options = {
-        "APT::Architecture": architecture,
-        "APT::Architectures": architecture,
-        "APT::Sandbox::User": "",
-        "Dir::State": str(folder),
-        "Dir::State::lists": str(folder / "lists"),
-        "Dir::State::status": str(folder / "status"),
-        "Dir::Cache": str(folder / "cache"),
-        "Dir::Etc::sourcelist": "/dev/null",
-        "Dir::Etc::sourceparts": str(folder / "etc"),
-    }
-    return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
-
-
-def _fetch(command: Sequence[str], *, what: str, cwd: Path | None = None) -> None:
-    try:
-        done = subprocess.run(
-            command, cwd=cwd, capture_output=True, timeout=FETCH_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise SetupError(f"cannot get {what}: no end in {FETCH_TIMEOUT_S:g} s") from None
-    if done.returncode:
-        lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
-        reasons = [line for line in lines if line.lower().startswith(("e:", "error"))] or lines
-        raise SetupError(
-            f"cannot get {what}: {reasons[0] if reasons else 'no reason given'}",
-            where=Path(command[0]).name,
-            hint="look at the network, and at how pip and apt are configured",
-        )
-
-
-#: The cross compiler where none is installed, as pip knows it.
-ZIG = "0.16.0"
+BY_HAND = "use a Debian machine or container, or install by hand as in the README"
 
 #: Besides those that the runner is linked with: loaded at run time.
 KERNELS = ("executorch_kernels_optimized", "executorch_kernels_quantized")
@@ -186,33 +42,8 @@ CPP_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """How an architecture is called: by the kernel, by Debian, and in a wheel's name."""
-
-    name: str
-    debian: str
-    loader: str
-
-    @property
-    def wheel(self) -> str:
-        """The platform of the wheel."""
-        return f"manylinux_2_28_{self.name}"
-
-    @property
-    def triplet(self) -> str:
-        """The name of its libraries' folder."""
-        return f"{self.name}-linux-gnu"
-
-
-ARCHITECTURES = {
-    "aarch64": Architecture("aarch64", "arm64", "ld-linux-aarch64.so.1"),
-    "x86_64": Architecture("x86_64", "amd64", "ld-linux-x86-64.so.2"),
-}
-
-
-@dataclass(frozen=True)
 class Bundle:
-    """A folder with a runner that brings everything along."""
+    """A folder with a runner and all that it needs."""
 
     folder: Path
     architecture: Architecture
@@ -223,24 +54,14 @@ class Bundle:
         return self.folder / "runner"
 
     def command(self, folder: str) -> tuple[str, ...]:
-        """How the runner is started where the bundle lies in ``folder``."""
+        """The command that starts the runner from a copy of the bundle in ``folder``."""
         loader = f"{folder}/{self.architecture.loader}"
         return (loader, "--library-path", folder, f"{folder}/runner", "--lib_dir", folder)
 
 
 def make_bundle(machine: str) -> Bundle:
-    """The bundle for a machine as ``uname -m`` calls it; made on first use, then cached.
-
-    Raises
-    ------
-    UsageError
-        There is none for this architecture.
-    SetupError
-        A part cannot be fetched, or the runner does not compile.
-    """
-    if machine not in ARCHITECTURES:
-        raise unknown_name("architecture", machine, ARCHITECTURES)
-    architecture = ARCHITECTURES[machine]
+    """The bundle for an architecture, by ``uname -m``; made on first use, then cached."""
+    architecture = find_architecture(machine)
     sdk = fetch_sdk(architecture)
     compiler = find_cross_compiler(architecture)
     name = f"bundles/{machine}-{fingerprint(sdk, compiler, '$ORIGIN')}"
@@ -256,11 +77,7 @@ def fetch_sdk(architecture: Architecture) -> Path:
 def find_cross_compiler(architecture: Architecture) -> list[str]:
     """The command of a C++ compiler for an architecture: GCC's if installed, else Zig's by pip."""
     installed = shutil.which(f"{architecture.triplet}-g++")
-    if installed:
-        return [installed]
-    zig = fetch_wheel("ziglang", ZIG) / "ziglang" / "zig"
-    zig.chmod(0o755)
-    return [str(zig), "c++", "-target", f"{architecture.triplet}.2.28"]
+    return [installed] if installed else zig_compiler(architecture)
 
 
 def fetch_c_library(architecture: Architecture) -> Path:
@@ -279,3 +96,87 @@ def _fill(architecture: Architecture, sdk: Path, compiler: list[str], folder: Pa
     for name in (*LIBRARIES, *KERNELS, *BACKENDS):
         shutil.copy(sdk / "lib" / f"lib{name}.so", folder)
     compile_runner(sdk, compiler, folder / "runner", rpath="$ORIGIN")
+
+
+def fetch_debian(
+    packages: Sequence[str], files: Sequence[str], *, architecture: str, suite: str = SUITE
+) -> Path:
+    """The ``files`` of some Debian packages, all in one folder, by apt.
+
+    Parameters
+    ----------
+    packages
+        Names of packages, for an ``architecture`` by Debian's name.
+    files
+        Paths in these packages, without the leading slash.
+    """
+    key = hashlib.sha256("\0".join([*packages, *files]).encode()).hexdigest()[:8]
+    name = f"debian/{packages[0]}-{suite}-{architecture}-{key}"
+    return cached(name, partial(_unpack_debian, packages, files, architecture, suite))
+
+
+def _unpack_debian(
+    packages: Sequence[str], files: Sequence[str], architecture: str, suite: str, folder: Path
+) -> None:
+    workplace, everything = folder.parent, folder.parent / "everything"
+    _download_debian(packages, architecture, suite, workplace)
+    for deb in workplace.glob("*.deb"):
+        download(["dpkg-deb", "--extract", str(deb), str(everything)], what=deb.name)
+    folder.mkdir()
+    for file in files:
+        if not (everything / file).is_file():
+            raise SetupError(f"no {file} in Debian's {', '.join(packages)}")
+        shutil.copy(everything / file, folder)
+
+
+def _download_debian(packages: Sequence[str], architecture: str, suite: str, folder: Path) -> None:
+    """Download packages from the first mirror that has them all."""
+    apt = ["apt-get", "--quiet=2", *_apt_options(folder, architecture)]
+    signed = f"Signed-By: {KEYRING}\n" if KEYRING.exists() else ""
+    failure = SetupError("apt knows no mirror of Debian", hint=BY_HAND)
+    for mirror in _mirrors():
+        source = f"Types: deb\nURIs: {mirror}\nSuites: {suite}\nComponents: main\n{signed}"
+        (folder / "etc" / "mirror.sources").write_text(source)
+        try:
+            download([*apt, "update"], what=f"Debian {suite}", cwd=folder)
+            download([*apt, "download", *packages], what=", ".join(packages), cwd=folder)
+            return
+        except SetupError as error:
+            failure = error
+    raise failure
+
+
+def _mirrors() -> list[str]:
+    """The mirrors of Debian's main archive that apt is configured for."""
+    if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
+        raise SetupError(
+            "no apt to download Debian packages with",
+            hint=BY_HAND,
+        )
+    targets = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"],
+        capture_output=True,
+        text=True,
+    ).stdout
+    rows = [line.split() for line in targets.splitlines()]
+    mirrors = [row[0] for row in rows if row[-1:] == ["main"] and "-" not in row[1]]
+    return list(dict.fromkeys(mirrors))
+
+
+def _apt_options(folder: Path, architecture: str) -> list[str]:
+    """Options that make apt work in ``folder`` alone, as any user, for any architecture."""
+    for name in ("etc", "lists/partial", "cache/archives/partial"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    (folder / "status").touch()
+    options = {
+        "APT::Architecture": architecture,
+        "APT::Architectures": architecture,
+        "APT::Sandbox::User": "",
+        "Dir::State": str(folder),
+        "Dir::State::lists": str(folder / "lists"),
+        "Dir::State::status": str(folder / "status"),
+        "Dir::Cache": str(folder / "cache"),
+        "Dir::Etc::sourcelist": "/dev/null",
+        "Dir::Etc::sourceparts": str(folder / "etc"),
+    }
+    return [word for name, value in options.items() for word in ("-o", f"{name}={value}")]

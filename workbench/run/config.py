@@ -1,4 +1,4 @@
-"""Experiment configs: the JSON of Arm's profiling kit, read unchanged, and a few keys of ours."""
+"""Experiment configs: the JSON of Arm's profiling kit, unchanged, with a few additional keys."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.options import MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
-from workbench.run.plan import shorten_plan
-from workbench.run.runner import KINDS, Runner, open_runner
+from workbench.run.plan import begin_plan, default_inputs, load_inputs, shorten_plan
+from workbench.run.runner import KINDS, Runner
 from workbench.run.sampling import SAMPLED_MS
-from workbench.run.tensor_files import RANDOM_SOURCE, strip_files
-from workbench.store import default_root, load_export, safe_name, sha256_of
+from workbench.store import default_root, sha256_of
 
-#: A config is written by hand: what is larger is something else.
+#: Configs are written by hand: a larger file is something else.
 LARGEST_BYTES = 1_000_000
-MOST_EXPERIMENTS, MOST_WORDS, LONGEST_WORD = 64, 64, 4096
-MOST_THREADS, MOST_RUNS, MOST_CORE = 1024, 1_000_000, 1023
+MAX_EXPERIMENTS, MAX_WORDS, LONGEST_WORD = 64, 64, 4096
+MAX_THREADS, MAX_RUNS, MAX_CORE = 1024, 1_000_000, 1023
 MODES = ("timing", "xnntrace")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One of ``experiments``, as it stands in the file."""
+    """One of ``experiments``."""
 
     name: str
     runner_path: str = ""
@@ -64,33 +63,33 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """``analysis``: what is to be compared."""
+class AnalysisConfig:
+    """``analysis``: what to compare."""
 
     compare_pairs: tuple[Comparison, ...] = ()
 
 
 @dataclass(frozen=True)
 class Config:
-    """A whole config, as it stands in the file."""
+    """The contents of a config file."""
 
     model: str
     experiments: tuple[Entry, ...]
     output_root: str = ""
-    analysis: Wishes = field(default_factory=Wishes)
+    analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
     target: str = MeasureOptions.target
     inputs: tuple[str, ...] = ()
 
 
 def read_config(path: Path) -> Config:
-    """Read a config and check it: names, numbers and sizes are what they may be.
+    """Read a config and check its names, numbers and sizes.
 
     Raises
     ------
     UsageError
         An unknown key or name (with the nearest valid one), or a value out of range.
     StoreError
-        The file cannot be read, is too large, or no config.
+        The file cannot be read, is too large, or is not a config.
     """
     try:
         with open(path, "rb") as file:
@@ -110,16 +109,9 @@ def read_config(path: Path) -> Config:
 def plan_config(config: Config, folder: Path) -> Plan:
     """The plan that a config describes; relative paths are looked up here, then in ``folder``.
 
-    Experiments with a ``runner_path`` are measured by processes that take turns, those with a
-    runner of ours in live processes; a config has only one of the two kinds. The baseline of the
-    first comparison is measured once more, as a control.
-
-    Raises
-    ------
-    UsageError
-        Both kinds in one config, or a runner that cannot be executed.
-    StoreError
-        There is no such program.
+    A config has either experiments with a ``runner_path``, measured in interleaved processes, or
+    experiments with the workbench's runner, measured in live processes. The baseline of the first
+    comparison is measured again as a control.
     """
     pte = find_file(config.model, folder)
     if pte is None:
@@ -127,8 +119,8 @@ def plan_config(config: Config, folder: Path) -> Plan:
     foreign = [bool(entry.runner_path) for entry in config.experiments]
     if any(foreign) != all(foreign):
         raise UsageError(
-            "some experiments have a runner_path and some have not",
-            hint="write two configs, and compare the runs with `workbench compare`",
+            "only some experiments have a runner_path",
+            hint="write two configs and compare the runs with `workbench compare`",
         )
     experiments = [plan_entry(entry, folder) for entry in config.experiments]
     pairs = plan_pairs(config, experiments)
@@ -138,17 +130,11 @@ def plan_config(config: Config, folder: Path) -> Plan:
     pairs = tuple(
         pair if pair.candidate else replace(pair, candidate=control.name) for pair in pairs
     )
-    export = load_export(pte)
     files = [_find_input(name, folder) for name in config.inputs]
-    return Plan(
-        pte=str(pte),
-        sha256=sha256_of(pte),
-        model=export.model if export else safe_name(pte.stem),
-        stem=safe_name(pte.stem),
+    return replace(
+        begin_plan(pte, [*experiments, control], pairs),
         inputs=tuple(Tensor("", (), str(file), sha256_of(file)) for file in files),
         input_source="files named in the config" if files else "the runner's own: ones",
-        experiments=(*experiments, control),
-        pairs=pairs,
         target=config.target,
         threads=tuple(sorted({count for e in experiments for count in e.threads})),
         runs=max(e.runs for e in experiments),
@@ -157,27 +143,14 @@ def plan_config(config: Config, folder: Path) -> Plan:
 
 
 def complete_plan(plan: Plan, runner: Runner) -> Plan:
-    """The plan with what only a runner of ours can tell: the inputs, loading the program once.
-
-    Only such a runner can be sampled, too.
-
-    Raises
-    ------
-    UsageError
-        The config names another number of input files than the program has inputs.
-    RunnerError
-        The program cannot be loaded.
-    """
-    flags = ["--model_path", runner.target.push(Path(plan.pte))]
-    with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
-        found = session.ready.inputs
+    """Add the inputs and sampling, which require the workbench's runner; loads the program."""
+    pte = Path(plan.pte)
+    found = load_inputs(pte, runner, plan.timeout_s)
     plan = replace(plan, sampled_ms=SAMPLED_MS)
     if runner.target.emulated:
         plan = shorten_plan(plan)
-    export = load_export(Path(plan.pte))
     if not plan.inputs:
-        inputs = export.inputs if export else strip_files(found)
-        source = export.input_source if export else RANDOM_SOURCE
+        inputs, source = default_inputs(pte, found)
         return replace(plan, inputs=inputs, input_source=source)
     if len(plan.inputs) != len(found):
         raise UsageError(
@@ -190,18 +163,12 @@ def complete_plan(plan: Plan, runner: Runner) -> Plan:
 
 
 def plan_entry(entry: Entry, folder: Path) -> Experiment:
-    """The experiment that one entry describes.
-
-    Raises
-    ------
-    UsageError
-        Its runner is not there, or cannot be executed.
-    """
+    """The experiment that one entry describes."""
     runner = entry.runner
     if entry.runner_path:
         found = find_file(entry.runner_path, folder)
         if found is None or not os.access(found, os.X_OK):
-            what = "cannot be executed" if found else "no such runner"
+            what = "not executable" if found else "no such runner"
             raise UsageError(what, where=f"{entry.name}: {entry.runner_path}")
         runner = str(found.resolve())
     return Experiment(
@@ -219,9 +186,9 @@ def plan_entry(entry: Entry, folder: Path) -> Experiment:
 
 
 def plan_pairs(config: Config, experiments: list[Experiment]) -> tuple[Pair, ...]:
-    """The comparisons asked for; without any, each timed experiment against the first.
+    """The config's comparisons; by default, each timed experiment against the first.
 
-    Where there is only one, its pair has no candidate yet: that is its control.
+    A single experiment is paired with its control, whose name is left empty here.
     """
     asked = tuple(_plan_pair(pair, experiments) for pair in config.analysis.compare_pairs)
     first, *others = (e.name for e in experiments if e.mode == "timing")
@@ -232,10 +199,10 @@ def plan_pairs(config: Config, experiments: list[Experiment]) -> tuple[Pair, ...
 
 
 def output_place(config: Config) -> tuple[Path, str]:
-    """The output folder, and the name of the run in it; empty where the platform gives it.
+    """The output folder, and the name of the run in it; empty for the platform's name.
 
-    The kit's ``output_root`` is the folder of one run, ``<root>/runs/<name>``; any other is taken
-    as the root.
+    The kit's ``output_root`` is the folder of one run, ``<root>/runs/<name>``; any other path is
+    the root.
     """
     if not config.output_root:
         return default_root(Path(config.model).stem), ""
@@ -259,10 +226,10 @@ def find_file(name: str, folder: Path) -> Path | None:
 
 
 def _as_lists(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The config with a list where the kit also takes a single value."""
+    """The config with lists where the kit also accepts a single value."""
     entries = data.get("experiments")
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise StoreError("'experiments' is no list of experiments", where=path)
+        raise StoreError("'experiments' is not a list of experiments", where=path)
     return {**data, "experiments": [_one_as_list(entry, path) for entry in entries]}
 
 
@@ -274,18 +241,18 @@ def _one_as_list(entry: dict[str, Any], path: Path) -> dict[str, Any]:
     mask = entry.get("cpu_affinity")
     if isinstance(mask, str):
         if not re.fullmatch(r"(0x)?[0-9a-fA-F]{1,256}", mask):
-            raise UsageError(f"{mask!r:.40} is no mask of CPUs", where=f"{path}: cpu_affinity")
+            raise UsageError(f"{mask!r:.40} is not a CPU mask", where=f"{path}: cpu_affinity")
         bits = int(mask, 16)
         entry["cpu_affinity"] = [core for core in range(bits.bit_length()) if bits >> core & 1]
     return {key: value for key, value in entry.items() if value is not None}
 
 
 def _check(config: Config, path: Path) -> None:
-    if not 1 <= len(config.experiments) <= MOST_EXPERIMENTS:
-        raise UsageError(f"1 to {MOST_EXPERIMENTS} experiments are possible", where=path)
+    if not 1 <= len(config.experiments) <= MAX_EXPERIMENTS:
+        raise UsageError(f"a config has 1 to {MAX_EXPERIMENTS} experiments", where=path)
     names = [entry.name for entry in config.experiments]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise UsageError(f"two experiments are called {twice[0]!r}", where=path)
+        raise UsageError(f"two experiments have the name {twice[0]!r}", where=path)
     for entry in config.experiments:
         _check_entry(entry, f"{path}: {entry.name[:40]}")
     if not any(entry.mode == "timing" for entry in config.experiments):
@@ -298,28 +265,29 @@ def _check(config: Config, path: Path) -> None:
 
 
 def _check_entry(entry: Entry, where: str) -> None:
-    # The name becomes a folder's.
+    # The name becomes a folder name.
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", entry.name, re.ASCII):
         raise UsageError(
-            f"{entry.name!r:.60} is no name for an experiment", where=where,
-            hint="up to 100 letters, digits, '.', '_' and '-', a letter or digit first",
-        )  # fmt: skip
+            f"{entry.name!r:.60} is not a valid experiment name",
+            where=where,
+            hint="use up to 100 letters, digits, '.', '_' and '-', a letter or digit first",
+        )
     if entry.mode not in MODES:
         raise unknown_name("mode", entry.mode, MODES, where)
     if entry.runner not in KINDS:
         raise unknown_name("runner", entry.runner, KINDS, where)
     for key, values, most in (
-        ("threads", entry.threads, MOST_THREADS),
-        ("num_threads", (entry.num_threads or 1,), MOST_THREADS),
-        ("runs", (entry.runs or 1, entry.num_runs or 1), MOST_RUNS),
-        ("warmup", (entry.warmup + 1,), MOST_RUNS),
-        ("cpu_affinity", [core + 1 for core in entry.cpu_affinity], MOST_CORE + 1),
+        ("threads", entry.threads, MAX_THREADS),
+        ("num_threads", (entry.num_threads or 1,), MAX_THREADS),
+        ("runs", (entry.runs or 1, entry.num_runs or 1), MAX_RUNS),
+        ("warmup", (entry.warmup + 1,), MAX_RUNS),
+        ("cpu_affinity", [core + 1 for core in entry.cpu_affinity], MAX_CORE + 1),
     ):
-        if len(values) > MOST_WORDS or not all(1 <= value <= most for value in values):
+        if len(values) > MAX_WORDS or not all(1 <= value <= most for value in values):
             raise UsageError(f"{key} is out of range", where=where)
     words = (*entry.extra_args, entry.runner_path)
-    if len(words) > MOST_WORDS or any(len(w) > LONGEST_WORD or "\0" in w for w in words):
-        raise UsageError("extra_args are too many or too long", where=where)
+    if len(words) > MAX_WORDS or any(len(w) > LONGEST_WORD or "\0" in w for w in words):
+        raise UsageError("extra_args has too many or too long entries", where=where)
 
 
 def _plan_pair(pair: Comparison, experiments: list[Experiment]) -> Pair:

@@ -1,9 +1,4 @@
-"""What an examination of this machine finds.
-
-Which targets besides this machine can be reached from here; nothing is fetched to find out.
-
-What this machine can do, and the fix for what it cannot.
-"""
+"""What this machine can do, which other targets it reaches, and the fix for what is missing."""
 
 from __future__ import annotations
 
@@ -19,8 +14,7 @@ from importlib import metadata, util
 from pathlib import Path
 
 from workbench.errors import WorkbenchError
-from workbench.run.build import find_compiler, find_sdk
-from workbench.run.bundle import ARCHITECTURES, ZIG
+from workbench.run.build import ARCHITECTURES, ZIG, find_sdk, installed_compiler
 from workbench.run.isa import read_isa, resolve_toggle
 from workbench.run.runner import find_runner
 from workbench.run.targets.android import adb, list_devices
@@ -29,8 +23,8 @@ from workbench.store import cache_folder
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One thing looked at: ``status`` is ``ok``, ``note`` (works with less) or ``fail``."""
+class Check:
+    """The result of one check: ``status`` is ``ok``, ``note`` (works with less) or ``fail``."""
 
     subject: str
     status: str
@@ -38,61 +32,64 @@ class Finding:
     fix: str = ""
 
 
-#: Of a CPU's features, as the kernel lists them, those that XNNPACK's kernels are chosen by.
-TOLD = ("sme2", "sme", "sve2", "i8mm", "bf16", "asimddp", "asimdhp")
+#: The CPU features, by the kernel's names, by which XNNPACK chooses its kernels.
+FEATURES = ("sme2", "sme", "sve2", "i8mm", "bf16", "asimddp", "asimdhp")
 
 TIMEOUT_S = 20.0
 
 
-def examine_targets() -> list[Finding]:
-    """QEMU, the cross compiler, Android devices and ssh, each with what would help."""
+def examine_targets() -> list[Check]:
+    """Check QEMU, the cross compiler, Android devices and ssh; downloads nothing."""
     return [_qemu(), _cross_compiler(), *_android(), _ssh()]
 
 
-def _qemu() -> Finding:
+def _qemu() -> Check:
     subject, installed = "--target qemu", shutil.which(f"qemu-{MACHINE}")
     version = qemu_version(Path(installed)) if installed else ()
     if version >= OLDEST:
-        return Finding(subject, "ok", f"QEMU {'.'.join(map(str, version))}, {installed}")
+        return Check(subject, "ok", f"QEMU {'.'.join(map(str, version))}, {installed}")
     for path in cache_folder().glob(f"debian/qemu-user-*/qemu-{MACHINE}"):
         found = ".".join(map(str, qemu_version(path)))
-        return Finding(subject, "ok", f"QEMU {found}, {path}")
+        return Check(subject, "ok", f"QEMU {found}, {path}")
     least = ".".join(map(str, OLDEST))
     if sys.platform == "linux" and shutil.which("apt-get") and shutil.which("dpkg-deb"):
-        return Finding(subject, "ok", "fetched from Debian by apt on first use")
-    return Finding(subject, "note", f"no qemu-{MACHINE} {least}", "use a Debian machine for it")
+        return Check(subject, "ok", "downloaded from Debian on first use")
+    return Check(subject, "note", f"no qemu-{MACHINE} {least}", "use a Debian machine")
 
 
-def _cross_compiler() -> Finding:
+def _cross_compiler() -> Check:
     subject, compiler = "cross compiler", f"{ARCHITECTURES[MACHINE].triplet}-g++"
     if installed := shutil.which(compiler):
-        return Finding(subject, "ok", installed)
-    fetched = (cache_folder() / "wheels" / f"ziglang-{ZIG}").exists()
-    where = "in the cache" if fetched else "fetched by pip on first use"
-    return Finding(subject, "ok", f"Zig {ZIG}, {where}")
+        return Check(subject, "ok", installed)
+    return Check(subject, "ok", _zig())
 
 
-def _android() -> Iterator[Finding]:
+def _zig() -> str:
+    cached = (cache_folder() / "wheels" / f"ziglang-{ZIG}").exists()
+    return f"Zig {ZIG}, {'in the cache' if cached else 'downloaded by pip on first use'}"
+
+
+def _android() -> Iterator[Check]:
     subject = "--target android"
     try:
         version = re.search(r"Version (\S+)", adb("version"))
         devices = list_devices()
     except WorkbenchError as error:
-        yield Finding(subject, "note", error.what, error.hint or "")
+        yield Check(subject, "note", error.what, error.hint or "")
         return
     name = f"adb {version[1]}" if version else "adb"
     if not devices:
-        yield Finding(subject, "note", f"{name}, no device", "connect one with USB debugging on")
+        yield Check(subject, "note", f"{name}, no device", "connect one with USB debugging on")
     for serial, state in sorted(devices.items()):
         about = f"{subject}:{serial}"
         if state == "device":
-            yield Finding(about, "ok", f"{name}, {_describe_cpu(serial)}")
+            yield Check(about, "ok", f"{name}, {_describe_cpu(serial)}")
         else:
-            yield Finding(about, "note", f"{name}, {state}", "allow USB debugging on its screen")
+            yield Check(about, "note", f"{name}, {state}", "allow USB debugging on its screen")
 
 
 def _describe_cpu(serial: str) -> str:
-    """The architecture of a device, and which of the features that matter its kernel lists."""
+    """The architecture of a device, and its features that XNNPACK uses."""
     try:
         said = adb("-s", serial, "shell", "-T", "uname -m; cat /proc/cpuinfo")
     except WorkbenchError as error:
@@ -100,14 +97,14 @@ def _describe_cpu(serial: str) -> str:
     machine = said.partition("\n")[0].strip()
     listed = re.search(r"^Features\s*:(.*)$", said, re.MULTILINE)
     features = set(listed[1].split()) if listed else set()
-    return f"{machine}: {', '.join(f for f in TOLD if f in features) or 'no extension we know'}"
+    return f"{machine}: {', '.join(f for f in FEATURES if f in features) or 'no known extension'}"
 
 
-def _ssh() -> Finding:
+def _ssh() -> Check:
     if not shutil.which("ssh"):
-        return Finding("--target ssh:HOST", "note", "no ssh client", "apt install openssh-client")
+        return Check("--target ssh:HOST", "note", "no ssh client", "apt install openssh-client")
     said = subprocess.run(["ssh", "-V"], capture_output=True, timeout=TIMEOUT_S).stderr
-    return Finding("--target ssh:HOST", "ok", said.decode(errors="replace").strip().split(",")[0])
+    return Check("--target ssh:HOST", "ok", said.decode(errors="replace").strip().split(",")[0])
 
 
 #: Older wheels have no event tracer.
@@ -115,8 +112,17 @@ OLDEST_EXECUTORCH = (1, 5, 1)
 DISK_GB = 1.0
 
 
-def examine_machine() -> list[Finding]:
-    """Look at everything the main job needs; it can run if nothing is ``fail``."""
+def examine_machine() -> list[Check]:
+    """Check everything that a profile needs; it can run if no status is ``fail``.
+
+    Builds the runner, if necessary.
+
+    Examples
+    --------
+    >>> for check in wb.examine_machine():  # doctest: +SKIP
+    ...     print(check.status, check.subject, check.detail, check.fix)
+    ok Python 3.11.7 at /usr/bin/python3
+    """
     return [
         _python(),
         *_packages(),
@@ -129,88 +135,87 @@ def examine_machine() -> list[Finding]:
     ]
 
 
-def _python() -> Finding:
-    return Finding("Python", "ok", f"{platform.python_version()} at {sys.executable}")
+def _python() -> Check:
+    return Check("Python", "ok", f"{platform.python_version()} at {sys.executable}")
 
 
-def _packages() -> Iterator[Finding]:
+def _packages() -> Iterator[Check]:
     for package in ("executorch", "torch", "pandas", "matplotlib", "papermill", "ipykernel"):
         try:
             version = metadata.version(package)
         except metadata.PackageNotFoundError:
-            yield Finding(package, "fail", "not installed", "python3 dev.py setup")
+            yield Check(package, "fail", "not installed", "python3 dev.py setup")
             continue
         numbers = tuple(
             int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit()
         )
         if package == "executorch" and numbers < OLDEST_EXECUTORCH:
-            yield Finding(package, "fail", f"{version} cannot trace", "python3 dev.py setup")
+            yield Check(package, "fail", f"{version} cannot trace", "python3 dev.py setup")
         else:
-            yield Finding(package, "ok", version)
+            yield Check(package, "ok", version)
     if not util.find_spec("jupyterlab"):
-        yield Finding("jupyterlab", "note", "not installed: no `workbench lab`", "dev.py setup")
+        yield Check("jupyterlab", "note", "not installed: no `workbench lab`", "dev.py setup")
 
 
-def _sdk() -> Finding:
+def _sdk() -> Check:
     try:
-        return Finding("C++ libraries", "ok", str(find_sdk()))
+        return Check("C++ libraries", "ok", str(find_sdk()))
     except WorkbenchError as error:
-        return Finding("C++ libraries", "fail", error.what, error.hint or "")
+        return Check("C++ libraries", "fail", error.what, error.hint or "")
 
 
-def _compiler() -> Finding:
+def _compiler() -> Check:
     try:
-        compiler = find_compiler()
+        compiler = installed_compiler()
     except WorkbenchError as error:
-        return Finding("compiler", "fail", error.what, error.hint or "")
-    if compiler is None:
-        return Finding("compiler", "note", "no C++ compiler", "Debian: apt install g++")
-    return Finding("compiler", "ok", " ".join(compiler))
+        return Check("compiler", "fail", error.what, error.hint or "")
+    if compiler:
+        return Check("compiler", "ok", " ".join(compiler))
+    if sys.platform != "linux":
+        return Check("compiler", "fail", "no C++ compiler", "xcode-select --install")
+    return Check(
+        "compiler", "note", f"{_zig()}: the first build takes minutes", "Debian: apt install g++"
+    )
 
 
-def _runner() -> Iterator[Finding]:
+def _runner() -> Iterator[Check]:
     try:
         runner = find_runner()
         isa = read_isa(runner.command)
     except WorkbenchError as error:
-        yield Finding("runner", "fail", error.what, error.hint or "")
+        yield Check("runner", "fail", error.what, error.hint or "")
         return
-    if runner.kind == "native":
-        yield Finding("runner", "ok", f"native, {runner.command[0]}")
-    else:
-        yield Finding(
-            "runner", "note", "Python: no C++ compiler", "install one (Debian: apt install g++)"
-        )
-    yield Finding("CPU features", "ok", ", ".join(isa.features) or "none that XNNPACK consults")
+    yield Check("runner", "ok", f"native, {runner.command[0]}")
+    yield Check("CPU features", "ok", ", ".join(isa.features) or "none that XNNPACK uses")
     if "sme2" in isa.features:
-        yield Finding("SME2", "ok", "this CPU has it")
+        yield Check("SME2", "ok", "this CPU has it")
     else:
-        yield Finding("SME2", "note", "not in this CPU", "--target qemu shows which code it runs")
+        yield Check("SME2", "note", "not in this CPU", "--target qemu shows which code runs")
     if isa.self_check != "ok":
-        fix = "--toggle none measures without hiding any"
-        yield Finding("hiding features", "fail", isa.self_check, fix)
+        fix = "--toggle none measures without hiding features"
+        yield Check("hiding features", "fail", isa.self_check, fix)
         return
-    yield Finding("hiding features", "ok", "cpuinfo and the system agree on where they are")
+    yield Check("hiding features", "ok", "cpuinfo and the system agree")
     toggle = resolve_toggle("auto", isa)
     if toggle.name == "none":
-        yield Finding("--toggle auto", "note", "nothing to switch off: A/A runs only")
+        yield Check("--toggle auto", "note", "no extension to switch off: A/A runs only")
     else:
-        yield Finding("--toggle auto", "ok", f"{toggle.name}: {toggle.on} against {toggle.off}")
+        yield Check("--toggle auto", "ok", f"{toggle.name}: {toggle.on} against {toggle.off}")
 
 
-def _load() -> Finding:
+def _load() -> Check:
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if load > cores / 2:
         text = f"{load:.1f} on {cores} cores: intervals will be wide"
-        return Finding("load", "note", text, "stop other programs while measuring")
-    return Finding("load", "ok", f"{load:.1f} on {cores} cores")
+        return Check("load", "note", text, "stop other programs while measuring")
+    return Check("load", "ok", f"{load:.1f} on {cores} cores")
 
 
-def _disk() -> Finding:
+def _disk() -> Check:
     here = Path.cwd()
     if not os.access(here, os.W_OK):
-        return Finding("disk", "fail", f"{here} is not writable", "change to a folder of yours")
+        return Check("disk", "fail", f"{here} is not writable", "change to a writable folder")
     free = shutil.disk_usage(here).free / 1e9
     if free < DISK_GB:
-        return Finding("disk", "fail", f"{free:.1f} GB free in {here}", "free some, or use --out")
-    return Finding("disk", "ok", f"{free:.0f} GB free in {here}")
+        return Check("disk", "fail", f"{free:.1f} GB free in {here}", "free space, or use --out")
+    return Check("disk", "ok", f"{free:.0f} GB free in {here}")

@@ -1,162 +1,30 @@
-"""Instruction set extensions: the levels that a runner can hide, and the toggles made of them.
+"""Instruction set extensions: the levels that a runner can hide, and toggles between two of them.
 
-The runner hides CPU features from XNNPACK by levels: each level hides what the one above it hides,
-and more. A toggle compares two of them. What the levels are is written once, in
-``native/isa_<arch>.def``, for the native runner and for this module.
+The runner hides CPU features from XNNPACK by level: each level hides all that the one above it
+hides, and more. The levels are declared in ``native/isa_<arch>.def``; runners report them.
 """
 
 from __future__ import annotations
 
-import csv
 import json
-import re
 import subprocess
-from collections.abc import Mapping, MutableSequence, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.errors import RunnerError, SetupError, UsageError, unknown_name
 
-NATIVE = Path(__file__).parent / "native"
-
-
-@dataclass(frozen=True)
-class Feature:
-    """One CPU feature in cpuinfo's table of flags.
-
-    ``level`` is the first level that hides it, empty if none does. ``word``, ``bit``,
-    ``condition`` and ``os_name`` say how the CPU or the system can be asked for it.
-    """
-
-    name: str
-    byte: int
-    level: str
-    word: str
-    bit: int
-    condition: str
-    os_name: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """Where cpuinfo keeps its flags: ``size`` bytes, of which ``numbers`` are no flags."""
-
-    arch: str
-    size: int
-    numbers: range
-    levels: dict[str, str]
-    features: tuple[Feature, ...]
-
-    def rank(self, level: str) -> int:
-        """The place of a level in the ladder, 0 for the one that hides nothing."""
-        if level not in self.levels:
-            raise unknown_name("ISA level", level, self.levels)
-        return list(self.levels).index(level)
-
-    @property
-    def hideable(self) -> dict[str, Feature]:
-        """The features that some level hides, by name."""
-        return {feature.name: feature for feature in self.features if feature.level}
-
-
-def load_table(arch: str) -> Table:
-    """The table of an architecture (``x86_64`` or ``aarch64``).
-
-    Raises
-    ------
-    UsageError
-        There is none for this architecture.
-    """
-    arch = {"AMD64": "x86_64", "arm64": "aarch64"}.get(arch, arch)
-    path = NATIVE / f"isa_{arch}.def"
-    if not path.is_file():
-        valid = [file.stem.removeprefix("isa_") for file in NATIVE.glob("isa_*.def")]
-        raise unknown_name("architecture", arch, valid)
-    rows: dict[str, list[list[str]]] = {"NUMBERS": [["0", "0"]]}
-    for kind, text in re.findall(r"^(\w+)\((.*)\)$", path.read_text(), re.MULTILINE):
-        rows.setdefault(kind, []).append(next(csv.reader([text], skipinitialspace=True)))
-    features = [
-        Feature(name, int(byte), level, word, int(bit), condition, os_name, meaning)
-        for name, byte, level, word, bit, condition, os_name, meaning in rows["FEATURE"]
-    ]
-    pins = [
-        Feature(name, int(byte), "", word, int(bit), condition, os_name, "")
-        for name, byte, word, bit, condition, os_name in rows["PIN"]
-    ]
-    first, last = rows["NUMBERS"][-1]
-    return Table(
-        arch=arch,
-        size=int(rows["SIZE"][0][0]),
-        numbers=range(int(first), int(last)),
-        levels=dict(rows["LEVEL"]),
-        features=(*features, *pins),
-    )
-
-
-def self_check(table: Table, flags: Sequence[int], system: Mapping[str, bool]) -> str:
-    """Whether ``flags`` is laid out as the table says: ``ok``, or the first thing that is not so.
-
-    Parameters
-    ----------
-    flags
-        The bytes of ``cpuinfo_isa``.
-    system
-        What the system says of the features, by name, as far as it says anything.
-    """
-    if len(flags) != table.size:
-        return f"cpuinfo_isa has {len(flags)} bytes, not {table.size}"
-    for number, value in enumerate(flags):
-        if value > 1 and number not in table.numbers:
-            return f"byte {number} of cpuinfo_isa is {value}, not a flag"
-    for feature in table.features:
-        found, expected = flags[feature.byte], system.get(feature.name)
-        if expected is None or (feature.condition == "MORE" and found > expected):
-            continue
-        if found != expected:
-            return f"{feature.name}: cpuinfo says {found}, the CPU says {int(expected)}"
-    return "ok"
-
-
-def hide(
-    table: Table, flags: MutableSequence[int], level: str, extra: Sequence[str] = ()
-) -> tuple[str, ...]:
-    """Clear the flags of a level, and of ``extra`` features; returns the names of those cleared.
-
-    Raises
-    ------
-    UsageError
-        An unknown level or feature, or an extra one that a stronger one, still on, builds upon.
-    """
-    hidden = table.rank(level)
-    names = {f.name for f in table.hideable.values() if table.rank(f.level) <= hidden}
-    for name in extra:
-        if name not in table.hideable:
-            raise unknown_name("feature", name, table.hideable)
-    names.update(extra)
-    for name in extra:
-        own = table.rank(table.hideable[name].level)
-        for other in table.hideable.values():
-            kept = flags[other.byte] and other.name not in names
-            if kept and table.rank(other.level) < own:
-                raise UsageError(f"cannot hide {name} and keep {other.name}")
-    masked = tuple(f.name for f in table.features if f.name in names and flags[f.byte])
-    for name in masked:
-        flags[table.hideable[name].byte] = 0
-    return masked
-
 
 @dataclass(frozen=True)
 class Isa:
-    """What a runner says of the CPU: the features it has, and what each level hides.
+    """A CPU's features and the features that each level hides, from a runner.
 
-    ``self_check`` is ``ok``, or why the runner refuses to hide anything.
+    ``self_check`` is ``ok``, or the reason why the runner refuses to hide anything.
     """
 
     arch: str
     features: tuple[str, ...]
     levels: dict[str, tuple[str, ...]]
-    meanings: dict[str, str]
     self_check: str
 
     def hidden_by(self, level: str) -> frozenset[str]:
@@ -166,10 +34,10 @@ class Isa:
 
 @dataclass(frozen=True)
 class Toggle:
-    """Two levels to compare: ``on`` leaves the extension visible, ``off`` hides it.
+    """Two levels to compare: ``on`` leaves an extension visible, ``off`` hides it.
 
-    ``hidden`` are the features of this CPU that make the difference, ``feature`` the one that
-    gives the toggle its name.
+    ``feature`` is the CPU feature that the toggle requires; ``hidden`` are all features of this
+    CPU that differ between the two levels.
     """
 
     name: str
@@ -179,7 +47,7 @@ class Toggle:
     hidden: tuple[str, ...] = ()
 
 
-#: Per architecture, the strongest first; ``on`` is the level just above what is in question.
+#: Per architecture, the strongest first; ``on`` is the level just above the extension.
 TOGGLES = {
     "x86_64": (
         Toggle("avx512", "native", "avx2", "avx512f"),
@@ -199,7 +67,14 @@ TOGGLES = {
 
 
 def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
-    """Ask a runner which CPU features and levels there are.
+    """Ask a runner for the CPU's features and the ISA levels.
+
+    Parameters
+    ----------
+    command
+        The command line that starts the runner: `Runner.command`.
+    timeout_s
+        Seconds to wait for the answer.
 
     Raises
     ------
@@ -207,6 +82,12 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
         The runner cannot be started.
     RunnerError
         It does not answer, or not in this protocol.
+
+    Examples
+    --------
+    >>> isa = wb.read_isa(wb.find_runner().command)  # doctest: +SKIP
+    >>> isa.features  # doctest: +SKIP
+    ('avx512vnni', 'avx512f', 'avx2', 'fma3', 'f16c', 'avx', 'sse4_1', 'ssse3')
     """
     where = Path(command[0]).name
     try:
@@ -221,12 +102,9 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
             features=tuple(name for name, feature in features.items() if feature["on"]),
             levels={
                 level: tuple(
-                    name for name, f in features.items() if f["level"] in names[: place + 1]
+                    name for name, f in features.items() if f["level"] in names[: index + 1]
                 )
-                for place, level in enumerate(names)
-            },
-            meanings={
-                row["name"]: row["meaning"] for row in (*answer["levels"], *features.values())
+                for index, level in enumerate(names)
             },
             self_check=answer["self_check"],
         )
@@ -239,22 +117,15 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
         raise RunnerError(
             f"no answer to --print_isa{''.join(f' ({word})' for word in words)}",
             where=where,
-            hint="is this a runner of the workbench?",
+            hint="is this the workbench's runner?",
             kind="protocol",
         ) from None
 
 
-def find_rungs(isa: Isa) -> tuple[str, ...]:
-    """The levels that differ on this CPU, the lowest first: the rungs of its ladder.
+def find_levels(isa: Isa) -> tuple[str, ...]:
+    """The levels that differ on this CPU, lowest first.
 
-    A level that hides no more here than the one above it is left out.
-
-    Raises
-    ------
-    UsageError
-        This CPU has nothing to hide.
-    SetupError
-        The runner's self-check failed, so that nothing may be hidden.
+    A level that hides no more than the one above it is left out.
     """
     _check_layout(isa)
     seen: dict[frozenset[str], str] = {}
@@ -276,15 +147,8 @@ def resolve_toggle(name: str, isa: Isa) -> Toggle:
     Parameters
     ----------
     name
-        A toggle of the architecture; ``auto`` for the strongest that this CPU has (``none`` if it
-        has none); ``none`` for the same level twice.
-
-    Raises
-    ------
-    UsageError
-        An unknown toggle, or one that this CPU lacks.
-    SetupError
-        The runner's self-check failed, so that nothing may be hidden.
+        A toggle of the architecture; ``auto`` for the strongest extension of this CPU (``none``
+        if it has no extension); ``none`` for the same level twice.
     """
     known = {toggle.name: toggle for toggle in TOGGLES.get(isa.arch, ())}
     present = [toggle for toggle in known.values() if toggle.feature in isa.features]

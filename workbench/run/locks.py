@@ -1,6 +1,6 @@
-"""One measurement at a time on each device: locks that end with the process that holds them.
+"""File locks: one measurement at a time on a device, one batch at a time on a folder.
 
-One batch at a time on each folder: a lock that ends with the process that holds it.
+A lock ends with the process that holds it.
 """
 
 from __future__ import annotations
@@ -17,112 +17,104 @@ from pathlib import Path
 from workbench.errors import StoreError, UsageError
 from workbench.store import cache_folder, safe_name
 
-#: What runs on this very machine, and is disturbed by whatever else does.
+#: The device that is this machine, disturbed by everything else that runs on it.
 THIS_MACHINE = "host"
+BATCH_LOCK = ".batch.lock"
 
-_taken: ContextVar[tuple[str, ...]] = ContextVar("taken", default=())
+_locked: ContextVar[tuple[str, ...]] = ContextVar("locked", default=())
 
 
 def device_behind(target: str) -> str:
-    """The device that a target is: an emulated CPU is this machine too."""
+    """The device of a target; an emulated CPU is this machine."""
     return THIS_MACHINE if target.partition(":")[0] in ("host", "qemu") else target
 
 
 @contextlib.contextmanager
-def take_device(device: str, tell: Callable[[str], None] = lambda text: None) -> Iterator[float]:
-    """Have a device for oneself, once whoever has it is done; gives the seconds that it took.
+def lock_device(device: str, tell: Callable[[str], None] = lambda text: None) -> Iterator[float]:
+    """Lock a device exclusively, waiting if necessary; yields the seconds spent waiting.
 
-    This machine is also waited for until nobody shares it. Who has a device already may take it
-    again. That there is something to wait for is told once.
+    Nested locks of the same device succeed at once. ``tell`` gets one message before a wait.
     """
-    if device in _taken.get():
+    if device in _locked.get():
         yield 0.0
         return
-    with _hold(device, fcntl.LOCK_EX, tell) as waited:
-        token = _taken.set((*_taken.get(), device))
+    with _hold_device(device, fcntl.LOCK_EX, tell) as waited:
+        token = _locked.set((*_locked.get(), device))
         try:
             yield waited
         finally:
-            _taken.reset(token)
+            _locked.reset(token)
 
 
 @contextlib.contextmanager
 def share_machine(tell: Callable[[str], None] = lambda text: None) -> Iterator[float]:
-    """Work on this machine beside others that do, but not while something is measured on it."""
-    with _hold(THIS_MACHINE, fcntl.LOCK_SH, tell) as waited:
+    """Lock this machine for work that may run beside other work, but not beside a measurement."""
+    with _hold_device(THIS_MACHINE, fcntl.LOCK_SH, tell) as waited:
         yield waited
 
 
-def is_taken(device: str) -> bool:
-    """Whether somebody has a device for himself now."""
-    with _open_device(device) as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
-def open_lock(path: Path, hint: str | None = None):
-    """The file of a lock.
-
-    Raises
-    ------
-    StoreError
-        It cannot be written.
-    """
+def is_locked(device: str) -> bool:
+    """Whether the device is locked exclusively."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return open(path, "ab+", buffering=0)
-    except OSError as error:
-        raise StoreError(f"cannot be written: {error.strerror}", where=path, hint=hint) from None
-
-
-def _open_device(device: str):
-    # Homes may be shared: what is this machine there is another one here.
-    name = f"{device}-{platform.node()}" if device == THIS_MACHINE else device
-    path = cache_folder() / "locks" / f"{safe_name(name)}.lock"
-    return open_lock(path, "set XDG_CACHE_HOME to a folder that can be written")
+        with _hold(_device_lock(device), fcntl.LOCK_SH, _refuse):
+            return False
+    except BlockingIOError:
+        return True
 
 
 @contextlib.contextmanager
-def _hold(device: str, mode: int, tell: Callable[[str], None]) -> Iterator[float]:
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a folder for one batch; UsageError if another batch holds it."""
+
+    def refuse(holder: str) -> None:
+        raise UsageError(
+            f"another batch is running here ({holder or 'unknown'})",
+            where=folder,
+            hint="wait for it, or choose another --out",
+        )
+
+    with _hold(folder / BATCH_LOCK, fcntl.LOCK_EX, refuse):
+        yield
+
+
+def _device_lock(device: str) -> Path:
+    # The cache may be on a home folder that several machines share.
+    name = f"{device}-{platform.node()}" if device == THIS_MACHINE else device
+    return cache_folder() / "locks" / f"{safe_name(name)}.lock"
+
+
+@contextlib.contextmanager
+def _hold_device(device: str, mode: int, tell: Callable[[str], None]) -> Iterator[float]:
+    name = "this machine" if device == THIS_MACHINE else device
     started = time.monotonic()
-    with _open_device(device) as lock:
-        try:
-            fcntl.flock(lock, mode | fcntl.LOCK_NB)
-        except BlockingIOError:
-            place = "this machine" if device == THIS_MACHINE else device
-            tell(f"another measurement or batch is at work on {place}: waiting")
-            fcntl.flock(lock, mode)
+    with _hold(
+        _device_lock(device),
+        mode,
+        lambda holder: tell(f"another measurement or batch is running on {name}: waiting"),
+    ):
         yield time.monotonic() - started
 
 
-LOCK = ".batch.lock"
+def _refuse(holder: str) -> None:
+    raise BlockingIOError
 
 
 @contextlib.contextmanager
-def take_folder(folder: Path) -> Iterator[None]:
-    """Be the only batch on a folder.
-
-    Raises
-    ------
-    UsageError
-        Another one is at work there.
-    StoreError
-        The folder cannot be written.
-    """
-    path = folder / LOCK
-    with open_lock(path) as lock:
+def _hold(path: Path, mode: int, busy: Callable[[str], None]) -> Iterator[None]:
+    """Lock a file; if others hold it, call ``busy`` with the last exclusive holder, then wait."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "ab+", buffering=0)  # noqa: SIM115, closed below
+    except OSError as error:
+        hint = "set XDG_CACHE_HOME to a writable folder, or choose another --out"
+        raise StoreError(f"cannot be written: {error.strerror}", where=path, hint=hint) from None
+    with file:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            who = path.read_text(errors="replace").strip()[:100] or "unknown"
-            raise UsageError(
-                f"another batch is at work here ({who})",
-                where=folder,
-                hint="wait for it, or choose another --out",
-            ) from None
-        os.ftruncate(lock.fileno(), 0)
-        os.write(lock.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())
+            busy(path.read_text(errors="replace").strip()[:100])
+            fcntl.flock(file, mode)
+        if mode == fcntl.LOCK_EX:
+            os.ftruncate(file.fileno(), 0)
+            os.write(file.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())
         yield

@@ -1,67 +1,93 @@
-"""Measure all experiments once, each in a fresh process, taking turns.
-
-Steps measured with an eye on the machine: read before and after, repeated if disturbed.
-"""
+"""Measure a step of a plan: fresh processes, interleaved, and repeated if disturbed."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from workbench.errors import StoreError
 from workbench.records.runs import Agreement, Batch, Experiment, Plan, Reading
 from workbench.records.runs import Session as SessionRecord
-from workbench.run.readings import read_environment
-from workbench.run.recorder import Journal
+from workbench.run.recorder import RunRecorder, timestamp
 from workbench.run.runner import Runner, open_runner
-from workbench.run.schedule import MIN_ROUNDS, batch_size, batch_within, interleave, rounds_needed
 from workbench.run.session import Session
-from workbench.run.targets.base import HOST, Host
+from workbench.run.targets.host import HOST, Host, read_environment
 from workbench.run.tensor_files import compare_outputs, read_output
 from workbench.store import sha256_of, trace_path
 
-#: With a budget, rounds go on until their time is up; two give every order its mirror image.
-LEAST_ROUNDS, MOST_ROUNDS = 2, 10_000
+#: Fewer rounds per process leave the bootstrap nothing to resample.
+MIN_ROUNDS = 6
+#: With a budget, rounds continue until their time is up; two give every order its mirror image.
+MIN_TIMED_ROUNDS, MAX_ROUNDS = 2, 10_000
+#: The fraction of the wall time off its core from which a step is measured again. One other busy
+#: program takes half of it; interleaving and CPU time cope with that (see
+#: ``tests/benchmarks/null.py`` and ``ab_spread.py``).
+DISTURBED = 0.5
 
 
 @dataclass(frozen=True)
 class Step:
-    """One fresh process of every experiment: at how many threads, which restart, traced or not."""
+    """One fresh process of every experiment: its thread count, its restart, traced or not."""
 
     threads: int
     process: int
     traced: bool
 
     def core_of(self, target: Host) -> int | None:
-        """The core that all experiments of the step share, if they run one thread each.
+        """The core that all experiments of the step share if they run one thread each.
 
-        Two cores are never equally fast (another guest, another clock): an experiment that the
-        system put on the better one would win by it. The next process takes the next core.
+        No two cores are equally fast (other guests, other clocks): an experiment on the faster one
+        would win by it. The next process uses the next core.
         """
         cores = target.cores() if self.threads == 1 else []
         return cores[self.process % len(cores)] if cores else None
 
 
-def measure_step(journal: Journal, runner: Runner, inputs: Sequence[Path], step: Step) -> None:
-    """Measure every experiment of the plan, and note it in the journal.
+def measure_step(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], step: Step) -> None:
+    """Measure a step; records readings of the machine before and after, and the time it took.
 
-    What was measured before an interruption is noted too, as incomplete.
+    If an untraced step was disturbed, it is measured again after a pause, as long as the plan has
+    retries left. The less disturbed attempt is kept, marked as the second. An interrupted retry
+    leaves the first attempt.
 
     Raises
     ------
-    StoreError
-        The program is not the planned one any more.
-    RunnerError
-        A runner failed.
+    StoreError, RunnerError, TargetError
+        The program has changed, a runner failed, or the device was lost.
     """
-    plan, run_dir = journal.run.plan, journal.run_dir
+    plan, started = recorder.run.plan, time.monotonic()
+    recorder.add_reading(_read(runner.target, step, "before"))
+    measure_once(recorder, runner, inputs, step)
+    first = recorder.sessions_of(step.threads, step.process, step.traced)
+    # A budget is better spent on another restart.
+    left = 0 if plan.budget_s else plan.retries - count_repeated(recorder.run.sessions)
+    if not step.traced and left > 0 and disturbance(first) > DISTURBED:
+        try:
+            time.sleep(plan.cool_down_s)
+            measure_once(recorder, runner, inputs, step)
+        except BaseException:
+            recorder.add_sessions(first)
+            raise
+        second = recorder.sessions_of(step.threads, step.process, step.traced)
+        better = min((first, second), key=disturbance)
+        recorder.add_sessions(replace(session, attempts=2) for session in better)
+    recorder.add_reading(_read(runner.target, step, "after"))
+    recorder.add_time(time.monotonic() - started)
+
+
+def measure_once(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], step: Step) -> None:
+    """Measure every experiment of the plan once.
+
+    Measurements before an interruption are recorded too, as incomplete.
+    """
+    plan, run_dir = recorder.run.plan, recorder.run_dir
     if sha256_of(Path(plan.pte)) != plan.sha256:
-        raise StoreError("changed since the run was planned", where=plan.pte, hint="run it anew")
+        raise StoreError("changed since the run was planned", where=plan.pte, hint="plan it again")
     target = runner.target
     experiments = [e for e in plan.experiments if step.threads in (e.threads or plan.threads)]
     core, complete = step.core_of(target), False
@@ -70,7 +96,7 @@ def measure_step(journal: Journal, runner: Runner, inputs: Sequence[Path], step:
         for e in experiments
         if step.traced
     }
-    taken: dict[str, list[Batch]] = {e.name: [] for e in experiments}
+    batches: dict[str, list[Batch]] = {e.name: [] for e in experiments}
     sessions: dict[str, Session] = {}
     try:
         with contextlib.ExitStack() as stack:
@@ -80,15 +106,15 @@ def measure_step(journal: Journal, runner: Runner, inputs: Sequence[Path], step:
                     flags += ["--etdump_path", target.place(traces[experiment.name])]
                 session = open_runner(runner, flags, timeout_s=plan.timeout_s)
                 sessions[experiment.name] = stack.enter_context(session)
-            take_turns(sessions, plan, step.traced, taken)
+            time_interleaved(sessions, plan, step.traced, batches)
             for name, path in traces.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 sessions[name].etdump(path)
             if step.process == 0 and not step.traced:
-                journal.note_agreements(compare_experiments(sessions, plan, step.threads))
+                recorder.add_agreements(compare_experiments(sessions, plan, step.threads))
         complete = True
     finally:
-        journal.note_sessions(
+        recorder.add_sessions(
             SessionRecord(
                 experiment=name,
                 threads=step.threads,
@@ -97,7 +123,7 @@ def measure_step(journal: Journal, runner: Runner, inputs: Sequence[Path], step:
                 masked=session.ready.masked,
                 load_ms=session.ready.load_ms,
                 startup_ms=session.ready.startup_ms,
-                batches=tuple(taken[name]),
+                batches=tuple(batches[name]),
                 clock=session.ready.clock,
                 core=core,
                 etdump=str(traces[name].relative_to(run_dir)) if complete and traces else "",
@@ -115,7 +141,7 @@ def runner_flags(
     core: int | None,
     target: Host = HOST,
 ) -> list[str]:
-    """The runner's command line for one experiment, with the files where its target has them."""
+    """The runner's flags for one experiment, with the target's paths."""
     flags = [
         "--model_path",
         target.push(Path(plan.pte)),
@@ -137,41 +163,71 @@ def runner_flags(
     return [*flags, *experiment.extra_args]
 
 
-def take_turns(
-    sessions: dict[str, Session], plan: Plan, traced: bool, taken: dict[str, list[Batch]]
+def time_interleaved(
+    sessions: dict[str, Session], plan: Plan, traced: bool, batches: dict[str, list[Batch]]
 ) -> None:
-    """Warm every session up, then time them in turns; each batch is added to ``taken`` at once."""
+    """Warm up every session, then time them interleaved; appends to ``batches`` as it goes."""
     sizes = {name: warm_up(session, plan) for name, session in sessions.items()}
     runs, least = plan.runs, MIN_ROUNDS if plan.batch_ms else 1
     if traced:
         runs, least = plan.traced_runs, 1
-        sizes = {name: batch_within(size, runs, plan.processes) for name, size in sizes.items()}
+        largest = math.ceil(runs / (2 * plan.processes))  # two batches a round
+        sizes = {name: min(size, largest) for name, size in sizes.items()}
     rounds = rounds_needed(runs, plan.processes, min(sizes.values()), least)
     share_s, start = time_share(plan), time.monotonic()
     if share_s and not traced:
-        rounds = MOST_ROUNDS
+        rounds = MAX_ROUNDS
     for number, order in enumerate(interleave(list(sessions), rounds)):
-        if share_s and number >= LEAST_ROUNDS and time.monotonic() - start > share_s:
+        if share_s and number >= MIN_TIMED_ROUNDS and time.monotonic() - start > share_s:
             break
-        for place, name in enumerate(order):
-            laps = sessions[name].run(sizes[name])
-            taken[name].append(Batch(number, place, laps.wall_ns, laps.cpu_ns, laps.preempted))
+        for position, name in enumerate(order):
+            timed = sessions[name].run(sizes[name])
+            batches[name].append(
+                Batch(number, position, timed.wall_ns, timed.cpu_ns, timed.preempted)
+            )
 
 
 def time_share(plan: Plan) -> float:
-    """The seconds that a plan with a budget has for one step: traced and untraced get the same."""
+    """The seconds that a budget allows for one step, traced or untraced."""
     return plan.budget_s / (2 * plan.processes * len(plan.threads))
 
 
+def interleave(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
+    """The order of the batches in each round: forwards, then backwards, rotated in each round.
+
+    A palindrome (A B C C B A) gives every experiment the same mean time of measurement within the
+    round, which cancels linear drift; the rotation gives every experiment every position.
+
+    Examples
+    --------
+    >>> [" ".join(order) for order in interleave(["A", "B"], 2)]
+    ['A B B A', 'B A A B']
+    """
+    for number in range(rounds):
+        first = number % len(names)
+        order = [*names[first:], *names[:first]]
+        yield order + order[::-1]
+
+
+def batch_size(latency_ns: float, batch_ms: float) -> int:
+    """How many inferences fill a batch of ``batch_ms``; at least one."""
+    return max(1, round(batch_ms * 1e6 / max(latency_ns, 1.0)))
+
+
+def rounds_needed(runs: int, processes: int, smallest_batch: int, least: int = 1) -> int:
+    """Rounds per process until every experiment has ``runs`` inferences, two batches a round."""
+    return max(least, math.ceil(runs / (2 * processes * smallest_batch)))
+
+
 def warm_up(session: Session, plan: Plan) -> int:
-    """Warm a session up, untraced, for ``plan.warmup`` inferences and a batch; its batch size."""
+    """Warm up a session, untraced, for ``plan.warmup`` inferences and a batch; its batch size."""
     if not (plan.warmup or plan.batch_ms):
         return 1
     session.run(max(1, plan.warmup))
     if not plan.batch_ms:
         session.reset()
         return 1
-    # The shortest lap: two equal experiments shall get equal batches on a busy machine too.
+    # The shortest iteration: equal experiments must get equal batches on a busy machine too.
     size = batch_size(min(session.run(5).wall_ns), plan.batch_ms)
     session.run(size)
     session.reset()
@@ -179,7 +235,7 @@ def warm_up(session: Session, plan: Plan) -> int:
 
 
 def compare_experiments(sessions: dict[str, Session], plan: Plan, threads: int) -> list[Agreement]:
-    """Compare the outputs of every pair, and those of every experiment with the first's."""
+    """Compare the outputs of every pair, and those of the first experiment with all others."""
     with tempfile.TemporaryDirectory() as folder:
         outputs = {
             name: session.output(Path(folder) / str(number))
@@ -203,49 +259,9 @@ def compare_experiments(sessions: dict[str, Session], plan: Plan, threads: int) 
     ]
 
 
-#: The part of the wall time that a step was off its core from which on it is measured once more.
-#: Half of it is what one other busy program takes; taking turns and CPU time cope with that
-#: (``tests/benchmarks/null.py`` and ``ab_spread.py`` are run so).
-DISTURBED = 0.5
-
-
-def measure_calmly(journal: Journal, runner: Runner, inputs: Sequence[Path], step: Step) -> None:
-    """Measure a step, read the machine before and after, and note how long it took.
-
-    An untraced step that was disturbed is measured a second time after a pause, as long as the
-    plan has repetitions left; of the two the quieter one stays, and says that there were two. A
-    repetition that does not come to its end takes nothing away.
-
-    Raises
-    ------
-    StoreError, RunnerError, TargetError
-        As from `measure_step`.
-    """
-    plan, started = journal.run.plan, time.monotonic()
-    journal.note_readings([read_now(runner.target, step, "before")])
-    measure_step(journal, runner, inputs, step)
-    first = journal.sessions_of(step.threads, step.process, step.traced)
-    # A budget is better spent on another restart.
-    left = 0 if plan.budget_s else plan.retries - count_repeated(journal.run.sessions)
-    if not step.traced and left > 0 and disturbance(first) > DISTURBED:
-        try:
-            time.sleep(plan.cool_down_s)
-            measure_step(journal, runner, inputs, step)
-        except BaseException:
-            journal.note_sessions(first)
-            raise
-        second = journal.sessions_of(step.threads, step.process, step.traced)
-        quieter = min((first, second), key=disturbance)
-        journal.note_sessions(replace(session, attempts=2) for session in quieter)
-    journal.note_readings([read_now(runner.target, step, "after")])
-    journal.note_time(time.monotonic() - started)
-
-
-def read_now(target: Host, step: Step, moment: str) -> Reading:
-    """What the target tells of itself around a step."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
+def _read(target: Host, step: Step, moment: str) -> Reading:
     return Reading(
-        time=now,
+        time=timestamp(),
         moment=moment,
         threads=step.threads,
         process=step.process,
@@ -255,17 +271,16 @@ def read_now(target: Host, step: Step, moment: str) -> Reading:
 
 
 def disturbance(sessions: Sequence[SessionRecord]) -> float:
-    """The part of the wall time that others had the cores; 0 where CPU time does not tell.
+    """The fraction of the wall time in which other processes had the core.
 
-    With several threads CPU time adds up over them, so the part of inferences that were
-    interrupted stands in.
+    With several threads, CPU times add up; the fraction of preempted inferences is used instead.
     """
     batches = [batch for session in sessions for batch in session.batches]
     if not batches:
         return 0.0
     if sessions[0].threads > 1:
-        interrupted = [count > 0 for batch in batches for count in batch.preempted]
-        return sum(interrupted) / len(interrupted)
+        preempted = [count > 0 for batch in batches for count in batch.preempted]
+        return sum(preempted) / len(preempted)
     wall, cpu = (sum(sum(getattr(b, clock)) for b in batches) for clock in ("wall_ns", "cpu_ns"))
     return max(0.0, 1 - cpu / max(wall, 1))
 

@@ -1,4 +1,4 @@
-"""From a program and a few choices to a plan of what to measure."""
+"""Plan what to measure: a program, options and a CPU make experiments and pairs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 from workbench.errors import StoreError, UsageError
 from workbench.options import MeasureOptions
-from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan
-from workbench.run.isa import Isa, Toggle, find_rungs, read_isa, resolve_toggle
+from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan, Tensor
+from workbench.run.isa import Isa, Toggle, find_levels, read_isa, resolve_toggle
 from workbench.run.runner import Runner, open_runner
 from workbench.run.sampling import SAMPLED_MS
 from workbench.run.tensor_files import RANDOM_SOURCE, strip_files
@@ -23,15 +23,16 @@ EMULATED_RUNS = 2
 def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
     """Plan an A/B run of a program: an ISA extension off (baseline) against on (candidate).
 
-    The program is loaded once, so that a bad one is refused before anything is measured.
+    Loads the program once, so that a broken one fails before anything is measured.
 
     Parameters
     ----------
     pte
-        The program; its export record, if it lies beside it, names the inputs.
+        The program; the export record beside it, if any, lists the inputs.
     options
-        What to measure. ``runner``, ``target`` and ``power`` are not used here: ``runner`` (from
-        `find_runner`) stands for them.
+        What to measure; ``runner``, ``target`` and ``power`` have no effect here.
+    runner
+        From `find_runner`.
 
     Raises
     ------
@@ -39,6 +40,13 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
         An unknown toggle, or a number out of range.
     StoreError, RunnerError
         The program cannot be read or loaded.
+
+    Examples
+    --------
+    >>> options = wb.MeasureOptions(toggle="avx512", threads=(1, 2))
+    >>> plan = wb.make_plan(pte, options, wb.find_runner())  # doctest: +SKIP
+    >>> [experiment.name for experiment in plan.experiments]  # doctest: +SKIP
+    ['avx512_off', 'avx512_on', 'avx512_off_control']
     """
     for name, least, values in (
         ("threads", 1, options.threads),
@@ -52,19 +60,13 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
     if not pte.is_file():
         raise StoreError("no such file", where=pte, hint="workbench export MODEL makes one")
     name, experiments, pairs = choose_experiments(options, read_isa(runner.command))
-    export = load_export(pte)
-    flags = ["--model_path", runner.target.push(pte)]
-    with open_runner(runner, flags, timeout_s=options.timeout_s) as session:
-        ready = session.ready
-    plan = Plan(
-        pte=str(pte),
-        sha256=sha256_of(pte),
-        model=export.model if export else safe_name(pte.stem),
-        stem=safe_name(pte.stem),
-        inputs=export.inputs if export else strip_files(ready.inputs),
-        input_source=export.input_source if export else RANDOM_SOURCE,
-        experiments=experiments,
-        pairs=pairs,
+    taken = load_inputs(pte, runner, options.timeout_s)
+    plan = begin_plan(pte, experiments, pairs)
+    inputs, source = default_inputs(pte, taken)
+    plan = replace(
+        plan,
+        inputs=inputs,
+        input_source=source,
         toggle=name,
         target=runner.target.name,
         threads=tuple(dict.fromkeys(options.threads)),
@@ -79,12 +81,40 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
     return shorten_plan(plan) if runner.target.emulated else plan
 
 
-def shorten_plan(plan: Plan) -> Plan:
-    """The plan for an emulated CPU, where an inference takes long and its time means nothing.
+def begin_plan(pte: Path, experiments: Sequence[Experiment], pairs: Sequence[Pair]) -> Plan:
+    """A plan for a program, with default settings and without inputs."""
+    export = load_export(pte)
+    return Plan(
+        pte=str(pte),
+        sha256=sha256_of(pte),
+        model=export.model if export else safe_name(pte.stem),
+        stem=safe_name(pte.stem),
+        inputs=(),
+        input_source="",
+        experiments=tuple(experiments),
+        pairs=tuple(pairs),
+    )
 
-    Every experiment runs in one process of each kind, in batches of one inference, and neither
-    warm-up nor control is needed: what is asked is which code runs, and whether it computes the
-    same.
+
+def load_inputs(pte: Path, runner: Runner, timeout_s: float) -> tuple[Tensor, ...]:
+    """Load a program once; returns the inputs that it takes."""
+    flags = ["--model_path", runner.target.push(pte)]
+    with open_runner(runner, flags, timeout_s=timeout_s) as session:
+        return session.ready.inputs
+
+
+def default_inputs(pte: Path, taken: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], str]:
+    """The inputs saved with a program, or random ones; and a description of their source."""
+    if export := load_export(pte):
+        return export.inputs, export.input_source
+    return strip_files(taken), RANDOM_SOURCE
+
+
+def shorten_plan(plan: Plan) -> Plan:
+    """The plan for an emulated CPU, where inferences are slow and their times meaningless.
+
+    Every experiment runs once, in batches of one inference, without warm-up or control: the run
+    shows which code runs, and whether the outputs agree.
     """
     compared = {name for pair in plan.pairs for name in (pair.baseline, pair.candidate)}
     return replace(
@@ -99,49 +129,37 @@ def shorten_plan(plan: Plan) -> Plan:
 
 
 def check_toggle(options: MeasureOptions, runner: Runner) -> None:
-    """Refuse a toggle that the runner's CPU does not support, before long work begins.
-
-    Raises
-    ------
-    UsageError
-        An unknown toggle, or an extension that this CPU lacks.
-    """
+    """UsageError if the runner's CPU does not support a toggle; to call before long work."""
     choose_experiments(options, read_isa(runner.command))
 
 
 def choose_experiments(
     options: MeasureOptions, isa: Isa
 ) -> tuple[str, tuple[Experiment, ...], tuple[Pair, ...]]:
-    """What a toggle, or the ladder, means on this CPU: its name, experiments and pairs.
-
-    Raises
-    ------
-    UsageError
-        An unknown toggle, an extension that this CPU lacks, or a toggle and the ladder at once.
-    """
+    """The name, experiments and pairs of a toggle or all ISA levels; UsageError if unsupported."""
     if options.isa_ladder and options.toggle != "auto":
-        raise UsageError("the ladder has every level already", where=f"--toggle {options.toggle}")
+        raise UsageError("--isa-ladder measures every level", where=f"--toggle {options.toggle}")
     if options.isa_ladder:
-        return LADDER_TOGGLE, *plan_ladder(find_rungs(isa))
+        return LADDER_TOGGLE, *plan_levels(find_levels(isa))
     switch = resolve_toggle(options.toggle, isa)
     experiments, pair = plan_experiments(switch)
     return switch.name, experiments, (pair,)
 
 
-def plan_ladder(rungs: Sequence[str]) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
-    """An experiment for every rung, the lowest first, and a control that equals the highest.
+def plan_levels(levels: Sequence[str]) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
+    """An experiment for every ISA level, lowest first, and a control that equals the highest.
 
-    The pairs are the lowest against the highest, then each rung against the one below it.
+    The pairs are the lowest against the highest, then each level against the one below it.
     """
-    experiments = [Experiment(level, isa=level) for level in rungs]
-    control = Experiment(f"{rungs[-1]}_control", isa=rungs[-1], control=True)
-    steps = dict.fromkeys([(rungs[0], rungs[-1]), *pairwise(rungs)])
+    experiments = [Experiment(level, isa=level) for level in levels]
+    control = Experiment(f"{levels[-1]}_control", isa=levels[-1], control=True)
+    steps = dict.fromkeys([(levels[0], levels[-1]), *pairwise(levels)])
     pairs = tuple(Pair(below, above, f"from {below} to {above}") for below, above in steps)
     return (*experiments, control), pairs
 
 
 def plan_experiments(switch: Toggle) -> tuple[tuple[Experiment, ...], Pair]:
-    """Baseline, candidate, and a control that equals the baseline: the noise floor."""
+    """Baseline, candidate, and a control that equals the baseline, for the noise floor."""
     if switch.name == "none":
         baseline, candidate = Experiment("baseline"), Experiment("repeat")
         label = "with nothing toggled"

@@ -1,81 +1,93 @@
-"""The manifest of a run in progress: grows with each step, on disk at all times."""
+"""The manifest of a run in progress: grows with each step, always on disk."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+import platform
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
 from workbench.errors import TargetError, WorkbenchError
-from workbench.records.runs import Agreement, Reading, RunRecord, Sampling, Session
-from workbench.store import MANIFEST, load_run, remove_partials, save_run
+from workbench.records.runs import Agreement, Plan, Reading, RunRecord, Sampling, Session
+from workbench.run.locks import device_behind, lock_device
+from workbench.run.runner import Runner
+from workbench.store import (
+    MANIFEST,
+    find_runs,
+    keep_layers,
+    load_export,
+    load_run,
+    new_run_dir,
+    remove_partials,
+    save_run,
+)
 
 
 @dataclass
-class Journal:
+class RunRecorder:
     """A run's folder and its manifest so far."""
 
     run_dir: Path
     run: RunRecord
 
     @classmethod
-    def open(cls, run_dir: Path, fresh: RunRecord) -> Journal:
-        """Go on with the manifest in ``run_dir``, or begin the fresh one."""
+    def open(cls, run_dir: Path, fresh: RunRecord) -> RunRecorder:
+        """Continue the manifest in ``run_dir``, or start with ``fresh``."""
         remove_partials(run_dir)
-        journal = cls(run_dir, load_run(run_dir) if (run_dir / MANIFEST).exists() else fresh)
-        journal._save()
-        return journal
+        recorder = cls(run_dir, load_run(run_dir) if (run_dir / MANIFEST).exists() else fresh)
+        recorder._save()
+        return recorder
 
     def has(self, threads: int, process: int, traced: bool) -> bool:
-        """Whether this step was measured to its end."""
-        step = (threads, process, traced)
-        return any(_step(s) == step and s.complete for s in self.run.sessions)
-
-    def note_sessions(self, sessions: Iterable[Session]) -> None:
-        """Add what a step measured; replaces what an interrupted attempt at it left."""
-        new = tuple(sessions)
-        steps = {_step(session) for session in new}
-        kept = tuple(session for session in self.run.sessions if _step(session) not in steps)
-        self.run = replace(self.run, sessions=kept + new)
-        self._save()
+        """Whether this step was completed."""
+        return any(session.complete for session in self.sessions_of(threads, process, traced))
 
     def sessions_of(self, threads: int, process: int, traced: bool) -> tuple[Session, ...]:
-        """What is noted of a step."""
+        """The sessions of a step."""
         step = (threads, process, traced)
         return tuple(session for session in self.run.sessions if _step(session) == step)
 
-    def note_readings(self, readings: Iterable[Reading]) -> None:
-        """Add what the machine told of itself."""
-        self.run = replace(self.run, readings=(*self.run.readings, *readings))
+    def add_sessions(self, sessions: Iterable[Session]) -> None:
+        """Add the sessions of a step; replaces those of an interrupted attempt."""
+        new = tuple(sessions)
+        steps = {_step(session) for session in new}
+        others = tuple(session for session in self.run.sessions if _step(session) not in steps)
+        self.run = replace(self.run, sessions=others + new)
+        self._save()
 
-    def note_time(self, seconds: float) -> None:
+    def add_reading(self, reading: Reading) -> None:
+        """Add a reading of the machine's state."""
+        self.run = replace(self.run, readings=(*self.run.readings, reading))
+
+    def add_time(self, seconds: float) -> None:
         """Add to the time spent on measuring."""
         self.run = replace(self.run, spent_s=round(self.run.spent_s + seconds, 3))
         self._save()
 
-    def note_agreements(self, agreements: Iterable[Agreement]) -> None:
-        """Add comparisons of outputs; those of an interrupted attempt are replaced."""
+    def add_agreements(self, agreements: Iterable[Agreement]) -> None:
+        """Add comparisons of outputs; replaces those of an interrupted attempt."""
         new = tuple(agreements)
         threads = {agreement.threads for agreement in new}
-        kept = tuple(a for a in self.run.agreements if a.threads not in threads)
-        self.run = replace(self.run, agreements=kept + new)
+        others = tuple(a for a in self.run.agreements if a.threads not in threads)
+        self.run = replace(self.run, agreements=others + new)
 
     def has_sampling(self, experiment: str, threads: int) -> bool:
         """Whether this experiment was sampled, or could not be."""
         return any((s.experiment, s.threads) == (experiment, threads) for s in self.run.samplings)
 
-    def note_sampling(self, sampling: Sampling) -> None:
-        """Add what one process sampled."""
+    def add_sampling(self, sampling: Sampling) -> None:
+        """Add the samples of one process."""
         self.run = replace(self.run, samplings=(*self.run.samplings, sampling))
         self._save()
 
     @contextlib.contextmanager
     def concluded(self) -> Iterator[None]:
-        """Write the final state at the end: ``complete``, or ``failed``.
+        """Write the final state at the end: ``complete`` or ``failed``.
 
-        A run whose device was lost has none: when the device is back, the run goes on.
+        A run that lost its device stays ``incomplete``, so that it can continue.
         """
         try:
             yield
@@ -87,12 +99,62 @@ class Journal:
         self._close("complete")
 
     def _close(self, state: str) -> None:
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        self.run = replace(self.run, state=state, finished=now)
+        self.run = replace(self.run, state=state, finished=timestamp())
         self._save()
 
     def _save(self) -> None:
         save_run(self.run, self.run_dir)
+
+
+@contextlib.contextmanager
+def record_run(
+    plan: Plan, runner: Runner, root: Path, tell: Callable[[str], None], name: str = ""
+) -> Iterator[RunRecorder]:
+    """Record a run of a plan on a locked device; continues an interrupted run of the same plan.
+
+    The folder of a new run is called ``name``, or like the platform.
+    """
+    with lock_device(device_behind(runner.target.name), tell):
+        run_dir = find_run(plan, runner, root, "incomplete")
+        run_dir = run_dir or new_run_dir(root, name or runner.target.platform)
+        recorder = RunRecorder.open(run_dir, begin_run(plan, runner))
+        keep_layers(Path(plan.pte), run_dir)
+        with recorder.concluded(), runner.target.prepared(run_dir):
+            yield recorder
+
+
+def begin_run(plan: Plan, runner: Runner) -> RunRecord:
+    """The manifest of a run without measurements."""
+    # The ExecuTorch version of a custom runner is unknown.
+    packages = ["executorch"] if runner.kind == "native" else []
+    versions = {name: metadata.version(name) for name in (*packages, "executorch-workbench")}
+    return RunRecord(
+        plan=plan,
+        platform=runner.target.platform,
+        emulated=runner.target.emulated,
+        state="incomplete",
+        started=timestamp(),
+        finished="",
+        host=runner.target.describe(),
+        runner=runner.description,
+        versions={**versions, "python": platform.python_version()},
+        export=load_export(Path(plan.pte)),
+    )
+
+
+def find_run(plan: Plan, runner: Runner, root: Path, state: str) -> Path | None:
+    """The folder of the latest run of the same plan and runner in that state, if any."""
+    for run_dir in reversed(find_runs(root)):
+        with contextlib.suppress(WorkbenchError):  # an unreadable run cannot continue
+            run = load_run(run_dir)
+            if run.state == state and run.plan == plan and run.runner == runner.description:
+                return run_dir
+    return None
+
+
+def timestamp() -> str:
+    """The time now, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _step(session: Session) -> tuple[int, int, bool]:

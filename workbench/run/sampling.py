@@ -1,4 +1,4 @@
-"""Sample which machine code every experiment runs, apart from the processes that are timed."""
+"""Sample which machine code every experiment runs, in processes that are not timed."""
 
 from __future__ import annotations
 
@@ -8,58 +8,53 @@ from pathlib import Path
 from workbench.errors import RunnerError
 from workbench.records.runs import Experiment, Sampling
 from workbench.run.measure import Step, runner_flags
-from workbench.run.recorder import Journal
+from workbench.run.recorder import RunRecorder
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Session
 from workbench.store import samples_path
 
 #: CPU time for which an experiment is sampled, about five hundred times.
 SAMPLED_MS = 2000.0
-
-#: The trace grows with every inference, and these are enough for the fastest of models.
-MOST_RUNS = 2000
-
-#: Inferences between two commands take about this long.
+#: The trace grows with every inference; these suffice for the fastest models.
+MAX_RUNS = 2000
+#: The time between two commands to the runner.
 BATCH_MS = 100.0
 
 
 def sample_experiments(
-    journal: Journal, runner: Runner, inputs: Sequence[Path], threads: int
+    recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], threads: int
 ) -> None:
-    """Run every experiment once more, traced and sampled, and note it in the journal.
+    """Run every experiment but controls once more, traced and sampled.
 
-    Controls are left out. A runner that fails at it costs the evidence, not the run: what it said
-    is noted.
+    If a runner fails, its message is recorded and the run goes on without these samples.
     """
-    plan = journal.run.plan
+    plan = recorder.run.plan
     for experiment in plan.experiments:
         known = (experiment.name, threads)
         wanted = not experiment.control and threads in (experiment.threads or plan.threads)
-        if not wanted or journal.has_sampling(*known):
+        if not wanted or recorder.has_sampling(*known):
             continue
         try:
-            sampling = sample_experiment(journal, runner, inputs, experiment, threads)
+            sampling = sample_experiment(recorder, runner, inputs, experiment, threads)
         except RunnerError as error:
             sampling = Sampling(*known, problem=str(error))
-        journal.note_sampling(sampling)
+        recorder.add_sampling(sampling)
 
 
 def can_sample(runner: Runner) -> bool:
-    """Whether a runner has a sampler: ours has, on Linux."""
+    """Whether a runner has a sampler: the native runner has one on Linux."""
     return runner.kind == "native" and runner.target.platform != "mac"
 
 
 def sample_experiment(
-    journal: Journal, runner: Runner, inputs: Sequence[Path], experiment: Experiment, threads: int
+    recorder: RunRecorder,
+    runner: Runner,
+    inputs: Sequence[Path],
+    experiment: Experiment,
+    threads: int,
 ) -> Sampling:
-    """Sample one experiment in a process of its own.
-
-    Raises
-    ------
-    RunnerError
-        The runner failed.
-    """
-    plan, run_dir, target = journal.run.plan, journal.run_dir, runner.target
+    """Sample one experiment in a process of its own; RunnerError if the runner fails."""
+    plan, run_dir, target = recorder.run.plan, recorder.run_dir, runner.target
     samples, etdump = samples_path(run_dir, plan.stem, experiment.name, threads)
     samples.parent.mkdir(parents=True, exist_ok=True)
     core = Step(threads, 0, True).core_of(target)
@@ -70,7 +65,7 @@ def sample_experiment(
     with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
         warmup = session.run(max(1, plan.warmup))
         session.reset()
-        runs = run_for(session, plan.sampled_ms, lap_ms=max(min(warmup.cpu_ns) / 1e6, 1e-3))
+        runs = run_for(session, plan.sampled_ms, max(min(warmup.cpu_ns) / 1e6, 1e-3))
         session.etdump(etdump)
         session.samples(samples)
         return Sampling(
@@ -83,11 +78,11 @@ def sample_experiment(
         )
 
 
-def run_for(session: Session, least_ms: float, lap_ms: float) -> int:
-    """Execute for so much CPU time, of which one run takes ``lap_ms``; returns how often."""
-    batch = max(1, min(MOST_RUNS, round(min(BATCH_MS, least_ms) / lap_ms)))
+def run_for(session: Session, least_ms: float, iteration_ms: float) -> int:
+    """Execute for at least ``least_ms`` of CPU time; returns the number of iterations."""
+    batch = max(1, min(MAX_RUNS, round(min(BATCH_MS, least_ms) / iteration_ms)))
     spent_ms, runs = 0.0, 0
-    while spent_ms < least_ms and runs < MOST_RUNS:
+    while spent_ms < least_ms and runs < MAX_RUNS:
         spent_ms += sum(session.run(batch).cpu_ns) / 1e6
         runs += batch
     return runs

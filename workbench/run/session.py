@@ -1,6 +1,6 @@
-"""A live runner process: commands in, answers out, a deadline on each of them.
+"""A live runner process: commands in, answers out, a deadline for each answer.
 
-The protocol is one JSON object per line. The runner says ``ready`` once it has loaded the program,
+The protocol is one JSON object per line. The runner sends ``ready`` when it has loaded the program,
 then answers each command with one line: an event, or ``{"error": kind, "message": ...}``.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from workbench.errors import (
     RunnerCrash,
@@ -29,16 +29,16 @@ from workbench.errors import (
     UsageError,
 )
 from workbench.records.runs import Tensor
-from workbench.run.targets.base import HOST, Host
+from workbench.run.targets.host import HOST, Host
 
-#: No answer is longer: a million laps take about 35 MB.
+#: No answer is longer: a million iterations take about 35 MB.
 LONGEST_ANSWER = 64 * 2**20
-#: A shell adds this to the number of the signal that a program died of.
+#: A shell's exit code for a program that was killed by signal N is 128 + N.
 SHELL_SIGNAL, LAST_CODE = 128, 255
-#: How long a runner may take to end when asked to, in seconds.
-FAREWELL_S = 5.0
+#: How long a runner may take to quit, in seconds.
+QUIT_TIMEOUT_S = 5.0
 
-#: Errors after which the runner goes on.
+#: Errors after which the runner continues.
 HARMLESS = frozenset({"command", "io", "usage"})
 
 HINTS = {
@@ -47,14 +47,14 @@ HINTS = {
     "truncated": "copy or export it again",
     "version": "export it again with the installed ExecuTorch",
     "program": "export it again with the installed ExecuTorch",
-    "operator": "name a runner that has these operators, or replace them in the model",
-    "backend": "export it for XNNPACK, or name a runner that has this backend",
+    "operator": "use a runner that has these operators, or replace them in the model",
+    "backend": "export it for XNNPACK, or use a runner that has this backend",
     "library": "reinstall executorch",
     "delegate": "export it again with the installed ExecuTorch",
     "check": "export it again with the installed ExecuTorch",
     "memory": "close other programs, or use a smaller model",
-    "inputs": "give one file of raw bytes per input, in the program's dtype and shape",
-    "isa": "measure at level native, or install the executorch version the workbench is made for",
+    "inputs": "pass one file of raw bytes per input, in the program's dtype and shape",
+    "isa": "measure at level native, or install the executorch version that the workbench supports",
 }
 
 T = TypeVar("T")
@@ -62,11 +62,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Ready:
-    """What a runner says of itself and the program once it is loaded.
+    """A runner's description of itself and of the program it loaded.
 
-    ``masked`` are the CPU features hidden from XNNPACK, ``features`` those it sees; ``clock`` says
-    what a lap measures; ``startup_ms`` counts from the runner's first instruction, ``load_ms`` is
-    the part that loading the method took. ``backends`` is empty where the runner cannot tell.
+    ``masked`` are the CPU features hidden from XNNPACK, ``features`` the visible ones; ``clock`` is
+    what an iteration's time includes; ``startup_ms`` counts from the start of the process,
+    ``load_ms`` is the time to load the method.
     """
 
     runner: str
@@ -87,7 +87,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Laps:
+class Iterations:
     """Times of consecutive executions, in nanoseconds, and how often each was preempted."""
 
     wall_ns: tuple[int, ...]
@@ -98,8 +98,8 @@ class Laps:
 class Session:
     """A runner process that has loaded a program; made by `open_session`, ended by ``with``.
 
-    Every method raises RunnerTimeout if the answer does not come in time (the process is killed),
-    RunnerCrash if the process died, and RunnerError if it reports a failure or talks nonsense.
+    Every method raises RunnerTimeout if there is no answer in time (the process is killed),
+    RunnerCrash if the process crashed, and RunnerError for a failure or an invalid answer.
     """
 
     ready: Ready
@@ -109,10 +109,10 @@ class Session:
         self.timeout_s = timeout_s
         self.target = target
         self._pending = b""
-        self._said = 0  # bytes on standard error before the command that is being answered
+        self._logged = 0  # bytes on standard error before the current command
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by kill()
         try:
-            # A session of its own: Ctrl-C reaches the driver alone, and killing reaches children.
+            # In its own session, Ctrl-C does not reach it, and killing it also kills its children.
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,
@@ -126,15 +126,18 @@ class Session:
             raise SetupError(
                 f"cannot start the runner: {error.strerror}", where=self.command[0]
             ) from None
+        assert self._process.stdin and self._process.stdout
+        self._stdin: IO[bytes] = self._process.stdin
+        self._stdout: IO[bytes] = self._process.stdout
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        self._selector.register(self._stdout, selectors.EVENT_READ)
 
-    def run(self, count: int) -> Laps:
+    def run(self, count: int) -> Iterations:
         """Execute the method ``count`` times in a row."""
-        laps = self._ask(f"run {count}", "run", Laps)
-        if {len(laps.wall_ns), len(laps.cpu_ns), len(laps.preempted)} != {count}:
-            raise self._nonsense(f"not {count} laps")
-        return laps
+        timed = self._ask(f"run {count}", "run", Iterations)
+        if {len(timed.wall_ns), len(timed.cpu_ns), len(timed.preempted)} != {count}:
+            raise self._invalid(f"not {count} iterations")
+        return timed
 
     def output(self, base: Path) -> tuple[Tensor, ...]:
         """Write the outputs of the last execution as raw bytes to ``<base>-<index>.bin``."""
@@ -148,35 +151,35 @@ class Session:
         return tuple(tensors)
 
     def etdump(self, path: Path) -> None:
-        """Write the trace since the last reset to a file, and begin a new one."""
+        """Write the trace since the last reset to a file, and reset it."""
         self._write("etdump", path)
 
     def samples(self, path: Path) -> None:
-        """Write the PC samples since the last reset to a file, and begin anew."""
+        """Write the PC samples since the last reset to a file, and reset them."""
         self._write("samples", path)
 
     def reset(self) -> None:
-        """Drop the trace and the samples so far."""
+        """Discard the trace and the samples."""
         self._ask("reset", "reset", _Done)
 
     def close(self) -> None:
-        """Let the process end; kill it if it does not."""
+        """Ask the process to quit; kill it if it does not."""
         with contextlib.suppress(OSError):
-            self._process.stdin.write(b"quit\n")
+            self._stdin.write(b"quit\n")
         with contextlib.suppress(OSError):
-            self._process.stdin.close()
+            self._stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(FAREWELL_S)
+            self._process.wait(QUIT_TIMEOUT_S)
         self.kill()
 
     def kill(self) -> None:
-        """End the process, and all that it started, now."""
+        """Kill the process and its children."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
         self._selector.close()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+        for stream in (self._stdin, self._stdout, self._errors):
             with contextlib.suppress(OSError):
                 stream.close()
 
@@ -192,21 +195,20 @@ class Session:
         self.kill() if kind else self.close()
 
     def _write(self, what: str, path: Path) -> None:
-        """Have something written into a local file."""
         there = self.target.place(path)
         self._ask(f"{what} {_one_line(there)}", what, _Done)
         self.target.pull(there, path)
 
     def _ask(self, command: str, event: str, answer: type[T]) -> T:
-        if self._process.stdin.closed:
-            raise RunnerCrash("the runner has ended already", where=self._name, kind="ended")
-        self._said = os.fstat(self._errors.fileno()).st_size
-        with contextlib.suppress(BrokenPipeError):  # what it said before it died comes next
-            self._process.stdin.write(os.fsencode(command) + b"\n")
+        if self._stdin.closed:
+            raise RunnerCrash("the runner has already ended", where=self._name, kind="ended")
+        self._logged = os.fstat(self._errors.fileno()).st_size
+        with contextlib.suppress(BrokenPipeError):  # its last output is read next
+            self._stdin.write(os.fsencode(command) + b"\n")
         return self._receive(command, event, answer)
 
     def _receive(self, command: str, event: str, answer: type[T]) -> T:
-        """The answer to a command, which must be ``event``; the process ends with a failure."""
+        """The answer to a command, which must be ``event``; kills the process after an error."""
         try:
             return self._parse(self._read_line(command), event, answer)
         except BaseException as error:
@@ -225,22 +227,22 @@ class Session:
                 raise self._failure(found)
         except (ValueError, TypeError, AttributeError, RecursionError, cattrs.BaseValidationError):
             pass
-        raise self._nonsense(line[:80].decode(errors="replace"))
+        raise self._invalid(line[:80].decode(errors="replace"))
 
     def _read_line(self, command: str) -> bytes:
         deadline = time.monotonic() + self.timeout_s
         chunks, size = [self._pending], len(self._pending)
         while b"\n" not in chunks[-1]:
             if size > LONGEST_ANSWER:
-                raise self._nonsense("an endless line")
+                raise self._invalid("a line without end")
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
                 raise RunnerTimeout(
                     f"no answer to {command.split()[0]!r} within {self.timeout_s:g} s",
                     where=self._name,
-                    hint="allow more time, or find out what else keeps the machine busy",
+                    hint="raise --timeout, or stop other programs",
                     kind="timeout",
                 )
-            chunks.append(os.read(self._process.stdout.fileno(), 2**18))
+            chunks.append(os.read(self._stdout.fileno(), 2**18))
             size += len(chunks[-1])
             if not chunks[-1]:
                 raise self._crash(b"".join(chunks))
@@ -249,54 +251,54 @@ class Session:
 
     def _failure(self, answer: dict[str, Any]) -> RunnerError:
         kind = str(answer["error"])
-        log = [str(line) for line in answer.get("log") or []] or self._last_words()
+        log = [str(line) for line in answer.get("log") or []] or self._last_lines()
         reason = f" ({'; '.join(log)})" if log else ""
         return RunnerError(
             f"{answer.get('message', 'failed')}{reason}", hint=HINTS.get(kind), kind=kind
         )
 
-    def _nonsense(self, text: str) -> RunnerError:
+    def _invalid(self, text: str) -> RunnerError:
         return RunnerError(
             f"unexpected answer: {text!r}",
             where=self._name,
-            hint="is this a runner of the workbench?",
+            hint="is this the workbench's runner?",
             kind="protocol",
         )
 
     def _crash(self, rest: bytes) -> RunnerCrash | TargetError:
         try:
-            code = self._process.wait(FAREWELL_S)
+            code = self._process.wait(QUIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             code = 0
         if self.target.is_lost(code):
-            words = self._last_words(1)
+            words = self._last_lines(1)
             return TargetError(
-                f"lost in the middle of a run{f' ({words[0]})' if words else ''}",
+                f"connection lost during a run{f' ({words[0]})' if words else ''}",
                 where=self.target.name,
-                hint="connect it again; the same command goes on with what was measured",
+                hint="connect it again; the same command continues the run",
             )
         if SHELL_SIGNAL < code < LAST_CODE:
             code = SHELL_SIGNAL - code
         if code < 0:
-            what = f"died of {_signal_name(-code)}"
+            what = f"was killed by {_signal_name(-code)}"
         else:
             what = f"ended with code {code}, without an answer"
-        words = self._last_words()
+        words = self._last_lines()
         if rest:
-            words.append(f"half an answer: {rest[:80].decode(errors='replace')!r}")
-        said = f" ({'; '.join(words)})" if words else ""
+            words.append(f"incomplete answer: {rest[:80].decode(errors='replace')!r}")
+        log = f" ({'; '.join(words)})" if words else ""
         return RunnerCrash(
-            f"the runner {what}{said}",
+            f"the runner {what}{log}",
             where=self._name,
-            hint="a damaged program can do this: export it again",
+            hint="the program may be damaged: export it again",
             kind="crash",
         )
 
-    def _last_words(self, count: int = 3) -> list[str]:
+    def _last_lines(self, count: int = 3) -> list[str]:
         """The last lines on standard error since the last command, without the runner's summary."""
-        # Not by seek(): the position is the child's too.
+        # No seek(): the child shares the position.
         size = os.fstat(self._errors.fileno()).st_size
-        start = max(self._said, size - 4096)
+        start = max(self._logged, size - 4096)
         text = os.pread(self._errors.fileno(), size - start, start).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line[:7] != "error: "]
         return [line for line in lines if line][-count:]
@@ -314,16 +316,16 @@ def open_session(command: Sequence[str], *, timeout_s: float, target: Host = HOS
     command
         The runner and its flags, ``--server_mode`` among them.
     timeout_s
-        How long any answer may take, in seconds.
+        Seconds to wait for any answer.
     target
-        Where it runs: files that it writes are fetched from there.
+        Where it runs; files that it writes are copied from there.
 
     Raises
     ------
     SetupError
         The runner cannot be started.
     RunnerError, RunnerCrash, RunnerTimeout
-        It could not load the program, died, or took too long.
+        It could not load the program, crashed, or took too long.
     """
     session = Session(command, timeout_s=timeout_s, target=target)
     try:
@@ -353,7 +355,7 @@ class _Done:
 
 def _one_line(path: str) -> str:
     if "\n" in path:
-        raise UsageError("a runner cannot write to a path with a line break", where=repr(path))
+        raise UsageError("runners cannot write to a path with a line break", where=repr(path))
     return path
 
 

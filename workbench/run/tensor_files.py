@@ -1,7 +1,4 @@
-"""The files that a run feeds to the program.
-
-Whether two experiments computed the same.
-"""
+"""A program's input and output files, and whether two experiments computed the same."""
 
 from __future__ import annotations
 
@@ -18,13 +15,7 @@ RANDOM_SOURCE = "seeded random: normal for floats, 0 or 1 for integers"
 
 
 def locate_inputs(plan: Plan, run_dir: Path) -> list[Path]:
-    """The input files in order: those saved with the program, or random ones made in ``run_dir``.
-
-    Raises
-    ------
-    StoreError
-        A saved input is missing, or not the one that the record describes.
-    """
+    """The input files in order: those saved with the program (checked), or random ones."""
     folder = Path(plan.pte).parent
     paths = []
     for number, tensor in enumerate(plan.inputs):
@@ -40,13 +31,7 @@ def locate_inputs(plan: Plan, run_dir: Path) -> list[Path]:
 
 
 def random_bytes(tensor: Tensor, seed: int) -> bytes:
-    """Raw bytes for one input: normally distributed floats, or integers that are 0 or 1.
-
-    Raises
-    ------
-    RunnerError
-        A dtype that cannot be filled.
-    """
+    """Raw bytes for one input: normally distributed floats, or integers that are 0 or 1."""
     rng = np.random.default_rng(seed)
     if tensor.dtype == "bfloat16":
         wide = rng.standard_normal(tensor.shape, dtype=np.float32)
@@ -61,24 +46,18 @@ def random_bytes(tensor: Tensor, seed: int) -> bytes:
 
 
 def strip_files(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The tensors without files: what a program of unknown origin says of its inputs."""
+    """The tensors without files, for a program of unknown origin."""
     return tuple(Tensor(dtype=tensor.dtype, shape=tuple(tensor.shape)) for tensor in tensors)
 
 
 #: Largest difference, relative to the largest value, that counts as agreement. Reordered sums
-#: differ by a few ulp: seen 6e-7 in fp32 and 6.5e-3 in fp16 between ISA levels; the bounds leave
-#: room for deep models. Integers must be equal.
+#: differ by a few ulp (between ISA levels 6e-7 in fp32 and 6.5e-3 in fp16); the bounds leave room
+#: for deep models. Integers must be equal.
 TOLERANCE = {"float64": 1e-8, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 
 
 def read_output(path: Path, dtype: str) -> np.ndarray:
-    """A runner's output file as a flat array; ``bfloat16`` is widened to ``float32``.
-
-    Raises
-    ------
-    RunnerError
-        The file is missing, or no whole number of elements.
-    """
+    """A runner's output file as a flat array; ``bfloat16`` is widened to ``float32``."""
     stored = "uint16" if dtype == "bfloat16" else dtype
     try:
         values = np.frombuffer(path.read_bytes(), dtype=stored)
@@ -98,7 +77,7 @@ def compare_outputs(
     output: int,
     dtype: str,
 ) -> Agreement:
-    """How far two outputs are apart; NaN must stand at the same places."""
+    """Compare two outputs; NaN and infinities must be in the same positions."""
     tolerance = TOLERANCE.get(dtype, 0.0)
     a, b = baseline.astype(np.float64), candidate.astype(np.float64)
     comparable = a.shape == b.shape and np.array_equal(_special(a), _special(b), equal_nan=True)

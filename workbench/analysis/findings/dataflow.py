@@ -1,4 +1,4 @@
-"""What a program computes from what: its operators as one graph, across delegates."""
+"""The operators of a program as one graph, across delegates."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from workbench.records.layers import Instruction, Method, Origin, XNode
 
 #: A tensor: of the method by its number, or of a delegate by its instruction and id.
 TensorId = tuple[int, int]
-#: Where an operator stands: its instruction, and its number in the delegate (-1: a kernel).
+#: An operator: its instruction, and its number in the delegate (-1: a kernel).
 NodeId = tuple[int, int]
 
 _METHOD = -1
 _RANDOM = frozenset({"rand", "randn", "native_dropout", "bernoulli", "multinomial"})
-#: Operators that treat every element alike, wherever it lies: a change of layout can pass them.
+#: Operators that treat every element alike: a layout conversion commutes with them.
 POINTWISE = frozenset(
     """
     Abs Add Ceiling Clamp Divide Elu Exp Floor Gelu Hardswish LeakyReLU Log Maximum Minimum
@@ -30,7 +30,7 @@ POINTWISE = frozenset(
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor: its type, its shape, and whether it is stored in the program."""
+    """A tensor; ``constant`` if it is stored in the program."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -54,18 +54,18 @@ class Step:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether it runs outside of any delegate."""
+        """Whether it runs outside any delegate."""
         return self.xnode is None
 
     @property
     def made_up(self) -> bool:
-        """Whether the exporter put it there, to change the layout."""
+        """Whether the exporter inserted it to convert the layout."""
         return self.xnode is not None and self.xnode.role == "layout"
 
     @property
     def permutation(self) -> tuple[int, ...] | None:
-        """How a transpose of a delegate orders the dimensions; None for anything else."""
-        if self.type != "StaticTranspose":
+        """The order of dimensions of a transpose in a delegate; None for anything else."""
+        if self.type != "StaticTranspose" or self.xnode is None:
             return None
         return tuple(self.xnode.attributes.get("perm") or ())
 
@@ -85,21 +85,21 @@ class Dataflow:
             for step in self._read(number, instruction)
         ]
         self.by_id = {step.id: step for step in self.steps}
-        self.makers = {place: step for step in self.steps for place in step.writes}
+        self.makers = {tensor: step for step in self.steps for tensor in step.writes}
         self.users: dict[TensorId, list[Step]] = defaultdict(list)
         for step in self.steps:
-            for place in dict.fromkeys(step.reads):
-                self.users[place].append(step)
+            for tensor in dict.fromkeys(step.reads):
+                self.users[tensor].append(step)
 
     @cached_property
     def fixed(self) -> frozenset[NodeId]:
-        """The operators that compute the same at every inference: from constants alone.
+        """The operators that compute the same at every inference, from constants alone.
 
-        None in a program with control flow, or with sizes that it computes as it runs.
+        None in a program with control flow, or with sizes computed at run time.
         """
         if any(map(_decides_at_run_time, self.method.instructions)):
             return frozenset()
-        known = {place for place, tensor in self.tensors.items() if tensor.constant}
+        known = {tensor_id for tensor_id, tensor in self.tensors.items() if tensor.constant}
         found = set()
         for step in self.steps:
             if step.type not in _RANDOM and known.issuperset(step.reads):
@@ -109,21 +109,17 @@ class Dataflow:
 
     def before(self, step: Step) -> list[Step]:
         """The operators whose results a step reads."""
-        makers = (self.makers.get(place) for place in step.reads)
+        makers = (self.makers.get(tensor) for tensor in step.reads)
         return list({maker.id: maker for maker in makers if maker}.values())
 
     def after(self, step: Step) -> list[Step]:
         """The operators that read a step's results."""
-        users = (user for place in step.writes for user in self.users[place])
+        users = (user for tensor in step.writes for user in self.users[tensor])
         return list({user.id: user for user in users}.values())
 
     def returns(self, step: Step) -> bool:
-        """Whether nothing in the program reads some result of a step: it is returned."""
-        return any(not self.users[place] for place in step.writes)
-
-    def dtype(self, step: Step) -> str:
-        """The type of the first result."""
-        return self.tensors[step.writes[0]].dtype if step.writes else ""
+        """Whether some result of a step is an output of the program."""
+        return any(not self.users[tensor] for tensor in step.writes)
 
     def _read(self, number: int, instruction: Instruction) -> Iterator[Step]:
         inputs, outputs = (
@@ -134,42 +130,42 @@ class Dataflow:
             name = instruction.name.rpartition("::")[2].partition(".")[0]
             yield Step((number, -1), name, inputs, outputs, self._origin(instruction.origin))
         elif instruction.xnodes:
-            places = self._places(number, instruction)
+            ids_of = self._tensor_ids(number, instruction)
             for index, node in enumerate(instruction.xnodes):
                 yield Step(
                     (number, index),
                     node.type,
-                    tuple(places[value] for value in node.inputs),
-                    tuple(places[value] for value in node.outputs),
+                    tuple(ids_of[value] for value in node.inputs),
+                    tuple(ids_of[value] for value in node.outputs),
                     self._origin(node.origins[0] if node.origins else None),
                     node,
                 )
         elif instruction.kind == "delegate":
             yield Step((number, -1), instruction.name, inputs, outputs)
 
-    def _places(self, number: int, delegate: Instruction) -> dict[int, TensorId]:
+    def _tensor_ids(self, number: int, delegate: Instruction) -> dict[int, TensorId]:
         """The delegate's tensors by id; it maps its arguments to the ids in ascending order."""
-        places = {}
+        ids_of = {}
         for value in delegate.xvalues:
-            places[value.id] = (number, value.id)
+            ids_of[value.id] = (number, value.id)
             self.tensors[number, value.id] = Tensor(
                 value.dtype, value.shape, value.size_bytes, value.role == "constant"
             )
         for role, arguments in (("input", delegate.inputs), ("output", delegate.outputs)):
             ids = sorted(value.id for value in delegate.xvalues if value.role == role)
             if len(ids) == len(arguments):
-                places.update(
+                ids_of.update(
                     (value, (_METHOD, argument))
                     for value, argument in zip(ids, arguments, strict=True)
                 )
-        return places
+        return ids_of
 
     def _origin(self, number: int | None) -> Origin | None:
         return None if number is None else self.method.origins[number]
 
 
 def elements(tensor: Tensor) -> int:
-    """How many values a tensor has."""
+    """The number of values of a tensor."""
     return math.prod(tensor.shape)
 
 

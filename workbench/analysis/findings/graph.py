@@ -1,11 +1,7 @@
-"""What to do about an operator that no delegate took.
-
-Rules that look at the graph: what broke it, what it does in vain, what it does twice.
-"""
+"""Rules that look at the graph: what splits it, what is needless, what is repeated."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,16 +16,15 @@ from workbench.analysis.findings.context import (
     instruction_of,
     layers_of,
 )
-from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, Step, elements
-from workbench.records.runs import Partition
+from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, NodeId, Step, elements
 
 
 @dataclass(frozen=True)
 class Advice:
-    """How to spell an operator so that XNNPACK takes it.
+    """How to rewrite an operator so that XNNPACK supports it.
 
-    ``passes`` counts the operators of the delegate that take its place; None where none can, or
-    nobody knows: then only an upper bound of the gain is known.
+    ``passes`` counts the operators of the delegate that replace it; None if that is unknown or
+    impossible: then the gain has only an upper bound.
     """
 
     action: str
@@ -42,11 +37,11 @@ _GELU = (
     "  # `workbench export --rewrite` does it in half precision"
 )
 
-#: By name of the kernel; each spelling computes the same.
+#: By name of the kernel; each rewrite computes the same, unless its hint says otherwise.
 ADVICE = {
-    "gelu": Advice("spell GELU by tanh, which XNNPACK takes in every dtype", _GELU, 9),
+    "gelu": Advice("write GELU with tanh, which XNNPACK supports in every dtype", _GELU, 9),
     "elu": Advice(
-        "spell ELU by relu and exp, which XNNPACK takes",
+        "write ELU with relu and exp, which XNNPACK supports",
         "torch.relu(x) - torch.relu(1 - torch.exp(x))",
         5,
     ),
@@ -63,27 +58,27 @@ ADVICE = {
         1,
     ),
     "expand_copy": Advice(
-        "drop expansions to the shape that is there already; let arithmetic broadcast the others",
-        "workbench export MODEL  # --rewrite, the default, drops the former",
+        "drop expansions to the existing shape; let arithmetic broadcast the others",
+        "workbench export MODEL  # --rewrite (default) drops the former",
         1,
     ),
-    "hardsigmoid": Advice("spell it by clamp", "torch.clamp(x + 3, 0, 6) / 6", 3),
+    "hardsigmoid": Advice("write it with clamp", "torch.clamp(x + 3, 0, 6) / 6", 3),
     "pow": Advice("multiply instead of raising to a power", "x * x", 1),
     "native_layer_norm": Advice(
-        "normalise over channels that a convolution can absorb (batch norm), or normalise less "
-        "often: XNNPACK has no layer norm",
-        "nn.BatchNorm2d(channels)  # where the architecture leaves the choice",
+        "use a norm that folds into a convolution (batch norm), or normalise less often: XNNPACK "
+        "has no layer norm",
+        "nn.BatchNorm2d(channels)  # if the architecture allows it",
     ),
     "upsample_nearest2d": Advice(
-        "resize bilinearly, which XNNPACK takes, or repeat by concatenation",
+        "resize bilinearly, which XNNPACK supports, or repeat by concatenation",
         'F.interpolate(x, scale_factor=2, mode="bilinear")  # another function: retrain or check',
     ),
     "_to_dim_order_copy": Advice(
-        "keep everything in one dtype: each cast breaks the graph",
-        "workbench export MODEL  # --rewrite, the default, makes casts of constants at export",
+        "keep everything in one dtype: each cast splits the graph",
+        "workbench export MODEL  # --rewrite (default) folds casts of constants",
     ),
     "_softmax": Advice(
-        "take the softmax over the last dimension, the only one that XNNPACK knows",
+        "apply the softmax to the last dimension, the only one that XNNPACK supports",
         "x.transpose(dim, -1).softmax(-1).transpose(dim, -1)",
         3,
     ),
@@ -91,45 +86,46 @@ ADVICE = {
         "slice or concatenate instead of indexing with a tensor", "x[:, start:stop]  # for x[ids]"
     ),
     "where": Advice(
-        "multiply by a mask, or clamp, instead of choosing", "x * mask + y * (1 - mask)", 3
+        "multiply by a mask, or clamp, instead of selecting", "x * mask + y * (1 - mask)", 3
     ),
 }
 
 _REASONS = (
-    ("dynamic", "make its shape static", "example inputs of the one size that is deployed"),
-    ("dtype", "compute it in a dtype that XNNPACK takes", "x.float()"),
-    ("type", "compute it in a dtype that XNNPACK takes", "x.float()"),
+    ("dynamic", "make its shape static", "example inputs of the size that is deployed"),
+    ("dtype", "compute it in a dtype that XNNPACK supports", "x.float()"),
+    ("type", "compute it in a dtype that XNNPACK supports", "x.float()"),
 )
+_PARTITION = "workbench export MODEL  # lists the operators that were not delegated, where and why"
 
 
 def advise(operator: str, reason: str) -> Advice:
-    """What to do about an operator, given what the partitioner said of it."""
+    """Advice on an operator that was not delegated, for the reason that the partitioner gave."""
     if operator in ADVICE:
         return ADVICE[operator]
     for word, action, hint in _REASONS:
         if word in reason.lower():
             return Advice(action, hint)
     return Advice(
-        "spell it in operators that XNNPACK takes, or take it out of the model",
-        "workbench export MODEL  # says what the partitioner left behind, and where",
+        "rewrite it with operators that XNNPACK supports, or remove it from the model", _PARTITION
     )
 
 
 _SAFE_SOFTMAX = {"eq", "logical_not", "any", "where"}
-#: What a delegate computes with channels last: the exporter changes the layout around it.
+#: Operators of a delegate that compute channels last: the exporter converts the layout around them.
 _CHANNELS_LAST = frozenset(
     """
     Conv2d DepthwiseConv2d ConvTranspose2d AvgPooling2d MaxPooling2d ArgMaxPooling2d
     GlobalAvgPooling2d StaticResizeBilinear2D
     """.split()  # noqa: SIM905
 )
-_BATCH_NORM = "BatchNorm"
-#: Pointwise operators in a row from which on it is a chain.
+_TRANSPOSES = ("StaticTranspose", "permute_copy", "transpose_copy")
+#: Least number of pointwise operators in a row that make a chain.
 _CHAIN = 3
+_PROGRAM_EDGE = "the program's inputs and outputs"
 
 
 def find_fixed(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """Work that depends on no input, and is done again at every inference."""
+    """Work that depends on no input, repeated at every inference."""
     if not context.flow:
         return
     keys = [key for key in context.keys_within(context.flow.fixed) if key in left]
@@ -139,40 +135,40 @@ def find_fixed(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
     gain = context.spent(keys)
     rows = context.rows.loc[keys]
     yield Finding(
-        "work that depends on no input is done again at every inference: "
+        "work that depends on no input is repeated at every inference: "
         f"{_names(rows)} in {layers_of(rows)}",
-        Gain(gain.ms, gain.low, gain.high + _breaks(context, keys)),
+        Gain(gain.ms, gain.low, gain.high + _joined_calls_ms(context, keys)),
         tuple(keys),
-        "compute it once, when the model is made, and keep the result as a buffer",
+        "compute it once, when the model is built, and keep the result as a buffer",
         'self.register_buffer("table", compute_table(...))  # in __init__; forward() only reads it',
     )
 
 
 def find_safe_softmax(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """Attention whose guard against rows that are masked completely runs outside the delegate."""
+    """Attention whose guard against fully masked rows is not delegated."""
     if not context.flow:
         return
-    places = _by_place(context.flow.steps)
-    guarded = [steps for steps in places.values() if {step.type for step in steps} >= _SAFE_SOFTMAX]
-    keys = [key for key in context.keys_of(s for steps in guarded for s in steps) if key in left]
+    lines = _kernels_by_line(context.flow.steps)
+    guarded = [steps for steps in lines.values() if {step.type for step in steps} >= _SAFE_SOFTMAX]
+    keys = _keys_of(context, (step for steps in guarded for step in steps), left)
     if not keys:
         return
     rows, calls = context.rows.loc[keys], context.call_keys(keys)
-    gain = context.replaced(keys, 0)
-    around = context.spent(calls)
+    gain, around = context.replaced(keys, 0), context.spent(calls)
+    high = gain.high + around.high + _joined_calls_ms(context, keys)
     yield Finding(
-        f"no delegate takes the guard of {count(len(guarded), 'softmax')} against rows that are "
-        f"masked completely: {_names(rows)} in {layers_of(rows)}",
-        Gain(gain.ms + around.ms, gain.low, gain.high + around.high + _breaks(context, keys)),
+        f"{count(len(guarded), 'softmax')} with a guard for fully masked rows that is not "
+        f"delegated: {_names(rows)} in {layers_of(rows)}",
+        Gain(gain.ms + around.ms, gain.low, high),
         tuple(keys + calls),
         "write attention as two matrix products and a softmax",
         "((q * d**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v"
-        "  # `workbench export --rewrite`, the default, does it where there is no mask",
+        "  # `workbench export --rewrite` (default) does it for attention without a mask",
     )
 
 
 def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """Kernels outside of the delegate, one finding for each operator, with what they break."""
+    """Kernels outside the delegate, one finding for each operator, with what they split."""
     rows = context.rows[context.rows["kind"] == "portable"]
     rows = rows[rows.index.isin(left) & (rows["category"] != "")]
     names = rows["operator"].map(_kernel_name)
@@ -180,21 +176,23 @@ def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Fi
         if name == "OPERATOR_CALL":
             continue
         keys = list(part.index)
-        reason, source = _why(context, name)
+        reason, source = _reason(context, name)
         advice = advise(name, reason)
         layouts = [key for key in _layouts_around(context, keys) if key in left]
-        # Only what treats all elements alike can join the delegates around it, layout and all.
+        # Only an operator that treats all elements alike can join the delegates around it.
         joins = layouts if name in POINTWISE else []
         calls = context.call_keys(keys)
         if advice.passes is None or "bytes" not in rows:
             gain = Gain.at_most(context.spent(keys + layouts + calls).ms)
         else:
             gain = context.replaced(keys, advice.passes, [*joins, *calls])
-        changes = f", with {count(len(layouts), 'change of layout')} around it" if layouts else ""
+        times = "once" if len(part) == 1 else f"{len(part)} times"
+        around = f", with {count(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
+        layers = layers_of(part) or source
         yield Finding(
-            f"{name} runs outside of the delegate{because}: {_times(part)}{changes}; in "
-            f"{layers_of(part) or source or 'no layer that is known'}",
+            f"{name} runs outside the delegate{because}: {times}{around}; "
+            + (f"in {layers}" if layers else "layer unknown"),
             gain,
             (*keys, *layouts, *calls),
             advice.action,
@@ -203,82 +201,83 @@ def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Fi
 
 
 def find_needless_transposes(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """Pairs of transposes that undo one another, with nothing between that minds the layout."""
+    """Pairs of transposes that cancel out, with nothing in between that depends on the layout."""
     if not context.flow:
         return
-    pairs: dict[tuple[int, int], Step] = {}
+    pairs: dict[NodeId, Step] = {}
     between: set[str] = set()
     for step in context.flow.steps:
-        found = _undone(context.flow, step) if step.permutation else None
-        if found:
-            ends, passed = found
+        if found := _find_inverses(context.flow, step):
+            ends, types = found
             pairs.update({each.id: each for each in (step, *ends)})
-            between |= passed
-    keys = [key for key in context.keys_of(pairs.values()) if key in left]
+            between |= types
+    keys = _keys_of(context, pairs.values(), left)
     if not keys:
         return
-    gain = context.spent(keys)
-    passed = f"nothing but {', '.join(sorted(between))}" if between else "nothing"
+    passed = f"only {', '.join(sorted(between))}" if between else "nothing"
+    if all(step.made_up for step in pairs.values()):
+        action = "keep the graph in one piece: the exporter converts the layout at each delegate"
+        hint = _PARTITION
+    else:
+        action = "remove both: the operators in between treat every element alike"
+        hint = "torch.relu(x)  # for x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2)"
     yield Finding(
-        f"{len(keys)} transposes undo one another with {passed} between; in "
+        f"{len(keys)} transposes cancel out, with {passed} in between; in "
         f"{layers_of(context.rows.loc[keys])}",
-        gain,
+        context.spent(keys),
         tuple(keys),
-        "keep the graph in one piece: the exporter changes the layout wherever a delegate ends"
-        if all(step.made_up for step in pairs.values())
-        else "leave both out: what lies between treats every element alike",
-        "workbench export MODEL  # says which operators break the graph, and where"
-        if all(step.made_up for step in pairs.values())
-        else "torch.relu(x)  # for x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2)",
+        action,
+        hint,
     )
 
 
 def find_layout_changes(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """Transposes, by what they are for."""
+    """Transposes, by their cause."""
     if not context.flow:
         return
     causes: dict[str, list[str]] = {}
     for step in context.flow.steps:
-        if step.type in ("StaticTranspose", "permute_copy", "transpose_copy"):
-            for key in context.keys_of([step]):
-                if key in left:
-                    causes.setdefault(_cause(context.flow, step), []).append(key)
+        if step.type in _TRANSPOSES and (keys := _keys_of(context, [step], left)):
+            causes.setdefault(_cause(context.flow, step), []).extend(keys)
     for cause, keys in causes.items():
-        edge = cause == "the program's inputs and outputs"
+        if cause == _PROGRAM_EDGE:
+            action = "pass channels-last inputs, the layout that XNNPACK computes in"
+            hint = "example_inputs = (x.to(memory_format=torch.channels_last),)"
+        else:
+            action = (
+                "keep one layout through the block: channels-last images throughout, or tokens "
+                "that are reshaped once"
+            )
+            hint = "x = x.flatten(2).transpose(1, 2)  # once, before the blocks, not in each"
         yield Finding(
-            f"{count(len(keys), 'change of layout')} for {cause}",
+            f"{count(len(keys), 'layout conversion')} for {cause}",
             Gain.at_most(context.spent(keys).ms),
             tuple(keys),
-            "hand images over with channels last, as XNNPACK computes with them"
-            if edge
-            else "keep one layout through the block: images with channels last throughout, or "
-            "tokens that are reshaped once",
-            "example_inputs = (x.to(memory_format=torch.channels_last),)"
-            if edge
-            else "x = x.flatten(2).transpose(1, 2)  # once, before the blocks, not in each",
+            action,
+            hint,
         )
 
 
 def find_fragments(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """Many delegates: what passing from one to the next costs."""
+    """Many delegates: the cost of passing from one to the next."""
     overhead = context.rows.index[context.rows["kind"] == "delegate_overhead"]
     keys = [key for key in overhead if key in left]
     if len(keys) < 2:
         return
-    edges = _boundary_layouts(context.flow) if context.flow else []
-    layouts = [key for key in context.keys_of(edges) if key in left]
+    layouts = _keys_of(context, _boundary_layouts(context.flow), left) if context.flow else []
     gain, calls = context.spent(keys + layouts), context.spent(keys)
-    each = "" if context.emulated else f" of {calls.ms / len(keys) * 1e3:.0f} µs each"
-    breakers = context.rows[context.rows["kind"] == "portable"]["operator"].map(_kernel_name)
-    common = ", ".join(breakers.value_counts().index[:3])
+    costs = [f"{count(len(layouts), 'layout conversion') if layouts else 'no layout conversions'}"]
+    if not context.emulated:
+        costs.insert(0, f"{calls.ms / len(keys) * 1e3:.0f} µs per delegate call")
+    kernels = context.rows[context.rows["kind"] == "portable"]["operator"].map(_kernel_name)
+    common = ", ".join(kernels.value_counts().index[:3])
     yield Finding(
-        f"the graph falls into {len(keys)} delegates, with calls{each} and "
-        f"{count(len(layouts), 'change of layout')} at their ends; it breaks at "
-        f"{common or 'no kernel'}",
+        f"the graph is split into {len(keys)} delegates{f' by {common}' if common else ''}: "
+        f"{', '.join(costs)}",
         Gain.at_most(gain.ms * (1 - 1 / len(keys))),
         tuple(keys + layouts),
-        "remove the operators at which it breaks, the most frequent first",
-        "workbench export MODEL  # says which operators were left, where and why",
+        "replace the operators that split it, the most frequent first",
+        _PARTITION,
     )
 
 
@@ -287,17 +286,16 @@ def find_batch_norm(context: RuleContext, left: Collection[str]) -> Iterator[Fin
     if "module_class" not in context.rows:
         return
     kinds = context.rows["module_class"].fillna("").astype(str)
-    norms = context.rows[kinds.str.startswith(_BATCH_NORM) & (context.rows["role"] == "compute")]
+    norms = context.rows[kinds.str.startswith("BatchNorm") & (context.rows["role"] == "compute")]
     keys = [key for key in norms.index if key in left]
     if not keys:
         return
-    gain = context.spent(keys)
     yield Finding(
-        f"{count(len(keys), 'operator of batch norms')} not folded into a convolution; in "
+        f"{count(len(keys), 'batch-norm operator')} not folded into a convolution; in "
         f"{layers_of(norms.loc[keys])}",
-        gain,
+        context.spent(keys),
         tuple(keys),
-        "put the norm right after a convolution whose result nothing else reads: it then costs "
+        "put the norm directly after a convolution whose result nothing else reads, where it costs "
         "nothing; one before a convolution can be folded into its weights by hand",
         "torch.nn.utils.fusion.fuse_conv_bn_eval(conv, norm)",
     )
@@ -311,23 +309,27 @@ def find_chains(context: RuleContext, left: Collection[str]) -> Iterator[Finding
     kept = 0.0
     examples: list[str] = []
     for chain in _chains(context.flow):
-        rows = [key for key in context.keys_of(chain) if key in left]
+        rows = _keys_of(context, chain, left)
         if len(rows) >= _CHAIN:
             keys += rows
             kept += max(context.spent([key]).ms for key in rows)
             examples.append(" ".join(step.type for step in chain))
     if not keys:
         return
-    spent = context.spent(keys)
     yield Finding(
-        f"{count(len(examples), 'chain of pointwise operators')} ({examples[0]}), each of which "
-        "reads and writes a whole tensor",
-        Gain.at_most(max(0.0, spent.ms - kept)),
+        f"{count(len(examples), 'pointwise chain')} ({examples[0]}): each operator reads and "
+        "writes a whole tensor",
+        Gain.at_most(max(0.0, context.spent(keys).ms - kept)),
         tuple(keys),
-        "use the one operator that XNNPACK has for it (Hardswish, GELU, Sigmoid ...), or move "
+        "use the one operator that XNNPACK has for it (Hardswish, GELU, Sigmoid ...), or fold "
         "factors and offsets into the weights of the layer before",
         "F.hardswish(x)  # for x * torch.clamp(x + 3, 0, 6) / 6",
     )
+
+
+def _keys_of(context: RuleContext, steps: Iterable[Step], left: Collection[str]) -> list[str]:
+    """The rows left for some operators of the program."""
+    return [key for key in context.keys_of(steps) if key in left]
 
 
 def _names(rows: pd.DataFrame) -> str:
@@ -337,25 +339,19 @@ def _names(rows: pd.DataFrame) -> str:
 
 
 def _kernel_name(operator: str) -> str:
-    """``gelu`` of ``native_call_gelu.out``; an operator of a delegate without its types."""
+    """``gelu`` for ``native_call_gelu.out``; an operator of a delegate without its types."""
     return operator.removeprefix("native_call_").partition(".")[0].partition(" (")[0]
 
 
-def _times(rows: pd.DataFrame) -> str:
-    count = len(rows)
-    return "once" if count == 1 else f"{count} times"
-
-
-def _why(context: RuleContext, name: str) -> tuple[str, str]:
-    """What the partitioner said of an operator, and one line of the source it is in."""
-    found: Iterable[Partition] = context.export.partition if context.export else ()
-    for row in found:
+def _reason(context: RuleContext, name: str) -> tuple[str, str]:
+    """The partitioner's reason for leaving an operator, and one source line of it."""
+    for row in context.export.partition if context.export else ():
         if not row.delegated and row.operator.partition(".")[2].partition(".")[0] == name:
             return row.reason, row.source
     return "", ""
 
 
-def _breaks(context: RuleContext, keys: Collection[str]) -> float:
+def _joined_calls_ms(context: RuleContext, keys: Collection[str]) -> float:
     """The most that fewer delegates save: one call's overhead for every group of kernels."""
     calls = context.rows[context.rows["kind"] == "delegate_overhead"]["mean_ms"]
     numbers = sorted({instruction_of(key) for key in keys})
@@ -363,76 +359,69 @@ def _breaks(context: RuleContext, keys: Collection[str]) -> float:
     return float(calls.mean() * min(groups, len(calls) - 1)) if len(calls) > 1 else 0.0
 
 
-def _by_place(steps: Iterable[Step]) -> dict[tuple[str, str], list[Step]]:
-    """Kernels by layer and line of the source."""
-    places: dict[tuple[str, str], list[Step]] = {}
+def _kernels_by_line(steps: Iterable[Step]) -> dict[tuple[str, str], list[Step]]:
+    """Kernels by layer and source line."""
+    lines: dict[tuple[str, str], list[Step]] = {}
     for step in steps:
         if step.is_kernel and step.origin:
-            places.setdefault((step.origin.module, step.origin.source), []).append(step)
-    return places
+            lines.setdefault((step.origin.module, step.origin.source), []).append(step)
+    return lines
 
 
 def _layouts_around(context: RuleContext, keys: Collection[str]) -> list[str]:
-    """The rows that change the layout for some kernels, on the exporter's own account."""
-    if not context.flow:
+    """The rows of layout conversions that the exporter inserted around some kernels."""
+    flow = context.flow
+    if not flow:
         return []
-    kernels = [context.flow.by_id[s] for key in keys for s in context.node_ids.get(key, ())
-               if s in context.flow.by_id]  # fmt: skip
-    around = [s for kernel in kernels for s in (*context.flow.before(kernel),
-                                                *context.flow.after(kernel))]  # fmt: skip
+    ids = (node_id for key in keys for node_id in context.node_ids.get(key, ()))
+    kernels = [flow.by_id[node_id] for node_id in ids if node_id in flow.by_id]
+    around = [step for k in kernels for step in (*flow.before(k), *flow.after(k))]
     return context.keys_of(step for step in around if step.made_up)
 
 
-def _undone(flow: Dataflow, start: Step) -> tuple[list[Step], set[str]] | None:
-    """The transposes that undo ``start``, and what lies between; None if anything minds."""
-    back = _inverse(start.permutation)
-    reached, ends, passed = [start], {}, {}
+def _find_inverses(flow: Dataflow, start: Step) -> tuple[list[Step], set[str]] | None:
+    """The transposes that undo ``start``, and the types in between; None if one is needed."""
+    if not start.permutation:
+        return None
+    inverse = tuple(sorted(range(len(start.permutation)), key=start.permutation.__getitem__))
+    reached = [start]
+    ends: dict[NodeId, Step] = {}
+    passed: dict[NodeId, Step] = {}
     while reached:
         step = reached.pop()
         if flow.returns(step):
             return None
         for user in flow.after(step):
-            if user.permutation == back:
+            if user.permutation == inverse:
                 ends[user.id] = user
-            elif user.type in POINTWISE and user.id not in passed:
+            elif user.id not in passed:
+                if user.type not in POINTWISE:
+                    return None
                 passed[user.id] = user
                 reached.append(user)
-            elif user.id not in passed:
-                return None
     inside = {start.id, *passed}
     for step in passed.values():
-        others = (place for place in step.reads if not _is_small(flow, place))
-        makers = (flow.makers.get(place) for place in others)
-        if any(maker is None or not _from_within(maker, inside, start) for maker in makers):
-            return None
+        for operand in step.reads:
+            # Constants and single values can be reordered in advance.
+            tensor, maker = flow.tensors[operand], flow.makers.get(operand)
+            if tensor.constant or elements(tensor) == 1:
+                continue
+            if not maker or (maker.id not in inside and maker.permutation != start.permutation):
+                return None
     return list(ends.values()), {step.type for step in passed.values()}
 
 
-def _from_within(maker: Step, inside: Collection[tuple[int, int]], start: Step) -> bool:
-    return maker.id in inside or maker.permutation == start.permutation
-
-
-def _is_small(flow: Dataflow, place: tuple[int, int]) -> bool:
-    """Whether an operand can be reordered in advance: a constant, or a single value."""
-    tensor = flow.tensors[place]
-    return tensor.constant or elements(tensor) == 1
-
-
-def _inverse(permutation: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
-
-
 def _cause(flow: Dataflow, step: Step) -> str:
-    """What a change of layout is for: its neighbour that does not compute with channels last."""
+    """The cause of a layout conversion: its neighbour that does not compute channels last."""
     neighbours = [*flow.before(step), *flow.after(step)]
     others = [s.type for s in neighbours if s.type not in _CHANNELS_LAST and not s.permutation]
-    if step.made_up and (flow.returns(step) or len(flow.before(step)) == 0):
-        return "the program's inputs and outputs"
+    if step.made_up and (flow.returns(step) or not flow.before(step)):
+        return _PROGRAM_EDGE
     return min(others, key=lambda kind: (kind in POINTWISE, kind), default="convolutions")
 
 
 def _boundary_layouts(flow: Dataflow) -> list[Step]:
-    """Changes of layout where a delegate hands over to something else than the caller."""
+    """Layout conversions between a delegate and another part of the program."""
     return [
         step
         for step in flow.steps
@@ -443,7 +432,7 @@ def _boundary_layouts(flow: Dataflow) -> list[Step]:
 
 def _chains(flow: Dataflow) -> Iterator[list[Step]]:
     """Pointwise operators of a delegate, each the only reader of the one before."""
-    seen: set[tuple[int, int]] = set()
+    seen: set[NodeId] = set()
     for step in flow.steps:
         chain: list[Step] = []
         current: Step | None = step
@@ -461,4 +450,4 @@ def _can_fuse(flow: Dataflow, step: Step, chain: list[Step]) -> bool:
         return False
     size = elements(flow.tensors[step.writes[0]])
     same = not chain or size == elements(flow.tensors[chain[0].writes[0]])
-    return same and size > 1 and math.isfinite(size)
+    return same and size > 1

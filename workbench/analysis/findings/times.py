@@ -1,4 +1,4 @@
-"""Rules that look at times: against another level, thread count, dtype, and the machine's roofs."""
+"""Rules that look at times: against another ISA level, thread count or dtype, and the roofline."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from workbench.analysis.findings.context import (
     count,
     layers_of,
 )
+from workbench.analysis.findings.dataflow import Dataflow, NodeId, Tensor
+from workbench.analysis.operators import label_operator
 
-#: A speed-up below which an extension did nothing, and one above which it surely did.
+#: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
 _PRODUCTS = ("convolution", "gemm", "bmm", "deconvolution")
-#: What one call of the runtime takes at least, about; operators like it are overhead.
+#: Operators shorter than the least time of one runtime call are overhead.
 _TINY_MS = 0.005
-#: Part of the memory's roof from which on an operator waits for memory: weights that are used once
-#: per inference come from further away than what a probe reads again and again.
-_WAITING = 1 / 3
+#: Share of the memory roof above which an operator is memory-bound: weights that are used once per
+#: inference come from further away than the data that a probe reads again and again.
+_MEMORY_BOUND = 1 / 3
 _MATRICES = ("Convolution", "GEMM")
 _WEIGHTED = ("Conv2d", "FullyConnected", "ConvTranspose2d", "DepthwiseConv2d")
 
@@ -36,7 +38,7 @@ def find_slow_products(context: RuleContext, left: Collection[str]) -> Iterator[
     products = changes[changes["family"].isin(_PRODUCTS)]
     peers = products[products["low"] > _SPEEDUP]["speedup"]
     same = products[(products["high"] < _NO_SPEEDUP) & products.index.isin(left)]
-    same = same[~same.index.isin(_waiting(context))]
+    same = same[~same.index.isin(_memory_bound(context))]
     for name, part in same.groupby("name", sort=False):
         keys = list(part.index)
         spent = context.spent(keys)
@@ -45,15 +47,16 @@ def find_slow_products(context: RuleContext, left: Collection[str]) -> Iterator[
             least, typical, most = (1 - 1 / np.percentile(peers, q) for q in (10, 50, 90))
             gain = Gain(spent.ms * typical, spent.low * least, spent.high * most)
         ratio = part["baseline_ms"].sum() / part["candidate_ms"].sum()
+        layers = layers_of(context.rows.loc[keys])
+        functions = dict.fromkeys(context.kernels[key] for key in keys if key in context.kernels)
         yield Finding(
             f"{context.toggle} does not speed up {name}: {ratio:.2f}x over "
-            f"{count(len(keys), 'operator')}; in "
-            f"{layers_of(context.rows.loc[keys]) or 'layers that are not known'}"
-            f"{_kernels_of(context, keys)}",
+            f"{count(len(keys), 'operator')}; {f'in {layers}' if layers else 'layer unknown'}"
+            + (f"; ran in {', '.join(list(functions)[:2])}" if functions else ""),
             gain,
             tuple(keys),
-            "see which kernel it runs, and give it operands that the extension's kernel takes: "
-            "another dtype, static per-channel weights, no depthwise or grouped form",
+            "check which kernel it runs, and give it operands that the extension's kernel supports:"
+            " another dtype, static per-channel weights, no depthwise or grouped convolution",
             "workbench export MODEL --dtype int8",
         )
 
@@ -62,30 +65,29 @@ def find_wide_weights(context: RuleContext, left: Collection[str]) -> Iterator[F
     """Half-precision convolutions whose weights are stored in single precision."""
     if not context.flow:
         return
+    tensors = context.flow.tensors
     wide = [
         step
         for step in context.flow.steps
         if step.type in ("Conv2d", "FullyConnected")
-        and context.flow.tensors[step.reads[0]].dtype in ("fp16", "float16")
-        and context.flow.tensors[step.reads[1]].constant
-        and context.flow.tensors[step.reads[1]].dtype in ("fp32", "float32")
-        and _is_pointwise_convolution(context.flow.tensors[step.reads[1]].shape)
+        and tensors[step.reads[0]].dtype in ("fp16", "float16")
+        and _is_fp32_pointwise(tensors[step.reads[1]])
     ]
     keys = [key for key in context.keys_of(wide) if key in left]
     if not keys:
         return
     yield Finding(
-        f"the weights of {len(keys)} half-precision 1x1 convolutions are in single precision, with "
-        f"which XNNPACK runs these without SME2 kernels; in {layers_of(context.rows.loc[keys])}",
+        f"{len(keys)} half-precision 1x1 convolutions have fp32 weights, so XNNPACK runs them "
+        f"without SME2 kernels; in {layers_of(context.rows.loc[keys])}",
         Gain.at_most(context.spent(keys).ms),
         tuple(keys),
-        "store these weights in half precision; it pays on an Arm CPU with SME2",
+        "store these weights in half precision; this pays on an Arm CPU with SME2",
         "workbench export MODEL --dtype fp16w",
     )
 
 
 def find_tiny_operators(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """Operators so short that the calls around them count."""
+    """Operators so short that the calls around them dominate."""
     rows = context.rows[context.rows.index.isin(left)]
     kinds = rows["kind"]
     tiny = rows[(rows["mean_ms"] < _TINY_MS * rows["calls"]) & kinds.isin(["portable"])]
@@ -99,13 +101,13 @@ def find_tiny_operators(context: RuleContext, left: Collection[str]) -> Iterator
         f"kernels take {outside.ms / max(len(calls), 1) * 1e3:.1f} µs each",
         Gain.at_most(context.spent(keys).ms),
         tuple(keys),
-        "do more in one call: batch inputs, merge operators, drop those that change nothing",
-        "workbench export MODEL  # --rewrite, the default, drops some",
+        "do more per call: batch inputs, merge operators, remove those without effect",
+        "workbench export MODEL  # --rewrite (default) removes some",
     )
 
 
 def find_threads(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """More threads than pay."""
+    """More threads than are useful."""
     table = context.statistics
     if table is None or len(table) < 2:
         return
@@ -124,80 +126,79 @@ def find_threads(context: RuleContext, left: Collection[str]) -> Iterator[Findin
             "measured",
         ),
         (),
-        f"run it with {best['threads']} threads",
+        f"run with {best['threads']} threads",
         f"workbench run MODEL.pte --threads {best['threads']}",
     )
 
 
 def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """Another dtype: measured where it was exported, bounded by the matrix products otherwise."""
+    """Another dtype: measured if it was exported, otherwise bounded by the matrix products."""
     own = context.own
-    faster = [rival for rival in context.alternatives if own and rival.high < own.low]
-    if faster:
-        best = min(faster, key=lambda rival: rival.ms)
+    faster = [other for other in context.alternatives if own and other.high < own.low]
+    if own and faster:
+        best = min(faster, key=lambda other: other.ms)
         yield Finding(
-            f"in {best.dtype} the same model takes {best.ms:.3g} ms instead of {own.ms:.3g} ms",
+            f"{best.dtype} takes {best.ms:.3g} ms instead of {own.ms:.3g} ms",
             Gain(own.ms - best.ms, own.low - best.high, own.high - best.low, "measured"),
             (),
-            f"use {best.dtype}, if what it computes is good enough: see the record of its export",
+            f"use {best.dtype} if its accuracy suffices: see the record of its export",
             f"workbench profile MODEL --dtype {best.dtype}",
         )
     if context.alternatives or not context.export or context.export.dtype != "fp32":
         return
-    rows = context.rows[
-        (context.rows["kind"] == "delegated") & context.rows["category"].isin(_MATRICES)
-    ]
+    matrices = context.rows["category"].isin(_MATRICES)
+    rows = context.rows[(context.rows["kind"] == "delegated") & matrices]
     keys = [key for key in rows.index if key in left]
     yield Finding(
-        "convolutions and matrix products are in single precision; int8 needs a quarter of their "
-        "bytes, and was not measured",
+        "convolutions and matmuls run in fp32; int8 would read a quarter of the bytes (not "
+        "measured)",
         Gain.at_most(0.75 * context.spent(keys).ms),
         tuple(keys),
-        "export it in int8 and measure that",
+        "export the model in int8 and measure it",
         "workbench profile MODEL --dtype int8",
     )
 
 
 def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """Operators that wait for the weights that they read."""
-    if not context.flow or context.roof is None:
+    """Operators limited by reading their weights."""
+    if not context.flow or context.roof is None or context.roofline is None:
         return
     keys, kept, fastest, size = [], 0.0, 0.0, 0.0
-    for key in _waiting(context):
-        share = _weight_share(context, key) if key in left else 0.0
+    for key in _memory_bound(context):
+        share = _weight_share(context.flow, context.node_ids.get(key, ())) if key in left else 0.0
         if share > 0.5:
             keys.append(key)
-            # Weights of one byte instead of four; everything else stays.
+            # One byte per weight instead of four; everything else stays.
             part, row = 1 - 0.75 * share, context.rows.loc[key]
             kept += context.spent([key]).ms * part
             size += row["bytes"]
-            # The smaller ones may come from a cache that these do not fit into.
+            # Smaller weights may fit into a faster cache.
             rate = context.roof.bandwidth(part * row["bytes"])
             fastest += row["calls"] * part * row["bytes"] / rate / 1e6 / min(context.scale, 1.0)
     if not keys:
         return
     spent = context.spent(keys)
-    roof = _roofline(context).set_index("key").loc[keys]
+    roof = _roofline(context.roofline, context.scale).set_index("key").loc[keys]
     speed = (roof["bytes_per_run"].sum() / 1e6) / roof["mean_ms"].sum() / context.scale
     near = roof["least_ms"].sum() / roof["mean_ms"].sum()
     slower = (spent.ms - kept) / 2
     yield Finding(
         f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
-        f"read at {speed:.0f} GB/s, {100 * near:.0f} % of what this core can do; in "
+        f"read at {speed:.0f} GB/s, {100 * near:.0f} % of this core's peak; in "
         f"{layers_of(context.rows.loc[keys])}",
         Gain(spent.ms - kept, max(0.0, slower), spent.high - min(fastest, kept)),
         tuple(keys),
-        "no faster arithmetic helps: make the weights smaller, or use them for several inputs at "
-        "once",
-        "workbench profile MODEL --dtype int8dyn  # weights of one byte",
+        "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
+        "not help",
+        "workbench profile MODEL --dtype int8dyn  # one byte per weight",
     )
 
 
 def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """Operators near the most that the CPU can compute in this dtype."""
+    """Operators near the peak of the CPU in this dtype."""
     if context.roofline is None or context.roof is None:
         return
-    table = _roofline(context)
+    table = _roofline(context.roofline, context.scale)
     rows = table[
         (table["bound"] == "compute")
         & (table["roof_share"] >= EFFICIENCY[1])
@@ -208,26 +209,26 @@ def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[
     if rows.empty or not ratio > 1:
         return
     spent = context.spent(rows["key"])
-    # The ceilings themselves are as certain as one process is like another.
+    # Ceilings vary between processes.
     best = 1 + context.roof.spread
     slow, typical, fast = (spent.ms / ratio / part for part in (0.5, 0.75, best))
     yield Finding(
-        f"arithmetic limits {count(len(rows), 'operator')}, which run at "
-        f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of what this core can "
-        f"compute in single precision ({context.roof.peak('fp32'):.0f} GFLOP/s); in "
+        f"arithmetic limits {count(len(rows), 'operator')} at "
+        f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of this core's fp32 peak "
+        f"({context.roof.peak('fp32'):.0f} GFLOP/s); in "
         f"{layers_of(context.rows.loc[list(rows['key'])])}",
         Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast),
         tuple(rows["key"]),
-        f"compute less, or in int8, which this core does {ratio:.1f} times as fast",
+        f"reduce the arithmetic, or use int8, which this core computes {ratio:.1f} times as fast",
         "workbench profile MODEL --dtype int8",
     )
 
 
 def find_far_from_roof(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """The operators with the most time between them and the roof."""
+    """The operators with the largest potential below their roof."""
     if context.roofline is None:
         return
-    table = _roofline(context)
+    table = _roofline(context.roofline, context.scale)
     rows = table[
         table["key"].isin(left)
         & (table["roof_share"] < EFFICIENCY[1])
@@ -235,53 +236,53 @@ def find_far_from_roof(context: RuleContext, left: Collection[str]) -> Iterator[
     ]
     rows = rows.assign(lost=rows["mean_ms"] - rows["least_ms"]).nlargest(3, "lost")
     for row in rows.itertuples():
+        if row.bound == "memory":
+            action = (
+                "if it is faster there, its data leaves the caches: use less data or fewer bytes"
+            )
+        else:
+            action = "if it is as slow there, its shape does not suit the kernel: try channels in"
+            action += " multiples of 16"
+        layer, source = context.rows.loc[row.key, ["module", "source"]]
+        label, share = label_operator(row.name, layer), 100 * row.roof_share
         yield Finding(
-            f"{row.operator} runs at {100 * row.roof_share:.0f} % of what this core can do "
-            f"({row.bound}-bound): {row.shapes}; in {layers_of(context.rows.loc[[row.key]])}",
+            f"{label} reaches {share:.0f} % of this core's peak ({row.bound}-bound): {row.shapes}"
+            + (f"; in {source}" if isinstance(source, str) else ""),
             Gain.at_most(row.lost),
             (row.key,),
-            "see whether it is as slow alone; if not, it waits for data that left the caches: less "
-            "data, or weights in fewer bytes"
-            if row.bound == "memory"
-            else "see whether it is as slow alone; if so, its shape does not suit the kernel: try "
-            "channels in multiples of 16",
-            f"workbench replay RUN_DIR --layer {context.rows.loc[row.key, 'module'] or '...'}",
+            f"replay the layer alone; {action}",
+            f"workbench replay RUN_DIR --layer {layer or '...'}",
         )
 
 
-def _kernels_of(context: RuleContext, keys: list[str]) -> str:
-    """Which functions some operators ran in, for a sentence; nothing where no sample tells."""
-    names = dict.fromkeys(context.kernels[key] for key in keys if key in context.kernels)
-    return f"; it ran in {', '.join(list(names)[:2])}" if names else ""
-
-
-def _waiting(context: RuleContext) -> list[str]:
-    """Operators that run near the roof of the memory."""
+def _memory_bound(context: RuleContext) -> list[str]:
+    """Operators that run near the memory roof."""
     if context.roofline is None:
         return []
-    table = _roofline(context)
-    near = (table["bound"] == "memory") & (table["roof_share"] >= _WAITING)
+    table = _roofline(context.roofline, context.scale)
+    near = (table["bound"] == "memory") & (table["roof_share"] >= _MEMORY_BOUND)
     return list(table[near]["key"])
 
 
-def _roofline(context: RuleContext) -> pd.DataFrame:
-    """The roofline with what other programs added to traced times taken off, never above 1."""
-    share = (context.roofline["roof_share"] / min(context.scale, 1.0)).clip(upper=1.0)
-    return context.roofline.assign(roof_share=share, least_ms=share * context.roofline["mean_ms"])
+def _roofline(roofline: pd.DataFrame, scale: float) -> pd.DataFrame:
+    """The roofline without what other programs added to traced times, never above 1."""
+    share = (roofline["roof_share"] / min(scale, 1.0)).clip(upper=1.0)
+    return roofline.assign(roof_share=share, least_ms=share * roofline["mean_ms"])
 
 
-def _weight_share(context: RuleContext, key: str) -> float:
-    """Which part of the bytes of an operator are weights of four bytes."""
+def _weight_share(flow: Dataflow, node_ids: Collection[NodeId]) -> float:
+    """The share of fp32 weights in the bytes of an operator."""
     total = weights = 0.0
-    for node_id in context.node_ids.get(key, ()):
-        step = context.flow.by_id.get(node_id)
+    for node_id in node_ids:
+        step = flow.by_id.get(node_id)
         if step and step.type in _WEIGHTED:
-            tensors = [context.flow.tensors[place] for place in (*step.reads, *step.writes)]
+            tensors = [flow.tensors[tensor] for tensor in (*step.reads, *step.writes)]
             total += sum(tensor.size_bytes for tensor in tensors)
             weights += sum(t.size_bytes for t in tensors if t.constant and t.dtype == "fp32")
     return weights / total if total else 0.0
 
 
-def _is_pointwise_convolution(shape: tuple[int, ...]) -> bool:
-    """Whether a filter, in OHWI, is 1x1; a linear layer's weights, which have two dims, are not."""
-    return len(shape) == 4 and shape[1:3] == (1, 1)
+def _is_fp32_pointwise(weights: Tensor) -> bool:
+    """Whether constant weights are fp32 1x1 filters (OHWI); those of a linear layer are 2-D."""
+    pointwise = len(weights.shape) == 4 and weights.shape[1:3] == (1, 1)
+    return weights.constant and pointwise and weights.dtype in ("fp32", "float32")

@@ -1,7 +1,4 @@
-"""A delegate's operators as XNNPACK sees them while it rewrites them: who makes and reads what.
-
-The graph that ExecuTorch builds in XNNPACK from a delegate, before anything is rewritten.
-"""
+"""The graph that ExecuTorch builds in XNNPACK from a delegate, before it is rewritten."""
 
 from __future__ import annotations
 
@@ -16,8 +13,8 @@ from workbench.records.layers import XNode, XValue
 class Tensor:
     """A value of the graph.
 
-    ``producer``, ``reader`` (the first one) and ``readers`` (how many, an output of the graph
-    counting as one) are brought up to date by `Graph.count`.
+    `Graph.count` updates ``producer``, ``reader`` (the first one) and ``readers`` (their number, an
+    output of the graph counting as one).
     """
 
     id: int
@@ -44,8 +41,8 @@ class Tensor:
 class Node:
     """An operator; ``sources`` are the exported ones whose work it does, in order.
 
-    ``operator`` names the function of a ``unary``, ``binary`` or ``convert`` node. A node that a
-    rewrite put in for others ``serves`` their exported operators.
+    ``operator`` names the function of a ``unary``, ``binary`` or ``convert`` node. ``serves`` are
+    the exported operators for which a rewrite inserted it.
     """
 
     kind: str
@@ -62,6 +59,11 @@ class Node:
         return self.kind == "unary" and self.operator == operator
 
 
+def replace(values: list[int], old: int, new: int) -> list[int]:
+    """The values with one of them replaced."""
+    return [new if value == old else value for value in values]
+
+
 class Graph:
     """Nodes in order of execution, and their values by id."""
 
@@ -70,22 +72,22 @@ class Graph:
         self.nodes: list[Node] = []
 
     def new_tensor(self, dtype: str, shape: tuple[int, ...]) -> Tensor:
-        """A further intermediate value."""
+        """Add an intermediate value."""
         tensor = Tensor(max(self.values, default=-1) + 1, dtype, shape)
         self.values[tensor.id] = tensor
         return tensor
 
     def live_nodes(self) -> list[Node]:
-        """The nodes that are left, in order; safe to change while going through them."""
+        """The live nodes in order, in a list that stays valid while the graph changes."""
         return [node for node in self.nodes if node.live]
 
     def producer_of(self, value: int) -> Node | None:
-        """What makes a value, if that is still a node of the graph."""
+        """The live node that produces a value."""
         node = self.values[value].producer
         return node if node is not None and node.live else None
 
     def count(self) -> None:
-        """Work out anew who makes and who reads each value."""
+        """Update who produces and reads each value."""
         for tensor in self.values.values():
             tensor.producer = tensor.reader = None
             tensor.readers = int(tensor.is_output)
@@ -98,7 +100,7 @@ class Graph:
                 self.values[value].producer = node
 
     def clean_up(self) -> None:
-        """Remove what nobody reads, and put the rest in XNNPACK's order."""
+        """Remove what nothing reads, and restore XNNPACK's order."""
         changed = True
         while changed:
             self.count()
@@ -144,13 +146,13 @@ class Graph:
         self.nodes = ordered
 
     def short_circuit(self, source: int, result: int) -> bool:
-        """Let whoever reads ``result`` read ``source`` instead; False if that cannot be done."""
+        """Let all readers of ``result`` read ``source`` instead; False if that is impossible."""
         kept, dropped = self.values[source], self.values[result]
         if dropped.is_output:
             maker = kept.producer
             if kept.is_output or maker is None:
                 return False
-            maker.outputs = [result if value == source else value for value in maker.outputs]
+            maker.outputs = replace(maker.outputs, source, result)
             dropped.producer = maker
             kept, dropped = dropped, kept
         kept.readers -= 1
@@ -162,7 +164,7 @@ class Graph:
             kept.reader = kept.reader or node
             if dropped.id in reads:
                 kept.readers += kept.id not in reads
-                node.inputs = [kept.id if v == dropped.id else v for v in node.inputs]
+                node.inputs = replace(node.inputs, dropped.id, kept.id)
         return True
 
 
@@ -187,7 +189,7 @@ _KINDS = {
     "StaticTranspose": "transpose",
 }  # fmt: skip
 
-#: Where a fused activation becomes a node of its own.
+#: Operators whose fused activation becomes a separate node.
 _CLAMPED_APART = ("Add", "Subtract", "Multiply", "Div", "GlobalAvgPooling2d")
 
 
@@ -195,17 +197,11 @@ def define_graph(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> Graph:
     """The graph of a delegate's operators, each with the number of its exported one."""
     graph = Graph()
     for value in xvalues:
-        constant = value.role == "constant"
-        graph.values[value.id] = Tensor(
-            id=value.id,
-            dtype=value.dtype,
-            shape=value.shape,
-            constant=constant,
-            is_input=value.role == "input",
-            is_output=value.role == "output",
-            zero_point=value.zero_point,
-            shape_known=constant,
-        )
+        constant, shape = value.role == "constant", value.shape
+        tensor = Tensor(value.id, value.dtype, shape, constant, shape_known=constant)
+        tensor.is_input, tensor.is_output = value.role == "input", value.role == "output"
+        tensor.zero_point = value.zero_point
+        graph.values[value.id] = tensor
     for number, xnode in enumerate(xnodes):
         _define(graph, number, xnode)
     return graph
@@ -236,7 +232,7 @@ def _define(graph: Graph, number: int, xnode: XNode) -> None:
 
 
 def _append_unary(graph: Graph, node: Node, operator: str, dtype: str) -> None:
-    """Let a function of its own make the result of a node that makes ``dtype``."""
+    """Append a function that makes the result of a node, which then makes ``dtype``."""
     between = graph.new_tensor(dtype, graph.values[node.outputs[0]].shape)
     last = Node("unary", operator, [between.id], node.outputs, list(node.sources))
     last.parameters["bounded"] = True
@@ -245,7 +241,7 @@ def _append_unary(graph: Graph, node: Node, operator: str, dtype: str) -> None:
 
 
 def _is_pointwise(xnode: XNode) -> bool:
-    """Whether a convolution is a matrix product, which XNNPACK runs it as."""
+    """Whether XNNPACK runs a convolution as a matrix product."""
     get = xnode.attributes.get
     padding = any(get(f"padding_{side}") for side in ("top", "left", "bottom", "right"))
     ones = ("kernel_height", "kernel_width", "subsampling_height", "subsampling_width", "groups")
@@ -254,7 +250,7 @@ def _is_pointwise(xnode: XNode) -> bool:
 
 
 def _packs(source: str, result: str) -> bool:
-    """Whether a conversion quantises per row or per channel, an operator of its own."""
+    """Whether a conversion quantises per row or per channel, which is a separate operator."""
     return result in ("qdint8", "qduint8") or (source, result) == ("qint8", "qcint8")
 
 

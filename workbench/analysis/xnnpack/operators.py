@@ -1,4 +1,4 @@
-"""The operators that a delegate runs, predicted from what was exported, and their logged names."""
+"""The operators that a delegate runs, predicted from the export, and their logged names."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ _LIGHT_KINDS = ("transpose", "reshape", "copy", "convert", "pad", "concat")
 class Operator:
     """One operator that is expected to run.
 
-    ``pattern`` is what its name begins with, ``types`` what it should hold; ``sources`` number the
-    exported operators whose work it does. One that converts for others has none, but ``serves``
-    some. A ``light`` one is the sort that comes and goes between versions and CPUs.
+    Its name begins with ``pattern`` and should contain ``types``; ``sources`` number the exported
+    operators whose work it does. A conversion has no sources, but ``serves`` some. A ``light``
+    operator is of a kind that comes and goes between versions and CPUs.
     """
 
     pattern: str
@@ -54,21 +54,16 @@ class Operator:
     light: bool
 
     def fits(self, name: str) -> bool:
-        """Whether its name in a log may be this one, types aside."""
+        """Whether it may have this name in a log, types aside."""
         return re.match(self.pattern, name) is not None
 
 
 def predict_operators(
     xvalues: Sequence[XValue], xnodes: Sequence[XNode], lacking: frozenset[str] = frozenset()
 ) -> list[Operator]:
-    """The operators of a delegate, in the order in which they run.
+    """The operators of an exported delegate, in the order in which they run.
 
-    Parameters
-    ----------
-    xvalues, xnodes
-        Its tensors and operators as exported.
-    lacking
-        What the CPU has no fp16 kernels for, see `compute_in_single`.
+    ``lacking`` has the kinds without fp16 kernels on the CPU, see `compute_in_single`.
     """
     graph = define_graph(xvalues, xnodes)
     optimize(graph)
@@ -78,7 +73,7 @@ def predict_operators(
 
 
 def half_kinds(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> list[str]:
-    """The kinds of operators that a CPU may lack fp16 kernels for; none without fp16 tensors."""
+    """The kinds of operators that may lack fp16 kernels; none without fp16 tensors."""
     if all(value.dtype != "fp16" for value in xvalues):
         return []
     return sorted({kind_of(node) for node in define_graph(xvalues, xnodes).nodes})
@@ -99,7 +94,7 @@ def _pattern(kind: str) -> str:
 
 
 def _expected_types(graph: Graph, node: Node) -> str:
-    """What the parenthesis of the name should hold: a type, ``Q`` of quantised ones, or a width."""
+    """The types in the name: a type, ``Q`` for quantised ones, or a width."""
     types = [graph.values[value].dtype for value in node.inputs]
     base = _TYPES.get(types[0], "")
     if node.kind in _PRODUCTS:

@@ -1,40 +1,34 @@
-"""What XNNPACK does with half precision on a CPU that lacks kernels for it: compute in fp32.
-
-XNNPACK's subgraph optimiser, as far as it changes which operators run.
+"""XNNPACK's subgraph optimiser, as far as it changes which operators run.
 
 It works in phases, each over the whole graph: fusion of padding and copies, 8-bit functions into
 lookup tables, simplification until nothing changes, conversions into the operators that read them.
+Last, half precision becomes fp32 for operators that the CPU has no kernels for.
 """
 
 from __future__ import annotations
 
 import math
 
-from workbench.analysis.xnnpack.graph import Graph, Node, Tensor
+from workbench.analysis.xnnpack.graph import Graph, Node, Tensor, replace
 
 #: Every kind of node, in a set of kinds without kernels.
 EVERYTHING = "*"
 
-#: These move data, whatever its type is.
+#: Kinds that move data of any type.
 _MOVING = ("concat", "copy", "pad", "reshape", "slice", "transpose")
 
 
 def kind_of(node: Node) -> str:
-    """What a CPU has half-precision kernels for, or not: ``resize``, ``unary:Exp``, ..."""
+    """The kind of half-precision kernel that a node needs: ``resize``, ``unary:Exp``, ..."""
     return f"{node.kind}:{node.operator}" if node.operator else node.kind
 
 
 def compute_in_single(graph: Graph, dtype: str, lacking: frozenset[str]) -> None:
     """Let nodes without kernels of a 16-bit type compute in fp32, with conversions around them.
 
-    Parameters
-    ----------
-    graph
-        The rewritten graph; changed in place.
-    dtype
-        ``fp16`` or ``bf16``, which no node but matrix products computes in.
-    lacking
-        Kinds of nodes (`kind_of`) without fp16 kernels.
+    ``dtype`` is ``bf16``, which only matrix products compute in, or ``fp16``: then ``lacking`` has
+    the kinds of nodes (`kind_of`) without kernels. The graph has been rewritten, and is changed in
+    place.
     """
     graph.count()
     widened: dict[int, int] = {}
@@ -57,7 +51,7 @@ def _is_half(graph: Graph, node: Node, dtype: str) -> bool:
 
 
 def _converts_alike(graph: Graph, node: Node, dtype: str) -> bool:
-    """Whether a conversion no longer converts, since both sides have become the same type."""
+    """Whether a conversion no longer converts, because both sides now have one type."""
     types = {graph.values[value].dtype for value in (node.inputs[0], node.outputs[0])}
     return node.is_unary("Convert") and len(types) == 1 and types <= {dtype, "fp32"}
 
@@ -68,14 +62,12 @@ def _elide_conversion(graph: Graph, node: Node, dtype: str) -> bool:
         kept, dropped = source, result
     elif not source.external and source.producer is not None:
         kept, dropped = result, source
-        source.producer.outputs = [
-            result.id if value == source.id else value for value in source.producer.outputs
-        ]
+        source.producer.outputs = replace(source.producer.outputs, source.id, result.id)
         result.producer = source.producer
     else:
         return False
     for reader in graph.nodes:
-        reader.inputs = [kept.id if value == dropped.id else value for value in reader.inputs]
+        reader.inputs = replace(reader.inputs, dropped.id, kept.id)
     node.live = False
     return True
 
@@ -103,7 +95,7 @@ def _widen(
         wide.was_half = True
         node.outputs[place] = wide.id
         for reader in graph.nodes:
-            reader.inputs = [wide.id if value == tensor.id else value for value in reader.inputs]
+            reader.inputs = replace(reader.inputs, tensor.id, wide.id)
         _append_conversion(graph, wide.id, tensor.id, node)
     for place, tensor in enumerate(inputs):
         if tensor.dtype != dtype:
@@ -124,7 +116,7 @@ def _append_conversion(graph: Graph, source: int, result: int, node: Node) -> No
     graph.nodes.append(Node("unary", "Convert", [source], [result], [], serves=serves))
 
 
-#: The last of them always ends with nothing left to change; graphs of strangers may not.
+#: Real graphs reach a fixed point long before; malformed ones may never.
 _MOST_PASSES = 100
 _LONGEST_TABLE = 10
 _CLAMPING = ("avgpool", "conv", "deconv", "dwconv", "fc", "maxpool")
@@ -132,7 +124,7 @@ _EIGHT_BITS = ("qint8", "quint8", "qcint8", "qdint8", "qduint8", "qpint8")
 
 
 def optimize(graph: Graph) -> None:
-    """Rewrite a graph as XNNPACK does before it creates operators, but for half precision."""
+    """Rewrite a graph as XNNPACK does before it creates operators, except for half precision."""
     graph.clean_up()
     fuse_pads_and_copies(graph)
     fuse_tables(graph)
@@ -142,9 +134,9 @@ def optimize(graph: Graph) -> None:
 
 
 def fuse_pads_and_copies(graph: Graph) -> None:
-    """Let convolutions pad by themselves; let copies disappear into what they come from or go to.
+    """Fuse pads into convolutions, and copies into their producer or reader.
 
-    Only where the value between has one reader.
+    Only if the value between them has one reader.
     """
     place = {id(node): number for number, node in enumerate(graph.nodes)}
 
@@ -165,13 +157,13 @@ def fuse_pads_and_copies(graph: Graph) -> None:
             result = reader.outputs[0]
             if untouched(result, producer, reader):
                 graph.values[result].producer = producer
-                producer.outputs = [result if v == tensor.id else v for v in producer.outputs]
+                producer.outputs = replace(producer.outputs, tensor.id, result)
                 producer.sources += reader.sources
                 reader.live = tensor.alive = False
         if producer.live and producer.kind == "copy" and _is_between(tensor):
             source = producer.inputs[0]
             if untouched(source, producer, reader):
-                reader.inputs = [source if v == tensor.id else v for v in reader.inputs]
+                reader.inputs = replace(reader.inputs, tensor.id, source)
                 _drop(graph, producer, tensor, reader)
 
 
@@ -214,7 +206,9 @@ def fuse_tables(graph: Graph) -> None:
 
 
 def _table_chain(graph: Graph, first: Node) -> list[Node]:
-    chain, values, node = [], set(), first
+    chain: list[Node] = []
+    values: set[int] = set()
+    node = first
     while True:
         chain.append(node)
         values.update(node.inputs, node.outputs)
@@ -231,7 +225,7 @@ def _table_chain(graph: Graph, first: Node) -> list[Node]:
 
 
 def _table_input(graph: Graph, node: Node, known: set[int] | tuple[()]) -> int | None:
-    """The one value that a function depends on: not on constants, nor on ``known`` ones besides."""
+    """The one value that a function depends on, besides constants and ``known`` values."""
     if node.kind == "unary":
         return node.inputs[0] if len(node.inputs) == 1 else None
     if node.kind != "binary":
@@ -249,7 +243,7 @@ def _is_scalar(tensor: Tensor) -> bool:
 
 
 def simplify(graph: Graph) -> None:
-    """Apply the rules of this module's second half until no node changes any more."""
+    """Apply the rules below until no node changes."""
     for _ in range(_MOST_PASSES):
         changes = [_simplify_node(graph, node) for node in list(graph.nodes) if node.live]
         if not any(changes):
@@ -292,7 +286,7 @@ def _square_product(node: Node) -> bool:
 
 
 def _clamp_extremum(graph: Graph, node: Node) -> bool:
-    """The larger or smaller of a tensor and a constant number is a clamp."""
+    """Turn the maximum or minimum of a tensor and a constant number into a clamp."""
     if node.operator not in ("Maximum", "Minimum"):
         return False
     first, second = (graph.values[value] for value in node.inputs[:2])
@@ -356,7 +350,7 @@ def _merge_reshapes(graph: Graph, node: Node) -> bool:
 
 
 def _merge_transpose(graph: Graph, node: Node) -> bool:
-    """Let a matrix product read its second operand transposed instead of transposing it first."""
+    """Let a matrix product read its second operand transposed, without transposing it."""
     operand = graph.values[node.inputs[1]]
     transpose = graph.producer_of(operand.id)
     if transpose is None or transpose.kind != "transpose" or operand.readers != 1:

@@ -1,1 +1,51 @@
-"""Where a runner runs: this machine, or one reached over adb, ssh or QEMU."""
+"""Where a runner runs: this machine, QEMU on it, or a device reached with adb or ssh."""
+
+from __future__ import annotations
+
+from workbench.errors import UsageError, unknown_name
+from workbench.run.targets.host import HOST, Host
+
+TARGETS = ("host", "qemu[:CPU]", "android[:SERIAL]", "ssh:HOST")
+
+
+def open_target(name: str, *, power: str = "") -> Host:
+    """Open a target: where a runner runs.
+
+    Parameters
+    ----------
+    name
+        ``host``, ``qemu[:CPU]``, ``android[:SERIAL]`` or ``ssh:HOST``.
+    power
+        ``boost`` or ``developer``: the power mode of an Android device during a run.
+
+    Raises
+    ------
+    UsageError
+        An unknown target, or a power mode for another target than Android.
+    SetupError
+        It needs a program that this machine lacks.
+    TargetError
+        It cannot be reached.
+
+    Examples
+    --------
+    >>> with wb.open_target("host") as target:
+    ...     target.name
+    'host'
+    """
+    from workbench.run.targets.android import Android
+    from workbench.run.targets.qemu import Qemu
+    from workbench.run.targets.remote import Ssh
+
+    kind, _, rest = name.partition(":")
+    if power and kind != "android":
+        raise UsageError("only Android devices have power modes", where=f"--power {power}")
+    if name == "host":
+        return HOST
+    if kind == "qemu":
+        return Qemu(rest or "max")
+    if kind == "android":
+        return Android(rest, power=power)
+    if kind == "ssh":
+        return Ssh(rest)
+    raise unknown_name("target", name, TARGETS, where="--target")

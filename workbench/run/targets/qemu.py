@@ -1,4 +1,4 @@
-"""The runner's aarch64 build under QEMU's user mode: says which code runs, never how fast."""
+"""The runner's aarch64 build in QEMU's user mode: shows which code runs, not how fast."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import SetupError, unknown_name
+from workbench.run.build import ARCHITECTURES
 from workbench.run.bundle import BACKPORTS, BY_HAND, fetch_debian
-from workbench.run.host import describe_host
-from workbench.run.targets.base import Host
+from workbench.run.targets.host import HOST, Host
 
-#: Older ones do not know SME2.
+#: The first version with SME2.
 OLDEST = (10, 1)
 
 MACHINE = "aarch64"
 
-#: Models that name no one CPU: ``max`` has all that QEMU can emulate. Its pointer authentication
-#: takes as long as all the rest unless told to be cheap.
+#: ``max`` has every feature that QEMU emulates. Its default pointer authentication takes as long
+#: as everything else together.
 PROPERTIES = {"max": "max,pauth-impdef=on"}
 
 
 class Qemu(Host):
-    """An emulated aarch64 CPU of a model that QEMU knows; files are those of this machine."""
+    """An emulated aarch64 CPU, by QEMU's name of the model; it sees this machine's files."""
 
     emulated = True
     platform = f"qemu-{MACHINE}"
@@ -47,7 +47,7 @@ class Qemu(Host):
 
     def describe(self) -> dict[str, Any]:
         """The emulated CPU, the emulator, and the machine that it runs on."""
-        host = describe_host()
+        host = HOST.describe()
         version = ".".join(map(str, qemu_version(self.emulator)))
         return {
             **host,
@@ -58,28 +58,22 @@ class Qemu(Host):
 
 
 def find_qemu() -> Path:
-    """QEMU's user mode for aarch64: the installed one if it is new enough, else Debian's by apt.
-
-    Raises
-    ------
-    SetupError
-        There is none, and none can be fetched.
-    """
+    """QEMU's user mode for aarch64: the installed one if it is new enough, else Debian's by apt."""
     installed = shutil.which(f"qemu-{MACHINE}")
     if installed and qemu_version(Path(installed)) >= OLDEST:
         return Path(installed)
     if sys.platform != "linux":
         raise SetupError("QEMU's user mode needs Linux", hint="use a Linux machine or container")
-    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine())
-    if architecture is None:
+    here = ARCHITECTURES.get(platform.machine())
+    if here is None:
         raise SetupError(f"no qemu-{MACHINE} of 10.1 or newer", hint=BY_HAND)
     path = f"usr/bin/qemu-{MACHINE}"
-    files = fetch_debian(["qemu-user"], [path], architecture=architecture, suite=BACKPORTS)
+    files = fetch_debian(["qemu-user"], [path], architecture=here.debian, suite=BACKPORTS)
     return files / Path(path).name
 
 
 def qemu_version(emulator: Path) -> tuple[int, ...]:
-    """The version of an emulator, as numbers; () if it does not say."""
+    """The version of an emulator, as numbers; () if unknown."""
     said = _ask(emulator, "--version")
     found = re.search(r"version (\d+)\.(\d+)\.(\d+)", said)
     return tuple(map(int, found.groups())) if found else ()

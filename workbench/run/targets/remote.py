@@ -1,8 +1,8 @@
-"""A machine that is reached through a shell on it: files and commands go through that alone.
+"""A machine behind a shell, such as one reached with ssh: all files and commands go through it.
 
-A device differs from another one in a single method, ``shell``: the local command that runs a
-script there. What has to be there twice is there once, under its hash; what a run writes lies in a
-folder of its own, which is removed at the end, or by the next one that comes along.
+Targets differ in a single method, ``shell``: the local command that runs a script there. Pushed
+files are stored under their hash, once. A run writes to a folder of its own, removed at its end or
+by the next run.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ import os
 import re
 import secrets
 import shlex
+import shutil
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import TargetError, UsageError
-from workbench.run.host import name_cpu
-from workbench.run.targets.base import Host
+from workbench.errors import SetupError, TargetError, UsageError
+from workbench.run.targets.host import Host, fastest_cores, name_cpu, platform_name
 from workbench.store import atomic_write, safe_name, sha256_of
 
-#: How long a file may take to get there or back, and anything else, in seconds.
+#: Time limits for copying a file and for other commands, in seconds.
 TRANSFER_TIMEOUT_S, TIMEOUT_S = 600.0, 30.0
 
-#: Folders of runs that this process has open.
+#: Run folders in use by this process.
 _OPEN: set[str] = set()
 
 _PROBE = """
@@ -45,13 +46,7 @@ echo @capacity; grep . /sys/devices/system/cpu/cpu[0-9]*/cpu_capacity
 
 
 class Remote(Host, abc.ABC):
-    """A machine behind a shell, with a folder ``base`` there in which programs may lie and run.
-
-    Raises
-    ------
-    TargetError
-        It cannot be reached.
-    """
+    """A machine behind a shell; ``base`` is a folder there from which programs can run."""
 
     def __init__(self, name: str, base: str):
         self.name, self.base = name, base
@@ -65,16 +60,10 @@ class Remote(Host, abc.ABC):
 
     @abc.abstractmethod
     def shell(self, script: str) -> list[str]:
-        """The local command that runs a shell script there; further words join the script."""
+        """The local command that runs a shell script there; more words extend the script."""
 
     def sh(self, script: str, *, stdin: Path | None = None, timeout_s: float = TIMEOUT_S) -> bytes:
-        """Run a shell script there to its end; returns what it said.
-
-        Raises
-        ------
-        TargetError
-            It failed, took too long, or the machine cannot be reached.
-        """
+        """Run a shell script there; returns its output. TargetError if it fails or times out."""
         with open(stdin or os.devnull, "rb") as source:
             try:
                 done = subprocess.run(
@@ -87,7 +76,7 @@ class Remote(Host, abc.ABC):
         if done.returncode:
             words = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             reason = words[0] if words else f"code {done.returncode}"
-            raise TargetError(reason, where=self.name, hint="is it still connected, with space?")
+            raise TargetError(reason, where=self.name, hint="check its connection and free space")
         return done.stdout
 
     def command(self, argv: Sequence[str]) -> list[str]:
@@ -95,13 +84,13 @@ class Remote(Host, abc.ABC):
         return self.shell(shlex.join(argv))
 
     def quote(self, word: str) -> str:
-        """A word that the shell there takes as it is."""
+        """A word, quoted for the shell there."""
         if "\0" in word:
-            raise UsageError("a null byte reaches no shell", where=repr(word))
+            raise UsageError("a shell word cannot have a null byte", where=repr(word))
         return shlex.quote(word)
 
     def push(self, path: Path, *, executable: bool = False) -> str:
-        """Make a local file available there, under its hash; returns its path there."""
+        """Copy a local file there, under its hash; returns its path there."""
         digest = sha256_of(path)
         remote = f"{self.base}/files/{digest[:16]}-{safe_name(path.name)}"
         if remote not in self._there:
@@ -110,7 +99,7 @@ class Remote(Host, abc.ABC):
         return remote
 
     def push_folder(self, folder: Path) -> str:
-        """Make a local folder of programs available there, under its name."""
+        """Copy a local folder of programs there, under its name; returns its path there."""
         remote = f"{self.base}/{safe_name(folder.name)}"
         self.sh(f"mkdir -p {self.quote(remote)}")
         files = sorted(path for path in folder.iterdir() if path.is_file())
@@ -118,11 +107,11 @@ class Remote(Host, abc.ABC):
         return remote
 
     def place(self, path: Path) -> str:
-        """A path in the run's folder there, for what belongs into a local file."""
+        """A path in the run's folder there, for the contents of a local file."""
         return f"{self.run_dir}/{next(self._numbers)}-{safe_name(path.name)}"
 
     def pull(self, remote: str, path: Path) -> None:
-        """Fetch a file, whole, and remove it there."""
+        """Copy a complete file from there, and delete it there."""
         name = self.quote(remote)
         script = f"sha256sum < {name} && cat {name} && rm -f {name}"
         said, _, content = self.sh(script, timeout_s=TRANSFER_TIMEOUT_S).partition(b"\n")
@@ -131,7 +120,7 @@ class Remote(Host, abc.ABC):
             raise TargetError("a file arrived damaged", where=path, hint="try another cable")
 
     def is_alive(self) -> bool:
-        """Whether it answers."""
+        """Whether it responds."""
         with contextlib.suppress(TargetError):
             self.sh("true", timeout_s=10.0)
             return True
@@ -143,7 +132,7 @@ class Remote(Host, abc.ABC):
         return self._facts["machine"]
 
     def describe(self) -> dict[str, Any]:
-        """CPU, cores, memory, kernel, frequency governor and load, as far as it tells."""
+        """CPU, cores, memory, kernel, frequency governor and load, as far as they are known."""
         facts = self._facts
         memory = re.search(r"MemTotal:\s*(\d+) kB", facts["meminfo"])
         return {
@@ -158,21 +147,18 @@ class Remote(Host, abc.ABC):
         }
 
     def cores(self) -> list[int]:
-        """The cores that a measurement may be bound to, the slow ones left out; [] if unknown."""
-        allowed = self._allowed()
+        """The cores to pin measurements to, without a mixed CPU's slow ones; [] if unknown."""
         rows = re.findall(r"/cpu(\d+)/cpu_capacity:(\d+)", self._facts["capacity"])
-        capacity = {int(core): int(value) for core, value in rows}
-        best = max((capacity.get(core, 0) for core in allowed), default=0)
-        return [core for core in allowed if capacity.get(core, 0) == best]
+        return fastest_cores(self._allowed(), {int(core): int(value) for core, value in rows})
 
     def close(self) -> None:
-        """Remove the run's folder, if the machine can still be reached."""
+        """Delete the run's folder, if the machine can still be reached."""
         _OPEN.discard(self.run_dir)
         with contextlib.suppress(TargetError):
             self.sh(f"rm -rf {self.quote(self.run_dir)}")
 
     def _probe(self, script: str) -> dict[str, str]:
-        """What a script says, by the headings ``@name`` that it echoes."""
+        """The output of a script, by the headings ``@name`` that it echoes."""
         text = self.sh(f"{{ {script}\n}} 2>/dev/null; true").decode(errors="replace")
         parts = re.split(r"^@(\w+)\s*$", text, flags=re.MULTILINE)
         return {name: body.strip() for name, body in zip(parts[1::2], parts[2::2], strict=True)}
@@ -182,7 +168,7 @@ class Remote(Host, abc.ABC):
         return [core for low, high in ranges for core in range(int(low), int(high or low) + 1)]
 
     def _upload(self, files: dict[Path, str], *, executable: bool) -> None:
-        """Bring files to paths there, but those that are there already."""
+        """Copy files to paths there, except those that are already there."""
         names = " ".join(map(self.quote, files.values()))
         listed = self.sh(f"sha256sum {names} 2>/dev/null || true").decode(errors="replace")
         there = {path: digest for digest, path in re.findall(r"^(\w{64})\s+(.*)$", listed, re.M)}
@@ -200,7 +186,7 @@ class Remote(Host, abc.ABC):
             self.sh(f"mv -f {new} {self.quote(remote)}")
 
     def _remove_leftovers(self) -> None:
-        """Remove folders of runs of this machine and user whose process is gone."""
+        """Delete run folders of this machine and user whose process has ended."""
         listed = self.sh(f"ls {self.quote(self.base)}").decode(errors="replace").split()
         for name in listed:
             found = re.fullmatch(rf"{_owner()}-(\d+)-\w{{8}}", name)
@@ -209,21 +195,83 @@ class Remote(Host, abc.ABC):
                 self.sh(f"rm -rf {self.quote(path)}")
 
 
-class LocalShell(Remote):
-    """A shell on this very machine, as if it were another one: for tests, and to try things out."""
+CONNECT_TIMEOUT_S = 15
+#: ssh's own exit code, as opposed to the remote command's.
+SSH_FAILED = 255
 
-    platform = "shell"
 
-    def __init__(self, base: Path):
-        super().__init__("shell", os.fspath(base))
+class Ssh(Remote):
+    """A host by the ssh client's name for it; all commands share one connection."""
+
+    def __init__(self, host: str):
+        if not re.fullmatch(r"[A-Za-z0-9_][\w.@:%\[\]-]*", host, re.ASCII):
+            raise UsageError(f"invalid host name: {host!r}", where="--target ssh:HOST")
+        if not shutil.which("ssh"):
+            raise SetupError("no ssh client", hint="apt install openssh-client")
+        self.host, self.name = host, f"ssh:{host}"
+        # A socket's path is limited to about a hundred characters.
+        self._folder = tempfile.mkdtemp(prefix="wb-", dir="/tmp")
+        self._options = ["-T", "-o", f"ControlPath={self._folder}/s", "-o", "BatchMode=yes"]
+        try:
+            self._connect()
+            home = self.sh("echo ~").decode(errors="replace").strip()
+            super().__init__(self.name, f"{home}/.cache/executorch-workbench/target")
+        except BaseException:
+            self._disconnect()
+            raise
+
+    @property
+    def platform(self) -> str:
+        """The platform's name in the artifact layout."""
+        return platform_name("linux", self.machine)
 
     def shell(self, script: str) -> list[str]:
-        """A local shell; like adb and ssh it takes further words as part of the script."""
-        return ["sh", "-c", 'eval "$*"', "sh", script]
+        """The ssh command that runs a shell script there."""
+        return ["ssh", *self._options, self.host, script]
+
+    def is_lost(self, code: int) -> bool:
+        """Whether a command that ended with ``code`` was cut off."""
+        return code == SSH_FAILED or not self.is_alive()
+
+    def close(self) -> None:
+        """Delete the run's folder and disconnect."""
+        super().close()
+        self._disconnect()
+
+    def _connect(self) -> None:
+        """Open the connection that all commands share."""
+        timeouts = ["-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "-o", "ServerAliveInterval=5"]
+        command = ["ssh", "-M", "-N", "-f", *self._options, *timeouts, self.host]
+        # No pipe: the background process would keep it open.
+        with tempfile.TemporaryFile() as errors:
+            try:
+                done = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=errors,
+                    timeout=4 * CONNECT_TIMEOUT_S,
+                )
+            except subprocess.TimeoutExpired:
+                raise TargetError("no connection", where=self.name) from None
+            errors.seek(0)
+            words = errors.read().decode(errors="replace").strip().splitlines()[-1:]
+        if done.returncode:
+            raise TargetError(
+                words[0] if words else "no connection",
+                where=self.name,
+                hint=f"`ssh {self.host} true` must work without a prompt",
+            )
+
+    def _disconnect(self) -> None:
+        command = ["ssh", *self._options, "-O", "exit", self.host]
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            subprocess.run(command, capture_output=True, timeout=10)
+        shutil.rmtree(Path(self._folder), ignore_errors=True)
 
 
 def _owner() -> str:
-    """Who makes folders on other machines: this machine and user."""
+    """A prefix for this machine's and user's folders on other machines."""
     return f"run-{uuid.getnode():x}-{os.getuid()}"
 
 

@@ -10,24 +10,26 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from local_shell import LocalShell
 
 from workbench import store
 from workbench.errors import RunnerCrash, TargetError, UsageError
 from workbench.options import MeasureOptions
-from workbench.run.build import find_compiler
+from workbench.run.build import installed_compiler
 from workbench.run.execute import run_plan
 from workbench.run.isa import read_isa
 from workbench.run.plan import make_plan
 from workbench.run.runner import Runner, find_runner
 from workbench.run.session import Session, open_session
-from workbench.run.targets.base import run_there
-from workbench.run.targets.remote import LocalShell, _owner
+from workbench.run.targets import open_target
+from workbench.run.targets.host import HOST, run_there
+from workbench.run.targets.remote import _owner
 from workbench.workflow import run_config
 
 NAMES = st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30
 )
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
+needs_compiler = pytest.mark.skipif(installed_compiler() is None, reason="no C++ compiler")
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +184,7 @@ def test_a_device_lost_in_the_middle_keeps_what_was_measured(conv_pte, tmp_path,
             os.killpg(session._process.pid, signal.SIGKILL)
         return real(session, count)
 
-    with monkeypatch.context() as patch, pytest.raises(TargetError, match="lost in the middle"):
+    with monkeypatch.context() as patch, pytest.raises(TargetError, match="connection lost"):
         patch.setattr(Session, "run", run)
         run_plan(plan, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")
@@ -204,14 +206,14 @@ def test_a_device_lost_in_the_middle_keeps_what_was_measured(conv_pte, tmp_path,
 
 def test_a_crash_there_is_no_lost_device(shell):
     command = shell.command(["sh", "-c", "kill -SEGV $$"])
-    with pytest.raises(RunnerCrash, match="died of SIGSEGV"):
+    with pytest.raises(RunnerCrash, match="killed by SIGSEGV"):
         open_session(command, timeout_s=10, target=shell)
 
 
 @needs_compiler
 def test_runners_of_ones_own_run_there_too(conv_pte, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "workbench.run.open_target", lambda name: LocalShell(tmp_path / "a $device")
+        "workbench.run.targets.open_target", lambda name: LocalShell(tmp_path / "a $device")
     )
     (runner,) = find_runner("native").command
     for name, level in (("slow", "--isa=native"), ("fast", "--isa=native")):
@@ -232,3 +234,19 @@ def test_runners_of_ones_own_run_there_too(conv_pte, tmp_path, monkeypatch):
     assert all((run_dir / s.etdump).stat().st_size for s in run.sessions)
     assert [p.name for p in (tmp_path / "a $device").iterdir()] == ["files"]
     assert len(list((tmp_path / "a $device" / "files").iterdir())) == 3
+
+
+def test_the_host_is_the_identity(tmp_path):
+    with open_target("host") as target:
+        assert target is HOST
+        assert not target.emulated
+        assert target.command(["a b", "c"]) == ["a b", "c"]
+        assert target.push(tmp_path / "x y") == f"{tmp_path}/x y"
+        assert target.place(tmp_path / "x y") == f"{tmp_path}/x y"
+        assert target.describe()["cpu"]
+        assert run_there(target, ["echo", "a  b"]).stdout == b"a  b\n"
+
+
+def test_an_unknown_target_is_refused_with_those_that_there_are():
+    with pytest.raises(UsageError, match=r"unknown target 'hots'.*did you mean 'host'"):
+        open_target("hots")

@@ -5,15 +5,9 @@ import zipfile
 import pytest
 
 from workbench.errors import SetupError, UsageError
-from workbench.run import bundle
-from workbench.run import bundle as fetch
-from workbench.run.bundle import (
-    ARCHITECTURES,
-    fetch_debian,
-    fetch_wheel,
-    find_cross_compiler,
-    make_bundle,
-)
+from workbench.run import build, bundle
+from workbench.run.build import ARCHITECTURES, fetch_wheel
+from workbench.run.bundle import fetch_debian, find_cross_compiler, make_bundle
 from workbench.store import cache_folder, cached
 
 
@@ -44,7 +38,7 @@ def pip(tools, tmp_path, monkeypatch):
         f'[ "$last" = thing==1 ] || {{ echo "ERROR: no matching distribution" >&2; exit 1; }}\n'
         f'cp "{tmp_path}/thing-1-py3-none-any.whl" "$dest"',
     )
-    monkeypatch.setattr(fetch.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
     return tools
 
 
@@ -138,7 +132,7 @@ def test_an_installed_cross_compiler_comes_first(tools, monkeypatch):
         return cache_folder()
 
     monkeypatch.setattr(bundle.shutil, "which", lambda name: None)
-    monkeypatch.setattr(bundle, "fetch_wheel", fetch_zig)
+    monkeypatch.setattr(build, "fetch_wheel", fetch_zig)
     command = find_cross_compiler(ARCHITECTURES["aarch64"])
     assert command[1:] == ["c++", "-target", "aarch64-linux-gnu.2.28"]
 

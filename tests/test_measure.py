@@ -3,7 +3,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.run.schedule import batch_size, interleave, rounds_needed
+from workbench.run.measure import batch_size, interleave, rounds_needed
 
 names = st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True)
 

@@ -1,7 +1,7 @@
-"""Measure with somebody's own ``executor_runner``: no live session, processes that take turns.
+"""Measure with a custom ``executor_runner``: interleaved processes instead of live sessions.
 
-Such a runner has no server mode and reports no times. Each of its processes loads the program, runs
-it a number of times with ETDump on, and ends; the times are those in its trace.
+Such a runner has no server mode and reports no times. Each process loads the program, runs it
+several times with ETDump enabled, and ends; the times come from its trace.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from workbench.errors import (
@@ -26,17 +25,15 @@ from workbench.errors import (
     TargetError,
 )
 from workbench.records.runs import Experiment, Plan, Session, count_threads
-from workbench.run.execute import begin_run, find_unfinished
-from workbench.run.locks import device_behind, take_device
-from workbench.run.recorder import Journal
+from workbench.run.measure import interleave
+from workbench.run.recorder import RunRecorder, record_run
 from workbench.run.runner import Runner
-from workbench.run.schedule import interleave
-from workbench.run.targets.base import HOST, Host
-from workbench.store import keep_layers, new_run_dir, sha256_of, trace_path
+from workbench.run.targets.host import HOST, Host
+from workbench.store import sha256_of, trace_path
 
-#: What is kept of a runner's log, in bytes; a build that logs kernels prints a few hundred lines.
+#: Longer logs are truncated, in bytes; a build that logs kernels prints a few hundred lines.
 LONGEST_LOG = 16 * 2**20
-#: What a lap is: tracing is on, because nothing else tells the time.
+#: What an iteration's time includes: the trace is the only source of times.
 CLOCK = "Method::execute in the ETDump (traced)"
 
 Progress = Callable[[str, float], None]
@@ -50,79 +47,58 @@ def run_processes(
     target: Host = HOST,
     progress: Progress = lambda text, part: None,
 ) -> Path:
-    """Measure what a plan of foreign runners says; returns the run's folder.
+    """Measure a plan of custom runners; returns the run's folder.
 
-    It bears ``name``, or that of the target's platform; an interrupted run goes on.
-
-    Raises
-    ------
-    SetupError, RunnerError, StoreError
-        As from `measure_processes`; the manifest then says ``failed`` and keeps what there is.
-    TargetError
-        The device was lost; when it is back the same plan goes on.
+    The folder is called ``name``, or like the target's platform; an interrupted run continues.
     """
     runner = Runner("executor_runner", (), describe_runners(plan), target)
-    with take_device(device_behind(target.name), lambda text: progress(text, 0.0)):
-        run_dir = find_unfinished(plan, runner, root) or new_run_dir(root, name or target.platform)
-        fresh = begin_run(plan, runner)
-        # Which ExecuTorch a foreign runner was built from, nobody tells.
-        versions = {key: v for key, v in fresh.versions.items() if key != "executorch"}
-        journal = Journal.open(run_dir, replace(fresh, versions=versions))
-        keep_layers(Path(plan.pte), run_dir)
-        with journal.concluded(), target.prepared(run_dir):
-            measure_processes(journal, target, progress)
+    with record_run(plan, runner, root, lambda text: progress(text, 0.0), name) as recorder:
+        measure_processes(recorder, target, progress)
     progress("done", 1.0)
-    return run_dir
+    return recorder.run_dir
 
 
 def describe_runners(plan: Plan) -> dict[str, str]:
-    """The runners of a plan, for the manifest: which binaries, and one hash of them all."""
+    """The entry of a plan's runners in the manifest: their binaries, and one hash of them all."""
     hashes = {path: sha256_of(Path(path)) for path in sorted({e.runner for e in plan.experiments})}
     together = hashlib.sha256("".join(hashes.values()).encode()).hexdigest()
     named = ", ".join(f"{path} {sha256[:12]}" for path, sha256 in hashes.items())
     return {"kind": "executor_runner", "sha256": together, "binaries": named}
 
 
-def measure_processes(journal: Journal, target: Host, progress: Progress) -> None:
-    """Run every experiment of the plan in processes that take turns; note each in the journal.
+def measure_processes(recorder: RunRecorder, target: Host, progress: Progress) -> None:
+    """Run and record every experiment of the plan in interleaved processes.
 
-    A restart is one process of every experiment, their order rotated and turned from restart to
-    restart. Experiments of mode ``xnntrace`` run once, for their log.
-
-    Raises
-    ------
-    StoreError
-        The program is not the planned one any more, or a runner wrote no trace.
-    RunnerError
-        A runner failed, died or took too long; what it printed last is in the message.
+    A restart is one process of every experiment; their order is rotated and reversed between
+    restarts. Experiments of mode ``xnntrace`` run once, for their log.
     """
-    plan = journal.run.plan
+    plan = recorder.run.plan
     steps = [
         (threads, process, order)
-        for process, order in enumerate(turns(plan.experiments, plan.processes))
+        for process, order in enumerate(order_experiments(plan.experiments, plan.processes))
         for threads in plan.threads
     ]
     for number, (threads, process, order) in enumerate(steps):
         text = f"{count_threads(threads)}, process {process + 1}/{plan.processes}"
         progress(text, number / len(steps))
-        if journal.has(threads, process, True):
+        if recorder.has(threads, process, True):
             continue
         if sha256_of(Path(plan.pte)) != plan.sha256:
             raise StoreError("changed since the run was planned", where=plan.pte)
-        journal.note_sessions(
-            run_process(journal.run_dir, plan, experiment, threads, process, target)
+        recorder.add_sessions(
+            run_process(recorder.run_dir, plan, experiment, threads, process, target)
             for experiment in order
             if threads in experiment.threads and (experiment.mode == "timing" or process == 0)
         )
 
 
-def turns(experiments: Sequence[Experiment], processes: int) -> list[list[Experiment]]:
-    """The order of the experiments in every restart: there, then back again, from another start."""
+def order_experiments(experiments: Sequence[Experiment], processes: int) -> list[list[Experiment]]:
+    """The order of the experiments in every restart: forwards, then backwards, rotated."""
     by_name = {e.name: e for e in experiments}
     orders = []
-    for there_and_back in interleave(list(by_name), math.ceil(processes / 2)):
-        half = len(there_and_back) // 2
-        orders += [there_and_back[:half], there_and_back[half:]]
+    for palindrome in interleave(list(by_name), math.ceil(processes / 2)):
+        half = len(palindrome) // 2
+        orders += [palindrome[:half], palindrome[half:]]
     return [[by_name[name] for name in order] for order in orders[:processes]]
 
 
@@ -149,7 +125,7 @@ def run_process(
             target.pull(there, trace)
     except (RunnerError, TargetError) as error:
         if not target.is_alive():
-            raise TargetError("lost in the middle of a run", where=target.name) from None
+            raise TargetError("connection lost during a run", where=target.name) from None
         if isinstance(error, RunnerError):
             raise
     if timed and not trace.is_file():
@@ -183,9 +159,9 @@ def process_command(
     trace: str,
     target: Host = HOST,
 ) -> list[str]:
-    """The command line of one process, with the flags that every ``executor_runner`` has.
+    """The command line of one process, with flags that every ``executor_runner`` has.
 
-    ``trace`` is where it shall write its ETDump, empty for none; all paths are the target's.
+    ``trace`` is the path of its ETDump, empty for none; all paths are the target's.
     """
     command = [target.push(Path(experiment.runner), executable=True)]
     command += ["--model_path", target.push(Path(plan.pte)), "--num_executions", str(count)]
@@ -202,15 +178,7 @@ def process_command(
 
 
 def run_to_end(command: Sequence[str], log: Path, timeout_s: float) -> str:
-    """Run a command without a shell, all that it prints going to a file; returns its last words.
-
-    Raises
-    ------
-    SetupError
-        It cannot be started.
-    RunnerError, RunnerCrash, RunnerTimeout
-        It ended with an exit code, by a signal, or not in time.
-    """
+    """Run a command with output to ``log``; returns its last lines. RunnerError if it fails."""
     name = Path(command[0]).name
     with open(log, "wb") as file:
         try:
@@ -234,17 +202,17 @@ def run_to_end(command: Sequence[str], log: Path, timeout_s: float) -> str:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(started.pid, signal.SIGKILL)
                 started.wait()
-    words = last_words(log)
+    words = last_lines(log)
     if code < 0:
-        raise RunnerCrash(f"died of signal {-code}{words}", where=name, kind="crash")
+        raise RunnerCrash(f"killed by signal {-code}{words}", where=name, kind="crash")
     if code > 0:
-        hint = f"try it by hand: {shlex.join(command)}"
+        hint = f"run it by hand: {shlex.join(command)}"
         raise RunnerError(f"ended with code {code}{words}", where=name, hint=hint, kind="foreign")
     return words
 
 
-def last_words(log: Path, count: int = 3) -> str:
-    """The last lines of a log, in brackets; the file is cut to ``LONGEST_LOG``."""
+def last_lines(log: Path, count: int = 3) -> str:
+    """The last lines of a log, in brackets; truncates the file to ``LONGEST_LOG``."""
     size = log.stat().st_size
     with open(log, "rb+") as file:
         file.seek(max(0, size - 4096))

@@ -1,0 +1,230 @@
+"""The local machine, the interface that all targets share, and readings of their state.
+
+The interface between the driver and a device is small: how to start a command there, and how to
+copy a file there and back. `Host` does both locally; other targets override what differs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from types import TracebackType
+from typing import Any, Self
+
+
+def platform_name(system: str, machine: str) -> str:
+    """The platform's name in the artifact layout: ``mac``, ``linux`` or ``linux-aarch64``."""
+    if system == "darwin":
+        return "mac"
+    return "linux" if machine in ("x86_64", "AMD64") else f"linux-{machine}"
+
+
+class Host:
+    """The local machine; also the interface of all targets, which are context managers.
+
+    ``name`` is the user's name for it; times measured on an ``emulated`` target are meaningless.
+    """
+
+    name = "host"
+    emulated = False
+
+    @property
+    def platform(self) -> str:
+        """The platform's name in the artifact layout."""
+        return platform_name(sys.platform, self.machine)
+
+    @property
+    def machine(self) -> str:
+        """The architecture, as ``uname -m`` calls it."""
+        return platform.machine()
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """The local command that runs ``argv`` there; more words, quoted by `quote`, may follow."""
+        return list(argv)
+
+    def quote(self, word: str) -> str:
+        """A word, quoted so that it arrives unchanged when it follows a `command`."""
+        return word
+
+    def push(self, path: Path, *, executable: bool = False) -> str:
+        """Copy a local file there unless it is there already; returns its path there."""
+        return os.fspath(path)
+
+    def push_folder(self, folder: Path) -> str:
+        """Copy a local folder of programs there; returns its path there."""
+        return os.fspath(folder)
+
+    def place(self, path: Path) -> str:
+        """Where a program there must write the contents of the local file ``path``."""
+        return os.fspath(path)
+
+    def pull(self, remote: str, path: Path) -> None:
+        """Copy a file that was written there to the local file ``path``."""
+
+    def is_alive(self) -> bool:
+        """Whether it can still be reached."""
+        return True
+
+    def describe(self) -> dict[str, Any]:
+        """CPU, cores, memory, kernel, frequency governor and load, as far as they are known."""
+        return {
+            "cpu": platform.processor()
+            if sys.platform == "darwin"
+            else name_cpu(_read("/proc/cpuinfo"), platform.machine()),
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "cores_usable": len(_usable_cores()) or os.cpu_count(),
+            "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+            "system": f"{platform.system()} {platform.release()}",
+            "virtual": _is_virtual(),
+            "governor": _read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+            "load_average": [round(load, 2) for load in os.getloadavg()],
+        }
+
+    def cores(self) -> list[int]:
+        """The cores to pin measurements to, without a mixed CPU's slow ones; [] if unknown."""
+        texts = {
+            core: _read(f"/sys/devices/system/cpu/cpu{core}/cpu_capacity")
+            for core in _usable_cores()
+        }
+        return fastest_cores(
+            list(texts), {core: int(text) for core, text in texts.items() if text.isdecimal()}
+        )
+
+    def is_lost(self, code: int) -> bool:
+        """Whether a command ended with ``code`` because the target is out of reach."""
+        return not self.is_alive()
+
+    @contextmanager
+    def prepared(self, run_dir: Path) -> Iterator[None]:
+        """Prepare the target for measuring; records what was changed in ``run_dir``."""
+        yield
+
+    def close(self) -> None:
+        """Clean up."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+HOST = Host()
+
+
+def run_there(
+    target: Host, argv: Sequence[str], *, timeout_s: float = 60.0
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a command on a target to its end."""
+    return subprocess.run(
+        target.command(argv), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s
+    )
+
+
+def name_cpu(cpuinfo: str, machine: str) -> str:
+    """The CPU's name from the text of ``/proc/cpuinfo``, or Arm's implementer and part numbers."""
+    named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    if named:
+        return named[1].strip()
+    ids = [re.search(rf"^CPU {key}\s*:\s*(\S+)$", cpuinfo, re.M) for key in ("implementer", "part")]
+    found = " ".join(match[1] for match in ids if match)
+    return f"{machine} {found}".strip()
+
+
+def fastest_cores(cores: Sequence[int], capacity: dict[int, int]) -> list[int]:
+    """The cores of the highest capacity; a missing capacity counts as 0."""
+    best = max((capacity.get(core, 0) for core in cores), default=0)
+    return [core for core in cores if capacity.get(core, 0) == best]
+
+
+def _usable_cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+def _is_virtual() -> bool | None:
+    cpuinfo = _read("/proc/cpuinfo")
+    if "flags" not in cpuinfo:
+        return None
+    return bool(re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE))
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+#: Prints one reading per line, and nothing for what a system does not have. The paths are those of
+#: the Linux kernel's documentation (cpufreq, thermal, thermal_throttle); Android has them too.
+READINGS = r"""
+show() { word=$1; shift; for f in "$@"; do [ -r "$f" ] && echo "$word $(cat "$f")"; done; }
+show load /proc/loadavg
+show khz /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_cur_freq
+show governor /sys/devices/system/cpu/cpu[0-9]*/cpufreq/scaling_governor
+show millidegrees /sys/class/thermal/thermal_zone*/temp
+show throttled /sys/devices/system/cpu/cpu[0-9]*/thermal_throttle/core_throttle_count
+[ -r /proc/cpuinfo ] && grep '^cpu MHz' /proc/cpuinfo
+command -v dumpsys >/dev/null && dumpsys thermalservice | grep 'Thermal Status'
+[ -r /proc/loadavg ] || sysctl -n vm.loadavg 2>/dev/null
+true
+"""
+READING_TIMEOUT_S = 5.0
+#: Zones outside of this range, in degrees Celsius, measure something else.
+PLAUSIBLE_C = (1.0, 150.0)
+
+
+def read_environment(target: Host) -> dict[str, Any]:
+    """The fields of ``records.Reading`` that this target reports; empty if there are none."""
+    try:
+        done = run_there(target, ["sh", "-c", READINGS], timeout_s=READING_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    return parse_environment(done.stdout.decode(errors="replace"))
+
+
+def parse_environment(text: str) -> dict[str, Any]:
+    r"""Parse the output of ``READINGS``; other lines are skipped.
+
+    Examples
+    --------
+    >>> parse_environment("load 0.52 0.3 0.1 1/99 7\nkhz 1800000\nmillidegrees 41000")
+    {'load': 0.52, 'mhz': 1800.0, 'temperature_c': 41.0}
+    """
+    number = r"(\d{1,12}(?:\.\d{1,6})?)"
+    found: dict[str, Any] = {}
+    if load := re.search(rf"^(?:load|\{{) ?{number} ", text, re.MULTILINE):
+        found["load"] = float(load[1])
+    clocks = [khz / 1e3 for khz in _numbers(rf"^khz {number}$", text)]
+    clocks = clocks or _numbers(rf"^cpu MHz\s*: {number}$", text)
+    if clocks:
+        found["mhz"] = round(median(clocks), 1)
+    governors = re.findall(r"^governor (\w{1,40})$", text, re.MULTILINE)
+    if governors:
+        found["governor"] = ", ".join(dict.fromkeys(governors))
+    zones = [value / 1e3 for value in _numbers(rf"^millidegrees {number}$", text)]
+    low, high = PLAUSIBLE_C
+    if zones := [value for value in zones if low <= value <= high]:
+        found["temperature_c"] = round(max(zones), 1)
+    if counts := _numbers(r"^throttled (\d{1,12})$", text):
+        found["throttled"] = int(sum(counts))
+    if status := re.search(r"Thermal Status: (\d)\b", text):
+        found["thermal_status"] = int(status[1])
+    return found
+
+
+def _numbers(pattern: str, text: str) -> list[float]:
+    return [float(value) for value in re.findall(pattern, text, re.MULTILINE)]
