@@ -28,7 +28,7 @@ from workbench.store import safe_name, stem_of
 
 HOST = "host"
 #: Limits of a file that a person writes.
-MAX_BYTES, MAX_CELLS, MAX_NUMBER = 100_000, 10_000, 1_000_000
+MAX_BYTES, MAX_DEPTH, MAX_CELLS, MAX_NUMBER = 100_000, 3, 10_000, 1_000_000
 #: Keys whose value may be written without brackets if it is a single one.
 LISTS = ("models", "dtypes", "targets", "isa", "threads", "keep_float")
 #: The least value of every number.
@@ -136,13 +136,15 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
     """The YAML as a mapping. No duplicate keys; no aliases, which can expand to gigabytes."""
     import yaml
 
+    depth = 0
     try:
-        if any(isinstance(e, yaml.AliasEvent) for e in yaml.parse(text, yaml.SafeLoader)):
-            raise StoreError("aliases (*) are not allowed", where=path)
+        for event in yaml.parse(text, yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
+                raise StoreError("has aliases (*) or is nested too deeply", where=path)
         root: Any = yaml.compose(text, yaml.SafeLoader)
         data = yaml.safe_load(text)
-    except RecursionError:
-        raise StoreError("is nested too deeply for a matrix", where=path) from None
     except (yaml.YAMLError, ValueError) as error:
         reason = getattr(error, "problem", None) or str(error)
         mark = getattr(error, "problem_mark", None)
