@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from workbench.errors import UsageError, unknown_name
 from workbench.models.sources import Sources, find_sources, installed_version
@@ -78,6 +78,10 @@ class EagerModelBase(ABC):
 _registered: dict[str, type] = {}
 
 
+@overload
+def register_model(name: str) -> Callable[[type], type]: ...
+@overload
+def register_model(name: str, cls: type) -> type: ...
 def register_model(name: str, cls: type | None = None) -> Callable[[type], type] | type:
     """Register a model under a name; without a class, a class decorator.
 

@@ -109,9 +109,10 @@ def _own_files(name: str) -> Iterator[Path]:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return
-    origin = Path(spec.origin) if spec and spec.has_location and spec.origin else None
-    if origin and not set(_INSTALLED) & set(origin.parts):
-        yield from _module_files(origin.parents[bool(spec.submodule_search_locations)], name)
+    if spec and spec.has_location and spec.origin:
+        origin = Path(spec.origin)
+        if not set(_INSTALLED) & set(origin.parts):
+            yield from _module_files(origin.parents[bool(spec.submodule_search_locations)], name)
 
 
 def _named_files(tree: ast.Module, path: Path) -> Iterator[Path]:
@@ -193,4 +194,5 @@ def _is_users(file: Path) -> bool:
 @functools.cache
 def _library_folders() -> tuple[str, ...]:
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
-    return tuple(folder for spec in specs if spec for folder in spec.submodule_search_locations)
+    locations = (spec.submodule_search_locations or () for spec in specs if spec)
+    return tuple(folder for folders in locations for folder in folders)
