@@ -90,7 +90,7 @@ def test_without_a_sidecar_no_layer_is_named(run_dir):
     analysis = analyze_run(run_dir)
     assert analysis.layers is None
     assert "confidence" not in analysis.operators
-    assert "Not known" in str(show_layers(analysis, "avx512_on", 1))
+    assert "unknown" in str(show_layers(analysis["avx512_on"]))
     write_artifacts(analysis)
     summary = json.loads((run_dir / store.SUMMARY).read_text())
     assert {row["layer"] for row in summary["operator_details"]} == {None}
@@ -146,14 +146,14 @@ def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
         for frame in (analysis.operators, analysis.ledger)
     )
     for shown in (
-        wb.plot_latencies(analysis.latencies, analysis.statistics),
+        wb.plot_latencies(analysis),
         wb.plot_categories(analysis.bars),
         wb.plot_shift(comparison.shift),
         wb.plot_speedups(comparison.speedups),
         wb.plot_operators(after, after),
         wb.plot_what_if(wb.predict_what_if(ledger, {})),
         wb.plot_bottlenecks(wb.rank_bottlenecks(ledger)),
-        wb.show_timeline(analysis, headless=True).figure,
+        wb.show_timeline(comparison).figure,
     ):
         assert EMULATED in shown.alt_text
     for table in (after, analysis.statistics, comparison.shift, comparison.categories):
