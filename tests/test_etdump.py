@@ -1,11 +1,15 @@
 """The ETDump reader: against golden tables, the FlatBuffers library, flatc and the Inspector."""
 
+import itertools
 import math
+import re
 import struct
 import subprocess
 import sys
 import tracemalloc
+import warnings
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -13,14 +17,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from etdump_builder import Allocation, Block, Debug, Profile, Recorder, build_etdump, repeat_block
+from fuzz_etdump import Mutator, check_ledgers, fuzz
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from workbench.analysis.ledger import build_ledger
+from workbench.analysis.ledger import build_ledger, find_methods
 from workbench.errors import TraceError, UsageError
 from workbench.frames import EVENTS, check
+from workbench.trace import etdump
 from workbench.trace import flatbuffer as contents_module
-from workbench.trace.etdump import read_etdump
+from workbench.trace.etdump import Trace, read_allocations, read_etdump, stream_etdump
 
 DATA = Path(__file__).parent / "data" / "etdump"
 pytestmark = pytest.mark.filterwarnings("ignore:.*without an end")
@@ -487,3 +493,394 @@ def test_any_bytes_are_read_or_refused(read, seed, edits, places):
     if data[8:12] == b"ED00":
         struct.pack_into("<I", data, 0, len(data) - 4)
     attempt(read, bytes(data))
+
+
+# --- in chunks ------------------------------------------------------------------------------------
+
+
+STREAMED = (
+    Profile(delegate_str="Softmax (NC, F32) #1", instruction=0, start=4, end=9),
+    Profile("DELEGATE_CALL", instruction=0, start=3, end=10),
+    Profile("native_call_mean.out", instruction=1, start=11, end=12),
+    Profile("OPERATOR_CALL", instruction=1, start=11, end=13),
+    Profile("Method::execute", chain=-1, instruction=0, start=1, end=20),
+)
+
+
+def join(chunks) -> pd.DataFrame:
+    return pd.concat([chunk.astype(object) for chunk in chunks], ignore_index=True)
+
+
+@pytest.mark.parametrize("runs_per_chunk", [1, 2, 3, 1000])
+@pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.stem)
+def test_chunks_make_up_the_trace(trace, runs_per_chunk):
+    chunks = list(stream_etdump(trace, runs_per_chunk))
+    assert all(chunk["block"].nunique() <= runs_per_chunk for chunk in chunks)
+    pd.testing.assert_frame_equal(join(chunks), read_etdump(trace).astype(object))
+
+
+@pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.stem)
+def test_ledgers_of_chunks_make_up_the_ledger(trace):
+    whole = build_ledger(read_etdump(trace))
+    methods = find_methods(stream_etdump(trace, 1))
+    parts = [build_ledger(chunk, methods) for chunk in stream_etdump(trace, 1)]
+    pd.testing.assert_frame_equal(join(parts), whole.astype(object), check_dtype=False)
+
+
+@pytest.mark.filterwarnings("ignore:.*without an end")
+@settings(deadline=None)
+@given(
+    cuts=st.lists(st.integers(0, 3), min_size=1, max_size=12),
+    runs_per_chunk=st.integers(1, 5),
+)
+def test_runs_are_counted_through_chunks(tmp_path_factory, cuts, runs_per_chunk):
+    """A block holds so many whole runs, and perhaps one that was cut off."""
+    blocks = [
+        Block("Execute", [*STREAMED * (cut // 2), *STREAMED[: 3 * (cut % 2)]]) for cut in cuts
+    ]
+    path = tmp_path_factory.getbasetemp() / "chunks.etdump"
+    path.write_bytes(build_etdump(blocks))
+    chunks = list(stream_etdump(path, runs_per_chunk))
+    events = read_etdump(path)
+    if len(events):
+        pd.testing.assert_frame_equal(join(chunks), events.astype(object))
+    else:
+        assert sum(map(len, chunks)) == 0
+
+
+def test_memory_does_not_grow_with_the_trace(tmp_path):
+    path = tmp_path / "trace.etdump"
+    peaks = []
+    for times in (4_000, 40_000):
+        path.write_bytes(repeat_block(Block("Execute", STREAMED), times))
+        tracemalloc.start()
+        assert sum(map(len, stream_etdump(path, 1_000))) == times * len(STREAMED)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0] < path.stat().st_size
+
+
+def test_what_is_malformed_is_told_after_the_chunks_before_it(tmp_path):
+    path = tmp_path / "trace.etdump"
+    path.write_bytes(build_etdump([Block("", STREAMED), Block("", [Profile(start=2, end=1)])]))
+    chunks = stream_etdump(path, 1)
+    assert len(next(chunks)) == len(STREAMED)
+    with pytest.raises(TraceError, match="ends before it starts"):
+        next(chunks)
+
+
+def test_a_chunk_holds_at_least_one_run():
+    with pytest.raises(UsageError, match="at least 1"):
+        next(itertools.chain(stream_etdump(GOLDEN[0], 0)))
+
+
+# --- blocks that repeat another -------------------------------------------------------------------
+
+
+REPEATED = (
+    Profile(None, 0, 0, delegate_str="Add (ND, F32) #1", metadata=b"ab", start=4, end=5),
+    Profile(None, 0, 0, delegate_int=7, start=5, end=9),
+    Profile("DELEGATE_CALL", 0, 0, start=3, end=8),
+    Profile("native_call_mean.out", 0, 1, start=10, end=12),
+    Profile("OPERATOR_CALL", 0, 1, start=9, end=13),
+    Profile("own", -1, 0, start=14, end=15),
+    Profile("Method::execute", -1, 0, start=1, end=20),
+)
+
+
+def write_blocks(folder: Path, blocks: list[Block]) -> Path:
+    path = folder / "etdump.etdump"
+    path.write_bytes(build_etdump(blocks))
+    return path
+
+
+def later(run, ticks):
+    """The same events at another time, each as long as it likes."""
+    return [replace(e, start=e.start + ticks, end=e.end + ticks * 2) for e in run]
+
+
+def find(path: Path) -> list[int]:
+    trace = Trace(path)
+    (blocks,) = trace.blocks()
+    return etdump.find_repeats(trace.buffer, blocks).tolist()
+
+
+def read_plainly(path: Path) -> pd.DataFrame:
+    """The events with every block decoded by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(etdump, "find_repeats", lambda _, blocks: np.arange(len(blocks.counts)))
+        return read_etdump(path)
+
+
+def test_only_times_may_differ(tmp_path):
+    path = write_blocks(tmp_path, [Block("Execute", later(REPEATED, n)) for n in range(12)])
+    # Before the first few lie the layouts that they brought along.
+    assert find(path)[3:] == [3] * 9
+    pd.testing.assert_frame_equal(read_etdump(path), read_plainly(path))
+
+
+CHANGES = {
+    "name": ("native_call_mean.in", 3),
+    "chain": (1, 3),
+    "instruction": (2, 3),
+    "delegate_int": (8, 1),
+    "delegate_str": ("Sub (ND, F32) #1", 0),
+    "metadata": (b"ac", 0),
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_block_that_differs_otherwise_is_no_repeat(tmp_path, field):
+    value, position = CHANGES[field]
+    changed = list(REPEATED)
+    changed[position] = replace(REPEATED[position], **{field: value})
+    order = [0, 1, *[0] * 8, 1, *[0] * 3, *[1] * 5]
+    path = write_blocks(
+        tmp_path, [Block("Execute", changed if which else REPEATED) for which in order]
+    )
+    twins = find(path)
+    assert len(set(twins)) < len(twins)
+    assert [order[twin] for twin in twins] == order
+    events = read_etdump(path)
+    pd.testing.assert_frame_equal(events, read_plainly(path))
+    column = {"delegate_int": "delegate_id", "delegate_str": "name"}.get(field, field)
+    value = 8 if field == "delegate_int" else value
+    assert events.loc[events["block"] == 1, column].tolist()[position] == value
+
+
+def test_a_few_blocks_are_not_worth_the_comparison(tmp_path):
+    assert find(write_blocks(tmp_path, [Block("Execute", REPEATED)] * 3)) == [0, 1, 2]
+
+
+def test_no_blocks(tmp_path):
+    assert find(write_blocks(tmp_path, [])) == []
+    assert find(write_blocks(tmp_path, [Block("", [])] * 6)) == [0, 1, 2, 3, 4, 5]
+
+
+ANY_EVENT = st.one_of(
+    st.sampled_from(REPEATED),
+    st.sampled_from([None, Debug("x", 3), Debug("x", None), Allocation(1, 64)]),
+    st.builds(
+        Profile,
+        name=st.sampled_from([None, "", "a", "aa", "Method::execute", "DELEGATE_CALL"]),
+        chain=st.integers(-1, 1),
+        instruction=st.integers(-1, 2),
+        delegate_int=st.integers(-1, 1),
+        delegate_str=st.sampled_from([None, "", "b"]),
+        metadata=st.sampled_from([None, b"", b"ab", b"abcde"]),
+        start=st.integers(0, 5),
+        end=st.integers(5, 9),
+    ),
+)
+
+
+@pytest.mark.filterwarnings("ignore:.*without an end")
+@settings(max_examples=200, deadline=None)
+@given(
+    runs=st.lists(st.lists(ANY_EVENT, max_size=5), min_size=1, max_size=3),
+    order=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), max_size=32),
+)
+def test_with_and_without_the_short_cut_a_trace_reads_the_same(tmp_path_factory, runs, order):
+    blocks = []
+    for which, ticks in order:
+        events = [
+            later([event], ticks)[0] if isinstance(event, Profile) else event
+            for event in runs[which % len(runs)]
+        ]
+        blocks.append(Block("Execute", events))
+    path = write_blocks(tmp_path_factory.getbasetemp(), blocks)
+    pd.testing.assert_frame_equal(read_etdump(path), read_plainly(path))
+
+
+@pytest.mark.filterwarnings("ignore:.*without an end")
+def test_forged_words_are_not_overlooked_in_a_repeat(tmp_path):
+    path = write_blocks(tmp_path, [Block("Execute", later(REPEATED, n)) for n in range(12)])
+    data = bytearray(path.read_bytes())
+    trace = Trace(path)
+    (blocks,) = trace.blocks()
+    rng = np.random.default_rng(0)
+    outcomes = set()
+    for _ in range(300):
+        forged = bytearray(data)
+        at = int(rng.integers(blocks.entries.min(), len(data) - 4)) & ~3
+        forged[at : at + 4] = int(rng.integers(0, 400)).to_bytes(4, "little")
+        path.write_bytes(forged)
+        results = []
+        for read in (read_etdump, read_plainly):
+            try:
+                results.append(read(path).astype(object).to_csv())
+            except TraceError:
+                results.append("refused")
+        assert results[0] == results[1]
+        outcomes.add(results[0] == "refused")
+    assert outcomes == {True, False}
+
+
+# --- files that were cut short --------------------------------------------------------------------
+
+
+SAME = ["block_name", "kind", "name", "chain", "instruction", "delegate_id", "metadata"]
+SAME += ["start_ns", "duration_ns"]
+
+
+def read_cut(path: Path, data: bytes) -> pd.DataFrame | None:
+    """What is read of the beginning of a trace, if anything is."""
+    path.write_bytes(data)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            events = read_etdump(path, partial=True)
+        except TraceError as error:
+            assert "\n" not in str(error)
+            return None
+    (warning,) = caught
+    assert re.search("is cut short: .* blocks were read", str(warning.message))
+    return events
+
+
+@pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.stem)
+def test_a_cut_anywhere_gives_the_newest_runs_or_an_error(trace, tmp_path):
+    data, whole = trace.read_bytes(), read_etdump(trace)
+    blocks = []
+    for length in range(12, len(data), 68):
+        events = read_cut(tmp_path / "cut.etdump", data[:length])
+        if events is None:
+            blocks.append(0)
+            continue
+        rest = whole[whole["block"] > whole["block"].max() - events["block"].nunique()]
+        pd.testing.assert_frame_equal(
+            events[SAME].astype(object), rest[SAME].astype(object).reset_index(drop=True)
+        )
+        assert events.loc[events["run"] >= 0, "run"].min() == 0
+        e2e = events.loc[events["kind"] == "method", "duration_ns"].sum()
+        assert build_ledger(events)["duration_ns"].sum() == e2e
+        blocks.append(events["block"].nunique())
+    # Every byte more gives as many runs or more.
+    assert blocks == sorted(blocks)
+    if trace.stem in ("two_methods", "control_flow", "native_int8", "primitive_operators"):
+        assert max(blocks) >= whole["block"].max()
+
+
+@pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.stem)
+def test_a_whole_file_is_read_as_ever(trace):
+    pd.testing.assert_frame_equal(read_etdump(trace, partial=True), read_etdump(trace))
+
+
+def test_without_partial_a_cut_file_is_an_error(tmp_path):
+    path = tmp_path / "cut.etdump"
+    path.write_bytes(GOLDEN[-1].read_bytes()[:-8])
+    with pytest.raises(TraceError, match=r"is cut short: .* partial=True"):
+        read_etdump(path)
+
+
+def test_another_writer_lays_tables_out_another_way(tmp_path):
+    run = [Profile("Method::execute", -1, 0, start=1, end=9)]
+    data = build_etdump([Block("Execute", run)] * 4)
+    for length in range(12, len(data), 4):
+        assert read_cut(tmp_path / "cut.etdump", data[:length]) is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_also_damaged_gives_a_table_that_closes_or_an_error(tmp_path):
+    data = (DATA / "two_methods.etdump").read_bytes()
+    rng = np.random.default_rng(0)
+    path = tmp_path / "cut.etdump"
+    for _ in range(300):
+        damaged = bytearray(data[: int(rng.integers(600, len(data)))])
+        at = int(rng.integers(12, len(damaged) - 4)) & ~3
+        damaged[at : at + 4] = int(rng.integers(0, 600)).to_bytes(4, "little")
+        path.write_bytes(damaged)
+        try:
+            events = read_etdump(path, partial=True)
+        except TraceError:
+            continue
+        e2e = events.loc[events["kind"] == "method", "duration_ns"].sum()
+        assert build_ledger(events)["duration_ns"].sum() == e2e
+
+
+# --- allocations ----------------------------------------------------------------------------------
+
+
+ALLOCATIONS = DATA / "allocations.etdump"
+
+
+@pytest.fixture
+def read_taken(tmp_path):
+    def read_blocks(*blocks):
+        path = tmp_path / "trace.etdump"
+        path.write_bytes(build_etdump(blocks))
+        return read_allocations(path)
+
+    return read_blocks
+
+
+def test_what_the_runtime_logged():
+    """What ``writer.cpp`` took: two allocators of the first block are named for all."""
+    taken = read_allocations(ALLOCATIONS)
+    assert taken.values.tolist() == [
+        [0, 0, "planned memory", 1, 4096],
+        [0, 1, "scratch", 2, 128],
+        [0, 2, "scratch", 2, 2**40],
+        [1, 3, "planned memory", 1, 8],
+    ]
+    assert read_etdump(ALLOCATIONS)["event"].tolist() == [4]
+
+
+def test_names_are_those_of_the_block_or_of_the_last_that_gave_any(read_taken):
+    taken = read_taken(
+        Block(None, [Allocation(1, 1)]),
+        Block(None, [Allocation(1, 2), Allocation(2, 3)], allocators=["a", None]),
+        Block(None, [Allocation(1, 4)]),
+        Block(None, [Allocation(1, 5), Allocation(2, 6)], allocators=["b"]),
+        Block(None, [Allocation(1, 7)], allocators=[]),
+    )
+    assert taken["allocator"].tolist() == ["", "a", "", "a", "b", "", ""]
+    assert taken["size"].tolist() == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("number", [-1, 0, 3, 2**31 - 1])
+def test_a_number_that_no_allocator_has(read_taken, number):
+    taken = read_taken(Block(None, [Allocation(number, 1)], allocators=["a", "b"]))
+    assert taken[["allocator", "allocator_id"]].values.tolist() == [["", number]]
+
+
+def test_other_events_are_counted_but_have_no_row(read_taken):
+    events = [Profile("x"), Debug("y", 1), Allocation(0, 9), None]
+    assert read_taken(Block(None, events), Block(None, events))["event"].tolist() == [2, 6]
+
+
+def test_no_allocations(read_taken):
+    assert len(read_taken(Block(None, [Profile("x")]))) == 0
+    assert len(read_taken()) == 0
+
+
+def test_more_than_any_memory(read_taken):
+    with pytest.raises(TraceError, match="more than 2\\*\\*63 bytes"):
+        read_taken(Block(None, [Allocation(0, 2**63)]))
+
+
+# --- mutants; ``python3 dev.py fuzz`` makes more --------------------------------------------------
+
+
+def test_mutants_are_read_or_refused(tmp_path):
+    ends = fuzz(0, range(400), tmp_path)
+    assert ends.total() == 400
+    assert min(ends["read"], ends["refused"]) > 20
+
+
+def test_a_mutant_is_always_the_same(tmp_path):
+    mutants = [Mutator(1, tmp_path).make(n) for n in (5, 6, 5)]
+    assert mutants[0] == mutants[2] != mutants[1]
+
+
+def test_a_ledger_that_does_not_close_is_noticed(tmp_path):
+    run = [
+        Profile("DELEGATE_CALL", 0, 0, start=2, end=6),
+        Profile("Method::execute", -1, 0, start=1, end=12),
+    ]
+    path = tmp_path / "it.etdump"
+    path.write_bytes(build_etdump([Block("Execute", run)] * 3))
+    events = read_etdump(path)
+    check_ledgers([events, events])
+    with pytest.raises(AssertionError, match="does not close"):
+        check_ledgers([events, events.assign(parent=-1)])

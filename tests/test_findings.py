@@ -393,7 +393,7 @@ def test_what_a_finding_says_is_text_and_no_markup(sample):
 
 
 def test_no_findings_are_said_to_be_none(sample):
-    assert "Nothing stands out" in show_findings(find_next_steps(sample).head(0)).markdown
+    assert "No findings" in show_findings(find_next_steps(sample).head(0)).markdown
 
 
 @pytest.mark.parametrize("asked", [("nothing", 1), ("avx512_on", 7)])
@@ -445,7 +445,7 @@ def test_an_emulated_run_promises_nothing():
     assert "gelu" in table["title"].iloc[1]
     shown = show_findings(mark_emulated(table))
     assert " ms" not in shown.markdown
-    assert shown.markdown.count("measure it on the device") == len(table)
+    assert shown.markdown.count("measure on the device") == len(table)
     assert "not how fast" in shown.html
 
 
@@ -455,7 +455,7 @@ def test_the_recorded_emulated_run_promises_nothing():
     table = find_next_steps(analysis)
     assert len(table)
     assert table["gain_ms"].isna().all()
-    assert "measure it on the device" in list_findings(table)[0]
+    assert "measure on the device" in list_findings(table)[0]
     assert to_plain(summarize_analysis(analysis))["findings"][0]["high_ms"] is None
 
 

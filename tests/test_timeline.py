@@ -140,9 +140,9 @@ def test_any_forest_is_laid_out_again_from_its_gaps(data):
 
 
 def test_nothing_to_draw_is_said(traces):
-    with pytest.raises(StoreError, match="no whole run"):
+    with pytest.raises(StoreError, match="no complete run"):
         pack_timeline({name: spans[spans["run"] < 0] for name, spans in traces.items()})
-    with pytest.raises(StoreError, match="no whole run"):
+    with pytest.raises(StoreError, match="no complete run"):
         plot_timeline({name: spans[:0] for name, spans in traces.items()})
 
 
@@ -155,7 +155,7 @@ def test_the_figure_shows_the_run_of_median_length(traces):
 
 
 def test_a_person_gets_a_widget_and_a_report_the_same_bytes(traces):
-    widget, page = draw_timeline(traces), draw_timeline(traces, headless=True)
+    widget, page = draw_timeline(traces), draw_timeline(traces)
     assert widget.packed == page.packed
     assert base64.b64encode(page.packed).decode() in page._repr_html_()
 
@@ -175,7 +175,7 @@ def page_of(browser, tmp_path):
     pages, complaints = [], []
 
     def open_page(traces, about=None, more=""):
-        shown = more + draw_timeline(traces, about, headless=True)._repr_html_()
+        shown = more + draw_timeline(traces, about)._repr_html_()
         path = tmp_path / "report.html"
         path.write_text(to_html("Timeline", [Section("", items=[Table(shown, "")])]))
         page = browser.new_page(viewport={"width": 1280, "height": 800})
@@ -263,7 +263,7 @@ def test_what_a_trace_says_stays_text(page_of, traces):
 
 
 def test_the_page_allows_its_own_script_and_no_other(traces):
-    timeline = draw_timeline(traces, headless=True)
+    timeline = draw_timeline(traces)
     for items in ([timeline], []):
         text = to_html("T", [Section("", items=items)])
         (script,) = re.findall(r'<script type="module">(.*?)</script>', text, re.DOTALL)

@@ -41,11 +41,6 @@ class Frame:
         return [column.name for column in self.columns]
 
 
-def make_frame(name: str, *columns: tuple[str, str, str, str]) -> Frame:
-    """A frame from the names, kinds, units and meanings of its columns."""
-    return Frame(name, tuple(Column(*column) for column in columns))
-
-
 def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
     """Return ``frame`` if it has the columns of ``schema`` in the right kinds.
 
@@ -125,12 +120,22 @@ _SHARED = {
 }
 
 
-def _shared(names: str) -> list[Column]:
-    return [_SHARED[name] for name in names.split()]
+def make_frame(name: str, *columns: str | tuple[str, str, str, str]) -> Frame:
+    """A frame from the names, kinds, units and meanings of its columns.
+
+    A text stands for columns that several frames share, by their names.
+    """
+    found: list[Column] = []
+    for column in columns:
+        if isinstance(column, str):
+            found += [_SHARED[shared] for shared in column.split()]
+        else:
+            found.append(Column(*column))
+    return Frame(name, tuple(found))
 
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.
-SOURCE = tuple(_shared("experiment threads process"))
+SOURCE = make_frame("source", "experiment threads process").columns
 
 # --- traces --------------------------------------------------------------------------------------
 
@@ -138,10 +143,10 @@ _EVENT_KINDS = "method | delegate_call | operator_call | kernel | delegate_opera
 
 EVENTS = make_frame(
     "events",
-    *_shared("block"),
+    "block",
     ("block_name", "text", "", "its name: Default while loading, Execute, or the user's"),
     ("run", "int", "", "index of the Method::execute it belongs to, -1 outside any"),
-    *_shared("event"),
+    "event",
     ("parent", "int", "", "event of the enclosing span, -1 at the top"),
     ("kind", "text", "", _EVENT_KINDS),
     ("name", "text", "", "as logged: event name, or the delegate's operator name"),
@@ -154,7 +159,7 @@ EVENTS = make_frame(
 
 ALLOCATIONS = make_frame(
     "allocations",
-    *_shared("block event"),
+    "block event",
     ("allocator", "text", "", "name of the allocator, empty if none was given"),
     ("allocator_id", "int", "", "its number, as the runtime counts them: from 1"),
     ("size", "int", "B", "bytes taken"),
@@ -182,14 +187,14 @@ SAMPLES = make_frame(
     ("thread", "int", "", "the system's id of the thread"),
     ("busy", "bool", "", "the thread computed since its sample before; else it waited"),
     ("library", "text", "", "path of the loaded file; empty for code outside any"),
-    *_shared("build_id"),
+    "build_id",
     ("address", "int", "", "program counter as a virtual address in that file"),
 )
 
 FUNCTIONS = make_frame(
     "functions",
     ("library", "text", "", "name of the file"),
-    *_shared("build_id"),
+    "build_id",
     ("start", "int", "", "virtual address of the first byte"),
     ("size", "int", "byte", "length"),
     ("name", "text", "", "as exported; else library+address"),
@@ -203,7 +208,7 @@ LEDGER = make_frame(
     ("run", "int", "", "index of the Method::execute"),
     ("row", "int", "", "position within the run"),
     ("kind", "text", "", "delegated | portable | delegate_overhead | call_overhead | framework"),
-    *_shared("name"),
+    "name",
     ("operator", "text", "", "name without the per-delegate ordinal"),
     ("key", "text", "", "what pairs this row with its like in another trace of the same program"),
     ("instruction", "int", "", "instruction id, -1 for framework"),
@@ -215,15 +220,15 @@ SPANS = make_frame(
     *EVENTS.columns,
     ("ledger_kind", "text", "", "kind of its ledger row; none outside any whole run"),
     ("operator", "text", "", "name without the per-delegate ordinal"),
-    *_shared("key"),
+    "key",
     ("own_ns", "int", "ns", "time that belongs to it alone; sums to E2E over a run"),
     ("category", "text", "", "of its own time, as in the operators frame"),
-    *_shared("family rule"),
+    "family rule",
 )
 
 LATENCIES = make_frame(
     "latencies",
-    *SOURCE,
+    "experiment threads process",
     ("traced", "bool", "", "measured with ETDump on"),
     ("round", "int", "", "interleaving round within the process"),
     ("batch", "int", "", "batch within the round, in the order of measurement"),
@@ -249,24 +254,24 @@ STATISTICS = make_frame(
 
 OPERATORS = make_frame(
     "operators",
-    *_shared("key name operator kind category family rule"),
+    "key name operator kind category family rule",
     ("calls", "float", "1/run", "occurrences per Method::execute"),
-    *_shared("mean_ms"),
+    "mean_ms",
     ("std_ms", "float", "ms/run", "standard deviation over the runs"),
-    *_shared("share"),
+    "share",
 )
 
 CATEGORIES = make_frame(
     "categories",
-    *_shared("category mean_ms share"),
+    "category mean_ms share",
     ("operators", "int", "", "distinct operators in it"),
 )
 
 ATTRIBUTION = make_frame(
     "attribution",
-    *_shared("key"),
+    "key",
     ("module", "text", "", "path of its layer in the model, empty for the model itself"),
-    *_shared("module_class"),
+    "module_class",
     ("source", "text", "", "the user's line, file:line"),
     ("also", "text", "", "other layers that it does work of, by path"),
     ("nodes", "text", "", "nodes of the exporter's graph that it stands for, the main one first"),
@@ -295,7 +300,7 @@ TREE = make_frame(
 LAYERS = make_frame(
     "layers",
     ("module", "text", "", "path in the model, empty for the model itself; none: no layer"),
-    *_shared("module_class"),
+    "module_class",
     ("depth", "int", "", "modules around it"),
     ("own_ms", "float", "ms/run", "mean time of the layer itself; sums to the mean E2E time"),
     ("total_ms", "float", "ms/run", "mean time of it and all layers in it"),
@@ -307,11 +312,11 @@ LAYERS = make_frame(
 
 ROOFLINE = make_frame(
     "roofline",
-    *_shared("key name operator category family"),
+    "key name operator category family",
     ("module", "text", "", "path of its layer in the model"),
     ("shapes", "text", "", "of its inputs and outputs"),
     ("dtype", "text", "", "in which it computes"),
-    *_shared("mean_ms share"),
+    "mean_ms share",
     ("flops", "float", "1/call", "floating-point operations, or as many of integers"),
     ("bytes_per_run", "float", "B/run", "size of inputs, constants and outputs, over all calls"),
     ("intensity", "float", "1/B", "operations per byte"),
@@ -332,7 +337,7 @@ WHAT_IF = make_frame(
     ("predicted_ms", "float", "ms/run", "mean time if the parts were faster; sums to E2E"),
     *_interval("the prediction's", "ms/run", suffix="_ms"),
     ("speedup", "float", "", "of a part: assumed; of E2E: what follows"),
-    *_shared("low high"),
+    "low high",
 )
 
 BOTTLENECKS = make_frame(
@@ -340,7 +345,7 @@ BOTTLENECKS = make_frame(
     ("level", "text", "", "what a part is: category | family | operator | key | layer"),
     ("name", "text", "", "which part"),
     ("mean_ms", "float", "ms/run", "mean time of the part"),
-    *_shared("share"),
+    "share",
     ("free_ms", "float", "ms/run", "E2E if the part took no time: the ceiling of any gain there"),
     ("free_speedup", "float", "", "speed-up of E2E then"),
     *_interval("its", prefix="free_"),
@@ -380,11 +385,11 @@ FINDINGS = make_frame(
 
 COMPARISON = make_frame(
     "comparison",
-    *_shared("level"),
+    "level",
     ("name", "text", "", "what is compared"),
-    *_shared("baseline_ms candidate_ms"),
+    "baseline_ms candidate_ms",
     ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
-    *_shared("low high"),
+    "low high",
     ("outcome", "text", "", f"{_OUTCOMES} | emulated"),
     ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
     ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
@@ -409,11 +414,11 @@ LADDER = make_frame(
     "ladder",
     ("level", "text", "", "ISA level, the lowest first"),
     ("adds", "text", "", "CPU features that this level adds to the one below"),
-    *_shared("threads"),
+    "threads",
     ("latency_ms", "float", "ms", "median latency of one inference"),
     *_interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
-    *_shared("low high"),
+    "low high",
     ("outcome", "text", "", f"{_OUTCOMES}; none for the lowest"),
     ("total", "float", "", "latency of the lowest level / this one's"),
     *_interval("its", prefix="total_"),
@@ -422,11 +427,11 @@ LADDER = make_frame(
 
 SCALING = make_frame(
     "scaling",
-    *_shared("experiment threads"),
+    "experiment threads",
     ("latency_ms", "float", "ms", "median wall time of one inference"),
     *_interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("speedup", "float", "", "latency with the fewest threads / this one's"),
-    *_shared("low high"),
+    "low high",
     ("outcome", "text", "", f"{_OUTCOMES}; none for the fewest"),
     ("efficiency", "float", "", "speed-up / how many times as many threads"),
 )
@@ -445,9 +450,9 @@ KERNEL_CHANGES = make_frame(
 EVIDENCE = make_frame(
     "evidence",
     ("key", "text", "", "as in the ledger; empty for samples that two operators may claim"),
-    *_shared("operator kind"),
+    "operator kind",
     ("category", "text", "", "as in the operators frame"),
-    *_shared("family"),
+    "family",
     ("function", "text", "", "what ran: exported name, or library+address"),
     ("library", "text", "", "name of the file that it is in"),
     ("code", "text", "", "widest class of its instructions; unknown without the file"),
@@ -467,7 +472,7 @@ CODE_SHARES = make_frame(
 
 KERNEL_EVIDENCE = make_frame(
     "kernel evidence",
-    *_shared("key"),
+    "key",
     ("operator", "text", "", "name in the baseline, without the ordinal"),
     ("candidate_operator", "text", "", "name in the candidate"),
     ("category", "text", "", "as in the operators frame"),
@@ -486,13 +491,13 @@ KERNEL_EVIDENCE = make_frame(
 
 ALIGNED = make_frame(
     "aligned",
-    *_shared("level"),
+    "level",
     ("name", "text", "", "what is compared, as the first run calls it"),
     ("run", "text", "", "which run"),
     ("known_as", "text", "", "what this run calls it; none where it has nothing of it"),
     ("time_ms", "float", "ms", "typical time in this run"),
     ("speedup", "float", "", "time of the first run / time of this one"),
-    *_shared("low high"),
+    "low high",
     ("outcome", "text", "", f"{_OUTCOMES}; first for the first run"),
 )
 
@@ -506,9 +511,9 @@ LINED_UP = make_frame(
 JUDGED = make_frame(
     "judged",
     ("subject", "text", "", "what was compared, and with what"),
-    *_shared("level baseline_ms candidate_ms"),
+    "level baseline_ms candidate_ms",
     ("speedup", "float", "", "baseline / candidate"),
-    *_shared("low high outcome"),
+    "low high outcome",
     ("gate", "text", "", "passed | failed | undecided; open where there is no limit"),
 )
 
@@ -516,7 +521,7 @@ COMBINED = make_frame(
     "combined",
     ("run", "text", "", "what the run is called here"),
     ("run_dir", "text", "", "its folder"),
-    *_shared("model program device build experiment threads emulated"),
+    "model program device build experiment threads emulated",
     ("latency_ms", "float", "ms", "median of untraced E2E"),
     *_interval("its", "ms", suffix="_ms"),
     ("grade", "text", "", "quality of the measurement, A to D"),
@@ -528,7 +533,7 @@ HISTORY = make_frame(
     ("line", "text", "", "comparable over time: same program, inputs, device, experiment, threads"),
     ("run_dir", "text", "", "folder of the run"),
     ("started", "text", "", "when it began, UTC"),
-    *_shared("model program device build experiment threads emulated"),
+    "model program device build experiment threads emulated",
     ("clock", "text", "", "cpu_ns | wall_ns"),
     ("restarts", "int", "", "process restarts"),
     ("latency_ms", "float", "ms", "untraced E2E: geometric mean of the restarts' midmeans"),
@@ -545,7 +550,7 @@ CHANGES = make_frame(
     ("baseline_ms", "float", "ms", "typical time of the runs since the change before"),
     ("candidate_ms", "float", "ms", "typical time of the runs that have it"),
     ("speedup", "float", "", "baseline / candidate: below 1, it became slower"),
-    *_shared("low high"),
+    "low high",
     ("outcome", "text", "", "faster | slower"),
 )
 

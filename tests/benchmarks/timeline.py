@@ -66,7 +66,7 @@ def make_page(folder: Path, events: int) -> Path:
         spans = describe_spans(wb.read_etdump(analysis.run_dir / session.etdump))
         traces[name] = repeat_spans(spans, events // len(analysis.experiments), seed)
     path = folder / f"{events}.html"
-    items = [draw_timeline(traces, headless=True)]
+    items = [draw_timeline(traces)]
     path.write_text(to_html("Timeline", [Section("", items=items)]))
     return path
 

@@ -69,7 +69,7 @@ def roofline(run_dir: Path, again: bool, top: int) -> Output:
     """Measure the peaks of this machine, and compare a run's operators with them."""
     from workbench.analysis.roofline import list_ceilings
     from workbench.analysis.run import open_run
-    from workbench.plots.text import describe_roofline
+    from workbench.plots.text import show_roofline
     from workbench.report.artifacts import write_artifacts
     from workbench.workflow import measure_roof
 
@@ -79,7 +79,7 @@ def roofline(run_dir: Path, again: bool, top: int) -> Output:
     write_artifacts(run)
     operators = run.subject.roofline
     record = {"run_dir": run_dir, "ceilings": list_ceilings(run_dir), "operators": operators}
-    return Output([describe_roofline(run, top)], record)
+    return Output([show_roofline(run.subject, top=top)], record)
 
 
 @command()
