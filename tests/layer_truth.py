@@ -12,7 +12,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.export.pte import NO_HANDLE, _read_graph, read_pte
+from workbench.export.pte import NO_HANDLE, read_pte, read_xnnpack_graph
 
 PROBE = Path(__file__).with_name("xnn_plan.cpp")
 
@@ -61,7 +61,7 @@ def external_ids(pte, instruction_index):
     plan = program.tables["execution_plan"][0]
     kind, call = plan["chains"][0]["instructions"][instruction_index]["instr_args"]
     assert kind == "DelegateCall"
-    graph = _read_graph(program.payload(plan["delegates"][call["delegate_index"]]), "truth")
+    graph = read_xnnpack_graph(program.payload(plan["delegates"][call["delegate_index"]]), "truth")
     found = {}
     for item in graph["xvalues"]:
         tensor = item["xvalue_union"][1]

@@ -174,5 +174,8 @@ MOMENTS = {
     "exporting": lambda out: any(Path(out).glob("out_*/artifacts")),
     "measuring": lambda out: len(take_snapshot(out)) > 3,
     "measuring more": lambda out: len(list(Path(out).glob("out_*/runs/*"))) > 1,
-    "reporting": lambda out: any(Path(out).glob("out_*/runs/*/.12_report.ipynb")),
+    "reporting": lambda out: any(
+        not path.with_name("report.html").exists()
+        for path in Path(out).glob("out_*/runs/*/metrics.json")
+    ),
 }

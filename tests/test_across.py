@@ -19,7 +19,7 @@ from workbench.analysis.operators import summarize_operators
 from workbench.cli import main
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import ALIGNED, check
-from workbench.plots.align import plot_heatmap
+from workbench.plots.speedups import plot_heatmap
 from workbench.report.gate import show_aligned
 
 UNET = f"{wb.sample_run('unet_small')}"

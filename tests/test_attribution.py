@@ -15,9 +15,9 @@ import pytest
 from layer_truth import Record, probe_command, read_plans, true_modules, true_nodes
 from synthetic import synthetic_ledger
 
-import workbench.export
 from workbench.analysis.attribution import CONFIDENCES, attribute_layers
 from workbench.analysis.ledger import build_ledger
+from workbench.export.layers import describe_pte
 from workbench.records.codec import from_json
 from workbench.records.layers import Layers
 from workbench.run.build import find_compiler, installed_compiler
@@ -54,7 +54,8 @@ KERNELS = {
 @pytest.fixture(scope="session")
 def program(request):
     """From the name of a network to the folder of its program; exported once."""
-    tests, export = Path(__file__).parent, Path(workbench.export.__file__).parent
+    tests = Path(__file__).parent
+    export = tests.parent / "workbench" / "export"
     sources = [
         tests / "layer_models.py",
         *sorted((export.parent / "records").glob("*.py")),
@@ -250,7 +251,7 @@ def test_what_was_folded_into_an_operator_is_listed(trace):
 
 def test_a_sidecar_without_layers_still_tells_shapes_and_costs(trace, program):
     ledger, layers = trace("unet", "native")
-    bare = workbench.export.describe_pte((program("unet") / "unet.pte").read_bytes())
+    bare = describe_pte((program("unet") / "unet.pte").read_bytes())
     assert bare.sha256 == layers.sha256
     named, unnamed = attribute_layers(ledger, layers), attribute_layers(ledger, bare)
     columns = ["key", "shapes", "flops", "bytes", "confidence"]

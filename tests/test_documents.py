@@ -2,9 +2,10 @@
 
 import json
 import shutil
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
@@ -15,17 +16,18 @@ import workbench as wb
 from workbench.datasets import SAMPLES
 from workbench.errors import StoreError, UsageError
 from workbench.frames import STATISTICS, make_frame
-from workbench.records.codec import Contract, from_json, to_json, upgrade
+from workbench.records.codec import Columns, Contract, from_json, to_json, to_plain, upgrade
 from workbench.records.documents import (
+    DOCUMENTS,
+    Metrics,
     describe_document,
     find_problem,
-    list_documents,
     read_document,
 )
 from workbench.records.layers import Layers
 from workbench.records.portfolio import Cell, Outcome, Portfolio, Row, Stage
 from workbench.records.runs import SCHEMA_VERSION, Ceilings, Export, RunRecord
-from workbench.workflow import write_artifacts
+from workbench.report.artifacts import write_artifacts
 
 PUBLISHED = SAMPLES.parent / "schemas" / f"v{SCHEMA_VERSION}"
 RECORDS = {"manifest": RunRecord, "export": Export, "layers": Layers, "ceilings": Ceilings}
@@ -39,7 +41,7 @@ SLOW = pytest.param("unet_small", marks=pytest.mark.slow)
 DERIVED = ("metrics", "analysis_summary", "pipeline_summary")
 
 
-@pytest.mark.parametrize("name", list_documents())
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_a_published_schema_is_the_one_of_the_code(name):
     described = describe_document(name)
     jsonschema.Draft202012Validator.check_schema(described)
@@ -48,7 +50,7 @@ def test_a_published_schema_is_the_one_of_the_code(name):
 
 
 def test_nothing_else_is_published():
-    assert {path.name.split(".")[0] for path in PUBLISHED.iterdir()} == set(list_documents())
+    assert {path.name.split(".")[0] for path in PUBLISHED.iterdir()} == set(DOCUMENTS)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,8 @@ def run_dir(request, tmp_path_factory):
 @pytest.mark.parametrize("name", DERIVED)
 def test_what_the_workbench_writes_fits_its_schema(run_dir, name):
     path = find(run_dir, name)
-    content = read_document(path, name)
+    content = json.loads(path.read_bytes())
+    assert to_plain(read_document(path, DOCUMENTS[name])) == content
     for key in list(content)[:4]:
         damaged = {k: v for k, v in content.items() if k != key}
         assert key in find_problem(damaged, name)
@@ -145,7 +148,7 @@ def test_a_bad_document_is_one_clear_line(tmp_path, text, says):
     path = tmp_path / "metrics.json"
     path.write_text(text)
     with pytest.raises(StoreError, match=says) as caught:
-        read_document(path, "metrics")
+        read_document(path, Metrics)
     assert "\n" not in str(caught.value)
     assert "metrics.json: " in str(caught.value)
 
@@ -197,14 +200,17 @@ def test_a_record_is_described_by_its_types(content):
 def test_a_row_is_described_by_its_columns():
     contract = Contract()
     frame = make_frame("some rows", ("n", "int", "", "how many"), ("t_ms", "float", "ms", "time"))
-    schema = contract.publish("rows", 1, contract.rows(frame))
+    rows = Annotated[tuple[Mapping[str, Any], ...], Columns(frame)]
+    schema = contract.publish("rows", 1, contract.of(rows))
     validator = jsonschema.Draft202012Validator(schema)
     assert validator.is_valid([{"n": 1, "t_ms": None, "further": "column"}])
     assert not validator.is_valid([{"n": 1}])
     assert not validator.is_valid([{"n": 0.5, "t_ms": 1}])
     assert "time [ms]" in json.dumps(schema)
-    more = contract.row(STATISTICS, without=("n",), clock={"type": "string"})
+    row = Annotated[Mapping[str, Any], Columns(STATISTICS, without=("n",), clock=Literal["cpu_ns"])]
+    more = contract.of(row)
     assert list(more["properties"])[:2] == ["clock", "mean"]
+    assert more["properties"]["clock"] == {"enum": ["cpu_ns"]}
 
 
 @given(st.dictionaries(st.sampled_from(["unit", "latencies", "floor"]), st.none() | st.text()))
@@ -212,11 +218,11 @@ def test_any_metrics_are_described_or_refused(tmp_path_factory, content):
     path = Path(tmp_path_factory.getbasetemp()) / "any.json"
     path.write_text(json.dumps({**content, "schema_version": SCHEMA_VERSION}))
     with pytest.raises(StoreError, match="not a metrics document"):
-        read_document(path, "metrics")
+        read_document(path, Metrics)
 
 
 def test_the_command_prints_a_schema(cli):
-    assert cli("schema")[1].split() == list_documents()
+    assert cli("schema")[1].split() == [*DOCUMENTS]
     assert json.loads(cli("schema", "metrics")[1]) == describe_document("metrics")
     code, _, err = cli("schema", "metric")
     assert code == 2 and "did you mean 'metrics'?" in err

@@ -378,7 +378,7 @@ def twice():
     ("expression", "parts"),
     [
         ("x if x.sum() > 0 else -x", ["branches on a tensor's value", "torch.where"]),
-        ("x.reshape(int(x.abs().sum().item()) * 0 + 4, -1)", ["makes a size of it"]),
+        ("x.reshape(int(x.abs().sum().item()) * 0 + 4, -1)", ["uses it as a size"]),
         ("torch.fft.fft2(x).abs()", ["aten::_fft_c2c.out", "no kernel"]),
         ("torch.linalg.svd(x)[1]", ["aten::_linalg_svd.U", "no kernel"]),
         ("x.sort()[0]", ["aten::sort.values", "no kernel"]),
@@ -405,7 +405,7 @@ def test_a_wrong_number_of_inputs_is_refused(tmp_path):
     image = torch.ones(1, 3, 8, 8)
     with pytest.raises(
         ExportError,
-        match=r"test_export.py:\d+: forward\(\) fails: TypeError.*inputs that it takes",
+        match=r"test_export.py:\d+: forward\(\) fails: TypeError.*check the example inputs",
     ):
         export_model(small_model(example_inputs=(image, image)), root=tmp_path)
     assert files_below(tmp_path) == []
@@ -569,8 +569,6 @@ def test_warnings_and_logging_are_put_back(tmp_path):
 
 
 def test_importing_the_exporter_does_not_import_torch():
-    code = (
-        "import sys, workbench.export.artifact as e; print(list(e.DTYPES), 'torch' in sys.modules)"
-    )
+    code = "import sys, workbench.export.artifact; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

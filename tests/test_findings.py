@@ -3,16 +3,17 @@
 import dataclasses
 import json
 import math
+import shutil
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 import pytest
-from changed_runs import changed
 from click.testing import CliRunner
 from program_builder import Delegate, Kernel, Node, build_facts, layout, transpose
 
 import workbench as wb
+from workbench import store
 from workbench.analysis.compat import find_next_steps
 from workbench.analysis.findings.context import AlternativeDtype
 from workbench.analysis.findings.graph import ADVICE, advise
@@ -22,10 +23,11 @@ from workbench.cli import workbench as workbench_command
 from workbench.errors import UsageError
 from workbench.frames import FINDINGS, STATISTICS, check, mark_emulated
 from workbench.plots.text import list_findings, show_findings
+from workbench.records.codec import to_plain
 from workbench.records.runs import Export, Partition
-from workbench.report.markdown import render_report
+from workbench.report.artifacts import write_artifacts
 from workbench.report.notebooks import find_notebook
-from workbench.report.summary import write_summary
+from workbench.report.summary import summarize_analysis
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
@@ -391,7 +393,7 @@ def test_what_a_finding_says_is_text_and_no_markup(sample):
 
 
 def test_no_findings_are_said_to_be_none(sample):
-    assert "Nothing stands out" in show_findings(find_next_steps(sample).head(0)).markdown
+    assert "No findings" in show_findings(find_next_steps(sample).head(0)).markdown
 
 
 @pytest.mark.parametrize("asked", [("nothing", 1), ("avx512_on", 7)])
@@ -443,19 +445,18 @@ def test_an_emulated_run_promises_nothing():
     assert "gelu" in table["title"].iloc[1]
     shown = show_findings(mark_emulated(table))
     assert " ms" not in shown.markdown
-    assert shown.markdown.count("measure it on the device") == len(table)
+    assert shown.markdown.count("measure on the device") == len(table)
     assert "not how fast" in shown.html
 
 
-def test_the_recorded_emulated_run_promises_nothing(tmp_path):
+def test_the_recorded_emulated_run_promises_nothing():
     analysis = wb.analyze_run(wb.sample_run("toy_cnn"))
     assert analysis.run.emulated
     table = find_next_steps(analysis)
     assert len(table)
     assert table["gain_ms"].isna().all()
-    assert "measure it on the device" in list_findings(table)[0]
-    path = write_summary(changed(analysis, path=tmp_path), table)
-    assert json.loads(path.read_text())["findings"][0]["high_ms"] is None
+    assert "measure on the device" in list_findings(table)[0]
+    assert to_plain(summarize_analysis(analysis))["findings"][0]["high_ms"] is None
 
 
 def test_times_are_those_that_other_programs_left_alone():
@@ -499,9 +500,10 @@ def test_the_command_lists_all_findings(sample):
 def test_reports_and_summaries_have_the_findings(sample, tmp_path):
     found = find_next_steps(sample)
     first = found.iloc[0]
-    assert "## What to do next" in render_report(sample, found)
-    path = write_summary(changed(sample, path=tmp_path), found)
-    written = json.loads(path.read_text())["findings"]
+    shutil.copytree(sample.path, tmp_path / "run")
+    write_artifacts(wb.open_run(tmp_path / "run"))
+    assert "## What to do next?" in (tmp_path / "run" / store.REPORT_MD).read_text()
+    written = json.loads((tmp_path / "run" / store.SUMMARY).read_text())["findings"]
     assert written[0]["rank"] == 1
     assert set(written[0]) == set(FINDINGS.names)
     assert isinstance(written[0]["keys"], list)

@@ -20,7 +20,7 @@ from workbench.errors import ComparisonError, StoreError, UsageError
 from workbench.records.codec import from_json, to_document, to_json
 from workbench.records.runs import RunRecord
 from workbench.report.gate import write_gate_summary, write_junit
-from workbench.report.summary import write_metrics
+from workbench.report.summary import write_documents
 
 SAMPLE = wb.sample_run()
 
@@ -29,7 +29,7 @@ SAMPLE = wb.sample_run()
 def baseline(tmp_path_factory):
     """What the recorded run has left of itself."""
     run_dir = copy_run(tmp_path_factory.mktemp("baseline"))
-    return write_metrics(analyze_run(run_dir))
+    return write_documents(analyze_run(run_dir))[0]
 
 
 def copy_run(folder, change=lambda content: None):
@@ -65,6 +65,12 @@ def test_a_run_passes_against_itself(baseline):
     assert [name.split(", ")[1] for name in gates(held)] == ["avx512_off", "avx512_on"]
     assert held.rows["speedup"].tolist() == pytest.approx([1, 1])
     assert "measured apart" in held.notes[-1]
+
+
+def test_a_baseline_of_the_first_version_is_read():
+    old = Path(__file__).parent / "data" / "documents" / "metrics_v2.json"
+    held = compare_with_metrics(old, str(SAMPLE), fail_above=0.05)
+    assert held.passed and held.rows["speedup"].tolist() == pytest.approx([1, 1])
 
 
 def test_a_slower_run_fails_only_beyond_the_limit(baseline, tmp_path):

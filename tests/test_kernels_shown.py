@@ -13,10 +13,10 @@ from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import explain_unchanged
 from workbench.datasets import sample_run
 from workbench.errors import StoreError
-from workbench.plots.machine_code import CODE_COLORS
-from workbench.plots.text import show_code, show_kernels, show_proof
+from workbench.plots.machine_code import CODE_COLORS, plot_machine_code
+from workbench.plots.text import show_code, show_kernels
+from workbench.report.artifacts import write_artifacts
 from workbench.trace.functions import AARCH64_CLASSES, X86_CLASSES
-from workbench.workflow import write_artifacts
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +53,10 @@ def test_sme2_kernels_are_named_with_the_toggle_on_only(sample):
 
 def test_the_figure_and_the_table_say_it(sample):
     comparison = sample.comparisons[0]
-    figure = show_code(sample, comparison)
+    figure = plot_machine_code(comparison)
     for text in ("sme2_on: ", "sme2_off: ", "E2E", "convolution", "emulated"):
         assert text in figure.alt_text
-    table = str(show_kernels(sample, comparison))
+    table = str(show_kernels(comparison))
     assert "sme2_mopa" in table
     assert "conv2" in table
     assert "emulated" in table
@@ -64,7 +64,7 @@ def test_the_figure_and_the_table_say_it(sample):
     off = next(n for n, line in enumerate(lines) if "sme2_off" in line)
     assert "sme2_on" in lines[off + 1] and "sme2_mopa" in lines[off + 1]
     assert "neon" in lines[off] and "PF32" in lines[off + 1]
-    proof = str(show_proof(sample, comparison))
+    proof = str(show_code(comparison))
     assert "changed; share" in proof and "emulated" in proof
     assert "| sme2_off | 2697 | 100 % neon |" in proof
 
@@ -144,9 +144,9 @@ def test_without_evidence_the_report_says_why(run_dir, changes, says):
     analysis = analyze_run(run_dir)
     comparison = analysis.comparisons[0]
     assert comparison.proof is None
-    assert says in str(show_code(analysis, comparison))
-    assert says in str(show_kernels(analysis, comparison))
-    assert says in str(show_proof(analysis, comparison))
+    assert says in str(plot_machine_code(comparison))
+    assert says in str(show_kernels(comparison))
+    assert says in str(show_code(comparison))
     assert says in toggle_check(analysis)["evidence"]
 
 

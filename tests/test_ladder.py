@@ -9,25 +9,21 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from synthetic import synthetic_latencies
 
 from workbench import store
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.compat import analyze_run, check_run
 from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
-from workbench.datasets import sample_run
 from workbench.errors import SetupError, UsageError
 from workbench.options import MeasureOptions
-from workbench.plots.sweeps import plot_ladder, plot_scaling
-from workbench.plots.tables import show_table, show_together
-from workbench.plots.text import show_axes
+from workbench.plots.sweeps import plot_isa_levels, plot_threads
 from workbench.records.runs import LADDER_TOGGLE
+from workbench.report.artifacts import write_artifacts
 from workbench.run.execute import run_plan
 from workbench.run.isa import Isa, find_levels, read_isa
 from workbench.run.plan import choose_experiments, make_plan, plan_levels
 from workbench.run.runner import find_runner
-from workbench.workflow import write_artifacts
 
 RUNGS = ("low", "mid", "high")
 
@@ -135,22 +131,11 @@ def test_figures_have_a_row_or_a_line_for_everything():
     times = {"low": 4.0, "mid": 2.0, "high": 1.9, "again": 1.9}
     latencies = crossed(t1=times, t2=times)
     noise = {"control": "again", "control_of": "high"}
-    figure = plot_ladder(compare_isa_levels(latencies, RUNGS, threads=2, **noise))
+    figure = plot_isa_levels(compare_isa_levels(latencies, RUNGS, threads=2, **noise))
     assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == list(RUNGS)
     assert "2.0" in figure.alt_text
-    figure = plot_scaling(sweep_threads(latencies, RUNGS))
+    figure = plot_threads(sweep_threads(latencies, RUNGS))
     assert all(name in figure.alt_text for name in RUNGS)
-
-
-def test_a_sheet_is_its_parts():
-    table = show_table(pd.DataFrame({"a": [1]}))
-    sheet = show_together(Figure(), table, "note")
-    assert str(sheet) == f"{table}\n\nnote"
-    assert len(sheet.parts) == 3
-
-
-def test_a_run_with_one_toggle_says_how_to_measure_more():
-    assert "--isa-ladder" in str(show_axes(analyze_run(sample_run())))
 
 
 @pytest.fixture(scope="module")

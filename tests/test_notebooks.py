@@ -9,9 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import papermill
 import pytest
-
-from workbench.report.notebooks import execute_notebook
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -132,7 +131,14 @@ def run_timed(tmp_path, monkeypatch, capsys):
 
     def run(name, **parameters):
         before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-        output = execute_notebook(name, tmp_path / name, {"headless": True, **parameters})
+        output = tmp_path / f"{name}.ipynb"
+        papermill.execute_notebook(
+            ROOT / "notebooks" / f"{name}.ipynb",
+            output,
+            parameters={"headless": True, **parameters},
+            kernel_name="python3",
+            progress_bar=False,
+        )
         wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         with capsys.disabled():

@@ -30,13 +30,14 @@ from workbench.datasets import sample_run
 from workbench.options import MeasureOptions
 from workbench.plots.text import show_quality
 from workbench.records.runs import Batch, Reading, Session
+from workbench.report.artifacts import write_artifacts
 from workbench.run import measure
 from workbench.run.execute import MIN_RESTARTS, restarts, run_plan
 from workbench.run.plan import make_plan
 from workbench.run.recorder import RunRecorder, begin_run
 from workbench.run.runner import find_runner
 from workbench.run.targets.host import HOST, parse_environment, read_environment
-from workbench.workflow import is_precise, write_artifacts
+from workbench.workflow import is_precise
 
 PHONE = """load 3.10 2.80 2.00 4/900 12345
 khz 1800000
@@ -262,9 +263,9 @@ def test_the_grade_is_in_every_artifact(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--budget", "soon"], "no duration"),
-        (["--budget", "0s"], "no duration"),
-        (["--precision", "x"], "no percentage"),
+        (["--budget", "soon"], "not a duration"),
+        (["--budget", "0s"], "not a duration"),
+        (["--precision", "x"], "not a percentage"),
     ],
 )
 def test_bad_budgets_are_usage_errors(options, words, capsys):

@@ -47,7 +47,7 @@ for name, folder in runs.items():
     tell("bottlenecks", wb.rank_bottlenecks(ledger))
     layers = analysis.select(analysis.layers, *side)
     tell("tree", layers)
-    assert wb.plot_tree(layers).alt_text
+    assert wb.plot_layers(layers).alt_text
     tell("verdicts", first.operators)
     assert str(wb.show_verdicts(analysis))
     if not analysis.run.emulated:
@@ -60,7 +60,7 @@ for name, folder in runs.items():
         tell("roofline", roofline)
         tell("ceilings", wb.list_ceilings(analysis))
         assert set(roofline["bound"]) & {"compute", "memory", "overhead"}
-        assert wb.show_roofline(analysis).alt_text
+        assert wb.plot_roofline(analysis.subject).alt_text
 published = [*wb.load_case_study("squeezesam").categories.values()]
 tell("case study", wb.bottleneck_shift(*published[:2]))
 assert not {name.partition(".")[0] for name in sys.modules} & set(BLOCKED)

@@ -22,8 +22,9 @@ from workbench.datasets import sample_run
 from workbench.errors import ComparisonError, ReportError, StoreError, TraceError, UsageError
 from workbench.frames import EMULATED
 from workbench.plots.text import show_layers, show_undelegated, show_verdicts
-from workbench.report.notebooks import execute_notebook
-from workbench.workflow import make_report, write_artifacts
+from workbench.report.artifacts import make_report, write_artifacts
+from workbench.report.html import to_html, to_markdown
+from workbench.report.notebooks import run_notebook
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +90,7 @@ def test_without_a_sidecar_no_layer_is_named(run_dir):
     analysis = analyze_run(run_dir)
     assert analysis.layers is None
     assert "confidence" not in analysis.operators
-    assert "Not known" in str(show_layers(analysis, "avx512_on", 1))
+    assert "unknown" in str(show_layers(analysis["avx512_on"]))
     write_artifacts(analysis)
     summary = json.loads((run_dir / store.SUMMARY).read_text())
     assert {row["layer"] for row in summary["operator_details"]} == {None}
@@ -145,14 +146,14 @@ def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
         for frame in (analysis.operators, analysis.ledger)
     )
     for shown in (
-        wb.plot_latencies(analysis.latencies, analysis.statistics),
+        wb.plot_latencies(analysis),
         wb.plot_categories(analysis.bars),
         wb.plot_shift(comparison.shift),
         wb.plot_speedups(comparison.speedups),
         wb.plot_operators(after, after),
         wb.plot_what_if(wb.predict_what_if(ledger, {})),
         wb.plot_bottlenecks(wb.rank_bottlenecks(ledger)),
-        wb.show_timeline(analysis, headless=True).figure,
+        wb.show_timeline(comparison).figure,
     ):
         assert EMULATED in shown.alt_text
     for table in (after, analysis.statistics, comparison.shift, comparison.categories):
@@ -267,17 +268,56 @@ def test_the_report_is_one_page_that_fetches_nothing(run_dir):
     assert not list(run_dir.glob(".*"))
 
 
-def test_a_wrong_parameter_is_refused_with_the_nearest(tmp_path):
+def test_a_wrong_parameter_is_refused_with_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'run_dir'"):
-        execute_notebook("12_report", tmp_path / "x.ipynb", {"rundir": "x"})
+        run_notebook("12_report", rundir="x")
     with pytest.raises(UsageError, match="unknown notebook"):
-        execute_notebook("13_report", tmp_path / "x.ipynb", {})
+        run_notebook("13_report")
 
 
-@pytest.mark.slow
-def test_a_failing_cell_is_one_line(tmp_path):
-    with pytest.raises(ReportError, match=r"12_report.*not a run folder") as caught:
-        execute_notebook("12_report", tmp_path / "x.ipynb", {"run_dir": str(tmp_path)})
+@pytest.fixture
+def write_notebook(tmp_path, monkeypatch):
+    """Writes the notebook "00_test" from pairs of a cell's type and source."""
+    monkeypatch.setattr("workbench.report.notebooks.notebooks_dir", lambda: tmp_path)
+
+    def write(*cells):
+        content = [{"cell_type": kind, "metadata": {}, "source": [text]} for kind, text in cells]
+        content[1]["metadata"]["tags"] = ["parameters"]
+        (tmp_path / "00_test.ipynb").write_text(json.dumps({"cells": content}))
+
+    return write
+
+
+def test_a_section_has_the_results_of_its_cells_and_none_is_empty(write_notebook):
+    write_notebook(
+        ("markdown", "# Title\n\ntext"),
+        ("code", "n: int = 1  # a number"),
+        ("code", "import workbench as wb"),
+        ("code", "table = wb.show_table(wb.tabulate_rules(), rows=n)\ntable"),
+        ("markdown", "## Nothing"),
+        ("code", "None"),
+        ("markdown", "## Two"),
+        ("code", "wb.show_together(table, wb.show_together(wb.plot_stack()))"),
+        ("markdown", "the end"),
+    )
+    sections = run_notebook("00_test", n=2)
+    assert [(s.heading, s.text, len(s.items)) for s in sections] == [
+        ("Title", "text", 1),
+        ("Two", "", 2),
+        ("", "the end", 0),
+    ]
+    assert str(sections[0].items[0]).count("\n") == 3
+    text = to_markdown("Rules", sections)
+    assert text.startswith("# Rules\n\n## Title\n\ntext\n\n| ") and text.endswith("the end\n")
+    page = to_html("Rules", sections)
+    assert '<h2 id="Two">Two</h2>' in page and page.count("<table") == 2 and "<img alt=" in page
+
+
+@pytest.mark.parametrize("code", ["1 / 0", "import nowhere", "(1 / 0)"])
+def test_a_failing_cell_is_one_line(write_notebook, code):
+    write_notebook(("markdown", "# T"), ("code", "n: int = 1  # n"), ("code", code))
+    with pytest.raises(ReportError, match=r"00_test.ipynb, cell 3: \w+Error: ") as caught:
+        run_notebook("00_test")
     assert "\n" not in str(caught.value)
 
 

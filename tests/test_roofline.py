@@ -23,7 +23,7 @@ from workbench.analysis.run import Run
 from workbench.errors import StoreError, UsageError
 from workbench.frames import ROOFLINE, check
 from workbench.plots.roofline import plot_roofline
-from workbench.plots.text import describe_roofline
+from workbench.plots.text import show_roofline
 from workbench.records.codec import from_json, to_json
 from workbench.records.runs import Ceilings, Probe
 from workbench.store import load_run, save_run
@@ -183,7 +183,7 @@ def test_layers_add_up_their_operators(sample):
 
 def test_the_figure_shows_each_operator_where_it_is(sample):
     table, roof = wb.find_roofline(sample), find_roof(sample, "avx512_on", 1)
-    figure = plot_roofline(table, roof.peaks, roof.bandwidths, roof.spread)
+    figure = plot_roofline(table, roof)
     (axis,) = figure.axes
     (dots,) = (c for c in axis.collections if len(c.get_offsets()) > 1)
     shown = table[(table["flops"] > 0) & table["roof_share"].notna()]
@@ -199,15 +199,15 @@ def test_the_figure_shows_each_operator_where_it_is(sample):
 
 def test_the_figure_of_nothing_is_drawn_all_the_same(sample):
     roof = find_roof(sample, "avx512_on", 1)
-    figure = plot_roofline(wb.find_roofline(sample).head(0), roof.peaks, roof.bandwidths)
+    figure = plot_roofline(wb.find_roofline(sample).head(0), roof)
     assert "shown: 0 % of the time" in figure.alt_text
 
 
 def test_without_ceilings_the_report_says_how_to_get_them(sample, tmp_path):
     bare = Run(tmp_path, sample.record)
     assert wb.find_roofline(bare) is None
-    assert "workbench roofline" in str(wb.show_roofline(bare))
-    assert "not known" in str(describe_roofline(bare))
+    assert "workbench roofline" in str(plot_roofline(bare.subject))
+    assert "No roofline" in str(show_roofline(bare.subject))
 
 
 def test_the_table_of_ceilings_has_units():

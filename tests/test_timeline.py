@@ -26,7 +26,8 @@ from workbench.explorer.timeline import (
     plot_timeline,
     timeline_script,
 )
-from workbench.report.html import export_html
+from workbench.plots.tables import Table
+from workbench.report.html import Section, to_html
 
 
 @pytest.fixture(scope="module")
@@ -139,9 +140,9 @@ def test_any_forest_is_laid_out_again_from_its_gaps(data):
 
 
 def test_nothing_to_draw_is_said(traces):
-    with pytest.raises(StoreError, match="no whole run"):
+    with pytest.raises(StoreError, match="no complete run"):
         pack_timeline({name: spans[spans["run"] < 0] for name, spans in traces.items()})
-    with pytest.raises(StoreError, match="no whole run"):
+    with pytest.raises(StoreError, match="no complete run"):
         plot_timeline({name: spans[:0] for name, spans in traces.items()})
 
 
@@ -154,7 +155,7 @@ def test_the_figure_shows_the_run_of_median_length(traces):
 
 
 def test_a_person_gets_a_widget_and_a_report_the_same_bytes(traces):
-    widget, page = draw_timeline(traces), draw_timeline(traces, headless=True)
+    widget, page = draw_timeline(traces), draw_timeline(traces)
     assert widget.packed == page.packed
     assert base64.b64encode(page.packed).decode() in page._repr_html_()
 
@@ -171,16 +172,12 @@ def test_long_traces_stay_small(traces):
 @pytest.fixture
 def page_of(browser, tmp_path):
     """Opens a report with these traces from a file, without a network; fails on any complaint."""
-    import nbformat
-
     pages, complaints = [], []
 
     def open_page(traces, about=None, more=""):
-        shown = more + draw_timeline(traces, about, headless=True)._repr_html_()
-        output = nbformat.v4.new_output("display_data", {"text/html": shown})
-        cell = nbformat.v4.new_code_cell("", outputs=[output])
-        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "n.ipynb")
-        path = export_html(tmp_path / "n.ipynb", tmp_path / "report.html", "Timeline")
+        shown = more + draw_timeline(traces, about)._repr_html_()
+        path = tmp_path / "report.html"
+        path.write_text(to_html("Timeline", [Section("", items=[Table(shown, "")])]))
         page = browser.new_page(viewport={"width": 1280, "height": 800})
         page.context.set_offline(True)
         page.on("console", lambda message: complaints.append(message.text))
@@ -250,7 +247,7 @@ def test_a_million_events_are_drawn_and_moved_fast_and_take_little_room(browser,
     import timeline
 
     figures = timeline.measure(browser, timeline.make_page(tmp_path, 1_000_000), loads=3)
-    assert timeline.is_kept(figures), figures
+    assert timeline.passes(figures), figures
 
 
 @pytest.mark.browser
@@ -265,19 +262,14 @@ def test_what_a_trace_says_stays_text(page_of, traces):
     assert evil in page.inner_text(f".{PAGE_CLASS}")
 
 
-def test_the_page_allows_its_own_script_and_no_other(tmp_path, traces):
-    import nbformat
-
-    shown = draw_timeline(traces, headless=True)._repr_html_()
-    output = nbformat.v4.new_output("display_data", {"text/html": shown})
-    for outputs in ([output], []):
-        cell = nbformat.v4.new_code_cell("", outputs=outputs)
-        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / "n.ipynb")
-        text = export_html(tmp_path / "n.ipynb", tmp_path / "r.html", "T").read_text()
+def test_the_page_allows_its_own_script_and_no_other(traces):
+    timeline = draw_timeline(traces)
+    for items in ([timeline], []):
+        text = to_html("T", [Section("", items=items)])
         (script,) = re.findall(r'<script type="module">(.*?)</script>', text, re.DOTALL)
         digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
         assert f"script-src 'sha256-{digest}'\"" in text
-        assert (timeline_script() in script) == bool(outputs)
+        assert (timeline_script() in script) == bool(items)
 
 
 @pytest.mark.browser

@@ -1,7 +1,6 @@
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,8 +14,6 @@ from workbench.analysis.what_if import predict_what_if, rank_bottlenecks
 from workbench.datasets import load_case_study
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import BOTTLENECKS, WHAT_IF, check
-from workbench.plots.style import COLORS
-from workbench.plots.what_if import FACTORS, describe_what_if, plot_bottlenecks, plot_what_if
 
 MODELS = ("mobilenet_v3_small", "vit_tiny", "unet_small")
 
@@ -148,76 +145,3 @@ def test_the_published_case_has_data_movement_as_its_next_bottleneck():
     assert first["share"] == pytest.approx(0.40, abs=0.005)
     assert first["free_ms"] == pytest.approx(298.2 - 119.1)
     assert np.isnan(first["free_low"])
-
-
-# Figures.
-
-
-def test_bars_are_as_long_as_the_times(ledger):
-    what_if = predict_what_if(ledger, {"GEMM": 2, "Other": math.inf})
-    figure = plot_what_if(what_if)
-    axis = figure.axes[0]
-    lengths = {0: 0.0, 1: 0.0}
-    for bar in axis.patches:
-        lengths[round(bar.get_y() + bar.get_height() / 2)] += bar.get_width()
-    e2e = what_if.iloc[0]
-    assert lengths[0] == pytest.approx(e2e["measured_ms"])
-    assert lengths[1] == pytest.approx(e2e["predicted_ms"])
-    (band,) = axis.lines
-    assert list(band.get_xdata()) == pytest.approx([e2e["low_ms"], e2e["high_ms"]])
-    assert f"{e2e['speedup']:.2f}x" in figure.alt_text
-    assert "GEMM 2x, Other free" in figure.alt_text
-
-
-def test_what_stays_is_one_bar_where_parts_are_many(ledger):
-    key = ledger["key"].iloc[3]
-    figure = plot_what_if(predict_what_if(ledger, {key: 3}, by="key"))
-    assert len(figure.axes[0].patches) == 4
-    assert "all else" in figure.alt_text
-
-
-def test_the_whole_band_is_in_sight_where_nothing_becomes_faster(ledger):
-    (axis,) = plot_what_if(predict_what_if(ledger, {})).axes
-    (band,) = axis.lines
-    assert axis.get_xlim()[1] >= band.get_xdata()[1] > predict_what_if(ledger, {})["measured_ms"][0]
-
-
-def test_nothing_faster_is_said_to_be_so(ledger):
-    assert describe_what_if(predict_what_if(ledger, {})).startswith("Nothing faster: 6.")
-
-
-def test_what_is_assumed_is_named_as_far_as_it_fits(ledger):
-    factors = {"Convolution": 2, "GEMM": 2}
-    assert describe_what_if(predict_what_if(ledger, factors)).endswith("Convolution, GEMM 2x")
-    many = dict(zip(COLORS, (1.5, 2, 3, 4, 6), strict=True))
-    assert describe_what_if(predict_what_if(ledger, many)).endswith("if 5 parts are faster")
-
-
-def test_without_repetitions_no_band_is_drawn():
-    off, _ = load_case_study("squeezesam").categories.values()
-    figure = plot_what_if(predict_what_if(off, {"Convolution": 9}))
-    assert not figure.axes[0].lines
-    assert "to" not in figure.alt_text.split(" if ")[0]
-
-
-def test_ceilings_are_drawn_from_what_is_left_to_what_was_measured(ledger):
-    table = rank_bottlenecks(ledger)
-    figure = plot_bottlenecks(table, top=3)
-    (axis,) = figure.axes
-    e2e = e2e_of(ledger)
-    for bar, row in zip(axis.patches, table.itertuples(), strict=False):
-        assert bar.get_x() == pytest.approx(row.free_ms)
-        assert bar.get_x() + bar.get_width() == pytest.approx(e2e)
-    dots = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"]
-    assert dots == pytest.approx(table["faster_ms"].head(3).tolist())
-    assert [label.get_text() for label in axis.get_yticklabels()] == table["name"].head(3).tolist()
-
-
-def test_sliders_start_with_nothing_changed(ledger):
-    knobs = dict.fromkeys(CATEGORIES, FACTORS)
-    figure = wb.explore(
-        lambda **factors: plot_what_if(predict_what_if(ledger, factors)), headless=True, **knobs
-    )
-    assert "Nothing faster" in figure.alt_text
-    widget = wb.explore(lambda **factors: pd.Series(factors), **knobs)
-    assert [slider.value for slider in widget.children[0].children] == [1.0] * 5

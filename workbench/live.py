@@ -8,11 +8,12 @@ from pathlib import Path
 import ipywidgets as widgets
 
 from workbench.analysis.run import Run
-from workbench.analysis.statistics import clock_of, tabulate_latencies
+from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import WorkbenchError
+from workbench.explorer.widgets import is_interactive
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
-from workbench.plots.latencies import plot_turns
+from workbench.plots.latencies import plot_iterations
 from workbench.store import find_runs, load_run
 from workbench.workflow import measure, root_of
 
@@ -20,15 +21,20 @@ from workbench.workflow import measure, root_of
 class LiveRun(widgets.VBox):
     """Buttons to start and stop a run, its progress, and its latencies so far.
 
-    A stopped run keeps what was measured; starting again goes on from there. ``run`` is the
-    finished run, None until then.
+    A stopped run keeps what was measured; starting again resumes it. ``run`` is the finished run,
+    None until then. Where nobody can use widgets, it displays as one sentence.
 
     Parameters
     ----------
     program
-        A ``.pte``, or a model: what ``export_model`` takes.
+        A ``.pte``, or a model as for `export_model`.
     options, root
-        As for ``measure``.
+        As for `measure`.
+
+    Examples
+    --------
+    >>> wb.LiveRun("toy_cnn").status.value
+    'toy_cnn: not started'
     """
 
     def __init__(
@@ -53,15 +59,20 @@ class LiveRun(widgets.VBox):
         buttons = widgets.HBox([self.start_button, self.stop_button, self.bar])
         super().__init__([buttons, self.status, self.picture])
 
+    def _repr_mimebundle_(self, **choices: object) -> dict[str, object]:
+        if not is_interactive():
+            return {"text/plain": "Open this notebook in Jupyter to measure here."}
+        return super()._repr_mimebundle_(**choices)
+
     def start(self) -> None:
-        """Begin, or go on with what was stopped."""
+        """Begin, or resume after a stop."""
         self._stopping.clear()
         self.start_button.disabled, self.stop_button.disabled = True, False
         self._thread = threading.Thread(target=self._measure, daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the step that is being measured."""
+        """Stop after the current step."""
         self._stopping.set()
         self.stop_button.disabled = True
         self.status.value = "stopping after this step"
@@ -81,7 +92,7 @@ class LiveRun(widgets.VBox):
             )
             self.status.value = f"done: {self.run.compare().text}"
         except KeyboardInterrupt:
-            self.status.value = "stopped; Start goes on from here"
+            self.status.value = "stopped; Start resumes"
         except (WorkbenchError, OSError) as error:
             self.status.value = f"error: {error}"
         finally:
@@ -93,9 +104,8 @@ class LiveRun(widgets.VBox):
         if part and runs:
             latencies = tabulate_latencies(load_run(runs[-1]))
             if len(latencies):
-                threads = latencies["threads"].iloc[-1]
-                latencies = latencies[latencies["threads"] == threads]
-                self.picture.value = plot_turns(latencies, clock_of(latencies)).to_png()
+                latencies = latencies[latencies["threads"] == latencies["threads"].iloc[-1]]
+                self.picture.value = plot_iterations(latencies).to_png()
                 self.picture.layout.display = None
         if self._stopping.is_set():
             raise KeyboardInterrupt  # as Ctrl-C would: the run stays incomplete, not failed

@@ -35,20 +35,11 @@ from workbench.records.runs import (
     Export,
     Probe,
     RunRecord,
-    Session,
     count_threads,
 )
-from workbench.report.html import export_html
-from workbench.report.markdown import write_markdown
-from workbench.report.notebooks import execute_notebook
-from workbench.report.summary import (
-    write_metrics,
-    write_pipeline_summary,
-    write_summary,
-)
+from workbench.report.artifacts import make_report, write_artifacts
 from workbench.store import (
     LAYERS,
-    REPORT_HTML,
     artifacts_dir,
     atomic_write,
     default_root,
@@ -63,9 +54,6 @@ from workbench.trace.writers.perfetto import write_perfetto
 from workbench.trace.writers.speedscope import write_speedscope
 
 Progress = Callable[[str, float], None]
-
-#: The notebook that every report is.
-REPORT_NOTEBOOK = "12_report"
 
 
 def profile_model(
@@ -229,8 +217,8 @@ def run_config(
     >>> wb.run_config("mac_sme2.json").findings  # doctest: +SKIP
     """
     from workbench.run.config import complete_plan, output_place, plan_config, read_config
+    from workbench.run.custom_runner import run_processes
     from workbench.run.execute import run_plan
-    from workbench.run.foreign import run_processes
     from workbench.run.runner import find_runner
     from workbench.run.targets import open_target
 
@@ -275,60 +263,6 @@ def root_of(pte: Path) -> Path:
     """The output folder that a program belongs to."""
     folder = pte.parent
     return folder.parent if folder == artifacts_dir(folder.parent) else default_root(pte.stem)
-
-
-def write_artifacts(analysis: Run) -> list[Path]:
-    """Write all that can be made anew from the ETDumps and the manifest; returns the paths.
-
-    The CSVs are those of the first process of each experiment.
-    """
-    written = [
-        path
-        for session in analysis.record.sessions
-        if session.complete and session.etdump and session.process == 0
-        for path in write_trace_csvs(analysis, session)
-    ]
-    findings = analysis.findings
-    return [
-        *written,
-        write_metrics(analysis),
-        write_summary(analysis, findings),
-        write_pipeline_summary(analysis),
-        *write_markdown(analysis, findings),
-    ]
-
-
-def write_trace_csvs(analysis: Run, session: Session) -> list[Path]:
-    """Write the three CSVs of one ETDump, beside it."""
-    export = analysis.record.export
-    backends = ", ".join(export.delegates) if export else ""
-    return write_csvs(
-        analysis.read_trace(session),
-        analysis.path / session.etdump,
-        model_id=analysis.model,
-        delegate_backend=backends,
-    )
-
-
-def make_report(run: Run | str | Path) -> tuple[Path, Path]:
-    """Make ``report.html`` and ``report.md`` of a run; returns their paths."""
-    run = open_run(run)
-    markdown, *_ = write_markdown(run, run.findings)
-    return make_page(run), markdown
-
-
-def make_page(analysis: Run, *, in_process: bool = False) -> Path:
-    """Make ``report.html`` alone, as `make_report` does; returns its path."""
-    run_dir = analysis.path
-    notebook = run_dir / f".{REPORT_NOTEBOOK}.ipynb"
-    parameters = {"run_dir": str(run_dir.resolve()), "headless": True}
-    execute_notebook(REPORT_NOTEBOOK, notebook, parameters, in_process=in_process)
-    plan = analysis.record.plan
-    title = f"{plan.stem}: {plan.toggle or 'profile'}"
-    page = export_html(notebook, run_dir / REPORT_HTML, title)
-    with contextlib.suppress(FileNotFoundError):
-        notebook.unlink()
-    return page
 
 
 #: Times closer than this count as the same.
@@ -530,7 +464,7 @@ def export_trace(
         The trace.
     to
         ``csv``: the three tables of ``write_csvs``. ``parquet``: the events with their rows of the
-        ledger, :data:`workbench.schema.SPANS`. ``perfetto``: a timeline for the Perfetto UI.
+        ledger, `workbench.frames.SPANS`. ``perfetto``: a timeline for the Perfetto UI.
         ``speedscope``: a flame graph of the mean time of every category, family and operator.
     out
         The file, or for ``csv`` the folder. If not given, files lie beside the trace and bear its

@@ -12,8 +12,7 @@ import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs, tabulate_runs
 from workbench.analysis.compare import (
-    compare_categories,
-    compare_operators,
+    compare_parts,
     compare_restarts,
     typical_restarts,
 )
@@ -22,7 +21,7 @@ from workbench.analysis.statistics import clock_of, pick_timed
 from workbench.analysis.verdict import reach_verdict, summarize_verdict
 from workbench.errors import ComparisonError, UsageError, unknown_name
 from workbench.frames import EMULATED, JUDGED, check
-from workbench.records.documents import read_document
+from workbench.records.documents import Metrics, read_document
 from workbench.records.runs import count_threads
 from workbench.store import MANIFEST
 
@@ -320,14 +319,16 @@ def _align(measurements: Mapping[str, Measurement], by: str) -> pd.DataFrame:
     first = next(iter(measurements.values()))
     if by == "category":
         pairs = {
-            name: compare_categories(first.ledger, m.ledger, apart=apart)
+            name: compare_parts("category", first.ledger, m.ledger, apart=apart)
             for name, m in measurements.items()
         }
         return tabulate_runs(pairs, next(iter(pairs.values()))["name"])
     if len({m.run.record.plan.sha256 for m in measurements.values()}) > 1:
         raise ComparisonError("operators of different programs have no pairs", hint="--by layer")
     pairs = {
-        name: compare_operators(first.ledger, m.ledger, apart=apart).assign(name=lambda p: p["key"])
+        name: compare_parts("operator", first.ledger, m.ledger, apart=apart).assign(
+            name=lambda p: p["key"]
+        )
         for name, m in measurements.items()
     }
     return tabulate_runs(pairs, next(iter(pairs.values()))["name"])
@@ -363,37 +364,36 @@ def compare_with_metrics(
         The runs are not comparable, one was emulated, or a measurement is missing.
     """
     _check_axes(across)
-    metrics = read_document(Path(metrics_json), "metrics")
+    metrics = read_document(Path(metrics_json), Metrics)
     folder, experiment, threads = split_name(name)
     run = open_run(folder)
-    _check_identity(metrics, identify_run(run.record), across)
-    _check_silicon(metrics["emulated"] or run.emulated)
+    _check_identity(vars(metrics), identify_run(run.record), across)
+    _check_silicon(metrics.emulated or run.emulated)
     wanted = [
         row
-        for row in metrics["latencies"]
+        for row in metrics.latencies
         if not row["control"]
         and experiment in ("", row["experiment"])
         and threads in ("", str(row["threads"]))
     ]
     if not wanted:
-        known = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics["latencies"]})
+        known = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics.latencies})
         raise unknown_name("measurement", f"{experiment}:{threads}", known, where=metrics_json)
     subjects = [
-        f"{metrics['model']}, {row['experiment']}, {count_threads(row['threads'])}"
-        for row in wanted
+        f"{metrics.model}, {row['experiment']}, {count_threads(row['threads'])}" for row in wanted
     ]
     table = compare_restarts(
         subjects,
         [row["restarts_ms"] for row in wanted],
         [_find_restarts(run, row) for row in wanted],
-        floor=max(metrics["floor"] or 0.0, run.floor),
+        floor=max(metrics.floor or 0.0, run.floor),
     )
     verdicts = tuple(
         summarize_verdict(reach_verdict(subject, "", table.iloc[[number]]))
         for number, subject in enumerate(subjects)
     )
     started = run.record.started
-    apart = f"measured apart: the baseline at {metrics['started']}, this run at {started}"
+    apart = f"measured apart: the baseline at {metrics.started}, this run at {started}"
     rows = table.rename(columns={"name": "subject"})
     return judge_rows(rows, fail_above, verdicts=verdicts, notes=(apart,))
 

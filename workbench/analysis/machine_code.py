@@ -1,13 +1,4 @@
-"""When each operator of a traced run was at work, for joining what else was noted with its time.
-
-Which machine code each operator ran, from samples of the program counter.
-
-Whether a toggle changed the machine code that ran: what no latency can tell.
-
-Microkernels with an extension off and on.
-
-Kernel evidence of a run: which machine code its experiments ran, and what that proves.
-"""
+"""Which machine code each operator ran, from samples of the program counter, and what it proves."""
 
 from __future__ import annotations
 
@@ -18,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.special import bdtr, ndtri
 
 from workbench.analysis.categories import add_categories
 from workbench.analysis.ledger import build_ledger
@@ -30,24 +22,23 @@ from workbench.trace.samples import (
     write_functions,
 )
 
-#: XNNPACK rounds each operator's time down to a microsecond, and so loses half of one on average.
+#: XNNPACK rounds each time down to a microsecond: it loses half a microsecond on average.
 _LOST_NS = 500.0
-#: Standard deviation of what one rounding loses: that of a uniform distribution over 1000 ns.
+#: Standard deviation of one rounding: that of a uniform distribution over 1000 ns.
 _SPREAD_NS = 1000 / np.sqrt(12)
 
 
 def find_operators(events: pd.DataFrame, time_ns: np.ndarray) -> pd.DataFrame:
-    """Which operator was at work at certain times.
+    """Which operator was running at certain times: that of the innermost span.
 
-    The innermost span that holds a time has it. XNNPACK logs durations only, which the runtime lays
-    end to end from the start of the inference; since operators follow one another at once, a start
-    is too early by the sum of what rounding took from those before. Each one is put later by the
-    mean of that; within a standard deviation of a boundary, which side is meant is not ``sure``.
+    XNNPACK logs durations only, which the runtime lays end to end from the start of the inference,
+    so that a start is too early by the rounding of all earlier operators. Starts are corrected by
+    its mean; a time within a standard deviation of a boundary is not ``sure``.
 
     Parameters
     ----------
     events
-        ``schema.EVENTS`` of whole runs.
+        ``frames.EVENTS`` of whole runs.
     time_ns
         Times on the clock of the events, in any order.
 
@@ -78,7 +69,7 @@ def find_operators(events: pd.DataFrame, time_ns: np.ndarray) -> pd.DataFrame:
 
 
 def _spans(events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Start and end of every event, and how far from its end it is unsure where that lies."""
+    """Start, end and uncertainty of the end of every event."""
     start = events["start_ns"].to_numpy(float)
     duration = events["duration_ns"].to_numpy(float)
     margin = np.zeros(len(events))
@@ -95,7 +86,7 @@ def _spans(events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _is_laid_out(start: np.ndarray, duration: np.ndarray) -> bool:
-    """Whether spans lie end to end in whole microseconds: durations made into times."""
+    """Whether spans lie end to end in whole microseconds, so that their starts are synthetic."""
     return bool((start[1:] == (start + duration)[:-1]).all() and (duration % 1000 == 0).all())
 
 
@@ -107,7 +98,7 @@ def _is_near(
     spans: np.ndarray,
     at: np.ndarray,
 ) -> np.ndarray:
-    """Whether a time is too close to the end of its span, or of the one before, to tell."""
+    """Whether a time is too close to a boundary between spans."""
     near = np.zeros(len(time_ns), bool)
     for shift in (0, -1):
         place = at + shift
@@ -117,10 +108,7 @@ def _is_near(
     return near
 
 
-#: 97.5 % quantile of the standard normal distribution.
-_Z975 = 1.959963984540054
-
-#: Stands for the operator of samples that two may claim.
+#: Operator of the samples that may belong to either of two.
 UNSURE = "(between two operators)"
 
 
@@ -130,15 +118,15 @@ def gather_evidence(events: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame
     Parameters
     ----------
     events
-        ``schema.EVENTS``.
+        ``frames.EVENTS``.
     samples
-        ``schema.SAMPLES`` of the same process, with the columns ``function`` and ``code``. Those of
+        ``frames.SAMPLES`` of the same process, with the columns ``function`` and ``code``. Those of
         waiting threads, and those outside any run, are left out.
 
     Returns
     -------
     DataFrame
-        ``schema.EVIDENCE``, the most samples first. Samples too close to a boundary between two
+        ``frames.EVIDENCE``, the most samples first. Samples too close to a boundary between two
         operators have a row of their own, with the key ``""``.
     """
     samples = samples[samples["busy"]].reset_index(drop=True)
@@ -163,14 +151,14 @@ def split_code(evidence: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
     Parameters
     ----------
     evidence
-        ``schema.EVIDENCE`` of one experiment and thread count.
+        ``frames.EVIDENCE`` of one experiment and thread count.
     by
         What its parts are: ``category``, ``family``, ``operator`` or ``key``. None: E2E.
 
     Returns
     -------
     DataFrame
-        ``schema.CODE_SHARES``; the part with the most samples first.
+        ``frames.CODE_SHARES``; the part with the most samples first.
     """
     part = evidence[by] if by else pd.Series("E2E", evidence.index)
     counts = evidence.groupby([part.rename("part"), "code"])["samples"].sum().reset_index()
@@ -182,17 +170,17 @@ def split_code(evidence: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
 
 
 def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:
-    """The function that each operator ran most of its time in, where one stands out.
+    """The function in which each operator spent most of its time, where one dominates.
 
     Parameters
     ----------
     evidence
-        ``schema.EVIDENCE`` of one experiment and thread count.
+        ``frames.EVIDENCE`` of one experiment and thread count.
 
     Returns
     -------
     DataFrame
-        Rows of the evidence by ``key``: those whose share is surely more than a half.
+        Rows of the evidence by ``key``: those whose interval lies above one half.
     """
     known = evidence[(evidence["key"] != "") & (evidence["low"] > 0.5)]
     return known.drop_duplicates("key").set_index("key")
@@ -200,7 +188,7 @@ def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:
 
 def _shares(samples: pd.Series, total: pd.Series) -> dict[str, pd.Series]:
     """Share and its 95 % interval, by Wilson's score (Brown, Cai and DasGupta 2001)."""
-    z2 = _Z975**2
+    z2 = ndtri(0.975) ** 2
     share = samples / total
     middle = (share + z2 / (2 * total)) / (1 + z2 / total)
     spread = np.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
@@ -208,28 +196,27 @@ def _shares(samples: pd.Series, total: pd.Series) -> dict[str, pd.Series]:
     return {"share": share, "low": (middle - half).clip(0, 1), "high": (middle + half).clip(0, 1)}
 
 
-#: Probability of seeing a difference where there is none, over all functions of a comparison.
+#: Probability of a false difference, over all functions of a comparison.
 _ALPHA = 0.001
 
-#: A function counts as gone where less than this part of its share is left: a change of speed
-#: moves shares, but never that far.
+#: A function counts as gone if less than this part of its share is left: a change of speed alone
+#: never moves a share that far.
 _LEFT = 0.1
 
-#: To say that nothing changed, code with this share of the time must have been noticed.
+#: "Same" requires that code with this share of the time would have been noticed.
 _NOTICED_OF_RUN, _NOTICED_OF_OPERATOR = 0.05, 0.5
 
 
 def prove_change(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Proof:
     """Whether the candidate ran other machine code than the baseline, over the whole inference.
 
-    A function shows a change if one side spent samples in it and the other (almost) none, more of
-    them than chance would put on one side: a one-sided binomial test at 0.1 %, divided by the
-    number of functions.
+    A function shows a change if (almost) all of its samples are on one side: a one-sided binomial
+    test at 0.1 %, divided by the number of functions.
 
     Parameters
     ----------
     baseline, candidate
-        ``schema.EVIDENCE``, each of one experiment and thread count, of the same libraries.
+        ``frames.EVIDENCE``, each of one experiment and thread count, of the same libraries.
     """
     counts = _count(baseline, candidate)
     totals = counts.sum().to_numpy()
@@ -252,12 +239,12 @@ def compare_evidence(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
     Parameters
     ----------
     baseline, candidate
-        ``schema.EVIDENCE``, each of one experiment and thread count, of the same libraries.
+        ``frames.EVIDENCE``, each of one experiment and thread count, of the same libraries.
 
     Returns
     -------
     DataFrame
-        ``schema.KERNEL_EVIDENCE``, the most samples first; operators that both sides have. The
+        ``frames.KERNEL_EVIDENCE``, the most samples first; operators that both sides have. The
         kernel is the function with the most samples.
     """
     sides = [side[side["key"] != ""] for side in (baseline, candidate)]
@@ -298,22 +285,20 @@ def _count(baseline: pd.DataFrame, candidate: pd.DataFrame, *within: str) -> pd.
 
 
 def _moved(counts: pd.DataFrame, totals: np.ndarray) -> tuple[pd.Series, pd.Series]:
-    """Which functions appeared in the candidate, and which vanished from it."""
-    from scipy.stats import binom  # slow to import
-
+    """Which functions appeared in the candidate, and which disappeared."""
     both = counts.sum(axis=1)
     level = _ALPHA / max(len(counts), 1)
     gone = []
     for rare, often in ((0, 1), (1, 0)):
         few, many = counts.iloc[:, rare], counts.iloc[:, often]
-        chance = binom.cdf(few, both, totals[rare] / max(totals.sum(), 1))
+        chance = bdtr(few, both, totals[rare] / max(totals.sum(), 1))
         left = few * totals[often] <= _LEFT * many * totals[rare]
         gone.append(left & (chance < level))
     return gone[0], gone[1]
 
 
 def _noticed(functions: int, totals: np.ndarray) -> float:
-    """The least share that a function must have on one side to show that the other lacks it."""
+    """The smallest share on one side that shows the other side lacks a function."""
     if not totals.all():
         return 1.0
     level = math.log(_ALPHA / (functions + 1))
@@ -346,29 +331,29 @@ def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0
 
 
-# Data types of operands that are packed for KleidiAI, and what they are of.
+# Packed data types of KleidiAI, and what they contain.
 _UNPACKED = {"pf16": "f16", "pf32": "f32", "pqs8": "qs8", "qp8": "qd8"}
 
-# How sums are kept, which is the microkernel's own business.
+# The accumulator is an implementation detail of the microkernel.
 _ACCUMULATOR = "f32acc"
 
 
 def compare_kernels(on: pd.DataFrame, off: pd.DataFrame) -> pd.DataFrame:
     """Which microkernels an extension replaces.
 
-    What is compared is the set of microkernels registered for one type of microkernel and the same
-    data types; that operands are packed for KleidiAI (``pf32``, ``pqs8``, ``qp8``) makes no other
-    data type. A microkernel that was registered need not have run.
+    Compares the sets of microkernels registered for one type and the same data types; KleidiAI's
+    packed types (``pf32``, ``pqs8``, ``qp8``) count as their contents. A registered microkernel
+    need not have run.
 
     Parameters
     ----------
     on, off
-        :data:`workbench.schema.KERNELS` of runs of one program, with the extension and without.
+        `workbench.frames.KERNELS` of runs of one program, with and without the extension.
 
     Returns
     -------
     pandas.DataFrame
-        :data:`workbench.schema.KERNEL_CHANGES`: what changed first, then in the order of the logs.
+        `workbench.frames.KERNEL_CHANGES`: changed ones first, then in the order of the logs.
     """
     sides = {name: _by_purpose(check(frame, KERNELS)) for name, frame in (("on", on), ("off", off))}
     needs = on.set_index("kernel")[["sme", "sme2"]]

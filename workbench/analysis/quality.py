@@ -175,7 +175,7 @@ def count_outliers(timed: pd.DataFrame) -> float:
         values = part[clock_of(part)].to_numpy()
         low, high = np.percentile(values, [25, 75])
         reach = 1.5 * (high - low)
-        beyond += np.count_nonzero((values < low - reach) | (values > high + reach))
+        beyond += int(np.count_nonzero((values < low - reach) | (values > high + reach)))
         total += values.size
     return beyond / total if total else math.nan
 

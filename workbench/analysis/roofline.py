@@ -90,7 +90,7 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
     Parameters
     ----------
     operators
-        ``schema.OPERATORS`` with the columns of ``schema.ATTRIBUTION``.
+        ``frames.OPERATORS`` with the columns of ``frames.ATTRIBUTION``.
     roof
         Of the same machine, ISA level and thread count.
     dtype
@@ -147,7 +147,7 @@ def place_layers(roofline: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
     roofline
         Of `place_operators`.
     layers
-        ``schema.LAYERS`` of the same experiment, for the order and the classes.
+        ``frames.LAYERS`` of the same experiment, for the order and the classes.
 
     Returns
     -------
@@ -200,22 +200,18 @@ def tabulate_ceilings(ceilings: Iterable[Ceilings]) -> pd.DataFrame:
     """Ceilings as a table: ``isa``, ``threads``, ``ceiling``, ``value``, ``unit``, ``spread``."""
     rows = []
     for each in ceilings:
-        roof, spreads = build_roof(each), {}
-        for probe in each.probes:
-            spreads[probe.kind, probe.dtype if probe.kind == "gemm" else probe.bytes] = probe.spread
-        place = {"isa": each.isa, "threads": each.threads, "measured": each.measured}
-        for dtype, peak in roof.peaks.items():
-            spread = spreads["gemm", dtype]
-            rows.append(
-                {**place, "ceiling": f"matrix product, {dtype}", "value": peak,
-                 "unit": "GFLOP/s", "spread": spread}
-            )  # fmt: skip
+        roof = build_roof(each)
+        spreads = {
+            p.dtype if p.kind == "gemm" else (p.kind, p.bytes): p.spread for p in each.probes
+        }
+        found = [
+            (f"matrix product, {dtype}", peak, "GFLOP/s", spreads[dtype])
+            for dtype, peak in roof.peaks.items()
+        ]
         for size, rate in roof.bandwidths:
-            spread = spreads.get(("stream", size), spreads.get(("read", size)))
-            rows.append(
-                {**place, "ceiling": f"bandwidth at {format_bytes(size)}", "value": rate,
-                 "unit": "GB/s", "spread": spread}
-            )  # fmt: skip
+            spread = spreads.get(("stream", size), spreads.get(("read", size), math.nan))
+            found.append((f"bandwidth at {format_bytes(size)}", rate, "GB/s", spread))
+        rows += [(each.isa, each.threads, *row, each.measured) for row in found]
     return pd.DataFrame(rows, columns=_TABLE)
 
 

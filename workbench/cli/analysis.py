@@ -19,7 +19,7 @@ from workbench.options import MeasureOptions
 def analyze(run_dir: Path) -> Output:
     """Regenerate the CSV, JSON and Markdown files of a run from its ETDumps."""
     from workbench.analysis.run import open_run
-    from workbench.workflow import write_artifacts
+    from workbench.report.artifacts import write_artifacts
 
     files = write_artifacts(open_run(run_dir))
     return Output(files, {"run_dir": run_dir, "files": files})
@@ -35,7 +35,7 @@ def report(runs: tuple[str, ...], out: Path | None) -> Output:
     platforms, or other versions of a model. Emulated runs show which code ran, without times.
     """
     from workbench.portfolio.combined import write_combined
-    from workbench.workflow import make_report
+    from workbench.report.artifacts import make_report
 
     if len(runs) == 1 and out:
         raise UsageError(
@@ -69,8 +69,9 @@ def roofline(run_dir: Path, again: bool, top: int) -> Output:
     """Measure the peaks of this machine, and compare a run's operators with them."""
     from workbench.analysis.roofline import list_ceilings
     from workbench.analysis.run import open_run
-    from workbench.plots.text import describe_roofline
-    from workbench.workflow import measure_roof, write_artifacts
+    from workbench.plots.text import show_roofline
+    from workbench.report.artifacts import write_artifacts
+    from workbench.workflow import measure_roof
 
     with show_progress() as progress:
         measure_roof(run_dir, again=again, progress=progress)
@@ -78,7 +79,7 @@ def roofline(run_dir: Path, again: bool, top: int) -> Output:
     write_artifacts(run)
     operators = run.subject.roofline
     record = {"run_dir": run_dir, "ceilings": list_ceilings(run_dir), "operators": operators}
-    return Output([describe_roofline(run, top)], record)
+    return Output([show_roofline(run.subject, top=top)], record)
 
 
 @command()
@@ -225,10 +226,10 @@ def history(
 @click.argument("name", required=False)
 def schema(name: str | None) -> Output:
     """Print the JSON Schema of a file that the workbench writes; without NAME, list them."""
-    from workbench.records.documents import describe_document, list_documents
+    from workbench.records.documents import DOCUMENTS, describe_document
 
     if name is None:
-        return Output(list_documents(), {"documents": list_documents()})
+        return Output([*DOCUMENTS], {"documents": [*DOCUMENTS]})
     described = describe_document(name)
     return Output([json.dumps(described, indent=1)], {"schema": described})
 

@@ -88,7 +88,7 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
             result = workflow.run_config(subject, root=out, progress=progress)
         else:
             result = workflow.measure(subject, measure, root=out, progress=progress)
-    return Output([*_summarize(result), result.path], outline_run(result))
+    return Output([*_summarize(result), result.path], vars(outline_run(result)))
 
 
 def _summarize(run: Run) -> list[str]:
@@ -132,7 +132,9 @@ def profile(
             with show_progress() as progress:
                 found = profile_model(model, export, measure, root=out, progress=progress)
             page = found.path / REPORT_HTML
-            profiles.append({**outline_run(found), "findings": found.findings, "report": page})
+            profiles.append(
+                {**vars(outline_run(found)), "findings": found.findings, "report": page}
+            )
             yield from (*_summarize(found), *list_findings(found.findings, 3), f"report: {page}")
 
     return Output(profile_each(), {"profiles": profiles})

@@ -1,7 +1,4 @@
-"""Why a program does not compute what the model does, where that can be told.
-
-Whether a program computes what the model does: it is run, and its outputs are compared.
-"""
+"""Run a program and compare its outputs with the PyTorch model's; find likely causes."""
 
 from __future__ import annotations
 
@@ -23,11 +20,11 @@ if TYPE_CHECKING:
     from workbench.models.loader import LoadedModel
 
 
-#: A kernel of ExecuTorch 1.5.1 that adds up in the dtype of its tensors, unlike PyTorch's.
+#: A kernel of ExecuTorch 1.5.1 that accumulates in the dtype of its tensors, unlike PyTorch's.
 _COARSE = "aten::convolution.out"
-#: How far below the power of an input the noise is that a model is tried with, in dB.
+#: Power of an input over that of the noise that is added to it, in dB.
 _NOISE_DB = 60
-#: From what a model has to add to the noise of its inputs to be called its cause, in dB.
+#: A model that amplifies noise by less is not called a cause, in dB.
 _LEAST_GAIN_DB = 10
 
 
@@ -36,22 +33,22 @@ def coarse_kernels(torch_name: str, operators: Mapping[str, int]) -> str:
     count = operators.get(_COARSE, 0)
     if not count or torch_name not in ("float16", "bfloat16"):
         return ""
-    return f"{count} convolutions run on ExecuTorch's own kernel, which adds up in {torch_name}"
+    return f"{count} convolutions run on ExecuTorch's own kernel, which accumulates in {torch_name}"
 
 
 def sensitivity(model: LoadedModel, expected: list[Any]) -> str:
-    """That the eager model amplifies noise, whatever the dtype; empty if it hardly does."""
+    """A sentence if the PyTorch model amplifies noise, whatever the dtype; else empty."""
     gain = noise_gain_db(model, expected)
     if gain is None or gain < _LEAST_GAIN_DB:
         return ""
-    return f"the eager model, too, amplifies noise in its inputs, by {gain:.0f} dB"
+    return f"the PyTorch model itself amplifies noise in its inputs by {gain:.0f} dB"
 
 
 def noise_gain_db(model: LoadedModel, expected: list[Any]) -> float | None:
-    """How much more noise an eager model has in its worst output than in its inputs, in dB.
+    """How much more noise the model's worst output has than its inputs, in dB.
 
     The noise is Gaussian, 60 dB below the power of each floating-point input; ``expected`` are the
-    outputs without. None if no output changes, or one breaks.
+    outputs without noise. None if no output changes, or one becomes NaN.
     """
     import torch
     from torch.utils._pytree import tree_map_only
@@ -72,7 +69,7 @@ def noise_gain_db(model: LoadedModel, expected: list[Any]) -> float | None:
     return _NOISE_DB - min(known) if known else None
 
 
-# What ExecuTorch's runtime writes before it gives up.
+# What ExecuTorch's runtime logs before it fails.
 _KERNEL = re.compile(r"KernelCall failed at .* in operator (\S+):")
 _CHECK = re.compile(r"Check failed \(.*\): (\S.*)")
 
@@ -93,7 +90,7 @@ def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
     Raises
     ------
     RuntimeError
-        It cannot be run here; where the runtime tells them, the kernel that fails, and why.
+        It cannot be run here; with the kernel that fails and the reason, if the runtime logs them.
     """
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
@@ -106,7 +103,7 @@ def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
 
 
 def explain_log(log: str) -> str:
-    """Which kernel failed, and why, by what the runtime logged; empty if it does not tell."""
+    """Which kernel failed and why, from the runtime's log; empty if the log does not say."""
     kernel, check = _KERNEL.search(log), _CHECK.search(log)
     return f"{kernel[1]} fails: {check[1]}" if kernel and check else ""
 
@@ -114,12 +111,12 @@ def explain_log(log: str) -> str:
 def compare_outputs(
     program: list[Any], eager: list[Any], least_sqnr_db: float
 ) -> tuple[Fidelity, ...]:
-    """How far each output tensor of a program is from that of the eager model.
+    """Compare each output tensor of a program with the PyTorch model's.
 
     Raises
     ------
     ValueError
-        They have not the same outputs.
+        Their numbers or shapes differ.
     """
     import torch
 
@@ -127,7 +124,7 @@ def compare_outputs(
         return [tuple(v.shape) if isinstance(v, torch.Tensor) else None for v in values]
 
     if shapes(program) != shapes(eager):
-        raise ValueError(f"it returns {shapes(program)}, the model {shapes(eager)}")
+        raise ValueError(f"the outputs are {shapes(program)}, the model's {shapes(eager)}")
     return tuple(
         _compare(number, ours, theirs, least_sqnr_db)
         for number, (ours, theirs) in enumerate(zip(program, eager, strict=True))
@@ -154,13 +151,13 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
 def _compare(
     number: int, program: torch.Tensor, eager: torch.Tensor, least_sqnr_db: float
 ) -> Fidelity:
-    """One output; sums are in double precision. What is no floating-point number is not judged."""
+    """One output, in double precision; ``faithful`` is None unless it is floating-point."""
     import torch
 
     dtype = str(program.dtype).removeprefix("torch.")
     ours, theirs = program.detach().double().flatten(), eager.detach().double().flatten()
     judged = eager.is_floating_point()
-    # Masked attention and logarithms make infinities: these have to be at the same places.
+    # Masked attention and logarithms make infinities, which must be in the same places.
     finite = torch.isfinite(theirs)
     same_elsewhere = torch.equal(
         ours[~finite].nan_to_num(0.5, 1, -1), theirs[~finite].nan_to_num(0.5, 1, -1)
@@ -193,20 +190,17 @@ def _compare(
 
 @contextlib.contextmanager
 def _silent_stderr() -> Iterator[io.StringIO]:
-    """Keep what C++ code writes to standard error from the terminal and the notebook, for a while.
+    """Hide what C++ code writes to standard error; yields what passes ``sys.stderr``.
 
-    Yields what the bindings write to Python's ``sys.stderr``: what the runtime logs while it runs.
-
-    The runtime's CPU detection complains there about files that desktop machines do not have. Part
-    of it passes through Python's ``sys.stderr``, which in a notebook is not file descriptor 2.
+    The runtime's CPU detection complains there about files that desktop machines do not have. The
+    runtime's log passes through ``sys.stderr``, which in a notebook is not file descriptor 2.
     """
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
-        os.dup2(nowhere, 2)
+        os.dup2(null, 2)
         with contextlib.redirect_stderr(io.StringIO()) as log:
             yield log
     finally:
-        os.dup2(kept, 2)
-        os.close(nowhere)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(null)
+        os.close(saved)

@@ -26,7 +26,7 @@ from workbench.export.accuracy import (
     sensitivity,
 )
 from workbench.export.failure import explain_forward
-from workbench.export.lower import BACKENDS, DTYPES, RECIPES, Lowered, lower_model, quiet
+from workbench.export.lower import BACKENDS, DTYPES, RECIPES, Lowered, lower_model, silence
 from workbench.export.program import Contents, Slot, raw_bytes
 from workbench.models.inputs import choose_inputs, sample_files
 from workbench.models.loader import SEED, LoadedModel, load_model
@@ -111,7 +111,7 @@ def export_model(
     pte = _pte_path(model.name, options, root)
     model = choose_inputs(model, options.inputs, dict(options.sizes), options.mean, options.std)
     started = time.perf_counter()
-    with quiet():
+    with silence():
         say("running the PyTorch model")
         with explain_forward(model.origin):
             expected = run_eagerly(model.module, model.example_inputs, model.kwargs)

@@ -1,6 +1,6 @@
-"""The layers of a program that was exported elsewhere, by the ETRecord that came with it.
+"""The layers of a program that was exported elsewhere, from its ETRecord.
 
-An ETRecord is a ZIP archive; its graphs and maps are JSON, and nothing else of it is read here.
+An ETRecord is a ZIP archive; only its JSON graphs and maps are read here.
 """
 
 from __future__ import annotations
@@ -8,18 +8,22 @@ from __future__ import annotations
 import json
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError
-from workbench.export.origins import EdgeNode, link_xnodes, make_origin, share_layers
-from workbench.models.sources import user_line_of_stack
+from workbench.export.origins import (
+    EdgeNode,
+    link_xnodes,
+    make_origin,
+    module_classes,
+    share_layers,
+)
 from workbench.records.layers import Instruction, Layers, Method, Origin
 
-#: The last graph before operators are given to backends, and the one before that.
+#: The last graph before partitioning, and the one before that.
 _GRAPHS = ("edge_after_transform", "edge_dialect_exported_program")
 _LARGEST_BYTES = 2**28
 _MALFORMED = (
@@ -28,25 +32,11 @@ _MALFORMED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Maps:
-    """What an ETRecord knows of one method.
-
-    ``handles`` are the debug handles of each instruction; ``events``, of each delegate, those of
-    what it logs, by the id that it logs.
-    """
-
-    nodes: list[dict[str, Any]]
-    handles: dict[int, list[int]]
-    events: dict[int, dict[str, list[int]]]
-    backends: dict[int, str]
-
-
 def add_etrecord(layers: Layers, path: Path) -> Layers:
-    """The sidecar of a bare program with the layers that its ETRecord tells.
+    """The sidecar of a bare program with the layers from its ETRecord.
 
-    Operators of delegates other than XNNPACK's are known where the backend handed a delegate map
-    to the exporter: by the integers or strings that it logs.
+    Operators of other backends than XNNPACK are known where the backend gave the exporter a
+    delegate map: by the integers or strings that it logs.
 
     Raises
     ------
@@ -55,7 +45,7 @@ def add_etrecord(layers: Layers, path: Path) -> Layers:
     """
     try:
         with zipfile.ZipFile(path) as archive:
-            methods = tuple(_add_to_method(m, _read_maps(archive, m.name)) for m in layers.methods)
+            methods = tuple(_add_to_method(method, archive) for method in layers.methods)
     except _MALFORMED as error:
         raise StoreError(f"not an ETRecord: {error}", where=path) from None
     except OSError as error:
@@ -63,20 +53,67 @@ def add_etrecord(layers: Layers, path: Path) -> Layers:
     return replace(layers, methods=methods)
 
 
-def _read_maps(archive: zipfile.ZipFile, method: str) -> _Maps:
-    names = set(archive.namelist())
-    graph = next((name for g in _GRAPHS if (name := f"{g}/{method}") in names), None)
-    handles = _read_json(archive, "debug_handle_map")[method]
-    delegates = _read_json(archive, "delegate_map").get(method, {})
-    return _Maps(
-        nodes=_read_json(archive, graph)["graph_module"]["graph"]["nodes"] if graph else [],
-        handles={int(n): _as_list(found) for n, found in handles.items()},
-        events={
-            int(n): {str(logged): _as_list(found) for logged, found in d["delegate_map"].items()}
-            for n, d in delegates.items()
-        },
-        backends={int(n): str(delegate["name"]) for n, delegate in delegates.items()},
+@dataclass(frozen=True)
+class _Graph:
+    """The nodes of a method by their debug handles."""
+
+    edges: dict[int, list[EdgeNode]]
+    origins: list[Origin]
+    modules: dict[str, str]
+
+    def nodes(self, handles: Any) -> list[EdgeNode]:
+        """The nodes with a handle, or with one of a list."""
+        handles = handles if isinstance(handles, list) else [handles]
+        return [edge for n in dict.fromkeys(map(int, handles)) for edge in self.edges.get(n, ())]
+
+
+def _add_to_method(method: Method, archive: zipfile.ZipFile) -> Method:
+    graph = _read_graph(archive, method.name)
+    handles = _read_json(archive, "debug_handle_map")[method.name]
+    found = {int(number): graph.nodes(given) for number, given in handles.items()}
+    delegates = _read_json(archive, "delegate_map").get(method.name, {})
+    backends = {int(number): str(delegate["name"]) for number, delegate in delegates.items()}
+    events = {
+        int(number): {
+            str(logged): tuple(edge.number for edge in edges)
+            for logged, given in delegate["delegate_map"].items()
+            if (edges := graph.nodes(given))
+        }
+        for number, delegate in delegates.items()
+    }
+    ours = {n: call.name for n, call in enumerate(method.instructions) if call.kind == "delegate"}
+    if not ours.items() >= backends.items():
+        raise ValueError(f"its delegates are {backends}, those of the program {ours}")
+    instructions = tuple(
+        _add_to_instruction(call, found.get(n, []), events.get(n, {}), graph.origins)
+        for n, call in enumerate(method.instructions)
     )
+    origins = tuple(graph.origins)
+    return replace(method, instructions=instructions, origins=origins, modules=graph.modules)
+
+
+def _read_graph(archive: zipfile.ZipFile, method: str) -> _Graph:
+    names = set(archive.namelist())
+    entry = next((name for graph in _GRAPHS if (name := f"{graph}/{method}") in names), None)
+    nodes = _read_json(archive, entry)["graph_module"]["graph"]["nodes"] if entry else []
+    edges: dict[int, list[EdgeNode]] = defaultdict(list)
+    origins: list[Origin] = []
+    modules: dict[str, str] = {}
+    for node in nodes:
+        metadata = node["metadata"]
+        stack = [each.split(",") for each in metadata.get("nn_module_stack", "").split(";")]
+        around = module_classes((each[1], each[2]) for each in stack if len(each) == 3)
+        # An operator's full name in the edge dialect ends with, say, aten.relu.default.
+        name, operator = str(node["name"]), str(node["target"]).rpartition(".ops.")[2]
+        if "debug_handle" in metadata:
+            handle = int(metadata["debug_handle"])
+            tensors = (each["arg"].get("as_tensor") for each in node["inputs"])
+            arguments = tuple(str(tensor["name"]) for tensor in tensors if tensor)
+            edges[handle].append(EdgeNode(len(origins), name, operator, handle, arguments))
+        origins.append(make_origin(name, operator, around, metadata.get("stack_trace")))
+        modules |= around
+    share_layers(origins, chain.from_iterable(edges.values()))
+    return _Graph(edges, origins, modules)
 
 
 def _read_json(archive: zipfile.ZipFile, name: str) -> Any:
@@ -86,68 +123,16 @@ def _read_json(archive: zipfile.ZipFile, name: str) -> Any:
         return json.loads(file.read(_LARGEST_BYTES))
 
 
-def _as_list(handles: Any) -> list[int]:
-    return [int(handle) for handle in (handles if isinstance(handles, list) else [handles])]
-
-
-def _add_to_method(method: Method, maps: _Maps) -> Method:
-    found = {n: call.name for n, call in enumerate(method.instructions) if call.kind == "delegate"}
-    if not found.items() >= maps.backends.items():
-        raise ValueError(f"its delegates are {maps.backends}, those of the program {found}")
-    modules: dict[str, str] = {}
-    edges: dict[int, list[EdgeNode]] = defaultdict(list)
-    origins: list[Origin] = []
-    for node in maps.nodes:
-        metadata = node["metadata"]
-        stack = [entry.split(",") for entry in metadata.get("nn_module_stack", "").split(";")]
-        pairs = [(fields[1], fields[2]) for fields in stack if len(fields) == 3]
-        line = user_line_of_stack(metadata.get("stack_trace"))
-        origin, around = make_origin(str(node["name"]), _operator(node), pairs, line)
-        if "debug_handle" in metadata:
-            handle = int(metadata["debug_handle"])
-            edges[handle].append(_edge(len(origins), node, handle))
-        origins.append(origin)
-        modules |= around
-    share_layers(origins, chain.from_iterable(edges.values()))
-    instructions = tuple(
-        _add_to_instruction(call, maps.handles.get(n, []), maps.events.get(n, {}), edges, origins)
-        for n, call in enumerate(method.instructions)
-    )
-    return replace(method, instructions=instructions, origins=tuple(origins), modules=modules)
-
-
 def _add_to_instruction(
     call: Instruction,
-    handles: Iterable[int],
-    events: dict[str, list[int]],
-    edges: dict[int, list[EdgeNode]],
+    found: list[EdgeNode],
+    events: dict[str, tuple[int, ...]],
     origins: list[Origin],
 ) -> Instruction:
-    found = [edge for handle in dict.fromkeys(handles) for edge in edges.get(handle, ())]
     if call.kind == "kernel" and found:
         kernel = call.name.rpartition("::")[2].partition(".")[0]
         alike = (edge for edge in found if f".{kernel}." in f".{edge.operator}.")
         return replace(call, origin=next(alike, found[0]).number)
     if call.xnodes:
         return replace(call, xnodes=link_xnodes(call.xnodes, found, origins))
-    logged = {
-        name: tuple(edge.number for handle in numbers for edge in edges.get(handle, ()))
-        for name, numbers in events.items()
-    }
-    return replace(call, events={name: numbers for name, numbers in logged.items() if numbers})
-
-
-def _operator(node: dict[str, Any]) -> str:
-    """``aten.relu.default``, of an operator's full name in the dialect of edge programs."""
-    return str(node["target"]).rpartition(".ops.")[2]
-
-
-def _edge(number: int, node: dict[str, Any], handle: int) -> EdgeNode:
-    arguments = [each["arg"].get("as_tensor") for each in node["inputs"]]
-    return EdgeNode(
-        number=number,
-        name=str(node["name"]),
-        operator=_operator(node),
-        handle=handle,
-        arguments=tuple(str(argument["name"]) for argument in arguments if argument),
-    )
+    return replace(call, events=events)

@@ -1,4 +1,4 @@
-"""What to say when an export fails: which operator, where in the user's source, what to do."""
+"""Explain why an export failed: which operator, where in the user's source, what to do."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ _VIOLATION = re.compile(r"^\s*- (.*)", re.MULTILINE)
 
 @contextlib.contextmanager
 def explain_forward(origin: str) -> Iterator[None]:
-    """Turn whatever the eager model raises into an `ExportError`."""
+    """Turn exceptions of the PyTorch model into an `ExportError`."""
     try:
         yield
     except Exception as error:  # a model may raise anything
         raise ExportError(
             f"forward() fails: {reason(error)}",
             where=user_line(error) or origin,
-            hint="give it inputs that it takes",
+            hint="check the example inputs",
         ) from error
 
 
 @contextlib.contextmanager
 def explain_tracing(origin: str) -> Iterator[None]:
-    """Turn whatever ``torch.export`` raises into an `ExportError`."""
+    """Turn exceptions of ``torch.export`` into an `ExportError`."""
     try:
         yield
-    except Exception as error:  # the model's own code runs in here: it may raise anything
-        what, hint = _tell_tracing(error)
+    except Exception as error:  # the model's code runs in here and may raise anything
+        what, hint = _explain_tracing(error)
         line = user_line(error) or origin
         raise ExportError(f"torch.export: {what}", where=line, hint=hint) from error
 
 
 @contextlib.contextmanager
 def explain_lowering(exported: ExportedProgram, origin: str) -> Iterator[None]:
-    """Turn whatever the partitioner and the emitter raise into an `ExportError`."""
+    """Turn exceptions of the partitioner and the emitter into an `ExportError`."""
     try:
         yield
-    except Exception as error:  # each of the many passes has its own ways to fail
+    except Exception as error:  # each pass raises its own types
         if found := _NO_OUT_VARIANT.search(str(error)):
             operators = sorted(re.findall(r"[\w:]+", found[1]))
             raise no_kernel_error(operators, exported, origin) from error
@@ -65,14 +65,9 @@ def explain_lowering(exported: ExportedProgram, origin: str) -> Iterator[None]:
 
 
 def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:
-    """Make sure that products are of operands of one dtype.
+    """Raise an `ExportError` at the first product of operands of several dtypes.
 
-    Tracing does not notice, and running the model in half precision to see takes PyTorch seconds.
-
-    Raises
-    ------
-    ExportError
-        With the user's line of the first product that PyTorch would refuse.
+    Tracing accepts these, and running the model in half precision to find them takes seconds.
     """
     for node in exported.graph.nodes:
         schema = getattr(node.target, "_schema", None)
@@ -85,7 +80,7 @@ def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:
                 f"in {dtype} this is a {schema.name.removeprefix('aten::')} of "
                 f"{' and '.join(sorted(dtypes))}",
                 where=user_line_of_stack(node.meta.get("stack_trace")) or origin,
-                hint="make constants in the dtype of the inputs",
+                hint="create constants in the dtype of the inputs",
             )
 
 
@@ -94,7 +89,7 @@ def no_kernel_error(operators: list[str], program: ExportedProgram, origin: str)
     return ExportError(
         f"the ExecuTorch runtime has no kernel for {', '.join(operators)}",
         where=_line_of_operator(operators[0], program) or origin,
-        hint="replace it, or compute it outside of the model",
+        hint="replace it, or compute it outside the model",
     )
 
 
@@ -109,17 +104,17 @@ def _line_of_operator(operator: str, program: ExportedProgram) -> str:
     return ""
 
 
-def _tell_tracing(error: Exception) -> tuple[str, str | None]:
-    """What went wrong in ``torch.export``, and what to do about it."""
+def _explain_tracing(error: Exception) -> tuple[str, str]:
+    """What failed in ``torch.export``, and what to do about it."""
     from torch._dynamo.exc import UserError
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
     if isinstance(error, GuardOnDataDependentSymNode):
         return (
-            "the code branches on a tensor's value, or makes a size of it",
+            "the code branches on a tensor's value, or uses it as a size",
             "compute both sides and choose with torch.where; keep sizes constant",
         )
     if isinstance(error, UserError) and "dynamic" in str(error):
         violations = "; ".join(_VIOLATION.findall(str(error)))
         return violations or reason(error), "check get_dynamic_shapes()"
-    return reason(error), "it does run eagerly, but tracing sees tensors without values"
+    return reason(error), "the model runs in PyTorch, but tracing sees tensors without values"

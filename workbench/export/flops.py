@@ -1,7 +1,7 @@
-"""How much work an operator is: floating-point operations, from shapes alone.
+"""Floating-point operations of operators, from shapes alone.
 
-A multiplication and an addition are two operations. Operators that compute each output element by
-itself count one per element, whatever the function is; those that only move data count none.
+A multiplication and an addition are two operations. Elementwise operators count one per output
+element, whatever the function; operators that only move data count none.
 """
 
 from __future__ import annotations
@@ -43,23 +43,14 @@ _KERNELS_PER_INPUT = _set_of("amax amin any argmax argmin max mean min prod sum"
 
 
 def xnode_flops(kind: str, attributes: dict[str, Any], inputs: list[Shape], output: Shape) -> int:
-    """Operations of a node of an XNNPACK delegate.
-
-    Parameters
-    ----------
-    kind
-        Its type, such as ``Conv2d``.
-    attributes
-        Its fields in the delegate's schema.
-    inputs, output
-        Shapes; those of images are NHWC.
-    """
+    """Operations of a node of an XNNPACK delegate such as ``Conv2d``; images are NHWC."""
     elements = math.prod(output)
     first = inputs[0] if inputs else ()
-    if kind in ("Conv2d", "DepthwiseConv2d"):
-        return 2 * elements * attributes["group_input_channels"] * _kernel(attributes)
-    if kind == "ConvTranspose2d":
-        return 2 * math.prod(first) * attributes["group_output_channels"] * _kernel(attributes)
+    if kind in ("Conv2d", "DepthwiseConv2d", "ConvTranspose2d"):
+        kernel = attributes["kernel_height"] * attributes["kernel_width"]
+        if kind == "ConvTranspose2d":
+            return 2 * math.prod(first) * attributes["group_output_channels"] * kernel
+        return 2 * elements * attributes["group_input_channels"] * kernel
     if kind in ("FullyConnected", "BatchMatrixMultiply"):
         return 2 * elements * (first[-1] if first else 1)
     if kind in ("AvgPooling2d", "MaxPooling2d", "ArgMaxPooling2d"):
@@ -72,7 +63,7 @@ def xnode_flops(kind: str, attributes: dict[str, Any], inputs: list[Shape], outp
 
 
 def kernel_flops(name: str, inputs: list[Shape], outputs: list[Shape]) -> int | None:
-    """Operations of a kernel such as ``aten::mul.out``; None for one that is not known here."""
+    """Operations of a kernel such as ``aten::mul.out``; None if unknown."""
     operator = name.rpartition("::")[2].partition(".")[0]
     if operator in _KERNELS_THAT_MOVE:
         return 0
@@ -88,7 +79,3 @@ def kernel_flops(name: str, inputs: list[Shape], outputs: list[Shape]) -> int | 
     if operator == "addmm" and len(inputs) == 3:
         return 2 * elements * inputs[1][-1]
     return None
-
-
-def _kernel(attributes: dict[str, Any]) -> int:
-    return attributes["kernel_height"] * attributes["kernel_width"]

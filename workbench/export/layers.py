@@ -1,4 +1,4 @@
-"""The sidecar of a program: what each of its instructions does, and was in the model."""
+"""The sidecar of a program: each instruction's operators, shapes, costs and layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord
 from workbench.export.flops import kernel_flops
 from workbench.export.pte import Pte, read_pte, read_xnnpack_blob
-from workbench.records.layers import Instruction, Layers, Method, Value
+from workbench.records.layers import Instruction, Layers, Method, Value, XNode, XValue
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
@@ -28,25 +28,19 @@ _DTYPES = {
     "BYTE": "uint8", "CHAR": "int8", "SHORT": "int16", "INT": "int32", "LONG": "int64",
     "HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64",
 }  # fmt: skip
-_KINDS = {
-    "KernelCall": "kernel",
-    "DelegateCall": "delegate",
-    "MoveCall": "move",
-    "JumpFalseCall": "jump",
-    "FreeCall": "free",
-}
+_KINDS = {"MoveCall": "move", "JumpFalseCall": "jump", "FreeCall": "free"}
 _XNNPACK = "XnnpackBackend"
 
 
 def describe_pte(
     data: bytes | memoryview, where: object = None, *, etrecord: Path | None = None
 ) -> Layers:
-    """The sidecar of any program: operators, shapes and costs, and layers if there is an ETRecord.
+    """The sidecar of any program: operators, shapes, costs, and layers if there is an ETRecord.
 
     Raises
     ------
     StoreError
-        It is no program, or malformed; so is the ETRecord, or it is of another program.
+        The program or the ETRecord is malformed, or the ETRecord is of another program.
     """
     pte = read_pte(data, where)
     methods = tuple(_describe_method(pte, plan) for plan in pte.tables["execution_plan"] or [])
@@ -57,27 +51,22 @@ def describe_pte(
 def describe_program(program: ExecutorchProgramManager) -> Layers:
     """The sidecar of a program that was just emitted, with the layer of each operator.
 
-    Instructions in the body of control flow keep their operators and shapes, but no layer: the
-    emitter does not say which node they come from.
+    Instructions in the body of control flow have no layer: the emitter does not record their nodes.
     """
     from workbench.export.origins import add_origins
 
     layers = describe_pte(program.buffer)
-    return replace(
-        layers,
-        methods=tuple(
-            add_origins(
-                method,
-                program.exported_program(method.name),
-                program.debug_handle_map.get(method.name, {}),
-            )
-            for method in layers.methods
-        ),
+    handles = program.debug_handle_map
+    methods = tuple(
+        add_origins(method, program.exported_program(method.name), handles.get(method.name, {}))
+        for method in layers.methods
     )
+    return replace(layers, methods=methods)
 
 
 def _describe_method(pte: Pte, plan: dict[str, Any]) -> Method:
-    values = _tensors(plan)
+    found = enumerate(plan["values"] or [])
+    values = {n: _tensor(v["val"][1]) for n, v in found if v["val"] and v["val"][0] == "Tensor"}
     chains = plan["chains"] or []
     calls = chains[0]["instructions"] or [] if chains else []
     return Method(
@@ -92,19 +81,20 @@ def _describe_call(
     pte: Pte, plan: dict[str, Any], call: Any, values: dict[int, Value]
 ) -> Instruction:
     kind, fields = call or ("", {})
+    if kind not in ("KernelCall", "DelegateCall"):
+        return Instruction(kind=_KINDS.get(kind, "unknown"))
+    arguments = fields["args"] or []
     if kind == "KernelCall":
-        return _describe_kernel(pte, plan, fields, values)
-    if kind == "DelegateCall":
-        return _describe_delegate(pte, plan, fields, values)
-    return Instruction(kind=_KINDS.get(kind, "unknown"))
+        operator = _entry(pte, plan, "operators", fields["op_index"])
+        return _describe_kernel(plan, operator, arguments, values)
+    delegate = _entry(pte, plan, "delegates", fields["delegate_index"])
+    return _describe_delegate(pte, delegate, _expand(plan, arguments, values), values)
 
 
 def _describe_kernel(
-    pte: Pte, plan: dict[str, Any], call: dict[str, Any], values: dict[int, Value]
+    plan: dict[str, Any], operator: dict[str, Any], arguments: list[int], values: dict[int, Value]
 ) -> Instruction:
-    operator = _entry(pte, plan, "operators", call["op_index"])
     name = ".".join(filter(None, (operator["name"], operator["overload"])))
-    arguments = call["args"] or []
     # The last argument is what the kernel returns; an out variant has it among the others too.
     outputs = _expand(plan, arguments[-1:], values)
     inputs = [number for number in _expand(plan, arguments[:-1], values) if number not in outputs]
@@ -119,13 +109,12 @@ def _describe_kernel(
 
 
 def _describe_delegate(
-    pte: Pte, plan: dict[str, Any], call: dict[str, Any], values: dict[int, Value]
+    pte: Pte, delegate: dict[str, Any], arguments: list[int], values: dict[int, Value]
 ) -> Instruction:
-    delegate = _entry(pte, plan, "delegates", call["delegate_index"])
-    xvalues, xnodes = (), ()
+    xvalues: tuple[XValue, ...] = ()
+    xnodes: tuple[XNode, ...] = ()
     if delegate["id"] == _XNNPACK:
         xvalues, xnodes = read_xnnpack_blob(pte.payload(delegate), pte.where)
-    arguments = _expand(plan, call["args"] or [], values)
     returned = sum(value.role == "output" for value in xvalues)
     first = max(len(arguments) - returned, 0)
     return Instruction(
@@ -147,11 +136,6 @@ def _entry(pte: Pte, plan: dict[str, Any], table: str, index: int) -> dict[str, 
     return entries[index]
 
 
-def _tensors(plan: dict[str, Any]) -> dict[int, Value]:
-    found = enumerate(plan["values"] or [])
-    return {n: _tensor(v["val"][1]) for n, v in found if v["val"] and v["val"][0] == "Tensor"}
-
-
 def _tensor(tensor: dict[str, Any]) -> Value:
     scalar, place = str(tensor["scalar_type"]), tensor["allocation_info"]
     shape = tuple(tensor["sizes"] or ())
@@ -166,7 +150,7 @@ def _tensor(tensor: dict[str, Any]) -> Value:
 
 
 def _expand(plan: dict[str, Any], arguments: list[int], values: dict[int, Value]) -> list[int]:
-    """The tensors among some arguments, each one once, lists of tensors taken apart."""
+    """The tensors among some arguments, without repetitions; lists of tensors are flattened."""
     entries = plan["values"] or []
     found: list[int] = []
     for number in arguments:

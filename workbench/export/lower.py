@@ -1,11 +1,4 @@
-"""The dtypes a program can be exported in: what each means, and how near it must come to eager.
-
-Silence for the exporter's own chatter.
-
-Convolution weights in half precision, which the XNNPACK serialiser widens to single.
-
-From an eager module to an ExecuTorch program.
-"""
+"""From a PyTorch module to an ExecuTorch program: dtypes, lowering, and what was delegated."""
 
 from __future__ import annotations
 
@@ -15,6 +8,7 @@ import io
 import logging
 import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +22,6 @@ from workbench.export.failure import (
     no_kernel_error,
 )
 from workbench.export.layers import describe_program
-from workbench.export.partition import collect_reasons, tabulate_partition
 from workbench.export.program import (
     Contents,
     bind_constants,
@@ -36,38 +29,43 @@ from workbench.export.program import (
     missing_kernels,
     read_contents,
 )
-from workbench.export.quantize import count_quantized, quantize_activations, quantize_weights
+from workbench.export.quantize import (
+    count_quantized,
+    module_path,
+    quantize_activations,
+    quantize_weights,
+)
 from workbench.export.rewrite import rewrite_graph, transform_passes
+from workbench.models.sources import user_line_of_stack
+from workbench.records.runs import Partition
 
 if TYPE_CHECKING:
     import torch
-    from executorch.exir import ExecutorchProgramManager
+    from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
     from torch import nn
     from torch.export import ExportedProgram
 
-    from workbench.models.loader import LoadedModel
+    from workbench.models.loader import Call, LoadedModel
     from workbench.options import ExportOptions
     from workbench.records.layers import Layers
-    from workbench.records.runs import Partition
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How one dtype is made.
+    """How a program of one dtype is made.
 
     Attributes
     ----------
     torch_name
         PyTorch's dtype of the inputs, and of everything that is not quantised.
     meaning
-        For a reader, in a few words.
+        In a few words.
     least_sqnr_db
-        The signal to quantisation noise ratio, in dB, below which an export is called wrong. The
-        bounds lie far below what a sound export of a deep random network reaches (120, 50, 30, 25
-        and 15 dB): they tell a broken graph from the price of a dtype.
+        An export below this signal to quantisation noise ratio, in dB, is reported as wrong. The
+        bounds are far below what correct exports of deep random networks reach (120, 50, 30, 25
+        and 15 dB): they separate broken graphs from the cost of a dtype.
     quantizes
-        What becomes integers, and where: the ``weights`` of the eager module, or the whole
-        ``graph`` that was exported from it.
+        What is quantised: the ``weights`` of the PyTorch module, or the exported ``graph``.
     calibrated
         Whether the ranges of activations are measured on example inputs.
     half_weights
@@ -94,58 +92,6 @@ RECIPES = {
 
 #: What ``--dtype`` takes, and PyTorch's name of the dtype of a program's inputs.
 DTYPES = {name: recipe.torch_name for name, recipe in RECIPES.items()}
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Drop warnings and log lines below CRITICAL for a while; prints pass.
-
-    An export that goes well still logs dozens of lines about libraries that are not installed
-    and functions that are deprecated inside of PyTorch; what goes wrong arrives as an exception.
-    """
-    level = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
-
-
-_CONVOLUTION = "aten.convolution.default"
-
-
-@contextlib.contextmanager
-def keep_half_weights() -> Iterator[None]:
-    """Let programs lowered in here keep convolution weights and biases in fp16.
-
-    The serialiser of ``executorch.backends.xnnpack`` stores them as fp32 whatever they are, and
-    XNNPACK's fp16 fully connected path, which 1x1 convolutions take, wants fp16 weights. Transposed
-    convolutions stay as they are: XNNPACK runs these with fp32 weights only.
-    """
-    from executorch.backends.xnnpack.operators.node_visitor import _node_visitor_dict as visitors
-
-    visitor = visitors[_CONVOLUTION]
-
-    class HalfVisitor(visitor):
-        def define_node(self, node: Any, *args: Any, **kwargs: Any) -> None:
-            self.is_transposed = node.args[6]
-            super().define_node(node, *args, **kwargs)
-
-        def define_tensor(self, *args: Any, force_fp32: bool = False, **kwargs: Any) -> None:
-            super().define_tensor(*args, force_fp32=force_fp32 and self.is_transposed, **kwargs)
-
-    visitors[_CONVOLUTION] = HalfVisitor
-    try:
-        yield
-    finally:
-        visitors[_CONVOLUTION] = visitor
-
-
-#: Arguments and keyword arguments.
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-
 BACKENDS = ("xnnpack", "portable")
 
 
@@ -169,7 +115,7 @@ class Lowered:
 def lower_model(
     model: LoadedModel, options: ExportOptions, tell: Callable[[str], None] = lambda text: None
 ) -> Lowered:
-    """Export a model and lower it to a backend; the model itself stays as it is.
+    """Export a model and lower it to a backend; the model itself is not modified.
 
     Raises
     ------
@@ -192,8 +138,8 @@ def lower_model(
         counts = sorted(rewrite_graph(exported, backend).items())
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
     tell(f"lowering to {backend}")
-    keeping = keep_half_weights() if RECIPES[dtype].half_weights else contextlib.nullcontext()
-    with explain_lowering(exported, model.origin), keeping:
+    weights = keep_half_weights() if RECIPES[dtype].half_weights else contextlib.nullcontext()
+    with explain_lowering(exported, model.origin), weights:
         program, edge, partition = _lower(exported, backend, options.rewrite)
     contents = read_contents(program)
     if missing := missing_kernels(contents):
@@ -207,26 +153,19 @@ def lower_model(
 
 
 def _export(
-    module: nn.Module,
-    run: Call,
-    traced: Call,
-    model: LoadedModel,
-    options: ExportOptions,
+    module: nn.Module, run: Call, traced: Call, model: LoadedModel, options: ExportOptions
 ) -> tuple[ExportedProgram, dict[str, str]]:
     """The exported program, quantised if the dtype says so, and notes on that."""
     recipe = RECIPES[options.dtype]
     with explain_tracing(model.origin):
         if recipe.quantizes == "weights":
             quantize_weights(module, options.keep_float)
-        bound = bind_constants(module, *traced)
-        exported = _trace(*bound, model.dynamic_shapes)
+        bound, *call = bind_constants(module, *traced)
+        exported = _trace(bound, *call, model.dynamic_shapes)
         if recipe.quantizes == "graph":
-            batches = [bind_constants(module, *call)[1:] for call in (run, *model.calibration)]
-            exported = _trace(
-                quantize_activations(exported, options.dtype, batches, options.keep_float),
-                *bound[1:],
-                model.dynamic_shapes,
-            )
+            batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
+            graph = quantize_activations(exported, options.dtype, batches, options.keep_float)
+            exported = _trace(graph, *call, model.dynamic_shapes)
     if not recipe.quantizes:
         return exported, {}
     quantized, layers = count_quantized(exported)
@@ -234,7 +173,7 @@ def _export(
         raise ExportError(
             f"nothing to quantise for {options.dtype} ({recipe.meaning})",
             where=model.origin,
-            hint="choose int8 for convolutions; see what --keep-float excludes",
+            hint="choose int8 for convolutions; check the patterns of --keep-float",
         )
     notes = {"quantized": f"{quantized} of {layers} convolutions and linear layers"}
     if recipe.calibrated:
@@ -258,7 +197,8 @@ def _trace(
 def _lower(
     exported: ExportedProgram, backend: str, rewrite: bool
 ) -> tuple[ExecutorchProgramManager, ExportedProgram, tuple[Partition, ...]]:
-    """The program, the edge program that the partitioner was given, and what it did with it."""
+    """The program, the edge program before partitioning, and what was delegated."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     seen: list[ExportedProgram] = []
@@ -266,21 +206,13 @@ def _lower(
         edge = to_edge_transform_and_lower(
             exported,
             transform_passes=transform_passes(rewrite, seen.append),
-            partitioner=_partitioners(backend),
-            # It would turn down operators outside of Core ATen that the runtime does have kernels
-            # for (bitwise shifts, masked_select); what it lacks is checked on the emitted program.
+            partitioner=[XnnpackPartitioner()] if backend == "xnnpack" else [],
+            # The check rejects operators outside Core ATen that the runtime does have kernels for
+            # (bitwise shifts, masked_select); missing kernels are looked for in the program.
             compile_config=EdgeCompileConfig(_check_ir_validity=False),
         )
     partition = tabulate_partition(edge, reasons, backend)
     return edge.to_executorch(), seen[0], partition
-
-
-def _partitioners(backend: str) -> list[Any]:
-    if backend == "portable":
-        return []
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-
-    return [XnnpackPartitioner()]
 
 
 def _write_etrecord(
@@ -305,7 +237,7 @@ def _write_etrecord(
 
 
 def _check_inputs(inputs: list[torch.Tensor], contents: Contents, origin: str) -> None:
-    """Make sure that each example tensor is the program's input at the same place."""
+    """Check that the example tensors are the program's inputs, in order."""
     given = [(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in inputs]
     taken = [(slot.dtype, slot.shape) for slot in contents.inputs]
     fits = len(given) == len(taken) and all(
@@ -314,3 +246,123 @@ def _check_inputs(inputs: list[torch.Tensor], contents: Contents, origin: str) -
     )
     if not fits:
         raise ExportError(f"the program takes {taken}, the examples are {given}", where=origin)
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Drop warnings and log lines below CRITICAL; prints pass.
+
+    A successful export logs dozens of lines about missing libraries and deprecated functions inside
+    PyTorch; failures raise exceptions.
+    """
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+_CONVOLUTION = "aten.convolution.default"
+
+
+@contextlib.contextmanager
+def keep_half_weights() -> Iterator[None]:
+    """Serialise convolution weights and biases in fp16 for what is lowered inside.
+
+    The serialiser of ``executorch.backends.xnnpack`` widens them to fp32, but XNNPACK's fp16 fully
+    connected kernels, which run 1x1 convolutions, need fp16 weights. Transposed convolutions need
+    fp32 weights.
+    """
+    from executorch.backends.xnnpack.operators.node_visitor import _node_visitor_dict as visitors
+
+    visitor: Any = visitors[_CONVOLUTION]
+
+    class HalfVisitor(visitor):
+        def define_node(self, node: Any, *args: Any, **kwargs: Any) -> None:
+            self.is_transposed = node.args[6]
+            super().define_node(node, *args, **kwargs)
+
+        def define_tensor(self, *args: Any, force_fp32: bool = False, **kwargs: Any) -> None:
+            super().define_tensor(*args, force_fp32=force_fp32 and self.is_transposed, **kwargs)
+
+    visitors[_CONVOLUTION] = HalfVisitor
+    try:
+        yield
+    finally:
+        visitors[_CONVOLUTION] = visitor
+
+
+#: Why the node of a name was not delegated, in the partitioner's words.
+Reasons = dict[str, str]
+
+
+@contextlib.contextmanager
+def collect_reasons() -> Iterator[Reasons]:
+    """Collect what the partitioner only logs, for what is lowered inside."""
+    from executorch.exir.backend.utils import WhyNoPartition
+
+    reasons: Reasons = {}
+    log = WhyNoPartition.__call__
+
+    def collect(self: WhyNoPartition, node: torch.fx.Node, reason: str) -> None:
+        reasons.setdefault(node.name, " ".join(reason.split()))
+        log(self, node, reason)
+
+    WhyNoPartition.__call__ = collect
+    try:
+        yield reasons
+    finally:
+        WhyNoPartition.__call__ = log
+
+
+def tabulate_partition(
+    edge: EdgeProgramManager, reasons: Reasons, backend: str
+) -> tuple[Partition, ...]:
+    """The operators of a lowered program: undelegated ones first, then the most frequent."""
+    modules: dict[tuple[bool, str, str, str], list[str]] = defaultdict(list)
+    for node, delegated in _operators(edge):
+        target: Any = node.target
+        source = reason = ""
+        if not delegated:
+            source = user_line_of_stack(node.meta.get("stack_trace"))
+            reason = "" if backend == "portable" else reasons.get(node.name) or _missing(target)
+        operator = target.__name__.removesuffix(".default")
+        modules[delegated, operator, source, reason].append(module_path(node))
+    ordered = sorted(modules.items(), key=lambda item: (item[0][0], -len(item[1]), item[0]))
+    return tuple(
+        Partition(
+            operator=operator,
+            count=len(paths),
+            delegated=delegated,
+            reason=reason,
+            source=source,
+            modules=() if delegated else tuple(dict.fromkeys(filter(None, paths))),
+        )
+        for (delegated, operator, source, reason), paths in ordered
+    )
+
+
+def _operators(edge: EdgeProgramManager) -> Iterator[tuple[torch.fx.Node, bool]]:
+    """Each operator of a program, and whether it is delegated; no inputs, calls or tuples."""
+    from executorch.exir.lowered_backend_module import LoweredBackendModule
+
+    graph = edge.exported_program().graph_module
+    delegates = [child for child in graph.children() if isinstance(child, LoweredBackendModule)]
+    inner = [delegate.original_module.graph_module for delegate in delegates]
+    for number, module in enumerate([graph, *inner]):
+        for node in module.graph.nodes:
+            if node.op == "call_function" and hasattr(node.target, "_op"):
+                yield node, number > 0
+
+
+def _missing(target: Any) -> str:
+    """Why the XNNPACK partitioner left an operator without saying so."""
+    from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
+    from executorch.exir.backend.canonical_partitioners.config_partitioner import format_target_name
+
+    name = format_target_name(target.__name__)
+    has_rule = any(config.target_name == name for config in ALL_PARTITIONER_CONFIGS)
+    return "XNNPACK does not support this form" if has_rule else "XNNPACK has no node for it"

@@ -1,4 +1,4 @@
-"""Programs that only compute, or only move bytes: what a machine can do at most."""
+"""Probe programs that only compute or only move bytes: they measure a machine's peaks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.export.lower import lower_model, quiet
+from workbench.export.lower import lower_model, silence
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 from workbench.records.runs import Probe
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-#: Changes whenever the probes do: those of another version are not used.
+#: Increased with every change of the probes; other versions are not used.
 PROBES_VERSION = 1
-#: Of the matrix products: large enough to be limited by arithmetic alone.
+#: Matrix products that are large enough to be compute-bound.
 _SIDE, _PRODUCTS = 1024, 4
 #: Footprints of one copying operator, in bytes: from the inner caches to memory.
 _FOOTPRINTS = (2**15, 2**18, 2**21, 2**24, 2**27)
 #: Sides of matrices that are read once: 1 MB to 64 MB of weights.
 _READ_SIDES = (512, 2048, 4096)
-#: Bytes that a chain of copying operators moves in all, and how long it may be.
+#: Bytes that a chain of copying operators moves in all, and its maximum length.
 _CHAIN_BYTES, _LONGEST = 2**26, 256
 _TINY = 64
 
@@ -33,16 +33,9 @@ _TINY = 64
 def export_probes(dtypes: Iterable[str], folder: Path) -> list[Probe]:
     """Write one program per probe into a folder.
 
-    ``gemm`` multiplies large matrices, once for each dtype; ``stream`` negates tensors over and
-    over, at several footprints; ``read`` multiplies one row by a matrix, which is as fast as the
-    matrix can be read; ``call`` negates tensors so small that only the operator's call is left.
-
-    Parameters
-    ----------
-    dtypes
-        Names in `DTYPES`, of the matrix products.
-    folder
-        Where to.
+    ``gemm`` multiplies large matrices, once for each of ``dtypes`` (names in `DTYPES`); ``stream``
+    negates tensors repeatedly, at several footprints; ``read`` multiplies one row by a matrix,
+    which is bound by reading the matrix; ``call`` negates tiny tensors: the cost of a call.
     """
     return [
         replace(probe, file=_write(module, probe, shape, folder))
@@ -60,7 +53,7 @@ def _design(dtypes: Iterable[str]) -> Iterator[tuple[Probe, nn.Module, tuple[int
             self.times = times
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            # Two operators that XNNPACK does not make one of.
+            # Two operators that XNNPACK does not fuse.
             for number in range(self.times):
                 x = torch.abs(x) if number % 2 else torch.neg(x)
             return x
@@ -77,7 +70,7 @@ def _design(dtypes: Iterable[str]) -> Iterator[tuple[Probe, nn.Module, tuple[int
         linear = nn.Linear(side, side, bias=False)
         yield Probe("read", "fp32", 0, 4 * side * (side + 2), 1), linear, (1, side)
     yield Probe("call", "fp32", 0, 0, _LONGEST), Negate(_LONGEST), (_TINY,)
-    # What a program takes beyond its operators.
+    # The cost of a program beyond its operators.
     yield Probe("program", "fp32", 0, 0, 1), Negate(1), (_TINY,)
 
 
@@ -86,6 +79,6 @@ def _write(module: nn.Module, probe: Probe, shape: tuple[int, ...], folder: Path
 
     name = f"{probe.kind}_{probe.dtype}_{probe.bytes}.pte"
     model = LoadedModel(probe.kind, module.eval(), (torch.randn(shape),))
-    with quiet():
+    with silence():
         lowered = lower_model(model, ExportOptions(dtype=probe.dtype))
     return atomic_write(folder / name, lowered.pte).name

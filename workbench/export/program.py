@@ -1,7 +1,4 @@
-"""What an emitted program takes, returns and calls.
-
-What a program is fed with: tensors only, in its dtype, as raw bytes in its own layout.
-"""
+"""The interface of an emitted program, and its inputs as raw bytes."""
 
 from __future__ import annotations
 
@@ -18,9 +15,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Slot:
-    """One input or output: a tensor's ``dim_order`` lists its dimensions, the slowest first.
+    """One input or output; ``dim_order`` lists a tensor's dimensions, the slowest first.
 
-    What is no tensor has its type as ``dtype`` (``int``, ``null``, ...) and no dimensions.
+    Anything but a tensor has its type as ``dtype`` (``int``, ``null``, ...) and no dimensions.
     """
 
     dtype: str
@@ -31,10 +28,10 @@ class Slot:
 
 @dataclass(frozen=True)
 class Contents:
-    """The interface of a program's ``forward`` and what its instructions call.
+    """The interface of a program's ``forward``, and what it calls.
 
-    ``delegates`` counts the delegates per backend, ``operators`` the calls of each kernel by its
-    name in the runtime, such as ``aten::mean.out``.
+    ``delegates`` counts the delegates per backend, ``operators`` the calls of kernels by their
+    names in the runtime, such as ``aten::mean.out``.
     """
 
     inputs: tuple[Slot, ...]
@@ -44,7 +41,7 @@ class Contents:
 
 
 def read_contents(program: ExecutorchProgramManager) -> Contents:
-    """List what is in an emitted program."""
+    """Read the interface and the calls of an emitted program."""
     from executorch.exir.schema import KernelCall
 
     plan = program.executorch_program.execution_plan[0]
@@ -81,7 +78,7 @@ def _slot(value: EValue) -> Slot:
 
 
 def cast_floats(values: Any, dtype: torch.dtype) -> Any:
-    """Nested values with every floating-point tensor in ``dtype``, everything else as it is."""
+    """Nested values with all floating-point tensors in ``dtype``."""
     import torch
     from torch.utils._pytree import tree_map_only
 
@@ -94,10 +91,10 @@ def cast_floats(values: Any, dtype: torch.dtype) -> Any:
 def bind_constants(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    """A module that takes tensors only, and its arguments: the same one if it already does.
+    """A module that takes tensors only, and its arguments.
 
-    ``torch.export`` turns numbers, flags and None into constants but leaves them in the program's
-    signature, where a runner would have to feed them for nothing.
+    ``torch.export`` turns numbers, flags and None into constants but keeps them in the program's
+    signature, so that a runner would have to pass them.
     """
     import torch
     from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -121,7 +118,7 @@ def bind_constants(
 
 
 def raw_bytes(tensor: torch.Tensor, dim_order: tuple[int, ...]) -> bytes:
-    """The elements of a tensor, its dimensions laid out from ``dim_order[0]``, the slowest, on."""
+    """The elements of a tensor with its dimensions in ``dim_order``, the slowest first."""
     import torch
 
     laid_out = tensor.detach().cpu().permute(dim_order).contiguous()

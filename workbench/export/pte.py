@@ -1,10 +1,7 @@
-"""FlatBuffer schemas (``.fbs``), as far as the formats of ExecuTorch use the language.
+"""What a ``.pte`` and its XNNPACK delegates contain, read from their FlatBuffers.
 
-FlatBuffers as nested dictionaries; every position is checked, for files come from strangers.
-
-What a ``.pte`` file holds: the program's tables, and the payloads of its delegates.
-
-What an XNNPACK delegate was compiled to: its operators and tensors, in order.
+The layout comes from ExecuTorch's schemas (``.fbs``). Every position is checked: files may come
+from untrusted sources.
 """
 
 from __future__ import annotations
@@ -39,9 +36,9 @@ _FIELD = re.compile(r"(\w+)\s*:\s*(\[?)\s*([\w.]+)\s*\]?\s*(?:=\s*([\w.\-]+))?[^
 class Field:
     """One field of a table.
 
-    ``kind`` is ``scalar``, ``string``, ``table``, ``union``, or one of these in a vector:
-    ``scalars``, ``strings``, ``tables``. ``type`` is the code of a scalar (as in ``struct``), or
-    the name of a table or union; ``enum`` the names of a scalar's values.
+    ``kind`` is ``scalar``, ``string``, ``table`` or ``union``, with an ``s`` if in a vector.
+    ``type`` is the code of a scalar (as in ``struct``), or the name of a table or union; ``enum``
+    has the names of a scalar's values.
     """
 
     name: str
@@ -81,14 +78,12 @@ def installed_schema(*files: str) -> Schema:
 
 
 def parse_schema(text: str) -> Schema:
-    """Parse tables, enumerations and unions; everything else says nothing about the layout."""
+    """Parse tables, enumerations and unions; nothing else determines the layout."""
     blocks = _BLOCK.findall(_COMMENT.sub("", text))
     enums = {
-        name: (SCALARS[base], _enumerate(body))
-        for kind, name, base, body in blocks
-        if kind == "enum"
+        n: (SCALARS[base], _enumerate(body)) for kind, n, base, body in blocks if kind == "enum"
     }
-    unions = {name: _choices(body) for kind, name, _, body in blocks if kind == "union"}
+    unions = {n: _choices(body) for kind, n, _, body in blocks if kind == "union"}
     tables = {
         name: _lay_out(_FIELD.findall(body), enums, unions)
         for kind, name, _, body in blocks
@@ -117,76 +112,56 @@ def _lay_out(
     enums: dict[str, tuple[str, dict[int, str]]],
     unions: dict[str, tuple[tuple[str, str], ...]],
 ) -> tuple[Field, ...]:
-    laid_out, slot = [], 0
+    laid_out: list[Field] = []
     for name, bracket, full_name, default in fields:
-        kind, enum = full_name.rpartition(".")[2], None
-        vector = "s" if bracket else ""
+        slot = laid_out[-1].slot + 1 if laid_out else 0
+        kind, vector = full_name.rpartition(".")[2], "s" if bracket else ""
         if kind in unions:
-            # The tag has a slot of its own, before that of the value.
+            # The tag has its own slot, before that of the value.
             field = Field(name, slot + 1, "union", kind)
-        elif kind in enums:
-            code, enum = enums[kind]
+        elif kind in enums or kind in SCALARS:
+            code, enum = enums[kind] if kind in enums else (SCALARS[kind], None)
             field = Field(name, slot, f"scalar{vector}", code, _value(code, default, enum), enum)
-        elif kind in SCALARS:
-            code = SCALARS[kind]
-            field = Field(name, slot, f"scalar{vector}", code, _value(code, default, {}))
         else:
             field = Field(name, slot, ("string" if kind == "string" else "table") + vector, kind)
         laid_out.append(field)
-        slot = field.slot + 1
     return tuple(laid_out)
 
 
-def _value(code: str, text: str, enum: dict[int, str]) -> Any:
+def _value(code: str, text: str, enum: dict[int, str] | None) -> Any:
     """The default of a scalar field."""
     if code == "?":
         return text == "true"
     if code in "fd":
         return float(text or 0)
-    by_name = {name: value for value, name in enum.items()}
+    by_name = {name: value for value, name in (enum or {}).items()}
     return by_name[text] if text in by_name else int(text or "0", 0)
 
-
-Buffer = memoryview
 
 _BYTES = frozenset("bB?")
 _STRUCTS = {code: struct.Struct(f"<{code}") for code in "?bBhHiIqQfd"}
 
 
-def read_flatbuffer(data: Buffer, schema: Schema, root: str, where: object) -> dict[str, Any]:
-    """Decode a buffer whose root is the table ``root``.
+def read_flatbuffer(data: memoryview, schema: Schema, root: str, where: object) -> dict[str, Any]:
+    """Decode a buffer that starts with the reference to its root, a table ``root``.
 
-    Parameters
-    ----------
-    data
-        The buffer, from the reference to its root on.
-    schema
-        What its tables are.
-    root
-        The root's name in the schema.
-    where
-        What errors name.
-
-    Returns
-    -------
-    dict
-        Fields by name. A scalar of an enumeration is its name, an absent table, string or vector
-        is None, a union is ``(alias, table)``, a vector of bytes is a part of ``data``.
+    Fields are by name. A scalar of an enumeration is its name; an absent table, string or vector is
+    None; a union is ``(alias, table)``; a vector of bytes is a part of ``data``.
 
     Raises
     ------
     StoreError
-        A reference leads out of the buffer, or its tables share bytes so much that they were
-        made to stand for far more than the buffer holds.
+        A reference leads out of the buffer, or tables share so many bytes that they would decode to
+        far more than the buffer holds.
     """
     return _Reader(data, schema, where).table(root, 0)
 
 
 class _Reader:
-    def __init__(self, data: Buffer, schema: Schema, where: object):
+    def __init__(self, data: memoryview, schema: Schema, where: object):
         self.data, self.size, self.where = data, len(data), where
         self.schema = schema
-        # Writers may share equal strings and layouts, but no honest file shares its tables.
+        # Writers may share equal strings and layouts, but not tables.
         self.budget = 4 * self.size + 64
 
     def table(self, name: str, reference: int) -> dict[str, Any]:
@@ -220,7 +195,7 @@ class _Reader:
         return self.vector(field, at)
 
     def union(self, field: Field, table: int, offsets: tuple[int, ...], at: int) -> Any:
-        """The value of a union, or None if it is of a kind that the schema does not know."""
+        """The value of a union; None if its kind is unknown to the schema."""
         tag_offset = offsets[field.slot - 1]
         tag = self.scalar("B", table + tag_offset) if tag_offset else 0
         choices = self.schema.unions[field.type]
@@ -233,16 +208,15 @@ class _Reader:
         code = field.type if field.kind == "scalars" else "I"
         width = _STRUCTS[code].size
         start, count = self.extent(reference, width)
-        if field.kind == "scalars":
-            if code in _BYTES:
-                return self.data[start : start + count]
-            self.spend(count * width, start)
-            return list(struct.unpack_from(f"<{count}{code}", self.data, start))
+        if field.kind == "scalars" and code in _BYTES:
+            return self.data[start : start + count]
         self.spend(count * width, start)
-        places = range(start, start + 4 * count, 4)
+        if field.kind == "scalars":
+            return list(struct.unpack_from(f"<{count}{code}", self.data, start))
+        references = range(start, start + 4 * count, 4)
         if field.kind == "strings":
-            return [self.string(place) for place in places]
-        return [self.table(field.type, place) for place in places]
+            return [self.string(at) for at in references]
+        return [self.table(field.type, at) for at in references]
 
     def string(self, reference: int) -> str:
         start, count = self.extent(reference, 1)
@@ -250,7 +224,7 @@ class _Reader:
         return bytes(self.data[start : start + count]).decode("utf-8", "replace")
 
     def extent(self, reference: int, width: int) -> tuple[int, int]:
-        """Where the elements of a vector begin, and how many there are."""
+        """Start and number of the elements of a vector."""
         at = self.follow(reference)
         count = self.scalar("I", at)
         self.require(at + 4 + count * width <= self.size, at)
@@ -278,20 +252,18 @@ class _Reader:
 
 
 _SCHEMA = ("exir/_serialize/scalar_type.fbs", "exir/_serialize/program.fbs")
-_IDENTIFIER = slice(4, 8)
-_MAGIC = slice(8, 12)
 
 
 @dataclass(frozen=True)
 class Pte:
-    """A program's tables, and the file from where its segments begin."""
+    """A program's tables, and the part of the file with its segments."""
 
     tables: dict[str, Any]
     segments: memoryview
     where: object
 
     def payload(self, delegate: dict[str, Any]) -> memoryview:
-        """The bytes that a delegate of an execution plan was compiled to.
+        """The compiled bytes of a delegate of an execution plan.
 
         Raises
         ------
@@ -321,13 +293,13 @@ def read_pte(data: bytes | memoryview, where: object) -> Pte:
     Raises
     ------
     StoreError
-        It is none, or malformed.
+        The file is not a program, or malformed.
     """
     data = memoryview(data)
-    if len(data) < 12 or bytes(data[_IDENTIFIER])[:2] != b"ET":
+    if len(data) < 12 or data[4:6] != b"ET":
         raise StoreError("not an ExecuTorch program", where=where)
     size, base = len(data), 0
-    if bytes(data[_MAGIC]) == b"eh00":
+    if data[8:12] == b"eh00":
         if len(data) < 32:
             raise StoreError("truncated", where=where)
         size, base = struct.unpack_from("<QQ", data, 16)
@@ -347,7 +319,7 @@ _INPUTS = (
 _OUTPUTS = ("output_id", "output_value_id", "output_index_id")
 _NO_VALUE = 2**32 - 1
 
-#: The debug handle of an operator that a pass of the exporter made up.
+#: The debug handle of operators that a pass of the exporter added.
 NO_HANDLE = 65535
 
 _EXTERNAL = {1: "input", 2: "output"}
@@ -363,22 +335,19 @@ def read_xnnpack_blob(
     StoreError
         It is malformed.
     """
-    graph = _read_graph(data, where)
+    graph = read_xnnpack_graph(data, where)
     constants = [constant["size"] for constant in graph["constant_data"] or []]
-    values = tuple(
-        _blob_value(item["xvalue_union"], constants, where) for item in graph["xvalues"] or []
-    )
+    unions = [item["xvalue_union"] for item in graph["xvalues"] or []]
+    values = tuple(_blob_value(union, constants, where) for union in unions)
     by_id = {value.id: value for value in values}
-    nodes = tuple(_node(item, by_id, where) for item in graph["xnodes"] or [])
-    return values, nodes
+    return values, tuple(_node(item, by_id, where) for item in graph["xnodes"] or [])
 
 
-def _read_graph(data: memoryview, where: object) -> dict[str, Any]:
+def read_xnnpack_graph(data: memoryview, where: object) -> dict[str, Any]:
+    """The graph of a delegate's payload as its schema has it."""
     first, size = 0, len(data)
-    if bytes(data[4:8]) == b"XH00":
-        if len(data) < 18:
-            raise StoreError("an XNNPACK delegate is truncated", where=where)
-        first, size = struct.unpack_from("<II", data, 10)
+    if data[4:8] == b"XH00":
+        first, size = struct.unpack_from("<II", data, 10) if size >= 18 else (0, 0)
     if size < 8 or first + size > len(data):
         raise StoreError("an XNNPACK delegate is truncated", where=where)
     graph = data[first : first + size]
@@ -386,26 +355,24 @@ def _read_graph(data: memoryview, where: object) -> dict[str, Any]:
 
 
 def _blob_value(union: Any, constants: list[int], where: object) -> XValue:
-    if union is None:
-        raise StoreError("an XNNPACK delegate has a tensor of an unknown kind", where=where)
-    alias, tensor = union
-    quantization = None
+    alias, tensor = union or ("", None)
+    per_tensor = None
     if alias == "XNNQuantizedTensorValue":
-        quantization, tensor = tensor["quant_params"], tensor["tensor_value"]
+        kind, quantization = tensor["quant_params"] or ("", None)
+        per_tensor = quantization if kind == "PerTensorQuant" else None
+        tensor = tensor["tensor_value"]
     if tensor is None:
         raise StoreError("an XNNPACK delegate lacks a tensor", where=where)
     dtype = str(tensor["datatype"]).removeprefix("xnn_datatype_")
-    shape = tuple(tensor["dims"] or ())
-    number = tensor["constant_buffer_idx"]
+    shape, number = tuple(tensor["dims"] or ()), tensor["constant_buffer_idx"]
     stored = constants[number] if 0 < number < len(constants) else 0
-    per_tensor = quantization is not None and quantization[0] == "PerTensorQuant"
     return XValue(
         id=tensor["id_out"],
         dtype=dtype,
         shape=shape,
         size_bytes=stored or math.prod(shape) * _bits(dtype) // 8,
         role="constant" if number else _EXTERNAL.get(tensor["flags"] & 3, ""),
-        zero_point=quantization[1]["zero_point"] if per_tensor else 0,
+        zero_point=per_tensor["zero_point"] if per_tensor else 0,
     )
 
 
@@ -421,24 +388,24 @@ def _node(item: dict[str, Any], values: dict[int, XValue], where: object) -> XNo
     outputs = [fields[name] for name in _OUTPUTS if name in fields]
     if not inputs or not outputs or not values.keys() >= {*inputs, *outputs}:
         raise StoreError(f"the {kind} of an XNNPACK delegate lacks a tensor", where=where)
-    attributes = {k: _plain(v) for k, v in fields.items() if not k.endswith("_id")}
-    bounds = item["output_min_max"]
+    attributes = {k: _finite(v) for k, v in fields.items() if not k.endswith("_id")}
+    bounds, result = item["output_min_max"], values[outputs[0]]
     shapes = [values[number].shape for number in inputs]
     return XNode(
         type=kind,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         attributes=attributes,
-        flops=xnode_flops(kind, attributes, shapes, values[outputs[0]].shape),
+        flops=xnode_flops(kind, attributes, shapes, result.shape),
         bytes=sum(values[number].size_bytes for number in {*inputs, *outputs}),
         handle=item["debug_handle"],
-        clamp=(_plain(bounds["output_min"]), _plain(bounds["output_max"])) if bounds else None,
-        role=_role(kind, item["debug_handle"], values[inputs[0]], values[outputs[0]]),
+        clamp=(_finite(bounds["output_min"]), _finite(bounds["output_max"])) if bounds else None,
+        role=_role(kind, item["debug_handle"], values[inputs[0]], result),
     )
 
 
 def _role(kind: str, handle: int, source: XValue, result: XValue) -> str:
-    """What an operator is there for: to compute, or to change types or the layout."""
+    """The purpose of an operator: to compute, or to change the type or the layout."""
     if kind == "StaticTranspose" and handle == NO_HANDLE:
         return "layout"
     if kind != "Convert":
@@ -449,13 +416,11 @@ def _role(kind: str, handle: int, source: XValue, result: XValue) -> str:
 
 
 def _bits(dtype: str) -> int:
-    """Bits per element: the number that the name of a type ends with."""
+    """Bits per element: the number at the end of a type's name."""
     found = re.search(r"\d+$", dtype)
     return int(found[0]) if found else 32
 
 
-def _plain(value: Any) -> Any:
-    """A field as JSON can say it: what is not finite becomes None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value
+def _finite(value: Any) -> Any:
+    """A field as JSON: None for infinities and NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Integer weights and activations, by the tools that the XNNPACK partitioner understands."""
+"""Quantise weights and activations in the patterns that the XNNPACK partitioner supports."""
 
 from __future__ import annotations
 
@@ -28,20 +28,14 @@ def quantize_activations(
 ) -> torch.fx.GraphModule:
     """Post-training quantisation of an exported program (PT2E), to be exported once more.
 
-    Weights have one scale per output channel, symmetric; activations one scale and zero point, by
-    histograms of the batches. ``int8`` quantises whatever the XNNPACK quantiser has a pattern for,
-    but for two that share a scale among what differs in size: sums that a layer norm reads, the
-    residual stream of a transformer, and concatenations with what no layer made, such as a class
-    token. Either would leave vit_tiny below 10 dB SQNR, which has 29 dB without. ``int8dyn``
-    quantises linear layers only, as dynamically quantised convolutions of fused activations are
-    not lowered reliably.
-
-    Parameters
-    ----------
-    batches
-        Arguments and keyword arguments of calls to observe.
-    keep_float
-        Patterns of module paths (``fnmatch``) to leave alone, with all that lies below.
+    Weights have one symmetric scale per output channel; activations one scale and zero point, from
+    histograms of ``batches`` (arguments and keyword arguments). ``int8`` quantises every pattern of
+    the XNNPACK quantiser, except two in which values of different magnitude would share a scale:
+    sums that a layer norm reads (the residual stream of a transformer), and concatenations with
+    values that no layer computed, such as a class token. Either reduces vit_tiny from 29 to less
+    than 10 dB SQNR. ``int8dyn`` quantises linear layers only, because dynamically quantised
+    convolutions with fused activations are not lowered reliably. ``keep_float`` are patterns
+    (``fnmatch``) of modules to leave in floating point, with everything below them.
     """
     import torch
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
@@ -61,7 +55,7 @@ def quantize_activations(
     else:
         quantizer.set_global(config)
     graph = exported.module()
-    # It filters all but concatenations, which it leaves alone if they are marked as done.
+    # The filter does not apply to concatenations; those marked as annotated are skipped.
     for node in graph.graph.nodes:
         if _operator(node) == "aten::cat" and not may_be_quantized(node):
             node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(_annotated=True)
@@ -73,9 +67,9 @@ def quantize_activations(
 
 
 def quantize_weights(module: nn.Module, keep_float: tuple[str, ...] = ()) -> None:
-    """Give linear layers int4 weights in groups, and activations quantised to int8 at run time.
+    """Give linear layers int4 weights in groups, and int8 activations at run time; in place.
 
-    Layers whose input does not divide into groups stay as they are. In place.
+    Layers whose input does not divide into groups are left in floating point.
     """
     import torch
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
@@ -101,7 +95,7 @@ def count_quantized(exported: ExportedProgram) -> tuple[int, int]:
 
 
 def module_path(node: torch.fx.Node) -> str:
-    """The path of the innermost module that a node of an exported program stems from."""
+    """The path of the innermost module of a node in an exported program."""
     stack = node.meta.get("nn_module_stack") or {}
     path = next(reversed(stack.values()))[0] if stack else ""
     return re.sub(r"^L\['self'\]\.?", "", path)
@@ -112,7 +106,7 @@ def _may_be_quantized(keep_float: tuple[str, ...]) -> Callable[[torch.fx.Node], 
         # The XNNPACK backend cannot lay out a quantised tensor without dimensions.
         values = [source.meta.get("val") for source in node.all_input_nodes]
         is_scalar = any(getattr(value, "ndim", 1) == 0 for value in values)
-        # The last sum of a residual stream may be read by something else.
+        # The last sum of a residual stream may have another reader.
         is_residual = any(map(_is_normalized_sum, (node, *node.all_input_nodes)))
         is_residual &= _operator(node) in _SUMS
         is_uneven = _operator(node) == "aten::cat" and not all(map(_is_made, node.all_input_nodes))
@@ -123,7 +117,7 @@ def _may_be_quantized(keep_float: tuple[str, ...]) -> Callable[[torch.fx.Node], 
 
 
 def _is_made(node: torch.fx.Node) -> bool:
-    """Whether a layer has a part in a value, which is no input, parameter or mere view of one."""
+    """Whether a layer computed a value: no input, parameter or view of these."""
     while _operator(node) and len(node.all_input_nodes) == 1:
         node = node.all_input_nodes[0]
     return bool(_operator(node))
@@ -135,7 +129,7 @@ def _is_normalized_sum(node: torch.fx.Node) -> bool:
 
 
 def _is_kept(path: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a pattern matches a module or one that it is in."""
+    """Whether a pattern matches a module or one that contains it."""
     parts = path.split(".")
     above = [".".join(parts[: end + 1]) for end in range(len(parts))]
     return any(fnmatchcase(name, pattern) for name in above for pattern in patterns)

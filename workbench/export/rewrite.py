@@ -1,4 +1,4 @@
-"""The same function in other operators: ones that XNNPACK takes, or whose kernels are right."""
+"""Rewrite operators that a backend does not support, or computes incorrectly."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _GELU_CUBIC = 0.044715
 
 
 def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
-    """Spell out operators that a backend lacks or gets wrong; returns what was done, how often.
+    """Rewrite operators that a backend lacks or computes incorrectly; returns the counts.
 
     For every backend:
 
-    - Layer norm in half precision and bfloat16 between casts to single: ExecuTorch 1.5.1's kernel
-      for these returns wrong values for rows of some lengths, 256 among them.
+    - Layer norm in half precision and bfloat16 runs in single precision: ExecuTorch 1.5.1's kernel
+      returns wrong values for some row lengths, such as 256.
 
-    For XNNPACK, operators that it has no node for:
+    For XNNPACK, which has no node for these:
 
-    - Hard sigmoid as clamp: PyTorch's own decomposition casts its constants at every inference,
+    - Hard sigmoid becomes a clamp: PyTorch's decomposition casts its constants at every inference,
       and in half precision all of its arithmetic.
-    - GELU in half precision by its approximation with tanh, which is 5e-4 off at most, as much as
-      half precision itself at 1.
-    - Attention without a mask as two matrix products and a softmax: PyTorch's decomposition guards
-      against rows that are masked completely, by five operators that XNNPACK does not have.
+    - GELU in half precision becomes its tanh approximation, with an error of at most 5e-4, the
+      resolution of half precision at 1.
+    - Attention without a mask becomes two matrix products and a softmax: PyTorch's decomposition
+      guards against fully masked rows with five operators that XNNPACK lacks.
     """
     import torch
 
@@ -58,13 +58,8 @@ def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
 def transform_passes(rewrite: bool, see: Callable[[ExportedProgram], None]) -> Any:
     """The passes over the edge program before it is partitioned.
 
-    Parameters
-    ----------
-    rewrite
-        Whether to clean it: expansions to the shape that a tensor has already go, and so do casts
-        of constants, which are made once, here.
-    see
-        Given a copy of what the partitioner is going to get.
+    With ``rewrite``, expansions to a tensor's own shape are removed, and casts of constants are
+    folded. ``see`` receives a copy of what the partitioner gets.
     """
     from executorch.backends.xnnpack.utils.configs import get_transform_passes
     from executorch.exir.dialects._ops import ops
@@ -158,7 +153,7 @@ def _attention(node: torch.fx.Node) -> bool:
 
 
 def _replace(node: torch.fx.Node, spell: Callable[..., Any]) -> bool:
-    """Put what ``spell`` computes from a node's tensors in its place, with its origin."""
+    """Replace a node by what ``spell`` computes from its tensors, with its origin."""
     from torch.fx import Node, Proxy
     from torch.fx.proxy import GraphAppendingTracer
 

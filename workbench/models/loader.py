@@ -107,6 +107,10 @@ SEED = 0
 _INPUT_NAMES = ("get_example_inputs", "example_inputs", "EXAMPLE_INPUTS")
 
 
+#: Arguments and keyword arguments of ``forward``.
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
 @dataclass(frozen=True)
 class LoadedModel:
     """A model and the arguments of its ``forward`` to export and measure it with.
@@ -125,8 +129,8 @@ class LoadedModel:
     source: str = ""
     input_source: str = "example inputs"
     weights: Path | None = None
-    calibration: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...] = ()
-    traced_inputs: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+    calibration: tuple[Call, ...] = ()
+    traced_inputs: Call | None = None
 
     @property
     def origin(self) -> str:

@@ -1,133 +1,133 @@
-"""Where the time goes, by category: one stacked bar per experiment."""
+"""Where the time goes, by category: one stacked bar per measurement."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.axes import Axes
 
-from workbench.frames import format_ms, format_share
-from workbench.plots.style import (
-    COLORS,
-    INK,
-    WIDTH,
-    color_of,
-    ink_on,
-    label_margin,
-    label_x,
-    marked,
-    new_figure,
-    set_rows,
-    set_title,
-    shorten,
-    text_inches,
-)
+from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.frames import format_share
+from workbench.plots import style
+from workbench.plots.style import Chart, marked
+from workbench.records.runs import count_threads
 
-#: In rows: a bar, the lanes below it for intervals that would lie on one another, and their end.
-_HEIGHT, _LANES, _FOOT = 0.66, (0.38, 0.44, 0.5), 0.57
+#: In rows: the lanes below a bar for intervals that would overlap, and their end.
+_LANES, _FOOT = (0.38, 0.44, 0.5), 0.57
+#: Inches right of the bars.
+_RIGHT = 0.95
 
 
 @marked
 def plot_categories(
-    categories: Mapping[str, pd.DataFrame], title: str = "Where the time goes", reach: float = 0.0
-) -> Figure:
-    """One bar per experiment, as long as its mean E2E time, split into categories.
+    source: Run | Measurement | Comparison | Mapping[str, pd.DataFrame],
+    *,
+    title: str = "Where the time goes",
+    reach: float = 0.0,
+) -> Chart:
+    """One bar per measurement, as long as its mean E2E time, split into categories.
 
     Parameters
     ----------
-    categories
-        ``schema.CATEGORIES`` by name of the experiment, from top to bottom; with ``low_ms`` and
-        ``high_ms`` where intervals are known.
+    source
+        A run (without its controls), a measurement, the two sides of a comparison, or frames of
+        ``frames.CATEGORIES`` by label, from top to bottom.
     title
-        Of the figure.
+        Title of the figure.
     reach
-        Milliseconds that the axis shows at least.
+        Minimum end of the time axis in ms.
 
     Returns
     -------
-    Figure
-        Segments that are wide enough bear name, time and share; a key names those that are not.
-        A line of its colour below its end is the 95 % interval of its own time.
+    Chart
+        Segments that are wide enough bear name, time and share; a key names the others. The line
+        below the end of a segment is the 95 % interval of its own time, where it is known.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> "avx512_on" in wb.plot_categories(run).alt_text
+    True
     """
-    labels = [shorten(name, 28) for name in categories]
-    totals = [float(frame["mean_ms"].sum()) for frame in categories.values()]
-    left, right = label_margin(labels), 0.95
-    figure, (axis,) = new_figure(1.4 + 0.66 * len(labels), left=left, right=right, top=0.74)
-    intervals = [_intervals(frame) for frame in categories.values()]
+    bars = source if isinstance(source, Mapping) else frames_of(source)
+    labels = [style.shorten(name, 28) for name in bars]
+    figure, axis = style.new_rows(title, labels, 0.66, head=0.74, right=_RIGHT)
+    axis.set_ylim(max(len(labels), 1) - 1 + _FOOT, -0.5)
+    intervals = [_intervals(frame) for frame in bars.values()]
     ends = [part["high_ms"].max() for part in intervals if len(part)]
+    totals = [float(frame["mean_ms"].sum()) for frame in bars.values()]
     longest = max([reach, *totals, *ends]) or 1.0
-    inches_per_ms = (WIDTH - left - right) / longest
-    unnamed = {}
-    for row, (frame, total) in enumerate(zip(categories.values(), totals, strict=True)):
+    inches_per_ms = (style.WIDTH - style.label_margin(labels) - _RIGHT) / longest
+    named: dict[str, bool] = {}
+    for row, (frame, total) in enumerate(zip(bars.values(), totals, strict=True)):
         _draw_intervals(axis, row, intervals[row], 0.06 / inches_per_ms)
         start = 0.0
         for category, ms, share in frame[["category", "mean_ms", "share"]].itertuples(index=False):
             text = _label(category, ms, share, ms * inches_per_ms)
-            _draw_segment(axis, row, start, ms, category, text)
-            if ms > 0:
-                unnamed[category] = unnamed.get(category, True) and category not in text
+            style.draw_bar(
+                axis, row, ms, style.color_of(category), left=start, height=0.66, edge="white"
+            )
+            style.write_inside(axis, start + ms / 2, row, text, style.color_of(category))
             start += ms
-        axis.text(total + 0.08 / inches_per_ms, row, format_ms(total), va="center", fontsize=10,
-                  fontweight="bold", color=INK)  # fmt: skip
-    set_rows(axis, labels)
-    axis.set_ylim(max(len(labels), 1) - 1 + _FOOT, -0.5)
+            if ms > 0:
+                named[category] = named.get(category, False) or category in text
+        style.write_after(axis, total, row, style.write_ms(total), size=10, bold=True)
     axis.set_xlim(0, longest)
     known = "; lines: 95 % interval of each category" if any(map(len, intervals)) else ""
-    label_x(axis, f"mean time per inference (ms){known}")
-    _add_key(figure, left, [category for category, missing in unnamed.items() if missing])
-    set_title(figure, title)
+    style.label_x(axis, f"mean time per inference (ms){known}")
+    unnamed = [c for c in dict.fromkeys([*style.COLORS, *named]) if not named.get(c, True)]
+    style.add_key(
+        figure,
+        {category: style.color_of(category) for category in unnamed},
+        style.label_margin(labels),
+    )
     return figure
 
 
+def frames_of(source: Run | Measurement | Comparison) -> dict[str, pd.DataFrame]:
+    """The categories of every measurement by label, thread count by thread count."""
+    if isinstance(source, Measurement):
+        return {source.label: source.categories}
+    if isinstance(source, Comparison):
+        before, after = name_sides(source)
+        return {before: source.baseline.categories, after: source.candidate.categories}
+    compared = [m for m in source.traced if not m.control]
+    return {m.label: m.categories for m in sorted(compared, key=lambda m: m.threads)}
+
+
+def name_sides(ab: Comparison) -> tuple[str, str]:
+    """The names of baseline and candidate, with what tells them apart."""
+    before, after = ab.baseline, ab.candidate
+    if before.threads != after.threads:
+        return tuple(f"{m.name}, {count_threads(m.threads)}" for m in (before, after))
+    if before.name != after.name:
+        return before.name, after.name
+    return f"{before.name}, before", f"{after.name}, after"
+
+
 def _intervals(frame: pd.DataFrame) -> pd.DataFrame:
-    """Where each segment might as well have ended, had its own time alone been another."""
+    """Where each segment would end at both ends of its own time's interval."""
     parts = frame.reindex(columns=["category", "mean_ms", "low_ms", "high_ms"])
     starts = parts["mean_ms"].cumsum() - parts["mean_ms"]
     moved = parts.assign(low_ms=parts["low_ms"] + starts, high_ms=parts["high_ms"] + starts)
     return moved[moved["mean_ms"] > 0].dropna()
 
 
-def _draw_intervals(axis, row: int, intervals: pd.DataFrame, gap: float) -> None:
+def _draw_intervals(axis: Axes, row: int, intervals: pd.DataFrame, gap: float) -> None:
     """Each in the first lane that is free there."""
     taken = dict.fromkeys(_LANES, -gap)
     for category, _, low, high in intervals.itertuples(index=False):
         lane = next((y for y, end in taken.items() if end + gap <= low), _LANES[-1])
         taken[lane] = high
-        axis.plot([low, high], [row + lane] * 2, color=color_of(category), linewidth=2.2,
-                  solid_capstyle="butt", clip_on=False)  # fmt: skip
-
-
-def _draw_segment(axis, row: int, start: float, ms: float, category: str, text: str) -> None:
-    color = color_of(category)
-    axis.barh(row, ms, left=start, height=_HEIGHT, color=color, edgecolor="white", linewidth=1,
-              hatch=None if category in COLORS else "///", label=category)  # fmt: skip
-    if text:
-        axis.text(start + ms / 2, row, text, ha="center", va="center", fontsize=8,
-                  color=ink_on(color), linespacing=1.25)  # fmt: skip
+        style.draw_interval(axis, row + lane, low, high, color=style.color_of(category), width=2.2)
 
 
 def _label(category: str, ms: float, share: float, inches: float) -> str:
-    """The fullest label that fits into a segment; empty if none does."""
-    numbers = f"{format_ms(ms)} · {format_share(share)}"
-    stacked = f"{format_ms(ms)}\n{format_share(share)}"
-    texts = (f"{category}\n{numbers}", stacked, format_share(share))
-    return next((text for text in texts if text_inches(text, 8) + 0.06 < inches), "")
-
-
-def _add_key(figure: Figure, left: float, categories: list[str]) -> None:
-    if not categories:
-        return
-    order = [*COLORS, *(c for c in categories if c not in COLORS)]
-    chips = [
-        Patch(
-            facecolor=color_of(c), hatch=None if c in COLORS else "///", edgecolor="white", label=c
-        )
-        for c in sorted(categories, key=order.index)
-    ]
-    figure.legend(
-        handles=chips, loc="upper left", ncols=len(chips), frameon=False, fontsize=9,
-        bbox_to_anchor=(left / WIDTH, 1 - 0.4 / figure.get_figheight()), borderaxespad=0,
-        borderpad=0, handlelength=1, handleheight=1, handletextpad=0.4, columnspacing=1.4,
-    )  # fmt: skip
+    """The longest label that fits into a segment; empty if none does."""
+    texts = (
+        f"{category}\n{style.write_ms(ms)} · {format_share(share)}",
+        f"{style.write_ms(ms)}\n{format_share(share)}",
+        format_share(share),
+    )
+    return next((text for text in texts if style.text_inches(text, 8) + 0.06 < inches), "")

@@ -1,7 +1,4 @@
-"""Every latency that was measured, with the median and its interval.
-
-The latencies of a run in the order in which they were measured.
-"""
+"""Every measured latency: as a distribution, and in the order of measurement."""
 
 from __future__ import annotations
 
@@ -10,59 +7,48 @@ import itertools
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from workbench.frames import format_ms
-from workbench.plots.style import (
-    COLORS,
-    FAINT,
-    HIGHLIGHT,
-    INK,
-    SERIES,
-    label_ends,
-    label_margin,
-    label_x,
-    marked,
-    new_figure,
-    set_rows,
-    set_title,
-    shorten,
-    text_inches,
-)
+from workbench.analysis.run import Measurement, Run
+from workbench.analysis.statistics import clock_of, describe_latencies
+from workbench.plots import style
+from workbench.plots.style import Chart, marked
 from workbench.records.runs import count_threads
 
 _CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
 
 
 @marked
-def plot_latencies(
-    latencies: pd.DataFrame, statistics: pd.DataFrame, title: str = "Latency of every inference"
-) -> Figure:
-    """One row of dots per experiment and thread count, with the median and its 95 % interval.
+def plot_latencies(source: Run | Measurement | pd.DataFrame) -> Chart:
+    """One row of dots per measurement, with the median and its 95 % interval.
 
     Parameters
     ----------
-    latencies
-        ``schema.LATENCIES``; traced rows are left out where there are others.
-    statistics
-        From ``describe_latencies``; says which rows there are, and which clock they go by.
-    title
-        Of the figure.
+    source
+        A run, a measurement, or a frame of ``frames.LATENCIES``. Traced inferences are left out
+        where there are others.
 
     Returns
     -------
-    Figure
-        The axis ends a tenth beyond the largest 99th percentile; each row counts the inferences
-        that took still longer.
+    Chart
+        Latencies in ms. The axis ends a tenth beyond the largest 99th percentile; each row counts
+        the inferences that took longer.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> len(wb.plot_latencies(run).axes[0].get_yticklabels())
+    3
     """
+    if isinstance(source, pd.DataFrame):
+        latencies, statistics = source, describe_latencies(source)
+    else:
+        latencies, statistics = source.latencies, source.statistics
     several = statistics["threads"].nunique() > 1
     labels = [
-        shorten(row.experiment, 26) + (f", {count_threads(row.threads)}" if several else "")
+        style.shorten(row.experiment, 26) + (f", {count_threads(row.threads)}" if several else "")
         for row in statistics.itertuples()
     ]
-    figure, (axis,) = new_figure(
-        1.25 + 0.5 * len(labels), left=label_margin(labels), right=1.0, top=0.5
-    )
+    figure, axis = style.new_rows("Latency of every inference", labels, 0.5, right=1.0)
     times = [_times(latencies, row) for row in statistics.itertuples()]
     start = min((t.min() for t in times), default=0.0)
     end = max((min(t.max(), 1.1 * np.percentile(t, 99)) for t in times), default=1.0)
@@ -70,12 +56,12 @@ def plot_latencies(
     axis.set_xlim(max(0.0, start - pad), end + pad)
     for row, (entry, values) in enumerate(zip(statistics.itertuples(), times, strict=True)):
         _draw_row(axis, row, values, entry)
-    set_rows(axis, labels)
-    clocks = dict.fromkeys(statistics["clock"])
-    clock = _CLOCKS[next(iter(clocks))] if len(clocks) == 1 else "CPU time if one thread, else wall"
-    pass_ = "traced" if latencies["traced"].all() else "untraced"
-    label_x(axis, f"latency of one inference, {pass_} (ms, {clock}); median with 95 % interval")
-    set_title(figure, title)
+    clocks = set(statistics["clock"])
+    clock = _CLOCKS[clocks.pop()] if len(clocks) == 1 else "CPU time if one thread, else wall"
+    traced = "traced" if latencies["traced"].all() else "untraced"
+    style.label_x(
+        axis, f"latency of one inference, {traced} (ms, {clock}); median with 95 % interval"
+    )
     return figure
 
 
@@ -87,53 +73,59 @@ def _times(latencies: pd.DataFrame, entry) -> np.ndarray:
 
 def _draw_row(axis: Axes, row: int, values: np.ndarray, entry) -> None:
     spread = np.random.default_rng(0).uniform(-0.3, 0.3, values.size)
-    axis.scatter(values, row + spread, s=7, color=COLORS["Convolution"], alpha=0.35,
-                 linewidths=0, rasterized=True, label=entry.experiment)  # fmt: skip
+    axis.scatter(values, row + spread, s=7, color=style.SERIES[0], alpha=0.35, linewidths=0,
+                 rasterized=True, label=entry.experiment)  # fmt: skip
     if np.isfinite([entry.low, entry.high]).all():
-        axis.fill_betweenx([row - 0.36, row + 0.36], entry.low, entry.high, color=HIGHLIGHT,
+        axis.fill_betweenx([row - 0.36, row + 0.36], entry.low, entry.high, color=style.HIGHLIGHT,
                            alpha=0.35, linewidth=0)  # fmt: skip
-    axis.plot([entry.median] * 2, [row - 0.36, row + 0.36], color=HIGHLIGHT, linewidth=1.8)
-    aside = axis.get_yaxis_transform()
-    axis.text(1.01, row, format_ms(entry.median), transform=aside, va="center", fontsize=10,
-              fontweight="bold", color=INK)  # fmt: skip
-    beyond = np.count_nonzero(values > axis.get_xlim()[1])
-    if beyond:
-        axis.text(1.01, row + 0.32, f"{beyond} beyond", transform=aside, va="center",
-                  fontsize=8, color=FAINT)  # fmt: skip
+    axis.plot([entry.median] * 2, [row - 0.36, row + 0.36], color=style.HIGHLIGHT, linewidth=1.8)
+    style.write_beside(axis, row, style.write_ms(entry.median), bold=True)
+    if beyond := np.count_nonzero(values > axis.get_xlim()[1]):
+        style.write_beside(axis, row + 0.36, f"{beyond} beyond", color=style.FAINT)
 
 
 @marked
-def plot_turns(
-    latencies: pd.DataFrame, clock: str = "cpu_ns", title: str = "In the order of measurement"
-) -> Figure:
-    """The median of every batch, each experiment named at its median; lines part processes.
+def plot_iterations(source: Run | Measurement | pd.DataFrame) -> Chart:
+    """The median of every batch in the order of measurement, to see drift and interference.
 
     Parameters
     ----------
-    latencies
-        ``schema.LATENCIES`` of one thread count; traced rows are left out.
-    clock
-        ``cpu_ns`` or ``wall_ns``.
-    title
-        Of the figure.
+    source
+        A run, of which the subject's thread count is shown; a measurement; or a frame of
+        ``frames.LATENCIES`` with one thread count.
+
+    Returns
+    -------
+    Chart
+        One dot per batch, in ms; the label of an experiment stands at its median. Dotted lines
+        separate process restarts.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> "median of a batch (ms)" in wb.plot_iterations(run).alt_text
+    True
     """
-    untraced = latencies[~latencies["traced"]]
-    turn = ["process", "round", "batch"]
+    latencies = source if isinstance(source, pd.DataFrame) else source.latencies
+    if isinstance(source, Run):
+        latencies = latencies[latencies["threads"] == source.subject.threads]
+    clock, turn = clock_of(latencies), ["process", "round", "batch"]
+    untraced = latencies if latencies["traced"].all() else latencies[~latencies["traced"]]
     batches = untraced.groupby([*turn, "experiment"], sort=False)[clock].median().div(1e6)
     batches = batches.rename("ms").reset_index().sort_values(turn, kind="stable")
     batches["place"] = range(len(batches))
     names = untraced["experiment"].drop_duplicates().tolist()
-    figure, (axis,) = new_figure(2.9, left=0.75, right=0.5 + max(map(text_inches, names)), top=0.5)
+    margin = 0.5 + max(map(style.text_inches, names), default=0.0)
+    figure, (axis,) = style.new_figure("In the order of measurement", 2.9, left=0.75, right=margin)
     axis.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     ends = []
-    for name, color in zip(names, itertools.cycle(SERIES), strict=False):
+    for name, color in zip(names, itertools.cycle(style.SERIES), strict=False):
         part = batches[batches["experiment"] == name]
         axis.plot(part["place"], part["ms"], "o", markersize=4, color=color)
-        ends.append((part["ms"].median(), name, color))
-    label_ends(axis, ends)
+        ends.append((float(part["ms"].median()), name, color))
+    style.label_ends(axis, ends)
     for first in batches.groupby("process")["place"].min()[1:]:
-        axis.axvline(first - 0.5, color=FAINT, linewidth=0.8, linestyle=":")
-    axis.set_ylabel("median of a batch (ms)", fontsize=9, color=FAINT)
-    label_x(axis, "batch, in the order of measurement; dotted: all runners start afresh")
-    set_title(figure, title)
+        axis.axvline(first - 0.5, color=style.FAINT, linewidth=0.8, linestyle=":")
+    style.label_y(axis, "median of a batch (ms)")
+    style.label_x(axis, "batch, in the order of measurement; dotted: all processes restart")
     return figure

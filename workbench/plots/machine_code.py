@@ -1,30 +1,22 @@
-"""Which machine code ran: a stacked bar of its classes for each part, side by side."""
+"""Which machine code ran: a stacked bar of instruction classes for each part, side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.axes import Axes
 
+from workbench.analysis.machine_code import explain_lack, split_code
+from workbench.analysis.run import Comparison
 from workbench.frames import format_share
-from workbench.plots.style import (
-    INK,
-    WIDTH,
-    ink_on,
-    label_margin,
-    label_x,
-    marked,
-    new_figure,
-    set_rows,
-    set_title,
-    shorten,
-    text_inches,
-)
+from workbench.plots import style
+from workbench.plots.categories import name_sides
+from workbench.plots.style import Chart, marked
+from workbench.plots.tables import Table, show_note
 
 #: From the narrowest vectors to the widest: paler to stronger, x86 blue and Arm green; what needs
-#: the newest extension stands out. Told apart by those who do not see colours, too.
+#: the newest extension stands out. Brightness alone tells them apart, too.
 CODE_COLORS = {
     "unknown": "#FFFFFF",
     "scalar": "#E0E0E0",
@@ -39,77 +31,87 @@ CODE_COLORS = {
     "bf16": "#41AB5D",
     "i8mm": "#238B45",
     "sve": "#005A32",
-    "sme": "#E69F00",
+    "sme": "#F4A582",
     "sme2": "#B2182B",
 }
+#: Inches right of the bars.
+_RIGHT = 1.7
 
 
 @marked
-def plot_code(
-    shares: Mapping[str, pd.DataFrame], title: str = "Which machine code ran", top: int = 8
-) -> Figure:
-    """A bar for every part and experiment, split into classes of machine code.
+def plot_machine_code(
+    source: Comparison | Mapping[str, pd.DataFrame],
+    *,
+    by: str = "family",
+    top: int = 8,
+) -> Chart | Table:
+    """A bar for every part and side, split into classes of machine code.
 
     Parameters
     ----------
-    shares
-        ``schema.CODE_SHARES`` by name of the experiment, the baseline first.
-    title
-        Of the figure.
+    source
+        A comparison, or frames of ``frames.CODE_SHARES`` by label, the baseline first.
+    by
+        What the parts of a comparison are: ``category``, ``family``, ``operator`` or ``key``.
     top
-        How many parts to show; those with the most samples, over all experiments.
+        How many parts: those with the most samples.
 
     Returns
     -------
-    Figure
-        Each bar ends with its number of samples: few of them say little.
+    Chart or Table
+        Shares of the samples of the program counter in per cent; each bar ends with the number of
+        its samples. A sentence where nothing was sampled.
+
+    Examples
+    --------
+    >>> ab = wb.open_run(wb.sample_run("toy_cnn")).compare()
+    >>> "sme2" in wb.plot_machine_code(ab).alt_text
+    True
     """
+    shares = _split(source, by) if isinstance(source, Comparison) else source
+    if not shares:
+        return show_note(explain_lack(source.run.record))
     totals = pd.concat(shares.values()).groupby("part", sort=False)["samples"].sum()
     parts = list(totals.sort_values(ascending=False, kind="stable").index[:top])
-    labels = [shorten(part, 28) for part in parts]
-    left, right = label_margin(labels), 1.7
-    height = 1.6 + 0.22 * len(parts) * max(len(shares), 2)
-    figure, (axis,) = new_figure(height, left=left, right=right, top=0.74)
-    step = 0.8 / len(shares)
+    labels = [style.shorten(part, 28) for part in parts]
+    figure, axis = style.new_rows(
+        "Which machine code ran", labels, 0.22 * max(len(shares), 2), head=0.74, right=_RIGHT
+    )
+    step, inches = 0.8 / len(shares), style.WIDTH - style.label_margin(labels) - _RIGHT
     for place, (name, frame) in enumerate(shares.items()):
         for row, part in enumerate(parts):
             at = row + (place - (len(shares) - 1) / 2) * step
-            _draw_bar(axis, frame[frame["part"] == part], at, step, name, WIDTH - left - right)
-    set_rows(axis, labels)
+            _draw_bar(axis, frame[frame["part"] == part], at, step, inches)
+            samples = int(frame.loc[frame["part"] == part, "samples"].sum())
+            style.write_after(axis, 1, at, f"{style.shorten(name, 14)}: {samples}", size=8)
     axis.set_xlim(0, 1)
     axis.set_xticks([0, 0.25, 0.5, 0.75, 1], [f"{n} %" for n in (0, 25, 50, 75, 100)])
-    label_x(axis, "share of the samples")
-    _add_key(figure, left, set().union(*(frame["code"] for frame in shares.values())))
-    set_title(figure, title)
+    style.label_x(axis, "share of the samples (%)")
+    found = set().union(*(frame["code"] for frame in shares.values()))
+    style.add_key(figure, {c: color for c, color in CODE_COLORS.items() if c in found}, 0.1)
     return figure
 
 
-def _draw_bar(axis, frame: pd.DataFrame, at: float, step: float, name: str, inches: float) -> None:
-    start = 0.0
-    order = list(CODE_COLORS)
+def _split(ab: Comparison, by: str) -> dict[str, pd.DataFrame]:
+    """The code shares of both sides, of the whole inference and of its parts."""
+    before, after = ab.baseline.machine_code, ab.candidate.machine_code
+    if before is None or after is None:
+        return {}
+    return {
+        name: pd.concat([split_code(evidence), split_code(evidence, by)])
+        for name, evidence in zip(name_sides(ab), (before, after), strict=True)
+    }
+
+
+def _draw_bar(axis: Axes, frame: pd.DataFrame, row: float, step: float, inches: float) -> None:
+    start, order = 0.0, list(CODE_COLORS)
     for code, share in sorted(
-        zip(frame["code"], frame["share"], strict=True), key=lambda row: order.index(row[0])
+        zip(frame["code"], frame["share"], strict=True), key=lambda part: order.index(part[0])
     ):
         color = CODE_COLORS[code]
-        axis.barh(at, share, left=start, height=0.9 * step, color=color, edgecolor="#BBBBBB",
+        axis.barh(row, share, left=start, height=0.9 * step, color=color, edgecolor="#BBBBBB",
                   linewidth=0.5)  # fmt: skip
         text = f"{code} {format_share(share)}"
-        if text_inches(text, 8) + 0.08 < share * inches:
-            axis.text(start + share / 2, at, text, ha="center", va="center", fontsize=8,
-                      color=ink_on(color))  # fmt: skip
+        if style.text_inches(text, 8) + 0.08 < share * inches:
+            style.write_inside(axis, start + share / 2, row, text, color)
         start += share
-    samples = int(frame["samples"].sum())
-    axis.text(1.01, at, f"{shorten(name, 14)}: {samples}", va="center", fontsize=8, color=INK)
-
-
-def _add_key(figure: Figure, left: float, codes: set[str]) -> None:
-    chips = [
-        Patch(facecolor=color, edgecolor="#BBBBBB", label=code)
-        for code, color in CODE_COLORS.items()
-        if code in codes
-    ]
-    figure.legend(
-        handles=chips, loc="upper left", ncols=max(len(chips), 1), frameon=False, fontsize=9,
-        bbox_to_anchor=(left / WIDTH, 1 - 0.4 / figure.get_figheight()), borderaxespad=0,
-        borderpad=0, handlelength=1, handleheight=1, handletextpad=0.4, columnspacing=1.4,
-    )  # fmt: skip

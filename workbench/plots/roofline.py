@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from workbench.plots.style import (
-    COLORS,
-    FAINT,
-    HIGHLIGHT,
-    INK,
-    WIDTH,
-    color_of,
-    label_x,
-    marked,
-    new_figure,
-    set_title,
-    shorten,
+from workbench.analysis.roofline import Roof
+from workbench.analysis.run import Measurement
+from workbench.plots import style
+from workbench.plots.style import Chart, marked
+from workbench.plots.tables import Table, show_note
+
+NO_ROOFLINE = (
+    "No roofline: machine peaks or operator costs are missing. `workbench roofline RUN_DIR` "
+    "measures the peaks; exports by the workbench record the costs."
 )
-
-#: Footprints whose bandwidth is drawn, at most: the fastest, the slowest, and between.
+#: Bandwidths drawn at most: the fastest, the slowest, and some between.
 _LINES = 4
 _LARGEST_DOT = 420.0
 #: Operators that are named, unless their names would overlap.
@@ -32,53 +27,62 @@ _NAMED = 8
 
 
 @marked
-def plot_roofline(
-    roofline: pd.DataFrame,
-    peaks: Mapping[str, float],
-    bandwidths: Sequence[tuple[int, float]],
-    spread: float = 0.0,
-    title: str = "Roofline",
-) -> Figure:
+def plot_roofline(source: Measurement | pd.DataFrame, roof: Roof | None = None) -> Chart | Table:
     """Operations per second over operations per byte, logarithmic; a dot's area is its time.
 
     Parameters
     ----------
-    roofline
-        ``schema_advice.ROOFLINE``; operators without operations have no place in it, and those
-        too short to be timed are left out. The key says how much of the time is shown.
-    peaks
-        GFLOP/s of the machine by dtype: the flat roofs.
-    bandwidths
-        Pairs of footprint in bytes and GB/s: the slanted roofs.
-    spread
-        How far another measurement of the roofs stayed below them, as a fraction: their shade.
-    title
-        Of the figure.
+    source
+        A measurement; or a frame of ``frames.ROOFLINE``, with its ``roof``. Operators without
+        operations, or too short to be timed, are left out; the key says how much time is shown.
+    roof
+        Peaks in GFLOP/s by dtype, the horizontal lines; bandwidths in GB/s by footprint, the
+        slanted ones. The shade below a line is how much another process fell short of it.
+
+    Returns
+    -------
+    Chart or Table
+        A sentence where peaks or costs are missing.
+
+    Examples
+    --------
+    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
+    >>> "GFLOP/s" in wb.plot_roofline(on).alt_text
+    True
     """
-    shown = roofline[(roofline["flops"] > 0) & roofline["roof_share"].notna()]
-    figure, (axis,) = new_figure(5.2, left=0.75, right=1.6, top=0.75, bottom=0.6)
+    title = "Roofline"
+    if isinstance(source, Measurement):
+        title, roof, source = f"Roofline of {source.label}", source.roof, source.roofline
+    if source is None or roof is None:
+        return show_note(NO_ROOFLINE)
+    shown = source[(source["flops"] > 0) & source["roof_share"].notna()]
+    figure, (axis,) = style.new_figure(title, 5.2, left=0.75, right=1.6, top=0.75, bottom=0.6)
+    axis.grid(axis="both", color="#EEEEEE", linewidth=0.8)
+    used = [dtype for dtype in roof.peaks if dtype in set(shown["dtype"])] or list(roof.peaks)[:1]
+    top = max(roof.peaks[dtype] for dtype in used)
+    least = min([*shown["intensity"], 0.1])
+    slowest = min(rate for _, rate in roof.bandwidths)
     axis.set_xscale("log")
     axis.set_yscale("log")
-    axis.grid(axis="both", color="#EEEEEE", linewidth=0.8)
-    used = [dtype for dtype in peaks if dtype in set(shown["dtype"])] or list(peaks)[:1]
-    top = max(peaks[dtype] for dtype in used)
-    least = min([*shown["intensity"], 0.1])
-    most = max([*shown["intensity"], top / min(rate for _, rate in bandwidths)]) * 4
-    axis.set_xlim(least / 1.5, most)
+    axis.set_xlim(least / 1.5, max([*shown["intensity"], top / slowest]) * 4)
     axis.set_ylim(min([*shown["gflops"], top / 100]) / 1.6, 2.2 * top)
-    _draw_slopes(axis, _choose(bandwidths), top, spread)
+    for scale in (axis.xaxis, axis.yaxis):
+        scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        scale.set_minor_formatter(NullFormatter())
+    _draw_slopes(axis, _choose(roof.bandwidths), top, roof.spread)
     for dtype in used:
-        axis.axhline(peaks[dtype], color=INK, linewidth=1.4)
-        axis.axhspan(peaks[dtype] / (1 + spread), peaks[dtype], color=INK, alpha=0.1, linewidth=0)
-        axis.annotate(f"{dtype}: {peaks[dtype]:.0f} GFLOP/s", (1, peaks[dtype]), (5, 0),
-                      xycoords=axis.get_yaxis_transform(), textcoords="offset points",
-                      va="center", fontsize=8, color=INK)  # fmt: skip
+        peak = roof.peaks[dtype]
+        axis.axhline(peak, color=style.INK, linewidth=1.4)
+        axis.axhspan(peak / (1 + roof.spread), peak, color=style.INK, alpha=0.1, linewidth=0)
+        style.write_beside(axis, peak, f"{dtype}: {peak:.0f} GFLOP/s", 5)
     _draw_dots(axis, shown)
-    axis.set_ylabel("GFLOP/s", fontsize=9, color=FAINT)
-    again = f"; roofs fell {100 * spread:.0f} % short in another process" if spread else ""
-    label_x(axis, f"operations per byte; area of a dot: its time{again}")
-    _add_key(figure, shown, roofline)
-    set_title(figure, title)
+    style.label_y(axis, "GFLOP/s")
+    varied = f"; peaks vary by {100 * roof.spread:.0f} % between processes" if roof.spread else ""
+    style.label_x(axis, f"operations per byte; area of a dot: its time{varied}")
+    present = {
+        name: color for name, color in style.COLORS.items() if name in set(shown["category"])
+    }
+    style.add_key(figure, present, note=f"shown: {100 * shown['share'].sum():.0f} % of the time")
     return figure
 
 
@@ -94,27 +98,20 @@ def _choose(bandwidths: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
 def _draw_slopes(
     axis: Axes, bandwidths: list[tuple[int, float]], top: float, spread: float
 ) -> None:
-    low, _ = axis.get_xlim()
-    floor, _ = axis.get_ylim()
+    (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
+    box = axis.get_window_extent()
+    rise = (box.height / np.log10(high / low)) / (box.width / np.log10(right / left))
+    angle = float(np.degrees(np.arctan(rise)))
     for size, rate in bandwidths:
-        start = max(low, floor / rate)
+        start = max(left, low / rate)
         x = np.array([start, top / rate])
-        axis.plot(x, rate * x, color=FAINT, linewidth=1.1, label=f"{size}")
-        axis.fill_between(x, rate * x / (1 + spread), rate * x, color=FAINT, alpha=0.12,
+        axis.plot(x, rate * x, color=style.FAINT, linewidth=1.1)
+        axis.fill_between(x, rate * x / (1 + spread), rate * x, color=style.FAINT, alpha=0.12,
                           linewidth=0)  # fmt: skip
         unit = f"{size / 2**20:.0f} MB" if size >= 2**20 else f"{size / 2**10:.0f} kB"
         axis.annotate(f"{unit}: {rate:.0f} GB/s", (start, rate * start), (4, 6),
-                      textcoords="offset points", fontsize=8, color=FAINT, rotation=_slope(axis),
+                      textcoords="offset points", fontsize=8, color=style.FAINT, rotation=angle,
                       rotation_mode="anchor")  # fmt: skip
-
-
-def _slope(axis: Axes) -> float:
-    """The angle at which a bandwidth rises in a logarithmic figure, in degrees."""
-    (left, right), (low, high) = axis.get_xlim(), axis.get_ylim()
-    box = axis.get_window_extent()
-    decade_x = box.width / np.log10(right / left)
-    decade_y = box.height / np.log10(high / low)
-    return float(np.degrees(np.arctan2(decade_y, decade_x)))
 
 
 def _draw_dots(axis: Axes, shown: pd.DataFrame) -> None:
@@ -122,26 +119,15 @@ def _draw_dots(axis: Axes, shown: pd.DataFrame) -> None:
         return
     area = _LARGEST_DOT * shown["mean_ms"] / shown["mean_ms"].max()
     axis.scatter(shown["intensity"], shown["gflops"], s=area.clip(lower=8), alpha=0.65,
-                 c=[color_of(c) for c in shown["category"]], edgecolors="white",
+                 c=[style.color_of(c) for c in shown["category"]], edgecolors="white",
                  linewidths=0.6, zorder=3)  # fmt: skip
     named: list[tuple[float, float]] = []
     for row in shown.nlargest(_NAMED, "mean_ms").itertuples():
         place = (np.log10(row.intensity), np.log10(row.gflops))
-        if any(abs(place[0] - x) < 0.7 and abs(place[1] - y) < 0.15 for x, y in named):
+        if any(abs(place[0] - x) < 0.9 and abs(place[1] - y) < 0.15 for x, y in named):
             continue
         named.append(place)
-        label = f"{shorten(row.module or row.operator, 26)}, {100 * row.roof_share:.0f} %"
-        axis.annotate(label, (row.intensity, row.gflops), (0, -13), textcoords="offset points",
-                      ha="center", fontsize=8, color=HIGHLIGHT, zorder=4)  # fmt: skip
-
-
-def _add_key(figure: Figure, shown: pd.DataFrame, roofline: pd.DataFrame) -> None:
-    present = set(shown["category"])
-    chips = [Patch(color=color, label=name) for name, color in COLORS.items() if name in present]
-    part = shown["share"].sum()
-    chips.append(Patch(alpha=0, label=f"shown: {100 * part:.0f} % of the time"))
-    figure.legend(
-        handles=chips, loc="upper left", ncols=len(chips), frameon=False, fontsize=9,
-        bbox_to_anchor=(0.1 / WIDTH, 1 - 0.4 / figure.get_figheight()), borderaxespad=0,
-        borderpad=0, handlelength=1, handleheight=1, handletextpad=0.4, columnspacing=1.4,
-    )  # fmt: skip
+        label = style.shorten(style.label_operator(row.name, row.module), 34)
+        axis.annotate(f"{label}, {100 * row.roof_share:.0f} %", (row.intensity, row.gflops),
+                      (0, -13), textcoords="offset points", ha="center", fontsize=8,
+                      color=style.HIGHLIGHT, zorder=4)  # fmt: skip

@@ -8,67 +8,69 @@ import textwrap
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from workbench.frames import decimals_of, format_ms, format_number, format_share
-from workbench.plots.style import (
-    FAINT,
-    INK,
-    PLAIN,
-    color_of,
-    label_margin,
-    label_x,
-    marked,
-    new_figure,
-    set_rows,
-    set_title,
-    shorten,
-)
+from workbench.analysis.run import Comparison
+from workbench.frames import decimals_of, format_number, format_share
+from workbench.plots import style
+from workbench.plots.categories import name_sides
+from workbench.plots.style import Chart, marked
 
-#: Parts of a change that is smaller than this part of E2E would be parts of nothing.
+#: A smaller change of E2E is not divided into parts.
 _SMALL = 0.02
 
 
 @marked
 def plot_shift(
-    shift: pd.DataFrame,
+    source: Comparison | pd.DataFrame,
     labels: tuple[str, str] = ("baseline", "candidate"),
+    *,
     title: str = "How the bottleneck moves",
-) -> Figure:
+) -> Chart:
     """Shares before and after, beside a waterfall from one E2E time to the other.
 
     Parameters
     ----------
-    shift
-        ``schema.SHIFT``; its order is that of the rows. With ``low_ms`` and ``high_ms``, as
-        ``bound_shift`` adds them, every step of the waterfall has its 95 % interval.
+    source
+        A comparison, or a frame of ``frames.SHIFT``. Where the frame has ``low_ms`` and
+        ``high_ms``, every step of the waterfall has its 95 % interval.
     labels
-        Names of the baseline and the candidate.
+        Names of baseline and candidate of a frame.
     title
-        Of the figure.
+        Title of the figure.
+
+    Returns
+    -------
+    Chart
+        Shares of mean E2E time in per cent, and times in ms.
+
+    Examples
+    --------
+    >>> ab = wb.open_run(wb.sample_run()).compare()
+    >>> "avx512_off" in wb.plot_shift(ab).alt_text
+    True
     """
-    names = [labels[0], *shift["category"], labels[1]]
-    rows = [textwrap.fill(shorten(name, 44), 22) for name in names]
-    figure, (shares, waterfall) = new_figure(
+    if isinstance(source, Comparison):
+        labels, source = name_sides(source), source.shift
+    names = [labels[0], *source["category"], labels[1]]
+    rows = [textwrap.fill(style.shorten(name, 44), 22) for name in names]
+    figure, (shares, waterfall) = style.new_figure(
+        title,
         1.45 + 0.42 * len(rows),
         columns=2,
-        left=label_margin(rows),
+        left=style.label_margin(rows),
         right=0.35,
         top=0.75,
         gap=0.45,
         share_y=True,
     )
-    _draw_shares(shares, shift)
-    _draw_waterfall(waterfall, shift)
-    set_rows(shares, rows)
-    shares.set_title("share of the time: \N{WHITE CIRCLE} before \N{BLACK CIRCLE} after",
-                     loc="left", fontsize=9, color=FAINT)  # fmt: skip
-    bounded = "low_ms" in shift and shift["low_ms"].notna().any()
+    style.set_rows(shares, rows)
+    _draw_shares(shares, source)
+    _draw_waterfall(waterfall, source)
+    style.set_head(shares, "share of the time: \N{WHITE CIRCLE} before \N{BLACK CIRCLE} after")
+    bounded = "low_ms" in source and source["low_ms"].notna().any()
     contents = ", with 95 % intervals" if bounded else ": time, and part of it"
-    waterfall.set_title(f"what the change is made of{contents}", loc="left", fontsize=9,
-                        color=FAINT)  # fmt: skip
-    set_title(figure, title)
+    style.set_head(waterfall, f"parts of the change{contents}")
     return figure
 
 
@@ -76,26 +78,20 @@ def _draw_shares(axis: Axes, shift: pd.DataFrame) -> None:
     widest = shift[["share_before", "share_after"]].max().max()
     axis.set_xlim(-0.22 * widest, 1.26 * widest)
     for row, entry in enumerate(shift.itertuples(), start=1):
-        color = color_of(entry.category)
-        start, end = entry.share_before, entry.share_after
-        axis.plot([start, end], [row, row], color=color, linewidth=3, solid_capstyle="butt")
-        axis.plot(start, row, "o", markersize=9, markerfacecolor="white", markeredgewidth=2,
-                  color=color)  # fmt: skip
-        axis.plot(end, row, "o", markersize=9, markeredgewidth=2, color=color)
-        _label_ends(axis, row, start, end, 0.055 * widest)
+        color, start, end = style.color_of(entry.category), entry.share_before, entry.share_after
+        style.draw_interval(axis, row, start, end, color=color, width=3)
+        for share, fill in ((start, "white"), (end, color)):
+            axis.plot(share, row, "o", markersize=9, markerfacecolor=fill, markeredgewidth=2,
+                      color=color)  # fmt: skip
+        # Both shares outside of their dots, so that they never overlap.
+        sides = ((min(start, end), -1, "right"), (max(start, end), 1, "left"))
+        for (share, side, lean), own in zip(sides, (start <= end, start > end), strict=True):
+            axis.text(share + side * 0.055 * widest, row, format_share(share), ha=lean,
+                      va="center", fontsize=9, color=style.FAINT if own else style.INK)  # fmt: skip
     axis.xaxis.set_major_formatter(FuncFormatter(lambda share, _: format_share(share)))
     ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, widest)
     axis.set_xticks([tick for tick in ticks if tick <= 1.1 * widest])
-    label_x(axis, "share of mean E2E time (%)")
-
-
-def _label_ends(axis: Axes, row: int, start: float, end: float, gap: float) -> None:
-    """Both shares outside of their dots, so that they never lie on one another."""
-    first, last = (start, end) if start <= end else (end, start)
-    axis.text(first - gap, row, format_share(first), ha="right", va="center", fontsize=9,
-              color=FAINT if first == start else INK)  # fmt: skip
-    axis.text(last + gap, row, format_share(last), ha="left", va="center", fontsize=9,
-              color=INK if last == end else FAINT)  # fmt: skip
+    style.label_x(axis, "share of mean E2E time (%)")
 
 
 def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
@@ -106,26 +102,23 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
     widest = max(before, after, highest.max()) or 1.0
     axis.set_xlim(0, 1.42 * widest)
     decimals = decimals_of(max(before, after))
-    last = len(shift) + 1
-    for row, total in ((0, before), (last, after)):
-        axis.barh(row, total, height=0.62, color=PLAIN)
-        axis.text(total + 0.02 * widest, row, format_ms(total), va="center", fontsize=9,
-                  fontweight="bold", color=INK)  # fmt: skip
+    for row, total in ((0, before), (len(shift) + 1, after)):
+        style.draw_bar(axis, row, total, style.PLAIN)
+        style.write_after(axis, total, row, style.write_ms(total), bold=True)
     level = before
     for row, entry in enumerate(shift.itertuples(), start=1):
-        color = color_of(entry.category)
-        axis.barh(row, entry.delta_ms, left=level, height=0.62, color=color)
-        axis.plot([level, level], [row - 1, row], color="#9A9A9A", linewidth=0.8, zorder=0)
+        style.draw_bar(axis, row, entry.delta_ms, style.color_of(entry.category), left=level)
+        axis.plot([level, level], [row - 1, row], color=style.LINE, linewidth=0.8, zorder=0)
         if math.isfinite(entry.low_ms):
-            axis.plot([level + entry.low_ms, level + entry.high_ms], [row, row], color=INK,
-                      linewidth=1.5)  # fmt: skip
+            style.draw_interval(axis, row, level + entry.low_ms, level + entry.high_ms)
         right = level + np.nanmax([0.0, entry.delta_ms, entry.high_ms])
         level += entry.delta_ms
         text = f"{format_number(entry.delta_ms, decimals, '+')} ms"
         if abs(after - before) > _SMALL * before and math.isfinite(entry.contribution):
             text += f" · {format_share(entry.contribution)}"
-        axis.text(right + 0.02 * widest, row, text, va="center", fontsize=9, color=INK)
-    axis.plot([after, after], [last - 1, last], color="#9A9A9A", linewidth=0.8, zorder=0)
-    ticks = MaxNLocator(5).tick_values(0, widest)
-    axis.set_xticks([tick for tick in ticks if tick <= widest])
-    label_x(axis, "mean time per inference (ms)")
+        style.write_after(axis, right, row, text)
+    axis.plot(
+        [after, after], [len(shift), len(shift) + 1], color=style.LINE, linewidth=0.8, zorder=0
+    )
+    axis.set_xticks([tick for tick in MaxNLocator(5).tick_values(0, widest) if tick <= widest])
+    style.label_x(axis, "mean time per inference (ms)")

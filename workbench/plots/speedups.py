@@ -1,4 +1,4 @@
-"""Speed-ups with their intervals, against the noise floor."""
+"""Speed-ups with their intervals: of the parts of one comparison, and of layers in many runs."""
 
 from __future__ import annotations
 
@@ -6,67 +6,60 @@ import math
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
+from matplotlib.collections import PolyCollection
+from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
-from workbench.frames import decimals_of
-from workbench.plots.style import (
-    FAINT,
-    INK,
-    color_of,
-    label_margin,
-    label_x,
-    marked,
-    new_figure,
-    set_rows,
-    set_title,
-    shorten,
-)
+from workbench.analysis.run import Comparison
+from workbench.plots import style
+from workbench.plots.style import Chart, marked
+
+_MAP = LinearSegmentedColormap.from_list("change", [style.SLOWER, "#F2F2F2", style.FASTER])
 
 
 @marked
-def plot_speedups(comparison: pd.DataFrame, title: str = "What became faster") -> Figure:
-    """One dot per comparison with its 95 % interval, on a logarithmic axis.
+def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
+    """One dot per compared part with its 95 % interval, on a logarithmic axis.
 
     Parameters
     ----------
-    comparison
-        ``schema.COMPARISON``, such as the rows of E2E and of all categories, or those of the
-        first operators; a column ``floor`` is drawn as a grey band, the noise floor.
-    title
-        Of the figure.
+    source
+        A comparison, of which E2E and the categories are shown; or a frame of
+        ``frames.COMPARISON``. Its column ``floor``, if any, is drawn as a grey band.
 
     Returns
     -------
-    Figure
-        Hollow dots are equivalent or inconclusive: no speed-up was shown.
+    Chart
+        Ratios of baseline to candidate. Blue is faster, orange slower; hollow dots are equivalent
+        or inconclusive.
+
+    Examples
+    --------
+    >>> ab = wb.open_run(wb.sample_run()).compare()
+    >>> "faster" in wb.plot_speedups(ab).alt_text
+    True
     """
+    parts = source if isinstance(source, pd.DataFrame) else source.speedups
     labels = [
-        "E2E" if level == "e2e" else shorten(name, 40)
-        for level, name in zip(comparison["level"], comparison["name"], strict=True)
+        "E2E" if level == "e2e" else style.shorten(name, 40)
+        for level, name in zip(parts["level"], parts["name"], strict=True)
     ]
-    figure, (axis,) = new_figure(
-        1.2 + 0.36 * len(labels), left=label_margin(labels), right=2.1, top=0.5
-    )
-    ends = comparison[["speedup", "low", "high"]].to_numpy(dtype=float).ravel()
+    figure, axis = style.new_rows("What became faster", labels, 0.36, right=3.05)
+    ends = parts[["speedup", "low", "high"]].to_numpy(dtype=float).ravel()
     ends = np.append(ends[np.isfinite(ends) & (ends > 0)], 1.0)
     reach = max(0.05, 1.08 * np.abs(np.log(ends)).max())
     axis.set_xscale("log")
     lower = -reach if np.log(ends).min() < -0.1 * reach else -0.15 * reach
     upper = reach if np.log(ends).max() > 0.1 * reach else 0.15 * reach
     axis.set_xlim(math.exp(lower), math.exp(upper))
-    axis.axvline(1, color="#9A9A9A", linewidth=1)
-    for row, entry in enumerate(comparison.itertuples()):
-        _draw_row(axis, row, entry)
-    set_rows(axis, labels)
+    axis.axvline(1, color=style.LINE, linewidth=1)
+    for row, entry in enumerate(parts.itertuples()):
+        style.draw_speedup(axis, row, entry)
     axis.set_xticks(_ticks(*axis.get_xlim()), minor=False)
     axis.xaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_major_formatter(FuncFormatter(lambda ratio, _: f"{ratio:g}x"))
-    floor = (
-        "; grey: noise floor" if "floor" in comparison and (comparison["floor"] > 0).any() else ""
-    )
-    label_x(axis, f"speed-up: baseline / candidate, with 95 % interval{floor}")
-    set_title(figure, title)
+    noise = "; grey: noise floor" if "floor" in parts and (parts["floor"] > 0).any() else ""
+    style.label_x(axis, f"speed-up: baseline / candidate, with 95 % interval{noise}")
     return figure
 
 
@@ -81,22 +74,70 @@ def _ticks(low: float, high: float) -> list[float]:
     return [round(float(tick), 6) for tick in ticks if low <= tick <= high]
 
 
-def _draw_row(axis, row: int, entry) -> None:
-    color = INK if entry.level == "e2e" else color_of(getattr(entry, "category", entry.name))
-    shown = entry.outcome in ("faster", "slower")
-    floor = getattr(entry, "floor", 0.0)
-    if 0 < floor < math.inf:
-        axis.fill_betweenx([row - 0.38, row + 0.38], 1 / (1 + floor), 1 + floor, color="#E4E4E4",
-                           linewidth=0)  # fmt: skip
-    if math.isfinite(entry.low):
-        axis.plot([entry.low, entry.high], [row, row], color=color, linewidth=2.2)
-    axis.plot(entry.speedup, row, "o", markersize=8, markeredgewidth=1.8, color=color,
-              markerfacecolor=color if shown else "white")  # fmt: skip
-    interval = "no interval"
-    if math.isfinite(entry.low):
-        digits = min(2, decimals_of(entry.high))
-        interval = f"{entry.low:.{digits}f} to {entry.high:.{digits}f}"
-    for points, text, ink in ((8, entry.outcome, INK), (88, interval, FAINT)):
-        axis.annotate(text, (1, row), (points, 0), xycoords=axis.get_yaxis_transform(),
-                      textcoords="offset points", va="center", fontsize=9, color=ink,
-                      fontweight="bold" if shown and ink == INK else "normal")  # fmt: skip
+@marked
+def plot_heatmap(
+    aligned: pd.DataFrame, *, top: int = 20, title: str = "Every layer in every run"
+) -> Chart:
+    """One row per layer, one column per run; the colour is the speed-up over the first run.
+
+    Parameters
+    ----------
+    aligned
+        ``frames.ALIGNED``, from `align_measurements`.
+    top
+        How many rows: those with the most time in any run, in their order.
+    title
+        Title of the figure.
+
+    Returns
+    -------
+    Chart
+        Cells show the time, and the speed-up with its 95 % interval where one was shown; all
+        others have no colour. A layer that a run lacks is empty.
+
+    Examples
+    --------
+    >>> sides = [f"{wb.sample_run()}:avx512_{isa}" for isa in ("off", "on")]
+    >>> "E2E" in wb.plot_heatmap(wb.align_measurements(sides), top=5).alt_text
+    True
+    """
+    largest = aligned.groupby("name", sort=False)["time_ms"].max().nlargest(top).index
+    names = [name for name in dict.fromkeys(aligned["name"]) if name in largest]
+    runs = list(dict.fromkeys(aligned["run"]))
+    figure, axis = style.new_rows(
+        title, [style.shorten(name, 40) for name in names], 0.36, head=0.85
+    )
+    cells = aligned[aligned["name"].isin(names)]
+    shown = cells["outcome"].isin(["faster", "slower"])
+    change = np.where(shown, np.log2(cells["speedup"].where(shown, 1.0)), 0.0)
+    reach = max(0.5, np.abs(change).max(initial=0.0))
+    colors = _MAP(Normalize(-reach, reach)(change))
+    colors[cells["time_ms"].isna()] = (1, 1, 1, 1)
+    x = cells["run"].map(runs.index).to_numpy(dtype=float)
+    y = cells["name"].map(names.index).to_numpy(dtype=float)
+    boxes = [
+        [(a - 0.5, b - 0.5), (a + 0.5, b - 0.5), (a + 0.5, b + 0.5), (a - 0.5, b + 0.5)]
+        for a, b in zip(x, y, strict=True)
+    ]
+    axis.add_collection(
+        PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=1.5)
+    )
+    for cell, column, row, color in zip(cells.itertuples(), x, y, colors, strict=True):
+        if math.isfinite(cell.time_ms):
+            text = style.write_ms(cell.time_ms)
+            if cell.outcome in ("faster", "slower"):
+                text += f"\n{style.write_ratio(cell.speedup, cell.low, cell.high)}"
+            style.write_inside(axis, column, row, text, color[:3])
+    axis.grid(False)
+    axis.set_xlim(-0.5, len(runs) - 0.5)
+    heads = [
+        "\n".join(style.shorten(line, 90 // len(runs)) for line in run.split("\n")) for run in runs
+    ]
+    axis.set_xticks(range(len(runs)), heads)
+    axis.xaxis.tick_top()
+    axis.tick_params(axis="x", labelcolor=style.INK)
+    axis.spines["bottom"].set_visible(False)
+    figure.text(0.5, 0.1 / figure.get_figheight(), "typical time per inference, and speed-up over "
+                "the first column with its 95 % interval; blue: faster, orange: slower, pale: no "
+                "difference shown", ha="center", fontsize=8, color=style.FAINT)  # fmt: skip
+    return figure

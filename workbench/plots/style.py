@@ -1,11 +1,16 @@
-"""One look for all figures: colours, axes and how numbers are written."""
+"""One look for all figures: colours, axes, and the marks that several plots draw."""
 
 from __future__ import annotations
 
+import base64
 import functools
+import html
 import io
-from collections.abc import Callable, Mapping
-from typing import ParamSpec, TypeVar
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -14,12 +19,13 @@ from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 
-from workbench.frames import EMULATED, is_emulated
+from workbench.frames import EMULATED, MISSING, decimals_of, format_number, is_emulated
 
-#: The palette of Okabe and Ito, which colour-blind readers can tell apart. The two categories
-#: that multiply matrices are both blue: they are what an extension such as SME2 speeds up.
+#: Of categories alone. The palette of Okabe and Ito, which colour-blind readers can tell apart;
+#: the two categories that multiply matrices, which SME2 speeds up, are both blue.
 COLORS = {
     "Convolution": "#0072B2",
     "GEMM": "#56B4E9",
@@ -27,50 +33,65 @@ COLORS = {
     "Elementwise": "#009E73",
     "Other": "#8A8A8A",
 }
-
-#: For experiments, threads, models: whatever is no category. Of the same palette.
-SERIES = ("#0072B2", "#D55E00", "#8A8A8A", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-
 #: For what belongs to no single category.
 UNSPLIT_COLOR = "#D4D4D4"
-#: For bars of what is not a category: a whole inference, a layer.
+#: For experiments and samples of them; from Paul Tol's muted palette, apart from the categories'.
+SERIES = ("#332288", "#CC6677", "#999933", "#882255", "#AA4499", "#6E5A4B", "#DDAA33")
+#: For modules, by their path.
+MODULES = (
+    "#8C7AB8", "#C77B8B", "#A9A13F", "#7A9E7E", "#9C7450", "#A85C9B",
+    "#6F7FB8", "#D49A6A", "#5E8C8A", "#B0BC7A", "#C39BC3", "#806080",
+)  # fmt: skip
+#: For differences that were shown.
+FASTER, SLOWER = "#2455C3", "#D95F0E"
+#: For bars of a whole inference or of one operator.
 PLAIN = "#4D4D4D"
 INK = "#222222"
 FAINT = "#6B6B6B"
+LINE = "#9A9A9A"
 HIGHLIGHT = "#C8401F"
 
-#: Inches: what a notebook and a report page are wide.
+#: Inches: the width of a notebook and of a report page.
 WIDTH = 9.0
 _DPI = 110
 #: Of a label, in pixels of the figure.
 _LABEL_HEIGHT = 16.0
 _INCH_PER_LETTER = {8: 0.072, 9: 0.081, 10: 0.090}
-#: Stands for a number that there is not.
+#: A block of a model: the path up to its first part with a digit, such as ``features.3``.
+_BLOCK = re.compile(r"^(?:[^.\d]+\.)*[^.]*\d[^.]*")
+#: The part of its colour that a module keeps for each level below its block.
+_KEPT = 0.8
+
 P = ParamSpec("P")
-F = TypeVar("F", bound=Figure)
+F = TypeVar("F")
 
 
 class Chart(Figure):
-    """A figure that every notebook shows, sharp, whatever its matplotlib is set up to do."""
+    """A figure that displays itself sharp in every notebook, whatever the matplotlib backend."""
 
     @property
     def alt_text(self) -> str:
-        """All that is written in the figure, for those who cannot see it."""
+        """All text of the figure, for readers who cannot see it."""
         texts = (text.get_text() for text in self.findobj(Text) if text.get_visible())
         return "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts if text.strip()))
 
     def draw(self, renderer: RendererBase) -> None:
-        """Draw it; a dollar in a name starts no formula, other than those of matplotlib's ticks."""
+        """Draw it; a dollar in a name starts no formula, except in matplotlib's own ticks."""
         for text in self.findobj(Text):
             if "$" in text.get_text() and not text.get_text().startswith(r"$\mathdefault{"):
                 text.set_parse_math(False)
         super().draw(renderer)
 
     def to_png(self) -> bytes:
-        """The figure as a file, at twice the resolution of its size."""
+        """The figure as a PNG file, at twice the resolution of its size."""
         file = io.BytesIO()
         self.savefig(file, format="png", dpi=2 * _DPI)
         return file.getvalue()
+
+    def _repr_html_(self) -> str:
+        source = base64.b64encode(self.to_png()).decode()
+        alt = html.escape(self.alt_text, quote=True)
+        return f'<img alt="{alt}" src="data:image/png;base64,{source}">'
 
     def _ipython_display_(self) -> None:
         # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.
@@ -84,57 +105,69 @@ class Chart(Figure):
 
 
 def new_figure(
+    title: str,
     height: float,
     columns: int = 1,
     *,
     left: float = 0.3,
     right: float = 0.3,
-    top: float = 0.45,
+    top: float = 0.5,
     bottom: float = 0.5,
     ratios: tuple[float, ...] | None = None,
     gap: float = 0.3,
     share_y: bool = False,
 ) -> tuple[Chart, list[Axes]]:
-    """A figure of the standard width with tidied axes side by side; all measures in inches.
+    """A figure of the standard width with its title and tidied axes side by side, in inches.
 
     It belongs to no window and to no global state: the caller shows or saves it.
     """
     figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
     room = (WIDTH - left - right - gap * (columns - 1)) / columns
-    axes = figure.subplots(
-        1,
-        columns,
-        squeeze=False,
-        sharey=share_y,
-        gridspec_kw={
-            "left": left / WIDTH,
-            "right": 1 - right / WIDTH,
-            "top": 1 - top / height,
-            "bottom": bottom / height,
-            "wspace": gap / room,
-            "width_ratios": ratios,
-        },
-    )[0]
+    grid = {
+        "left": left / WIDTH,
+        "right": 1 - right / WIDTH,
+        "top": 1 - top / height,
+        "bottom": bottom / height,
+        "wspace": gap / room,
+        "width_ratios": ratios,
+    }
+    axes = figure.subplots(1, columns, squeeze=False, sharey=share_y, gridspec_kw=grid)[0]
     for axis in axes:
         tidy(axis)
+    set_title(figure, title)
     return figure, list(axes)
 
 
-def stack_panels(count: int, each: float) -> tuple[Chart, list[Axes]]:
+def new_rows(
+    title: str, labels: Sequence[str], each: float, *, head: float = 0.5, right: float = 0.3
+) -> tuple[Chart, Axes]:
+    """A figure with one horizontal row of ``each`` inches per label, the first on top.
+
+    ``head`` is the room above the rows, ``right`` that beside them.
+    """
+    height = head + 0.7 + each * len(labels)
+    left = label_margin(labels)
+    figure, (axis,) = new_figure(title, height, left=left, right=right, top=head)
+    set_rows(axis, labels)
+    return figure, axis
+
+
+def stack_panels(title: str, count: int, each: float) -> tuple[Chart, list[Axes]]:
     """A figure of the standard width with panels of so many inches above one another."""
     height = 0.8 + each * count
     figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
     room = {"left": 0.08, "right": 0.97, "top": 1 - 0.55 / height, "bottom": 0.35 / height}
     axes = figure.subplots(
         count, 1, squeeze=False, sharex=True, gridspec_kw={**room, "hspace": 0.35}
-    )
-    for axis in axes[:, 0]:
+    )[:, 0]
+    for axis in axes:
         tidy(axis)
-    return figure, list(axes[:, 0])
+    set_title(figure, title)
+    return figure, list(axes)
 
 
 def tidy(axis: Axes) -> None:
-    """Leave of the axes what helps to read: a baseline, faint vertical lines, no ticks."""
+    """Reduce axes to a baseline and faint vertical lines, without ticks."""
     for side in ("top", "right", "left"):
         axis.spines[side].set_visible(False)
     axis.spines["bottom"].set_color("#BBBBBB")
@@ -151,7 +184,12 @@ def set_title(figure: Figure, title: str) -> None:
                 color=INK)  # fmt: skip
 
 
-def set_rows(axis: Axes, labels: list[str]) -> None:
+def set_head(axis: Axes, text: str) -> None:
+    """The title of one of several axes."""
+    axis.set_title(text, loc="left", fontsize=9, color=FAINT)
+
+
+def set_rows(axis: Axes, labels: Sequence[str]) -> None:
     """Name the rows of a horizontal chart, the first on top."""
     axis.set_yticks(range(len(labels)), labels)
     axis.set_ylim(max(len(labels), 1) - 0.5, -0.5)
@@ -162,8 +200,13 @@ def label_x(axis: Axes, text: str) -> None:
     axis.set_xlabel(text, fontsize=9, color=FAINT)
 
 
+def label_y(axis: Axes, text: str) -> None:
+    """Name the quantity on the y axis, and its unit."""
+    axis.set_ylabel(text, fontsize=9, color=FAINT)
+
+
 def label_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
-    """Name what ends at a height at the right of it; names move apart rather than overlap.
+    """Name lines at their right ends; names move apart rather than overlap.
 
     ``ends`` are triples of height, name and colour.
     """
@@ -178,45 +221,58 @@ def label_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
                       va="center", fontsize=9, color=color)  # fmt: skip
 
 
-def mark_figure(figure: Figure, text: str) -> Figure:
-    """Write a reservation into the upper right corner: "emulated: says nothing of speed"."""
-    figure.text(1 - 0.1 / WIDTH, 1 - 0.12 / figure.get_figheight(), text, ha="right", va="top",
-                fontsize=9, fontweight="bold", color=HIGHLIGHT)  # fmt: skip
-    return figure
+def write_after(
+    axis: Axes, x: float, row: float, text: str, *, color: str = INK, size: int = 9,
+    bold: bool = False,
+) -> None:  # fmt: skip
+    """Write just right of a place on a row."""
+    axis.annotate(text, (x, row), (6, 0), textcoords="offset points", va="center", fontsize=size,
+                  color=color, fontweight="bold" if bold else "normal",
+                  annotation_clip=False)  # fmt: skip
 
 
-def marked(draw: Callable[P, F]) -> Callable[P, F]:
-    """A plot that says so if a frame that it is given was measured under emulation."""
-
-    @functools.wraps(draw)
-    def draw_marked(*args: P.args, **choices: P.kwargs) -> F:
-        figure = draw(*args, **choices)
-        given = [*args, *choices.values()]
-        return mark_figure(figure, EMULATED) if any(map(_is_emulated, given)) else figure
-
-    return draw_marked
+def write_beside(
+    axis: Axes, row: float, text: str, points: int = 8, *, color: str = INK, bold: bool = False
+) -> None:
+    """Write at the right of the axes, in line with a row."""
+    axis.annotate(text, (1, row), (points, 0), xycoords=axis.get_yaxis_transform(),
+                  textcoords="offset points", va="center", fontsize=9, color=color,
+                  fontweight="bold" if bold else "normal")  # fmt: skip
 
 
-def _is_emulated(given: object) -> bool:
-    if isinstance(given, Mapping):
-        return any(map(_is_emulated, given.values()))
-    return isinstance(given, pd.DataFrame) and is_emulated(given)
+def write_inside(axis: Axes, x: float, row: float, text: str, color: str) -> None:
+    """Write in the middle of a box of a colour."""
+    axis.text(x, row, text, ha="center", va="center", fontsize=8, color=ink_on(color),
+              linespacing=1.2)  # fmt: skip
 
 
-def color_of(category: str) -> str:
-    """The colour of a category; light grey for what is none."""
-    return COLORS.get(category, UNSPLIT_COLOR)
+def write_ms(ms: float) -> str:
+    """Three figures of a time in ms: along one axis, the unit does not change."""
+    return f"{format_number(ms, decimals_of(ms))} ms" if math.isfinite(ms) else MISSING
 
 
-def fade(color: str, kept: float) -> tuple[float, ...]:
-    """A colour of which so much is left on white."""
-    return tuple(1 - kept * (1 - part) for part in to_rgb(color))
+def write_ratio(ratio: float, low: float = math.nan, high: float = math.nan) -> str:
+    """A speed-up, and its interval if that is known: ``1.36x (1.30 to 1.41)``."""
+    if math.isinf(ratio):
+        return "\N{INFINITY}"
+    if not math.isfinite(high - low):
+        return f"{ratio:.{decimals_of(ratio)}f}x" if math.isfinite(ratio) else MISSING
+    decimals = min(max(decimals_of(high - low, 1), 2), 3)
+    return f"{ratio:.{decimals}f}x ({low:.{decimals}f} to {high:.{decimals}f})"
 
 
-def ink_on(color: str) -> str:
-    """White or dark ink, whichever is easier to read on a colour."""
-    luminance = np.dot(to_rgb(color), (0.299, 0.587, 0.114))
-    return "white" if luminance < 0.52 else INK
+def label_operators(operators: pd.DataFrame, letters: int) -> list[str]:
+    """The labels of operators, ``layer · name #ordinal``, cut to so many letters."""
+    layers = operators["module"] if "module" in operators else [None] * len(operators)
+    return [
+        shorten(label_operator(name, layer), letters)
+        for name, layer in zip(operators["name"], layers, strict=True)
+    ]
+
+
+def label_operator(name: str, layer: object) -> str:
+    """An operator's name after its layer, where that is known."""
+    return f"{layer} · {name}" if isinstance(layer, str) and layer else name
 
 
 def text_inches(text: str, size: int = 9) -> float:
@@ -232,6 +288,115 @@ def shorten(text: str, letters: int) -> str:
     return f"{text[: letters - 1 - tail]}…{text[-tail:] if tail else ''}"
 
 
-def label_margin(labels: list[str], least: float = 0.8) -> float:
+def label_margin(labels: Iterable[str], least: float = 0.8) -> float:
     """Inches that row labels need left of the axes."""
     return max(least, 0.25 + max(map(text_inches, labels), default=0.0))
+
+
+def draw_interval(
+    axis: Axes, row: float, low: float, high: float, *, color: str = INK, width: float = 1.8
+) -> None:
+    """A line from one end of an interval to the other."""
+    axis.plot([low, high], [row, row], color=color, linewidth=width, solid_capstyle="butt")
+
+
+def draw_bar(
+    axis: Axes, row: float, width: float, color: str, *, left: float = 0.0, height: float = 0.62,
+    alpha: float | None = None, edge: str = "none",
+) -> None:  # fmt: skip
+    """A horizontal bar; hatched if its colour says that it is no single category."""
+    hatch = {"hatch": "///", "edgecolor": "white"} if color == UNSPLIT_COLOR else {}
+    look = {"color": color, "edgecolor": edge, "linewidth": 0.8, "alpha": alpha, **hatch}
+    axis.barh(row, width, left=left, height=height, **look)
+
+
+def draw_speedup(axis: Axes, row: int, entry: Any) -> None:
+    """A dot with its 95 % interval on the noise floor; hollow where no difference was shown.
+
+    ``entry`` is a row of ``frames.COMPARISON``; its ratio and outcome are written beside.
+    """
+    floor = getattr(entry, "floor", 0.0)
+    if 0 < floor < math.inf:
+        axis.fill_betweenx([row - 0.36, row + 0.36], 1 / (1 + floor), 1 + floor, color="#E4E4E4",
+                           linewidth=0)  # fmt: skip
+    color = {"faster": FASTER, "slower": SLOWER}.get(entry.outcome, INK)
+    shown = entry.outcome in ("faster", "slower")
+    if math.isfinite(entry.low):
+        draw_interval(axis, row, entry.low, entry.high, color=color, width=2.2)
+    axis.plot(entry.speedup, row, "o", markersize=8, markeredgewidth=1.8, color=color,
+              markerfacecolor=color if shown else "white")  # fmt: skip
+    write_beside(axis, row, write_ratio(entry.speedup, entry.low, entry.high), bold=shown)
+    write_beside(axis, row, entry.outcome, 150, color=FAINT)
+
+
+def add_key(figure: Figure, colors: Mapping[str, str], left: float = 0.1, note: str = "") -> None:
+    """A legend below the title: a chip of each colour; and a note after them."""
+    chips = [
+        Patch(facecolor=color, label=name, edgecolor="white" if color != "#FFFFFF" else "#BBBBBB",
+              hatch="///" if color == UNSPLIT_COLOR else None)
+        for name, color in colors.items()
+    ]  # fmt: skip
+    chips += [Patch(alpha=0, label=note)] if note else []
+    if chips:
+        figure.legend(
+            handles=chips, loc="upper left", ncols=len(chips), frameon=False, fontsize=9,
+            bbox_to_anchor=(left / WIDTH, 1 - 0.4 / figure.get_figheight()), borderaxespad=0,
+            borderpad=0, handlelength=1, handleheight=1, handletextpad=0.4, columnspacing=1.4,
+        )  # fmt: skip
+
+
+def mark_figure(figure: Figure, text: str) -> None:
+    """Write a caveat into the upper right corner."""
+    figure.text(1 - 0.1 / WIDTH, 1 - 0.12 / figure.get_figheight(), text, ha="right", va="top",
+                fontsize=9, fontweight="bold", color=HIGHLIGHT)  # fmt: skip
+
+
+def marked(draw: Callable[P, F]) -> Callable[P, F]:
+    """A plot that says so if what it is given was measured under emulation."""
+
+    @functools.wraps(draw)
+    def draw_marked(*args: P.args, **choices: P.kwargs) -> F:
+        figure = draw(*args, **choices)
+        if isinstance(figure, Figure) and any(map(_is_emulated, [*args, *choices.values()])):
+            mark_figure(figure, EMULATED)
+        return figure
+
+    return draw_marked
+
+
+def _is_emulated(given: object) -> bool:
+    if isinstance(given, Mapping):
+        return any(map(_is_emulated, given.values()))
+    if isinstance(given, pd.DataFrame):
+        return is_emulated(given)
+    return bool(getattr(given, "emulated", False))
+
+
+def color_of(category: str) -> str:
+    """The colour of a category; light grey for anything else."""
+    return COLORS.get(category, UNSPLIT_COLOR)
+
+
+def color_of_module(path: object) -> str:
+    """The colour of a module, which depends on its path only; grey for the model itself.
+
+    Modules of one block, such as ``features.3``, share a hue, paler further down.
+    """
+    if not isinstance(path, str) or not path or path.startswith("("):
+        return UNSPLIT_COLOR
+    found = _BLOCK.match(path)
+    block = found.group() if found else path
+    base = MODULES[zlib.crc32(block.encode()) % len(MODULES)]
+    return fade(base, _KEPT ** path[len(block) :].count("."))
+
+
+def fade(color: str, kept: float) -> str:
+    """A colour of which so much is left on white."""
+    parts = (round(255 * (1 - kept * (1 - part))) for part in to_rgb(color))
+    return "#" + "".join(f"{part:02X}" for part in parts)
+
+
+def ink_on(color: str) -> str:
+    """White or dark ink, whichever is easier to read on a colour."""
+    luminance = np.dot(to_rgb(color), (0.299, 0.587, 0.114))
+    return "white" if luminance < 0.52 else INK

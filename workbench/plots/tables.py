@@ -1,7 +1,4 @@
-"""Frames as tables for people: units in the header, as many digits as make sense.
-
-Several things shown as one.
-"""
+"""Frames as tables for readers: units in the header, a sensible number of digits."""
 
 from __future__ import annotations
 
@@ -10,8 +7,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any
+from numbers import Real
 
 import pandas as pd
 from IPython.display import display
@@ -30,36 +26,16 @@ from workbench.frames import (
 from workbench.plots.style import COLORS
 
 _SHARES = {
-    "share",
-    "baseline_share",
-    "candidate_share",
-    "roof_share",
-    "spread",
-    "share_before",
-    "share_after",
-    "contribution",
-    "cv",
-    "floor",
-    "margin",
-    "efficiency",
-    "detectable",
-}
+    "share", "baseline_share", "candidate_share", "roof_share", "spread", "share_before",
+    "share_after", "contribution", "cv", "floor", "margin", "efficiency", "detectable",
+}  # fmt: skip
 _RATIOS = {
-    "speedup",
-    "low",
-    "high",
-    "total",
-    "total_low",
-    "total_high",
-    "factor",
-    "free_speedup",
-    "free_low",
-    "free_high",
-}
-
+    "speedup", "low", "high", "total", "total_low", "total_high", "factor", "free_speedup",
+    "free_low", "free_high",
+}  # fmt: skip
 #: The unit that the end of a column's name stands for.
 _SUFFIXES = {"_ms": "ms", "_ns": "ns", "_mb": "MB", "_db": "dB"}
-#: What a p-value is not told apart from zero below.
+#: Smaller p-values are written as "below".
 _LEAST_P = 0.001
 
 # Inks and lines that read well on a light and on a dark page.
@@ -67,17 +43,18 @@ _TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:inherit;
 _CAPTION = "caption-side:top;text-align:left;font-weight:600;padding:.3em 0"
 _HEAD = "padding:.3em .5em;border-bottom:1.5px solid #999;background:none"
 _CELL = "padding:.22em .5em;border-bottom:1px solid #8883"
-#: Letters beyond which a word may be broken, and beyond which a text wants a wide column.
+_UNIT = "color:#888;font-weight:400"
+_RIGHT = "text-align:right"
+_CHIP = "display:inline-block;width:.75em;height:.75em;border-radius:2px;margin-right:.45em"
+#: Letters beyond which a word may be broken, and beyond which a text needs a wide column.
 _LONG_WORD, _PROSE = 24, 40
 #: Where a long name may be broken: after a slash, a dot (but not within a file's name), ...
 _JOINT = re.compile(r"[/_,|](?=\w)|\.(?=\w)(?!py\b)")
-_RIGHT = "text-align:right"
-_CHIP = "display:inline-block;width:.75em;height:.75em;border-radius:2px;margin-right:.45em"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table as HTML, for notebooks and reports, and as Markdown, for everything else."""
+    """A table or text as HTML, for notebooks and reports, and as Markdown, for everything else."""
 
     html: str
     markdown: str
@@ -89,192 +66,8 @@ class Table:
         return self.markdown
 
 
-def show_table(
-    frame: pd.DataFrame,
-    columns: Sequence[str] | None = None,
-    *,
-    rows: int | None = None,
-    caption: str = "",
-) -> Table:
-    """A frame as a table; whatever the frame holds is text there, never markup.
-
-    Parameters
-    ----------
-    frame
-        Any frame; columns that ``schema`` knows get their unit.
-    columns
-        Which, in this order; None shows all.
-    rows
-        How many from the top; None shows all.
-    caption
-        A line above the table.
-
-    Raises
-    ------
-    UsageError
-        The frame has no such column.
-    """
-    for name in columns or ():
-        if name not in frame:
-            raise unknown_name("column", name, map(str, frame.columns))
-    shown = frame if columns is None else frame[list(columns)]
-    shown = shown if rows is None else shown.head(rows)
-    if is_emulated(frame):
-        caption = f"{caption} ({EMULATED})" if caption else EMULATED
-    units = _units(frame)
-    shares, ratios = _SHARES, set()
-    if "speedup" in frame:
-        ratios = _RATIOS
-    elif "share" in frame:
-        shares = _SHARES | {"low", "high"}
-    texts = [_texts(shown[name], _writer(str(name), shown[name], shares, ratios)) for name in shown]
-    heads = [_head(str(name), shown[name], shares, units) for name in shown]
-    numeric = [_is_number(shown[name]) for name in shown]
-    lines = list(zip(*texts, strict=True))
-    names = [str(name) for name in shown]
-    return Table(
-        _html(names, heads, numeric, lines, caption), _markdown(heads, numeric, lines, caption)
-    )
-
-
-def _is_number(column: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
-
-
-def _units(frame: pd.DataFrame) -> dict[str, str]:
-    """Units by column, from the largest of the known frames that this one contains."""
-    contained = [
-        schema
-        for schema in (*FRAMES, FINDINGS, ROOFLINE)
-        if set(schema.names) <= set(frame.columns)
-    ]
-    largest = max(contained, key=lambda schema: len(schema.columns), default=None)
-    return {column.name: column.unit for column in largest.columns} if largest else {}
-
-
-def _head(name: str, column: pd.Series, shares: set[str], units: dict[str, str]) -> tuple[str, str]:
-    """The words and the unit of a column's header."""
-    unit = units.get(name, "")
-    if name in shares and _is_number(column):
-        unit = "%"
-    for suffix, meaning in _SUFFIXES.items():
-        if name.endswith(suffix) and _is_number(column):
-            name, unit = name.removesuffix(suffix), unit or meaning
-    return name.replace("_", " "), unit
-
-
-def _texts(column: pd.Series, write: Callable[[Any], str]) -> list[str]:
-    return [MISSING if _is_missing(value) else write(value) for value in column]
-
-
-def _is_missing(value: Any) -> bool:
-    return value is None or value is pd.NA or (isinstance(value, Real) and math.isnan(value))
-
-
-def _writer(
-    name: str, column: pd.Series, shares: set[str], ratios: set[str]
-) -> Callable[[Any], str]:
-    """How the values of a column are written."""
-    if pd.api.types.is_bool_dtype(column):
-        return lambda value: "yes" if value else "no"
-    if not _is_number(column):
-        return str
-    if name in shares:
-        return lambda value: format_number(100 * value, 1)
-    if name == "q":
-        return lambda value: format_number(value, 3) if value >= _LEAST_P else f"< {_LEAST_P:g}"
-    if name in ratios:
-        return lambda value: f"{value:.2f}x"
-    if all(isinstance(v, Integral) or float(v).is_integer() for v in column.dropna()):
-        return lambda value: format_number(value, 0)
-    decimals = _decimals(column)
-    return lambda value: format_number(value, decimals)
-
-
-def _decimals(column: pd.Series) -> int:
-    """The same decimals for a whole column, so that it lines up: five figures, at most three."""
-    finite = column[column.abs() < math.inf].abs()
-    largest = finite.max() if len(finite) else 0.0
-    before = math.floor(math.log10(largest)) + 1 if largest >= 1 else 1
-    return min(3, max(0, 5 - before))
-
-
-def _html(
-    names: list[str],
-    heads: list[tuple[str, str]],
-    numeric: list[bool],
-    lines: list[tuple[str, ...]],
-    caption: str,
-) -> str:
-    columns = list(zip(*lines, strict=True)) or [()] * len(names)
-    sides = [_side(number, column) for number, column in zip(numeric, columns, strict=True)]
-    parts = [f'<table style="{_TABLE}">']
-    if caption:
-        parts.append(f'<caption style="{_CAPTION}">{html.escape(caption)}</caption>')
-    parts.append("<thead><tr>")
-    for (words, unit), side in zip(heads, sides, strict=True):
-        mark = (
-            f' <span style="color:#888;font-weight:400">{html.escape(unit)}</span>' if unit else ""
-        )
-        parts.append(f'<th style="{_HEAD};{side}">{html.escape(words)}{mark}</th>')
-    parts.append("</tr></thead><tbody>")
-    for line in lines:
-        cells = zip(names, line, sides, strict=True)
-        parts.append(
-            "<tr>" + "".join(_cell(name, text, side) for name, text, side in cells) + "</tr>"
-        )
-    parts.append("</tbody></table>")
-    return "".join(parts)
-
-
-def _side(number: bool, texts: Sequence[str]) -> str:
-    """To which side a column leans, and the room that it needs to be read."""
-    if number:
-        return _RIGHT
-    prose = any(len(text) > _PROSE and " " in text for text in texts)
-    names = any(len(word) > _LONG_WORD for text in texts for word in text.split(" "))
-    return "text-align:left" + (";min-width:14em" if prose else ";min-width:11em" if names else "")
-
-
-def _cell(name: str, text: str, side: str) -> str:
-    color = COLORS.get(text) if name == "category" or name == "name" else None
-    chip = f'<span style="{_CHIP};background:{color}"></span>' if color else ""
-    side += ";white-space:nowrap" if chip or side == _RIGHT else ""
-    return f'<td style="{_CELL};{side}">{chip}{_breakable(text)}</td>'
-
-
-def _breakable(text: str) -> str:
-    """The text, escaped; names too long for a column may be broken, but no number from its unit."""
-    words = (
-        _JOINT.sub(r"\g<0><wbr>", word) if len(word) > _LONG_WORD else word
-        for word in html.escape(text).split(" ")
-    )
-    return " ".join(words).replace(" %", "\N{NO-BREAK SPACE}%")
-
-
-def _markdown(
-    heads: list[tuple[str, str]],
-    numeric: list[bool],
-    lines: list[tuple[str, ...]],
-    caption: str,
-) -> str:
-    words = [f"{text} ({unit})" if unit else text for text, unit in heads]
-    rule = ["---:" if number else "---" for number in numeric]
-    table = [words, rule, *lines]
-    rows = ["| " + " | ".join(map(_escape, cells)) + " |" for cells in table]
-    return "\n".join([*([f"**{_escape(caption)}**", ""] if caption else []), *rows])
-
-
-def _escape(text: str) -> str:
-    """Text that stays text in a Markdown table."""
-    return " ".join(html.escape(text, quote=False).replace("|", "\\|").split())
-
-
-class Sheet:
-    """Figures, tables and notes that belong together, shown one below the other.
-
-    As text it is what the tables and notes say; figures have no text.
-    """
+class VStack:
+    """Figures, tables and sentences, shown one below the other; as text, without the figures."""
 
     def __init__(self, *parts: object):
         self.parts = parts
@@ -287,6 +80,184 @@ class Sheet:
         return "\n\n".join(str(part) for part in self.parts if not isinstance(part, Figure))
 
 
-def show_together(*parts: object) -> Sheet:
-    """Show figures, tables and notes one below the other, from one cell."""
-    return Sheet(*parts)
+def show(*parts: object) -> VStack:
+    """Show figures, tables and sentences one below the other, from one cell.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> len(wb.show(wb.plot_latencies(run), wb.show_latencies(run)).parts)
+    2
+    """
+    return VStack(*parts)
+
+
+def show_note(*lines: str) -> Table:
+    """Sentences as a set-off paragraph; whatever they contain is text, never markup."""
+    paragraphs = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+    quoted = [line.replace("&", "&amp;").replace("<", "&lt;") for line in lines]
+    return Table(
+        f"<blockquote>{paragraphs}</blockquote>", "\n>\n".join(f"> {line}" for line in quoted)
+    )
+
+
+def show_table(
+    frame: pd.DataFrame,
+    columns: Sequence[str] | None = None,
+    *,
+    top: int | None = None,
+    caption: str = "",
+) -> Table:
+    """A frame as a table; whatever the frame contains is text, never markup.
+
+    Parameters
+    ----------
+    frame
+        Any frame; columns that ``frames`` defines get their unit.
+    columns
+        Which, in this order; None shows all.
+    top
+        How many rows; None shows all.
+    caption
+        A line above the table.
+
+    Raises
+    ------
+    UsageError
+        The frame has no such column.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> print(wb.show_table(run.statistics, ["experiment", "n"], top=1))
+    | experiment | n |
+    | --- | ---: |
+    | avx512_off | 200 |
+    """
+    for name in columns or ():
+        if name not in frame:
+            raise unknown_name("column", name, map(str, frame.columns))
+    shown = frame if columns is None else frame[list(columns)]
+    shown = shown if top is None else shown.head(top)
+    if is_emulated(frame):
+        caption = f"{caption} ({EMULATED})" if caption else EMULATED
+    shares, ratios = _SHARES, set()
+    if "speedup" in frame:
+        ratios = _RATIOS
+    elif "share" in frame:
+        shares = _SHARES | {"low", "high"}
+    units = _units(frame)
+    made = [_make(str(name), shown[name], shares, ratios, units) for name in shown]
+    lines = list(zip(*(column.texts for column in made), strict=True))
+    return Table(_html(made, lines, caption), _markdown(made, lines, caption))
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column as it is written."""
+
+    name: str
+    head: str
+    unit: str
+    number: bool
+    texts: list[str]
+
+    @property
+    def style(self) -> str:
+        """How it is aligned, and the width that it needs to be readable."""
+        if self.number:
+            return _RIGHT
+        if any(len(text) > _PROSE and " " in text for text in self.texts):
+            return "text-align:left;min-width:14em"
+        long = any(len(word) > _LONG_WORD for text in self.texts for word in text.split(" "))
+        return "text-align:left" + (";min-width:11em" if long else "")
+
+
+def _make(
+    name: str, column: pd.Series, shares: set[str], ratios: set[str], units: dict[str, str]
+) -> _Column:
+    boolean = pd.api.types.is_bool_dtype(column)
+    number = pd.api.types.is_numeric_dtype(column) and not boolean
+    head, unit = name, units.get(name, "")
+    if number:
+        unit = "%" if name in shares else unit
+        for suffix, meaning in _SUFFIXES.items():
+            if name.endswith(suffix):
+                head, unit = name.removesuffix(suffix), unit or meaning
+    write = _number_writer(name, column, shares, ratios) if number else str
+    if boolean:
+        write = _yes_no
+    texts = [MISSING if _is_missing(value) else write(value) for value in column]
+    return _Column(name, head.replace("_", " "), unit, number, texts)
+
+
+def _units(frame: pd.DataFrame) -> dict[str, str]:
+    """Units by column, from the largest of the known frames that this one contains."""
+    known = (*FRAMES, FINDINGS, ROOFLINE)
+    contained = [schema for schema in known if set(schema.names) <= set(frame.columns)]
+    largest = max(contained, key=lambda schema: len(schema.columns), default=None)
+    return {column.name: column.unit for column in largest.columns} if largest else {}
+
+
+def _is_missing(value: object) -> bool:
+    return value is None or value is pd.NA or (isinstance(value, Real) and math.isnan(value))
+
+
+def _yes_no(value: object) -> str:
+    return "yes" if value else "no"
+
+
+def _number_writer(
+    name: str, column: pd.Series, shares: set[str], ratios: set[str]
+) -> Callable[[float], str]:
+    if name in shares:
+        return lambda value: format_number(100 * value, 1)
+    if name == "q":
+        return lambda value: format_number(value, 3) if value >= _LEAST_P else f"< {_LEAST_P:g}"
+    if name in ratios:
+        return lambda value: f"{value:.2f}x"
+    # The same decimals for a whole column, so that it lines up: five figures, at most three.
+    finite = column.dropna().astype(float).abs()
+    finite = finite[finite < math.inf]
+    largest = finite.max() if len(finite) else 0.0
+    before = math.floor(math.log10(largest)) + 1 if largest >= 1 else 1
+    whole = len(finite) == column.notna().sum() and (finite % 1 == 0).all()
+    decimals = 0 if whole else min(3, max(0, 5 - before))
+    return lambda value: format_number(value, decimals)
+
+
+def _html(columns: list[_Column], lines: list[tuple[str, ...]], caption: str) -> str:
+    head = f'<caption style="{_CAPTION}">{html.escape(caption)}</caption>' if caption else ""
+    head += "<thead><tr>"
+    for column in columns:
+        unit = f' <span style="{_UNIT}">{html.escape(column.unit)}</span>' if column.unit else ""
+        head += f'<th style="{_HEAD};{column.style}">{html.escape(column.head)}{unit}</th>'
+    rows = "".join(
+        f"<tr>{''.join(_cell(*cell) for cell in zip(columns, line, strict=True))}</tr>"
+        for line in lines
+    )
+    return f'<table style="{_TABLE}">{head}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+def _cell(column: _Column, text: str) -> str:
+    color = COLORS.get(text) if column.name in ("category", "name") else None
+    chip = f'<span style="{_CHIP};background:{color}"></span>' if color else ""
+    wrap = ";white-space:nowrap" if chip or column.number else ""
+    # Names too long for a column may be broken, but no number from its unit.
+    words = " ".join(
+        _JOINT.sub(r"\g<0><wbr>", word) if len(word) > _LONG_WORD else word
+        for word in html.escape(text).split(" ")
+    ).replace(" %", "\N{NO-BREAK SPACE}%")
+    return f'<td style="{_CELL};{column.style}{wrap}">{chip}{words}</td>'
+
+
+def _markdown(columns: list[_Column], lines: list[tuple[str, ...]], caption: str) -> str:
+    heads = [f"{column.head} ({column.unit})" if column.unit else column.head for column in columns]
+    rule = ["---:" if column.number else "---" for column in columns]
+    rows = ["| " + " | ".join(map(_escape, cells)) + " |" for cells in [heads, rule, *lines]]
+    return "\n".join([*([f"**{_escape(caption)}**", ""] if caption else []), *rows])
+
+
+def _escape(text: str) -> str:
+    """Text that stays text in a Markdown table."""
+    return " ".join(html.escape(text, quote=False).replace("|", "\\|").split())

@@ -1,11 +1,4 @@
-"""The sentences of a report: verdicts, and what there is to say where there is no table.
-
-What a run says of its axes: the ladder of ISA levels, and the number of threads.
-
-Kernel evidence for readers: which machine code both sides of a comparison ran.
-
-What to do next, for a run: what its analysis, its sidecar and its sister runs tell.
-"""
+"""Tables and sentences about runs, measurements and comparisons."""
 
 from __future__ import annotations
 
@@ -15,242 +8,247 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pandas as pd
-from matplotlib.figure import Figure
 
 from workbench.analysis.compare import FALSE_DISCOVERIES
-from workbench.analysis.compat import Analysis, find_roof, find_roofline, grade_quality
 from workbench.analysis.layers import name_layer
-from workbench.analysis.machine_code import explain_lack, split_code
+from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.quality import summarize_quality
-from workbench.analysis.run import Comparison, undelegated
-from workbench.frames import (
-    EMULATED,
-    format_ms,
-    format_share,
-    is_emulated,
-    mark_emulated,
-)
-from workbench.plots.layers import plot_tree
-from workbench.plots.machine_code import plot_code
-from workbench.plots.roofline import plot_roofline
+from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.frames import EMULATED, format_ms, format_share, is_emulated, mark_emulated
+from workbench.plots.categories import name_sides
+from workbench.plots.layers import NO_LAYERS
+from workbench.plots.roofline import NO_ROOFLINE
 from workbench.plots.speedups import plot_speedups
-from workbench.plots.style import mark_figure
-from workbench.plots.sweeps import plot_ladder, plot_scaling
-from workbench.plots.tables import Sheet, Table, show_table, show_together
-from workbench.records.runs import count_threads
+from workbench.plots.style import label_operator
+from workbench.plots.sweeps import plot_isa_levels, plot_threads
+from workbench.plots.tables import Table, VStack, show_note, show_table
 
-#: Rows of the table of layers.
-TOP_LAYERS = 12
+#: Rows of a table, and findings of a list.
+TOP, TOP_FINDINGS = 12, 8
+
+#: What hiding an extension does not change.
+NOT_COVERED = (
+    "Hiding an extension affects XNNPACK and its KleidiAI kernels, which query CPU features one "
+    "by one. It does not affect the portable and optimized kernels of ExecuTorch, which are "
+    "compiled for one level, the C library, or kernels that XNNPACK selects by "
+    "microarchitecture. A level is this CPU without some features, not another CPU."
+)
+_NOT_SAMPLED = "not sampled"
+_NOTHING = "No findings: no rule found one per cent of the time to gain."
 
 
-def show_note(*lines: str) -> Table:
-    """Sentences as a set-off paragraph; whatever they hold is text there, never markup."""
-    paragraphs = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
-    quoted = [line.replace("&", "&amp;").replace("<", "&lt;") for line in lines]
-    return Table(
-        f"<blockquote>{paragraphs}</blockquote>", "\n>\n".join(f"> {line}" for line in quoted)
+def show_verdicts(source: Run | Comparison) -> Table:
+    """One sentence per comparison; first of all, whether the run was emulated.
+
+    Examples
+    --------
+    >>> print(wb.show_verdicts(wb.open_run(wb.sample_run())))
+    > mobilenet_v3_small: 1.27x faster ...
+    """
+    comparisons = source.comparisons if isinstance(source, Run) else (source,)
+    mark = [f"{EMULATED.capitalize()}."] if source.emulated else []
+    return show_note(*mark, *(ab.text for ab in comparisons))
+
+
+def show_latencies(source: Run | Measurement) -> Table:
+    """Median and mean latency of every measurement in ms, with intervals and percentiles.
+
+    Examples
+    --------
+    >>> "median (ms)" in str(wb.show_latencies(wb.open_run(wb.sample_run())))
+    True
+    """
+    columns = ["experiment", "threads", "clock", "n", "median", "low", "high", "mean", "p95", "p99"]
+    caption = "low, high: 95 % interval of the median"
+    return show_table(source.statistics, columns, caption=caption)
+
+
+def show_operators(source: Measurement | pd.DataFrame, *, top: int = TOP) -> Table:
+    """The most expensive operators of a measurement, or of a frame of ``frames.OPERATORS``.
+
+    Examples
+    --------
+    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
+    >>> "mean (ms/run)" in str(wb.show_operators(on, top=3))
+    True
+    """
+    operators = source if isinstance(source, pd.DataFrame) else source.operators
+    columns = ["name", "category", "family", "calls"]
+    if "module" in operators:
+        columns = ["name", "category", "module_class", "source", "confidence"]
+        labels = map(label_operator, operators["name"], operators["module"])
+        operators = operators.assign(name=list(labels))
+    columns += ["mean_ms", "std_ms", "share"]
+    return show_table(operators, columns, top=top, caption="The most expensive operators")
+
+
+def show_layers(source: Measurement, *, top: int = TOP) -> Table:
+    """The layers with the most time of their own, and the source of their slowest operator.
+
+    Examples
+    --------
+    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
+    >>> "classifier.3" in str(wb.show_layers(on))
+    True
+    """
+    if source.layers is None:
+        return show_note(NO_LAYERS)
+    # Operators are sorted by time: the first of each module is its slowest.
+    slowest = source.operators.dropna(subset=["module"]).drop_duplicates("module")
+    layers = source.layers.assign(
+        source=source.layers["module"].map(slowest.set_index("module")["source"]),
+        share=source.layers["own_ms"] / source.layers["own_ms"].sum(),
+        module=source.layers["module"].map(name_layer),
     )
-
-
-def show_verdicts(analysis: Analysis) -> Table:
-    """One sentence per comparison, and the mark of an emulated run before them."""
-    mark = [f"{EMULATED.capitalize()}."] if analysis.run.emulated else []
-    return show_note(*mark, *(comparison.text for comparison in analysis.comparisons))
-
-
-def show_layers(analysis: Analysis, experiment: str, threads: int, rows: int = TOP_LAYERS) -> Table:
-    """The layers of the model that take the most time by themselves; or that none is known."""
-    if analysis.layers is None:
-        return show_note("Not known: the program has no layer sidecar, or one without layers.")
-    layers = analysis.select(analysis.layers, experiment, threads)
-    operators = analysis.select(analysis.operators, experiment, threads)
-    # Operators come with the most expensive first.
-    lines = operators.dropna(subset=["module"]).drop_duplicates("module").set_index("module")
-    layers["source"] = layers["module"].map(lines["source"])
-    layers["share"] = layers["own_ms"] / layers["own_ms"].sum()
-    layers["module"] = layers["module"].map(name_layer)
     columns = ["module", "module_class", "source", "own_ms", "share"]
     return show_table(
         layers.sort_values("own_ms", ascending=False, kind="stable"),
         [*columns, "total_ms", "low_ms", "high_ms", "flops"],
-        rows=rows,
-        caption="Layers by their own time; total: with the layers in them, and its 95 % interval",
+        top=top,
+        caption="Layers by their own time; total: with their sublayers, and its 95 % interval",
     )
 
 
-def show_tree(
-    analysis: Analysis, experiment: str, threads: int, rows: int = TOP_LAYERS
-) -> Table | Sheet:
-    """The tree of modules above the table of layers; or that none is known."""
-    table = show_layers(analysis, experiment, threads, rows)
-    if analysis.layers is None:
-        return table
-    layers = analysis.select(analysis.layers, experiment, threads)
-    return show_together(plot_tree(layers, title=f"Time down the modules, {experiment}"), table)
+def show_speedups(ab: Comparison, *, top: int = TOP) -> VStack:
+    """The speed-ups of E2E and categories as a figure, and the layers that changed most.
 
+    Operators take the place of layers where these are unknown.
 
-def show_speedups(comparison: Comparison, rows: int = TOP_LAYERS) -> Sheet:
-    """What became faster: E2E, categories, and the layers (or operators) that changed the most."""
-    if comparison.layers is None:
-        parts, what = comparison.operators, "operators"
-    else:
-        parts, what = comparison.layers, "layers"
+    Examples
+    --------
+    >>> ab = wb.open_run(wb.sample_run()).compare()
+    >>> "inconclusive" in str(wb.show_speedups(ab, top=3))
+    True
+    """
+    what = "operators" if ab.layers is None else "layers"
+    parts = ab.operators if ab.layers is None else ab.layers
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
-    return show_together(
-        plot_speedups(comparison.speedups),
-        show_note(count_outcomes(comparison.operators, "operators"), count_outcomes(parts, what)),
+    counts = {"operators": ab.operators, what: parts}
+    return VStack(
+        plot_speedups(ab),
+        show_note(*(count_outcomes(frame, name) for name, frame in counts.items())),
         show_table(
             parts,
             [*columns, "q", "detectable", "floor"],
-            rows=rows,
-            caption=f"{what}, the largest change first".capitalize(),
+            top=top,
+            caption=f"{what.capitalize()}, largest change first",
         ),
     )
 
 
 def count_outcomes(parts: pd.DataFrame, what: str) -> str:
-    """How many of the parts became what, and how small a change would have shown."""
+    """How many of the parts became faster or slower, and how small a change was detectable."""
     counts = parts["outcome"].value_counts()
     found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     least = parts.loc[parts["outcome"] == "inconclusive", "detectable"].median()
     text = f"{len(parts)} {what}: {found}."
     if {"faster", "slower"} & set(counts.index):
-        text += (
-            f" At most {100 * FALSE_DISCOVERIES:g} % of those faster or slower are so by chance."
-        )
+        text += f" At most {100 * FALSE_DISCOVERIES:g} % of the faster and slower are by chance."
     if math.isfinite(least):
-        text += f" Half of the inconclusive ones would have shown a change of {100 * least:.0f} %."
+        text += (
+            f" For half of the inconclusive {what}, only a change above {100 * least:.0f} % was "
+            "detectable."
+        )
     return text
 
 
-def show_undelegated(analysis: Analysis) -> Table:
-    """The operators that the partitioner left to portable kernels, or that there are none."""
-    table = undelegated(analysis)
-    if table is None:
-        return show_note("Not known: the program has no export record.")
-    if table.empty:
-        return show_note("None: every operator went to a delegate.")
-    return show_table(table)
+def show_undelegated(run: Run) -> Table:
+    """The operators that the partitioner left to portable kernels.
 
-
-#: What hiding an extension leaves as it is.
-NOT_COVERED = (
-    "Hiding an extension reaches XNNPACK and its KleidiAI kernels, which ask for CPU features one "
-    "by one. It does not reach the portable and optimized kernels of ExecuTorch, which are "
-    "compiled for one level, nor what the C library picks for itself, nor kernels that XNNPACK "
-    "picks by the processor's microarchitecture: those stay this CPU's. A level is this CPU "
-    "without features, not another CPU."
-)
-
-NOT_SAMPLED = "not sampled"
-
-
-def has_axes(analysis: Analysis) -> bool:
-    """Whether more was measured than two levels at one thread count."""
-    return analysis.ladder is not None or analysis.scaling is not None
-
-
-def show_axes(analysis: Analysis) -> Sheet:
-    """Which extension buys what, and what more threads bring: figures, tables, and what is not so.
-
-    Where a run measured neither, that is all it says.
+    Examples
+    --------
+    >>> print(wb.show_undelegated(wb.open_run(wb.sample_run())))
+    > None: every operator is delegated.
     """
-    parts = [*_ladder(analysis), *_threads(analysis)]
+    export = run.record.export
+    if export is None:
+        return show_note("Unknown: the program has no export record.")
+    if not export.undelegated:
+        return show_note("None: every operator is delegated.")
+    rows = [(u.operator, u.count) for u in export.undelegated]
+    table = pd.DataFrame(rows, columns=["operator", "count"])
+    return show_table(table.sort_values("count", ascending=False, kind="stable"))
+
+
+def show_sweeps(run: Run) -> VStack:
+    """Figures and tables of what each ISA level and more threads gain, and what is not covered.
+
+    Examples
+    --------
+    >>> "over the level below" in str(wb.show_sweeps(wb.open_run(wb.sample_run("squeezesam"))))
+    True
+    """
+    parts = [*_isa_levels(run), *_threads(run)]
     if not parts:
         parts = [show_note(
             "Measured: one toggle at one thread count. `--isa-ladder` measures every ISA level of "
-            "the CPU, `--threads 1,2,4` several thread counts; both together cross them."
+            "the CPU, `--threads 1,2,4` several thread counts; combine them to measure both."
         )]  # fmt: skip
-    return Sheet(*parts)
+    return VStack(*parts)
 
 
-def _ladder(analysis: Analysis) -> Iterator[object]:
-    if analysis.ladder is None:
+def _isa_levels(run: Run) -> Iterator[object]:
+    if run.isa_levels is None:
         return
-    for threads, part in analysis.ladder.groupby("threads"):
-        figure = plot_ladder(part, f"Which extension buys what, {count_threads(threads)}")
-        yield figure
+    for _, levels in run.isa_levels.groupby("threads"):
+        yield plot_isa_levels(levels)
         yield show_table(
-            part.drop(columns=["threads"]).assign(code=codes_of(analysis, part)),
+            levels.drop(columns=["threads"]).assign(code=codes_of(run, levels)),
             caption="speedup: over the level below; total: over the lowest; 95 % intervals",
         )
-    portable = analysis.ledger[analysis.ledger["kind"] == "portable"]
-    share = portable["duration_ns"].sum() / analysis.ledger["duration_ns"].sum()
+    portable = run.ledger.loc[run.ledger["kind"] == "portable", "duration_ns"].sum()
+    share = portable / run.ledger["duration_ns"].sum()
     yield show_note(NOT_COVERED, f"Portable kernels took {100 * share:.1f} % of the traced time.")
 
 
-def codes_of(analysis: Analysis, ladder: pd.DataFrame) -> list[str]:
-    """What samples say each level ran, and how much of it the level below did not.
+def codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
+    """The machine code of every level by samples, and how much the level below did not run.
 
     Parameters
     ----------
-    ladder
-        ``schema.LADDER`` of one thread count.
+    levels
+        ``frames.LADDER`` of one thread count.
     """
-    threads, levels = ladder["threads"].iloc[0], list(ladder["level"])
+    threads, names = levels["threads"].iloc[0], list(levels["level"])
     proofs = {
-        (c.pair.baseline, c.pair.candidate): c.proof
-        for c in analysis.comparisons
-        if c.threads == threads
+        (ab.baseline.name, ab.candidate.name): ab.proof
+        for ab in run.comparisons
+        if ab.candidate.threads == threads
     }
-    steps = [proofs.get(step) for step in pairwise(levels)]
-    lowest = list_classes(steps[0].before) if steps[0] else NOT_SAMPLED
+    steps = [proofs.get(step) for step in pairwise(names)]
+    lowest = list_classes(steps[0].before) if steps[0] else _NOT_SAMPLED
     return [
         lowest,
         *(
-            f"{list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else NOT_SAMPLED
+            f"{list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else _NOT_SAMPLED
             for step in steps
         ),
     ]
 
 
-def _threads(analysis: Analysis) -> Iterator[object]:
-    if analysis.scaling is None:
-        return
-    figure = plot_scaling(analysis.scaling)
-    yield figure
-    yield show_table(
-        analysis.scaling, caption="speedup: over the fewest threads; by wall time; 95 % intervals"
-    )
-    yield show_note(*(analysis.crossovers or ("No crossing was shown.",)))
+def _threads(run: Run) -> Iterator[object]:
+    if run.scaling is not None:
+        yield plot_threads(run.scaling)
+        yield show_table(
+            run.scaling, caption="speedup: over the fewest threads; wall time; 95 % intervals"
+        )
+        yield show_note(*(run.crossovers or ("No crossover was shown.",)))
 
 
-#: Rows of the table of microkernels.
-TOP_KERNELS = 12
+def show_code(ab: Comparison) -> Table:
+    """Whether both sides ran the same machine code, and which classes of instructions.
 
-
-def show_code(analysis: Analysis, comparison: Comparison, by: str = "family") -> Figure | Table:
-    """Classes of machine code on both sides, of the whole inference and of its parts.
-
-    Parameters
-    ----------
-    by
-        What the parts are: ``category``, ``family``, ``operator`` or ``key``.
-
-    Returns
-    -------
-    Figure or Table
-        A sentence where nothing was sampled.
+    Examples
+    --------
+    >>> "sme2" in str(wb.show_code(wb.open_run(wb.sample_run("toy_cnn")).compare()))
+    True
     """
-    if comparison.proof is None:
-        return show_note(explain_lack(analysis.run))
-    shares = {}
-    for name, threads in comparison.sides:
-        evidence = analysis.select(analysis.evidence, name, threads)
-        shares[name] = pd.concat([split_code(evidence), split_code(evidence, by)])
-        if analysis.run.emulated:
-            mark_emulated(shares[name])
-    return plot_code(shares)
-
-
-def show_proof(analysis: Analysis, comparison: Comparison) -> Table:
-    """Whether both sides ran the same machine code, and what each of them ran."""
-    proof = comparison.proof
+    proof = ab.proof
     if proof is None:
-        return show_note(explain_lack(analysis.run))
+        return show_note(explain_lack(ab.run.record))
     table = pd.DataFrame(
         {
-            "experiment": _names(comparison),
+            "experiment": name_sides(ab),
             "samples": proof.samples,
             "code": [list_classes(shares) for shares in (proof.before, proof.after)],
             "share": [proof.vanished, proof.appeared],
@@ -258,56 +256,111 @@ def show_proof(analysis: Analysis, comparison: Comparison) -> Table:
     )
     noticed = format_share(proof.noticed, 1)
     return show_table(
-        mark_emulated(table) if analysis.run.emulated else table,
-        caption=f"{proof.outcome}; share: of the samples, in functions that the other side did not "
-        f"run; {noticed} would have been noticed",
+        mark_emulated(table) if ab.emulated else table,
+        caption=f"{proof.outcome}; share: samples in functions that the other side did not run; "
+        f"{noticed} was detectable",
     )
 
 
 def list_classes(shares: dict[str, float], most: int = 2) -> str:
-    """The classes of machine code that were seen most, with their share of the samples."""
+    """The most frequent classes of machine code, with their share of the samples."""
     return ", ".join(f"{format_share(share)} {code}" for code, share in [*shares.items()][:most])
 
 
-def show_kernels(analysis: Analysis, comparison: Comparison, rows: int = TOP_KERNELS) -> Table:
-    """The microkernel of every operator on both sides, with its layer where that is known.
+def show_kernels(ab: Comparison, *, top: int = TOP) -> Table:
+    """The microkernel of every operator on both sides, by samples; two lines per operator.
+
+    Examples
+    --------
+    >>> "mopa" in str(wb.show_kernels(wb.open_run(wb.sample_run("toy_cnn")).compare()))
+    True
+    """
+    if ab.kernels is None:
+        return show_note(explain_lack(ab.run.record))
+    kernels, operators = ab.kernels.head(top), ab.candidate.operators.set_index("key")
+    found = ["kernel", "code", "share", "samples"]
+    sides = []
+    names = name_sides(ab)
+    for side, operator, name in zip(
+        ("baseline", "candidate"), ("operator", "candidate_operator"), names, strict=True
+    ):
+        lines = kernels.rename(columns={f"{side}_{column}": column for column in found})
+        lines = lines.assign(experiment=name, operator=kernels[operator])
+        if "module" in operators:
+            layers = kernels["key"].map(operators["module"])
+            lines["operator"] = list(map(label_operator, lines["operator"], layers))
+        sides.append(lines[["operator", "experiment", *found, "change"]])
+    return show_table(
+        pd.concat(sides).sort_index(kind="stable"),
+        caption="Microkernels by samples; share: of the operator's samples in that microkernel",
+    )
+
+
+def show_roofline(source: Measurement, *, top: int = TOP) -> Table:
+    """The slowest operators: their rates, and what limits them.
+
+    Examples
+    --------
+    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
+    >>> "gflops" in str(wb.show_roofline(on, top=3))
+    True
+    """
+    if source.roofline is None:
+        return show_note(NO_ROOFLINE)
+    labels = map(label_operator, source.roofline["name"], source.roofline["module"])
+    return show_table(
+        source.roofline.assign(name=list(labels)),
+        ["name", "mean_ms", "gflops", "gbps", "roof_share", "bound"],
+        top=top,
+        caption="roof share: time at the roof / mean time",
+    )
+
+
+def show_quality(run: Run) -> VStack:
+    """The grade of a measurement in a sentence, and every criterion.
+
+    Examples
+    --------
+    >>> "criterion" in str(wb.show_quality(wb.open_run(wb.sample_run())))
+    True
+    """
+    grade = f"{summarize_quality(run.quality)}."
+    return VStack(show_note(grade[0].upper() + grade[1:]), show_table(run.quality))
+
+
+def show_findings(source: Run | Measurement | pd.DataFrame, *, top: int = TOP_FINDINGS) -> Table:
+    """Findings as a numbered list, each with its gain, what to do, and where to look.
 
     Parameters
     ----------
-    rows
-        How many operators, each with a line for the baseline and one for the candidate.
+    source
+        A run or a measurement, or a frame of ``frames.FINDINGS``.
+    top
+        How many, largest gain first.
+
+    Examples
+    --------
+    >>> "Gain:" in str(wb.show_findings(wb.open_run(wb.sample_run()), top=3))
+    True
     """
-    if comparison.kernels is None:
-        return show_note(explain_lack(analysis.run))
-    kernels = comparison.kernels.head(rows)
-    operators = analysis.select(analysis.operators, *comparison.sides[1])
-    layer = []
-    if "module" in operators:
-        layers = operators.drop_duplicates("key").set_index("key")["module"]
-        kernels, layer = kernels.assign(layer=kernels["key"].map(layers)), ["layer"]
-    found = ["kernel", "code", "share", "samples"]
-    columns = ["operator", *layer, "experiment", *found, "change"]
-    before, after = (
-        kernels.rename(columns={f"{side}_{name}": name for name in found}).assign(experiment=name)
-        for side, name in zip(("baseline", "candidate"), _names(comparison), strict=True)
-    )
-    both = pd.concat([before, after.assign(operator=after["candidate_operator"])])[columns]
-    return show_table(
-        both.sort_index(kind="stable"),
-        caption="Microkernels by samples; share: of the operator's samples in that one",
-    )
+    findings = source if isinstance(source, pd.DataFrame) else source.findings
+    if findings.empty:
+        return Table(f"<p>{_NOTHING}</p>", _NOTHING)
+    items = findings.head(top).to_dict("records")
+    pages = "".join(f"<li>{_item_html(row)}</li>" for row in items)
+    texts = "\n".join(f"{number}. {_item_text(row)}" for number, row in enumerate(items, 1))
+    if is_emulated(findings):
+        mark = f"{EMULATED.capitalize()}. These are not sorted by gain."
+        return Table(f"<p>{mark}</p><ol>{pages}</ol>", f"{mark}\n\n{texts}")
+    return Table(f"<ol>{pages}</ol>", texts)
 
 
-def _names(comparison: Comparison) -> list[str]:
-    """Of both sides: their experiments, and their threads where these are what differs."""
-    (before, few), (after, many) = comparison.sides
-    if few == many:
-        return [before, after]
-    return [f"{before}, {count_threads(few)}", f"{after}, {count_threads(many)}"]
-
-
-#: Findings in a report.
-TOP_FINDINGS = 8
+def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:
+    """One line for each of the first findings."""
+    return [
+        f"{row['rank']}. {row['title']}. Gain: {describe_gain(row)}. Do: {row['action']}"
+        for row in findings.head(top).to_dict("records")
+    ]
 
 
 def describe_gain(row: dict[str, object]) -> str:
@@ -319,37 +372,13 @@ def describe_gain(row: dict[str, object]) -> str:
     'at most 1.50 ms (15 %)'
     """
     if row["basis"] == "unknown":
-        return "not known, the run was emulated: measure it on the device"
+        return "unknown, the run was emulated: measure on the device"
     if row["basis"] == "bound":
         return f"at most {format_ms(row['high_ms'])} ({format_share(row['share'])})"
     return (
         f"{format_ms(row['gain_ms'])} ({format_share(row['share'])}), {row['basis']}; "
         f"between {format_ms(row['low_ms'])} and {format_ms(row['high_ms'])}"
     )
-
-
-def list_findings(findings: pd.DataFrame, rows: int = TOP_FINDINGS) -> list[str]:
-    """One line for each of the first findings."""
-    return [
-        f"{row['rank']}. {row['title']}. Gain: {describe_gain(row)}. Do: {row['action']}"
-        for row in findings.head(rows).to_dict("records")
-    ]
-
-
-def show_findings(findings: pd.DataFrame, rows: int = TOP_FINDINGS) -> Table:
-    """The first findings as a numbered list, each with its gain, what to do, and where it shows."""
-    if findings.empty:
-        return Table(f"<p>{_NOTHING}</p>", _NOTHING)
-    items = findings.head(rows).to_dict("records")
-    pages = "".join(f"<li>{_item_html(row)}</li>" for row in items)
-    texts = "\n".join(f"{number}. {_item_text(row)}" for number, row in enumerate(items, 1))
-    if is_emulated(findings):
-        mark = f"{EMULATED.capitalize()}. So these are in no order of gain."
-        return Table(f"<p>{mark}</p><ol>{pages}</ol>", f"{mark}\n\n{texts}")
-    return Table(f"<ol>{pages}</ol>", texts)
-
-
-_NOTHING = "Nothing stands out: no rule found one per cent of the time to be had."
 
 
 def _item_html(row: dict[str, object]) -> str:
@@ -375,38 +404,3 @@ def _plain(text: object) -> str:
     """Text that stays text in Markdown."""
     escaped = html.escape(" ".join(str(text).split()), quote=False)
     return "".join(f"\\{c}" if c in "*_`[]\\" else c for c in escaped)
-
-
-def show_quality(analysis: Analysis) -> Sheet:
-    """The grade of a measurement in a sentence, and every criterion."""
-    quality = grade_quality(analysis)
-    grade = f"{summarize_quality(quality)}."
-    return Sheet(show_note(grade[0].upper() + grade[1:]), show_table(quality))
-
-
-def show_roofline(
-    analysis: Analysis, experiment: str = "", threads: int | None = None
-) -> Figure | Table:
-    """The roofline as a figure; or how to get it."""
-    first = analysis.comparisons[0]
-    experiment, threads = experiment or first.pair.candidate, threads or first.threads
-    table = find_roofline(analysis, experiment, threads)
-    if table is None:
-        return show_note(
-            "No ceilings of this machine are known, or no costs: `workbench roofline RUN_DIR` "
-            "measures the former, an export by the workbench has the latter."
-        )
-    roof = find_roof(analysis, experiment, threads)
-    figure = plot_roofline(
-        table, roof.peaks, roof.bandwidths, roof.spread, title=f"Roofline of {experiment}"
-    )
-    return mark_figure(figure, EMULATED) if analysis.run.emulated else figure
-
-
-def describe_roofline(analysis: Analysis, top: int = 12) -> Table:
-    """The slowest operators of the first candidate, how fast they are, and what binds them."""
-    table = find_roofline(analysis)
-    if table is None:
-        return show_note("The costs of this program's operators are not known.")
-    columns = ["name", "module", "mean_ms", "gflops", "gbps", "roof_share", "bound"]
-    return show_table(table, columns, rows=top, caption="roof share: time at the roof / mean time")

@@ -1,118 +1,128 @@
-"""What there is to gain at each part of an inference.
-
-What E2E would be if parts of it were faster: measured above predicted.
-"""
+"""What E2E would be if parts of it were faster."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import pandas as pd
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
-from workbench.frames import format_ms, format_number
+from workbench.analysis.run import Measurement
+from workbench.analysis.what_if import predict_what_if, rank_bottlenecks
+from workbench.plots import style
 from workbench.plots.categories import plot_categories
-from workbench.plots.style import (
-    FAINT,
-    INK,
-    PLAIN,
-    color_of,
-    label_margin,
-    label_x,
-    marked,
-    new_figure,
-    set_rows,
-    set_title,
-    shorten,
-)
+from workbench.plots.style import Chart, marked
 
-
-@marked
-def plot_bottlenecks(
-    bottlenecks: pd.DataFrame, *, top: int = 10, title: str = "Where there is something to gain"
-) -> Figure:
-    """For each part the E2E time that would be left if it were free, and if it were faster.
-
-    Parameters
-    ----------
-    bottlenecks
-        From `rank_bottlenecks`: ``schema.BOTTLENECKS``.
-    top
-        How many rows.
-    title
-        Of the figure.
-
-    Returns
-    -------
-    Figure
-        Bars reach from the E2E time without the part to that with it; the dot is E2E with the part
-        so many times faster. Whiskers are 95 % intervals.
-    """
-    rows = bottlenecks.head(top)
-    labels = [shorten(name, 40) for name in rows["name"]]
-    figure, (axis,) = new_figure(
-        1.15 + 0.42 * len(rows), left=label_margin(labels), right=2.35, top=0.5
-    )
-    e2e = float((rows["mean_ms"] + rows["free_ms"]).iloc[0]) if len(rows) else 1.0
-    axis.axvline(e2e, color="#9A9A9A", linewidth=1)
-    for place, row in enumerate(rows.itertuples()):
-        _draw_row(axis, place, row, e2e)
-    set_rows(axis, labels)
-    axis.set_xlim(_start(rows["free_ms"].min(), e2e), 1.02 * e2e)
-    factor = f"{rows['factor'].iloc[0]:g}x faster" if len(rows) else "faster"
-    label_x(axis, f"E2E (ms) if the part were free (left end) or {factor} (dot); "
-                  f"line: E2E as measured, {format_ms(e2e)}")  # fmt: skip
-    set_title(figure, title)
-    return figure
-
-
-def _start(least: float, e2e: float) -> float:
-    """Where the axis starts: at 0, unless all that happens is far from there."""
-    return max(0.0, least - 0.3 * (e2e - least)) if least > 0.6 * e2e else 0.0
-
-
-def _draw_row(axis, place: int, row, e2e: float) -> None:
-    color = color_of(row.name) if row.level == "category" else PLAIN
-    axis.barh(place, e2e - row.free_ms, left=row.free_ms, height=0.6, color=color, alpha=0.45)
-    if math.isfinite(row.free_low):
-        # E2E of the mean: the speed-up's interval is of the ratio, without what both share.
-        ends = [e2e / row.free_high, e2e / row.free_low]
-        axis.plot(ends, [place, place], color=INK, linewidth=1.8)
-    axis.plot(row.faster_ms, place, "o", markersize=7, color=color, markeredgecolor="white")
-    texts = (
-        (8, f"{_ratio(row.free_speedup)} if free", INK),
-        (88, f"{_ratio(row.speedup)} at {row.factor:g}x", FAINT),
-    )
-    for points, text, ink in texts:
-        axis.annotate(text, (1, place), (points, 0), xycoords=axis.get_yaxis_transform(),
-                      textcoords="offset points", va="center", fontsize=9, color=ink)  # fmt: skip
-
-
-def _ratio(ratio: float) -> str:
-    return f"{format_number(ratio, 2)}x" if math.isfinite(ratio) else "\N{INFINITY}"
-
-
-#: Choices for the speed-up of a part, as measured first.
+#: Choices for the speed-up of a part, the measured one first.
 FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, math.inf)
-
-_REST = "all else"
 #: Letters of a title's assumptions, beyond which they are counted.
 _LONGEST = 60
 
 
 @marked
-def plot_what_if(what_if: pd.DataFrame, title: str = "") -> Figure:
+def plot_bottlenecks(
+    source: Measurement | pd.DataFrame,
+    *,
+    by: str = "category",
+    top: int = 10,
+    title: str = "Where is time to gain?",
+) -> Chart:
+    """For each part the E2E time that would be left if it were free, and if it were faster.
+
+    Parameters
+    ----------
+    source
+        A measurement, or a frame of ``frames.BOTTLENECKS`` from `rank_bottlenecks`.
+    by
+        What the parts of a measurement are: ``category``, ``family``, ``operator``, ``key`` or
+        ``layer``.
+    top
+        How many parts.
+    title
+        Title of the figure.
+
+    Returns
+    -------
+    Chart
+        Bars reach from the E2E time without the part to that with it, in ms; the dot is E2E with
+        the part so many times faster. Lines are 95 % intervals.
+
+    Examples
+    --------
+    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
+    >>> "if free" in wb.plot_bottlenecks(on, by="layer").alt_text
+    True
+    """
+    if isinstance(source, Measurement):
+        source = rank_bottlenecks(source.ledger, by=by)
+    rows = source.head(top)
+    figure, axis = style.new_rows(
+        title, [style.shorten(name, 40) for name in rows["name"]], 0.42, right=2.35
+    )
+    e2e = float((rows["mean_ms"] + rows["free_ms"]).iloc[0]) if len(rows) else 1.0
+    axis.axvline(e2e, color=style.LINE, linewidth=1)
+    for place, row in enumerate(rows.itertuples()):
+        _draw_row(axis, place, row, e2e)
+    least = float(rows["free_ms"].min()) if len(rows) else 0.0
+    # The axis starts at 0, unless all bars are far from there.
+    start = max(0.0, least - 0.3 * (e2e - least)) if least > 0.6 * e2e else 0.0
+    axis.set_xlim(start, 1.02 * e2e)
+    factor = f"{rows['factor'].iloc[0]:g}x faster" if len(rows) else "faster"
+    style.label_x(axis, f"E2E (ms) if the part were free (left end) or {factor} (dot); "
+                  f"line: measured E2E, {style.write_ms(e2e)}")  # fmt: skip
+    return figure
+
+
+def _draw_row(axis: Axes, place: int, row, e2e: float) -> None:
+    colors = {"category": style.color_of, "layer": style.color_of_module}
+    color = colors.get(row.level, lambda _: style.PLAIN)(row.name)
+    style.draw_bar(axis, place, e2e - row.free_ms, color, left=row.free_ms, height=0.6, alpha=0.6)
+    if math.isfinite(row.free_low):
+        # E2E of the mean: the speed-up's interval is of the ratio, without what both share.
+        style.draw_interval(axis, place, e2e / row.free_high, e2e / row.free_low)
+    axis.plot(row.faster_ms, place, "o", markersize=7, color=color, markeredgecolor="white")
+    style.write_beside(axis, place, f"{style.write_ratio(row.free_speedup)} if free")
+    style.write_beside(
+        axis, place, f"{style.write_ratio(row.speedup)} at {row.factor:g}x", 88, color=style.FAINT
+    )
+
+
+@marked
+def plot_what_if(
+    source: Measurement | pd.DataFrame,
+    factors: Mapping[str, float] | None = None,
+    *,
+    by: str = "category",
+    title: str = "",
+) -> Chart:
     """Two bars: E2E as measured and as predicted, with the prediction's 95 % interval.
 
     Parameters
     ----------
-    what_if
-        ``schema.WHAT_IF``; where the parts are no categories, those that stay as they are are
-        drawn as one.
+    source
+        A measurement, or a frame of ``frames.WHAT_IF`` from `predict_what_if`.
+    factors
+        How many times faster each part of the measurement becomes; ``inf`` makes it free.
+    by
+        What the parts are, as for `plot_bottlenecks`.
     title
-        Of the figure; empty names the speed-up of E2E and what it assumes.
+        Title of the figure; empty names the speed-up of E2E and what it assumes.
+
+    Returns
+    -------
+    Chart
+        Times in ms. Parts other than categories that stay as they are are drawn as one.
+
+    Examples
+    --------
+    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
+    >>> "if GEMM 2x" in wb.plot_what_if(on, {"GEMM": 2}).alt_text
+    True
     """
-    e2e, parts = what_if.iloc[0], what_if[1:]
+    if isinstance(source, Measurement):
+        source = predict_what_if(source.ledger, factors or {}, by=by)
+    e2e, parts = source.iloc[0], source[1:]
     if not (parts["level"] == "category").all():
         parts = _fold(parts)
     bars = {
@@ -127,12 +137,12 @@ def plot_what_if(what_if: pd.DataFrame, title: str = "") -> Figure:
     }
     known = math.isfinite(e2e["low_ms"])
     figure = plot_categories(
-        bars, title or describe_what_if(what_if), reach=e2e["high_ms"] if known else 0.0
+        bars, title=title or describe_what_if(source), reach=e2e["high_ms"] if known else 0.0
     )
     if known:
         axis = figure.axes[0]
-        axis.plot([e2e["low_ms"], e2e["high_ms"]], [1.44, 1.44], color=INK, linewidth=2.2)
-        axis.set_xlabel(f"{axis.get_xlabel()}; line: 95 % interval of the prediction")
+        style.draw_interval(axis, 1.44, e2e["low_ms"], e2e["high_ms"], width=2.2)
+        style.label_x(axis, f"{axis.get_xlabel()}; line: 95 % interval of the prediction")
     return figure
 
 
@@ -141,7 +151,7 @@ def describe_what_if(what_if: pd.DataFrame) -> str:
     e2e, parts = what_if.iloc[0], what_if[1:]
     changed = parts[parts["speedup"] != 1]
     if changed.empty:
-        return f"Nothing faster: {format_ms(e2e['measured_ms'])}"
+        return f"Nothing faster: {style.write_ms(e2e['measured_ms'])}"
     by_factor = changed.groupby("speedup", sort=False)["name"].agg(", ".join)
     assumed = ", ".join(
         f"{names} {'free' if math.isinf(factor) else f'{factor:g}x'}"
@@ -157,5 +167,5 @@ def _fold(parts: pd.DataFrame) -> pd.DataFrame:
     """The parts that become faster, and all others as one."""
     faster = parts["speedup"] != 1
     columns = ["measured_ms", "predicted_ms"]
-    rest = pd.DataFrame([{"name": _REST, **parts.loc[~faster, columns].sum()}])
+    rest = pd.DataFrame([{"name": "all else", **parts.loc[~faster, columns].sum()}])
     return pd.concat([parts.loc[faster, ["name", *columns]], rest], ignore_index=True)

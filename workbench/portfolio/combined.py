@@ -16,10 +16,9 @@ from workbench.analysis.layers import name_layer
 from workbench.analysis.run import Comparison, Measurement, identify_run
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import COMBINED, COMPARISON, EMULATED, LINED_UP, check
-from workbench.plots.align import plot_heatmap
 from workbench.plots.categories import plot_categories
-from workbench.plots.tables import Table, show_table
-from workbench.plots.text import show_note
+from workbench.plots.speedups import plot_heatmap
+from workbench.plots.tables import Table, show_note, show_table
 from workbench.records.codec import to_document
 from workbench.records.runs import count_threads
 from workbench.report.gate import put_side_by_side, show_aligned

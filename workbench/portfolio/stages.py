@@ -166,15 +166,15 @@ def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
 def report_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     """Analyse the run of a cell, write its files and report, and validate them."""
     from workbench.analysis.quality import summarize_quality
+    from workbench.report.artifacts import make_report, write_artifacts
     from workbench.report.validate import validate_run
-    from workbench.workflow import make_page, write_artifacts
 
     storage, name = job.storage, job.outcome.run_dir
     storage.fetch(name)
     storage.fetch(f"{job.cell.folder}/artifacts")
     run = open_run(storage.folder / name)
     write_artifacts(run)
-    page = make_page(run, in_process=True)
+    page, _ = make_report(run)
     storage.send(name)
     checks = validate_run(run)
     failures = checks[checks["status"] == "fail"]

@@ -6,11 +6,11 @@ import json
 import math
 import re
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import cache
 from inspect import cleandoc
-from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from workbench.errors import StoreError, unknown_name
 from workbench.frames import Frame
@@ -27,17 +27,18 @@ def to_json(record: object) -> str:
     return re.sub(r"\[\n[-\d.eE,\s]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
 
 
-def to_document(content: Mapping[str, Any]) -> str:
-    """Results as one JSON document, with the schema version."""
-    plain = to_plain({"schema_version": SCHEMA_VERSION, **content})
-    return json.dumps(plain, indent=1, allow_nan=False) + "\n"
+def to_document(content: object) -> str:
+    """A record, or a mapping with a schema version added, as JSON text; see `to_plain`."""
+    if isinstance(content, Mapping):
+        content = {"schema_version": SCHEMA_VERSION, **content}
+    return json.dumps(to_plain(content), indent=1, allow_nan=False) + "\n"
 
 
 def to_plain(value: Any) -> Any:
-    """A value as JSON can hold it.
+    """A value as JSON types.
 
-    Frames become lists of records, records objects, paths text; a number that is not finite, or
-    missing, is null.
+    Frames become lists of records, records objects, paths text; a missing or infinite number is
+    null.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -179,6 +180,15 @@ _KINDS: dict[str, Schema] = {
 }
 
 
+class Columns:
+    """The columns of a row: those of a frame, and further ones (name and type) before them."""
+
+    def __init__(self, frame: Frame, *, without: tuple[str, ...] = (), **more: object):
+        self.frame = frame
+        self.more = more
+        self.known = [c for c in frame.columns if c.name not in (*without, *more)]
+
+
 @dataclass(frozen=True)
 class Contract:
     """A schema being built; ``definitions`` has the records and rows that it refers to."""
@@ -186,10 +196,21 @@ class Contract:
     definitions: dict[str, Schema] = field(default_factory=dict)
 
     def of(self, kind: Any) -> Schema:
-        """The schema of a type: a record, a simple type, or a collection or union of these."""
+        """The schema of a type: a record, a simple type, or a collection or union of these.
+
+        ``Annotated`` with `Columns` is a row of a frame or a list of rows; with a dict, a type with
+        further keywords.
+        """
         origin, parts = get_origin(kind), get_args(kind)
         if kind is Any:
             return {}
+        if origin is Annotated and isinstance(parts[1], Columns):
+            row = self._row(parts[1])
+            return {"type": "array", "items": row} if get_origin(parts[0]) is tuple else row
+        if origin is Annotated:
+            return {**self.of(parts[0]), **parts[1]}
+        if origin is Literal:
+            return {"enum": list(parts)}
         if isinstance(kind, type) and is_dataclass(kind):
             return self._refer(kind.__name__, lambda: self._record(kind))
         if origin in (types.UnionType, Union):
@@ -204,24 +225,6 @@ class Contract:
             return {"type": "object", **keys, "additionalProperties": self.of(parts[1])}
         return {"type": _SIMPLE[kind]}
 
-    def row(self, frame: Frame, *, without: tuple[str, ...] = (), **more: Schema) -> Schema:
-        """The schema of one row of a frame, which may carry further columns."""
-        columns = {
-            column.name: {
-                "description": column.meaning + (f" [{column.unit}]" if column.unit else ""),
-                **_KINDS.get(column.kind, {}),
-            }
-            for column in frame.columns
-            if column.name not in without
-        }
-        properties = {**more, **columns}
-        schema = {"type": "object", "properties": properties, "required": list(properties)}
-        return schema if without or more else self._refer(frame.name, lambda: schema)
-
-    def rows(self, frame: Frame, *, without: tuple[str, ...] = (), **more: Schema) -> Schema:
-        """The schema of a frame: a list of rows."""
-        return {"type": "array", "items": self.row(frame, without=without, **more)}
-
     def publish(self, name: str, version: int, body: Schema) -> Schema:
         """The whole schema of a document."""
         head = {"$schema": DIALECT, "$id": f"urn:executorch-workbench:{name}:{version}"}
@@ -235,28 +238,31 @@ class Contract:
         return {"$ref": f"#/$defs/{name.replace(' ', '%20')}"}
 
     def _record(self, record: type) -> Schema:
-        hints, entries = get_type_hints(record), fields(record)
-        properties = {entry.name: self.of(hints[entry.name]) for entry in entries}
-        optional = [
-            entry.name
-            for entry in entries
-            if entry.default is not MISSING or entry.default_factory is not MISSING
-        ]
-        description = cleandoc(record.__doc__ or "").split("\n\n")[0].replace("\n", " ")
-        return {"description": description, **closed(properties, optional)}
+        hints = get_type_hints(record, include_extras=True)
+        properties = {entry.name: self.of(hints[entry.name]) for entry in fields(record)}
+        if "schema_version" in properties:
+            properties["schema_version"] = {"const": SCHEMA_VERSION}
+        return {
+            "description": cleandoc(record.__doc__ or "").split("\n\n")[0].replace("\n", " "),
+            "type": "object",
+            "properties": properties,
+            "required": [
+                entry.name
+                for entry in fields(record)
+                if entry.default is MISSING and entry.default_factory is MISSING
+            ],
+            "additionalProperties": False,
+        }
 
+    def _row(self, columns: Columns) -> Schema:
+        """The schema of a row, which may carry further columns."""
+        if not columns.more and len(columns.known) == len(columns.frame.columns):
+            return self._refer(columns.frame.name, lambda: self._properties(columns))
+        return self._properties(columns)
 
-def closed(properties: Mapping[str, Schema], optional: Collection[str] = ()) -> Schema:
-    """The schema of an object with these keys and no others."""
-    required = [name for name in properties if name not in optional]
-    return {
-        "type": "object",
-        "properties": dict(properties),
-        "required": required,
-        "additionalProperties": False,
-    }
-
-
-def nullable(schema: Schema) -> Schema:
-    """The same, or null."""
-    return {"anyOf": [schema, {"type": "null"}]}
+    def _properties(self, columns: Columns) -> Schema:
+        properties = {name: self.of(kind) for name, kind in columns.more.items()}
+        for column in columns.known:
+            meaning = f"{column.meaning}{f' [{column.unit}]' if column.unit else ''}"
+            properties[column.name] = {"description": meaning, **_KINDS.get(column.kind, {})}
+        return {"type": "object", "properties": properties, "required": list(properties)}

@@ -1,11 +1,12 @@
-"""The JSON files of the workbench: what is in each, as a schema to check it with."""
+"""The JSON files of the workbench; a record declares each, and its JSON Schema follows from it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
 from workbench.errors import StoreError, unknown_name
 from workbench.frames import (
@@ -24,77 +25,271 @@ from workbench.frames import (
     SHIFT,
     STATISTICS,
 )
-from workbench.records.codec import Contract, check_version, closed, nullable
+from workbench.records.codec import Columns, Contract, check_version, structure
 from workbench.records.layers import Layers
 from workbench.records.portfolio import Outcome, Portfolio
 from workbench.records.runs import SCHEMA_VERSION, Ceilings, Export, Plan, Proof, Reading, RunRecord
 
-Schema = dict[str, Any]
+T = TypeVar("T")
+
+#: A row of a frame, by column; the frame and further columns are declared where it is used.
+Row = Mapping[str, Any]
+Rows = tuple[Row, ...]
+
+_Speedups = Annotated[Rows, Columns(COMPARISON)]
 
 
-_TEXT = {"type": "string"}
+@dataclass(frozen=True)
+class Metrics:
+    """``metrics.json``: the latencies of a run, from which a later run is compared with it."""
+
+    model: str
+    program: str
+    device: str
+    build: str
+    emulated: bool
+    started: str
+    floor: float | None
+    latencies: Annotated[
+        Rows,
+        Columns(
+            STATISTICS,
+            experiment=str,
+            threads=int,
+            clock=Literal["cpu_ns", "wall_ns"],
+            control=bool,
+            restarts_ms=Annotated[tuple[Annotated[float, {"minimum": 0}], ...], {"minItems": 1}],
+            tracer_overhead=float | None,
+            load_ms=tuple[float, ...],
+            startup_ms=tuple[float, ...],
+        ),
+    ]
+    unit: Literal["ms"] = "ms"
+    schema_version: int = SCHEMA_VERSION
 
 
-_TEXT_OR_NULL = {"type": ["string", "null"]}
+@dataclass(frozen=True)
+class Side:
+    """The measurement on one side of a comparison."""
+
+    experiment: str
+    threads: int
 
 
-_NUMBER = {"type": "number"}
+@dataclass(frozen=True)
+class ComparisonOutline:
+    """The verdict of a comparison, and its latency."""
+
+    label: str
+    baseline: Side
+    candidate: Side
+    verdict: str
+    latency: Annotated[Row, Columns(COMPARISON)]
 
 
-_NUMBER_OR_NULL = {"type": ["number", "null"]}
+@dataclass(frozen=True)
+class ComparisonSummary(ComparisonOutline):
+    """A candidate against its baseline; ``code`` tells whether they ran the same machine code."""
+
+    code: Proof | None
+    categories: _Speedups
+    operators: Annotated[Rows, Columns(COMPARISON, key=str)]
+    layers: _Speedups | None
+    shift: Annotated[Rows, Columns(SHIFT)]
+    kernels: Annotated[Rows, Columns(KERNEL_EVIDENCE)] | None
 
 
-_WHOLE = {"type": "integer"}
+@dataclass(frozen=True)
+class Check:
+    """One reason to trust a run's numbers, or not to."""
+
+    check: str
+    status: Literal["ok", "note", "fail"]
+    evidence: str
 
 
-_FLAG = {"type": "boolean"}
+@dataclass(frozen=True)
+class QualityOutline:
+    """The grade of a measurement."""
+
+    grade: Literal["A", "B", "C", "D"]
+    summary: str
 
 
-_ANY_OBJECT = {"type": "object"}
+@dataclass(frozen=True)
+class QualitySummary(QualityOutline):
+    """The grade of a measurement, and where it comes from."""
+
+    criteria: Annotated[Rows, Columns(QUALITY)]
+    readings: tuple[Reading, ...]
 
 
-#: The key that every document has.
-VERSION = {"schema_version": {"const": SCHEMA_VERSION}}
+@dataclass(frozen=True)
+class RunOutline:
+    """Verdicts and grade of a run, as the commands print them with ``--json``."""
+
+    run_dir: str
+    model: str
+    platform: str
+    emulated: bool
+    comparisons: tuple[ComparisonOutline, ...]
+    quality: QualityOutline
 
 
-_MEASURED = {"experiment": _TEXT, "threads": _WHOLE}
+@dataclass(frozen=True)
+class KernelShare:
+    """The class of machine code of an operator's kernel, and its share of the samples."""
+
+    code: str
+    share: float | None
+    low: float | None
+    high: float | None
+    samples: int
 
 
-def list_documents() -> list[str]:
-    """The names of the documents that have a schema."""
-    return sorted(_DOCUMENTS)
+@dataclass(frozen=True)
+class MeasurementSummary:
+    """One measurement.
+
+    ``latency`` is that of untraced inferences; ``e2e`` is ``Method::execute`` of the traced ones,
+    to whose mean the categories add up.
+    """
+
+    experiment: str
+    threads: int
+    latency: Annotated[Row, Columns(STATISTICS, clock=str)]
+    e2e: Annotated[Row, Columns(STATISTICS)]
+    bottlenecks: Annotated[Rows, Columns(BOTTLENECKS)]
+    category_totals_ms: dict[str, float]
+    operator_details: Annotated[
+        Rows,
+        Columns(
+            ATTRIBUTION,
+            without=("module",),
+            name=str,
+            category=str,
+            family=str,
+            rule=str,
+            avg_ms=float | None,
+            count=float | None,
+            total_ms=float | None,
+            share=float | None,
+            kernel_hint=str | None,
+            kernel_evidence=KernelShare | None,
+            layer=str | None,
+        ),
+    ]
+    layers: Annotated[Rows, Columns(LAYERS)] | None
 
 
-def describe_document(name: str) -> Schema:
-    """The JSON Schema, draft 2020-12, of one of ``list_documents()``.
+@dataclass(frozen=True)
+class TraceSummary:
+    """One ETDump."""
+
+    etdump: str
+    experiment: str
+    threads: int
+    process: int
+    e2e: Annotated[Row, Columns(STATISTICS)]
+
+
+@dataclass(frozen=True)
+class AnalysisSummary(MeasurementSummary):
+    """``analysis_summary.json``: the candidate of the first comparison, then all of the run."""
+
+    run_dir: str
+    model: str
+    emulated: bool
+    etrecord: str | None
+    etdump_count: int
+    per_etdump: tuple[TraceSummary, ...]
+    findings: Annotated[Rows, Columns(FINDINGS, keys=tuple[str, ...])]
+    comparisons: tuple[ComparisonSummary, ...]
+    ladder: Annotated[Rows, Columns(LADDER)] | None
+    scaling: Annotated[Rows, Columns(SCALING)] | None
+    crossovers: tuple[str, ...]
+    kernel_changes: dict[str, Annotated[Rows, Columns(KERNEL_CHANGES)]]
+    measurements: tuple[MeasurementSummary, ...]
+    checks: tuple[Check, ...]
+    quality: QualitySummary
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class PipelineRun:
+    """Where and how a program was measured."""
+
+    dir: str
+    state: str
+    platform: str
+    emulated: bool
+    host: dict[str, Any]
+    runner: dict[str, Any]
+    versions: dict[str, str]
+    started: str
+    finished: str
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class PipelineSummary:
+    """``<stem>_pipeline_summary.json``: what was exported and measured, and the verdicts."""
+
+    model: str
+    verdicts: tuple[str, ...]
+    export: Export | None
+    run: PipelineRun
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class CombinedSummary:
+    """``combined_pipeline_summary.json``: several runs side by side."""
+
+    models: tuple[str, ...]
+    runs: Annotated[Rows, Columns(COMBINED)]
+    latencies: _Speedups
+    layers: Annotated[Rows, Columns(LINED_UP)] | None
+    problem: str
+    schema_version: int = SCHEMA_VERSION
+
+
+DOCUMENTS: dict[str, type] = {
+    "analysis_summary": AnalysisSummary,
+    "ceilings": Ceilings,
+    "combined_pipeline_summary": CombinedSummary,
+    "export": Export,
+    "layers": Layers,
+    "manifest": RunRecord,
+    "metrics": Metrics,
+    "outcome": Outcome,
+    "pipeline_summary": PipelineSummary,
+    "portfolio": Portfolio,
+}
+
+
+def describe_document(name: str) -> dict[str, Any]:
+    """The JSON Schema, draft 2020-12, of one of ``DOCUMENTS``.
 
     Raises
     ------
     UsageError
         There is no such document.
     """
-    if name not in _DOCUMENTS:
-        raise unknown_name("document", name, _DOCUMENTS)
-    return describe_contract(name, _DOCUMENTS[name])
-
-
-def describe_contract(name: str, describe: Callable[[Contract], Schema]) -> Schema:
-    """The JSON Schema of a document whose body a function describes."""
+    if name not in DOCUMENTS:
+        raise unknown_name("document", name, DOCUMENTS)
     contract = Contract()
-    body = describe(contract)
-    for definition in contract.definitions.values():
-        if "schema_version" in definition["properties"]:
-            definition["properties"] |= VERSION
-    return contract.publish(name, SCHEMA_VERSION, {"title": name.replace("_", " "), **body})
+    body = {"title": name.replace("_", " "), **contract.of(DOCUMENTS[name])}
+    return contract.publish(name, SCHEMA_VERSION, body)
 
 
-def read_document(path: Path, name: str) -> dict[str, Any]:
-    """Read a JSON file that nobody vouches for, if it is what its schema says.
+def read_document(path: Path, kind: type[T]) -> T:
+    """Read one of ``DOCUMENTS`` from an untrusted JSON file.
 
     Raises
     ------
     StoreError
-        It is not JSON, of another version, or something else; says what and where.
+        Not JSON, another version, or against the schema; says what and where.
     """
     try:
         content = json.loads(path.read_bytes())
@@ -103,194 +298,16 @@ def read_document(path: Path, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise StoreError("not an object", where=path)
     check_version(content, path, least=SCHEMA_VERSION)
-    problem = find_problem(content, name)
-    if problem:
+    name = next(name for name, known in DOCUMENTS.items() if known is kind)
+    if problem := find_problem(content, name):
         raise StoreError(f"not a {name} document: {problem}", where=path)
-    return content
+    return structure(kind, content, path)
 
 
-def find_problem(content: Any, name: str) -> str:
-    """What is wrong with a document by its schema, in one line; empty if nothing is."""
+def find_problem(content: object, name: str) -> str:
+    """The first violation of a document's schema, in one line; empty if there is none."""
     import jsonschema
 
     validator = jsonschema.Draft202012Validator(describe_document(name))
     error = jsonschema.exceptions.best_match(validator.iter_errors(content))
     return f"{error.message:.200} at {error.json_path}" if error else ""
-
-
-def _record(kind: type) -> Callable[[Contract], Schema]:
-    return lambda contract: contract.of(kind)
-
-
-def _metrics(contract: Contract) -> Schema:
-    latency = contract.row(
-        STATISTICS,
-        **_MEASURED,
-        clock={"enum": ["cpu_ns", "wall_ns"]},
-        control=_FLAG,
-        restarts_ms={"type": "array", "items": {"type": "number", "minimum": 0}, "minItems": 1},
-        tracer_overhead=_NUMBER_OR_NULL,
-        load_ms={"type": "array", "items": _NUMBER},
-        startup_ms={"type": "array", "items": _NUMBER},
-    )
-    return closed(
-        {
-            **VERSION,
-            "unit": {"const": "ms"},
-            "model": _TEXT,
-            "program": _TEXT,
-            "device": _TEXT,
-            "build": _TEXT,
-            "emulated": _FLAG,
-            "started": _TEXT,
-            "floor": _NUMBER_OR_NULL,
-            "latencies": {"type": "array", "items": latency},
-        }
-    )
-
-
-def _summary(contract: Contract) -> Schema:
-    measurement = _measurement(contract)
-    return closed(
-        {
-            **VERSION,
-            "run_dir": _TEXT,
-            "model": _TEXT,
-            "emulated": _FLAG,
-            "etrecord": _TEXT_OR_NULL,
-            "etdump_count": _WHOLE,
-            **measurement,
-            "per_etdump": {
-                "type": "array",
-                "items": closed(
-                    {
-                        "etdump": _TEXT,
-                        **_MEASURED,
-                        "process": _WHOLE,
-                        "e2e": contract.row(STATISTICS),
-                    }
-                ),
-            },
-            "findings": contract.rows(
-                FINDINGS, without=("keys",), keys={"type": "array", "items": _TEXT}
-            ),
-            "comparisons": {"type": "array", "items": _comparison(contract)},
-            "ladder": nullable(contract.rows(LADDER)),
-            "scaling": nullable(contract.rows(SCALING)),
-            "crossovers": {"type": "array", "items": _TEXT},
-            "kernel_changes": {
-                "type": "object",
-                "additionalProperties": contract.rows(KERNEL_CHANGES),
-            },
-            "measurements": {"type": "array", "items": closed(measurement)},
-            "checks": {
-                "type": "array",
-                "items": closed(
-                    {
-                        "check": _TEXT,
-                        "status": {"enum": ["ok", "note", "fail"]},
-                        "evidence": _TEXT,
-                    }
-                ),
-            },
-            "quality": closed(
-                {
-                    "grade": {"enum": ["A", "B", "C", "D"]},
-                    "summary": _TEXT,
-                    "criteria": contract.rows(QUALITY),
-                    "readings": {"type": "array", "items": contract.of(Reading)},
-                }
-            ),
-        }
-    )
-
-
-def _measurement(contract: Contract) -> dict[str, Schema]:
-    facts = contract.row(ATTRIBUTION, without=("key", "module"))["properties"]
-    evidence = {
-        "code": _TEXT,
-        **dict.fromkeys(("share", "low", "high"), _NUMBER_OR_NULL),
-        "samples": _WHOLE,
-    }
-    operator = {
-        **dict.fromkeys(("name", "category", "family", "rule", "key"), _TEXT),
-        **dict.fromkeys(("avg_ms", "count", "total_ms", "share"), _NUMBER_OR_NULL),
-        "kernel_hint": _TEXT_OR_NULL,
-        "kernel_evidence": nullable(closed(evidence)),
-        "layer": _TEXT_OR_NULL,
-        **facts,
-    }
-    return {
-        **_MEASURED,
-        "latency": contract.row(STATISTICS, clock=_TEXT),
-        "e2e": contract.row(STATISTICS),
-        "bottlenecks": contract.rows(BOTTLENECKS),
-        "category_totals_ms": {"type": "object", "additionalProperties": _NUMBER},
-        "operator_details": {"type": "array", "items": closed(operator, optional=facts)},
-        "layers": nullable(contract.rows(LAYERS)),
-    }
-
-
-def _comparison(contract: Contract) -> Schema:
-    parts = contract.rows(COMPARISON)
-    return closed(
-        {
-            "label": _TEXT,
-            "baseline": closed(_MEASURED),
-            "candidate": closed(_MEASURED),
-            "verdict": _TEXT,
-            "code": nullable(contract.of(Proof)),
-            "latency": contract.row(COMPARISON),
-            "categories": parts,
-            "operators": contract.rows(COMPARISON, key=_TEXT),
-            "layers": nullable(parts),
-            "shift": contract.rows(SHIFT),
-            "kernels": nullable(contract.rows(KERNEL_EVIDENCE)),
-        }
-    )
-
-
-def _pipeline(contract: Contract) -> Schema:
-    texts = dict.fromkeys(("dir", "state", "platform", "started", "finished"), _TEXT)
-    run = {
-        **texts,
-        "emulated": _FLAG,
-        **dict.fromkeys(("host", "runner", "versions"), _ANY_OBJECT),
-        "plan": contract.of(Plan),
-    }
-    return closed(
-        {
-            **VERSION,
-            "model": _TEXT,
-            "verdicts": {"type": "array", "items": _TEXT},
-            "export": nullable(contract.of(Export)),
-            "run": closed(run),
-        }
-    )
-
-
-def _combined(contract: Contract) -> Schema:
-    return closed(
-        {
-            **VERSION,
-            "models": {"type": "array", "items": _TEXT},
-            "runs": contract.rows(COMBINED),
-            "latencies": contract.rows(COMPARISON),
-            "layers": nullable(contract.rows(LINED_UP)),
-            "problem": _TEXT,
-        }
-    )
-
-
-_DOCUMENTS: dict[str, Callable[[Contract], Schema]] = {
-    "portfolio": _record(Portfolio),
-    "outcome": _record(Outcome),
-    "combined_pipeline_summary": _combined,
-    "manifest": _record(RunRecord),
-    "export": _record(Export),
-    "layers": _record(Layers),
-    "ceilings": _record(Ceilings),
-    "metrics": _metrics,
-    "analysis_summary": _summary,
-    "pipeline_summary": _pipeline,
-}

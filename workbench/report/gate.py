@@ -11,8 +11,7 @@ import pandas as pd
 
 from workbench.analysis.compare_runs import Compared
 from workbench.frames import format_ms
-from workbench.plots.tables import Table, show_table
-from workbench.plots.text import show_note
+from workbench.plots.tables import Table, show_note, show_table
 from workbench.store import atomic_write
 
 #: Rows of a gate's table.
@@ -51,7 +50,7 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
     parts = [
         f"# {title}" + (f": {found}" if found else ""),
         show_note(*compared.verdicts),
-        show_table(rows, rows=MOST_ROWS),
+        show_table(rows, top=MOST_ROWS),
         *([f"{hidden} further rows."] if hidden > 0 else []),
         show_note(*compared.notes),
     ]

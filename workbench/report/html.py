@@ -1,44 +1,64 @@
-"""Self-contained HTML pages from notebooks and templates."""
+"""Self-contained HTML pages, and sections as HTML and as Markdown."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
-from pathlib import Path
+from typing import Protocol
 
+import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from workbench.explorer.timeline import PAGE_CLASS, timeline_script
-from workbench.store import atomic_write
+from workbench.plots.tables import Table
 
 #: The frame of every page; other templates extend it.
 PAGE = "report/page.html.j2"
-#: Cells with one of these tags stay in the notebook and out of the page.
-HIDDEN_TAGS = {"parameters", "injected-parameters", "interactive", "hide"}
 
 
-def export_html(notebook: Path, page: Path, title: str) -> Path:
-    """Write a notebook as a self-contained HTML page, without its code; returns ``page``.
+class Shown(Protocol):
+    """A figure or a table."""
 
-    Figures are embedded. The page fetches nothing, and its content security policy forbids that
-    and every script but its own, which sorts tables and draws timelines.
-    """
-    import nbformat
-    from nbconvert import HTMLExporter
+    def _repr_html_(self) -> str: ...
 
-    node = nbformat.read(notebook, as_version=4)
-    node.cells = [c for c in node.cells if not HIDDEN_TAGS & set(c.metadata.get("tags", []))]
-    exporter = HTMLExporter(
-        template_name="basic",
-        exclude_input=True,
-        exclude_input_prompt=True,
-        exclude_output_prompt=True,
-    )
-    body, _ = exporter.from_notebook_node(node)
-    script = timeline_script() if PAGE_CLASS in body else ""
-    return atomic_write(page, render_page(title, body=body, script=script))
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, text in Markdown, and figures and tables; ``brief`` puts it in the summary."""
+
+    heading: str
+    text: str = ""
+    items: list[Shown] = field(default_factory=list)
+    brief: bool = False
+
+    @property
+    def paragraphs(self) -> list[str]:
+        """The section as Markdown without figures; empty if it has nothing but figures."""
+        tables = [str(item) for item in self.items if isinstance(item, Table)]
+        if self.items and not tables:
+            return []
+        head = [f"## {self.heading}"] if self.heading else []
+        return [*head, *([self.text] if self.text else []), *tables]
+
+
+def to_html(title: str, sections: Sequence[Section]) -> str:
+    """Sections as a self-contained page."""
+    shown = [
+        (section.heading, section.text, [item._repr_html_() for item in section.items])
+        for section in sections
+    ]
+    timelines = any(PAGE_CLASS in item for _, _, items in shown for item in items)
+    script = timeline_script() if timelines else ""
+    return render_page(title, "report/sections.html.j2", script=script, sections=shown)
+
+
+def to_markdown(title: str, sections: Sequence[Section]) -> str:
+    """Sections as Markdown, without their figures."""
+    return render_template("report/sections.md.j2", title=title, sections=sections)
 
 
 def render_page(title: str, template: str = PAGE, *, script: str = "", **data: object) -> str:
@@ -67,4 +87,5 @@ def _templates() -> Environment:
         keep_trailing_newline=True,
     )
     templates.filters["base64"] = lambda data: base64.b64encode(data).decode()
+    templates.filters["markdown"] = mistune.html
     return templates

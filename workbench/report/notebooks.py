@@ -1,127 +1,19 @@
-"""An engine for papermill without a kernel: cells run in this very process.
-
-Run the numbered notebooks headless, through papermill.
-"""
+"""The numbered notebooks: run one as a report, or open them in JupyterLab and Voila."""
 
 from __future__ import annotations
 
-import base64
-import contextlib
-import logging
+import ast
+import json
 import os
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import nbformat
-from IPython.core.displayhook import DisplayHook
-from IPython.core.interactiveshell import ExecutionResult, InteractiveShell
-from IPython.core.pylabtools import select_figure_formats
-from IPython.utils.capture import capture_output
-from matplotlib_inline.config import InlineBackend
-from papermill.engines import Engine, papermill_engines
-from traitlets import Type
-
 import workbench
-from workbench.errors import ReportError, SetupError, unknown_name
-
-ENGINE = "inprocess"
-
-
-class Publisher(DisplayHook):
-    """Shows what a cell ends with as it shows all else, instead of printing it."""
-
-    def write_output_prompt(self) -> None:
-        """Leave out ``Out[1]:``."""
-
-    def write_format_data(
-        self, data: dict[str, Any], metadata: dict[str, Any] | None = None
-    ) -> None:
-        """Show it."""
-        self.shell.display_pub.publish(data, metadata or {})
-
-    def finish_displayhook(self) -> None:
-        """Leave out the line break."""
-
-
-class Shell(InteractiveShell):
-    """An IPython that no terminal and no kernel belongs to."""
-
-    displayhook_class = Type(Publisher)
-
-
-class InProcessEngine(Engine):
-    """What the process has imported and analysed already need not be so again.
-
-    Only for processes that have no IPython of their own to lose, one notebook at a time.
-    """
-
-    @classmethod
-    def execute_managed_notebook(cls, nb_man: Any, kernel_name: str, **options: Any) -> None:
-        """Run the cells until one fails; what they show becomes their outputs."""
-        shell = open_shell()
-        # Nobody watches it grow: papermill writes it when it is done, or has failed.
-        nb_man.output_path = None
-        for index, cell in enumerate(nb_man.nb.cells):
-            nb_man.cell_start(cell, index)
-            failed = None
-            if cell.cell_type == "code":
-                with capture_output() as shown:
-                    failed = run_cell(shell, cell.source)
-                cell.outputs = list(collect_outputs(shown, failed, shell))
-            if failed is not None:
-                nb_man.cell_exception(cell, index, exception=failed)
-                return
-            nb_man.cell_complete(cell, index)
-
-
-def open_shell() -> InteractiveShell:
-    """An IPython without names, which draws figures as notebooks do."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    shell = Shell.instance()
-    shell.reset(new_session=True)
-    drawing = InlineBackend.instance(parent=shell)
-    select_figure_formats(shell, drawing.figure_formats, **drawing.print_figure_kwargs)
-    return shell
-
-
-def run_cell(shell: InteractiveShell, source: str) -> BaseException | None:
-    """Run a cell's code; the error that it ended with, if it did."""
-    result: ExecutionResult = shell.run_cell(source, store_history=False)
-    return result.error_before_exec or result.error_in_exec
-
-
-def collect_outputs(
-    shown: Any, error: BaseException | None, shell: InteractiveShell
-) -> Iterator[nbformat.NotebookNode]:
-    """Outputs of a cell as a notebook has them."""
-    for output in shown.outputs:
-        data = {kind: as_text(content) for kind, content in output.data.items()}
-        yield nbformat.v4.new_output("display_data", data, metadata=output.metadata or {})
-    for name, text in (("stdout", shown.stdout), ("stderr", shown.stderr)):
-        if text and error is None:
-            yield nbformat.v4.new_output("stream", name=name, text=text)
-    if error is not None:
-        trace = shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__)
-        yield nbformat.v4.new_output(
-            "error", ename=type(error).__name__, evalue=str(error), traceback=trace
-        )
-
-
-def as_text(content: Any) -> Any:
-    """What a figure is drawn as, in a form that JSON can say."""
-    return base64.b64encode(content).decode() if isinstance(content, bytes) else content
-
-
-papermill_engines.register(ENGINE, InProcessEngine)
-
-
-#: Seconds one cell may take.
-CELL_TIMEOUT = 600
+from workbench.errors import ReportError, SetupError, WorkbenchError, unknown_name
+from workbench.report.html import Section, Shown
 
 #: The notebook that ``workbench app`` serves.
 EXPLORER = "05_categories_and_the_ledger"
@@ -137,7 +29,7 @@ def notebooks_dir() -> Path:
     """
     path = Path(workbench.__file__).resolve().parents[1] / "notebooks"
     if not path.is_dir():
-        raise SetupError("the notebooks are not here", where=path, hint="work from a clone")
+        raise SetupError("the notebooks are missing", where=path, hint="install from a clone")
     return path
 
 
@@ -155,74 +47,72 @@ def find_notebook(name: str) -> Path:
     return known[name]
 
 
-def execute_notebook(
-    name: str, output: Path, parameters: dict[str, Any], *, in_process: bool = False
-) -> Path:
-    """Run a notebook with these parameters; returns ``output``, the notebook with its results.
+def run_notebook(name: str, **parameters: object) -> list[Section]:
+    """Run a notebook in this process; returns its sections with the results of their cells.
 
-    With ``in_process`` no kernel is started: see `InProcessEngine`.
+    Parameters are passed as objects. A section whose cells have no result is left out; one without
+    cells stays.
 
     Raises
     ------
     UsageError
-        A parameter that the notebook does not have.
+        The notebook, or one of its parameters, does not exist.
     ReportError
-        A cell failed; ``output`` holds what ran, with the error.
+        A cell failed.
     """
-    import papermill
-    from traitlets.config import Config
-
-    # Where the kernel's transport can be encrypted, it is.
-    config = Config({"KernelManager": {"transport_encryption": "auto"}})
-    source = find_notebook(name)
-    with _quiet():
-        known = papermill.inspect_notebook(str(source))
-        for parameter in parameters:
-            if parameter not in known:
-                raise unknown_name("parameter", parameter, known, where=source.name)
-        try:
-            papermill.execute_notebook(
-                str(source),
-                str(output),
-                parameters=parameters,
-                kernel_name="python3",
-                progress_bar=False,
-                execution_timeout=CELL_TIMEOUT,
-                config=config,
-                extra_arguments=["--log-level=CRITICAL"],  # the kernel's log, not the notebook's
-                engine_name=_engine(in_process),
-            )
-        except papermill.PapermillExecutionError as error:
-            raise ReportError(
-                f"cell {error.exec_count} failed: {error.ename}: {error.evalue}",
-                where=source.name,
-                hint=f"open {output} to see where",
-            ) from None
-    return output
+    path = find_notebook(name)
+    names: dict[str, Any] = {}
+    sections: list[Section] = []
+    empty: set[int] = set()
+    for number, cell in enumerate(json.loads(path.read_text())["cells"], 1):
+        source, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
+        if cell["cell_type"] == "markdown":
+            sections.append(_start_section(source, brief="brief" in tags))
+            continue
+        result = _run_cell(source, names, f"{path.name}, cell {number}")
+        if "parameters" in tags:
+            for parameter in parameters:
+                if parameter not in names:
+                    raise unknown_name("parameter", parameter, names, where=path.name)
+            names |= parameters
+        sections[-1].items.extend(_flatten(result))
+        (empty.discard if sections[-1].items else empty.add)(len(sections) - 1)
+    return [section for place, section in enumerate(sections) if place not in empty]
 
 
-def _engine(in_process: bool) -> str | None:
-    """The name of papermill's engine; None for its own, which starts a kernel."""
-    if not in_process:
-        return None
+def _start_section(source: str, *, brief: bool) -> Section:
+    head, _, text = source.partition("\n")
+    if head.startswith("#"):
+        return Section(head.lstrip("# "), text.strip(), brief=brief)
+    return Section("", source, brief=brief)
 
-    return ENGINE
+
+def _flatten(result: Any) -> Iterator[Shown]:
+    """The figures and tables that a result consists of."""
+    if result is None:
+        return
+    parts = getattr(result, "parts", None)
+    if parts is None:
+        yield result
+        return
+    for part in parts:
+        yield from _flatten(part)
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep papermill's log and its dependencies' deprecation notes off the terminal."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        loggers = [logging.getLogger(name) for name in ("papermill", "traitlets")]
-        levels = [logger.level for logger in loggers]
-        for logger in loggers:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
+def _run_cell(source: str, names: dict[str, Any], where: str) -> Any:
+    """Run a cell's code; the value of the expression that it ends with, if it does."""
+    tree = ast.parse(source)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    try:
+        exec(compile(tree, where, "exec"), names)  # noqa: S102  (a notebook of this package)
+        if isinstance(last, ast.Expr):
+            code = compile(ast.Expression(last.value), where, "eval")
+            return eval(code, names)  # noqa: S307
+    except WorkbenchError:
+        raise
+    except Exception as error:
+        raise ReportError(f"{type(error).__name__}: {error}", where=where) from error
+    return None
 
 
 def open_lab(arguments: Sequence[str]) -> None:
@@ -233,7 +123,7 @@ def open_lab(arguments: Sequence[str]) -> None:
     SetupError
         JupyterLab is not installed.
     """
-    # A workspace of its own: what else is open in the user's JupyterLab stays as it is.
+    # A separate workspace: what else is open in the user's JupyterLab stays as it is.
     page = "/lab/workspaces/workbench/tree/README.md"
     settings = Path(__file__).parent / "lab"
     options = [f"--LabApp.default_url={page}", f"--LabApp.app_settings_dir={settings}"]
@@ -252,8 +142,6 @@ def open_app(arguments: Sequence[str]) -> None:
 
 
 def _become(module: str, *arguments: str) -> None:
-    from importlib.util import find_spec
-
     if not find_spec(module):
         raise SetupError(
             f"{module} is not installed", hint=f"pip install -c constraints.txt {module}"

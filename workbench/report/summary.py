@@ -1,198 +1,159 @@
-"""The JSON files of the workbench: what is in each, as a schema that others can check it with.
-
-The machine-readable artifacts of an analysed run.
-"""
+"""The JSON documents of a run; one function fills each record."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from workbench.analysis.compare import typical_restarts
-from workbench.analysis.compat import (
-    Analysis,
-    check_run,
-    grade_quality,
-    select_kernels,
-    tracer_overhead,
-)
 from workbench.analysis.quality import summarize_quality
-from workbench.analysis.run import MEASUREMENT, Comparison, identify_run
+from workbench.analysis.run import Comparison, Measurement, Run, identify_run
 from workbench.analysis.statistics import describe
 from workbench.analysis.what_if import rank_bottlenecks
-from workbench.frames import (
-    ATTRIBUTION,
-    BOTTLENECKS,
-    COMPARISON,
-    KERNEL_EVIDENCE,
-    LAYERS,
-    SHIFT,
-    STATISTICS,
-)
+from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.records.codec import to_document
+from workbench.records.documents import (
+    AnalysisSummary,
+    Check,
+    ComparisonOutline,
+    ComparisonSummary,
+    KernelShare,
+    MeasurementSummary,
+    Metrics,
+    PipelineRun,
+    PipelineSummary,
+    QualityOutline,
+    QualitySummary,
+    Row,
+    Rows,
+    RunOutline,
+    Side,
+    TraceSummary,
+)
 from workbench.store import METRICS, SUMMARY, atomic_write
 
-#: What an outline has of a comparison.
-_OUTLINED = ("label", "baseline", "candidate", "verdict", "latency")
 
-
-def write_summary(analysis: Analysis, findings: pd.DataFrame) -> Path:
-    """Write ``analysis_summary.json``: E2E, categories, operators and comparisons.
-
-    The figures at the top are those of the candidate of the first comparison; ``measurements``
-    holds them for every experiment and thread count. ``e2e`` is ``Method::execute`` of the traced
-    runs, to whose mean the categories add up; ``latency`` is that of the untraced ones;
-    ``findings`` are those of `find_next_steps`.
-    """
-    subject = analysis.comparisons[0]
-    measurements = {
-        measured: _write_measurement(analysis, *measured)
-        for measured, _ in analysis.operators.groupby(MEASUREMENT, sort=False)
+def write_documents(run: Run) -> list[Path]:
+    """Write ``metrics.json``, ``analysis_summary.json`` and the pipeline summary of a run."""
+    documents = {
+        METRICS: summarize_metrics(run),
+        SUMMARY: summarize_analysis(run),
+        f"{run.record.plan.stem}_pipeline_summary.json": summarize_pipeline(run),
     }
-    etdumps = [s for s in analysis.run.sessions if s.complete and s.etdump]
-    export = analysis.run.export
-    content = {
-        "run_dir": _place(analysis.run_dir),
-        "model": analysis.run.plan.model,
-        "emulated": analysis.run.emulated,
-        "etrecord": export.etrecord if export else None,
-        "etdump_count": len(etdumps),
-        **measurements[subject.pair.candidate, subject.threads],
-        "per_etdump": [
+    return [
+        atomic_write(run.path / name, to_document(record)) for name, record in documents.items()
+    ]
+
+
+def summarize_metrics(run: Run) -> Metrics:
+    """The latencies of a run; ``restarts_ms`` has the typical one of every process."""
+    return Metrics(
+        model=run.model,
+        **identify_run(run.record),
+        emulated=run.emulated,
+        started=run.record.started,
+        floor=run.floor,
+        latencies=tuple(_latency(measurement) for measurement in run.measurements),
+    )
+
+
+def _latency(measurement: Measurement) -> Row:
+    key = (measurement.name, measurement.threads)
+    sessions = [s for s in measurement.run.record.sessions if (s.experiment, s.threads) == key]
+    return {
+        **_rows(measurement.statistics)[0],
+        "control": measurement.control,
+        "restarts_ms": typical_restarts(measurement.latencies),
+        "tracer_overhead": measurement.run.tracer_overhead.get(key),
+        "load_ms": [s.load_ms for s in sessions],
+        "startup_ms": [s.startup_ms for s in sessions],
+    }
+
+
+def summarize_analysis(run: Run) -> AnalysisSummary:
+    """All that a run shows; the figures at the top are those of its subject."""
+    measurements = {m: _measurement(m) for m in run.measurements if m.sessions}
+    traces = [
+        TraceSummary(s.etdump, s.experiment, s.threads, s.process, _e2e(m.ledger, s.process))
+        for m in measurements
+        for s in m.sessions
+    ]
+    export = run.record.export
+    return AnalysisSummary(
+        **vars(measurements[run.subject]),
+        run_dir=_folder(run.path),
+        model=run.model,
+        emulated=run.emulated,
+        etrecord=export.etrecord if export else None,
+        etdump_count=len(traces),
+        per_etdump=tuple(traces),
+        findings=tuple({**row, "keys": row["keys"].splitlines()} for row in _rows(run.findings)),
+        comparisons=tuple(_comparison(comparison) for comparison in run.comparisons),
+        ladder=_optional(run.isa_levels),
+        scaling=_optional(run.scaling),
+        crossovers=run.crossovers,
+        kernel_changes={name: _rows(changes) for name, changes in run.kernel_changes.items()},
+        measurements=tuple(measurements.values()),
+        checks=tuple(Check(**row) for row in run.checks.to_dict("records")),
+        quality=QualitySummary(
+            **vars(_quality(run)), criteria=_rows(run.quality), readings=run.record.readings
+        ),
+    )
+
+
+def summarize_pipeline(run: Run) -> PipelineSummary:
+    """The verdicts of a run, with what was exported and measured, and where it is."""
+    record = run.record
+    return PipelineSummary(
+        model=run.model,
+        verdicts=tuple(comparison.text for comparison in run.comparisons),
+        export=record.export,
+        run=PipelineRun(
+            dir=_folder(run.path),
+            state=record.state,
+            platform=record.platform,
+            emulated=record.emulated,
+            host=record.host,
+            runner=record.runner,
+            versions=record.versions,
+            started=record.started,
+            finished=record.finished,
+            plan=record.plan,
+        ),
+    )
+
+
+def outline_run(run: Run) -> RunOutline:
+    """The verdicts of a run with their latencies, and its grade."""
+    return RunOutline(
+        run_dir=str(run.path),
+        model=run.model,
+        platform=run.record.platform,
+        emulated=run.emulated,
+        comparisons=tuple(_outline(comparison) for comparison in run.comparisons),
+        quality=_quality(run),
+    )
+
+
+def _quality(run: Run) -> QualityOutline:
+    return QualityOutline(run.quality["grade"].iloc[0], summarize_quality(run.quality))
+
+
+def _measurement(measurement: Measurement) -> MeasurementSummary:
+    categories = measurement.categories
+    return MeasurementSummary(
+        experiment=measurement.name,
+        threads=measurement.threads,
+        latency=_rows(measurement.statistics[["clock", *STATISTICS.names]])[0],
+        e2e=_e2e(measurement.ledger),
+        bottlenecks=_rows(rank_bottlenecks(measurement.ledger)),
+        category_totals_ms=dict(zip(categories["category"], categories["mean_ms"], strict=True)),
+        operator_details=tuple(
             {
-                "etdump": session.etdump,
-                "experiment": session.experiment,
-                "threads": session.threads,
-                "process": session.process,
-                "e2e": _e2e(_of_session(analysis.ledger, session)),
-            }
-            for session in etdumps
-        ],
-        "findings": _list_findings(findings),
-        "comparisons": [_write_comparison(comparison) for comparison in analysis.comparisons],
-        "ladder": _frame(analysis.ladder),
-        "scaling": _frame(analysis.scaling),
-        "crossovers": list(analysis.crossovers),
-        "kernel_changes": {
-            name: _frame(changes) for name, changes in analysis.kernel_changes.items()
-        },
-        "measurements": list(measurements.values()),
-        "checks": check_run(analysis).to_dict("records"),
-        "quality": _quality(analysis),
-    }
-    return atomic_write(analysis.run_dir / SUMMARY, to_document(content))
-
-
-def write_metrics(analysis: Analysis) -> Path:
-    """Write ``metrics.json``: untraced latency, tracer overhead and start-up of everything.
-
-    ``restarts_ms`` has the typical latency of every process, from which a later run is compared
-    with this one, on the same ``program``, ``device`` and ``build``.
-    """
-    run = analysis.run
-    content = {
-        "unit": "ms",
-        "model": run.plan.model,
-        **identify_run(run),
-        "emulated": run.emulated,
-        "started": run.started,
-        "floor": analysis.floor,
-        "latencies": list(_latencies(analysis)),
-    }
-    return atomic_write(analysis.run_dir / METRICS, to_document(content))
-
-
-def _latencies(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    overhead = tracer_overhead(analysis)
-    controls = {e.name: e.control for e in analysis.run.plan.experiments}
-    for row in analysis.statistics.to_dict("records"):
-        key = (row["experiment"], row["threads"])
-        sessions = [s for s in analysis.run.sessions if (s.experiment, s.threads) == key]
-        yield {
-            **row,
-            "control": controls[row["experiment"]],
-            "restarts_ms": typical_restarts(analysis.select(analysis.latencies, *key)),
-            "tracer_overhead": overhead.get(key),
-            "load_ms": [s.load_ms for s in sessions],
-            "startup_ms": [s.startup_ms for s in sessions],
-        }
-
-
-def write_pipeline_summary(analysis: Analysis) -> Path:
-    """Write ``<stem>_pipeline_summary.json``: what was exported, run and found, and where it is."""
-    run = analysis.run
-    content = {
-        "model": run.plan.model,
-        "verdicts": [comparison.text for comparison in analysis.comparisons],
-        "export": asdict(run.export) if run.export else None,
-        "run": {
-            "dir": _place(analysis.run_dir),
-            "state": run.state,
-            "platform": run.platform,
-            "emulated": run.emulated,
-            "host": run.host,
-            "runner": run.runner,
-            "versions": run.versions,
-            "started": run.started,
-            "finished": run.finished,
-            "plan": asdict(run.plan),
-        },
-    }
-    path = analysis.run_dir / f"{run.plan.stem}_pipeline_summary.json"
-    return atomic_write(path, to_document(content))
-
-
-def outline_run(analysis: Analysis) -> dict[str, Any]:
-    """What there is to say first of a run: verdicts with their latencies, and the grade."""
-    quality = grade_quality(analysis)
-    return {
-        "run_dir": analysis.run_dir,
-        "model": analysis.run.plan.model,
-        "platform": analysis.run.platform,
-        "emulated": analysis.run.emulated,
-        "comparisons": [
-            {name: value for name, value in _write_comparison(c).items() if name in _OUTLINED}
-            for c in analysis.comparisons
-        ],
-        "quality": {"grade": quality["grade"].iloc[0], "summary": summarize_quality(quality)},
-    }
-
-
-def _quality(analysis: Analysis) -> dict[str, Any]:
-    quality = grade_quality(analysis)
-    return {
-        "grade": quality["grade"].iloc[0],
-        "summary": summarize_quality(quality),
-        "criteria": quality.to_dict("records"),
-        "readings": [asdict(reading) for reading in analysis.run.readings],
-    }
-
-
-def _write_measurement(analysis: Analysis, experiment: str, threads: int) -> dict[str, Any]:
-    ledger = analysis.select(analysis.ledger, experiment, threads)
-    operators = analysis.select(analysis.operators, experiment, threads)
-    categories = analysis.select(analysis.categories, experiment, threads)
-    statistics = analysis.select(analysis.statistics, experiment, threads)
-    kernels = select_kernels(analysis.evidence, experiment, threads)
-    layers = analysis.layers
-    if layers is not None:
-        layers = analysis.select(layers, experiment, threads)
-    return {
-        "experiment": experiment,
-        "threads": threads,
-        "latency": {
-            **_records(statistics, ["clock", *STATISTICS.names])[0],
-        },
-        "e2e": _e2e(ledger),
-        "bottlenecks": _records(rank_bottlenecks(ledger), BOTTLENECKS.names),
-        "category_totals_ms": dict(zip(categories["category"], categories["mean_ms"], strict=True)),
-        "operator_details": [
-            {
+                **{name: row.get(name) for name in ATTRIBUTION.names if name != "module"},
                 "name": row["operator"],
                 "category": row["category"],
                 "family": row["family"],
@@ -201,40 +162,26 @@ def _write_measurement(analysis: Analysis, experiment: str, threads: int) -> dic
                 "count": row["calls"],
                 "total_ms": row["mean_ms"],
                 "share": row["share"],
-                **describe_kernel(row, kernels),
-                **_layer(row),
-                "key": row["key"],
+                **describe_kernel(row, measurement.kernels),
+                "layer": row.get("module"),
             }
-            for row in operators.to_dict("records")
-        ],
-        "layers": _frame(layers, LAYERS.names),
-    }
+            for row in _rows(measurement.operators)
+        ),
+        layers=_optional(measurement.layers),
+    )
 
 
-def _list_findings(findings: pd.DataFrame) -> list[dict[str, Any]]:
-    """What to do next; the keys of its evidence as a list."""
-    return [{**row, "keys": row["keys"].splitlines()} for row in findings.to_dict("records")]
-
-
-def _layer(row: dict[str, Any]) -> dict[str, Any]:
-    """What is known of an operator's layer; ``layer`` is its path, None where nothing is known."""
-    if "confidence" not in row:
-        return {"layer": None}
-    facts = {name: row[name] for name in ATTRIBUTION.names if name not in ("key", "module")}
-    return {"layer": row["module"], **facts}
-
-
-def describe_kernel(row: dict[str, Any], kernels: pd.DataFrame) -> dict[str, Any]:
-    """The microkernel of an operator with its share of the samples; else what its name says."""
+def describe_kernel(row: Row, kernels: pd.DataFrame) -> dict[str, Any]:
+    """The microkernel of an operator with its share of the samples, or what its name tells."""
     if row["key"] not in kernels.index:
         return {"kernel_hint": kernel_hint(row["operator"]), "kernel_evidence": None}
     kernel = kernels.loc[row["key"]]
     evidence = {name: kernel[name] for name in ("code", "share", "low", "high", "samples")}
-    return {"kernel_hint": kernel["function"], "kernel_evidence": evidence}
+    return {"kernel_hint": kernel["function"], "kernel_evidence": KernelShare(**evidence)}
 
 
 def kernel_hint(operator: str) -> str | None:
-    """What the logged name says of the kernel: layout, types, microkernel.
+    """Layout, types and microkernel in a logged name.
 
     Examples
     --------
@@ -245,45 +192,39 @@ def kernel_hint(operator: str) -> str | None:
     return ", ".join(part for part in found.groups() if part) if found else None
 
 
-def _write_comparison(comparison: Comparison) -> dict[str, Any]:
-    return {
-        "label": comparison.pair.label,
-        "baseline": dict(zip(MEASUREMENT, comparison.sides[0], strict=True)),
-        "candidate": dict(zip(MEASUREMENT, comparison.sides[1], strict=True)),
-        "verdict": comparison.text,
-        "code": asdict(comparison.proof) if comparison.proof else None,
-        "latency": _records(comparison.latency, COMPARISON.names)[0],
-        "categories": _records(comparison.categories, COMPARISON.names),
-        "operators": _records(comparison.operators, ["key", *COMPARISON.names]),
-        "layers": None
-        if comparison.layers is None
-        else _records(comparison.layers, COMPARISON.names),
-        "shift": _records(comparison.shift, SHIFT.names),
-        "kernels": None
-        if comparison.kernels is None
-        else _records(comparison.kernels, KERNEL_EVIDENCE.names),
-    }
+def _outline(comparison: Comparison) -> ComparisonOutline:
+    sides = [Side(m.name, m.threads) for m in (comparison.baseline, comparison.candidate)]
+    latency = _rows(comparison.latency)[0]
+    return ComparisonOutline(comparison.label, *sides, comparison.text, latency)
 
 
-def _e2e(ledger: pd.DataFrame) -> dict[str, float]:
+def _comparison(comparison: Comparison) -> ComparisonSummary:
+    return ComparisonSummary(
+        **vars(_outline(comparison)),
+        code=comparison.proof,
+        categories=_rows(comparison.categories),
+        operators=_rows(comparison.operators),
+        layers=_optional(comparison.layers),
+        shift=_rows(comparison.shift),
+        kernels=_optional(comparison.kernels),
+    )
+
+
+def _e2e(ledger: pd.DataFrame, process: int | None = None) -> Row:
+    """Statistics of ``Method::execute`` in the traced runs, of one process or of all."""
+    ledger = ledger if process is None else ledger[ledger["process"] == process]
     runs = ledger.groupby(["process", "run"], sort=False)["duration_ns"].sum() / 1e6
     return describe(runs.to_numpy())
 
 
-def _of_session(ledger: pd.DataFrame, session: Any) -> pd.DataFrame:
-    keys = ("experiment", "threads", "process")
-    chosen = pd.concat([ledger[key] == getattr(session, key) for key in keys], axis=1)
-    return ledger[chosen.all(axis=1)]
+def _rows(frame: pd.DataFrame) -> Rows:
+    return tuple(frame.to_dict("records"))
 
 
-def _records(frame: pd.DataFrame, columns: list[str]) -> list[dict[str, Any]]:
-    return frame[columns].to_dict("records")
+def _optional(frame: pd.DataFrame | None) -> Rows | None:
+    return None if frame is None else _rows(frame)
 
 
-def _frame(frame: pd.DataFrame | None, columns: list[str] | None = None) -> list | None:
-    return None if frame is None else _records(frame, columns or list(frame.columns))
-
-
-def _place(run_dir: Path) -> str:
-    """The run's folder as ``out_<model>/runs/<platform>``, wherever that lies."""
+def _folder(run_dir: Path) -> str:
+    """The run's folder as ``out_<model>/runs/<platform>``."""
     return "/".join(run_dir.resolve().parts[-3:])

@@ -1,4 +1,4 @@
-"""What a finding is, and what the rules that find them look at."""
+"""Findings, their gains, and the data that the rules use."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from workbench.store import RUNS, find_runs, load_run
 if TYPE_CHECKING:
     from workbench.analysis.run import Measurement
 
-#: Which part of what it could reach an operator of XNNPACK reaches: the least, typically, the most.
+#: Fraction of the attainable rate that an XNNPACK operator reaches: worst, typical, best.
 EFFICIENCY = (0.2, 0.5, 1.0)
-#: Times shorter than this are blurred: XNNPACK logs whole microseconds.
-RESOLVED_MS = 0.02
+#: Shorter operators do not count for the best rates: XNNPACK logs whole microseconds, and the
+#: maximum would be the rate of the operator whose time is most underestimated.
+_RATED_MS = 0.02
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What E2E would get shorter by, in ms, with the ends of its interval.
+    """The expected reduction of E2E latency in ms, with its interval.
 
-    ``basis`` is ``measured`` (both sides were), ``estimated``, or ``bound``: then it is known only
-    between ``low`` and ``high``, and ``ms`` is NaN; or ``unknown``, where nobody measured: then all
-    three are.
+    ``basis`` is ``measured`` (both sides were), ``estimated``, ``bound`` (only the limits ``low``
+    and ``high`` are known; ``ms`` is NaN) or ``unknown`` (not measured; all three are NaN).
     """
 
     ms: float
@@ -53,22 +53,21 @@ class Gain:
 
     @classmethod
     def at_most(cls, high: float) -> Gain:
-        """A gain of which only the upper bound is known."""
+        """A gain with only an upper bound."""
         return cls(math.nan, 0.0, high, "bound")
 
     @classmethod
     def unknown(cls) -> Gain:
-        """Of a run whose times tell nothing."""
+        """The gain for a run whose times mean nothing."""
         return cls(math.nan, math.nan, math.nan, "unknown")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something to do next: what was seen, in which rows, what to do, and what it would bring.
+    """An optimisation opportunity: observation, affected rows, action and gain.
 
-    ``title`` leaves out how much of the time the rows take, which is added where it is known.
-    ``keys`` are those of the operators frame, in whose times the gain is given; without any, it
-    is one of latency. ``hint`` is code.
+    The rows' share of the time is appended to ``title`` where it is known. ``keys`` are keys of the
+    operators frame; the gain is then in traced time, otherwise in latency. ``hint`` is code.
     """
 
     title: str
@@ -80,7 +79,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class AlternativeDtype:
-    """The same model exported in another dtype and measured alike: median latency in ms."""
+    """The same model in another dtype, measured in the same way: median latency in ms."""
 
     dtype: str
     ms: float
@@ -90,36 +89,36 @@ class AlternativeDtype:
 
 @dataclass(frozen=True)
 class RuleContext:
-    """All that is known of one experiment at one thread count.
+    """The data of one measurement that the rules use.
 
     Parameters
     ----------
     operators
-        ``schema.OPERATORS``, with the columns of ``schema.ATTRIBUTION`` where there is a sidecar.
+        ``frames.OPERATORS``, with the columns of ``frames.ATTRIBUTION`` if there is a sidecar.
     runs
-        Time in ms by key, as `undisturbed_times` has it; ``mean_ms`` of the operators is its mean.
+        Time in ms by key, from `undisturbed_times`; its mean is ``mean_ms`` of the operators.
     method
-        The sidecar's method.
+        The program's method, from the sidecar.
     export
-        How the program came about.
+        How the program was exported.
     changes
-        Of ``compare_operators``: the extension's effect on every operator of this experiment.
+        From ``compare_parts``: the extension's effect on every operator.
     toggle
         The extension.
     kernels
-        The function that an operator ran in, by key, where samples of the program counter tell.
+        The function that each operator ran, by key, where it was sampled.
     statistics
-        Of ``describe_latencies`` by wall time: this experiment at all thread counts.
+        From ``describe_latencies`` by wall time: this experiment at all thread counts.
     threads
-        The thread count looked at.
+        The thread count.
     latency_ms
-        Median latency of untraced inferences; 0 where it is not known.
+        Median untraced latency; 0 if unknown.
     alternatives
-        Other dtypes, and this one as ``own``, in the same clock.
+        Other dtypes, and this one as ``own``, by the same clock.
     roof, roofline
-        What the machine can do, and ``schema.ROOFLINE``, where its ceilings are known.
+        The machine's peaks and ``frames.ROOFLINE``, if they were measured.
     emulated
-        Whether the times are those of an emulator, and tell nothing.
+        Whether an emulator ran it, so that times mean nothing.
     """
 
     operators: pd.DataFrame
@@ -145,7 +144,7 @@ class RuleContext:
 
     @cached_property
     def scale(self) -> float:
-        """Untraced latency over traced time: what a traced millisecond is worth."""
+        """Untraced latency per traced time."""
         return self.latency_ms / self.e2e_ms if self.latency_ms and self.e2e_ms else 1.0
 
     @cached_property
@@ -160,7 +159,7 @@ class RuleContext:
 
     @cached_property
     def node_ids(self) -> dict[str, tuple[NodeId, ...]]:
-        """Which operators of the program each row does the work of; rows of overhead do none."""
+        """The program's operators that each row executes; overhead rows execute none."""
         found: dict[str, tuple[NodeId, ...]] = {}
         for key, row in self.rows.iterrows():
             instruction = instruction_of(key)
@@ -171,16 +170,16 @@ class RuleContext:
         return found
 
     def keys_of(self, steps: Iterable[Step]) -> list[str]:
-        """The rows that do the work of some operators, the most expensive first."""
+        """The rows that execute some of these operators, most expensive first."""
         wanted = {step.id for step in steps}
         return [key for key, node_ids in self.node_ids.items() if wanted.intersection(node_ids)]
 
     def keys_within(self, steps: Collection[NodeId]) -> list[str]:
-        """The rows that do the work of no operators but these."""
+        """The rows that execute only these operators."""
         return [key for key, node_ids in self.node_ids.items() if set(node_ids) <= set(steps)]
 
     def call_keys(self, keys: Iterable[str]) -> list[str]:
-        """The overhead rows of the calls of some kernels."""
+        """The overhead rows of calls to some kernels."""
         called = {instruction_of(key) for key in keys if self.rows.loc[key, "kind"] == "portable"}
         overhead = self.rows.index[self.rows["kind"] == "call_overhead"]
         return [key for key in overhead if instruction_of(key) in called]
@@ -188,13 +187,13 @@ class RuleContext:
     def spent(self, keys: Iterable[str]) -> Gain:
         """The time of some rows, with Student's 95 % interval over the process restarts.
 
-        The interval is that of their share. Other programs make whole inferences longer, and by
-        how much differs from one restart to the next; on which rows that falls is what matters.
+        The interval is that of their share: interference lengthens whole inferences by an amount
+        that varies between restarts and cancels in a share.
         """
         times = self.runs[[key for key in dict.fromkeys(keys) if key in self.runs]].sum(axis=1)
         shares = blocks_of(times) / blocks_of(self.runs.sum(axis=1))
         ms, half = float(times.mean()), self.e2e_ms * float(half_width(shares.to_numpy()))
-        if math.isnan(half):  # a single run says nothing of the next one
+        if math.isnan(half):  # one run has no interval
             half = self.e2e_ms
         return Gain(ms, max(0.0, ms - half), min(ms + half, self.e2e_ms), "measured")
 
@@ -204,33 +203,33 @@ class RuleContext:
 
     @cached_property
     def best_rates(self) -> tuple[float, float]:
-        """The most operations and bytes per ms that an operator of a delegate reached here."""
+        """The highest operations and bytes per ms that a delegated operator reached."""
         known = self.operators
         if "flops" not in known:
             return math.nan, math.nan
-        known = known[(known["kind"] == "delegated") & (known["mean_ms"] > RESOLVED_MS)]
+        known = known[(known["kind"] == "delegated") & (known["mean_ms"] > _RATED_MS)]
         rates = known[["flops", "bytes"]].mul(known["calls"] / known["mean_ms"], axis=0)
-        # Where nothing was long enough to be timed well: a slow core of today's.
+        # If no operator was long enough to be timed well, assume a slow core: 1 GFLOP/s, 1 GB/s.
         return tuple(rates.max().replace(0.0, np.nan).fillna(1e6))
 
     def least_ms(self, keys: Iterable[str]) -> float:
-        """How long some rows would take at the best rates that were seen here."""
+        """How long some rows would take at the best rates."""
         rows = self.rows.loc[list(keys)]
         flops, size = (rows[name].fillna(0) * rows["calls"] for name in ("flops", "bytes"))
         per_flop, per_byte = self.best_rates
         return float(np.maximum(flops / per_flop, size / per_byte).sum())
 
     def replaced(self, keys: Collection[str], passes: int, extra: Collection[str] = ()) -> Gain:
-        """What delegating some rows would bring: their time less that of what replaces them.
+        """The gain of delegating some rows: their time less that of their replacements.
 
         Parameters
         ----------
         keys
             The rows that would go.
         passes
-            How many operators of the delegate take the place of each.
+            How many delegated operators replace each of them.
         extra
-            Rows that are needed only because of them; the lower end leaves these where they are.
+            Rows that exist only because of them; the lower bound assumes that these stay.
         """
         now, around = self.spent(keys), self.spent(extra)
         slow, typical, fast = (passes * self.least_ms(keys) / part for part in EFFICIENCY)
@@ -244,7 +243,7 @@ class RuleContext:
 
 
 def instruction_of(key: str) -> int:
-    """The number of the instruction in a key of the ledger; -1 in another chain or method."""
+    """The instruction number in a ledger key; -1 for another chain or method."""
     number = key.partition("/")[0]
     return int(number) if number.isdecimal() else -1
 
@@ -256,7 +255,7 @@ def count(number: int, noun: str) -> str:
 
 
 def layers_of(rows: pd.DataFrame) -> str:
-    """The layers and lines of some rows, for a sentence: at most two, then how many more."""
+    """The layers and source lines of some rows in words: two at most, then a count."""
     if "module" not in rows:
         return ""
     places = [
@@ -270,7 +269,7 @@ def layers_of(rows: pd.DataFrame) -> str:
 
 
 def build_context(measurement: Measurement) -> RuleContext:
-    """Everything that the rules look at."""
+    """The data of a measurement that the rules use."""
     run, export = measurement.run, measurement.run.record.export
     changes = [c for c in run.comparisons if c.candidate is measurement and c.toggle != "none"]
     wall = describe_latencies(run.latencies, clock="wall_ns")

@@ -1,4 +1,4 @@
-"""The rules in the order in which they claim rows, and their findings by rank."""
+"""The table of rules, and their findings by rank."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from workbench.analysis.findings import graph, times
 from workbench.analysis.findings.context import Finding, Gain, RuleContext
 from workbench.frames import FINDINGS, check
 
-#: What brings less than this part of E2E is no finding.
+#: Smaller gains, as a fraction of E2E, are not reported.
 LEAST_SHARE = 0.01
 _TYPES = {"rank": int} | dict.fromkeys(("gain_ms", "low_ms", "high_ms", "share"), float)
-#: The notebook of the report, in which every finding can be looked at.
+#: The notebook that shows the evidence.
 NOTEBOOK = "12_report"
 
 
@@ -23,9 +23,8 @@ NOTEBOOK = "12_report"
 class Rule:
     """One line of the table of rules.
 
-    ``claims`` says that rows of its findings are explained by it, and no later rule looks at them;
-    ``heading`` is that of the report which shows the evidence; ``timed``, that it looks at times to
-    tell whether there is anything to find.
+    With ``claims``, its findings explain their rows and later rules skip these. ``heading`` is the
+    section of the report with the evidence. A ``timed`` rule needs times that mean something.
     """
 
     name: str
@@ -42,7 +41,7 @@ _SPEEDUPS = "What became faster?"
 _LATENCY = "How long does one inference take?"
 _CATEGORIES = "Where does the time go?"
 
-#: In the order in which they claim rows: what explains a row best comes first.
+#: In the order in which they claim rows: the best explanation comes first.
 RULES = (
     Rule("fixed work", graph.find_fixed, True, _OPERATORS),
     Rule("safe softmax", graph.find_safe_softmax, True, _UNDELEGATED),
@@ -64,17 +63,17 @@ RULES = (
 
 
 def find_bottlenecks(facts: RuleContext) -> pd.DataFrame:
-    """What to do next, by what it would bring.
+    """List optimisation opportunities, largest gain first.
 
-    Findings whose gain was measured or estimated come first, the largest first; then those of
-    which only an upper bound is known. Gains do not add up: two findings may be about one cause.
+    Findings with a measured or estimated gain come before those with only an upper bound. Gains do
+    not add up: two findings may have one cause.
 
     Returns
     -------
     DataFrame
-        ``schema.FINDINGS``; what brings less than 1 % of E2E is left out. Of an emulated run only
-        the graph speaks: all that it shows, in the order of the rules and, within one, those of the
-        most operators first, with no gain and no share.
+        ``frames.FINDINGS``, without gains below 1 % of E2E. For an emulated run, only rules that
+        need no times apply: all their findings in the order of the rules, those with the most
+        operators first, without gain or share.
     """
     left = set(facts.rows.index)
     found = []
@@ -119,10 +118,10 @@ def _share(finding: Finding, facts: RuleContext) -> float:
 
 
 def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
-    """What a traced millisecond of a finding is worth, and the ends between which that lies.
+    """Untraced latency per traced millisecond of a finding: typical, least, most.
 
-    Traced inferences differ from others by what tracing and other programs do to them. Typically
-    that is spread evenly; but all of it may be in the finding's rows, or none.
+    Tracing and interference lengthen traced inferences. Typically this is spread evenly over the
+    rows; in the extreme, all or none of it is in the finding's rows.
     """
     if not finding.keys:
         return 1.0, 1.0, 1.0

@@ -1,4 +1,4 @@
-"""What exports made of a model, side by side."""
+"""Exports of a model side by side, from their records."""
 
 from __future__ import annotations
 
@@ -11,34 +11,44 @@ from workbench.errors import UsageError
 from workbench.records.codec import from_json
 from workbench.records.runs import Export
 
-RECORD = ".export.json"
-
 
 def read_exports(folder: str | Path) -> list[Export]:
-    """The records of all exports below a folder, in the order of their names.
+    """The records of all exports below a folder, sorted by path.
 
     Raises
     ------
     UsageError
-        There is none.
+        There are none.
     StoreError
-        One is corrupt.
+        A record is corrupt.
+
+    Examples
+    --------
+    >>> exports = wb.read_exports(wb.sample_exports())
+    >>> exports[0].model
+    'squeezesam'
     """
-    paths = sorted(Path(folder).rglob(f"*{RECORD}"))
+    paths = sorted(Path(folder).rglob("*.export.json"))
     if not paths:
         raise UsageError("no export record here", where=folder, hint="workbench export MODEL")
     return [from_json(Export, path.read_bytes(), path) for path in paths]
 
 
 def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:
-    """One row for each export: its size, what was delegated, and how far it is from the model.
+    """One row per export: size, delegation, and difference from the PyTorch model.
 
     Returns
     -------
     DataFrame
-        ``size_mb``; ``delegates`` and ``undelegated`` count calls of a delegate and operators left
-        behind; ``sqnr_db`` is that of the worst output, NaN where it could not be computed;
-        ``problem`` is empty if none is known.
+        ``model``, ``dtype``, ``backend``, ``size_mb`` and ``seconds``; ``delegates`` and
+        ``undelegated`` count delegate calls and operators without a delegate; ``sqnr_db`` is that
+        of the worst output, NaN where it is unknown; ``problem`` is empty if there is none.
+
+    Examples
+    --------
+    >>> table = wb.compare_exports(wb.read_exports(wb.sample_exports()))
+    >>> table.loc[0, ["model", "dtype"]].tolist()
+    ['squeezesam', 'fp16']
     """
     rows = [
         {
@@ -60,12 +70,24 @@ def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:
 
 
 def list_partition(export: Export) -> pd.DataFrame:
-    """The operators of an export that no delegate took, and why; the most frequent first."""
-    columns = ["operator", "count", "reason", "source", "module"]
+    """The undelegated operators of an export, the most frequent first.
+
+    Returns
+    -------
+    DataFrame
+        ``operator``, ``count``, ``reason`` (why the partitioner left it), ``source``
+        (``file:line``) and ``module`` (up to three paths).
+
+    Examples
+    --------
+    >>> export = wb.read_exports(wb.sample_exports())[0]
+    >>> wb.list_partition(export).columns.tolist()
+    ['operator', 'count', 'reason', 'source', 'module']
+    """
     rows = [
         (part.operator, part.count, part.reason, part.source, ", ".join(part.modules[:3]))
         for part in export.partition
         if not part.delegated
     ]
-    table = pd.DataFrame(rows, columns=columns)
+    table = pd.DataFrame(rows, columns=["operator", "count", "reason", "source", "module"])
     return table.sort_values("count", ascending=False, kind="stable").reset_index(drop=True)

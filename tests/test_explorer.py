@@ -1,0 +1,331 @@
+"""Controls: what somebody can choose, and what is shown where nobody can."""
+
+from dataclasses import replace
+
+import ipywidgets as widgets
+import pandas as pd
+import pytest
+from changed_runs import changed, with_record
+from jupyter_client.manager import start_new_kernel
+from synthetic import synthetic_ledger
+
+import workbench as wb
+from workbench import live
+from workbench.analysis.categories import CATEGORIES
+from workbench.analysis.what_if import predict_what_if
+from workbench.datasets import SAMPLES
+from workbench.errors import ComparisonError, RunnerError, UsageError
+from workbench.explorer import widgets as controls
+from workbench.explorer.widgets import (
+    compare_picked,
+    explore,
+    explore_isa_levels,
+    is_interactive,
+    list_measurements,
+    pick_measurements,
+    show_level,
+)
+from workbench.frames import EMULATED
+from workbench.plots.tables import VStack
+from workbench.plots.what_if import FACTORS, plot_what_if
+from workbench.store import load_run, save_run
+
+
+@pytest.fixture
+def person(monkeypatch):
+    """Somebody can use widgets."""
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
+
+
+@pytest.fixture(scope="module")
+def swept():
+    return wb.open_run(wb.sample_run("squeezesam"))
+
+
+# Whether somebody can use widgets.
+
+
+@pytest.mark.parametrize("forced", ["0", "1"])
+def test_the_environment_decides(monkeypatch, forced):
+    monkeypatch.setenv("WORKBENCH_WIDGETS", forced)
+    assert is_interactive() == (forced == "1")
+
+
+def test_only_a_front_end_that_accepts_requests_gets_widgets(monkeypatch):
+    """Papermill and nbconvert execute cells with ``allow_stdin=False``, front ends do not."""
+    assert not is_interactive()
+    monkeypatch.delenv("WORKBENCH_WIDGETS", raising=False)
+    manager, client = start_new_kernel(kernel_name="python3")
+    seen = []
+    ask = "from workbench.explorer.widgets import is_interactive; print(is_interactive())"
+    try:
+        for answers in (True, False):
+            client.execute_interactive(
+                ask,
+                allow_stdin=answers,
+                timeout=120,
+                output_hook=lambda m: seen.append(m["content"].get("text", "").strip()),
+                stdin_hook=lambda _: None,
+            )
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert [text for text in seen if text] == ["True", "False"]
+
+
+def test_without_a_person_the_first_choices_are_shown():
+    seen = explore(lambda **chosen: chosen, top=range(5, 9), of=["a", "b"], log=True)
+    assert seen == {"top": 5, "of": "a", "log": True}
+    frames = {"a": pd.DataFrame({"x": [1]}), "b": pd.DataFrame({"x": [2]})}
+    assert explore(lambda of: of["x"].iloc[0], of=frames) == 1
+
+
+def test_with_a_person_every_choice_has_a_control_that_redraws(person):
+    drawn = []
+    box = explore(lambda **chosen: drawn.append(chosen), top=range(5, 9), of=["a", "b"], log=True)
+    slider, menu, check_box = box.children[0].children
+    assert [type(c).__name__ for c in box.children[0].children] == [
+        "SelectionSlider", "Dropdown", "Checkbox",
+    ]  # fmt: skip
+    assert drawn == [{"top": 5, "of": "a", "log": True}]
+    slider.value, menu.value, check_box.value = 7, "b", False
+    assert drawn[-1] == {"top": 7, "of": "b", "log": False}
+    assert len(drawn) == 4
+
+
+def test_the_keys_of_a_mapping_are_chosen_and_a_widget_is_taken_as_it_is(person):
+    frames = {"a": pd.DataFrame({"x": [1]}), "b": pd.DataFrame({"x": [2]})}
+    knob = widgets.IntSlider(value=3)
+    seen = []
+    box = explore(lambda of, n: seen.append((of["x"].iloc[0], n)), of=frames, n=knob)
+    box.children[0].children[0].value, knob.value = "b", 4
+    assert seen == [(1, 3), (2, 3), (2, 4)]
+
+
+def test_a_slider_ascends_and_starts_with_the_first_choice(person):
+    box = explore(lambda depth: None, depth=[3, 1, 2])
+    (slider,) = box.children[0].children
+    assert (list(slider.options), slider.value) == ([1, 2, 3], 3)
+
+
+def test_what_cannot_be_shown_is_said_in_a_line(capsys, monkeypatch):
+    def refuse(of):
+        raise UsageError(f"not {of}")
+
+    with pytest.raises(UsageError, match="not a"):
+        explore(refuse, of=["a", "b"])
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
+    explore(refuse, of=["a", "b"])
+    assert "HTML" in capsys.readouterr().out
+
+
+def test_nothing_to_choose_from():
+    with pytest.raises(UsageError, match="nothing to choose from for 'top'"):
+        explore(print, top=[])
+
+
+def test_sliders_start_with_nothing_changed(monkeypatch):
+    ledger, knobs = synthetic_ledger(processes=4), dict.fromkeys(CATEGORIES, FACTORS)
+    figure = explore(lambda **factors: plot_what_if(predict_what_if(ledger, factors)), **knobs)
+    assert "Nothing faster" in figure.alt_text
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
+    widget = explore(lambda **factors: pd.Series(factors), **knobs)
+    assert [slider.value for slider in widget.children[0].children] == [1.0] * 5
+
+
+# Runs and measurements to pick from.
+
+
+def keep_run(folder, **changes):
+    folder.mkdir(parents=True)
+    save_run(replace(load_run(wb.sample_run()), **changes), folder)
+
+
+def test_all_runs_are_found_the_samples_last(tmp_path):
+    for name in ("linux", "linux-2"):
+        keep_run(tmp_path / "out_x" / "runs" / name)
+    found = wb.list_runs(tmp_path)
+    assert set(list(found)[:2]) == {"x, linux", "x, linux-2"}
+    samples = list(found.values())[2:]
+    assert samples[0] == wb.sample_run()
+    assert len(samples) > 2 and all(path.is_relative_to(SAMPLES) for path in samples)
+
+
+def test_measurements_are_those_that_can_be_compared(tmp_path):
+    keep_run(tmp_path / "runs" / "whole")
+    keep_run(tmp_path / "runs" / "half", state="incomplete")
+    keep_run(tmp_path / "runs" / "qemu", emulated=True)
+    here = {label: name for label, name in list_measurements(tmp_path).items()
+            if name.startswith(str(tmp_path))}  # fmt: skip
+    folder = tmp_path / "runs" / "whole"
+    assert list(here.values()) == [f"{folder}:avx512_off:1", f"{folder}:avx512_on:1"]
+    assert list(here)[1].endswith("whole: avx512_on, 1 thread")
+
+
+def test_of_two_the_verdict_is_said_under_their_names():
+    run = wb.open_run(wb.sample_run())
+    names = [f"{run.path}:avx512_{isa}:1" for isa in ("off", "on")]
+    shown = compare_picked(names, {names[0]: "slow: one", names[1]: "fast: other"})
+    expected = run.compare().verdict
+    assert f"fast: other against slow: one: {expected.speedup:.2f}x faster" in str(shown)
+    heads = [label.get_text() for label in shown.parts[1].axes[0].get_xticklabels()]
+    assert heads == ["slow\none", "fast\nother"]
+
+
+def test_one_is_too_few_and_what_differs_has_to_be_said():
+    labels = {name: label for label, name in list_measurements(SAMPLES.parent).items()}
+    assert "Pick two" in str(compare_picked(list(labels)[:1], labels))
+    threads = [name for name in labels if name.endswith(":avx512_on:2")]
+    single = [name.removesuffix("2") + "1" for name in threads]
+    with pytest.raises(ComparisonError, match="threads"):
+        compare_picked([*single, *threads], labels)
+    assert isinstance(compare_picked([*single, *threads], labels, across=["threads"]), VStack)
+
+
+def test_without_a_person_the_first_run_is_compared():
+    assert "x faster" in str(pick_measurements(SAMPLES.parent))
+
+
+def test_what_may_differ_is_part_of_the_choice(person, monkeypatch):
+    seen = []
+    monkeypatch.setattr(controls, "display", seen.append)
+    knobs, _ = pick_measurements(SAMPLES.parent).children
+    measurements, _, across = knobs.children
+    threads = {name[-1]: name for _, name in measurements.options if ":avx512_on:" in name}
+    one = threads["2"].removesuffix("2") + "1"
+    measurements.value = [one, threads["2"]]
+    assert 'role="alert"' in seen[-1].data and "--across threads" in seen[-1].data
+    across.value = ["threads"]
+    assert isinstance(seen[-1], VStack)
+
+
+# ISA levels.
+
+
+def test_a_level_is_shown_among_all_with_its_categories_and_what_it_adds(swept):
+    shown = show_level(swept, "native", 1)
+    levels, categories = shown.parts[:2]
+    assert "over avx512-novnni, faster" in levels.alt_text
+    both = [swept[name].categories for name in ("sse2", "native")]
+    drawn = [bar.get_width() for bar in categories.axes[0].patches]
+    assert drawn == pytest.approx(pd.concat(both)["mean_ms"].tolist())
+    assert "native adds avx512vnni, avx512vbmi, avx512bf16, gfni to avx512-novnni." in str(shown)
+    ab = swept.compare()
+    assert (ab.baseline.name, ab.candidate.name) == ("sse2", "native")
+    for change in ab.categories.itertuples():
+        cells = f"| {change.speedup:.2f}x | {change.low:.2f}x | {change.high:.2f}x |"
+        assert f"{cells} {change.outcome} |" in str(shown)
+
+
+def test_the_lowest_level_is_compared_with_nothing(swept):
+    shown = show_level(swept, "sse2", 1)
+    assert len(shown.parts[1].axes[0].patches) == 5
+    assert "speedup" not in str(shown)
+
+
+def test_without_a_person_the_highest_level_is_shown(swept):
+    shown = explore_isa_levels(swept)
+    assert shown.parts[0].alt_text == show_level(swept, "native", 1).parts[0].alt_text
+
+
+def test_the_slider_goes_from_the_lowest_level_to_the_highest(swept, person, monkeypatch):
+    seen = []
+    monkeypatch.setattr(controls, "show_level", lambda _, *chosen: seen.append(chosen) or VStack())
+    knobs, _ = explore_isa_levels(swept).children
+    (slider,) = knobs.children
+    assert isinstance(slider, widgets.SelectionSlider)
+    assert list(slider.options) == list(swept.isa_levels["level"])
+    slider.value = "avx2"
+    assert seen == [("native", 1), ("avx2", 1)]
+
+
+def test_several_thread_counts_are_to_choose_from(swept, person, monkeypatch):
+    seen = []
+    monkeypatch.setattr(controls, "show_level", lambda _, *chosen: seen.append(chosen) or VStack())
+    both = pd.concat([swept.isa_levels, swept.isa_levels.assign(threads=2)])
+    knobs, _ = explore_isa_levels(changed(swept, isa_levels=both)).children
+    knobs.children[1].value = 2
+    assert seen == [("native", 1), ("native", 2)]
+
+
+def test_of_an_emulated_run_no_level_is_said_to_be_faster(swept):
+    shown = show_level(with_record(swept, emulated=True), "native", 1)
+    for text in (shown.parts[0].alt_text, shown.parts[1].alt_text, str(shown.parts[-1])):
+        assert EMULATED in text and "faster" not in text
+
+
+def test_without_levels_it_says_how_to_measure_them():
+    assert "--isa-ladder" in str(explore_isa_levels(wb.open_run(wb.sample_run())))
+
+
+# A run that is started, watched and stopped.
+
+
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """Stands in for the measurement: three steps, with the manifest of a recorded run."""
+    steps, run = [], load_run(wb.sample_run())
+
+    def measure(pte, options, *, root, progress):
+        folder = tmp_path / "runs" / "linux"
+        folder.mkdir(parents=True, exist_ok=True)
+        save_run(run, folder)
+        for number in range(len(steps), 3):
+            progress(f"step {number}", number / 3)
+            steps.append(number)
+        return wb.open_run(wb.sample_run())
+
+    monkeypatch.setattr(live, "measure", measure)
+    return steps
+
+
+def test_it_shows_latencies_while_it_runs_and_the_verdict_at_its_end(measured, tmp_path):
+    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
+    assert shown.run is None
+    shown.start()
+    shown.wait(60)
+    assert measured == [0, 1, 2]
+    assert bytes(shown.picture.value[:4]) == b"\x89PNG"
+    assert shown.status.value == f"done: {shown.run.compare().text}"
+    assert not shown.start_button.disabled and shown.stop_button.disabled
+
+
+def test_a_stopped_run_resumes(measured, tmp_path):
+    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
+    shown.stop()
+    shown._measure()
+    assert "Start resumes" in shown.status.value
+    assert len(measured) < 3
+    assert shown.run is None
+    shown.start()
+    shown.wait(60)
+    assert measured == [0, 1, 2]
+
+
+def test_a_failure_is_one_line(monkeypatch, tmp_path):
+    def fail(pte, options, *, root, progress):
+        raise RunnerError("it broke", kind="check")
+
+    monkeypatch.setattr(live, "measure", fail)
+    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
+    shown.start()
+    shown.wait(60)
+    assert shown.status.value.startswith("error: it broke")
+
+
+def test_a_model_is_exported_when_the_run_is_started(measured, monkeypatch, tmp_path):
+    exported = []
+    monkeypatch.setattr(live, "export_model", lambda m: exported.append(m) or tmp_path / "m.pte")
+    shown = wb.LiveRun("m", root=tmp_path)
+    assert exported == []
+    shown.start()
+    shown.wait(60)
+    assert exported == ["m"]
+    assert shown.run.path == wb.sample_run()
+
+
+def test_without_a_person_a_live_run_is_a_sentence(tmp_path, monkeypatch):
+    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
+    assert "Open this notebook in Jupyter" in shown._repr_mimebundle_()["text/plain"]
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
+    assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()

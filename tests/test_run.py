@@ -1,0 +1,167 @@
+"""Runs, measurements and comparisons: computed once, when first asked for."""
+
+import shutil
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from workbench import store
+from workbench.analysis import run as run_module
+from workbench.errors import ComparisonError, StoreError, UsageError
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    return Path(shutil.copytree(wb.sample_run(), tmp_path / "out_net" / "runs" / "linux"))
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """How often files are read and ledgers built, by file or function."""
+    counts = Counter()
+
+    def count(name, key):
+        real = getattr(run_module, name)
+
+        def counted(*arguments, **options):
+            counts[key(arguments)] += 1
+            return real(*arguments, **options)
+
+        monkeypatch.setattr(run_module, name, counted)
+
+    count("read_etdump", lambda arguments: Path(arguments[0]).name)
+    count("load_run", lambda _: "manifest")
+    count("load_layers", lambda _: "sidecar")
+    count("describe_latencies", lambda _: "latencies")
+    count("build_context", lambda _: "findings")
+    count("attribute_layers", lambda _: "attribution")
+    return counts
+
+
+def test_opening_reads_no_trace(run_dir, reads):
+    run = wb.open_run(run_dir)
+    assert len(run.measurements) == 3
+    assert reads == {"manifest": 1}
+
+
+def test_files_and_reports_read_everything_once(run_dir, reads):
+    run = wb.open_run(run_dir)
+    wb.write_artifacts(run)
+    wb.make_report(run)
+    wb.validate_run(run)
+    etdumps = [session.etdump for session in run.record.sessions if session.etdump]
+    assert len(etdumps) == 15
+    assert {reads.pop(Path(name).name) for name in etdumps} == {1}
+    attributed = reads.pop("attribution")
+    assert attributed == len(run.measurements)
+    assert reads == {"manifest": 1, "sidecar": 1, "latencies": 1, "findings": 1}
+
+
+def test_plots_of_the_learning_path_analyse_once(run_dir, reads):
+    run = wb.open_run(run_dir)
+    ab, on = run.compare(), run["avx512_on"]
+    for _ in range(2):
+        wb.plot_latencies(run)
+        wb.plot_categories(run)
+        wb.plot_shift(ab)
+        wb.plot_speedups(ab)
+        wb.plot_operators(ab)
+        wb.plot_layers(on)
+        wb.plot_bottlenecks(on)
+    assert set(reads.values()) <= {1, len(run.measurements)}
+    assert reads["latencies"] == reads["manifest"] == 1
+
+
+def test_a_frame_is_computed_once():
+    on = wb.open_run(wb.sample_run())["avx512_on"]
+    first = on.operators
+    start = time.process_time()
+    assert on.operators is first
+    assert time.process_time() - start < 1e-3
+
+
+def test_three_lines_give_operators_with_their_layers():
+    run = wb.open_run(wb.sample_run())
+    operators = run["avx512_on"].operators
+    assert operators["mean_ms"].is_monotonic_decreasing
+    assert {"name", "module", "source", "mean_ms", "share"} <= set(operators)
+
+
+def test_measurements_are_found_by_name_threads_and_phase():
+    run = wb.open_run(wb.sample_run("unet_small"))
+    first = run.measurements[0]
+    assert run[first.name] is first
+    assert run[first.name, first.threads] is first
+    with pytest.raises(UsageError, match=f"did you mean '{first.name}'"):
+        run[first.name + "x"]
+    with pytest.raises(UsageError, match="thread count"):
+        run[first.name, 99]
+    with pytest.raises(UsageError, match="experiment"):
+        run["decode", first.name]
+
+
+def test_measurements_add_up_to_the_run():
+    run = wb.open_run(wb.sample_run("unet_small"))
+    assert sum(len(m.ledger) for m in run.traced) == len(run.ledger)
+    for m in run.traced:
+        assert m.operators["mean_ms"].sum() == pytest.approx(m.categories["mean_ms"].sum())
+        assert m.statistics["median"].item() == m.latency_ms
+
+
+def test_a_planned_comparison_is_the_same_object():
+    run = wb.open_run(wb.sample_run())
+    ab = run.compare()
+    assert run.compare("avx512_off", "avx512_on") is ab
+    assert wb.compare(run["avx512_off"], run["avx512_on"]) is ab
+    assert ab.interleaved and ab.toggled
+    back = run.compare("avx512_on", "avx512_off")
+    assert back.verdict.outcome == "slower"
+    assert back.verdict.speedup == pytest.approx(1 / ab.verdict.speedup)
+
+
+def test_runs_of_different_programs_need_to_be_told(tmp_path):
+    one, other = wb.open_run(wb.sample_run()), wb.open_run(wb.sample_run("vit_tiny"))
+    sides = one.subject, other.subject
+    with pytest.raises(ComparisonError, match="differ in program"):
+        wb.compare(*sides)
+    apart = wb.compare(*sides, across=("program", "device", "build", "threads"))
+    assert not apart.interleaved
+    assert apart.verdict.outcome == "slower"
+    assert set(apart.categories["outcome"]) <= {"faster", "slower", "equivalent", "inconclusive"}
+
+
+def test_a_ledger_that_does_not_close_is_a_failed_check(monkeypatch):
+    run = wb.open_run(wb.sample_run())
+    checks = run.checks.set_index("check")["status"]
+    assert checks["ledger closes"] == "ok"
+
+    real = run_module.build_ledger
+
+    def lose(events):
+        ledger = real(events)
+        return ledger.assign(duration_ns=ledger["duration_ns"].where(ledger["row"] != 1, 0))
+
+    monkeypatch.setattr(run_module, "build_ledger", lose)
+    spoilt = wb.open_run(wb.sample_run()).checks.set_index("check").loc["ledger closes"]
+    assert spoilt["status"] == "fail"
+    assert "do not add up" in spoilt["evidence"]
+
+
+def test_a_run_without_a_finished_session_says_how_to_resume(run_dir):
+    record = store.load_run(run_dir)
+    sessions = tuple(replace(session, complete=False) for session in record.sessions)
+    store.save_run(replace(record, sessions=sessions), run_dir)
+    with pytest.raises(StoreError, match="resumes"):
+        wb.open_run(run_dir)
+
+
+def test_files_outside_the_folder_are_refused(run_dir):
+    record = store.load_run(run_dir)
+    sessions = (*record.sessions[:-1], replace(record.sessions[-1], etdump="../../x.etdump"))
+    store.save_run(replace(record, sessions=sessions), run_dir)
+    with pytest.raises(StoreError, match="outside its folder"):
+        wb.open_run(run_dir)
