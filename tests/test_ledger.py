@@ -268,9 +268,9 @@ def test_anything_closes(runs, chain):
     assert ledger["duration_ns"].tolist() == own
 
 
-def test_it_counts_every_level_once_more():
-    analysis = wb.analyze_run(wb.sample_run())
-    events = wb.read_etdump(analysis.run_dir / analysis.run.sessions[-1].etdump)
+def test_adding_up_spans_counts_every_level_once_more():
+    run = wb.open_run(wb.sample_run())
+    events = wb.read_etdump(run.path / run.record.sessions[-1].etdump)
     ledger = wb.build_ledger(events)
     added = wb.add_up_spans(events, ledger)
     inside = events[events["run"] >= 0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.operators import label_operators
 from workbench.analysis.run import Comparison, Measurement
 from workbench.frames import format_share
 from workbench.plots import style
@@ -48,7 +49,11 @@ def plot_operators(
     operators = source if isinstance(source, pd.DataFrame) else source.operators
     rows = operators.head(top) if candidate is None else _pair(operators, candidate).head(top)
     figure, axis = style.new_rows(
-        "The most expensive operators", style.label_operators(rows, 46), 0.27, head=0.75, right=1.65
+        "The most expensive operators",
+        [style.shorten(label, 46) for label in label_operators(rows)],
+        0.27,
+        head=0.75,
+        right=1.65,
     )
     places, colors = range(len(rows)), [style.color_of(category) for category in rows["category"]]
     unit = "mean time per inference (ms) ± standard deviation"

@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import Roof
 from workbench.analysis.run import Measurement
 from workbench.plots import style
@@ -127,7 +128,7 @@ def _draw_dots(axis: Axes, shown: pd.DataFrame) -> None:
         if any(abs(place[0] - x) < 0.9 and abs(place[1] - y) < 0.15 for x, y in named):
             continue
         named.append(place)
-        label = style.shorten(style.label_operator(row.name, row.module), 34)
+        label = style.shorten(label_operator(row.name, row.module), 34)
         axis.annotate(f"{label}, {100 * row.roof_share:.0f} %", (row.intensity, row.gflops),
                       (0, -13), textcoords="offset points", ha="center", fontsize=8,
                       color=style.HIGHLIGHT, zorder=4)  # fmt: skip

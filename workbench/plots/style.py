@@ -261,20 +261,6 @@ def write_ratio(ratio: float, low: float = math.nan, high: float = math.nan) -> 
     return f"{ratio:.{decimals}f}x ({low:.{decimals}f} to {high:.{decimals}f})"
 
 
-def label_operators(operators: pd.DataFrame, letters: int) -> list[str]:
-    """The labels of operators, ``layer · name #ordinal``, cut to so many letters."""
-    layers = operators["module"] if "module" in operators else [None] * len(operators)
-    return [
-        shorten(label_operator(name, layer), letters)
-        for name, layer in zip(operators["name"], layers, strict=True)
-    ]
-
-
-def label_operator(name: str, layer: object) -> str:
-    """An operator's name after its layer, where that is known."""
-    return f"{layer} · {name}" if isinstance(layer, str) and layer else name
-
-
 def text_inches(text: str, size: int = 9) -> float:
     """About how wide the longest line of a text is."""
     return max(map(len, text.split("\n")), default=0) * _INCH_PER_LETTER[size]

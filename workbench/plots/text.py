@@ -12,6 +12,7 @@ import pandas as pd
 from workbench.analysis.compare import FALSE_DISCOVERIES
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
+from workbench.analysis.operators import label_operator
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.frames import EMULATED, format_ms, format_share, is_emulated, mark_emulated
@@ -19,7 +20,6 @@ from workbench.plots.categories import name_sides
 from workbench.plots.layers import NO_LAYERS
 from workbench.plots.roofline import NO_ROOFLINE
 from workbench.plots.speedups import plot_speedups
-from workbench.plots.style import label_operator
 from workbench.plots.sweeps import plot_isa_levels, plot_threads
 from workbench.plots.tables import Table, VStack, show_note, show_table
 
