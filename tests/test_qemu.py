@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from isa_table import load_table
 
+import workbench as wb
 from workbench import store
 from workbench.errors import SetupError, UsageError
 from workbench.options import MeasureOptions
@@ -70,21 +71,19 @@ def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_p
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
 def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
-    from workbench.analysis.compat import analyze_run
     from workbench.export.artifact import export_model
     from workbench.options import ExportOptions
     from workbench.workflow import measure
 
     pte = export_model("toy_cnn", ExportOptions(dtype=dtype), root=tmp_path)
     run_dir = measure(pte, MeasureOptions(target="qemu", toggle="sme2", timeout_s=600)).path
-    analysis = analyze_run(run_dir)
+    analysis = wb.open_run(run_dir)
     proof = analysis.comparisons[0].proof
     assert proof.outcome == "changed"
     assert proof.after["sme2"] > 0.5
     assert not proof.before.keys() & {"sme", "sme2"}
     ran = {
-        name: set(analysis.select(analysis.evidence, name, 1)["function"])
-        for name in ("sme2_on", "sme2_off")
+        name: set(analysis[name, 1].machine_code["function"]) for name in ("sme2_on", "sme2_off")
     }
     assert any("sme2_mopa" in function for function in ran["sme2_on"])
     assert not any("_sme" in function for function in ran["sme2_off"])

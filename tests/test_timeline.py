@@ -32,14 +32,14 @@ from workbench.report.html import Section, to_html
 
 @pytest.fixture(scope="module")
 def analysis():
-    return wb.analyze_run(wb.sample_run())
+    return wb.open_run(wb.sample_run())
 
 
 @pytest.fixture(scope="module")
 def traces(analysis):
     paths = {
-        s.experiment: analysis.run_dir / s.etdump
-        for s in analysis.run.sessions
+        s.experiment: analysis.path / s.etdump
+        for s in analysis.record.sessions
         if s.etdump and s.process == 0
     }
     names = analysis.experiments
@@ -94,7 +94,7 @@ def test_runs_begin_together_and_do_not_overlap(traces):
 
 
 def test_pointing_tells_names_means_and_layers(analysis, traces):
-    about = analysis.select(analysis.operators, "avx512_on", 1)
+    about = analysis["avx512_on", 1].operators
     header, _ = unpack(pack_timeline(traces, about, note="emulated"))
     known = {info["key"]: info for info in header["keys"]}
     hottest = about[about["kind"] == "delegated"].iloc[0]
@@ -202,7 +202,7 @@ def view_of(page):
 
 @pytest.mark.browser
 def test_it_zooms_pans_searches_and_tells(page_of, analysis, traces):
-    about = analysis.select(analysis.operators, "avx512_on", 1)
+    about = analysis["avx512_on", 1].operators
     page = page_of(traces, about)
     box = page.locator("canvas").bounding_box()
     first = view_of(page)

@@ -26,10 +26,10 @@ def ledger():
 @pytest.fixture(scope="module", params=MODELS)
 def sample(request):
     """The candidate of a recorded run, and the shift to it."""
-    analysis = wb.analyze_run(wb.sample_run(request.param))
+    analysis = wb.open_run(wb.sample_run(request.param))
     first = analysis.comparisons[0]
-    sides = (first.pair.baseline, first.pair.candidate)
-    return first.shift, *(analysis.select(analysis.ledger, name, first.threads) for name in sides)
+    sides = (first.baseline.name, first.candidate.name)
+    return first.shift, *(analysis[name, first.candidate.threads].ledger for name in sides)
 
 
 def e2e_of(ledger):

@@ -59,11 +59,11 @@ _DRAWN = """() => {
 
 def make_page(folder: Path, events: int) -> Path:
     """A page with a timeline of this many events, in two tracks."""
-    analysis = wb.analyze_run(wb.sample_run())
+    analysis = wb.open_run(wb.sample_run())
     traces = {}
     for seed, name in enumerate(analysis.experiments):
-        session = next(s for s in analysis.run.sessions if s.experiment == name and s.etdump)
-        spans = describe_spans(wb.read_etdump(analysis.run_dir / session.etdump))
+        session = next(s for s in analysis.record.sessions if s.experiment == name and s.etdump)
+        spans = describe_spans(wb.read_etdump(analysis.path / session.etdump))
         traces[name] = repeat_spans(spans, events // len(analysis.experiments), seed)
     path = folder / f"{events}.html"
     items = [draw_timeline(traces)]
