@@ -47,20 +47,10 @@ def plot_machine_code(
 ) -> Chart | Table:
     """A bar for every part and side, split into classes of machine code.
 
-    Parameters
-    ----------
-    source
-        A comparison, or frames of ``frames.CODE_SHARES`` by label, the baseline first.
-    by
-        What the parts of a comparison are: ``category``, ``family``, ``operator`` or ``key``.
-    top
-        How many parts: those with the most samples.
-
-    Returns
-    -------
-    Chart or Table
-        Shares of the samples of the program counter in per cent; each bar ends with the number of
-        its samples. A sentence where nothing was sampled.
+    ``source`` is a comparison, or frames of ``frames.CODE_SHARES`` by label, the baseline first.
+    Parts of a comparison are a ``category``, ``family``, ``operator`` or ``key``; the ``top`` ones
+    have the most samples of the program counter. Shares in per cent; each bar ends with the number
+    of its samples. A sentence where nothing was sampled.
 
     Examples
     --------

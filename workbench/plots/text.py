@@ -12,6 +12,7 @@ import pandas as pd
 from workbench.analysis.compare import FALSE_DISCOVERIES
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
+from workbench.analysis.operators import label_operator, label_operators
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.frames import EMULATED, format_ms, format_share, is_emulated, mark_emulated
@@ -19,7 +20,6 @@ from workbench.plots.categories import name_sides
 from workbench.plots.layers import NO_LAYERS
 from workbench.plots.roofline import NO_ROOFLINE
 from workbench.plots.speedups import plot_speedups
-from workbench.plots.style import label_operator
 from workbench.plots.sweeps import plot_isa_levels, plot_threads
 from workbench.plots.tables import Table, VStack, show_note, show_table
 
@@ -76,8 +76,7 @@ def show_operators(source: Measurement | pd.DataFrame, *, top: int = TOP) -> Tab
     columns = ["name", "category", "family", "calls"]
     if "module" in operators:
         columns = ["name", "category", "module_class", "source", "confidence"]
-        labels = map(label_operator, operators["name"], operators["module"])
-        operators = operators.assign(name=list(labels))
+    operators = operators.assign(name=label_operators(operators))
     columns += ["mean_ms", "std_ms", "share"]
     return show_table(operators, columns, top=top, caption="The most expensive operators")
 
@@ -307,9 +306,8 @@ def show_roofline(source: Measurement, *, top: int = TOP) -> Table:
     """
     if source.roofline is None:
         return show_note(NO_ROOFLINE)
-    labels = map(label_operator, source.roofline["name"], source.roofline["module"])
     return show_table(
-        source.roofline.assign(name=list(labels)),
+        source.roofline.assign(name=label_operators(source.roofline)),
         ["name", "mean_ms", "gflops", "gbps", "roof_share", "bound"],
         top=top,
         caption="roof share: time at the roof / mean time",
