@@ -40,7 +40,7 @@ def plot_operators(
     rows = operators.head(top) if candidate is None else _pair(operators, candidate).head(top)
     figure, axis = style.new_rows(
         "The most expensive operators",
-        [style.shorten(label, 46) for label in label_operators(rows)],
+        [style.shorten(label, 50) for label in label_operators(rows)],
         0.27,
         head=0.75,
         right=1.65,

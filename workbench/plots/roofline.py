@@ -115,7 +115,7 @@ def _draw_dots(axis: Axes, shown: pd.DataFrame) -> None:
         if any(abs(place[0] - x) < 0.9 and abs(place[1] - y) < 0.15 for x, y in named):
             continue
         named.append(place)
-        label = style.shorten(label_operator(row.name, row.module), 34)
+        label = style.shorten(label_operator(row.name, row.module), 40)
         axis.annotate(f"{label}, {100 * row.roof_share:.0f} %", (row.intensity, row.gflops),
                       (0, -13), textcoords="offset points", ha="center", fontsize=8,
                       color=style.HIGHLIGHT, zorder=4)  # fmt: skip
