@@ -1,6 +1,6 @@
-"""Set up and run everything, with nothing but Python >= 3.11 and pip.
+"""Set up and run everything; needs only Python >= 3.11 and pip.
 
-python3 dev.py demo    profile two models and print where the reports are
+python3 dev.py demo    profile two models and print the paths of the reports
 python3 dev.py test    lint and test
 """
 
@@ -20,7 +20,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "workbench-setup"
 CONSTRAINTS = ROOT / "constraints.txt"
-# PyPI's torch for Linux needs several gigabytes of CUDA packages; this project is about CPUs.
+# PyPI's torch for Linux pulls in several gigabytes of CUDA packages; this project needs none.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -28,12 +28,12 @@ def main() -> int:
     """Run the command named on the command line; returns its exit code."""
     commands = {
         "setup": (setup, "create .venv and install everything into it"),
-        "demo": (demo, "profile toy_cnn and mobilenet_v3_small, print the reports' paths"),
+        "demo": (demo, "profile toy_cnn and mobilenet_v3_small, print the paths of the reports"),
         "test": (test, "lint, then run the fast tests (arguments go to pytest)"),
-        "devices": (devices, "test the targets: QEMU, adb, ssh; says what cannot be tested here"),
-        "browser": (browser, "notebooks, timeline and report in Chromium, where that is installed"),
-        "lint": (lint, "ruff, and the notebooks are stripped"),
-        "lab": (lab, "JupyterLab on the notebooks"),
+        "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
+        "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
+        "lint": (lint, "check style, formatting and that the notebooks have no outputs"),
+        "lab": (lab, "open JupyterLab on the notebooks"),
         "fuzz": (fuzz, "feed the trace reader mutated files (--seconds N or --count N, --seed N)"),
         "bench": (bench, "run the benchmarks (or the named ones)"),
     }
@@ -54,19 +54,19 @@ def main() -> int:
 
 
 class SetupFailure(Exception):
-    """The set-up cannot go on; the message says what to do."""
+    """Set-up failed; the message says what to do."""
 
 
 def setup(_: list[str]) -> int:
-    """Create ``.venv`` and install the pinned packages; does nothing when that is done."""
-    if sys.version_info < (3, 11):  # noqa: UP036  (no pip has checked it yet)
-        raise SetupFailure(f"Python >= 3.11 is needed, this is {platform.python_version()}")
+    """Create ``.venv`` and install the pinned packages, unless that is done."""
+    if sys.version_info < (3, 11):  # noqa: UP036  (pip has not checked it yet)
+        raise SetupFailure(f"needs Python >= 3.11, not {platform.python_version()}")
     if os.name != "posix":
-        raise SetupFailure("Linux or macOS is needed; on Windows use WSL")
+        raise SetupFailure("needs Linux or macOS; on Windows use WSL")
     wanted = _fingerprint()
     if STAMP.exists() and STAMP.read_text() == wanted and PYTHON.exists():
         return 0
-    print("setting up .venv (once; a few minutes with a slow network)", file=sys.stderr)
+    print("setting up .venv (once; takes a few minutes)", file=sys.stderr)
     _create_venv()
     _install_torch()
     _pip("install", "-c", str(CONSTRAINTS), "-e", f"{ROOT}[lab,test]")
@@ -75,32 +75,32 @@ def setup(_: list[str]) -> int:
 
 
 def demo(arguments: list[str]) -> int:
-    """Profile the two demonstration models with the CPU's strongest extension on and off."""
+    """Profile two models with the CPU's strongest extension off and on."""
     models = ["toy_cnn", "mobilenet_v3_small"]
     return _run("-m", "workbench", "profile", *models, "--dtype", "fp32", *arguments)
 
 
 def test(arguments: list[str]) -> int:
-    """Lint, then run the tests, a file at a time in each of up to four processes."""
+    """Lint, then run the test files in up to four processes."""
     spread = ["--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile"]
     return lint([]) or _run("-m", "pytest", *spread, *arguments)
 
 
 def devices(arguments: list[str]) -> int:
-    """Run the tests that need QEMU, adb or sshd; those that cannot run here say why."""
+    """Run the tests that need QEMU, adb or sshd; skipped tests say why."""
     return _run("-m", "pytest", "-m", "qemu or adb or ssh", "-rs", *arguments)
 
 
 def browser(arguments: list[str]) -> int:
-    """Run the tests that drive a browser; screenshots go to build/screenshots."""
+    """Run the browser tests; screenshots go to build/screenshots."""
     if not shutil.which("chromium"):
-        print("skipped: there is no chromium (Debian: apt install chromium)")
+        print("skipped: chromium is not installed (Debian: apt install chromium)")
         return 0
     return _run("-m", "pytest", "-m", "browser", "-rs", *arguments)
 
 
 def lint(_: list[str]) -> int:
-    """Check style and formatting, and that no notebook carries outputs."""
+    """Check style and formatting, and that no notebook has outputs."""
     notebooks = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "notebooks").glob("*.ipynb"))
     keys = "metadata.papermill cell.metadata.papermill metadata.language_info.version"
     return (
@@ -116,16 +116,16 @@ def lab(arguments: list[str]) -> int:
 
 
 def fuzz(arguments: list[str]) -> int:
-    """Feed the trace reader mutated files; the exit code is 1 if it takes one badly."""
+    """Feed the trace reader mutated files; exits 1 if it mishandles one."""
     return _run(str(ROOT / "tests" / "fuzz_etdump.py"), *arguments)
 
 
 def bench(arguments: list[str]) -> int:
-    """Run the benchmarks; the exit code is 1 if one misses its claim."""
+    """Run the benchmarks; exits 1 if a claim does not hold."""
     folder = ROOT / "tests" / "benchmarks"
     known = sorted(path.stem for path in folder.glob("[!_]*.py"))
     if unknown := sorted(set(arguments) - set(known)):
-        raise SetupFailure(f"no benchmark {', '.join(unknown)}; there are {', '.join(known)}")
+        raise SetupFailure(f"unknown benchmark {', '.join(unknown)}; known: {', '.join(known)}")
     return max(_run(str(folder / f"{name}.py")) for name in arguments or known)
 
 
@@ -136,11 +136,11 @@ def _fingerprint() -> str:
 
 
 def _create_venv() -> None:
-    # Debian's python3 comes without ensurepip: the venv is then served by the pip outside it.
+    # Debian's python3 has no ensurepip: the pip outside the venv then installs into it.
     flag = ["--without-pip"] if importlib.util.find_spec("pip") else []
     made = subprocess.run([sys.executable, "-m", "venv", "--clear", *flag, str(VENV)])
     if made.returncode:
-        raise SetupFailure("no virtual environment; install pip (Debian: apt install python3-pip)")
+        raise SetupFailure("cannot create .venv; install pip (Debian: apt install python3-pip)")
 
 
 def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> subprocess.CompletedProcess:
@@ -151,7 +151,7 @@ def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> subprocess
     command += [*arguments, "--quiet", "--disable-pip-version-check", "--no-input"]
     done = subprocess.run(command, capture_output=quiet, text=True)
     if check and done.returncode:
-        raise SetupFailure(f"pip {arguments[0]} failed; mend the cause above and run this again")
+        raise SetupFailure(f"pip {arguments[0]} failed; fix the error above and run this again")
     return done
 
 
@@ -161,12 +161,12 @@ def _install_torch() -> None:
         done = _pip("install", "--no-deps", "--index-url", TORCH_CPU_INDEX, pin, check=False)
         if done.returncode == 0:
             return
-        print("dev.py: no CPU build of torch there; taking the default one", file=sys.stderr)
+        print("dev.py: no CPU build of torch found; installing the default", file=sys.stderr)
     _pip("install", "-c", str(CONSTRAINTS), pin)
 
 
 def _resolves_to_cpu_build(pin: str) -> bool:
-    """Whether pip as it is configured here would take a CPU build (``2.x.y+cpu``)."""
+    """Whether the configured package index provides a CPU build (``2.x.y+cpu``)."""
     dry = _pip("install", "--dry-run", "--no-deps", "--report", "-", pin, check=False, quiet=True)
     if dry.returncode:
         return False

@@ -8,10 +8,8 @@ from synthetic import synthetic_latencies, synthetic_ledger
 
 from workbench.analysis.compare import (
     adjust_for_many,
-    compare_categories,
     compare_latencies,
-    compare_layers,
-    compare_operators,
+    compare_parts,
     judge,
 )
 from workbench.analysis.operators import summarize_categories, summarize_operators
@@ -177,7 +175,7 @@ def test_what_is_called_detectable_is_detected_in_4_of_5_repetitions():
 
 def test_categories_show_their_own_speedups():
     before, after = synthetic_ledger(), synthetic_ledger({"Convolution": 4, "GEMM": 0.5}, seed=1)
-    table = check(compare_categories(before, after), COMPARISON).set_index("name")
+    table = check(compare_parts("category", before, after), COMPARISON).set_index("name")
     assert list(table.index) == ["Convolution", "GEMM", "Data Movement", "Elementwise", "Other"]
     assert table.loc["Convolution", "low"] < 4 < table.loc["Convolution", "high"]
     assert list(table["outcome"]) == ["faster", "slower", *["equivalent"] * 3]
@@ -188,8 +186,8 @@ def test_categories_show_their_own_speedups():
 def test_a_control_gives_every_category_its_floor():
     before, after = synthetic_ledger(), synthetic_ledger({"Convolution": 1.03}, seed=1)
     control = synthetic_ledger({"Convolution": 0.9}, seed=2)
-    alone = compare_categories(before, after).set_index("name")
-    held = compare_categories(before, after, control=control).set_index("name")
+    alone = compare_parts("category", before, after).set_index("name")
+    held = compare_parts("category", before, after, control=control).set_index("name")
     assert alone.loc["Convolution", "outcome"] == "faster"
     assert held.loc["Convolution", "outcome"] == "inconclusive"
     assert held.loc["Convolution", "floor"] > 0.1 > held.loc["Other", "floor"]
@@ -202,12 +200,12 @@ def with_layers(ledger):
 
 def test_layers_show_their_own_speedups():
     before, after = synthetic_ledger(), synthetic_ledger({"Convolution": 4}, seed=1)
-    table = check(compare_layers(with_layers(before), with_layers(after)), COMPARISON)
+    table = check(compare_parts("layer", with_layers(before), with_layers(after)), COMPARISON)
     assert set(table["level"]) == {"layer"}
     assert list(table["name"][:2]) == ["block.1", "block.4"]
     assert (table["outcome"][:2] == "faster").all()
     assert table["baseline_ms"].sum() == pytest.approx(
-        compare_categories(before, after)["baseline_ms"].sum(), rel=0.01
+        compare_parts("category", before, after)["baseline_ms"].sum(), rel=0.01
     )
 
 
@@ -215,13 +213,13 @@ def test_runs_of_their_own_are_compared_without_pairing_restarts():
     before, after = synthetic_ledger(), synthetic_ledger({"Convolution": 4}, processes=4, seed=1)
     moved = after.assign(process=after["process"] + 10)
     with pytest.raises(ComparisonError, match="no restart in common"):
-        compare_operators(before, moved)
-    table = compare_operators(before, moved, apart=True)
+        compare_parts("operator", before, moved)
+    table = compare_parts("operator", before, moved, apart=True)
     assert list(table["restarts"]) == [3] * len(table)
     first = table.iloc[0]
     assert (first["category"], first["outcome"]) == ("Convolution", "faster")
     assert first["low"] < 4 < first["high"]
-    alone = compare_categories(before, moved[moved["process"] == 10], apart=True)
+    alone = compare_parts("category", before, moved[moved["process"] == 10], apart=True)
     assert alone["low"].isna().all()
     assert set(alone["outcome"]) == {"inconclusive"}
 
@@ -231,7 +229,7 @@ def test_operators_are_paired_by_key():
     after = after.replace(
         {"operator": {"Convolution (NHWC, F32) IGEMM": "Convolution (NHWC, PF32) IGEMM"}}
     )
-    table = check(compare_operators(before, after), COMPARISON)
+    table = check(compare_parts("operator", before, after), COMPARISON)
     assert set(table["key"]) == set(before["key"])
     top = table.iloc[0]
     assert top["name"] == "Convolution (NHWC, F32) IGEMM"
@@ -243,8 +241,9 @@ def test_columns_of_categories_serve_as_those_of_text():
     columns = ["kind", "name", "operator", "key"]
     before, after = synthetic_ledger(), synthetic_ledger({"GEMM": 2}, seed=1)[20:]
     packed = [side.astype(dict.fromkeys(columns, "category")) for side in (before, after)]
-    for compare in (compare_categories, compare_operators):
-        pd.testing.assert_frame_equal(compare(*packed), compare(before, after))
+    for level in ("category", "operator"):
+        expected = compare_parts(level, before, after)
+        pd.testing.assert_frame_equal(compare_parts(level, *packed), expected)
     for summarize in (summarize_categories, summarize_operators):
         pd.testing.assert_frame_equal(summarize(packed[1]), summarize(after), check_dtype=False)
 
@@ -252,12 +251,12 @@ def test_columns_of_categories_serve_as_those_of_text():
 def test_an_operator_of_one_side_only_is_inconclusive():
     before, after = synthetic_ledger(), synthetic_ledger(seed=1)
     gone = after[after["key"] != "delegated/11"]
-    table = compare_operators(before, gone).set_index("key")
+    table = compare_parts("operator", before, gone).set_index("key")
     row = table.loc["delegated/11"]
     assert row["outcome"] == "inconclusive"
     assert np.isnan([row["candidate_ms"], row["speedup"], row["low"]]).all()
     assert row["baseline_ms"] > 0
-    back = compare_operators(gone, before).set_index("key").loc["delegated/11"]
+    back = compare_parts("operator", gone, before).set_index("key").loc["delegated/11"]
     assert np.isnan(back["baseline_ms"])
     assert back["name"] == "Copy (NC, X32)"
 
@@ -268,18 +267,18 @@ def test_whole_microseconds_limit_what_a_short_operator_can_show():
     before, after = ledger.copy(), ledger.copy()
     before.loc[short, "duration_ns"] = 4000
     after.loc[short, "duration_ns"] = 3000
-    row = compare_operators(before, after).set_index("key").loc["delegated/8"]
+    row = compare_parts("operator", before, after).set_index("key").loc["delegated/8"]
     assert row["speedup"] == pytest.approx(4 / 3)
     assert row["low"] < 1.2
     after.loc[short, "duration_ns"] = 0
-    row = compare_operators(before, after).set_index("key").loc["delegated/8"]
+    row = compare_parts("operator", before, after).set_index("key").loc["delegated/8"]
     assert (row["candidate_ms"], row["outcome"]) == (0, "inconclusive")
 
 
 def test_an_overhead_below_zero_keeps_its_time_and_has_no_ratio():
     before, after = synthetic_ledger(), synthetic_ledger(seed=1)
     after.loc[after["kind"] == "delegate_overhead", "duration_ns"] = -300
-    table = compare_operators(before, after).set_index("name")
+    table = compare_parts("operator", before, after).set_index("name")
     row = table.loc["DELEGATE_CALL"]
     assert row["candidate_ms"] == pytest.approx(-0.0003)
     assert np.isnan(row["speedup"]) and row["outcome"] == "inconclusive"
@@ -288,9 +287,9 @@ def test_an_overhead_below_zero_keeps_its_time_and_has_no_ratio():
 def test_ledgers_that_cannot_be_compared():
     ledger = synthetic_ledger()
     with pytest.raises(ComparisonError, match="holds no run"):
-        compare_categories(ledger, ledger[:0])
+        compare_parts("category", ledger, ledger[:0])
     with pytest.raises(ComparisonError, match="no restart in common"):
-        compare_categories(ledger, ledger.assign(process=ledger["process"] + 10))
+        compare_parts("category", ledger, ledger.assign(process=ledger["process"] + 10))
     mixed = pd.concat([ledger.assign(experiment="a"), ledger.assign(experiment="b")])
     with pytest.raises(ComparisonError, match="several values of experiment: a, b"):
         summarize_operators(mixed)
@@ -362,7 +361,7 @@ def test_outputs_that_differ_are_part_of_the_verdict():
 
 def test_a_verdict_needs_one_e2e_row():
     with pytest.raises(ComparisonError, match="one E2E comparison, not 0"):
-        reach_verdict("net", "", compare_categories(synthetic_ledger(), synthetic_ledger()))
+        reach_verdict("net", "", compare_parts("category", synthetic_ledger(), synthetic_ledger()))
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from workbench.cli import main
 from workbench.errors import RunnerError, RunnerTimeout, StoreError, UsageError, WorkbenchError
 from workbench.run.build import installed_compiler
 from workbench.run.config import plan_config, read_config
-from workbench.run.foreign import last_lines, order_experiments, run_processes, run_to_end
+from workbench.run.custom_runner import last_lines, order_experiments, run_processes, run_to_end
 from workbench.run.isa import read_isa, resolve_toggle
 from workbench.run.runner import find_runner
 from workbench.run.targets.host import Host
@@ -312,7 +312,7 @@ def test_a_runner_that_fails_is_one_line(tmp_path, script, error, words):
 
 
 def test_a_log_without_end_is_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.run.foreign.LONGEST_LOG", 100)
+    monkeypatch.setattr("workbench.run.custom_runner.LONGEST_LOG", 100)
     log = tmp_path / "log"
     log.write_bytes(b"x\n" * 1000 + b"the end\n")
     assert last_lines(log) == " (x; x; the end)"

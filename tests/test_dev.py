@@ -1,4 +1,4 @@
-"""The set-up script: standard library only, and clear where it cannot go on."""
+"""The set-up script: standard library only, with clear failures."""
 
 import ast
 import importlib.util
@@ -20,7 +20,7 @@ def dev():
     return module
 
 
-def test_it_needs_the_standard_library_only():
+def test_it_imports_only_the_standard_library():
     tree = ast.parse((ROOT / "dev.py").read_text())
     names = {a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names}
     names |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
@@ -30,14 +30,14 @@ def test_it_needs_the_standard_library_only():
 @pytest.mark.parametrize(
     ("version", "cpu"), [("2.13.0+cpu", True), ("2.13.0", False), (None, True)]
 )
-def test_a_configured_cpu_build_of_torch_wins(dev, monkeypatch, version, cpu):
+def test_a_cpu_build_from_the_configured_index_is_preferred(dev, monkeypatch, version, cpu):
     install = [] if version is None else [{"metadata": {"version": version}}]
     answer = subprocess.CompletedProcess([], 0, stdout=json.dumps({"install": install}))
     monkeypatch.setattr(dev, "_pip", lambda *_, **__: answer)
     assert dev._resolves_to_cpu_build("torch==2.13.0") is cpu
 
 
-def test_the_cpu_index_is_asked_where_pip_has_no_cpu_build(dev, monkeypatch):
+def test_without_a_cpu_build_pip_uses_the_cpu_index(dev, monkeypatch):
     calls = []
 
     def pip(*arguments, **_):
@@ -51,19 +51,19 @@ def test_the_cpu_index_is_asked_where_pip_has_no_cpu_build(dev, monkeypatch):
     assert calls[-1][:4] == ("install", "--no-deps", "--index-url", dev.TORCH_CPU_INDEX)
 
 
-def test_an_unknown_benchmark_is_named(dev):
-    with pytest.raises(dev.SetupFailure, match="no benchmark speed; there are ab_spread, "):
+def test_an_unknown_benchmark_is_reported(dev):
+    with pytest.raises(dev.SetupFailure, match="unknown benchmark speed; known: ab_spread, "):
         dev.bench(["speed"])
 
 
-def test_without_a_browser_its_tests_are_skipped_and_it_says_why(dev, monkeypatch, capsys):
+def test_without_chromium_the_browser_tests_are_skipped(dev, monkeypatch, capsys):
     monkeypatch.setattr(dev.shutil, "which", lambda name: None)
     monkeypatch.setattr(dev, "_run", lambda *_: pytest.fail("run"))
     assert dev.browser([]) == 0
-    assert "no chromium" in capsys.readouterr().out
+    assert "chromium is not installed" in capsys.readouterr().out
 
 
-def test_with_a_browser_its_tests_are_run(dev, monkeypatch):
+def test_with_chromium_the_browser_tests_run(dev, monkeypatch):
     monkeypatch.setattr(dev.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(dev, "_run", lambda *arguments: arguments)
     assert dev.browser(["-k", "x"]) == ("-m", "pytest", "-m", "browser", "-rs", "-k", "x")
@@ -74,7 +74,7 @@ def test_a_finished_setup_is_not_repeated(dev, monkeypatch, tmp_path):
     stamp.write_text(dev._fingerprint())
     monkeypatch.setattr(dev, "STAMP", stamp)
     monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
-    monkeypatch.setattr(dev, "_create_venv", lambda: pytest.fail("made again"))
+    monkeypatch.setattr(dev, "_create_venv", lambda: pytest.fail("set up again"))
     assert dev.setup([]) == 0
 
 

@@ -77,7 +77,7 @@ def test_the_doctor_answers_with_what_it_found(cli):
     [
         (["analyze", "nothing"], 2, "not a run folder"),
         (["export", "toy_cn"], 2, "unknown model"),
-        (["compare", "a", "b", "--fail-above", "lots"], 2, "no percentage"),
+        (["compare", "a", "b", "--fail-above", "lots"], 2, "not a percentage"),
         (["nonsense"], 2, "nonsense"),
         (["run", "bad.pte"], 1, "bad.pte"),
         (["compare"], 2, "Missing argument"),

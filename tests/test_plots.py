@@ -13,7 +13,7 @@ from scipy import stats
 from synthetic import synthetic_latencies, synthetic_ledger
 
 import workbench as wb
-from workbench.analysis.compare import compare_categories, compare_latencies
+from workbench.analysis.compare import compare_latencies, compare_parts
 from workbench.analysis.operators import summarize_categories, summarize_operators
 from workbench.analysis.shift import bottleneck_shift
 from workbench.analysis.statistics import describe_latencies
@@ -246,7 +246,7 @@ def test_speedups_have_intervals_and_only_shown_ones_are_solid(ledgers, latencie
     comparison = pd.concat(
         [
             compare_latencies(latencies, "off", "on", control="again"),
-            compare_categories(*ledgers),
+            compare_parts("category", *ledgers),
         ]
     )
     (axis,) = plot_speedups(comparison).axes

@@ -263,9 +263,9 @@ def test_the_grade_is_in_every_artifact(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--budget", "soon"], "no duration"),
-        (["--budget", "0s"], "no duration"),
-        (["--precision", "x"], "no percentage"),
+        (["--budget", "soon"], "not a duration"),
+        (["--budget", "0s"], "not a duration"),
+        (["--precision", "x"], "not a percentage"),
     ],
 )
 def test_bad_budgets_are_usage_errors(options, words, capsys):

@@ -217,8 +217,8 @@ def run_config(
     >>> wb.run_config("mac_sme2.json").findings  # doctest: +SKIP
     """
     from workbench.run.config import complete_plan, output_place, plan_config, read_config
+    from workbench.run.custom_runner import run_processes
     from workbench.run.execute import run_plan
-    from workbench.run.foreign import run_processes
     from workbench.run.runner import find_runner
     from workbench.run.targets import open_target
 

@@ -4,9 +4,9 @@
     pip install hydra-core iopath timm torchvision torch==2.13.0
     workbench profile data/adapters/edgetam.py:EdgeTam --dtype fp16w
 
-Copy this file and change the two paths if your clone is elsewhere; relative ones are seen from
-the working directory. Building the model makes timm fetch RepViT-M1's weights once, which the
-checkpoint then replaces. After a change inside of the clone, export with ``--fresh``.
+If your clone is elsewhere, change the two paths in a copy of this file; relative paths start at the
+working directory. Building the model makes timm download RepViT-M1's weights once; the checkpoint
+then replaces them. After a change in the clone, export with ``--fresh``.
 """
 
 import sys
@@ -22,25 +22,25 @@ CHECKPOINT = "EdgeTAM/checkpoints/edgetam.pt"
 
 
 class ImageEncoder(nn.Module):
-    """An image ``(1, 3, 1024, 1024)`` from 0 to 1 to the features of all levels, finest first."""
+    """Image ``(1, 3, 1024, 1024)`` from 0 to 1 to the features of all levels, finest first."""
 
     def __init__(self, model: nn.Module):
         super().__init__()
         self.model = model
-        # ImageNet's, which SAM 2 and EdgeTAM were trained with.
+        # ImageNet's values, used to train SAM 2 and EdgeTAM.
         self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]).reshape(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor([0.229, 0.224, 0.225]).reshape(1, 3, 1, 1))
 
     def forward(self, image: Tensor) -> tuple[Tensor, ...]:
-        """What the mask decoder and the memory attention are given."""
+        """The features that the mask decoder and the memory attention use."""
         return tuple(self.model.forward_image((image - self.mean) / self.std)["backbone_fpn"])
 
 
 class EdgeTam:
-    """Upstream's model, as far as every frame runs it."""
+    """The part of upstream's model that runs on every frame."""
 
     def get_eager_model(self) -> nn.Module:
-        """The encoder of a clone of EdgeTAM, its training-time branches merged."""
+        """The encoder from the clone, with training-time branches merged."""
         for path in (Path(CLONE, "sam2", "build_sam.py"), Path(CHECKPOINT)):
             if not path.is_file():
                 raise SetupError(

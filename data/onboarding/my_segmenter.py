@@ -1,4 +1,4 @@
-"""One small segmentation model twice: as it was trained, and made ready for a device."""
+"""One small segmentation model, as trained and as prepared for a device."""
 
 import torch
 from torch import nn
@@ -7,7 +7,7 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class AsTrained(nn.Module):
-    """Wants a normalised image, and resizes its position embedding at every inference."""
+    """Takes a normalised image, and resizes its position embedding at every inference."""
 
     def __init__(self, width: int = 96, heads: int = 3):
         super().__init__()
@@ -27,7 +27,7 @@ class AsTrained(nn.Module):
         return x + position
 
     def forward(self, image):
-        """A normalised image ``(n, 3, h, w)`` to logits of a mask, an eighth of its size."""
+        """Map a normalised image ``(n, 3, h, w)`` to mask logits, an eighth of its size."""
         x = self.place(self.patches(image))
         n, width, height, length = x.shape
         tokens = x.flatten(2).transpose(1, 2)
@@ -39,17 +39,17 @@ class AsTrained(nn.Module):
 
     @staticmethod
     def get_example_inputs():
-        """An image as the training pipeline would hand it over."""
+        """An image as the training pipeline provides it."""
         return (torch.randn(1, 3, 256, 256, generator=torch.Generator().manual_seed(0)),)
 
 
 class Ready(AsTrained):
-    """Takes an image of one size with values from 0 to 1, and computes at export what it can."""
+    """Takes an image of fixed size with values from 0 to 1; constants are computed at export."""
 
     def __init__(self, size: int = 256):
         super().__init__()
         self.eval()
-        # Normalisation is a linear function of the pixels: it becomes part of the convolution.
+        # Normalisation is linear in the pixels: fold it into the convolution.
         mean, std = (torch.tensor(v).view(1, 3, 1, 1) for v in (MEAN, STD))
         weight = self.patches.weight.detach()
         self.patches.bias = nn.Parameter(self.patches.bias - (weight * mean / std).sum((1, 2, 3)))
@@ -58,11 +58,11 @@ class Ready(AsTrained):
         grid = (size // 8, size // 8)
         resized = nn.functional.interpolate(self.position.detach(), grid, mode="bicubic")
         self.register_buffer("placed", resized)
-        # No XNNPACK node for ELU; the same from operators that have one.
+        # XNNPACK does not support ELU: rewrite it with operators that it supports.
         self.head[1] = PlainElu()
 
     def place(self, x):
-        """Add the embedding that was resized once."""
+        """Add the embedding that was resized at construction."""
         return x + self.placed
 
     @staticmethod
@@ -72,8 +72,8 @@ class Ready(AsTrained):
 
 
 class PlainElu(nn.Module):
-    """ELU of clamp, exp and relu: ``relu(x) + exp(min(x, 0)) - 1``."""
+    """ELU from clamp, exp and relu: ``relu(x) + exp(min(x, 0)) - 1``."""
 
     def forward(self, x):
-        """Any shape, to the same shape."""
+        """Any shape; keeps it."""
         return torch.relu(x) + torch.exp(torch.clamp(x, max=0.0)) - 1.0

@@ -1,11 +1,11 @@
-"""Models with one planted cause each, and the same models with what the finding suggests done."""
+"""Models with one planted cause of slowness each, and the same models with the cause fixed."""
 
 import torch
 from torch import nn
 
 
 class Product(nn.Module):
-    """A product of two activations, which XNNPACK takes as a batch only."""
+    """A matmul of two activations, which XNNPACK supports only as a batch."""
 
     def __init__(self, batched: bool = False):
         super().__init__()
@@ -20,7 +20,7 @@ class Product(nn.Module):
 
 
 class Transposes(nn.Module):
-    """Twenty pairs of transposes around activations that do not mind the layout."""
+    """Twenty pairs of transposes around activations that work in any layout."""
 
     def __init__(self, needless: bool = True):
         super().__init__()
@@ -38,7 +38,7 @@ class Transposes(nn.Module):
 
 
 class Wide(nn.Module):
-    """Large weights that are used once: bound by memory."""
+    """Large weights, each used once: memory-bound."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ class Wide(nn.Module):
 
 
 class Deep(nn.Module):
-    """Large matrix products: bound by arithmetic."""
+    """Large matmuls: compute-bound."""
 
     def __init__(self):
         super().__init__()
@@ -65,30 +65,30 @@ def _inputs(*shape):
 
 
 def product():
-    """``(model, example inputs)`` of the undelegated operator."""
+    """An undelegated operator, as ``(model, example inputs)``."""
     return Product(), _inputs(384, 256)
 
 
-def product_mended():
-    """The same, multiplied as a batch of one."""
+def product_fixed():
+    """The same matmul as a batch of one, which is delegated."""
     return Product(batched=True), _inputs(384, 256)
 
 
 def transposes():
-    """Of the needless transposes."""
+    """Needless transposes."""
     return Transposes(), _inputs(1, 3, 112, 112)
 
 
-def transposes_mended():
-    """The same without."""
+def transposes_fixed():
+    """The same model without the transposes."""
     return Transposes(needless=False), _inputs(1, 3, 112, 112)
 
 
 def wide():
-    """Of the large weights."""
+    """Large weights."""
     return Wide(), _inputs(1, 4096)
 
 
 def deep():
-    """Of the large products."""
+    """Large matmuls."""
     return Deep(), _inputs(768, 768)

@@ -1,9 +1,9 @@
-"""How far an estimated speed-up scatters: experiments in turns against one after the other.
+"""Scatter of an estimated speed-up: interleaved against sequential measurements.
 
-In turns is what ``workbench run`` does. One after the other is what a script around a runner does:
-as many inferences of the one experiment, then of the other, and the ratio of the medians of their
-wall times. Meanwhile other programs come and go. Exits 1 if taking turns is not the steadier one,
-or scatters by more than 2 % (standard deviation).
+``workbench run`` interleaves. A script around a runner is sequential: as many inferences of one
+experiment, then of the other, and the ratio of the medians of their wall times. Other programs
+interfere meanwhile. Exits 1 if the interleaved speed-ups scatter more than the sequential ones, or
+by more than 2 % (standard deviation).
 """
 
 import argparse
@@ -29,8 +29,8 @@ from workbench.run.runner import open_runner
 from workbench.run.tensor_files import locate_inputs
 
 CLOCKS = ("cpu_ns", "wall_ns")
-#: Standard deviation of the speed-up that taking turns keeps below, in per cent.
-SPREAD_AT_MOST = 2.0
+#: Maximum standard deviation of the interleaved speed-ups, in per cent.
+MAX_SPREAD = 2.0
 
 
 def main() -> int:
@@ -40,14 +40,12 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--processes", type=int, default=8)
     parser.add_argument("--batch-ms", type=float, default=10.0)
-    parser.add_argument("--quiet", action="store_true", help="no other programs")
+    parser.add_argument("--idle", action="store_true", help="start no other programs")
     options = parser.parse_args()
 
     runner = wb.find_runner()
-    load = contextlib.nullcontext() if options.quiet else other_programs()
-    estimates = {
-        (name, clock): [] for name in ("in turns", "one after the other") for clock in CLOCKS
-    }
+    load = contextlib.nullcontext() if options.idle else interference()
+    estimates = {(name, clock): [] for name in ("interleaved", "sequential") for clock in CLOCKS}
     with tempfile.TemporaryDirectory() as folder, load:
         pte = wb.export_model(options.model, root=Path(folder))
         plan = wb.make_plan(
@@ -60,51 +58,53 @@ def main() -> int:
             run_dir = Path(folder) / str(number)
             latencies = measure(plan, runner, run_dir)
             count = (latencies["experiment"] == plan.pairs[0].candidate).sum()
-            alone = one_after_the_other(plan, runner, run_dir, int(count))
+            sequential = measure_sequentially(plan, runner, run_dir, int(count))
             for clock in CLOCKS:
-                estimates["in turns", clock].append(in_turns(plan, latencies, clock))
-                estimates["one after the other", clock].append(alone[clock])
+                estimates["interleaved", clock].append(estimate(plan, latencies, clock))
+                estimates["sequential", clock].append(sequential[clock])
     table = pd.DataFrame(
         [(*key, statistics.mean(e), 100 * statistics.stdev(e) / statistics.mean(e),
           100 * (max(e) / min(e) - 1)) for key, e in estimates.items()],
         columns=["protocol", "clock", "mean speed-up", "std dev (%)", "max / min - 1 (%)"],
     )  # fmt: skip
-    around = "nothing else" if options.quiet else "other programs"
+    others = "no other programs" if options.idle else "other programs"
     print(
         f"{plan.stem}, {plan.toggle} on against off, {options.repeats} repeats of "
-        f"{options.processes} restarts, {around} running, load {os.getloadavg()[1]:.1f}"
+        f"{options.processes} restarts, {others}, load {os.getloadavg()[1]:.1f}"
     )
     print(table.to_markdown(index=False, floatfmt=".2f"))
     spread = table.set_index(["protocol", "clock"])["std dev (%)"]
-    ratio = spread["one after the other", "wall_ns"] / spread["in turns", "cpu_ns"]
-    print(f"one after the other, by wall time, scatters {ratio:.1f} times as far as in turns")
-    return 0 if ratio > 1 and spread["in turns", "cpu_ns"] <= SPREAD_AT_MOST else 1
+    ratio = spread["sequential", "wall_ns"] / spread["interleaved", "cpu_ns"]
+    print(f"sequential, by wall time, scatters {ratio:.1f} times as much as interleaved")
+    return 0 if ratio > 1 and spread["interleaved", "cpu_ns"] <= MAX_SPREAD else 1
 
 
-def in_turns(plan, latencies, clock) -> float:
+def estimate(plan, latencies, clock) -> float:
     pair = plan.pairs[0]
     row = compare_latencies(latencies, pair.baseline, pair.candidate, clock=clock).iloc[0]
     return float(row["speedup"])
 
 
-def one_after_the_other(plan, runner, run_dir, count) -> dict[str, float]:
-    """The speed-up by either clock, from one process of each experiment."""
+def measure_sequentially(plan, runner, run_dir, count) -> dict[str, float]:
+    """The speed-up by each clock, from one process per experiment."""
     medians = {}
     for experiment in plan.experiments[:2]:
         flags = runner_flags(plan, experiment, locate_inputs(plan, run_dir), 1, None)
         with open_runner(runner, flags, timeout_s=120) as session:
             session.run(plan.warmup + 5)
-            laps = session.run(count)
-        medians[experiment.name] = {clock: np.median(getattr(laps, clock)) for clock in CLOCKS}
+            iterations = session.run(count)
+        medians[experiment.name] = {
+            clock: np.median(getattr(iterations, clock)) for clock in CLOCKS
+        }
     off, on = medians.values()
     return {clock: float(off[clock] / on[clock]) for clock in CLOCKS}
 
 
 @contextlib.contextmanager
-def other_programs():
-    """As many programs as there are cores, each busy now and then."""
+def interference():
+    """Run one intermittently busy program per core."""
     processes = [
-        multiprocessing.Process(target=come_and_go, args=(seed,), daemon=True)
+        multiprocessing.Process(target=load_machine, args=(seed,), daemon=True)
         for seed in range(multiprocessing.cpu_count())
     ]
     for process in processes:
@@ -117,8 +117,8 @@ def other_programs():
             process.join()
 
 
-def come_and_go(seed: int) -> None:
-    """Idle, then work that needs the caches and the memory of others, for up to seconds."""
+def load_machine(seed: int) -> None:
+    """Alternate between idling and memory-heavy work, each for up to four seconds."""
     rng = random.Random(seed)
     values = np.ones(8_000_000)
     while True:

@@ -1,14 +1,14 @@
-"""Check the layer of every event of the models of the workbench against the truth.
+"""Check the layer of every event of the registered models against the ground truth.
 
     python tests/benchmarks/attribution.py [--models a,b] [--dtypes fp32,int8] [--again]
         [--out data/attribution.md] [--programs FOLDER]
 
-The truth is XNNPACK's own (`tests/layer_truth.py`); it needs Linux and a C++ compiler. Each program
-runs with everything that this CPU has and at the lowest ISA level. Programs found in
-``FOLDER/out_<model>`` are taken, the others exported there. The table is written after every row;
-rows that it has already are kept unless told ``--again``. Exit code 1 if the claim is missed: at
-least 99.9 % of the events and 95 % of the time of operators on the right layer, and no wrong one
-that was not called ambiguous.
+XNNPACK's own plan is the ground truth (`tests/layer_truth.py`); it needs Linux and a C++ compiler.
+Each program runs once with all extensions of this CPU and once at the lowest ISA level. Programs in
+``FOLDER/out_<model>`` are reused, the others are exported there. The table is written after every
+row; existing rows are kept unless ``--again`` is given. Exits 1 if the claim does not hold: at
+least 99.9 % of the events and 95 % of the operators' time on the correct layer, and no wrong
+attribution that is not marked ambiguous.
 """
 
 import argparse
@@ -41,18 +41,23 @@ from workbench.trace.etdump import read_etdump
 DTYPES = ("fp32", "fp16", "int8", "int8dyn")
 SURE = ("exact", "fitted")
 HEADER = [
-    "model", "dtype", "events", "right", "wrong", "wrong, said to be sure", "unattributed",
-    "unknown", "of delegates", "same operators", "ms", "ms right",
+    "model", "dtype", "events", "correct", "wrong", "wrong, not ambiguous", "unattributed",
+    "no truth", "delegated", "same operators", "ms", "ms correct",
 ]  # fmt: skip
-PROLOGUE = """# Attribution against the truth
+PROLOGUE = """# Attribution compared with the ground truth
 
-Events of one inference with everything that the CPU has, and of one at its lowest ISA level, on
-{machine}. *right*: the layer named is that of an operator which XNNPACK says, through the values
-that it reads and makes, the event is of; *wrong*: it is not; *unattributed*: no layer named;
-*unknown*: the ETRecord names no layer, so the event is not counted. Of the events of XNNPACK
-delegates, *same operators* are those for which the exported operators named are exactly those that
-XNNPACK says; for the others (casts that XNNPACK put in by itself) none are named. *ms*: time of the
-operators, delegate overhead not among them. Written by `tests/benchmarks/attribution.py`.
+Events of one inference with all extensions of the CPU and of one at its lowest ISA level, on
+{machine}. XNNPACK's own plan gives the ground truth: the values that each operator reads and writes
+identify the exported operators behind an event.
+
+- *correct*: the attributed layer is that of one of these operators; *wrong*: it is not.
+- *unattributed*: no layer is given.
+- *no truth*: the ETRecord names no layer; these events are not counted.
+- *delegated*: events of XNNPACK delegates; *same operators*: those whose attributed operators are
+  exactly XNNPACK's. The others are casts that XNNPACK inserted; no operators are given for them.
+- *ms*: time of the operators, without delegate overhead.
+
+Written by `tests/benchmarks/attribution.py`.
 """
 
 
@@ -62,25 +67,25 @@ def main() -> int:
     parser.add_argument("--dtypes", type=names, default=list(DTYPES))
     parser.add_argument("--out", type=Path, default=Path("data/attribution.md"))
     parser.add_argument("--programs", type=Path)
-    parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
+    parser.add_argument("--again", action="store_true", help="measure existing rows again")
     options = parser.parse_args()
 
     rows = read_rows(options.out)
     with tempfile.TemporaryDirectory() as folder:
-        workplace, programs = Path(folder), options.programs or Path(folder)
-        probe = workplace / "xnn_plan.so"
+        scratch, programs = Path(folder), options.programs or Path(folder)
+        probe = scratch / "xnn_plan.so"
         subprocess.run(probe_command(find_compiler(), probe), check=True)
         for model in options.models:
             for dtype in options.dtypes:
                 if options.again or (model, dtype) not in rows:
-                    cells = measure(model, dtype, programs, probe, workplace)
+                    cells = measure(model, dtype, programs, probe, scratch)
                     rows[model, dtype] = [model, dtype, *cells]
                     print(*rows[model, dtype], sep=" | ", flush=True)
                     write_table(options.out, rows)
     return 0 if meets_claim(rows) else 1
 
 
-def measure(model: str, dtype: str, programs: Path, probe: Path, workplace: Path) -> list[str]:
+def measure(model: str, dtype: str, programs: Path, probe: Path, scratch: Path) -> list[str]:
     """The cells of a program, from ``events`` on."""
     root = programs / default_root(model).name
     pte = root / "artifacts" / f"{stem_of(model, dtype, 'xnnpack')}.pte"
@@ -91,7 +96,7 @@ def measure(model: str, dtype: str, programs: Path, probe: Path, workplace: Path
             except WorkbenchError as error:
                 return [error.what.split(" -> ")[0], *[""] * 9]
     isa = read_isa(find_runner("native").command)
-    parts = [judge(pte, level, probe, workplace) for level in ("native", list(isa.levels)[-1])]
+    parts = [judge(pte, level, probe, scratch) for level in ("native", list(isa.levels)[-1])]
     rows = pd.concat(parts)
     known = rows[rows["truth"].map(bool)]
     right = known["truth_has_it"]
@@ -108,9 +113,9 @@ def measure(model: str, dtype: str, programs: Path, probe: Path, workplace: Path
     ]
 
 
-def judge(pte: Path, level: str, probe: Path, workplace: Path) -> pd.DataFrame:
-    """Every operator's row of one run, with its true modules and whether it is of one of them."""
-    plan, etdump = workplace / "plan.txt", workplace / "run.etdump"
+def judge(pte: Path, level: str, probe: Path, scratch: Path) -> pd.DataFrame:
+    """One row per operator of a run, with its true modules and whether one was attributed."""
+    plan, etdump = scratch / "plan.txt", scratch / "run.etdump"
     plan.write_text("")
     inputs = [str(pte.with_name(each.file)) for each in load_export(pte).inputs]
     command = [*find_runner("native").command, "--model_path", str(pte), "--cpu_threads", "1"]
@@ -148,19 +153,19 @@ def sorted_numbers(text: str) -> list[str]:
 
 def meets_claim(rows: dict[tuple[str, str], list[str]]) -> bool:
     events, right, _, sure, _, _, _, _, time, time_right = totals(rows)
-    print(f"{right:.0f} of {events:.0f} events right, {sure:.0f} surely wrong, "
-          f"{time_right / time:.2%} of the time")  # fmt: skip
+    print(f"{right:.0f} of {events:.0f} events correct, {sure:.0f} wrong and not ambiguous, "
+          f"{time_right / time:.2%} of the time correct")  # fmt: skip
     return right >= 0.999 * events and time_right >= 0.95 * time and sure == 0
 
 
 def totals(rows: dict[tuple[str, str], list[str]]) -> list[float]:
-    """The sums of all columns from ``events`` on, over the programs that could be exported."""
+    """The sums of all columns from ``events`` on, over all exported programs."""
     cells = [row[2:] for row in rows.values() if row[-1]]
     return [sum(map(float, column)) for column in zip(*cells, strict=True)]
 
 
 def read_rows(path: Path) -> dict[tuple[str, str], list[str]]:
-    """The rows of an earlier table by model and dtype."""
+    """The rows of an existing table, by model and dtype."""
     text = path.read_text() if path.exists() else ""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     return {(row[0], row[1]): row for row in rows if len(row) == len(HEADER) and row[1] in DTYPES}

@@ -1,10 +1,10 @@
-"""A matrix of 4 models x 3 dtypes x 2 ISA levels: how much a batch adds, and what survives.
+"""A matrix of 4 models x 3 dtypes x 2 ISA levels: overhead of a batch, and recovery from kills.
 
-First the matrix is carried out undisturbed: the time in which neither an export nor a measurement
-was at work, against the time in which one was, may be 15 % at most. With ``--kills`` the same
-matrix is carried out anew and all of its processes are killed at several moments, with ``--dask``
-on a local cluster of two workers of which the measuring one is killed. Then the files must prove
-that nothing was measured twice, nothing lost, and no two measurements overlapped.
+First the matrix runs undisturbed: the time without an export or a measurement may be at most 15 %
+of the time with one. With ``--kills`` the matrix runs again, and all its processes are killed at
+several moments. With ``--dask`` it runs on a local cluster of two workers, and the measuring worker
+is killed. The files must then prove that nothing was measured twice or lost, and that no two
+measurements overlapped.
 """
 
 import argparse
@@ -32,16 +32,16 @@ from workbench.portfolio.matrix import plan_cells, read_matrix
 from workbench.records.portfolio import TimeBreakdown
 from workbench.store import cache_folder
 
-OVERHEAD_AT_MOST = 0.15
+MAX_OVERHEAD = 0.15
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--matrix", type=Path, default=ROOT / "data" / "matrix.yaml")
-    parser.add_argument("--out", type=Path, help="keep the portfolios here")
+    parser.add_argument("--out", type=Path, help="write the portfolios here")
     parser.add_argument("--kills", action="store_true", help="kill it at every stage, and resume")
-    parser.add_argument("--dask", action="store_true", help="on a cluster, and kill a worker")
+    parser.add_argument("--dask", action="store_true", help="run on a cluster, and kill a worker")
     options = parser.parse_args()
 
     cells = len(plan_cells(read_matrix(options.matrix)))
@@ -76,12 +76,12 @@ def kill_and_resume(start, matrix, out, cells):
         if wait_until(process, lambda has_come=has_come: has_come(out), seconds=7200):
             kill_group(process)
             snapshots.append(take_snapshot(out))
-            print(f"killed while {moment}: {len(snapshots[-1])} sessions were complete")
+            print(f"killed while {moment}: {len(snapshots[-1])} sessions complete")
     finish(start(matrix, out))
     check_nothing_twice(out, cells, snapshots)
     check_one_at_a_time(out)
     check_index(out, cells)
-    print(f"resumed: {cells} cells done, none of these sessions measured again")
+    print(f"resumed: {cells} cells done, no complete session measured again")
 
 
 def kill_a_worker(start, matrix, out, cells):
@@ -96,9 +96,7 @@ def kill_a_worker(start, matrix, out, cells):
     check_nothing_twice(out, cells, [snapshot])
     check_one_at_a_time(out)
     check_index(out, cells)
-    print(
-        f"a worker killed after {len(snapshot)} sessions: {cells} cells done, none of these again"
-    )
+    print(f"worker killed after {len(snapshot)} sessions: {cells} cells done, none measured again")
 
 
 def finish(process):
@@ -113,14 +111,14 @@ def report_overhead(portfolio):
     print(
         f"{len(portfolio['outcomes'])} cells in {found.wall_s:.0f} s: "
         f"exports {found.export_s:.0f}, measurements {found.measure_s:.0f}, "
-        f"analysis and reports {found.report_s:.0f}, nothing of these {found.other_s:.0f}; "
+        f"analysis and reports {found.report_s:.0f}, other {found.other_s:.0f}; "
         f"overhead {100 * overhead:.1f} % of {pure:.0f} s"
     )
-    return overhead <= OVERHEAD_AT_MOST
+    return overhead <= MAX_OVERHEAD
 
 
 def compare(portfolio, out):
-    """How far the speed-ups of another time are from these."""
+    """Print how much the speed-ups differ between two portfolios."""
     other = json.loads((out / "portfolio.json").read_text())
     ratios = [
         after["speedup"] / before["speedup"]
@@ -130,8 +128,8 @@ def compare(portfolio, out):
     ]
     apart = [abs(ratio - 1) for ratio in ratios]
     print(
-        f"{len(ratios)} speed-ups, apart from the undisturbed ones by {100 * max(apart):.1f} % at "
-        f"most, {100 * statistics.median(apart):.1f} % in the middle"
+        f"{len(ratios)} speed-ups differ from the undisturbed ones by up to "
+        f"{100 * max(apart):.1f} %, median {100 * statistics.median(apart):.1f} %"
     )
 
 

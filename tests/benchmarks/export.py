@@ -1,16 +1,16 @@
-"""What an export costs beyond the steps of ExecuTorch's own documentation.
+"""Cost of an export beyond the steps in ExecuTorch's documentation.
 
     python tests/benchmarks/export.py [--model mobilenet_v3_small] [--dtypes fp32,int8]
         [--repeats 5]
 
-For each dtype, both make the same program in one process, in turns, after one of each
-that does not count; CPU time of one thread, median. Plain: the half-precision copy or the
-quantisation that the dtype asks for, ``torch.export``, ``to_edge_transform_and_lower``,
-``to_executorch``, and the ``.pte`` and the ETRecord written. ``export_model`` does the same and
-also rewrites the graph, runs the program, compares it with the eager model, and writes the inputs,
-the sidecar and the record. Then the command ``workbench export`` is given twice, and the second
-time finds nothing changed. Exit code 1 if an export takes more than 10 % or a second longer than
-the plain one, or finding it unchanged takes a second of CPU time or more.
+For each dtype, a plain export and ``export_model`` make the same program, interleaved in one
+process, after one warm-up each; median CPU time of one thread. The plain export makes the
+half-precision copy or quantises, calls ``torch.export``, ``to_edge_transform_and_lower`` and
+``to_executorch``, and writes the ``.pte`` and the ETRecord. ``export_model`` also rewrites the
+graph, runs the program, compares it with the eager model, and writes the inputs, the sidecar and
+the record. ``workbench export`` then runs twice; the second time, nothing has changed. Exits 1 if
+an export takes more than 10 % or one second longer than the plain one, or if an unchanged export
+takes one second of CPU time or more.
 """
 
 import argparse
@@ -30,7 +30,7 @@ import workbench as wb
 from workbench.export.lower import silence
 from workbench.models.loader import load_model
 
-MOST_PART, MOST_SECONDS = 0.1, 1.0
+MAX_SHARE, MAX_SECONDS = 0.1, 1.0
 
 
 def main() -> int:
@@ -45,18 +45,18 @@ def main() -> int:
     missed = False
     for dtype in options.dtypes.split(","):
         base, full, more = compare(model, dtype, options.repeats)
-        fits = more <= min(MOST_PART * base, MOST_SECONDS)
+        fits = more <= min(MAX_SHARE * base, MAX_SECONDS)
         missed |= not fits
         print(f"{options.model} {dtype}: plain {base:.2f} s, export_model {full:.2f} s, "
               f"{more:+.2f} s ({more / base:+.1%}){'' if fits else ': too much'}")  # fmt: skip
     first, again = export_twice(options.model)
-    missed |= again >= MOST_SECONDS
-    print(f"{options.model}: workbench export {first:.1f} s, again unchanged {again:.2f} s")
+    missed |= again >= MAX_SECONDS
+    print(f"{options.model}: workbench export {first:.1f} s, unchanged {again:.2f} s")
     return int(missed)
 
 
 def export_twice(model: str) -> list[float]:
-    """CPU seconds of the command, start of Python included: the first and the second time."""
+    """CPU seconds of the first and the second command, including Python's start."""
     taken = []
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(2):
@@ -69,12 +69,12 @@ def export_twice(model: str) -> list[float]:
 
 
 def compare(model, dtype: str, repeats: int) -> tuple[float, float, float]:
-    """Median seconds of a plain export, of ours, and of the difference of the two in one turn."""
-    turns = []
-    for turn in range(repeats + 1):
-        order = [plain, ours] if turn % 2 else [ours, plain]
-        turns.append({export: seconds(export, model, dtype) for export in order})
-    bases, fulls = ([turn[export] for turn in turns[1:]] for export in (plain, ours))
+    """Median seconds of a plain export, of ours, and of the difference within a round."""
+    rounds = []
+    for number in range(repeats + 1):
+        order = [plain, ours] if number % 2 else [ours, plain]
+        rounds.append({export: seconds(export, model, dtype) for export in order})
+    bases, fulls = ([times[export] for times in rounds[1:]] for export in (plain, ours))
     differences = [full - base for full, base in zip(fulls, bases, strict=True)]
     return tuple(map(statistics.median, (bases, fulls, differences)))
 

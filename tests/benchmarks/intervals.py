@@ -1,18 +1,18 @@
-"""How often the intervals of the workbench hold, and how many of its discoveries are false.
+"""Coverage of the workbench's intervals, and its false discovery rate.
 
     python tests/benchmarks/intervals.py [--repeats 2000]
 
-Everything is simulated: log-normal scatter, inferences and batches that other programs disturb,
-drift, restarts that differ, times logged in whole microseconds. Printed are
+Simulated are log-normal scatter, disturbed inferences and batches, drift, differences between
+restarts, and times in whole microseconds. The benchmark prints
 
-- how often the 95 % interval of a speed-up from interleaved rounds covers the truth: Student's
-  over the restarts, which the workbench uses, and that of a bootstrap over restarts and rounds;
+- how often the 95 % interval of a speed-up from interleaved rounds covers the truth: Student's t
+  over the restarts, which the workbench uses, and a bootstrap over restarts and rounds;
 - the same for single operators, from traces in whole microseconds;
-- how many of the operators said to be faster or slower are not, and how many are found;
-- how often a difference of the size that is called detectable is detected.
+- how many operators are falsely called faster or slower, and how many changes are found;
+- how often a minimum detectable change is detected.
 
-Exit code 1 if Student's interval covers less than 93 % or more than 97 % (or only less, for
-operators so short that the clock decides), or more than 5 % of the discoveries are false (plus
+Exits 1 if Student's interval covers less than 93 % or more than 97 % (only the lower limit counts
+for operators near the clock's resolution), or if more than 5 % of the discoveries are false (plus
 twice the error of the simulation).
 """
 
@@ -30,12 +30,12 @@ from workbench.analysis.compare import tabulate_comparison
 from workbench.analysis.speedup import Speedup, speedup_of_pairs, speedup_of_runs
 
 COVERAGE = (0.93, 0.97)
-FALSE = 0.05
+MAX_FALSE = 0.05
 RESTARTS = (3, 5, 8, 20)
 SCATTER = (0, 0.003, 0.01, 0.03)
-#: The speed-up of operators; those shorter than that are blurred by the clock.
+#: The speed-up of operators; the clock's resolution blurs shorter ones.
 TRUE, SHORT_US = 1.1, 300
-#: XNNPACK's whole microseconds, as ``analyze.parts`` has it.
+#: XNNPACK logs whole microseconds, as in ``analysis.compare``.
 RESOLUTION_MS = 1e-3 / np.sqrt(12)
 
 
@@ -55,8 +55,8 @@ def main() -> int:
 
 
 def cover_latency(rng, repeats: int) -> bool:
-    """Coverage of the speed-up of E2E, by restarts and their scatter."""
-    print(f"speed-up of E2E, 8 rounds, {repeats} repetitions: % of intervals that cover the truth")
+    """Coverage of the E2E speed-up, by restarts and their scatter."""
+    print(f"E2E speed-up, 8 rounds, {repeats} repetitions: % of intervals that cover the truth")
     print("restarts  " + "".join(f"{100 * s:>12.1f} % scatter" for s in SCATTER))
     held = True
     for restarts in RESTARTS:
@@ -76,11 +76,11 @@ def cover_latency(rng, repeats: int) -> bool:
 
 
 def cover_operators(rng, repeats: int) -> bool:
-    """Coverage of the speed-up of operators from 5 restarts of 10 traced runs."""
-    print("\nspeed-up of operators, 5 restarts of 10 traced runs, 1 % scatter")
+    """Coverage of operator speed-ups from 5 restarts of 10 traced inferences."""
+    print("\noperator speed-ups, 5 restarts of 10 traced inferences, 1 % scatter")
     held = True
     for us in (3, 10, 30, 100, 300, 1000):
-        # Of operators that have nothing in common: each one an experiment of its own.
+        # Independent operators: each one is its own experiment.
         times = us * rng.uniform(0.8, 1.2, repeats)
         sides = [independent(rng, t, 5, 10, 0.01) for t in (times, times / TRUE)]
         resolution = np.sqrt(1 + TRUE**2) * RESOLUTION_MS / (times / 1e3)
@@ -93,14 +93,14 @@ def cover_operators(rng, repeats: int) -> bool:
 
 
 def independent(rng, times, restarts, runs, scatter):
-    """As `simulate_operators`, but no restart shifts all operators together."""
+    """As `simulate_operators`, but restarts shift each operator independently."""
     levels = np.exp(rng.normal(0, scatter, (restarts, times.size)))
     return [simulate_operators(rng, times * level, 1, runs, 0.0)[0] for level in levels]
 
 
 def count_false_discoveries(rng, repeats: int) -> bool:
-    """Of 100 operators 60 stay as they are and 40 change by up to 60 %."""
-    print(f"\n100 operators, {repeats} repetitions: faster or slower, without a noise floor")
+    """The false discovery rate with 0, 5 and 40 of 100 operators changed."""
+    print(f"\n100 operators, {repeats} repetitions, without a noise floor")
     held = True
     for changed in (0, 5, 40):
         false, found, single = [], [], []
@@ -114,27 +114,27 @@ def count_false_discoveries(rng, repeats: int) -> bool:
             table = tabulate_comparison(
                 "operator", [*map(str, range(100))], (before, before), speedup, 0.0, 0.0
             )
-            told = table["outcome"].isin(["faster", "slower"]).to_numpy()
-            false.append(told[changed:].sum() / max(1, told.sum()))
-            found.append(told[:changed].mean() if changed else np.nan)
+            called = table["outcome"].isin(["faster", "slower"]).to_numpy()
+            false.append(called[changed:].sum() / max(1, called.sum()))
+            found.append(called[:changed].mean() if changed else np.nan)
             single.append(np.mean(speedup.p[changed:] < 0.05))
         error = np.std(false) / np.sqrt(repeats)
-        held &= np.mean(false) <= FALSE + 2 * error
+        held &= np.mean(false) <= MAX_FALSE + 2 * error
         power = f", {100 * np.mean(found):.0f} % of the changes found" if changed else ""
         print(
             f"{changed:>8} changed: {100 * np.mean(false):.1f} +- {100 * error:.1f} % of the "
-            f"discoveries are false{power}; one by one {100 * np.mean(single):.0f} % of those "
-            "that stayed would be called different"
+            f"discoveries are false{power}; without correction, "
+            f"{100 * np.mean(single):.0f} % of the unchanged would be called different"
         )
     return held
 
 
 def detect(rng, repeats: int) -> bool:
-    """How often a difference of the size called detectable is shown, with 5 restarts."""
+    """How often a minimum detectable change is detected, with 5 restarts."""
     known = Speedup(np.zeros(1), np.full(1, 0.01 / np.sqrt(5)), np.full(1, 4.0))
     times = (1 + known.minimum_detectable_change()) * np.exp(rng.normal(0, 0.01, (5, 1, repeats)))
     shown = np.mean(speedup_of_pairs(list(times), list(np.ones_like(times))).low > 1)
-    print(f"\na difference that is called detectable is shown in {100 * shown:.0f} % of {repeats}")
+    print(f"\na minimum detectable change is detected in {100 * shown:.0f} % of {repeats}")
     return 0.75 < shown < 0.85
 
 

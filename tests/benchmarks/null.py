@@ -1,9 +1,9 @@
-"""How often a verdict is wrong where nothing differs, and how often a real slowdown is found.
+"""False positive rate of the verdicts, and their power to find a real slowdown.
 
-Compares a model with itself many times, each time as ``workbench run --toggle none`` does it but
-with a shorter plan. Every verdict other than equivalent or inconclusive is a false one. For the
-power, the recorded times of the second experiment are made longer by a known part, which slows
-every inference alike, and judged again. Exits 1 if more than 5 of 100 verdicts are false.
+Compares a model with itself many times, as ``workbench run --toggle none`` does but with a shorter
+plan. Every verdict other than equivalent or inconclusive is false. For the power, the recorded
+times of the second experiment are scaled by a known factor and judged again. Exits 1 if more than
+5 of 100 verdicts are false.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from workbench.run.recorder import RunRecorder, begin_run
 from workbench.run.tensor_files import locate_inputs
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.10)
-FALSE_AT_MOST = 0.05
-RIGHT = ("equivalent", "inconclusive")
+MAX_FALSE = 0.05
+CORRECT = ("equivalent", "inconclusive")
 
 
 def main() -> int:
@@ -58,9 +58,9 @@ def main() -> int:
     )
     table = pd.DataFrame(verdicts).fillna(0).astype(int).T.rename_axis("slowdown")
     print(table.rename(index="{:.0%}".format).to_markdown())
-    false = sum(count for outcome, count in verdicts[0.0].items() if outcome not in RIGHT)
+    false = sum(count for outcome, count in verdicts[0.0].items() if outcome not in CORRECT)
     print(f"{false} of {options.comparisons} verdicts are false")
-    return 0 if false <= FALSE_AT_MOST * options.comparisons else 1
+    return 0 if false <= MAX_FALSE * options.comparisons else 1
 
 
 def measure(plan, runner, folder) -> pd.DataFrame:
@@ -73,10 +73,10 @@ def measure(plan, runner, folder) -> pd.DataFrame:
     return tabulate_latencies(recorder.run)
 
 
-def slow_down(latencies, part) -> pd.DataFrame:
+def slow_down(latencies, share) -> pd.DataFrame:
     slower = latencies.copy()
     slower["cpu_ns"] = slower["cpu_ns"].astype(float)
-    slower.loc[slower["experiment"] == "repeat", "cpu_ns"] *= 1 + part
+    slower.loc[slower["experiment"] == "repeat", "cpu_ns"] *= 1 + share
     return slower.astype({"cpu_ns": "int64"})
 
 

@@ -1,17 +1,16 @@
-"""How fast ``read_etdump`` is, against ``executorch.devtools.Inspector`` on the same file.
+"""Speed of ``read_etdump``, compared with ``executorch.devtools.Inspector`` on the same file.
 
     python tests/benchmarks/parse.py [--events 1000,100000,1000000,10000000]
 
-Traces are recorded on the spot by the runtime in the wheel. Every reader runs in a process of its
-own. Times are CPU time, that of child processes included, for others may use the machine; every
-reader works on one core. Imports are not timed, but for "first table": from the start of the
-interpreter to the table.
+The traces are recorded with the runtime in the wheel. Every reader runs in its own process, on one
+core. Times are CPU time, including child processes; imports are timed only in "first table", from
+the start of the interpreter to the table.
 
-The median of several reads counts. ``distinct`` is the rate if every block is decoded by itself, as
-it has to be where no block repeats another. ``+RSS`` is what reading added to the peak of resident
-memory, the mapped file included; ``stream`` is that of ``stream_etdump``. Exit code 1 if a claim is
-missed: 200 times the Inspector and 1.5 million events/s from 100 000 events on, 4 times the file,
-half a second to the first table of 10 MB.
+Rates are medians of several reads. ``distinct`` is the rate if no block repeats another, so that
+every block is decoded. ``+RSS`` is the increase in peak resident memory, including the mapped file;
+the one under ``stream`` is that of ``stream_etdump``. Exits 1 if a claim does not hold: from
+100 000 events on 200 times the Inspector's speed, 1.5 million events/s and at most 4 times the
+file's size, and half a second to the first table of 10 MB.
 """
 
 import argparse
@@ -33,18 +32,18 @@ from pathlib import Path
 PROGRAM = Path(__file__).parents[1] / "data" / "etdump" / "two_methods.pte"
 EVENTS_PER_RUN = 7
 EVENTS_IN_10_MB = 130_000
-MOST_INSPECTED = 200_000
+MAX_INSPECTED = 200_000
 
-# The claims; rates and memory of traces from so many events on.
-LEAST_RATIO = 200
-LEAST_RATE = 1.5e6
-MOST_MEMORY = 4
-MOST_SECONDS = 0.5
+# The claims; those on rates and memory apply from CLAIMED_FROM events on.
+MIN_RATIO = 200
+MIN_RATE = 1.5e6
+MAX_MEMORY = 4
+MAX_SECONDS = 0.5
 CLAIMED_FROM = 100_000
 
 
 def record(path: Path, events: int) -> None:
-    """Record a trace of about ``events`` events by running a program that often."""
+    """Record a trace of about ``events`` events."""
     _quieten()
     import torch
     from executorch.extension.pybindings.portable_lib import _load_for_executorch
@@ -57,14 +56,14 @@ def record(path: Path, events: int) -> None:
 
 
 def read(path: Path, times: int, distinct: bool = False) -> dict[str, float]:
-    """Seconds of ``read_etdump``, and the memory that it takes."""
+    """Seconds and memory of ``read_etdump``."""
     import numpy as np
 
-    from workbench.trace import etdump as repeats
+    from workbench.trace import etdump as module
     from workbench.trace.etdump import read_etdump
 
     if distinct:
-        repeats.find_repeats = lambda _, blocks: np.arange(len(blocks.counts))
+        module.find_repeats = lambda _, blocks: np.arange(len(blocks.counts))
     before, seconds = _peak_rss(), []
     for _ in range(times):
         begin = _cpu_seconds()
@@ -78,7 +77,7 @@ def read(path: Path, times: int, distinct: bool = False) -> dict[str, float]:
 
 
 def stream(path: Path) -> int:
-    """The memory that reading in chunks takes."""
+    """Memory of reading in chunks."""
     from workbench.trace.etdump import stream_etdump
 
     before = _peak_rss()
@@ -87,7 +86,7 @@ def stream(path: Path) -> int:
 
 
 def inspect(path: Path) -> float:
-    """Seconds that the Inspector takes to read the same file into its data frame."""
+    """Seconds of the Inspector for the same file."""
     _quieten()
     from executorch.devtools import Inspector
 
@@ -97,7 +96,7 @@ def inspect(path: Path) -> float:
 
 
 def time_first_table(path: Path, times: int = 7) -> float:
-    """Seconds from the start of an interpreter to the table."""
+    """Seconds from the start of the interpreter to the table."""
     code = "import sys; from workbench.trace.etdump import read_etdump; read_etdump(sys.argv[1])"
     seconds = []
     for _ in range(times):
@@ -120,25 +119,25 @@ def _peak_rss() -> int:
 def _quieten() -> None:
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    # The runtime's C++ lines go to the file descriptor, past every logger.
+    # The C++ runtime writes to the file descriptor, not to a logger.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def apart(function, *arguments):
+def in_process(function, *arguments):
     """The function's result, from a fresh process."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 
 
 def measure(path: Path, events: int) -> list[str]:
-    """Print one row of the table; returns the claims that are missed."""
-    apart(record, path, events)
+    """Print one row of the table; returns the claims that do not hold."""
+    in_process(record, path, events)
     size = path.stat().st_size
     times = max(3, min(25, 2_000_000 // events))
-    ours = apart(read, path, times)
-    alone = apart(read, path, 3, True)
-    streamed = apart(stream, path)
-    theirs = apart(inspect, path) if events <= MOST_INSPECTED else None
+    ours = in_process(read, path, times)
+    alone = in_process(read, path, 3, True)
+    streamed = in_process(stream, path)
+    theirs = in_process(inspect, path) if events <= MAX_INSPECTED else None
     path.unlink()
     events = ours["events"]
     rate, memory = events / ours["seconds"], ours["memory"] / size
@@ -153,9 +152,9 @@ def measure(path: Path, events: int) -> list[str]:
     if events < CLAIMED_FROM:
         return []
     claims = {
-        f"{LEAST_RATIO} times the Inspector": ratio is None or ratio >= LEAST_RATIO,
-        f"{LEAST_RATE:,.0f} events/s": rate >= LEAST_RATE,
-        f"{MOST_MEMORY} times the file": memory <= MOST_MEMORY,
+        f"{MIN_RATIO} times the Inspector": ratio is None or ratio >= MIN_RATIO,
+        f"{MIN_RATE:,.0f} events/s": rate >= MIN_RATE,
+        f"{MAX_MEMORY} times the file": memory <= MAX_MEMORY,
     }
     return [f"{events:,} events: {claim}" for claim, met in claims.items() if not met]
 
@@ -181,14 +180,14 @@ def main() -> int:
         path = Path(folder) / "trace.etdump"
         for events in map(int, options.events.split(",")):
             missed += measure(path, events)
-        apart(record, path, EVENTS_IN_10_MB)
+        in_process(record, path, EVENTS_IN_10_MB)
         seconds = time_first_table(path)
         size = path.stat().st_size / 1e6
-    print(f"first table of {size:.1f} MB, interpreter and imports included: {seconds:.2f} s")
+    print(f"first table of {size:.1f} MB, with interpreter and imports: {seconds:.2f} s")
     if importlib.util.find_spec("pyarrow"):
-        print("(pyarrow is installed, and pandas imports it: 0.1 s that a plain install has not)")
-    elif seconds >= MOST_SECONDS:
-        missed.append(f"{MOST_SECONDS} s to the first table")
+        print("(pandas imports pyarrow, which is installed here: 0.1 s more than a plain install)")
+    elif seconds >= MAX_SECONDS:
+        missed.append(f"{MAX_SECONDS} s to the first table")
     for claim in missed:
         print(f"missed: {claim}", file=sys.stderr)
     return int(bool(missed))

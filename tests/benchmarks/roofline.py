@@ -1,15 +1,15 @@
-"""Is the measured ceiling of matrix products what this machine reaches, and does nothing pass it?
+"""Does this machine reach the measured matmul peak, and does any operator exceed its roof?
 
-The probe of ``workbench roofline`` and a plain large product in PyTorch take turns at the same
-thread counts; CPU time with one thread, wall time with several. PyTorch is taken at its best: of
-several sizes, and of ``torch.mm`` and a linear layer whose operands oneDNN may lay out as it likes
-(``torch.utils.mkldnn``), for ``mm`` goes to another library, which is not the fastest on every
-CPU. The exit code is 1 if the two differ by more than a tenth.
+The probe of ``workbench roofline`` and a large PyTorch matmul are interleaved at the same thread
+counts; CPU time with one thread, wall time with several. PyTorch's best rate counts, over several
+sizes, ``torch.mm``, and a linear layer whose operand layout oneDNN chooses
+(``torch.utils.mkldnn``): ``mm`` uses another library, which is not the fastest on every CPU. Exits
+1 if the two differ by more than 10 %.
 
     python tests/benchmarks/roofline.py [--threads 1,2] [--rounds 8]
 
-Models are exported and measured, and their operators held against the ceilings, at each ISA level:
-the exit code is 1 if one of them is above 105 % of its roof.
+With ``--models``, models are exported and measured, and their operators compared with the peaks at
+each ISA level. Exits 1 if one of them is above 105 % of its roof.
 
     python tests/benchmarks/roofline.py --models mobilenet_v3_small,vit_tiny,unet_small
 """
@@ -23,7 +23,6 @@ import numpy as np
 import torch
 from torch.utils.mkldnn import to_mkldnn
 
-from workbench.analysis.compat import analyze_run, find_roofline
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
 from workbench.run.runner import find_runner, open_runner
@@ -33,15 +32,15 @@ SIDES = (1024, 1536, 2048)
 
 
 def make_products(side):
-    """A product of two square matrices in PyTorch, by what computes it."""
+    """A product of two square matrices in PyTorch, by implementation."""
     a, b, out = torch.randn(side, side), torch.randn(side, side), torch.empty(side, side)
     layer = to_mkldnn(torch.nn.Linear(side, side, bias=False).eval())
-    laid_out = a.to_mkldnn()
-    return {"mm": lambda: torch.mm(a, b, out=out), "oneDNN": lambda: layer(laid_out)}
+    operand = a.to_mkldnn()
+    return {"mm": lambda: torch.mm(a, b, out=out), "oneDNN": lambda: layer(operand)}
 
 
 def time_products(threads):
-    """GFLOP/s by what computes the product, the best of all sizes and three attempts each."""
+    """GFLOP/s by implementation: the best of all sizes and three attempts each."""
     clock = time.process_time_ns if threads == 1 else time.perf_counter_ns
     best = {}
     for side in SIDES:
@@ -55,24 +54,23 @@ def time_products(threads):
     return best
 
 
-def place_model(name, folder):
-    """The highest share of its roof that an operator of a model reaches."""
+def find_highest_share(name, folder):
+    """The highest share of its roof that an operator of the model reaches."""
     root = folder / name
     pte = export_model(name, root=root)
-    run_dir = measure(pte, MeasureOptions(runs=8, processes=2, evidence=False), root=root).path
-    measure_roof(run_dir, again=True)
-    analysis = analyze_run(run_dir)
+    run = measure(pte, MeasureOptions(runs=8, processes=2, evidence=False), root=root)
+    measure_roof(run.path, again=True)
     highest = 0.0
-    for experiment in analysis.run.plan.experiments:
-        table = find_roofline(analysis, experiment.name)
+    for measurement in run.measurements:
+        table = measurement.roofline
         timed = table.dropna(subset=["roof_share"]) if table is not None else None
         if timed is None or timed.empty:
             continue
         top = timed.loc[timed["roof_share"].idxmax()]
         highest = max(highest, top["roof_share"])
         print(
-            f"{name}, {experiment.name}: of {len(timed)} operators that take long enough "
-            f"{top['name']} is the highest, at {100 * top['roof_share']:.0f} % of its roof "
+            f"{name}, {measurement.label}: highest of {len(timed)} timed operators: "
+            f"{top['name']} at {100 * top['roof_share']:.0f} % of its roof "
             f"({top['bound']}-bound, {1e3 * top['mean_ms']:.0f} us)",
             flush=True,
         )
@@ -87,16 +85,16 @@ def main():
     options = parser.parse_args()
     if options.models:
         with tempfile.TemporaryDirectory() as folder:
-            shares = [place_model(name, Path(folder)) for name in options.models.split(",")]
+            shares = [find_highest_share(name, Path(folder)) for name in options.models.split(",")]
         raise SystemExit(0 if max(shares) <= 1.05 else 1)
     threads = [int(count) for count in options.threads.split(",")]
-    ratios = compare_ceilings(threads, options.rounds)
+    ratios = compare_peaks(threads, options.rounds)
     raise SystemExit(0 if all(abs(ratio - 1) <= 0.1 for ratio in ratios) else 1)
 
 
 @torch.inference_mode()
-def compare_ceilings(counts, attempts):
-    """Ceiling over PyTorch's best rate at each thread count."""
+def compare_peaks(counts, attempts):
+    """The measured peak, relative to PyTorch's best rate, for each thread count."""
     ratios = []
     folder, probes = find_probes(lambda text, part: print(text))
     probe = next(p for p in probes if (p.kind, p.dtype) == ("gemm", "fp32"))
@@ -107,16 +105,16 @@ def compare_ceilings(counts, attempts):
         with open_runner(find_runner(), flags, timeout_s=120) as session:
             session.run(2)
             for _ in range(attempts):
-                laps = session.run(3)
-                ours.append(probe.flops / min(laps.cpu_ns if threads == 1 else laps.wall_ns))
+                times = session.run(3)
+                ours.append(probe.flops / min(times.cpu_ns if threads == 1 else times.wall_ns))
                 theirs.append(time_products(threads))
         best = {name: max(rates[name] for rates in theirs) for name in theirs[0]}
         ratios.append(max(ours) / max(best.values()))
         rounds = np.divide(ours, [max(rates.values()) for rates in theirs])
-        told = ", ".join(f"{name} {rate:.1f}" for name, rate in best.items())
+        listed = ", ".join(f"{name} {rate:.1f}" for name, rate in best.items())
         print(
-            f"{threads} threads: probe {max(ours):.1f} GFLOP/s; PyTorch: {told}; ratio to its best "
-            f"{ratios[-1]:.3f} (median of {len(rounds)} rounds {np.median(rounds):.3f})",
+            f"{threads} threads: probe {max(ours):.1f} GFLOP/s; PyTorch: {listed}; ratio to its "
+            f"best {ratios[-1]:.3f} (median of {len(rounds)} rounds {np.median(rounds):.3f})",
             flush=True,
         )
     return ratios

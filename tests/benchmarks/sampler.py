@@ -1,7 +1,7 @@
-"""What sampling the program counter costs: processes with and without it, taking turns.
+"""Cost of sampling the program counter: interleaved processes with and without it.
 
-A third process, without it, is the A/A control: what two equal processes differ. Exits 1 if
-sampling costs more than that and more than the 2 % up to which latencies count as equal.
+A third process, without sampling, is the A/A control. Exits 1 if sampling costs more than the noise
+floor and more than the 2 % within which latencies are equivalent.
 """
 
 import argparse
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def measure(pte, folder, process, options) -> list[dict]:
-    """The laps of three live processes that take turns."""
+    """The iterations of three live, interleaved processes."""
     base = ["--model_path", str(pte), "--cpu_threads", str(options.threads)]
     sampling = ["--samples_path", str(folder / "x.samples"), "--sample_hz", str(options.hz)]
     rows = []
@@ -68,14 +68,14 @@ def measure(pte, folder, process, options) -> list[dict]:
         sizes = {n: batch_size(min(s.run(10).wall_ns), BATCH_MS) for n, s in sessions.items()}
         for number, order in enumerate(interleave(list(sessions), options.rounds)):
             for place, name in enumerate(order):
-                laps = sessions[name].run(sizes[name])
+                times = sessions[name].run(sizes[name])
                 rows += [
                     {
                         **{"experiment": name, "process": process, "round": number},
                         **{"batch": place, "wall_ns": wall, "cpu_ns": cpu, "preempted": preempted},
                     }
                     for wall, cpu, preempted in zip(
-                        laps.wall_ns, laps.cpu_ns, laps.preempted, strict=True
+                        times.wall_ns, times.cpu_ns, times.preempted, strict=True
                     )
                 ]
     return rows

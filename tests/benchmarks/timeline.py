@@ -1,13 +1,13 @@
-"""How fast a browser draws the timeline of a report with a million events, and moves in it.
+"""Speed of the trace timeline in a browser, with up to a million events.
 
     python tests/benchmarks/timeline.py [--events 100000,1000000]
 
-A report with a track for each experiment is opened from its file in Chromium, without a network.
-``first draw`` is from the beginning of the navigation to the end of the first painting; ``zoom``
-and ``pan`` from an event of the wheel or the pointer to the end of the painting that it brings: the
-slowest of some two dozen, in the view of one run, of a hundred, and of the whole trace. Wall time;
-the median of several loads, for others may use the machine. Exit code 1 if a claim is missed: 2 s
-to the first draw, 100 ms for an interaction, 5 MB for the file.
+A page with one track per experiment is opened from its file in Chromium, without a network.
+``first draw`` is the time from the start of the navigation to the end of the first paint; ``zoom``
+and ``pan`` are the times from a wheel or pointer event to the end of the paint that it causes: the
+slowest of about two dozen, showing one inference, a hundred, and the whole trace. Wall time, median
+of several loads. Exits 1 if a claim does not hold: 2 s to the first draw, 100 ms for an
+interaction, 5 MB for the file.
 """
 
 import argparse
@@ -32,7 +32,7 @@ FIRST_DRAW_MS, INTERACTION_MS, FILE_MB = 2000, 100, 5
 LOADS = 5
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
-# An event on the canvas, and the time until it has been painted: painting was asked for first.
+# Sends events to the canvas; returns the milliseconds until each one is painted.
 _TIMED = """async events => {
     const canvas = document.querySelector("canvas"), times = [];
     const place = canvas.getBoundingClientRect();
@@ -58,7 +58,7 @@ _DRAWN = """() => {
 
 
 def make_page(folder: Path, events: int) -> Path:
-    """A report with a timeline of so many events, in two tracks."""
+    """A page with a timeline of this many events, in two tracks."""
     analysis = wb.analyze_run(wb.sample_run())
     traces = {}
     for seed, name in enumerate(analysis.experiments):
@@ -72,7 +72,7 @@ def make_page(folder: Path, events: int) -> Path:
 
 
 def measure(browser: Browser, path: Path, loads: int = LOADS) -> dict[str, float]:
-    """Milliseconds of the first draw and of the slowest interactions, megabytes of the file."""
+    """Milliseconds of the first draw and of the slowest interactions, and the file size in MB."""
     first, zooms, pans = [], [], []
     for _ in range(loads):
         page = browser.new_page(viewport={"width": 1280, "height": 800})
@@ -101,7 +101,7 @@ def measure(browser: Browser, path: Path, loads: int = LOADS) -> dict[str, float
     return {**figures, "file": path.stat().st_size / 1e6}
 
 
-def is_kept(figures: dict[str, float]) -> bool:
+def passes(figures: dict[str, float]) -> bool:
     """Whether the claims hold."""
     return (
         figures["first draw"] < FIRST_DRAW_MS
@@ -111,7 +111,7 @@ def is_kept(figures: dict[str, float]) -> bool:
 
 
 def main() -> int:
-    """Print a row for each number of events."""
+    """Print one row per number of events."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", default="100000,1000000")
     parser.add_argument("--loads", type=int, default=LOADS)
@@ -119,7 +119,7 @@ def main() -> int:
     if not (chromium := shutil.which("chromium")):
         print("skipped: chromium is not installed")
         return 0
-    kept = True
+    passed = True
     print(f"{platform.machine()}, {options.loads} loads each, medians")
     print("   events  first draw    zoom     pan     file")
     with sync_playwright() as p, tempfile.TemporaryDirectory() as folder:
@@ -128,10 +128,10 @@ def main() -> int:
             figures = measure(browser, make_page(Path(folder), events), options.loads)
             first, zoom, pan, size = figures.values()
             print(f"{events:9}  {first:7.0f} ms {zoom:5.0f} ms {pan:5.0f} ms {size:5.2f} MB")
-            kept &= is_kept(figures)
+            passed &= passes(figures)
         browser.close()
-    print("all claims kept" if kept else "a claim is missed")
-    return 0 if kept else 1
+    print("all claims hold" if passed else "a claim does not hold")
+    return 0 if passed else 1
 
 
 if __name__ == "__main__":

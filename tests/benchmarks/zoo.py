@@ -1,13 +1,13 @@
-"""Export the models of the workbench in every dtype, and write what came of it as a table.
+"""Export every registered model in every dtype, and write the results as a table.
 
     python tests/benchmarks/zoo.py [--models a,b] [--dtypes fp32,int8] [--out data/zoo.md] [--again]
         [--keep FOLDER]
 
-Each export has a process of its own, with limits of time and memory. They are forked from one that
-has lowered a small model before, so no row pays for the first lowering of a process. The table is
-written after every row; rows that it has already are kept unless told ``--again``. With ``--keep``
-the programs stay in ``FOLDER/out_<model>``. Exit code 1 if an export crashed, or one is wrong and
-nobody knows why.
+Each export runs in its own process, with time and memory limits. The processes are forked from one
+that has lowered a small model, so no row includes the cost of a first lowering. The table is
+written after every row; existing rows are kept unless ``--again`` is given. With ``--keep``, the
+programs stay in ``FOLDER/out_<model>``. Exits 1 if an export crashed, or if one is wrong for no
+known cause.
 """
 
 import argparse
@@ -29,15 +29,17 @@ from workbench.export.lower import DTYPES
 from workbench.models.registry import list_models
 from workbench.store import load_export
 
-HEADER = ["model", "dtype", "seconds", "MB", "delegates", "left", "SQNR (dB)", "remarks"]
-LONGEST_S = 1200
-LARGEST_BYTES = 14 * 10**9
+HEADER = ["model", "dtype", "seconds", "MB", "delegates", "undelegated", "SQNR (dB)", "remarks"]
+MAX_SECONDS = 1200
+MAX_BYTES = 14 * 10**9
 EPILOGUE = """
-*seconds*: CPU time of the export with its checks; *delegates*: partitions given to
-XNNPACK; *left*: operators that portable kernels run; *SQNR*: of the worst output of the program,
-run on the machine that exported it, against the eager model in single precision. Weights are
-random: an SQNR says whether the graph is sound, not how accurate a trained model would be. Written
-by `tests/benchmarks/zoo.py`.
+- *seconds*: CPU time of the export, including its checks.
+- *delegates*: partitions delegated to XNNPACK; *undelegated*: operators that portable kernels run.
+- *SQNR*: of the program's worst output, compared with the eager model in fp32, on the machine that
+  exported it. The weights are random: the SQNR shows whether the graph is correct, not how accurate
+  a trained model would be.
+
+Written by `tests/benchmarks/zoo.py`.
 """
 
 
@@ -46,8 +48,8 @@ def main() -> int:
     parser.add_argument("--models", type=names, default=list_models())
     parser.add_argument("--dtypes", type=names, default=list(DTYPES))
     parser.add_argument("--out", type=Path, default=Path("data/zoo.md"))
-    parser.add_argument("--again", action="store_true", help="measure rows that are there, too")
-    parser.add_argument("--keep", type=Path, help="where programs stay")
+    parser.add_argument("--again", action="store_true", help="export existing rows again")
+    parser.add_argument("--keep", type=Path, help="keep the programs here")
     options = parser.parse_args()
 
     rows = read_rows(options.out)
@@ -55,12 +57,12 @@ def main() -> int:
     if missing := [row for row in wanted if options.again or row not in rows]:
         warm_up()
     for model, dtype in missing:
-        rows[model, dtype] = cells = measure_apart(model, dtype, options.keep)
+        rows[model, dtype] = cells = measure_in_process(model, dtype, options.keep)
         print(*cells, sep=" | ", flush=True)
         write_table(options.out, rows)
     remarks = [rows[row][-1] for row in wanted]
     bad = [text for text in remarks if text.startswith("**") and "cause: " not in text]
-    print(f"{len(wanted)} exports, {len(bad)} of them bad for no known cause")
+    print(f"{len(wanted)} exports, {len(bad)} wrong for no known cause")
     return 1 if bad else 0
 
 
@@ -69,7 +71,7 @@ def names(text: str) -> list[str]:
 
 
 def warm_up() -> None:
-    """Load what every export needs; without threads, which a fork would not survive."""
+    """Load what every export needs; single-threaded, because threads do not survive a fork."""
     import torch
 
     from workbench.export.lower import lower_model
@@ -78,17 +80,17 @@ def warm_up() -> None:
     lower_model(wb.load_model("toy_cnn"), wb.ExportOptions())
 
 
-def measure_apart(model: str, dtype: str, keep: Path | None) -> list[str]:
-    """The cells of one export, made in a process of its own."""
+def measure_in_process(model: str, dtype: str, keep: Path | None) -> list[str]:
+    """The cells of one export, from its own process."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=send_cells, args=(sender, model, dtype, keep))
     process.start()
     sender.close()
     try:
-        if receiver.poll(LONGEST_S):
+        if receiver.poll(MAX_SECONDS):
             return receiver.recv()
-        problem = f"not done after {LONGEST_S} s"
+        problem = f"not finished after {MAX_SECONDS} s"
     except EOFError:
         process.join()
         problem = f"its process ended with {ended_by(process.exitcode)}"
@@ -103,7 +105,7 @@ def ended_by(code: int | None) -> str:
 
 
 def send_cells(sender: object, model: str, dtype: str, keep: Path | None) -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (LARGEST_BYTES, LARGEST_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (MAX_BYTES, MAX_BYTES))
     with tempfile.TemporaryDirectory() as folder:
         root = keep / f"out_{model}" if keep else Path(folder)
         sender.send(measure(model, dtype, root))
@@ -137,7 +139,7 @@ def measure(model: str, dtype: str, root: Path) -> list[str]:
 
 
 def read_rows(path: Path) -> dict[tuple[str, str], list[str]]:
-    """The rows of an earlier table by model and dtype."""
+    """The rows of an existing table, by model and dtype."""
     text = path.read_text() if path.exists() else ""
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines()]
     return {(row[0], row[1]): row for row in rows if len(row) == len(HEADER) and row[1] in DTYPES}
@@ -149,7 +151,7 @@ def write_table(path: Path, rows: dict[tuple[str, str], list[str]]) -> None:
     versions = ", ".join(
         f"{name} {importlib.metadata.version(name)}" for name in ("executorch", "torch", "torchao")
     )
-    lines = ["# The zoo, exported", "", f"With {versions}, on {platform.machine()}.", ""]
+    lines = ["# Registered models, exported", "", f"With {versions}, on {platform.machine()}.", ""]
     lines += [line(HEADER), line(["---"] * len(HEADER)), *map(line, ordered)]
     path.write_text("\n".join(lines) + "\n" + EPILOGUE)
 

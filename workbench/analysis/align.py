@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import compare_layers
+from workbench.analysis.compare import compare_parts
 from workbench.analysis.layers import NO_LAYER, THE_MODEL, name_layer
 from workbench.analysis.match_graph import NEVER, prefix_costs, trace_back
 from workbench.errors import ComparisonError
@@ -102,7 +102,7 @@ def align_runs(runs: Mapping[str, Traced], *, apart: bool = True) -> pd.DataFram
     runs
         By the name of the run; the others are compared with the first.
     apart
-        As for `compare_categories`: False if all are experiments of one interleaved run.
+        As for `compare_parts`: False if all are experiments of one interleaved run.
 
     Returns
     -------
@@ -125,7 +125,10 @@ def align_runs(runs: Mapping[str, Traced], *, apart: bool = True) -> pd.DataFram
         traced.ledger.assign(layer=traced.ledger["layer"].astype(object).map(names[run]))
         for run, traced in runs.items()
     )
-    pairs = [compare_layers(first, first), *(compare_layers(first, o, apart=apart) for o in others)]
+    pairs = [
+        compare_parts("layer", first, first),
+        *(compare_parts("layer", first, o, apart=apart) for o in others),
+    ]
     return tabulate_runs(dict(zip(runs, pairs, strict=True)), order, names)
 
 

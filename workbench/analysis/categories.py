@@ -236,15 +236,16 @@ def add_categories(ledger: pd.DataFrame) -> pd.DataFrame:
     >>> wb.add_categories(ledger)["category"].tolist()
     ['Elementwise']
     """
-    names = ledger[["operator", "kind"]].drop_duplicates()
-    placed = [categorize(name, kind) for name, kind in names.itertuples(index=False)]
-    found = names.assign(
-        category=[c.category for c in placed],
-        family=[c.family for c in placed],
-        rule=[c.rule for c in placed],
+    (operator, operators), (kind, kinds) = (
+        pd.factorize(ledger[column].astype(object)) for column in ("operator", "kind")
     )
-    bare = ledger.drop(columns=["category", "family", "rule"], errors="ignore")
-    return bare.merge(found, on=["operator", "kind"], how="left", validate="many_to_one")
+    code, pairs = pd.factorize(operator * len(kinds) + kind)
+    placed = [categorize(operators[p // len(kinds)], kinds[p % len(kinds)]) for p in pairs]
+    added = {
+        name: pd.array([getattr(c, name) for c in placed], dtype="str").take(code)
+        for name in ("category", "family", "rule")
+    }
+    return ledger.drop(columns=list(added), errors="ignore").reset_index(drop=True).assign(**added)
 
 
 def tabulate_rules() -> pd.DataFrame:

@@ -270,9 +270,7 @@ def _round_times(latencies: pd.DataFrame, experiment: str, clock: str) -> pd.Ser
     part = latencies[latencies["experiment"] == experiment]
     if part.empty:
         raise unknown_name("experiment", experiment, latencies["experiment"].unique())
-    batches = part.groupby(["process", "round", "batch"])[clock].agg(
-        lambda times: midmean(times.to_numpy()) / 1e6
-    )
+    batches = _midmeans(part.set_index(["process", "round", "batch"])[clock]) / 1e6
     if not batches.gt(0).all():
         raise ComparisonError(
             f"the clock {clock} did not tick in some batches of {experiment!r}",
@@ -282,11 +280,29 @@ def _round_times(latencies: pd.DataFrame, experiment: str, clock: str) -> pd.Ser
     return rounds.loc[rounds["size"] == rounds["size"].max(), "mean"]
 
 
+def _midmeans(times: pd.Series) -> pd.Series:
+    """The midmean of every group, by its index; groups of one size are reduced together."""
+    groups = times.groupby(level=list(times.index.names), sort=True)
+    sizes = groups.size()
+    ordered = times.to_numpy()[np.argsort(groups.ngroup().to_numpy(), kind="stable")]
+    starts = (sizes.cumsum() - sizes).to_numpy()
+    found = sizes.astype(float)
+    for size in sizes.unique():
+        same = np.flatnonzero(sizes == size)
+        found.iloc[same] = midmean(ordered[starts[same, None] + np.arange(size)], axis=1)
+    return found
+
+
 #: XNNPACK logs whole microseconds: an error of 1 us / sqrt(12) for each operator.
 _RESOLUTION_MS = 1e-3 / np.sqrt(12)
 
 
-def compare_categories(
+#: What is compared at each level: the values of a column of the ledger.
+_COLUMNS = {"category": "category", "operator": "key", "layer": "layer"}
+
+
+def compare_parts(
+    level: str,
     baseline: pd.DataFrame,
     candidate: pd.DataFrame,
     *,
@@ -295,10 +311,13 @@ def compare_categories(
     margin: float = MARGIN,
     apart: bool = False,
 ) -> pd.DataFrame:
-    """Compare the time of every category.
+    """Compare the time of every category, operator or layer.
 
     Parameters
     ----------
+    level
+        ``category``; ``operator``, paired by ``key``, from runs of one program; or ``layer``, for
+        ledgers with the column that `place_rows` adds.
     baseline, candidate
         ``frames.LEDGER``, each of one experiment and thread count.
     control, control_of
@@ -311,119 +330,63 @@ def compare_categories(
     Returns
     -------
     DataFrame
-        ``frames.COMPARISON``, plus ``restarts``; one row per category that occurs, in the usual
-        order. The times are typical ones (midmeans of the runs, averaged over the restarts), which
-        outliers do not affect; those of `summarize_categories` are means, which add up.
+        ``frames.COMPARISON``, plus ``restarts``: categories in the usual order, operators and
+        layers by their change of time. Operators also have ``key``, ``category`` (the baseline's)
+        and ``candidate_name``; one that only one side has gets NaN on the other and is
+        inconclusive. The times are typical ones (midmeans of the runs, averaged over the restarts),
+        which outliers do not affect; those of `summarize_categories` are means, which add up.
 
     Raises
     ------
     ComparisonError
         A ledger is empty or mixed, or the two share no restart.
     """
-    noise = [None if side is None else add_categories(side) for side in (control_of, control)]
-    table = _compare_ledgers(
-        "category",
-        "category",
-        add_categories(baseline),
-        add_categories(candidate),
-        *noise,
-        margin=margin,
-        apart=apart,
-    )
-    order = table["name"].map(CATEGORIES.index)
-    return table.iloc[np.argsort(order)].drop(columns="key").reset_index(drop=True)
 
+    def prepare(ledger: pd.DataFrame) -> pd.DataFrame:
+        return add_categories(ledger) if level == "category" else ledger
 
-def compare_operators(
-    baseline: pd.DataFrame,
-    candidate: pd.DataFrame,
-    *,
-    control: pd.DataFrame | None = None,
-    control_of: pd.DataFrame | None = None,
-    margin: float = MARGIN,
-    apart: bool = False,
-) -> pd.DataFrame:
-    """Compare the time of every operator, by ``key``, from runs of the same program.
-
-    Arguments and errors are those of `compare_categories`. Adds ``restarts``, ``key``, ``category``
-    (the baseline's) and ``candidate_name``; the largest change of time comes first. An operator
-    that only one side has gets NaN on the other and is inconclusive.
-    """
-    table = _compare_ledgers(
-        "operator", "key", baseline, candidate, control_of, control, margin=margin, apart=apart
-    )
-    before, after = first_rows(baseline), first_rows(candidate)
-    both = before.combine_first(after)
-    table["name"] = table["key"].map(both["operator"])
-    table["category"] = table["key"].map(both["category"])
-    table["candidate_name"] = table["key"].map(after["operator"])
-    return _largest_change_first(table)
-
-
-def compare_layers(
-    baseline: pd.DataFrame,
-    candidate: pd.DataFrame,
-    *,
-    control: pd.DataFrame | None = None,
-    control_of: pd.DataFrame | None = None,
-    margin: float = MARGIN,
-    apart: bool = False,
-) -> pd.DataFrame:
-    """Compare every layer's own time: that of the operators which `place_rows` assigned to it.
-
-    Arguments and errors are those of `compare_categories`; the ledgers have the column ``layer``.
-    The largest change of time comes first.
-    """
-    table = _compare_ledgers(
-        "layer", "layer", baseline, candidate, control_of, control, margin=margin, apart=apart
-    )
-    return _largest_change_first(table.drop(columns="key"))
-
-
-def _largest_change_first(table: pd.DataFrame) -> pd.DataFrame:
-    change = (table["candidate_ms"].fillna(0) - table["baseline_ms"].fillna(0)).abs()
-    return table.iloc[np.argsort(-change, kind="stable")].reset_index(drop=True)
-
-
-def _compare_ledgers(
-    level: str,
-    by: str,
-    baseline: pd.DataFrame,
-    candidate: pd.DataFrame,
-    control_of: pd.DataFrame | None,
-    control: pd.DataFrame | None,
-    *,
-    margin: float,
-    apart: bool,
-) -> pd.DataFrame:
-    """One row for every value of ``by`` that either side has."""
-    names = pd.Index(dict.fromkeys([*baseline[by], *candidate[by]]), dtype=object)
-    before, after, speedup = _speedup(baseline, candidate, by, names, apart)
+    by, before, after = _COLUMNS[level], prepare(baseline), prepare(candidate)
+    names = pd.Index(dict.fromkeys([*before[by], *after[by]]), dtype=object)
+    sides, speedup = _speedup(before, after, by, names, apart)
     floor: np.ndarray | float = 0.0
     if control is not None:
-        repeated = baseline if control_of is None else control_of
-        floor = noise_floor(_speedup(repeated, control, by, names)[-1])
-    times = typical_times(before), typical_times(after)
+        repeated = before if control_of is None else prepare(control_of)
+        floor = noise_floor(_speedup(repeated, prepare(control), by, names)[1])
+    times = typical_times(sides[0]), typical_times(sides[1])
     table = tabulate_comparison(level, list(names), times, speedup, floor, margin)
-    return table.assign(key=names, restarts=min(len(before), len(after)))
+    table = table.assign(restarts=min(map(len, sides)))
+    if level == "category":
+        order = table["name"].map(CATEGORIES.index)
+    else:
+        order = -(table["candidate_ms"].fillna(0) - table["baseline_ms"].fillna(0)).abs()
+    if level == "operator":
+        ours, theirs = first_rows(baseline), first_rows(candidate)
+        both = ours.combine_first(theirs)
+        table = table.assign(
+            key=names,
+            name=names.map(both["operator"]),
+            category=names.map(both["category"]),
+            candidate_name=names.map(theirs["operator"]),
+        )
+    return table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True)
 
 
 def _speedup(
     baseline: pd.DataFrame, candidate: pd.DataFrame, by: str, names: pd.Index, apart: bool = False
-) -> tuple[Restarts, Restarts, Speedup]:
+) -> tuple[tuple[Restarts, Restarts], Speedup]:
     """Times in ms of each side, one array of shape ``(runs, names)`` per restart; the speed-up."""
     totals = [total_runs(ledger, by).reindex(columns=names) for ledger in (baseline, candidate)]
+    errors = [
+        _clock_error(ledger, by, names, len(runs))
+        for ledger, runs in zip((baseline, candidate), totals, strict=True)
+    ]
     if not apart:
         totals = [side.loc[_shared_restarts(*totals)] for side in totals]
     before, after = map(_split, totals)
+    speedup = speedup_apart if apart else speedup_of_runs
     with np.errstate(divide="ignore", invalid="ignore"):
-        relative = [
-            _clock_error(ledger, by, names) / typical_times(side)
-            for ledger, side in ((baseline, before), (candidate, after))
-        ]
-        resolution = np.hypot(*relative)
-        speedup = speedup_apart if apart else speedup_of_runs
-        return before, after, speedup(before, after, resolution=resolution)
+        relative = errors[0] / typical_times(before), errors[1] / typical_times(after)
+        return (before, after), speedup(before, after, resolution=np.hypot(*relative))
 
 
 def _shared_restarts(before: pd.DataFrame, after: pd.DataFrame) -> list[int]:
@@ -437,11 +400,10 @@ def _shared_restarts(before: pd.DataFrame, after: pd.DataFrame) -> list[int]:
     return list(shared)
 
 
-def _clock_error(ledger: pd.DataFrame, by: str, names: pd.Index) -> np.ndarray:
+def _clock_error(ledger: pd.DataFrame, by: str, names: pd.Index, runs: int) -> np.ndarray:
     """Standard error in ms of the sum of every name, from times logged in whole microseconds.
 
     More runs do not reduce it: the midmean of times that take only two values hardly moves.
     """
-    runs = len(ledger[["process", "run"] if "process" in ledger else ["run"]].drop_duplicates())
-    logged = ledger["kind"].eq("delegated").groupby(ledger[by].astype(object)).sum() / runs
-    return np.sqrt(logged.reindex(names).to_numpy()) * _RESOLUTION_MS
+    logged = ledger.loc[ledger["kind"] == "delegated", by].astype(object).value_counts() / runs
+    return np.sqrt(logged.reindex(names, fill_value=0.0).to_numpy()) * _RESOLUTION_MS

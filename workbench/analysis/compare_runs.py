@@ -12,8 +12,7 @@ import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs, tabulate_runs
 from workbench.analysis.compare import (
-    compare_categories,
-    compare_operators,
+    compare_parts,
     compare_restarts,
     typical_restarts,
 )
@@ -320,14 +319,16 @@ def _align(measurements: Mapping[str, Measurement], by: str) -> pd.DataFrame:
     first = next(iter(measurements.values()))
     if by == "category":
         pairs = {
-            name: compare_categories(first.ledger, m.ledger, apart=apart)
+            name: compare_parts("category", first.ledger, m.ledger, apart=apart)
             for name, m in measurements.items()
         }
         return tabulate_runs(pairs, next(iter(pairs.values()))["name"])
     if len({m.run.record.plan.sha256 for m in measurements.values()}) > 1:
         raise ComparisonError("operators of different programs have no pairs", hint="--by layer")
     pairs = {
-        name: compare_operators(first.ledger, m.ledger, apart=apart).assign(name=lambda p: p["key"])
+        name: compare_parts("operator", first.ledger, m.ledger, apart=apart).assign(
+            name=lambda p: p["key"]
+        )
         for name, m in measurements.items()
     }
     return tabulate_runs(pairs, next(iter(pairs.values()))["name"])

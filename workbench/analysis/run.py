@@ -20,10 +20,8 @@ import pandas as pd
 from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.compare import (
     compare_apart,
-    compare_categories,
     compare_latencies,
-    compare_layers,
-    compare_operators,
+    compare_parts,
 )
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
@@ -709,18 +707,18 @@ class Comparison:
     @frame_property
     def categories(self) -> pd.DataFrame:
         """Time of every category: ``frames.COMPARISON``."""
-        return self._compare(compare_categories)
+        return self._compare("category")
 
     @frame_property
     def operators(self) -> pd.DataFrame:
         """Time of every operator, the largest change first: ``frames.COMPARISON``."""
-        return self._compare(compare_operators)
+        return self._compare("operator")
 
     @frame_property
     def layers(self) -> pd.DataFrame | None:
         """Own time of every layer, the largest change first: ``frames.COMPARISON``."""
         known = self.baseline.run.has_layers and self.candidate.run.has_layers
-        return self._compare(compare_layers) if known else None
+        return self._compare("layer") if known else None
 
     @property
     def speedups(self) -> pd.DataFrame:
@@ -772,9 +770,9 @@ class Comparison:
         """The verdict in one line."""
         return summarize_verdict(self.verdict)
 
-    def _compare(self, compare: Callable[..., pd.DataFrame]) -> pd.DataFrame:
+    def _compare(self, level: str) -> pd.DataFrame:
         sides = (self.baseline.ledger, self.candidate.ledger)
-        return compare(*sides, apart=not self.within_run, **self._control)
+        return compare_parts(level, *sides, apart=not self.within_run, **self._control)
 
 
 def open_run(path: str | Path | Run) -> Run:

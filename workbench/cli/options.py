@@ -1,4 +1,4 @@
-"""What the commands have in common: options, their types, and how progress is shown."""
+"""Options that commands share, their types, and the progress display."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class Percent(click.ParamType):
     name = "percent"
 
     def convert(self, value: Any, param: Param, ctx: Context) -> float:
-        """The fraction of 1 that ``value`` says."""
+        """The percentage as a fraction of 1."""
         try:
             fraction = float(str(value).removesuffix("%")) / 100
         except ValueError:
-            self.fail(f"{value!r} is no percentage", param, ctx)
+            self.fail(f"{value!r} is not a percentage", param, ctx)
         if not 0 <= fraction < 10:
             self.fail(f"{value!r} is out of range", param, ctx)
         return fraction
@@ -46,43 +46,30 @@ class Duration(click.ParamType):
     name = "duration"
 
     def convert(self, value: Any, param: Param, ctx: Context) -> float:
-        """The seconds that ``value`` says."""
+        """The duration in seconds."""
         if isinstance(value, float):
             return value
         found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)(s|m|h)?", value)
         if not found or not float(found[1]):
-            self.fail(f"{value!r} is no duration such as 30s or 2m", param, ctx)
+            self.fail(f"{value!r} is not a duration such as 30s or 2m", param, ctx)
         return float(found[1]) * {"m": 60, "h": 3600}.get(found[2], 1)
 
 
 class Numbers(click.ParamType):
-    """Whole numbers separated by commas."""
+    """Numbers of a kind, separated by commas."""
 
-    name = "n,n..."
-
-    def convert(self, value: Any, param: Param, ctx: Context) -> tuple[int, ...]:
-        """The numbers as a tuple."""
-        if isinstance(value, tuple):
-            return value
-        try:
-            return tuple(int(part) for part in value.split(","))
-        except ValueError:
-            self.fail(f"{value!r} is no list of whole numbers", param, ctx)
-
-
-class Floats(click.ParamType):
-    """Numbers separated by commas."""
-
-    name = "x,x..."
+    def __init__(self, kind: type[int] | type[float]):
+        self.kind, self.name = kind, "n,n..." if kind is int else "x,x..."
 
     def convert(self, value: Any, param: Param, ctx: Context) -> tuple[float, ...]:
         """The numbers as a tuple."""
         if isinstance(value, tuple):
             return value
         try:
-            numbers = tuple(float(part) for part in value.split(","))
+            numbers = tuple(self.kind(part) for part in value.split(","))
         except ValueError:
-            self.fail(f"{value!r} is no list of numbers", param, ctx)
+            what = "whole numbers" if self.kind is int else "numbers"
+            self.fail(f"{value!r} is not a list of {what}", param, ctx)
         if not all(map(math.isfinite, numbers)):
             self.fail(f"{value!r} is out of range", param, ctx)
         return numbers
@@ -97,40 +84,40 @@ class Size(click.ParamType):
         """The name and the number."""
         name, _, size = value.partition("=")
         if not name or not size.isdecimal() or not 0 < int(size) < 2**31:
-            self.fail(f"{value!r} is no size such as batch=4", param, ctx)
+            self.fail(f"{value!r} is not a size such as batch=4", param, ctx)
         return name, int(size)
 
 
-OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
+#: The settings of an option by the annotation of its field, or by the ``type`` in its metadata.
+_SETTINGS: dict[Any, dict[str, Any]] = {
+    bool: {"is_flag": True},
+    tuple[int, ...]: {"type": Numbers(int)},
+    tuple[float, ...]: {"type": Numbers(float)},
+    tuple[str, ...]: {"multiple": True},
+    tuple[tuple[str, int], ...]: {"type": Size(), "multiple": True},
+    "duration": {"type": Duration()},
+    "percent": {"type": Percent()},
+}
 
-_TYPES = {"duration": Duration(), "percent": Percent()}
 
-
-def _make_option(found: Field[Any], hint: Any) -> Callable[[F], F]:
+def _make_option(declared: Field[Any], annotation: Any) -> Callable[[F], F]:
     """The click option of a field: its type by the annotation, the rest by the metadata."""
-    cli = dict(found.metadata["cli"])
-    flag = f"--{cli.pop('name', found.name).replace('_', '-')}"
-    settings: dict[str, Any] = {"default": found.default, "help": found.metadata["help"]}
-    if hint is bool:
-        settings["is_flag"] = True
-        flag += f"/--no-{flag[2:]}" if found.default else ""
-    elif hint == tuple[int, ...]:
-        settings["type"] = Numbers()
-    elif hint == tuple[float, ...]:
-        settings["type"] = Floats()
-    elif hint == tuple[tuple[str, int], ...]:
-        settings |= {"type": Size(), "multiple": True}
-    elif hint == tuple[str, ...]:
-        settings["multiple"] = True
-    else:
-        settings |= {"type": _TYPES.get(cli.pop("type", ""), hint)}
-    settings["show_default"] = bool(found.default) and hint is not bool
-    return click.option(flag, found.name, **(settings | cli))
+    cli, default = dict(declared.metadata["cli"]), declared.default
+    flag = f"--{cli.pop('name', declared.name).replace('_', '-')}"
+    settings = {
+        "default": default,
+        "help": declared.metadata["help"],
+        "show_default": bool(default) and default is not True,
+        **_SETTINGS.get(cli.pop("type", annotation), {"type": annotation}),
+        **cli,
+    }
+    switch = f"{flag}/--no-{flag[2:]}" if default is True else flag
+    return click.option(switch, declared.name, **settings)
 
 
 def options_of(record: type[Record], name: str) -> Callable[[Callable[..., T]], Callable[..., T]]:
     """A decorator: one option per field; the command gets the record as keyword ``name``."""
-    hints = get_type_hints(record)
+    annotations = get_type_hints(record)
 
     def decorate(command: Callable[..., T]) -> Callable[..., T]:
         @functools.wraps(command)
@@ -139,7 +126,7 @@ def options_of(record: type[Record], name: str) -> Callable[[Callable[..., T]], 
             return command(**values, **{name: record(**chosen)})
 
         for each in reversed(fields(record)):
-            call = _make_option(each, hints[each.name])(call)
+            call = _make_option(each, annotations[each.name])(call)
         return call
 
     return decorate

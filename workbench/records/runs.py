@@ -1,17 +1,14 @@
-"""What was exported and what was run, as frozen records; ``codec`` takes them to JSON and back.
-
-What a machine can do at most, as records beside those of ``records``.
-"""
+"""Exports, plans, runs and machine peaks as frozen records; ``codec`` converts them to JSON."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Of all JSON files. A field with a default may be added without a new one.
+#: Version of all JSON files; adding a field with a default does not change it.
 SCHEMA_VERSION = 2
 
-#: The toggle of a plan that measures every ISA level, each an experiment, the lowest first.
+#: The toggle of a plan with one experiment per ISA level, lowest first.
 LADDER_TOGGLE = "ladder"
 
 
@@ -19,7 +16,7 @@ LADDER_TOGGLE = "ladder"
 class Tensor:
     """One input or output of a program; ``file`` beside the ``.pte`` holds an input's raw bytes.
 
-    ``dynamic`` says that the program takes it in smaller sizes too.
+    A ``dynamic`` one accepts smaller sizes too.
     """
 
     dtype: str
@@ -31,7 +28,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Undelegated:
-    """An operator that the partitioner left to the portable kernels, and how often."""
+    """An operator that was not delegated, and how often."""
 
     operator: str
     count: int
@@ -39,10 +36,9 @@ class Undelegated:
 
 @dataclass(frozen=True)
 class Partition:
-    """An operator of the edge program, how often, and whether a backend took it.
+    """An operator of the edge program, how often, and whether it was delegated.
 
-    What was left behind has a ``reason``, the user's line as ``source``, and the paths of its
-    ``modules``.
+    Otherwise it has a ``reason``, the user's line as ``source``, and the paths of its ``modules``.
     """
 
     operator: str
@@ -55,13 +51,12 @@ class Partition:
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How far one output of a program is from that of the eager model in its own dtype.
+    """The difference between an output of a program and that of the eager model in its own dtype.
 
     ``sqnr_db`` is the signal to noise ratio, 10 log10(sum eager^2 / sum difference^2), in dB, and
-    None where either sum is zero; ``max_abs`` the largest difference, ``scale`` the largest of the
-    model's values. All are None where the two cannot be subtracted (NaN or infinite elsewhere).
-    ``constant`` says that the program's output has one value only, and the model's has several;
-    ``faithful`` is None for what is no floating-point number: only a person can judge that.
+    None where either sum is zero; ``max_abs`` the largest difference, ``scale`` the model's largest
+    value. All are None where NaN or infinities differ. ``constant``: the program's output has a
+    single value, the model's has several. ``faithful`` is None unless the output is floating-point.
     """
 
     output: int
@@ -77,12 +72,11 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Export:
-    """How a ``.pte`` came about.
+    """How a ``.pte`` was exported.
 
-    ``problem`` says in one line what is wrong with it, and is empty if nothing is known to be;
-    ``options`` what was asked for beyond dtype and backend, and what was done to the graph;
-    ``made_from`` tells whether another export would be the same, and ``files`` has the SHA-256 of
-    everything that lies beside the program.
+    ``problem`` is a one-line description of what is wrong with it, or empty; ``options`` are the
+    options beyond dtype and backend, and what was done to the graph; ``made_from`` identifies the
+    sources of the export, and ``files`` has the SHA-256 of every file beside the program.
     """
 
     model: str
@@ -116,10 +110,10 @@ class Export:
 class Experiment:
     """One way to run the program.
 
-    ``isa`` is a level of the ladder, ``isa_off`` further features to hide; ``runner`` is
-    ``wheel`` (the native runner), ``python``, or the path of an ``executor_runner``. What comes
-    after ``control`` is for that last kind: ``mode`` is ``timing`` or ``xnntrace`` (a build whose
-    XNNPACK logs its kernels); ``threads``, ``runs`` and ``warmup`` take the place of the plan's.
+    ``isa`` is an ISA level, ``isa_off`` further features to hide; ``runner`` is ``wheel`` (the
+    native runner; old runs also have ``python``) or the path of an ``executor_runner``. The fields
+    after ``control`` are for the latter: ``mode`` is ``timing`` or ``xnntrace`` (a build whose
+    XNNPACK logs its kernels); ``threads``, ``runs`` and ``warmup`` replace the plan's.
     """
 
     name: str
@@ -137,9 +131,9 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Pair:
-    """Which two experiments are compared: ``candidate`` against ``baseline``.
+    """Two experiments to compare: ``candidate`` against ``baseline``.
 
-    ``threads`` are those of the two; empty: every thread count that both have.
+    ``threads`` are the thread counts of the two; empty: all counts that both have.
     """
 
     baseline: str
@@ -152,15 +146,14 @@ class Pair:
 class Plan:
     """What to measure, and how.
 
-    ``runs`` is the least number of timed inferences per experiment and thread count;
-    ``batch_ms`` the length of one batch between two changes of the experiment, 0 for single
-    inferences;
-    ``processes`` how often every runner is started afresh; ``sampled_ms`` the CPU time for which
+    ``runs`` is the minimum number of timed inferences per experiment and thread count;
+    ``batch_ms`` the length of a batch between two experiments, 0 for single inferences;
+    ``processes`` the number of restarts of every runner; ``sampled_ms`` the CPU time for which
     each experiment is sampled, 0 for none.
-    With a ``budget_s``, in seconds, restarts go on until the interval of every speed-up is within
-    ``precision`` (half its width, relative) or the time is spent; each of ``processes`` restarts
-    gets its part of it. At most ``retries`` steps that were disturbed are measured again, after a
-    pause of ``cool_down_s``.
+    With a ``budget_s``, in seconds, restarts continue until half the width of every speed-up's
+    interval is below ``precision`` (relative) or the time is spent; each of ``processes`` restarts
+    gets an equal share. At most ``retries`` disturbed steps are measured again, after a pause of
+    ``cool_down_s``.
     """
 
     pte: str
@@ -194,7 +187,7 @@ def count_threads(threads: int) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Inferences timed in one go, in the order of measurement; times of ``Method::execute``."""
+    """Consecutive timed inferences, in the order of measurement."""
 
     round: int
     batch: int
@@ -205,11 +198,10 @@ class Batch:
 
 @dataclass(frozen=True)
 class Session:
-    """One runner process and all that it measured; ``clock`` says what a lap was.
+    """One runner process and its measurements; ``clock`` is what an iteration's time includes.
 
-    ``core`` is the one it was pinned to, None if it was free. Of a runner that cannot be timed
-    from outside there are no batches: its latencies are those in the ETDump, without the first
-    ``skipped`` ones, which warmed it up; ``log`` is what it printed.
+    ``core`` is the core it was pinned to, or None. Custom runners have no batches: their latencies
+    are those in the ETDump after the first ``skipped`` ones (warm-up); ``log`` is their output.
     """
 
     experiment: str
@@ -231,10 +223,10 @@ class Session:
 
 @dataclass(frozen=True)
 class Reading:
-    """What the machine told of itself before or after a step; None or empty where it does not.
+    """The machine's state before or after a step; None or empty where unknown.
 
-    ``mhz`` is the median clock of its cores, ``temperature_c`` its warmest zone, ``throttled`` how
-    often the kernel throttled it since the start, ``thermal_status`` Android's, from 0 (none).
+    ``mhz`` is the median clock of its cores, ``temperature_c`` its hottest zone, ``throttled`` the
+    kernel's count of throttling events, ``thermal_status`` Android's, from 0 (none).
     """
 
     time: str
@@ -252,10 +244,10 @@ class Reading:
 
 @dataclass(frozen=True)
 class Sampling:
-    """One runner process that noted which machine code it ran, and traced itself meanwhile.
+    """One runner process that was sampled and traced.
 
-    ``samples`` and ``etdump`` lie in the run's folder; both are empty, and ``problem`` says why,
-    if nothing could be sampled.
+    ``samples`` and ``etdump`` are files in the run's folder; if sampling failed, both are empty
+    and ``problem`` is the reason.
     """
 
     experiment: str
@@ -269,9 +261,9 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far the outputs of two experiments are apart; ``scale`` is the largest |baseline|.
+    """The difference between outputs of two experiments; ``scale`` is the largest |baseline|.
 
-    ``max_abs`` is None where they cannot be subtracted (other shape, NaN at other places).
+    ``max_abs`` is None where they cannot be subtracted (different shapes or positions of NaN).
     """
 
     baseline: str
@@ -287,10 +279,10 @@ class Agreement:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """``manifest.json``: everything that was measured, on what, with what.
+    """``manifest.json``: all measurements of a run, its machine and its runner.
 
-    ``state`` is ``incomplete`` until all is measured, then ``complete``; or ``failed``. ``export``
-    is None for a program of unknown origin.
+    ``state`` is ``incomplete`` until everything is measured, then ``complete``; or ``failed``.
+    ``export`` is None for a program of unknown origin.
     """
 
     plan: Plan
@@ -313,12 +305,11 @@ class RunRecord:
 
 @dataclass(frozen=True)
 class Probe:
-    """A program that shows a ceiling of the machine.
+    """A program that reaches a peak of the machine.
 
     ``kind`` is ``gemm``, ``stream``, ``read``, ``call`` or ``program``; ``flops`` are those of one
-    execution, ``bytes`` what one of its ``operators`` reads and writes. ``ms`` is the time of one
-    execution at its best, 0 before it was measured; ``spread`` how much longer another process
-    took.
+    execution, ``bytes`` those that one of its ``operators`` reads and writes. ``ms`` is the
+    shortest execution, 0 before measuring; ``spread`` how much longer another process took.
     """
 
     kind: str
@@ -333,7 +324,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What a machine can do at most, at one ISA level and thread count."""
+    """A machine's peaks at one ISA level and thread count."""
 
     cpu: str
     runner: str
@@ -346,11 +337,11 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class Proof:
-    """What samples show of a toggle: ``changed``, ``same``, or ``not shown``.
+    """The effect of a toggle on the samples: ``changed``, ``same``, or ``not shown``.
 
     ``appeared`` is the share of the candidate's samples in functions that the baseline did not run,
-    ``vanished`` the other way round; ``noticed`` is the smallest share that would have shown.
-    ``before`` and ``after`` are the classes of machine code by share.
+    ``vanished`` the reverse; ``noticed`` is the smallest detectable share. ``before`` and ``after``
+    are the classes of machine code by share.
     """
 
     outcome: str

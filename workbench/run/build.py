@@ -71,11 +71,6 @@ def find_sdk() -> Path:
     """The folder of the installed executorch package, with its headers and libraries.
 
     Does not import the package, which would take seconds.
-
-    Raises
-    ------
-    SetupError
-        It is not installed, or has no C++ libraries.
     """
     spec = importlib.util.find_spec("executorch")
     if spec is None or not spec.submodule_search_locations:
@@ -97,13 +92,7 @@ def library_path(sdk: Path, name: str) -> Path:
 
 
 def installed_compiler() -> list[str] | None:
-    """The installed C++ compiler: ``$CXX``, else the first of c++, g++, clang++; None without one.
-
-    Raises
-    ------
-    SetupError
-        ``$CXX`` names a missing program.
-    """
+    """The installed C++ compiler: ``$CXX``, else c++, g++ or clang++; None without one."""
     chosen = shlex.split(os.environ.get("CXX", ""))
     if chosen:
         if not shutil.which(chosen[0]):
@@ -116,13 +105,7 @@ def installed_compiler() -> list[str] | None:
 
 
 def find_compiler() -> list[str]:
-    """The command of the C++ compiler for this machine; on Linux, Zig where none is installed.
-
-    Raises
-    ------
-    SetupError
-        There is none, and Zig cannot be downloaded.
-    """
+    """The C++ compiler's command; Zig where none is installed (Linux). SetupError without both."""
     if installed := installed_compiler():
         return installed
     if sys.platform != "linux":
@@ -142,13 +125,7 @@ def zig_compiler(architecture: Architecture) -> list[str]:
 
 
 def fetch_wheel(package: str, version: str, platform: str = "") -> Path:
-    """The unpacked wheel of a package, by pip; for this machine or another ``platform``.
-
-    Raises
-    ------
-    SetupError
-        There is no pip, or it cannot download that wheel.
-    """
+    """The unpacked wheel of a package, by pip; for this machine or another ``platform``."""
     name = f"wheels/{package}-{version}{'-' if platform else ''}{platform}"
     return cached(name, partial(_unpack_wheel, f"{package}=={version}", platform))
 
@@ -217,25 +194,13 @@ def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
 
 
 def build_runner() -> Path:
-    """The native runner's binary in the cache; compiled on first use.
-
-    Raises
-    ------
-    SetupError
-        There is no compiler (see `find_compiler`), it failed, or the cache cannot be written.
-    """
+    """The native runner's binary in the cache; compiled on first use."""
     sdk, compiler = find_sdk(), find_compiler()
     return cached(f"runner-{fingerprint(sdk, compiler)}", partial(compile_runner, sdk, compiler))
 
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:
-    """Compile the runner with a compiler, against the executorch package ``sdk``.
-
-    Raises
-    ------
-    SetupError
-        It does not compile.
-    """
+    """Compile the runner against the executorch package ``sdk``; SetupError if that fails."""
     _compile([*compiler, *compile_flags(sdk, rpath), "-o", str(binary)])
 
 
@@ -248,11 +213,6 @@ def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) ->
         A binary, or the command line that starts it.
     binary
         The file to hash; by default the last word of the command line.
-
-    Raises
-    ------
-    SetupError, RunnerError
-        It cannot be started, or does not speak the protocol.
     """
     command = [str(runner)] if isinstance(runner, Path) else [str(part) for part in runner]
     try:

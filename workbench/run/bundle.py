@@ -43,7 +43,7 @@ CPP_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 
 @dataclass(frozen=True)
 class Bundle:
-    """A folder with a runner that brings everything along."""
+    """A folder with a runner and all that it needs."""
 
     folder: Path
     architecture: Architecture
@@ -54,21 +54,13 @@ class Bundle:
         return self.folder / "runner"
 
     def command(self, folder: str) -> tuple[str, ...]:
-        """How the runner is started where the bundle lies in ``folder``."""
+        """The command that starts the runner from a copy of the bundle in ``folder``."""
         loader = f"{folder}/{self.architecture.loader}"
         return (loader, "--library-path", folder, f"{folder}/runner", "--lib_dir", folder)
 
 
 def make_bundle(machine: str) -> Bundle:
-    """The bundle for a machine as ``uname -m`` calls it; made on first use, then cached.
-
-    Raises
-    ------
-    UsageError
-        There is none for this architecture.
-    SetupError
-        A part cannot be fetched, or the runner does not compile.
-    """
+    """The bundle for an architecture, by ``uname -m``; made on first use, then cached."""
     architecture = find_architecture(machine)
     sdk = fetch_sdk(architecture)
     compiler = find_cross_compiler(architecture)
@@ -114,14 +106,9 @@ def fetch_debian(
     Parameters
     ----------
     packages
-        Names of packages, for an ``architecture`` in Debian's words.
+        Names of packages, for an ``architecture`` by Debian's name.
     files
         Paths in these packages, without the leading slash.
-
-    Raises
-    ------
-    SetupError
-        This machine has no apt, or it cannot get a package, or a file is in none of them.
     """
     key = hashlib.sha256("\0".join([*packages, *files]).encode()).hexdigest()[:8]
     name = f"debian/{packages[0]}-{suite}-{architecture}-{key}"
@@ -163,7 +150,7 @@ def _mirrors() -> list[str]:
     """The mirrors of Debian's main archive that apt is configured for."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         raise SetupError(
-            "this machine has no apt to fetch Debian packages with",
+            "no apt to download Debian packages with",
             hint=BY_HAND,
         )
     targets = subprocess.run(
@@ -177,7 +164,7 @@ def _mirrors() -> list[str]:
 
 
 def _apt_options(folder: Path, architecture: str) -> list[str]:
-    """What makes apt work in ``folder`` alone, as anybody, for any architecture."""
+    """Options that make apt work in ``folder`` alone, as any user, for any architecture."""
     for name in ("etc", "lists/partial", "cache/archives/partial"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     (folder / "status").touch()

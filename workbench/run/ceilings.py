@@ -42,11 +42,6 @@ def measure_ceilings(
         The one that ran the model.
     isa, threads
         The level and the thread count to measure at.
-
-    Raises
-    ------
-    RunnerError
-        A probe failed.
     """
     measured = []
     with lock_device(device_behind(runner.target.name), tell):

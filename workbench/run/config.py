@@ -112,13 +112,6 @@ def plan_config(config: Config, folder: Path) -> Plan:
     A config has either experiments with a ``runner_path``, measured in interleaved processes, or
     experiments with the workbench's runner, measured in live processes. The baseline of the first
     comparison is measured again as a control.
-
-    Raises
-    ------
-    UsageError
-        Both kinds in one config, or a runner that is not executable.
-    StoreError
-        The program does not exist.
     """
     pte = find_file(config.model, folder)
     if pte is None:
@@ -150,15 +143,7 @@ def plan_config(config: Config, folder: Path) -> Plan:
 
 
 def complete_plan(plan: Plan, runner: Runner) -> Plan:
-    """Add to a plan what requires the workbench's runner: inputs and sampling; loads the program.
-
-    Raises
-    ------
-    UsageError
-        The number of input files differs from the program's inputs.
-    RunnerError
-        The program cannot be loaded.
-    """
+    """Add the inputs and sampling, which require the workbench's runner; loads the program."""
     pte = Path(plan.pte)
     found = load_inputs(pte, runner, plan.timeout_s)
     plan = replace(plan, sampled_ms=SAMPLED_MS)
@@ -178,13 +163,7 @@ def complete_plan(plan: Plan, runner: Runner) -> Plan:
 
 
 def plan_entry(entry: Entry, folder: Path) -> Experiment:
-    """The experiment that one entry describes.
-
-    Raises
-    ------
-    UsageError
-        Its runner does not exist or is not executable.
-    """
+    """The experiment that one entry describes."""
     runner = entry.runner
     if entry.runner_path:
         found = find_file(entry.runner_path, folder)

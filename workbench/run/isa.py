@@ -126,13 +126,6 @@ def find_levels(isa: Isa) -> tuple[str, ...]:
     """The levels that differ on this CPU, lowest first.
 
     A level that hides no more than the one above it is left out.
-
-    Raises
-    ------
-    UsageError
-        This CPU has nothing to hide.
-    SetupError
-        The runner's self-check failed: it hides nothing.
     """
     _check_layout(isa)
     seen: dict[frozenset[str], str] = {}
@@ -156,13 +149,6 @@ def resolve_toggle(name: str, isa: Isa) -> Toggle:
     name
         A toggle of the architecture; ``auto`` for the strongest extension of this CPU (``none``
         if it has no extension); ``none`` for the same level twice.
-
-    Raises
-    ------
-    UsageError
-        An unknown toggle, or one that this CPU lacks.
-    SetupError
-        The runner's self-check failed: it hides nothing.
     """
     known = {toggle.name: toggle for toggle in TOGGLES.get(isa.arch, ())}
     present = [toggle for toggle in known.values() if toggle.feature in isa.features]

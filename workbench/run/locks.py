@@ -64,15 +64,7 @@ def is_locked(device: str) -> bool:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder for one batch.
-
-    Raises
-    ------
-    UsageError
-        Another batch runs there.
-    StoreError
-        The folder cannot be written.
-    """
+    """Lock a folder for one batch; UsageError if another batch holds it."""
 
     def refuse(holder: str) -> None:
         raise UsageError(

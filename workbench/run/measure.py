@@ -58,7 +58,7 @@ def measure_step(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], 
     Raises
     ------
     StoreError, RunnerError, TargetError
-        As from `measure_once`.
+        The program has changed, a runner failed, or the device was lost.
     """
     plan, started = recorder.run.plan, time.monotonic()
     recorder.add_reading(_read(runner.target, step, "before"))
@@ -84,13 +84,6 @@ def measure_once(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], 
     """Measure every experiment of the plan once.
 
     Measurements before an interruption are recorded too, as incomplete.
-
-    Raises
-    ------
-    StoreError
-        The program has changed since it was planned.
-    RunnerError
-        A runner failed.
     """
     plan, run_dir = recorder.run.plan, recorder.run_dir
     if sha256_of(Path(plan.pte)) != plan.sha256:

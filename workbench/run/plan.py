@@ -129,26 +129,14 @@ def shorten_plan(plan: Plan) -> Plan:
 
 
 def check_toggle(options: MeasureOptions, runner: Runner) -> None:
-    """Refuse a toggle that the runner's CPU does not support, before long work begins.
-
-    Raises
-    ------
-    UsageError
-        An unknown toggle, or an extension that this CPU lacks.
-    """
+    """UsageError if the runner's CPU does not support a toggle; to call before long work."""
     choose_experiments(options, read_isa(runner.command))
 
 
 def choose_experiments(
     options: MeasureOptions, isa: Isa
 ) -> tuple[str, tuple[Experiment, ...], tuple[Pair, ...]]:
-    """The name, experiments and pairs of a toggle, or of all ISA levels, on this CPU.
-
-    Raises
-    ------
-    UsageError
-        An unknown toggle, an extension that this CPU lacks, or a toggle with ``isa_ladder``.
-    """
+    """The name, experiments and pairs of a toggle or all ISA levels; UsageError if unsupported."""
     if options.isa_ladder and options.toggle != "auto":
         raise UsageError("--isa-ladder measures every level", where=f"--toggle {options.toggle}")
     if options.isa_ladder:

@@ -15,13 +15,7 @@ RANDOM_SOURCE = "seeded random: normal for floats, 0 or 1 for integers"
 
 
 def locate_inputs(plan: Plan, run_dir: Path) -> list[Path]:
-    """The input files in order: those saved with the program, or random ones in ``run_dir``.
-
-    Raises
-    ------
-    StoreError
-        A saved input is missing, or not the one that the record describes.
-    """
+    """The input files in order: those saved with the program (checked), or random ones."""
     folder = Path(plan.pte).parent
     paths = []
     for number, tensor in enumerate(plan.inputs):
@@ -63,13 +57,7 @@ TOLERANCE = {"float64": 1e-8, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1
 
 
 def read_output(path: Path, dtype: str) -> np.ndarray:
-    """A runner's output file as a flat array; ``bfloat16`` is widened to ``float32``.
-
-    Raises
-    ------
-    RunnerError
-        The file is missing, or has a fraction of an element.
-    """
+    """A runner's output file as a flat array; ``bfloat16`` is widened to ``float32``."""
     stored = "uint16" if dtype == "bfloat16" else dtype
     try:
         values = np.frombuffer(path.read_bytes(), dtype=stored)

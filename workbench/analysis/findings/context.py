@@ -33,8 +33,9 @@ if TYPE_CHECKING:
 
 #: Fraction of the attainable rate that an XNNPACK operator reaches: worst, typical, best.
 EFFICIENCY = (0.2, 0.5, 1.0)
-#: Shorter times are imprecise: XNNPACK logs whole microseconds.
-RESOLVED_MS = 0.02
+#: Shorter operators do not count for the best rates: XNNPACK logs whole microseconds, and the
+#: maximum would be the rate of the operator whose time is most underestimated.
+_RATED_MS = 0.02
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class RuleContext:
     export
         How the program was exported.
     changes
-        From ``compare_operators``: the extension's effect on every operator.
+        From ``compare_parts``: the extension's effect on every operator.
     toggle
         The extension.
     kernels
@@ -206,7 +207,7 @@ class RuleContext:
         known = self.operators
         if "flops" not in known:
             return math.nan, math.nan
-        known = known[(known["kind"] == "delegated") & (known["mean_ms"] > RESOLVED_MS)]
+        known = known[(known["kind"] == "delegated") & (known["mean_ms"] > _RATED_MS)]
         rates = known[["flops", "bytes"]].mul(known["calls"] / known["mean_ms"], axis=0)
         # If no operator was long enough to be timed well, assume a slow core: 1 GFLOP/s, 1 GB/s.
         return tuple(rates.max().replace(0.0, np.nan).fillna(1e6))

@@ -1,4 +1,4 @@
-// What goes wrong: an exit code, a word for it, a sentence, and ExecuTorch's own last words.
+// Failures: an exit code, a kind, a message, and ExecuTorch's last log lines.
 #pragma once
 
 #include <cstdio>
@@ -17,12 +17,12 @@
 #include "json.h"
 
 enum ExitCode {
-  kUsage = 2,      // a flag, a command, or inputs that do not fit
+  kUsage = 2,      // wrong flags, commands or inputs
   kModelFile = 3,  // the model file cannot be read
-  kProgram = 4,    // it is no ExecuTorch program, or a broken one
-  kMissing = 5,    // an operator, backend or library that this runner lacks
-  kDelegate = 6,   // a delegate could not be set up
-  kExecution = 7,  // the method failed while it ran
+  kProgram = 4,    // it is not an ExecuTorch program, or a broken one
+  kMissing = 5,    // an operator, backend or library is missing
+  kDelegate = 6,   // a delegate cannot be initialised
+  kExecution = 7,  // the method failed during execution
   kIsa = 8,        // the self-check refused to hide CPU features
   kIo = 9,         // a file cannot be read or written
 };
@@ -38,12 +38,12 @@ struct Failure : std::exception {
   const char* what() const noexcept override { return message.c_str(); }
 };
 
-// The last errors that ExecuTorch logged, in order; a log line may come from any thread.
+// The last errors that ExecuTorch logged, in order, from any thread.
 class ErrorLog {
  public:
   void add(std::string line) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (lines_.size() == kKept) lines_.pop_front();
+    if (lines_.size() == kMaxLines) lines_.pop_front();
     lines_.push_back(std::move(line));
   }
   std::vector<std::string> take() {
@@ -54,14 +54,14 @@ class ErrorLog {
   }
 
  private:
-  static constexpr size_t kKept = 8;
+  static constexpr size_t kMaxLines = 8;
   std::mutex mutex_;
   std::deque<std::string> lines_;
 };
 
 inline ErrorLog error_log;
 
-// The failure that a check inside ExecuTorch amounts to: a broken program until one is loaded.
+// The exit code when a check inside ExecuTorch fails: a broken program until one is loaded.
 inline ExitCode abort_code = kProgram;
 
 inline void report(const Failure& failure) {
@@ -75,7 +75,7 @@ inline void report(const Failure& failure) {
   std::fprintf(stderr, "error: %s\n", json::escape(failure.message).c_str());
 }
 
-// Makes ExecuTorch's errors part of our answers: its log, and its way to abort.
+// Adds ExecuTorch's log to answers, and answers when ExecuTorch aborts.
 inline void catch_executorch_errors() {
   using namespace executorch::runtime;
   runtime_init();

@@ -1,4 +1,4 @@
-// Files: read in place, written whole or not at all; and lines of standard input.
+// Files: memory-mapped for reading, written atomically; and lines of standard input.
 #pragma once
 
 #include <cerrno>
@@ -14,7 +14,7 @@
 
 #include "failure.h"
 
-// A file's bytes, mapped for as long as this lives.
+// A file's bytes, mapped for the lifetime of the object.
 class MappedFile {
  public:
   MappedFile(const std::string& path, ExitCode code, const char* kind) {
@@ -47,8 +47,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-// Writes a file under another name first, so that nobody sees half of it.
-inline void write_whole(const std::string& path, const void* data, size_t size) {
+// Writes a file under another name first, so that no reader sees an incomplete file.
+inline void atomic_write(const std::string& path, const void* data, size_t size) {
   const std::string partial = path + ".partial";
   std::FILE* file = std::fopen(partial.c_str(), "wb");
   bool written = file && std::fwrite(data, 1, size, file) == size;
@@ -60,7 +60,7 @@ inline void write_whole(const std::string& path, const void* data, size_t size) 
   }
 }
 
-// The next line of standard input, of any length and without its end; false at the end of it all.
+// The next line of standard input, of any length, without its newline; false at the end of input.
 inline bool read_line(std::string& line) {
   line.clear();
   int c;

@@ -27,27 +27,27 @@ inline constexpr char kHelp[] =
     R"(Runs one method of an ExecuTorch program and times Method::execute.
 
   --model_path FILE     the .pte program
-  --data_path FILE      the .ptd with the weights of a program that has them outside
+  --data_path FILE      the .ptd file of a program with external weights
   --method_name NAME    which method (default: forward, or the only one)
-  --inputs FILE,FILE    raw bytes of each input, in order; may be repeated; a FILE's name with a
-                        comma must stand alone (default: every input filled with ones)
-  --input_shape 1x3x8   the shape of each input, in order; once for each (default: the program's)
+  --inputs FILE,FILE    raw bytes of each input, in order; may be repeated; a FILE with a comma in
+                        its name needs an --inputs of its own (default: all inputs are ones)
+  --input_shape 1x3x8   the shape of one input; repeat for each, in order (default: the program's)
   --output_file BASE    write the outputs to BASE-0.bin, BASE-1.bin, ...
   --print_output MODE   none (default), summary (the first and last 100 values of each), all
   --num_executions N    timed executions (default 1)
-  --warmup N            executions before those, neither timed nor traced (default 0)
+  --warmup N            earlier executions, neither timed nor traced (default 0)
   --cpu_threads N       threads (default, and -1: the CPU's performance cores)
   --cpus 0,1            run on these CPUs only (Linux)
-  --etdump_path FILE    trace, and write the ETDump there (in server mode: when told to)
-  --samples_path FILE   note where the CPU is while the method runs, and write it there (in server
-                        mode: when told to; Linux)
-  --sample_hz N         how often, for each thread (default 249)
+  --etdump_path FILE    trace, and write the ETDump to FILE (in server mode: on command)
+  --samples_path FILE   sample the program counter during executions, and write the samples to FILE
+                        (in server mode: on command; Linux)
+  --sample_hz N         samples per second and thread (default 249)
   --isa LEVEL           hide instruction set extensions from XNNPACK (default native: none)
-  --isa_off a,b         hide further ones
-  --print_isa           tell the extensions of this CPU and the levels, and end
-  --version             tell how this runner was built, and end
-  --lib_dir DIR         where ExecuTorch's libraries are
-  --server_mode         load, answer "ready", then obey commands on standard input:
+  --isa_off a,b         hide these features too
+  --print_isa           print the extensions of this CPU and the levels, and exit
+  --version             print how this runner was built, and exit
+  --lib_dir DIR         the folder of ExecuTorch's libraries
+  --server_mode         load, answer "ready", then execute commands from standard input:
                           run N | output BASE | etdump [FILE] | samples [FILE] | reset | quit
 
 Answers are JSON, one line each, on standard output. Exit codes: 2 usage, 3 model file, 4 program,
@@ -91,7 +91,7 @@ inline Flags parse_flags(int argc, char** argv) {
   for (int i = 1; i < argc; i++) {
     const std::string argument = argv[i];
     const size_t equals = argument.find('=');
-    // Like gflags, which other runners use, take one dash for two.
+    // Like gflags, which other runners use, accept one dash for two.
     const bool one_dash = argument.size() > 1 && argument[0] == '-' && argument[1] != '-';
     const std::string flag = (one_dash ? "-" : "") + argument.substr(0, equals);
     const auto value = [&] {

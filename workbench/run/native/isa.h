@@ -1,8 +1,8 @@
-// Instruction set extensions: which there are, and hiding them from XNNPACK.
+// Instruction set extensions: detecting them, and hiding them from XNNPACK.
 //
-// XNNPACK chooses its microkernels by the flags in cpuinfo's global `cpuinfo_isa`. Clearing a flag
-// after cpuinfo has looked at the CPU and before XNNPACK is loaded makes the same binary choose the
-// kernels that it has for a CPU without that feature.
+// XNNPACK chooses its microkernels by the flags in cpuinfo's global `cpuinfo_isa`. If a flag is
+// cleared after cpuinfo has examined the CPU and before XNNPACK is loaded, the same binary chooses
+// its kernels for a CPU without that feature.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@
 #include <sys/sysctl.h>
 #endif
 
-extern "C" bool cpuinfo_initialize(void);  // the wheel exports it and ships no header
+extern "C" bool cpuinfo_initialize(void);  // the wheel exports it but has no header for it
 
 namespace isa {
 
@@ -117,8 +117,8 @@ struct Cpu {
 };
 #endif
 
-// 1 or 0 as the CPU and the OS say, without asking cpuinfo; -1 where they cannot be asked.
-inline int os_says(const Feature& feature) {
+// Whether the CPU and the OS report a feature, independently of cpuinfo; -1 if unknown.
+inline int os_reports(const Feature& feature) {
 #if defined(__x86_64__)
   static const Cpu cpu;
   const uint32_t needed = feature.condition == ZMM ? 0xe6 : feature.condition == YMM ? 0x06 : 0;
@@ -135,10 +135,10 @@ inline int os_says(const Feature& feature) {
 #endif
 }
 
-// Whether `flags`, a `cpuinfo_isa` of `size` bytes, is laid out as the table says and agrees with
-// what `os` says of each feature: "ok", or the first thing that is not so.
+// Whether `flags`, a `cpuinfo_isa` of `size` bytes, has the layout of the table and agrees with
+// `os` about each feature: "ok", or the first difference.
 inline std::string self_check(const unsigned char* flags, size_t size,
-                              int (*os)(const Feature&) = os_says) {
+                              int (*os)(const Feature&) = os_reports) {
   if (!flags) return "cpuinfo_isa is not exported";
   if (size != kSize) {
     return "cpuinfo_isa has " + std::to_string(size) + " bytes, not " + std::to_string(kSize);
@@ -168,7 +168,7 @@ inline unsigned char* find_flags() {
   return static_cast<unsigned char*>(dlsym(RTLD_DEFAULT, "cpuinfo_isa"));
 }
 
-// Its size in the library's symbol table; the expected one where that cannot be asked.
+// Its size in the library's symbol table; the expected size where that is unknown.
 inline size_t size_of_flags(const unsigned char* flags) {
 #if defined(__GLIBC__)
   Dl_info info;
@@ -203,7 +203,7 @@ inline const Feature& find_feature(const std::string& name) {
 }
 
 // Hides the features of a level, and `extra` ones, from XNNPACK; returns those that were on.
-// Refuses to hide an extra feature while one of a stronger level stays on: no CPU is like that.
+// Refuses to hide an extra feature while one of a stronger level stays on: no such CPU exists.
 inline std::vector<std::string> hide(unsigned char* flags, const std::string& level,
                                      const std::vector<std::string>& extra) {
   unsigned char result[kSize];

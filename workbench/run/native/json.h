@@ -1,4 +1,4 @@
-// Values as JSON text, always valid UTF-8, whatever bytes a name or a message holds.
+// Values as JSON text, always valid UTF-8, even if a name or message has invalid bytes.
 #pragma once
 
 #include <cmath>
@@ -62,7 +62,7 @@ inline std::string text(double value) {
   return out;
 }
 
-// A number as exact as it is; what JSON cannot say, null.
+// A number in full precision; null for infinities and NaN.
 struct Number {
   double value;
 };
@@ -83,7 +83,7 @@ std::string text(const std::vector<T>& values) {
   return out + "]";
 }
 
-// An object, key by key: Object().add("event", "run").add("wall_ns", laps)
+// An object, key by key: Object().add("event", "run").add("wall_ns", times)
 class Object {
  public:
   template <class T>
@@ -103,7 +103,7 @@ class Object {
 
 inline std::string text(const Object& value) { return value.str(); }
 
-// One answer: a line on standard output, at once.
+// One answer: a line on standard output, flushed.
 inline void answer(const Object& object) {
   std::puts(object.str().c_str());
   std::fflush(stdout);

@@ -1,4 +1,4 @@
-// An ExecuTorch program: loaded with its inputs, executed, its outputs read.
+// An ExecuTorch method: loads it with its inputs, executes it, reads its outputs.
 #pragma once
 
 #include <algorithm>
@@ -30,10 +30,10 @@
 namespace et = executorch::runtime;
 using et::Error;
 
-// How many values at either end of an output a summary shows.
+// The number of values that a summary shows at either end of an output.
 inline constexpr size_t kShownValues = 100;
 
-struct Lap {
+struct Iteration {
   int64_t wall_ns, cpu_ns, preempted;
 };
 
@@ -68,8 +68,8 @@ class Model {
     place_outputs();
   }
 
-  // Takes the inputs from files of raw bytes, or fills them with ones where there are no files.
-  // They have the program's largest shapes if there are no others.
+  // Reads the inputs from files of raw bytes; without files, fills them with ones. The default
+  // shapes are the largest that the program accepts.
   void set_inputs(const std::vector<std::string>& files,
                   const std::vector<std::vector<int>>& shapes) {
     const et::MethodMeta meta = method_->method_meta();
@@ -96,7 +96,7 @@ class Model {
     }
   }
 
-  Lap run() {
+  Iteration run() {
     for (size_t i = 0; i < values_.size(); i++) {
       check(method_->set_input(values_[i], i), "cannot set input " + std::to_string(i));
     }
@@ -104,13 +104,13 @@ class Model {
     const int64_t cpu = now_ns(CLOCK_PROCESS_CPUTIME_ID), wall = now_ns(CLOCK_MONOTONIC);
     const Error error = method_->execute();
     const int64_t wall_end = now_ns(CLOCK_MONOTONIC), cpu_end = now_ns(CLOCK_PROCESS_CPUTIME_ID);
-    const Lap lap{wall_end - wall, cpu_end - cpu, preemptions() - preempted};
+    const Iteration iteration{wall_end - wall, cpu_end - cpu, preemptions() - preempted};
     check(error, "the execution failed");
     executed_ = true;
-    return lap;
+    return iteration;
   }
 
-  // Writes every output tensor, in the shape it has now, to BASE-<index>.bin.
+  // Writes every output tensor, in its current shape, to BASE-<index>.bin.
   std::vector<json::Object> write_outputs(const std::string& base) const {
     if (!executed_) throw Failure(kUsage, "command", "nothing was executed yet");
     std::vector<json::Object> written;
@@ -119,7 +119,7 @@ class Model {
       if (!value.isTensor()) continue;
       const auto tensor = value.toTensor();
       const std::string path = base + "-" + std::to_string(i) + ".bin";
-      write_whole(path, tensor.const_data_ptr(), tensor.nbytes());
+      atomic_write(path, tensor.const_data_ptr(), tensor.nbytes());
       const auto sizes = tensor.sizes();
       written.push_back(describe(tensor.scalar_type(), {sizes.data(), sizes.size()})
                             .add("index", i)
@@ -128,7 +128,7 @@ class Model {
     return written;
   }
 
-  // The values of every output tensor; a summary has the first and the last of long ones.
+  // The values of every output tensor; a summary has the first and last values of long ones.
   std::vector<json::Object> show_outputs(bool all) const {
     if (!executed_) throw Failure(kUsage, "command", "nothing was executed yet");
     std::vector<json::Object> shown;
@@ -178,7 +178,7 @@ class Model {
   }
 
  private:
-  // A tensor over bytes of ours. Lives in a deque: ExecuTorch keeps pointers into it.
+  // A tensor over its own bytes. Stored in a deque because ExecuTorch keeps pointers into it.
   struct Input {
     std::vector<executorch::aten::SizesType> sizes;
     std::vector<executorch::aten::DimOrderType> order;
@@ -207,7 +207,7 @@ class Model {
   };
   using Memory = std::unique_ptr<uint8_t, Free>;
 
-  // Zeroed, and aligned the same in every process, so that two processes compare.
+  // Zeroed, and aligned alike in every process, so that processes are comparable.
   static Memory allocate(size_t size) {
     constexpr size_t kAlignment = 64;
     void* memory = nullptr;
@@ -241,7 +241,7 @@ class Model {
     if (unit.empty()) {
       throw Failure(kUsage, "inputs",
                     "input " + std::to_string(index) + " is of " + dtype_name(info.scalar_type()) +
-                        " and cannot be filled with ones: give --inputs");
+                        " and cannot be filled with ones: pass --inputs");
     }
     std::string bytes;
     bytes.reserve(count);
@@ -323,7 +323,7 @@ class Model {
     }
   }
 
-  // Gives memory to the outputs for which the exporter planned none.
+  // Allocates the outputs for which the exporter planned no memory.
   void place_outputs() {
     const et::MethodMeta meta = method_->method_meta();
     for (size_t i = 0; i < meta.num_outputs(); i++) {
@@ -335,7 +335,7 @@ class Model {
     }
   }
 
-  // Weights that lie outside of the program.
+  // External weights.
   struct Data {
     MappedFile file;
     executorch::extension::BufferDataLoader loader;
@@ -345,7 +345,7 @@ class Model {
         : file(path, kModelFile, "model_file"), loader(file.data(), file.size()) {
       auto loaded = executorch::extension::FlatTensorDataMap::load(&loader);
       if (!loaded.ok()) {
-        throw Failure(kProgram, "data", path + ": is no .ptd of weights", loaded.error());
+        throw Failure(kProgram, "data", path + ": is not a .ptd file of weights", loaded.error());
       }
       map.emplace(std::move(*loaded));
     }

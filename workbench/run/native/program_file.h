@@ -1,4 +1,4 @@
-// A program's file: mapped, and known to be whole.
+// A program's file: mapped, and checked to be complete.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,8 @@
 #include "failure.h"
 #include "files.h"
 
-// The bytes of a program. What is none, or less than all of one, is refused here, before ExecuTorch
-// follows its offsets. Layout: bytes 4-8 the FlatBuffer's identifier; from byte 8, in programs that
+// The bytes of a program. Refuses other files and incomplete programs before ExecuTorch follows
+// their offsets. Layout: bytes 4-8 the FlatBuffer's identifier; from byte 8, in programs that
 // have it, the extended header "eh00": u32 its length, u64 size of the FlatBuffer, u64 offset of
 // the segments, u64 their size.
 inline MappedFile open_program(const std::string& path) {

@@ -1,7 +1,7 @@
 // The native runner: one ExecuTorch method, timed, with or without an instruction set extension.
 //
 // Links the runtime of the installed wheel; kernels and the XNNPACK delegate are loaded at run
-// time, because what XNNPACK may see of the CPU must be settled before (isa.h).
+// time, after CPU features have been hidden (isa.h).
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -26,7 +26,7 @@
 #include "model.h"
 #include "sampler.h"
 
-// The wheel exports these and ships no header for them; a change of signature fails to link.
+// The wheel exports these without headers; a changed signature fails to link.
 namespace executorch::extension::threadpool {
 class ThreadPool {
  public:
@@ -81,8 +81,8 @@ void print_isa() {
                    .add("features", features));
 }
 
-// Hides what the flags say from XNNPACK, and tells what it can see.
-json::Object settle_isa(const Flags& flags) {
+// Hides features from XNNPACK, as the flags say; describes the remaining ones.
+json::Object hide_features(const Flags& flags) {
   unsigned char* bytes = isa::find_flags();
   const std::string verdict = isa::self_check(bytes, isa::size_of_flags(bytes));
   const bool known = verdict == "ok";
@@ -108,7 +108,7 @@ bool load_library(const std::string& directory, const std::string& name) {
   return dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr;
 }
 
-// Registers kernels and delegates; the wheels of some platforms lack some of the optional ones.
+// Registers kernels and delegates; some wheels lack some of the optional ones.
 void load_libraries(const std::string& directory) {
   for (const char* name : {"executorch_kernels_optimized", "executorch_backend_xnnpack"}) {
     if (!load_library(directory, name)) throw Failure(kMissing, "library", dlerror());
@@ -124,7 +124,7 @@ void set_threads(int wanted) {
   threadpool::ThreadPool* pool = threadpool::get_threadpool();
   if (!pool) throw Failure(kExecution, "threads", "ExecuTorch has no thread pool");
   if (count != 0 && count != pool->get_thread_count()) pool->_unsafe_reset_threadpool(count);
-  // With one thread, run on this one instead of handing work to a pool of one.
+  // One thread: run on this thread instead of a pool of one.
   threadpool::NoThreadPoolGuard::set_enabled(pool->get_thread_count() == 1);
 }
 
@@ -142,12 +142,12 @@ void set_cpus(const std::vector<int>& cpus) {
 #endif
 }
 
-// What watches the executions, where it was asked for.
-struct Watchers {
+// The optional tracer and sampler.
+struct Observers {
   std::unique_ptr<ETDumpGen> tracer;
   std::unique_ptr<Sampler> sampler;
 
-  explicit Watchers(const Flags& flags)
+  explicit Observers(const Flags& flags)
       : tracer(flags.etdump_path.empty() ? nullptr : std::make_unique<ETDumpGen>()),
         sampler(flags.samples_path.empty() ? nullptr : std::make_unique<Sampler>(flags.sample_hz)) {}
 
@@ -163,13 +163,13 @@ void write_etdump(ETDumpGen* tracer, const std::string& path) {
   const std::unique_ptr<void, void (*)(void*)> owner(dump.buf, std::free);
   tracer->reset();
   if (!dump.buf) throw Failure(kUsage, "command", "nothing was traced since the last dump");
-  write_whole(path, dump.buf, dump.size);
+  atomic_write(path, dump.buf, dump.size);
 }
 
 void write_samples(Sampler* sampler, const std::string& path) {
   if (!sampler) throw Failure(kUsage, "command", "nothing is sampled: start with --samples_path");
   const std::string samples = sampler->take().str() + '\n';
-  write_whole(path, samples.data(), samples.size());
+  atomic_write(path, samples.data(), samples.size());
 }
 
 json::Object time_runs(Model& model, Sampler* sampler, int count) {
@@ -177,10 +177,10 @@ json::Object time_runs(Model& model, Sampler* sampler, int count) {
   for (auto* times : {&wall, &cpu, &preempted}) times->reserve(static_cast<size_t>(count));
   if (sampler) sampler->start();
   for (int i = 0; i < count; i++) {
-    const Lap lap = model.run();
-    wall.push_back(lap.wall_ns);
-    cpu.push_back(lap.cpu_ns);
-    preempted.push_back(lap.preempted);
+    const Iteration iteration = model.run();
+    wall.push_back(iteration.wall_ns);
+    cpu.push_back(iteration.cpu_ns);
+    preempted.push_back(iteration.preempted);
   }
   if (sampler) sampler->stop();
   return json::Object()
@@ -190,7 +190,8 @@ json::Object time_runs(Model& model, Sampler* sampler, int count) {
       .add("preempted", preempted);
 }
 
-json::Object obey(const std::string& line, Model& model, Watchers& watchers, const Flags& flags) {
+json::Object execute(const std::string& line, Model& model, Observers& observers,
+                     const Flags& flags) {
   const size_t space = line.find(' ');
   const std::string command = line.substr(0, space);
   const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
@@ -198,35 +199,35 @@ json::Object obey(const std::string& line, Model& model, Watchers& watchers, con
     throw Failure(kUsage, "command", "a command with a null byte");
   }
   if (command == "run") {
-    return time_runs(model, watchers.sampler.get(), parse_number("run", rest, 1, kMaxExecutions));
+    return time_runs(model, observers.sampler.get(), parse_number("run", rest, 1, kMaxExecutions));
   }
   if (command == "output" && !rest.empty()) {
     return json::Object().add("event", "output").add("files", model.write_outputs(rest));
   }
   if (command == "etdump") {
     const std::string path = rest.empty() ? flags.etdump_path : rest;
-    write_etdump(watchers.tracer.get(), path);
+    write_etdump(observers.tracer.get(), path);
     return json::Object().add("event", "etdump").add("file", path);
   }
   if (command == "samples") {
     const std::string path = rest.empty() ? flags.samples_path : rest;
-    write_samples(watchers.sampler.get(), path);
+    write_samples(observers.sampler.get(), path);
     return json::Object().add("event", "samples").add("file", path);
   }
   if (command == "reset" && rest.empty()) {
-    watchers.reset();
+    observers.reset();
     return json::Object().add("event", "reset");
   }
   constexpr size_t kShown = 80;
   throw Failure(kUsage, "command", "unknown command '" + line.substr(0, kShown) + "'");
 }
 
-// Obeys until "quit" or the end of the input. What a command got wrong is answered and survived.
-void serve(Model& model, Watchers& watchers, const Flags& flags) {
+// Executes commands until "quit" or the end of input; continues after wrong commands.
+void serve(Model& model, Observers& observers, const Flags& flags) {
   std::string line;
   while (read_line(line) && line != "quit") {
     try {
-      json::answer(obey(line, model, watchers, flags));
+      json::answer(execute(line, model, observers, flags));
     } catch (const Failure& failure) {
       if (failure.code != kUsage && failure.code != kIo) throw;
       report(failure);
@@ -234,10 +235,10 @@ void serve(Model& model, Watchers& watchers, const Flags& flags) {
   }
 }
 
-void run_once(Model& model, Watchers& watchers, const Flags& flags) {
+void run_once(Model& model, Observers& observers, const Flags& flags) {
   for (int i = 0; i < flags.warmup; i++) model.run();
-  watchers.reset();
-  json::answer(time_runs(model, watchers.sampler.get(), flags.num_executions));
+  observers.reset();
+  json::answer(time_runs(model, observers.sampler.get(), flags.num_executions));
   if (flags.print_output != "none") {
     const bool all = flags.print_output == "all";
     json::answer(
@@ -247,12 +248,12 @@ void run_once(Model& model, Watchers& watchers, const Flags& flags) {
     json::answer(
         json::Object().add("event", "output").add("files", model.write_outputs(flags.output_file)));
   }
-  if (watchers.tracer) {
-    write_etdump(watchers.tracer.get(), flags.etdump_path);
+  if (observers.tracer) {
+    write_etdump(observers.tracer.get(), flags.etdump_path);
     json::answer(json::Object().add("event", "etdump").add("file", flags.etdump_path));
   }
-  if (watchers.sampler) {
-    write_samples(watchers.sampler.get(), flags.samples_path);
+  if (observers.sampler) {
+    write_samples(observers.sampler.get(), flags.samples_path);
     json::answer(json::Object().add("event", "samples").add("file", flags.samples_path));
   }
 }
@@ -277,27 +278,27 @@ void run(int argc, char** argv) {
   }
   if (flags.model_path.empty()) throw Failure(kUsage, "usage", "--model_path is missing");
   set_cpus(flags.cpus);
-  const json::Object isa = settle_isa(flags);
+  const json::Object isa = hide_features(flags);
   load_libraries(flags.lib_dir);
   set_threads(flags.cpu_threads);
 
-  Watchers watchers(flags);
-  Model model(flags.model_path, flags.data_path, flags.method_name, watchers.tracer.get());
+  Observers observers(flags);
+  Model model(flags.model_path, flags.data_path, flags.method_name, observers.tracer.get());
   model.set_inputs(flags.inputs, flags.input_shapes);
   abort_code = kExecution;
   json::answer(json::Object()
                    .add("event", "ready")
                    .add("runner", "native")
                    .add("clock", "Method::execute")
-                   .add("traced", watchers.tracer != nullptr)
+                   .add("traced", observers.tracer != nullptr)
                    .add("threads", threadpool::get_threadpool()->get_thread_count())
                    .add("startup_ms", static_cast<double>(now_ns(CLOCK_MONOTONIC) - start) / 1e6)
                    .extend(isa)
                    .extend(model.describe_method()));
   if (flags.server_mode) {
-    serve(model, watchers, flags);
+    serve(model, observers, flags);
   } else {
-    run_once(model, watchers, flags);
+    run_once(model, observers, flags);
   }
 }
 

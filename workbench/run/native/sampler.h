@@ -1,9 +1,9 @@
-// Where the CPU is while the method runs: a timer for every thread interrupts it at random moments,
-// and a signal handler notes the program counter.
+// Samples the program counter while the method runs: a timer interrupts every thread at random
+// moments, and a signal handler records the program counter.
 //
-// The timers count real time, since Linux checks those of CPU time only at its ticks: 250 times a
-// second, always at the same distance. A thread that waits is interrupted too; its CPU clock, noted
-// with each sample, tells.
+// The timers count real time, because Linux checks CPU-time timers only at its ticks, 250 times a
+// second at equal intervals. Waiting threads are interrupted too; their CPU clock, recorded with
+// each sample, identifies them.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@
 namespace sampler {
 
 struct Sample {
-  int64_t time_ns, cpu_ns;  // of the monotonic clock; of the thread's CPU clock
+  int64_t time_ns, cpu_ns;  // monotonic clock; the thread's CPU clock
   uintptr_t address;
   int thread;
 };
@@ -48,13 +48,13 @@ struct Thread {
   uint32_t random;
 };
 
-// A loaded ELF file: its addresses in memory are those in the file plus `bias`.
+// A loaded ELF file: its addresses in memory are its addresses in the file plus `bias`.
 struct Module {
   std::string path, build_id;
   uintptr_t bias = 0;
   std::vector<std::pair<uintptr_t, uintptr_t>> code;
 
-  bool holds(uintptr_t address) const {
+  bool contains(uintptr_t address) const {
     for (const auto& [begin, end] : code) {
       if (begin <= address && address < end) return true;
     }
@@ -69,7 +69,7 @@ inline uintptr_t program_counter(void* context) {
 #elif defined(__aarch64__)
   return machine.pc;
 #else
-#error "where does this CPU keep its program counter?"
+#error "unknown program counter on this architecture"
 #endif
 }
 
@@ -124,12 +124,12 @@ inline std::vector<Module> list_modules() {
   return modules;
 }
 
-// One per process: a signal handler can find nothing else.
+// One per process, because a signal handler has no other access to it.
 class Sampler {
  public:
-  explicit Sampler(int hz) : hz_(hz), samples_(std::make_unique<Sample[]>(kMost)) {
+  explicit Sampler(int hz) : hz_(hz), samples_(std::make_unique<Sample[]>(kMaxSamples)) {
     threads_.reserve(kMaxThreads);
-    // Operators are timed by the runtime's clock, which begins somewhere else.
+    // The runtime's clock, which times operators, has another origin.
     offset_ns_ = now_ns(CLOCK_MONOTONIC) - static_cast<int64_t>(et::pal_current_ticks());
     self_ = this;
     struct sigaction action = {};
@@ -144,7 +144,7 @@ class Sampler {
     self_ = nullptr;
   }
 
-  // From now on, every thread that there is.
+  // Samples all threads that exist now.
   void start() {
     find_threads();
     running_.store(true);
@@ -155,23 +155,23 @@ class Sampler {
     const itimerspec never = {};
     for (Thread& thread : threads_) timer_settime(thread.timer, 0, &never, nullptr);
   }
-  void reset() { taken_.store(0); }
+  void reset() { count_.store(0); }
 
-  // All samples since the last time; to be called when stopped.
+  // All samples since the last call; only while stopped.
   json::Object take() {
-    const size_t taken = taken_.load(), count = std::min(taken, kMost);
+    const size_t total = count_.load(), count = std::min(total, kMaxSamples);
     const std::vector<Module> modules = list_modules();
-    std::vector<int64_t> times, clocks, places, threads, where;
+    std::vector<int64_t> times, clocks, addresses, threads, where;
     for (size_t i = 0; i < count; i++) {
       const Sample& sample = samples_[i];
       size_t module = 0;
-      while (module < modules.size() && !modules[module].holds(sample.address)) module++;
+      while (module < modules.size() && !modules[module].contains(sample.address)) module++;
       const bool known = module < modules.size();
       times.push_back(sample.time_ns - offset_ns_);
       clocks.push_back(sample.cpu_ns);
       threads.push_back(sample.thread);
       where.push_back(known ? static_cast<int64_t>(module) : -1);
-      places.push_back(known ? static_cast<int64_t>(sample.address - modules[module].bias) : 0);
+      addresses.push_back(known ? static_cast<int64_t>(sample.address - modules[module].bias) : 0);
     }
     std::vector<json::Object> described;
     for (const Module& module : modules) {
@@ -184,13 +184,13 @@ class Sampler {
         .add("version", 1)
         .add("machine", kMachine)
         .add("hz", hz_)
-        .add("lost", taken - count)
+        .add("lost", total - count)
         .add("modules", described)
         .add("time_ns", times)
         .add("cpu_ns", clocks)
         .add("thread", threads)
         .add("module", where)
-        .add("address", places);
+        .add("address", addresses);
   }
 
  private:
@@ -199,7 +199,7 @@ class Sampler {
 #else
   static constexpr char kMachine[] = "aarch64";
 #endif
-  static constexpr size_t kMost = 1 << 16, kMaxThreads = 1024;
+  static constexpr size_t kMaxSamples = 1 << 16, kMaxThreads = 1024;
 
   void find_threads() {
     DIR* folder = opendir("/proc/self/task");
@@ -227,7 +227,7 @@ class Sampler {
     return nullptr;
   }
 
-  // The next interrupt, half a period to one and a half from now.
+  // Sets the next interrupt, 0.5 to 1.5 periods from now.
   void set_timer(Thread& thread) {
     thread.random = thread.random * 1664525u + 1013904223u;
     const int64_t period = INT64_C(1'000'000'000) / hz_;
@@ -236,18 +236,18 @@ class Sampler {
     timer_settime(thread.timer, 0, &once, nullptr);
   }
 
-  // Async-signal-safe: system calls, and memory that was there before.
+  // Async-signal-safe: system calls and preallocated memory only.
   static void on_signal(int, siginfo_t*, void* context) {
     const int error = errno;
-    if (Sampler* self = self_) self->note(program_counter(context));
+    if (Sampler* self = self_) self->record(program_counter(context));
     errno = error;
   }
-  void note(uintptr_t address) {
+  void record(uintptr_t address) {
     if (!running_.load()) return;
     Thread* thread = find(static_cast<int>(syscall(SYS_gettid)));
     if (!thread) return;
-    const size_t at = taken_.fetch_add(1);
-    if (at < kMost) {
+    const size_t at = count_.fetch_add(1);
+    if (at < kMaxSamples) {
       samples_[at] = {now_ns(CLOCK_MONOTONIC), now_ns(CLOCK_THREAD_CPUTIME_ID), address, thread->id};
     }
     set_timer(*thread);
@@ -258,7 +258,7 @@ class Sampler {
   int64_t offset_ns_ = 0;
   std::vector<Thread> threads_;
   std::unique_ptr<Sample[]> samples_;
-  std::atomic<size_t> taken_{0};
+  std::atomic<size_t> count_{0};
   std::atomic<bool> running_{false};
 };
 
@@ -271,7 +271,7 @@ namespace sampler {
 class Sampler {
  public:
   explicit Sampler(int) {
-    throw Failure(kUsage, "usage", "--samples_path: this system's threads have no timers");
+    throw Failure(kUsage, "usage", "--samples_path: this system has no thread timers");
   }
   void start() {}
   void stop() {}

@@ -1,4 +1,4 @@
-// Tensors as JSON: their types' names, shapes and values.
+// Tensors as JSON: dtypes, shapes and values.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@
 
 using executorch::aten::ScalarType;
 
-// A dtype by the name that torch and numpy give it.
+// A dtype's name in torch and numpy.
 inline std::string dtype_name(ScalarType type) {
   switch (type) {
     case ScalarType::Byte: return "uint8";
@@ -33,7 +33,7 @@ inline std::string dtype_name(ScalarType type) {
   }
 }
 
-// Elements of a tensor as numbers; of a type that has none, nothing.
+// Elements of a tensor as numbers; empty for types that are not numeric.
 inline std::vector<json::Number> values_of(const executorch::aten::Tensor& tensor, size_t start,
                                            size_t end) {
   std::vector<json::Number> values;
@@ -63,7 +63,7 @@ inline json::Object describe(ScalarType type, executorch::runtime::Span<const in
       .add("shape", std::vector<int>(sizes.begin(), sizes.end()));
 }
 
-// The number one in the type's own bytes; empty for a type that has none.
+// The number one in the type's bytes; empty for types that are not numeric.
 inline std::string one(ScalarType type) {
   const auto bytes = [](auto value) {
     return std::string(reinterpret_cast<const char*>(&value), sizeof value);

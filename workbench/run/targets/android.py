@@ -37,15 +37,6 @@ class Android(Remote):
     """A device by its serial number or ``host:port``; by default, the only one connected.
 
     ``power`` is the device's power mode during a run (`MODES`); empty to leave it unchanged.
-
-    Raises
-    ------
-    UsageError
-        An unknown mode, or several devices and none selected.
-    SetupError
-        There is no adb.
-    TargetError
-        The device cannot be reached, or denies access.
     """
 
     platform = "android"
@@ -78,15 +69,7 @@ class Android(Remote):
 
 
 def find_device(serial: str = "") -> str:
-    """The serial number of a connected device; connects to ``host:port`` first.
-
-    Raises
-    ------
-    UsageError
-        Several are connected and none is selected.
-    SetupError, TargetError
-        As for `Android`.
-    """
+    """The serial number of a connected device; connects to ``host:port`` first."""
     if re.fullmatch(r"[\w.-]+:\d{1,5}", serial, re.ASCII):
         connect_device(serial)
     devices = list_devices()
@@ -160,13 +143,7 @@ _KNOWN = frozenset(name for mode in MODES.values() for name in mode)
 
 @contextmanager
 def changed_settings(device: Remote, wanted: Mapping[str, str], run_dir: Path) -> Iterator[None]:
-    """Change global settings of a device, and restore them at the end.
-
-    Raises
-    ------
-    TargetError
-        The device cannot be reached, or does not accept a setting.
-    """
+    """Change global settings of a device, and restore them at the end."""
     before = read_settings(device, wanted)
     record = {"device": device.name, "before": before, "during": dict(wanted), "restored": False}
     _write_record(run_dir, record)
@@ -203,13 +180,7 @@ def read_settings(device: Remote, names: Mapping[str, str]) -> dict[str, str]:
 
 
 def apply_settings(device: Remote, wanted: Mapping[str, str]) -> None:
-    """Set global settings, and check that the device accepted them.
-
-    Raises
-    ------
-    TargetError
-        It did not accept one.
-    """
+    """Set global settings; TargetError if the device does not accept one."""
     for name, value in wanted.items():
         change = f"delete global {device.quote(name)}"
         if value != UNSET:

@@ -128,15 +128,7 @@ HOST = Host()
 def run_there(
     target: Host, argv: Sequence[str], *, timeout_s: float = 60.0
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a command on a target to its end.
-
-    Raises
-    ------
-    OSError
-        The local program that reaches the target cannot be started.
-    subprocess.TimeoutExpired
-        It takes too long.
-    """
+    """Run a command on a target to its end."""
     return subprocess.run(
         target.command(argv), stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s
     )

@@ -58,13 +58,7 @@ class Qemu(Host):
 
 
 def find_qemu() -> Path:
-    """QEMU's user mode for aarch64: the installed one if it is new enough, else Debian's by apt.
-
-    Raises
-    ------
-    SetupError
-        There is none, and it cannot be downloaded.
-    """
+    """QEMU's user mode for aarch64: the installed one if it is new enough, else Debian's by apt."""
     installed = shutil.which(f"qemu-{MACHINE}")
     if installed and qemu_version(Path(installed)) >= OLDEST:
         return Path(installed)

@@ -46,13 +46,7 @@ echo @capacity; grep . /sys/devices/system/cpu/cpu[0-9]*/cpu_capacity
 
 
 class Remote(Host, abc.ABC):
-    """A machine behind a shell; ``base`` is a folder there from which programs can run.
-
-    Raises
-    ------
-    TargetError
-        It cannot be reached.
-    """
+    """A machine behind a shell; ``base`` is a folder there from which programs can run."""
 
     def __init__(self, name: str, base: str):
         self.name, self.base = name, base
@@ -69,13 +63,7 @@ class Remote(Host, abc.ABC):
         """The local command that runs a shell script there; more words extend the script."""
 
     def sh(self, script: str, *, stdin: Path | None = None, timeout_s: float = TIMEOUT_S) -> bytes:
-        """Run a shell script there to its end; returns its output.
-
-        Raises
-        ------
-        TargetError
-            It failed, took too long, or the machine cannot be reached.
-        """
+        """Run a shell script there; returns its output. TargetError if it fails or times out."""
         with open(stdin or os.devnull, "rb") as source:
             try:
                 done = subprocess.run(
@@ -213,17 +201,7 @@ SSH_FAILED = 255
 
 
 class Ssh(Remote):
-    """A host by the ssh client's name for it; all commands share one connection.
-
-    Raises
-    ------
-    UsageError
-        An invalid host name.
-    SetupError
-        There is no ssh client.
-    TargetError
-        The host cannot be reached, or asks for a password.
-    """
+    """A host by the ssh client's name for it; all commands share one connection."""
 
     def __init__(self, host: str):
         if not re.fullmatch(r"[A-Za-z0-9_][\w.@:%\[\]-]*", host, re.ASCII):

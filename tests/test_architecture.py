@@ -1,9 +1,10 @@
-"""The house keeps its shape: layers, pins, imports, notebooks."""
+"""Layers, file names, version pins, import cost, and the READMEs."""
 
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,30 @@ import pytest
 from workbench.cli import workbench
 
 ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted((ROOT / "workbench").rglob("*.py"))
+
+#: File names that several packages may share, and why.
+SHARED_NAMES = {
+    "compat": "temporary",
+    "align": "computed in analysis, drawn in plots",
+    "categories": "computed in analysis, drawn in plots",
+    "history": "computed in analysis, read in portfolio, drawn in plots",
+    "layers": "made in export, stored in records, computed in analysis, drawn in plots",
+    "machine_code": "computed in analysis, drawn in plots",
+    "operators": "computed in analysis, with XNNPACK's in analysis.xnnpack, drawn in plots",
+    "roofline": "computed in analysis, drawn in plots",
+    "shift": "computed in analysis, drawn in plots",
+    "sweeps": "computed in analysis, drawn in plots",
+    "what_if": "computed in analysis, drawn in plots",
+    "graph": "XNNPACK's graph, and the findings about a graph",
+    "options": "the records, and the command-line options made from them",
+}
+#: Metaphors that the code does not use; standard terms say the same.
+PRIVATE_WORDS = {
+    *("answers", "blame", "book", "calm", "climb", "deeds", "depot", "desk", "equipment", "facts"),
+    *("house", "journal", "keep", "lap", "naive", "notes", "office", "place", "quiet", "rival"),
+    *("rung", "rungs", "sheet", "spot", "turns", "wishes"),
+}
 
 
 def pins_in(text):
@@ -18,10 +43,20 @@ def pins_in(text):
     return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in found}
 
 
-def test_data_walks_one_way():
+def test_layers_import_downwards_only():
     lint = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run([lint, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_modules_share_no_file_names():
+    counts = Counter(path.stem for path in SOURCES if not path.stem.startswith("__"))
+    shared = {name for name, count in counts.items() if count > 1}
+    assert shared <= SHARED_NAMES.keys()
+
+
+def test_file_names_use_standard_terms():
+    assert not [path for path in SOURCES if PRIVATE_WORDS & set(path.stem.split("_"))]
 
 
 def test_environment_yml_has_the_same_pins():
@@ -52,7 +87,7 @@ def test_import_is_cheap_and_needs_no_torch():
     assert float(seconds) < 0.3
 
 
-def test_the_readme_lists_every_command():
+def test_readme_lists_every_command():
     table = (ROOT / "README.md").read_text().partition("| command |")[2].partition("\n\n")[0]
     listed = set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", table))))
     assert set(workbench.commands) <= listed
@@ -60,9 +95,9 @@ def test_the_readme_lists_every_command():
 
 @pytest.mark.parametrize(
     "page",
-    [*ROOT.glob("README.md"), *ROOT.glob("[!.]*/README.md")],
+    [*ROOT.glob("*.md"), *ROOT.glob("[!.]*/*.md")],
     ids=lambda p: str(p.relative_to(ROOT)),
 )
-def test_links_of_a_page_lead_somewhere(page):
+def test_links_of_a_page_exist(page):
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target

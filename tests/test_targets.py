@@ -21,7 +21,8 @@ from workbench.run.isa import read_isa
 from workbench.run.plan import make_plan
 from workbench.run.runner import Runner, find_runner
 from workbench.run.session import Session, open_session
-from workbench.run.targets.host import run_there
+from workbench.run.targets import open_target
+from workbench.run.targets.host import HOST, run_there
 from workbench.run.targets.remote import _owner
 from workbench.workflow import run_config
 
@@ -233,3 +234,19 @@ def test_runners_of_ones_own_run_there_too(conv_pte, tmp_path, monkeypatch):
     assert all((run_dir / s.etdump).stat().st_size for s in run.sessions)
     assert [p.name for p in (tmp_path / "a $device").iterdir()] == ["files"]
     assert len(list((tmp_path / "a $device" / "files").iterdir())) == 3
+
+
+def test_the_host_is_the_identity(tmp_path):
+    with open_target("host") as target:
+        assert target is HOST
+        assert not target.emulated
+        assert target.command(["a b", "c"]) == ["a b", "c"]
+        assert target.push(tmp_path / "x y") == f"{tmp_path}/x y"
+        assert target.place(tmp_path / "x y") == f"{tmp_path}/x y"
+        assert target.describe()["cpu"]
+        assert run_there(target, ["echo", "a  b"]).stdout == b"a  b\n"
+
+
+def test_an_unknown_target_is_refused_with_those_that_there_are():
+    with pytest.raises(UsageError, match=r"unknown target 'hots'.*did you mean 'host'"):
+        open_target("hots")

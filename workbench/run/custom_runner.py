@@ -50,13 +50,6 @@ def run_processes(
     """Measure a plan of custom runners; returns the run's folder.
 
     The folder is called ``name``, or like the target's platform; an interrupted run continues.
-
-    Raises
-    ------
-    SetupError, RunnerError, StoreError
-        As from `measure_processes`; the manifest then says ``failed`` and keeps measurements.
-    TargetError
-        The device was lost; the same plan continues when it is back.
     """
     runner = Runner("executor_runner", (), describe_runners(plan), target)
     with record_run(plan, runner, root, lambda text: progress(text, 0.0), name) as recorder:
@@ -78,13 +71,6 @@ def measure_processes(recorder: RunRecorder, target: Host, progress: Progress) -
 
     A restart is one process of every experiment; their order is rotated and reversed between
     restarts. Experiments of mode ``xnntrace`` run once, for their log.
-
-    Raises
-    ------
-    StoreError
-        The program has changed since it was planned.
-    RunnerError
-        A runner failed, crashed, took too long or wrote no trace; with its last lines.
     """
     plan = recorder.run.plan
     steps = [
@@ -192,15 +178,7 @@ def process_command(
 
 
 def run_to_end(command: Sequence[str], log: Path, timeout_s: float) -> str:
-    """Run a command without a shell, its output going to a file; returns its last lines.
-
-    Raises
-    ------
-    SetupError
-        It cannot be started.
-    RunnerError, RunnerCrash, RunnerTimeout
-        It ended with an exit code, by a signal, or not in time.
-    """
+    """Run a command with output to ``log``; returns its last lines. RunnerError if it fails."""
     name = Path(command[0]).name
     with open(log, "wb") as file:
         try:
