@@ -28,6 +28,11 @@ def sample_run(model: str = "mobilenet_v3_small") -> Path:
     ------
     UsageError
         There is no sample of this model.
+
+    Examples
+    --------
+    >>> wb.open_run(wb.sample_run("vit_tiny")).model
+    'vit_tiny'
     """
     runs = {path.parts[-4].removeprefix("out_"): path.parent for path in _manifests()}
     if model not in runs:
@@ -36,12 +41,24 @@ def sample_run(model: str = "mobilenet_v3_small") -> Path:
 
 
 def sample_model() -> Path:
-    """A file with one model twice: as it was trained, and ready for a device."""
+    """A file with one model twice: as it was trained, and ready for a device.
+
+    Examples
+    --------
+    >>> wb.sample_model().name
+    'my_segmenter.py'
+    """
     return SAMPLES.parent / "onboarding" / "my_segmenter.py"
 
 
 def sample_exports() -> Path:
-    """The folder of recorded export records: one model in several dtypes."""
+    """The folder of recorded export records: one model in several dtypes.
+
+    Examples
+    --------
+    >>> sorted(export.dtype for export in wb.read_exports(wb.sample_exports()))[:2]
+    ['fp16', 'fp32']
+    """
     return SAMPLES / "exports"
 
 
@@ -102,7 +119,7 @@ class CaseStudy:
 
     @property
     def categories(self) -> dict[str, pd.DataFrame]:
-        """``schema.CATEGORIES`` by name of the experiment, of those that were split up.
+        """``frames.CATEGORIES`` by name of the experiment, of those that were split up.
 
         What the source leaves out of E2E is one row "not published".
         """
@@ -114,12 +131,7 @@ class CaseStudy:
 
 
 def load_case_study(name: str | Path) -> CaseStudy:
-    """Read a case study.
-
-    Parameters
-    ----------
-    name
-        That of a file in ``data/case_studies`` (``squeezesam``), or the path of a JSON file.
+    """Read a case study: a name in ``data/case_studies`` (``squeezesam``), or a JSON file.
 
     Raises
     ------
@@ -127,6 +139,11 @@ def load_case_study(name: str | Path) -> CaseStudy:
         There is no such case study.
     StoreError
         The file is not a case study, or its figures contradict each other.
+
+    Examples
+    --------
+    >>> wb.load_case_study("squeezesam").latencies["speedup"].round(2).tolist()
+    [3.9, 1.83]
     """
     path = Path(name)
     if path.suffix != ".json":
@@ -150,7 +167,7 @@ def _check(experiment: Published, path: Path) -> None:
             raise unknown_name("category", category, CATEGORIES, where=path)
     known = [ms for ms in experiment.categories_ms.values() if ms is not None]
     if not all(math.isfinite(ms) and ms >= 0 for ms in [experiment.e2e_ms, *known]):
-        raise StoreError(f"{experiment.name!r} has a time that is none", where=path)
+        raise StoreError(f"{experiment.name!r} has an invalid time", where=path)
     complete = len(known) == len(CATEGORIES)
     missed = experiment.e2e_ms - sum(known)
     slack = _ROUNDING * experiment.e2e_ms

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import traitlets
 
+from workbench.analysis.operators import label_operator
 from workbench.analysis.run import Comparison
 from workbench.errors import StoreError
 from workbench.explorer.widgets import is_interactive
@@ -235,6 +236,10 @@ def _describe_keys(
             for row, text in zip(rows, texts, strict=True):
                 if text:
                     row[name] = str(text)
+    for row in rows:
+        if row["category"]:
+            name = next(filter(None, reversed(row["names"])))
+            row["label"] = label_operator(name, row.get("module"))
     return rows
 
 

@@ -58,9 +58,12 @@ def plot_machine_code(
     >>> "sme2" in wb.plot_machine_code(ab).alt_text
     True
     """
-    shares = _split(source, by) if isinstance(source, Comparison) else source
-    if not shares:
-        return show_note(explain_lack(source.run.record))
+    if isinstance(source, Comparison):
+        shares = _split(source, by)
+        if not shares:
+            return show_note(explain_lack(source.run.record))
+    else:
+        shares = dict(source)
     totals = pd.concat(shares.values()).groupby("part", sort=False)["samples"].sum()
     parts = list(totals.sort_values(ascending=False, kind="stable").index[:top])
     labels = [style.shorten(part, 28) for part in parts]
