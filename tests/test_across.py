@@ -200,7 +200,7 @@ def test_layers_of_a_sweep_sum_to_e2e_in_every_setup(sweep):
     for setup in SETUPS:
         _, experiment, threads = setup.rsplit(":", 2)
         rows = sweep[(sweep["run"] == setup) & (sweep["level"] == "layer")]
-        categories = analysis.select(analysis.categories, experiment, int(threads))
+        categories = analysis[experiment, int(threads)].categories
         # Typical times against means, of ten runs: two spoilt ones of a layer are left out.
         assert rows["time_ms"].sum() == pytest.approx(categories["mean_ms"].sum(), rel=0.15)
 

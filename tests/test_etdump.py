@@ -24,8 +24,7 @@ from hypothesis import strategies as st
 from workbench.analysis.ledger import build_ledger, find_methods
 from workbench.errors import TraceError, UsageError
 from workbench.frames import EVENTS, check
-from workbench.trace import etdump
-from workbench.trace import flatbuffer as contents_module
+from workbench.trace import etdump, flatbuffer
 from workbench.trace.etdump import Trace, read_allocations, read_etdump, stream_etdump
 
 DATA = Path(__file__).parent / "data" / "etdump"
@@ -270,16 +269,19 @@ def test_what_pads_a_name_is_no_part_of_it(read):
 @settings(deadline=None)
 @given(texts=st.lists(st.text(max_size=40).map(lambda s: s.encode()[:900].decode(errors="ignore"))))
 @example(texts=["", "a", "a\0", "a\0\0", "ab", "é", "a" * 1020, "a" * 1019 + "b", "a"])
-@pytest.mark.parametrize("weights", ["hashed", "all collide"])
-def test_names_of_any_length_are_told_apart(tmp_path_factory, weights, texts):
+@pytest.mark.parametrize("factor", [np.uint64(0), np.uint64(3)], ids=["all collide", "other"])
+def test_names_of_any_length_are_distinguished_whatever_their_hashes(
+    tmp_path_factory, factor, texts
+):
     path = tmp_path_factory.getbasetemp() / "names.etdump"
     path.write_bytes(build_etdump([Block("Execute", [Profile(text) for text in texts])]))
+    plain = read_etdump(path)
     with pytest.MonkeyPatch.context() as patch:
-        if weights == "all collide":
-            patch.setattr(contents_module, "_WEIGHTS", np.zeros_like(contents_module._WEIGHTS))
+        patch.setattr(flatbuffer, "_WEIGHTS", factor * flatbuffer._WEIGHTS)
         events = read_etdump(path)
     assert events["name"].tolist() == texts
     assert set(events["name"].cat.categories) == set(texts)
+    pd.testing.assert_frame_equal(events, plain)
 
 
 # --- nesting -------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import workbench as wb
 from workbench import store
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import explain_unchanged
-from workbench.analysis.run import open_run
 from workbench.datasets import sample_run
 from workbench.errors import StoreError
 from workbench.plots.machine_code import CODE_COLORS, plot_machine_code
@@ -21,7 +21,7 @@ from workbench.trace.functions import AARCH64_CLASSES, X86_CLASSES
 
 @pytest.fixture(scope="module")
 def sample():
-    return open_run(sample_run("toy_cnn"))
+    return wb.open_run(sample_run("toy_cnn"))
 
 
 @pytest.fixture
@@ -35,24 +35,24 @@ def change_manifest(run_dir, **changes):
     store.save_run(replace(run, **changes), run_dir)
 
 
-def toggle_check(run):
-    checks = run.checks
+def toggle_check(analysis):
+    checks = analysis.checks
     return checks[checks["check"].str.startswith("toggle took effect")].iloc[0]
 
 
 def test_sme2_kernels_are_named_with_the_toggle_on_only(sample):
-    functions = {name: sample[name].machine_code for name in ("sme2_on", "sme2_off")}
+    functions = {name: sample[name, 1].machine_code for name in ("sme2_on", "sme2_off")}
     assert functions["sme2_on"]["function"].str.contains("sme2_mopa").any()
     assert not functions["sme2_off"]["function"].str.contains("sme").any()
     assert not set(functions["sme2_off"]["code"]) & {"sme", "sme2"}
-    assert sample.compare().proof.outcome == "changed"
+    assert sample.comparisons[0].proof.outcome == "changed"
     check = toggle_check(sample)
     assert check["status"] == "ok"
     assert "% sme2" in check["evidence"]
 
 
 def test_the_figure_and_the_table_say_it(sample):
-    comparison = sample.compare()
+    comparison = sample.comparisons[0]
     figure = plot_machine_code(comparison)
     for text in ("sme2_on: ", "sme2_off: ", "E2E", "convolution", "emulated"):
         assert text in figure.alt_text
@@ -75,7 +75,7 @@ def test_every_class_has_a_colour():
 
 
 def test_the_summary_has_kernels_with_their_share(run_dir):
-    write_artifacts(open_run(run_dir))
+    write_artifacts(wb.open_run(run_dir))
     summary = json.loads((run_dir / store.SUMMARY).read_text())
     details = {d["name"]: d for d in summary["operator_details"]}
     convolution = details["Convolution (NHWC, PF32) IGEMM"]
@@ -99,19 +99,19 @@ def spoil(run_dir):
 
 def test_a_toggle_without_effect_is_no_speedup(run_dir):
     spoil(run_dir)
-    run = open_run(run_dir)
-    comparison = run.compare()
+    analysis = wb.open_run(run_dir)
+    comparison = analysis.comparisons[0]
     assert comparison.proof.outcome == "same"
     assert "toggle had no effect with sme2: the same machine code" in comparison.text
     assert "XNNPACK has no sme, sme2, sme2p1 kernel" in comparison.text
     assert "1.0" not in comparison.text
-    check = toggle_check(run)
+    check = toggle_check(analysis)
     assert (check["status"], check["evidence"][:3]) == ("fail", "no:")
 
 
 def test_likely_reasons(run_dir):
     spoil(run_dir)
-    comparison = open_run(run_dir).compare()
+    comparison = wb.open_run(run_dir).compare()
     proof, ledger = comparison.proof, comparison.baseline.ledger
     portable = ledger.assign(kind="portable")
     assert "100 % of the time is outside" in explain_unchanged(proof, {"sme2"}, portable)
@@ -124,12 +124,12 @@ def test_too_few_samples_are_not_shown(run_dir):
         for name in ("time_ns", "cpu_ns", "thread", "module", "address"):
             content[name] = content[name][:5]
         path.write_text(json.dumps(content))
-    run = open_run(run_dir)
-    assert run.compare().proof.outcome == "not shown"
-    check = toggle_check(run)
+    analysis = wb.open_run(run_dir)
+    assert analysis.comparisons[0].proof.outcome == "not shown"
+    check = toggle_check(analysis)
     assert check["status"] == "note"
     assert "too few" in check["evidence"]
-    assert "no effect" not in run.compare().text
+    assert "no effect" not in analysis.comparisons[0].text
 
 
 @pytest.mark.parametrize(
@@ -141,21 +141,21 @@ def test_too_few_samples_are_not_shown(run_dir):
 )
 def test_without_evidence_the_report_says_why(run_dir, changes, says):
     change_manifest(run_dir, **changes)
-    run = open_run(run_dir)
-    comparison = run.compare()
+    analysis = wb.open_run(run_dir)
+    comparison = analysis.comparisons[0]
     assert comparison.proof is None
     assert says in str(plot_machine_code(comparison))
     assert says in str(show_kernels(comparison))
     assert says in str(show_code(comparison))
-    assert says in toggle_check(run)["evidence"]
+    assert says in toggle_check(analysis)["evidence"]
 
 
 def test_what_the_runner_said_is_why(run_dir):
     run = store.load_run(run_dir)
     failed = replace(run.samplings[0], samples="", etdump="", problem="no timers")
     change_manifest(run_dir, samplings=(failed,))
-    run = open_run(run_dir)
-    assert "no evidence: no timers" in toggle_check(run)["evidence"]
+    analysis = wb.open_run(run_dir)
+    assert "no evidence: no timers" in toggle_check(analysis)["evidence"]
 
 
 def test_samples_outside_the_folder_are_not_read(run_dir):
@@ -163,7 +163,7 @@ def test_samples_outside_the_folder_are_not_read(run_dir):
     bad = replace(run.samplings[0], samples="../../../etc/passwd")
     change_manifest(run_dir, samplings=(bad,))
     with pytest.raises(StoreError, match="outside its folder"):
-        open_run(run_dir)
+        wb.open_run(run_dir)
 
 
 def test_the_ledger_of_the_sampled_trace_closes(run_dir):

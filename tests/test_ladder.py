@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from synthetic import synthetic_latencies
 
+import workbench as wb
 from workbench import store
 from workbench.analysis.compare import compare_latencies
-from workbench.analysis.compat import analyze_run, check_run
 from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
 from workbench.errors import SetupError, UsageError
 from workbench.options import MeasureOptions
@@ -152,7 +152,7 @@ def climbed(conv_pte, tmp_path_factory):
     )
     plan = replace(plan, batch_ms=0.1, traced_runs=2)
     run_dir = run_plan(plan, runner, folder / "out")
-    write_artifacts(analyze_run(run_dir))
+    write_artifacts(wb.open_run(run_dir))
     return run_dir
 
 
@@ -165,11 +165,11 @@ def test_every_level_of_this_cpu_is_measured_in_one_run(climbed):
     masked = {s.experiment: set(s.masked) for s in run.sessions}
     for below, above in pairwise(rungs):
         assert masked[below] > masked[above]
-    analysis = analyze_run(climbed)
-    assert list(analysis.ladder["level"]) == [*rungs, *rungs]
-    assert (analysis.ladder.loc[analysis.ladder["level"] != rungs[0], "adds"] != "").all()
+    analysis = wb.open_run(climbed)
+    assert list(analysis.isa_levels["level"]) == [*rungs, *rungs]
+    assert (analysis.isa_levels.loc[analysis.isa_levels["level"] != rungs[0], "adds"] != "").all()
     assert len(analysis.scaling) == 2 * len(rungs)
-    checks = check_run(analysis).set_index("check")["status"]
+    checks = analysis.checks.set_index("check")["status"]
     effects = checks[checks.index.str.startswith("toggle took effect")]
     assert effects.iloc[0] == "ok"
     assert set(effects) <= {"ok", "note"}

@@ -6,8 +6,8 @@ import workbench as wb
 
 
 def test_it_counts_every_level_once_more():
-    analysis = wb.analyze_run(wb.sample_run())
-    events = wb.read_etdump(analysis.run_dir / analysis.run.sessions[-1].etdump)
+    analysis = wb.open_run(wb.sample_run())
+    events = wb.read_etdump(analysis.path / analysis.record.sessions[-1].etdump)
     ledger = wb.build_ledger(events)
     added = wb.add_up_spans(events, ledger)
     inside = events[events["run"] >= 0]

@@ -21,7 +21,7 @@ NAMES = [line.split() for line in (DATA / "names.txt").read_text().splitlines()[
 
 
 @pytest.mark.parametrize(("name", "parts"), [(name, parts) for name, *parts in NAMES])
-def test_a_name_is_locked_apart(name, parts):
+def test_a_name_is_parsed(name, parts):
     expected = KernelName(*("" if part == "-" else part for part in parts))
     assert parse_kernel_name(name) == expected
     assert expected.sme2 == ("sme2" in name)

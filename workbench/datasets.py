@@ -17,12 +17,12 @@ from workbench.frames import check
 from workbench.records.codec import from_json
 from workbench.records.runs import SCHEMA_VERSION
 
-#: Where the recorded runs of the repository lie, one output folder per model.
+#: The recorded runs of the repository, one output folder per model.
 SAMPLES = Path(workbench.__file__).resolve().parents[1] / "data" / "samples"
 
 
 def sample_run(model: str = "mobilenet_v3_small") -> Path:
-    """The folder of a recorded run, which needs neither a device nor PyTorch to be analysed.
+    """The folder of a recorded run; analysing it needs neither a device nor PyTorch.
 
     Raises
     ------
@@ -31,8 +31,8 @@ def sample_run(model: str = "mobilenet_v3_small") -> Path:
 
     Examples
     --------
-    >>> wb.open_run(wb.sample_run("vit_tiny")).model
-    'vit_tiny'
+    >>> wb.sample_run("vit_tiny").name
+    'linux'
     """
     runs = {path.parts[-4].removeprefix("out_"): path.parent for path in _manifests()}
     if model not in runs:
@@ -41,7 +41,7 @@ def sample_run(model: str = "mobilenet_v3_small") -> Path:
 
 
 def sample_model() -> Path:
-    """A file with one model twice: as it was trained, and ready for a device.
+    """A file with one model twice: as trained, and as prepared for a device.
 
     Examples
     --------
@@ -56,8 +56,8 @@ def sample_exports() -> Path:
 
     Examples
     --------
-    >>> sorted(export.dtype for export in wb.read_exports(wb.sample_exports()))[:2]
-    ['fp16', 'fp32']
+    >>> [export.dtype for export in wb.read_exports(wb.sample_exports())]
+    ['fp16', 'fp32', 'int8']
     """
     return SAMPLES / "exports"
 
@@ -66,16 +66,16 @@ def _manifests() -> list[Path]:
     return sorted(SAMPLES.glob("out_*/runs/*/manifest.json"))
 
 
-#: Where the case studies of the repository lie.
+#: The case studies of the repository.
 FOLDER = Path(workbench.__file__).parents[1] / "data" / "case_studies"
 
-#: How far published categories may miss the published total, which is rounded.
+#: Relative tolerance between the published categories and their rounded total.
 _ROUNDING = 0.01
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where figures were published."""
+    """Where the figures were published."""
 
     title: str
     publisher: str
@@ -84,7 +84,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Published:
-    """One experiment as published; None where a category's time was not."""
+    """One experiment as published; None for a category whose time was not."""
 
     name: str
     dtype: str
@@ -96,7 +96,7 @@ class Published:
 
 @dataclass(frozen=True)
 class CaseStudy:
-    """Published figures: what was measured, and who says so."""
+    """Published figures, with their source."""
 
     title: str
     model: str
@@ -119,9 +119,9 @@ class CaseStudy:
 
     @property
     def categories(self) -> dict[str, pd.DataFrame]:
-        """``frames.CATEGORIES`` by name of the experiment, of those that were split up.
+        """``frames.CATEGORIES`` by experiment, for experiments with published categories.
 
-        What the source leaves out of E2E is one row "not published".
+        The rest of the E2E time is one row, "not published".
         """
         return {
             e.name: _tabulate(e)
@@ -131,7 +131,12 @@ class CaseStudy:
 
 
 def load_case_study(name: str | Path) -> CaseStudy:
-    """Read a case study: a name in ``data/case_studies`` (``squeezesam``), or a JSON file.
+    """Read published figures.
+
+    Parameters
+    ----------
+    name
+        A name in ``data/case_studies`` (``squeezesam``), or the path of a JSON file.
 
     Raises
     ------
@@ -142,8 +147,8 @@ def load_case_study(name: str | Path) -> CaseStudy:
 
     Examples
     --------
-    >>> wb.load_case_study("squeezesam").latencies["speedup"].round(2).tolist()
-    [3.9, 1.83]
+    >>> wb.load_case_study("squeezesam").latencies["dtype"].tolist()
+    ['fp16', 'int8']
     """
     path = Path(name)
     if path.suffix != ".json":
@@ -161,7 +166,7 @@ def load_case_study(name: str | Path) -> CaseStudy:
 
 
 def _check(experiment: Published, path: Path) -> None:
-    """Refuse figures that cannot be."""
+    """Refuse impossible figures."""
     for category in experiment.categories_ms:
         if category not in CATEGORIES:
             raise unknown_name("category", category, CATEGORIES, where=path)

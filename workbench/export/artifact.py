@@ -109,7 +109,7 @@ def export_model(
     else:
         made_from = {}
     pte = _pte_path(model.name, options, root)
-    model = choose_inputs(model, options.inputs, dict(options.sizes), options.mean, options.std)
+    model = choose_inputs(model, options)
     started = time.perf_counter()
     with silence():
         say("running the PyTorch model")

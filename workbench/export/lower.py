@@ -160,12 +160,12 @@ def _export(
     with explain_tracing(model.origin):
         if recipe.quantizes == "weights":
             quantize_weights(module, options.keep_float)
-        bound, *call = bind_constants(module, *traced)
-        exported = _trace(bound, *call, model.dynamic_shapes)
+        bound, args, kwargs = bind_constants(module, *traced)
+        exported = _trace(bound, args, kwargs, model.dynamic_shapes)
         if recipe.quantizes == "graph":
             batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
             graph = quantize_activations(exported, options.dtype, batches, options.keep_float)
-            exported = _trace(graph, *call, model.dynamic_shapes)
+            exported = _trace(graph, args, kwargs, model.dynamic_shapes)
     if not recipe.quantizes:
         return exported, {}
     quantized, layers = count_quantized(exported)

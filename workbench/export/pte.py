@@ -354,15 +354,19 @@ def read_xnnpack_graph(data: memoryview, where: object) -> dict[str, Any]:
     return read_flatbuffer(graph, installed_schema(_BLOB_SCHEMA), "XNNGraph", where)
 
 
-def _blob_value(union: Any, constants: list[int], where: object) -> XValue:
-    alias, tensor = union or ("", None)
-    per_tensor = None
+def _blob_value(union: tuple[str, Any] | None, constants: list[int], where: object) -> XValue:
+    missing = StoreError("an XNNPACK delegate lacks a tensor", where=where)
+    if union is None:
+        raise missing
+    alias, tensor = union
+    zero_point = 0
     if alias == "XNNQuantizedTensorValue":
-        kind, quantization = tensor["quant_params"] or ("", None)
-        per_tensor = quantization if kind == "PerTensorQuant" else None
+        quantization = tensor["quant_params"]
+        if quantization and quantization[0] == "PerTensorQuant":
+            zero_point = quantization[1]["zero_point"]
         tensor = tensor["tensor_value"]
     if tensor is None:
-        raise StoreError("an XNNPACK delegate lacks a tensor", where=where)
+        raise missing
     dtype = str(tensor["datatype"]).removeprefix("xnn_datatype_")
     shape, number = tuple(tensor["dims"] or ()), tensor["constant_buffer_idx"]
     stored = constants[number] if 0 < number < len(constants) else 0
@@ -372,7 +376,7 @@ def _blob_value(union: Any, constants: list[int], where: object) -> XValue:
         shape=shape,
         size_bytes=stored or math.prod(shape) * _bits(dtype) // 8,
         role="constant" if number else _EXTERNAL.get(tensor["flags"] & 3, ""),
-        zero_point=per_tensor["zero_point"] if per_tensor else 0,
+        zero_point=zero_point,
     )
 
 

@@ -22,7 +22,7 @@ def write_junit(compared: Compared, path: Path) -> Path:
     """Write a gate as JUnit XML, what is undecided as skipped; returns the path."""
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-    suite = TestSuite(f"not slower by more than {100 * compared.fail_above:g} %")
+    suite = TestSuite(f"not slower by more than {100 * (compared.fail_above or 0):g} %")
     for row in compared.rows.to_dict("records"):
         # XML has no way to write control characters.
         name = "".join(c if c.isprintable() else "?" for c in row["subject"])

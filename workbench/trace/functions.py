@@ -92,22 +92,8 @@ def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataF
 
     Exported functions have a name. The others, such as the microkernels of XNNPACK, are known from
     ``.eh_frame`` and named ``<library>+0x<address>``. Code without either, such as assembly,
-    reaches from one return instruction to the next.
-
-    Parameters
-    ----------
-    path
-        An ELF file.
-    build_id
-        Its GNU build id, in hexadecimal.
-    addresses
-        Virtual addresses in the file.
-
-    Returns
-    -------
-    DataFrame
-        Columns of :data:`workbench.frames.FUNCTIONS`, by ascending start; addresses outside any
-        code have no row.
+    reaches from one return instruction to the next. Addresses are virtual ones in the ELF file;
+    those outside any code have no row.
     """
     image = _open(path)
     if image is None or image.build_id != build_id:

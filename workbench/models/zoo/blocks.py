@@ -96,11 +96,12 @@ def convolution(
     stride: int = 1,
     groups: int = 1,
     activation: type[nn.Module] | None = None,
-    **norm: float,
+    eps: float = 1e-5,
+    momentum: float = 0.1,
 ) -> nn.Sequential:
-    """A padded convolution, batch norm (with arguments ``norm``) and an activation, if any."""
+    """A padded convolution, batch norm and, if there is one, an activation."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
-    layers = [conv, nn.BatchNorm2d(outputs, **norm)]
+    layers = [conv, nn.BatchNorm2d(outputs, eps, momentum)]
     return nn.Sequential(*layers, activation()) if activation else nn.Sequential(*layers)
 
 

@@ -33,6 +33,9 @@ class LlamaBlock(nn.Module):
     token is the 128th.
     """
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(
         self,
         width: int = 576,

@@ -99,5 +99,6 @@ class ResNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Logits of shape ``(n, classes)``."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
-        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        for stage in range(4):
+            x = self.get_submodule(f"layer{stage + 1}")(x)
         return self.fc(self.avgpool(x).flatten(1))

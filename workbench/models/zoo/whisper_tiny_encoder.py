@@ -59,6 +59,8 @@ class WhisperEncoder(nn.Module):
     input is 30 seconds of audio.
     """
 
+    positional_embedding: Tensor
+
     def __init__(
         self, mels: int = 80, frames: int = 1500, width: int = 384, heads: int = 6, depth: int = 4
     ):
