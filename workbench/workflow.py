@@ -23,7 +23,7 @@ from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.operators import describe_spans, summarize_operators
 from workbench.analysis.roofline import can_probe, ceilings_name, device_of_run
-from workbench.analysis.run import Measurement, Run, open_run
+from workbench.analysis.run import Measurement, Run, model_spec, open_run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import ComparisonError, SetupError, StoreError, UsageError, unknown_name
 from workbench.frames import EMULATED, SPANS, format_ms
@@ -32,7 +32,6 @@ from workbench.records.codec import from_json, to_json
 from workbench.records.runs import (
     LADDER_TOGGLE,
     Ceilings,
-    Export,
     Probe,
     RunRecord,
     count_threads,
@@ -328,7 +327,7 @@ def replay_layer(
     if run.export is None:
         raise UsageError("the run's program was not exported here", where=run_dir)
     progress(f"{layer}: exporting", 0.0)
-    part = take_layer(load_model(model or _spec_of(run.export)), layer)
+    part = take_layer(load_model(model or model_spec(run.export)), layer)
     root = within.path.parent.parent / "replay" / safe_name(layer)
     exporting = ExportOptions(
         dtype=run.export.dtype,
@@ -393,14 +392,6 @@ def keys_of_layer(facts: RuleContext, layer: str) -> list[str]:
         )
     )
     return list(rows.index[inside & ~rows["role"].isin(["overhead", "layout"])])
-
-
-def _spec_of(export: Export) -> str:
-    """What ``load_model`` takes for the model of an export."""
-    from workbench.models.registry import list_models
-
-    is_file = export.source.endswith(".py") and export.model not in list_models()
-    return f"{export.source}:{export.model}" if is_file else export.model
 
 
 def _find_alike(measurement: Measurement, run: Run) -> Measurement:

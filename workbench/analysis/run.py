@@ -7,6 +7,8 @@ it.
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
@@ -56,11 +58,13 @@ from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep
 from workbench.analysis.verdict import Verdict, reach_verdict, summarize_verdict
 from workbench.errors import StoreError, TraceError, unknown_name
 from workbench.frames import SOURCE, mark_emulated
+from workbench.models.registry import list_models
 from workbench.records.layers import Layers
 from workbench.records.runs import (
     LADDER_TOGGLE,
     Agreement,
     Experiment,
+    Export,
     Proof,
     RunRecord,
     Session,
@@ -350,6 +354,17 @@ class Run:
 
         return wb.make_report(self)
 
+    def complete_command(self, command: str) -> str:
+        """A command with this run's names for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
+        folder, export = self.path.resolve(), self.record.export
+        inside_cwd = folder.is_relative_to(Path.cwd())
+        names = {
+            "RUN_DIR": str(folder.relative_to(Path.cwd()) if inside_cwd else folder),
+            "MODEL.pte": self.record.plan.pte,
+            "MODEL": model_spec(export) if export else "MODEL",
+        }
+        return re.sub(r"RUN_DIR|MODEL(\.pte)?", lambda m: shlex.quote(names[m[0]]), command)
+
     def locate(self, name: str) -> Path:
         """The path of a file that the manifest names."""
         return inside(self.path, name)
@@ -596,7 +611,8 @@ class Measurement:
     @frame_property
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
-        return find_bottlenecks(self.context)
+        found = find_bottlenecks(self.context)
+        return found.assign(hint=found["hint"].map(self.run.complete_command))
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
@@ -805,6 +821,12 @@ def open_run(path: str | Path | Run) -> Run:
     for name in names + [name for s in record.samplings for name in (s.etdump, s.samples)]:
         inside(path, name)
     return Run(path, record)
+
+
+def model_spec(export: Export) -> str:
+    """What ``load_model`` takes for the model of an export."""
+    is_file = export.source.endswith(".py") and export.model not in list_models()
+    return f"{export.source}:{export.model}" if is_file else export.model
 
 
 def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:
