@@ -23,20 +23,10 @@ def plot_operators(
 ) -> Chart:
     """Bars of mean time with the standard deviation over the iterations, by category.
 
-    Parameters
-    ----------
-    source
-        A measurement, a comparison, or a frame of ``frames.OPERATORS``.
-    candidate
-        With a frame, that of the other side of a comparison.
-    top
-        How many rows: those with the most time, on either side.
-
-    Returns
-    -------
-    Chart
-        Times in ms. Of a comparison, solid bars are the candidate's, pale ones the baseline's,
-        paired by ``key``.
+    ``source`` is a measurement, a comparison, or a frame of ``frames.OPERATORS``; a second frame is
+    the ``candidate`` of a comparison. The ``top`` rows are those with the most time on either side,
+    in ms. Of a comparison, solid bars are the candidate's, pale ones the baseline's, paired by
+    ``key``.
 
     Examples
     --------
@@ -50,7 +40,7 @@ def plot_operators(
     rows = operators.head(top) if candidate is None else _pair(operators, candidate).head(top)
     figure, axis = style.new_rows(
         "The most expensive operators",
-        [style.shorten(label, 46) for label in label_operators(rows)],
+        [style.shorten(label, 50) for label in label_operators(rows)],
         0.27,
         head=0.75,
         right=1.65,
