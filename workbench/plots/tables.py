@@ -124,7 +124,7 @@ def show_table(
     >>> print(wb.show_table(run.statistics, ["experiment", "n"], top=1))
     | experiment | n |
     | --- | ---: |
-    | avx512_off | 200 |
+    | avx512_off | 516 |
     """
     for name in columns or ():
         if name not in frame:
