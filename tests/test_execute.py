@@ -116,9 +116,7 @@ def interrupt_after(monkeypatch, calls, error):
     monkeypatch.setattr(Session, "run", run)
 
 
-def test_an_interrupted_run_continues(
-    plan, runner, tmp_path, monkeypatch
-):
+def test_an_interrupted_run_continues(plan, runner, tmp_path, monkeypatch):
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         interrupt_after(patch, 80, KeyboardInterrupt())
         run_plan(plan, runner, tmp_path / "out")
