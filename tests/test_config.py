@@ -130,7 +130,7 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
     assert "traced" in checks.at["runner", "evidence"]
     page = (run_dir / store.REPORT_MD).read_text()
     assert "7x16__avx512f_broadcast" in page
-    assert "Method::execute, traced" in page
+    assert "Method::execute in the ETDump (traced)" in page
 
 
 @needs_compiler
