@@ -130,11 +130,11 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
     assert "traced" in checks.at["runner", "evidence"]
     page = (run_dir / store.REPORT_MD).read_text()
     assert "7x16__avx512f_broadcast" in page
-    assert "Method::execute, traced" in page
+    assert "Method::execute in the ETDump (traced)" in page
 
 
 @needs_compiler
-def test_the_same_config_goes_on_and_never_overwrites(kit):
+def test_the_same_config_continues_and_never_overwrites(kit):
     first = run_config(Path("kit.json")).path
     assert run_config(Path("kit.json")).path.name == "mac-2"
     run = store.load_run(first)
@@ -145,11 +145,14 @@ def test_the_same_config_goes_on_and_never_overwrites(kit):
 
 
 class Elsewhere(Host):
-    """Another machine, as far as a folder can be one."""
+    """A folder in place of another machine; a command there cannot reach the machine again."""
 
     def __init__(self, folder):
         self.folder = folder
         self.pushed = []
+
+    def command(self, argv):
+        return ["sh", "-c", '[ -z "$THERE" ] || exit 9; THERE=1 exec "$@"', "sh", *argv]
 
     def push(self, path, *, executable=False):
         self.pushed.append(path.name)
@@ -165,7 +168,7 @@ class Elsewhere(Host):
 
 
 @needs_compiler
-def test_a_runner_of_ones_own_runs_on_a_target(kit, tmp_path):
+def test_a_custom_runner_runs_on_a_target(kit, tmp_path):
     there = tmp_path / "there"
     there.mkdir()
     target = Elsewhere(there)
@@ -180,7 +183,7 @@ def test_a_runner_of_ones_own_runs_on_a_target(kit, tmp_path):
 
 @pytest.mark.slow
 @needs_compiler
-def test_a_config_of_our_own_keys(conv_pte, tmp_path, monkeypatch):
+def test_a_config_with_additional_keys(conv_pte, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(conv_pte, "conv.pte")
     experiments = [{"name": "all", "threads": [1, 2], "num_runs": 2}]
@@ -252,7 +255,7 @@ def test_a_bad_config_names_what_is_wrong(tmp_path, monkeypatch, change, words):
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"{" * 5000, b" " * 1_000_001])
-def test_what_is_no_config(tmp_path, content):
+def test_other_files_are_not_configs(tmp_path, content):
     path = tmp_path / "x.json"
     path.write_bytes(content)
     with pytest.raises(StoreError, match=r"x\.json"):
@@ -317,7 +320,7 @@ def test_a_runner_that_fails_is_one_line(tmp_path, script, error, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_log_without_end_is_cut(tmp_path, monkeypatch):
+def test_a_long_log_is_truncated(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.run.custom_runner.LONGEST_LOG", 100)
     log = tmp_path / "log"
     log.write_bytes(b"x\n" * 1000 + b"the end\n")

@@ -490,6 +490,16 @@ def test_other_programs_widen_no_interval_but_by_what_they_hit():
     assert (spent.low, spent.high) == (0, alone.e2e_ms), "a single run tells nothing of the next"
 
 
+def test_a_suggested_command_names_the_run_and_its_model(sample, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    commands = "\n".join(sample.findings["hint"])
+    assert "workbench profile mobilenet_v3_small --dtype int8" in commands
+    assert f"workbench replay {sample.path.resolve()} --layer" in wb.open_run(
+        sample.path
+    ).complete_command("workbench replay RUN_DIR --layer")
+    assert "MODEL" not in commands
+
+
 def test_the_command_lists_all_findings(sample):
     result = CliRunner().invoke(workbench_command, ["findings", str(wb.sample_run())])
     assert result.exit_code == 0

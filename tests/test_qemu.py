@@ -36,7 +36,7 @@ def test_the_emulated_cpu_has_sme2_where_cpuinfo_and_the_kernel_say(runner):
     assert isa.arch == load_table("aarch64").arch
 
 
-def test_a_named_cpu_has_what_it_has_in_silicon(runner):
+def test_a_named_cpu_has_its_real_features(runner):
     named = find_runner("native", open_target("qemu:cortex-a76"))
     isa = read_isa(named.command)
     assert isa.self_check == "ok"

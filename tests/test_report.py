@@ -279,7 +279,8 @@ def write_notebook(tmp_path, monkeypatch):
     return write
 
 
-def test_a_section_has_the_results_of_its_cells_and_none_is_empty(write_notebook):
+def test_a_section_has_the_results_of_its_cells_and_none_is_empty(write_notebook, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
     write_notebook(
         ("markdown", "# Title\n\ntext"),
         ("code", "n: int = 1  # a number"),
@@ -289,19 +290,22 @@ def test_a_section_has_the_results_of_its_cells_and_none_is_empty(write_notebook
         ("code", "None"),
         ("markdown", "## Two"),
         ("code", "wb.show(table, wb.show(wb.plot_stack()))"),
+        ("markdown", "## Static"),
+        ("code", "wb.explore(lambda n: wb.show_table(wb.tabulate_rules(), top=n), n=[1, 2])"),
         ("markdown", "the end"),
     )
     sections = run_notebook("00_test", n=2)
     assert [(s.heading, s.text, len(s.items)) for s in sections] == [
         ("Title", "text", 1),
         ("Two", "", 2),
+        ("Static", "", 1),
         ("", "the end", 0),
     ]
     assert str(sections[0].items[0]).count("\n") == 3
     text = to_markdown("Rules", sections)
     assert text.startswith("# Rules\n\n## Title\n\ntext\n\n| ") and text.endswith("the end\n")
     page = to_html("Rules", sections)
-    assert '<h2 id="Two">Two</h2>' in page and page.count("<table") == 2 and "<img alt=" in page
+    assert '<h2 id="Two">Two</h2>' in page and page.count("<table") == 3 and "<img alt=" in page
 
 
 @pytest.mark.parametrize("code", ["1 / 0", "import nowhere", "(1 / 0)"])

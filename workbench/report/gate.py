@@ -73,13 +73,21 @@ def describe_row(row: dict[str, Any]) -> str:
     return f"{text}, latency {low:+.1f} % to {high:+.1f} % (95 % CI)"
 
 
-def show_aligned(aligned: pd.DataFrame, *, rows: int = 12) -> Table:
-    """The parts with the most time in any run, one column per run: time and speed-up.
+def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
+    """The parts with the most time in any run, with the time and speed-up of each run.
 
-    A speed-up since the first run is said only where one was shown; E2E comes first.
+    A speed-up over the first run is given only where it is significant; E2E comes first.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> sides = {name: run[name] for name in ("avx512_off", "avx512_on")}
+    >>> aligned = wb.align_measurements(sides, by="category")
+    >>> "1.93 ms (1.27x)" in str(wb.show_aligned(aligned, top=1))
+    True
     """
     largest = aligned.groupby("name", sort=False)["time_ms"].max()
-    parts = largest.drop("E2E", errors="ignore").nlargest(rows).index
+    parts = largest.drop("E2E", errors="ignore").nlargest(top).index
     chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
     cells = aligned.assign(
         text=[
