@@ -235,7 +235,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
         return
     timed = combined.layers[combined.layers["run"].isin(list(bars))]
     if len(bars) > 1:
-        yield "Time by layer", [plot_heatmap(timed, top=TOP), show_aligned(timed, rows=TOP)]
+        yield "Time by layer", [plot_heatmap(timed, top=TOP), show_aligned(timed, top=TOP)]
     yield "Code of each layer", [_show_code(combined.layers)]
 
 
