@@ -26,10 +26,8 @@ def ledger():
 @pytest.fixture(scope="module", params=MODELS)
 def sample(request):
     """The candidate of a recorded run, and the shift to it."""
-    analysis = wb.open_run(wb.sample_run(request.param))
-    first = analysis.comparisons[0]
-    sides = (first.baseline.name, first.candidate.name)
-    return first.shift, *(analysis[name, first.candidate.threads].ledger for name in sides)
+    ab = wb.open_run(wb.sample_run(request.param)).compare()
+    return ab.shift, ab.baseline.ledger, ab.candidate.ledger
 
 
 def e2e_of(ledger):

@@ -297,9 +297,9 @@ def replay_layer(
 ) -> Replay:
     """Export one layer of a run's model as a program, and measure it like the run.
 
-    It gets the inputs that it has in the model, in the same dtype, with the same toggle, thread
-    counts and target. What is compared is the time of its operators in traced runs; changes of
-    layout that the exporter adds at its ends, and calls, are left out on both sides.
+    The layer gets the inputs that it has in the model, with the same dtype, toggle, thread counts
+    and target. The times of its operators in traced inferences are compared; delegate calls, and
+    layout conversions that the exporter adds at the layer's ends, are excluded on both sides.
 
     Parameters
     ----------
@@ -310,14 +310,18 @@ def replay_layer(
     options
         How long to measure; toggle, threads and target are the run's.
     model
-        What ``load_model`` takes; by default what the run was exported from.
+        What ``load_model`` takes; by default the model that the run was exported from.
 
     Raises
     ------
     UsageError
-        The model or the layer is unknown, or the run does not know its layers.
+        The model or the layer is unknown, or the run has no layers.
     ComparisonError
         The layer has no operator of its own in the run.
+
+    Examples
+    --------
+    >>> wb.replay_layer("out_vit_tiny/runs/linux", "blocks.0.mlp").texts  # doctest: +SKIP
     """
     from workbench.export.artifact import export_model
     from workbench.models.loader import load_model, take_layer
@@ -447,7 +451,7 @@ def export_trace(
     out: str | Path | None = None,
     baseline: str | Path | None = None,
 ) -> list[Path]:
-    """Write an ETDump in another format.
+    """Convert an ETDump to another format.
 
     Parameters
     ----------
@@ -458,11 +462,9 @@ def export_trace(
         ledger, `workbench.frames.SPANS`. ``perfetto``: a timeline for the Perfetto UI.
         ``speedscope``: a flame graph of the mean time of every category, family and operator.
     out
-        The file, or for ``csv`` the folder. If not given, files lie beside the trace and bear its
-        name.
+        The file, or for ``csv`` the folder; by default beside the trace, with its name.
     baseline
-        A second trace, for ``perfetto``, which draws both side by side, and for ``speedscope``,
-        which has a profile of each.
+        A second trace: ``perfetto`` draws both side by side, ``speedscope`` has a profile of each.
 
     Returns
     -------
@@ -472,13 +474,20 @@ def export_trace(
     Raises
     ------
     UsageError
-        There is no such format, it holds but one trace, or ``out`` is one of the traces.
+        The format is unknown or takes one trace only, or ``out`` is one of the traces.
     TraceError
         A trace is malformed.
     ComparisonError
-        A trace without a whole run has no mean times.
+        A trace without a complete inference has no mean times.
     StoreError
         A file cannot be written.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> etdump = run.path / run.record.sessions[-1].etdump
+    >>> [path.name for path in wb.export_trace(etdump, "perfetto", out="trace.pftrace")]
+    ['trace.pftrace']
     """
     if to not in _FORMATS:
         raise unknown_name("format", to, _FORMATS, where="--to")
@@ -561,26 +570,30 @@ def measure_roof(
     again: bool = False,
     progress: Callable[[str, float], None] = lambda text, part: None,
 ) -> list[Ceilings]:
-    """Measure what the machine of a run can do, at each of its ISA levels and thread counts.
+    """Measure the peaks of a run's machine, at each of the run's ISA levels and thread counts.
 
-    Ceilings are kept for the machine, the runner, the level and the thread count, and a copy lies
-    in the run's folder, which then stands alone.
+    Peaks are cached by machine, runner, level and thread count; a copy is written into the run's
+    folder.
 
     Parameters
     ----------
     run_dir
         The run's folder.
     again
-        Measure anew what is kept: the machine was busy, or is another one now.
+        Measure again even if the peaks are cached, for example because the machine was busy.
     progress
-        Told what is being done.
+        Called with a text and the part that is done, from 0 to 1.
 
     Raises
     ------
     UsageError
-        The run was emulated, or made on another machine than this.
+        The run was emulated, or recorded on another machine.
     SetupError, RunnerError
         The probes cannot be made or run.
+
+    Examples
+    --------
+    >>> peaks = wb.measure_roof("out_toy_cnn/runs/linux")  # doctest: +SKIP
     """
     run_dir = Path(run_dir)
     run = load_run(run_dir)

@@ -354,6 +354,11 @@ def compare_kernels(on: pd.DataFrame, off: pd.DataFrame) -> pd.DataFrame:
     -------
     pandas.DataFrame
         `workbench.frames.KERNEL_CHANGES`: changed ones first, then in the order of the logs.
+
+    Examples
+    --------
+    >>> on, off = wb.read_xnn_log("on.log"), wb.read_xnn_log("off.log")  # doctest: +SKIP
+    >>> wb.compare_kernels(on, off)  # doctest: +SKIP
     """
     sides = {name: _by_purpose(check(frame, KERNELS)) for name, frame in (("on", on), ("off", off))}
     needs = on.set_index("kernel")[["sme", "sme2"]]

@@ -792,7 +792,9 @@ class Comparison:
 
 
 def open_run(path: str | Path | Run) -> Run:
-    """Open a recorded run; its traces are read when a frame needs them. A `Run` is returned as is.
+    """Open a recorded run; its traces are read when a frame needs them.
+
+    A `Run` is returned as is.
 
     Raises
     ------
