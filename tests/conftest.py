@@ -1,4 +1,4 @@
-"""Small programs that several tests run, exported once and kept between test runs."""
+"""Shared fixtures: small programs (exported once, then cached), the command line, a browser."""
 
 import hashlib
 import shutil
@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# How long an example takes is the machine's business, not the test's.
+# No deadline: the speed of this machine is not under test.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")
 def own_cache(tmp_path_factory):
-    """For XDG_CACHE_HOME: all that the user's cache has, but for what others have locked."""
+    """A folder for XDG_CACHE_HOME that links to the user's cache, without its locks."""
     from workbench.store import cache_folder
 
     folder = tmp_path_factory.mktemp("cache") / cache_folder().name
@@ -29,7 +29,7 @@ def own_cache(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def own_locks(tmp_path_factory):
-    """Devices as if nobody else measured: a user's own batch may take hours."""
+    """Use separate locks: do not wait for measurements outside of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         folder = tmp_path_factory.mktemp("locks")
         patch.setattr("workbench.run.locks.cache_folder", lambda: folder)
@@ -85,7 +85,7 @@ def export_pair(planned=True):
 
 
 def export_outside():
-    """A linear layer whose weights, all ones and twos, lie in a file of their own."""
+    """A linear layer with its weights in a separate file."""
     import torch
     from executorch.exir import ExecutorchBackendConfig, to_edge
 
@@ -103,7 +103,7 @@ def export_outside():
     return program.buffer, bytes(data)
 
 
-def kept(request, name, export):
+def cached_export(request, name, export):
     """The exported program's path; exported again if this file or a version changed."""
     versions = "".join(metadata.version(package) for package in ("executorch", "torch"))
     key = hashlib.sha256(Path(__file__).read_bytes() + versions.encode()).hexdigest()[:12]
@@ -139,27 +139,27 @@ def cli(capfd, tmp_path, monkeypatch):
 
 @pytest.fixture(scope="session")
 def conv_pte(request):
-    """A convolution net for 1x3x64x64 floats, in XNNPACK but for a mean."""
-    return kept(request, "conv", export_conv)
+    """A convolution net for 1x3x64x64 floats, delegated to XNNPACK except for a mean."""
+    return cached_export(request, "conv", export_conv)
 
 
 @pytest.fixture(scope="session")
 def pair_pte(request):
     """float32 (2, 3) and int64 (4) to float16 and int64, portable kernels only."""
-    return kept(request, "pair", export_pair)
+    return cached_export(request, "pair", export_pair)
 
 
 @pytest.fixture(scope="session")
 def outside_pte(request):
     """A program and the file with its weights."""
-    data = kept(request, "outside_data", lambda: export_outside()[1])
-    return kept(request, "outside", lambda: export_outside()[0]), data
+    data = cached_export(request, "outside_data", lambda: export_outside()[1])
+    return cached_export(request, "outside", lambda: export_outside()[0]), data
 
 
 @pytest.fixture(scope="session")
 def unplanned_pte(request):
-    """The same, without memory planned for inputs and outputs."""
-    return kept(request, "unplanned", lambda: export_pair(planned=False))
+    """`pair_pte` without memory planning for inputs and outputs."""
+    return cached_export(request, "unplanned", lambda: export_pair(planned=False))
 
 
 BROWSER_FLAGS = [

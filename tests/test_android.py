@@ -72,7 +72,7 @@ def test_a_device_by_network_is_connected_to(phone):
     assert list_devices()[phone_module.SERIAL] == "device"
 
 
-def test_a_device_that_is_not_there_is_told_with_those_that_are(phone):
+def test_a_missing_device_is_an_error_that_lists_the_others(phone):
     find_device(phone_module.SERIAL)
     with pytest.raises(TargetError, match=r"no such device.*127\.0\.0\.1:5555"):
         open_target("android:none")
@@ -97,7 +97,7 @@ def test_words_and_files_survive_adb(phone, base, tmp_path):
     assert leftovers(base) == []
 
 
-def test_an_ab_run_with_settings_that_come_back(phone, base, conv_pte, tmp_path):
+def test_an_ab_run_restores_the_settings(phone, base, conv_pte, tmp_path):
     with connect(base, power="boost") as target:
         runner = find_runner("native", target)
         assert read_isa(runner.command).self_check == "ok"
@@ -125,7 +125,7 @@ def test_an_ab_run_with_settings_that_come_back(phone, base, conv_pte, tmp_path)
     assert leftovers(base) == []
 
 
-def test_settings_come_back_after_an_error(phone, base, tmp_path):
+def test_settings_are_restored_after_an_error(phone, base, tmp_path):
     with connect(base, power="developer") as target:
         with pytest.raises(KeyboardInterrupt), target.prepared(tmp_path):
             assert phone.settings()["stay_on_while_plugged_in"] == "1"
@@ -133,7 +133,7 @@ def test_settings_come_back_after_an_error(phone, base, tmp_path):
         assert phone.settings() == OWN
 
 
-def test_a_setting_that_the_device_refuses_is_told(phone, base, tmp_path):
+def test_a_refused_setting_is_an_error(phone, base, tmp_path):
     tool = phone.home / "bin" / "settings"
     kept = tool.read_text()
     tool.write_text(kept.replace("put)", 'put) [ "$3" = low_power ] ||'))
@@ -148,7 +148,7 @@ def test_a_setting_that_the_device_refuses_is_told(phone, base, tmp_path):
         tool.write_text(kept)
 
 
-def test_unplugged_in_the_middle(phone, base, conv_pte, tmp_path, monkeypatch):
+def test_unplugged_during_a_run(phone, base, conv_pte, tmp_path, monkeypatch):
     pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
     real, calls = Session.run, iter(range(30))
 

@@ -1,4 +1,4 @@
-"""Compiling the native runner: cached, whole or not at all, clear about what is missing."""
+"""Compiling the native runner: caching, concurrency and error messages."""
 
 import json
 import os
@@ -66,9 +66,7 @@ def test_finding_the_wheel_does_not_import_it():
     assert done.stdout.strip() == "[]"
 
 
-def test_another_compiler_flag_or_source_is_another_binary(
-    cache, fake_compiler, monkeypatch, tmp_path
-):
+def test_compiler_flags_and_source_identify_the_binary(cache, fake_compiler, monkeypatch, tmp_path):
     compiler = fake_compiler('echo binary > "$out"; chmod +x "$out"')
     first = build_runner()
     monkeypatch.setenv("CXX", f"{compiler} -O3")
@@ -85,7 +83,7 @@ def test_another_compiler_flag_or_source_is_another_binary(
     )
 
 
-def test_many_may_build_at_once(cache, fake_compiler):
+def test_concurrent_builds_leave_one_binary(cache, fake_compiler):
     fake_compiler('sleep 0.2; echo "$$" > "$out"; chmod +x "$out"')
     with ThreadPoolExecutor(8) as pool:
         paths = {future.result() for future in [pool.submit(build_runner) for _ in range(8)]}
@@ -107,7 +105,7 @@ def test_a_silent_compiler_is_reported_too(cache, fake_compiler):
         build_runner()
 
 
-def test_a_hanging_compiler_is_given_up(cache, fake_compiler, monkeypatch):
+def test_a_hanging_compiler_times_out(cache, fake_compiler, monkeypatch):
     fake_compiler("exec sleep 30")
     monkeypatch.setattr(build, "COMPILE_TIMEOUT_S", 0.2)
     start = time.monotonic()
@@ -123,7 +121,7 @@ def no_compiler(monkeypatch, tmp_path):
     assert installed_compiler() is None
 
 
-def test_without_a_compiler_and_zig_the_fix_is_named(cache, no_compiler, monkeypatch):
+def test_without_compiler_and_zig_the_error_names_the_fix(cache, no_compiler, monkeypatch):
     monkeypatch.setattr(build, "_pip", lambda: ["false"])
     with pytest.raises(SetupError, match=r"no C\+\+ compiler, and no Zig: .*install g\+\+"):
         build_runner()
@@ -144,7 +142,7 @@ def test_zig_compiles_the_runner_where_no_compiler_is_installed(no_compiler, con
     assert (ready["runner"], len(timed["wall_ns"])) == ("native", 3)
 
 
-def test_a_wrong_cxx_is_no_missing_compiler(monkeypatch):
+def test_a_wrong_cxx_is_an_error(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler -O2")
     with pytest.raises(SetupError, match="no-such-compiler"):
         find_compiler()
@@ -180,7 +178,7 @@ def test_a_wheel_without_libraries(monkeypatch, tmp_path):
         find_sdk()
 
 
-def test_what_is_no_runner_is_not_described(tmp_path):
+def test_describing_another_program_fails(tmp_path):
     with pytest.raises(SetupError, match="cannot start"):
         describe_runner(tmp_path / "none")
     with pytest.raises(RunnerError, match="--version"):

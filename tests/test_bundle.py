@@ -1,4 +1,4 @@
-"""Parts for other machines: fetched once, whole or not at all, clear about what is missing."""
+"""Downloads for other machines: caching, mirrors and error messages."""
 
 import zipfile
 
@@ -42,7 +42,7 @@ def pip(tools, tmp_path, monkeypatch):
     return tools
 
 
-def test_a_wheel_is_fetched_once(pip):
+def test_a_wheel_is_downloaded_once(pip):
     folder = fetch_wheel("thing", "1", "other_platform")
     assert (folder / "thing" / "data.txt").read_text() == "data"
     assert fetch_wheel("thing", "1", "other_platform") == folder
@@ -52,13 +52,13 @@ def test_a_wheel_is_fetched_once(pip):
     assert fetch_wheel("thing", "1") != folder
 
 
-def test_a_wheel_that_is_not_there_is_told_in_one_line_and_leaves_nothing(pip):
+def test_a_missing_wheel_is_a_one_line_error_and_leaves_no_files(pip):
     with pytest.raises(SetupError, match=r"cannot get thing==2: ERROR: no matching distribution"):
         fetch_wheel("thing", "2")
     assert list((cache_folder() / "wheels").iterdir()) == []
 
 
-def test_files_of_debian_packages_from_the_mirror_that_has_them(tools):
+def test_debian_packages_come_from_the_first_mirror_that_has_them(tools):
     tools(
         "apt-get",
         """
@@ -81,7 +81,7 @@ esac""",
         fetch_debian(["a", "b"], ["usr/lib/y.so"], architecture="arm64")
 
 
-def test_without_a_mirror_that_has_it(tools):
+def test_no_mirror_has_the_package(tools):
     tools("apt-get", "case $1 in indextargets) ;; *) exit 1 ;; esac")
     tools("dpkg-deb", "exit 1")
     with pytest.raises(SetupError, match="no mirror of Debian"):
@@ -94,7 +94,7 @@ def test_without_apt(monkeypatch, tmp_path):
         fetch_debian(["a"], ["x"], architecture="arm64")
 
 
-def test_what_is_half_made_is_not_kept():
+def test_an_incomplete_cache_entry_is_deleted():
     def make(folder):
         folder.mkdir()
         (folder / "half").touch()
@@ -106,7 +106,7 @@ def test_what_is_half_made_is_not_kept():
     assert cached("things/one", lambda folder: folder.mkdir()).is_dir()
 
 
-def test_who_comes_second_takes_what_the_first_made():
+def test_concurrent_writers_share_the_first_cache_entry():
     def make(folder):
         folder.mkdir()
         (folder / "mine").touch()
@@ -120,7 +120,7 @@ def test_who_comes_second_takes_what_the_first_made():
     assert [path.name for path in cached("things/one", make).iterdir()] == ["theirs"]
 
 
-def test_an_installed_cross_compiler_comes_first(tools, monkeypatch):
+def test_an_installed_cross_compiler_is_preferred(tools, monkeypatch):
     tools("aarch64-linux-gnu-g++", "")
     (command,) = find_cross_compiler(ARCHITECTURES["aarch64"])
     assert command.endswith("/aarch64-linux-gnu-g++")

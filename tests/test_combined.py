@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.analysis.compat import find_measurement
+from workbench.analysis.compare_runs import find_measurements
 from workbench.errors import UsageError
 from workbench.portfolio.combined import combine_runs, name_runs, write_combined
 from workbench.records.documents import describe_document
@@ -37,7 +37,9 @@ def combined(emulated):
 
 
 def test_a_name_says_what_differs(emulated):
-    found = [find_measurement(name) for name in (READY, f"{READY}:avx512_off", emulated, READY)]
+    names = (READY, f"{READY}:avx512_off", emulated)
+    known = find_measurements(names)
+    found = [known[name] for name in (*names, READY)]
     assert name_runs(found) == [
         "linux, avx512_on (1)",
         "linux, avx512_off",
@@ -77,7 +79,7 @@ def test_runs_without_layers_are_not_aligned(tmp_path):
     bare = copy_as(tmp_path, "linux")
     (tmp_path / "runs" / "linux" / "layers.json").unlink()
     combined = combine_runs([READY, bare])
-    assert combined.layers is None and "its layers are unknown" in combined.problem
+    assert combined.layers is None and "layers are unknown" in combined.problem
     files = write_combined([READY, bare], tmp_path / "out")
     assert "Not aligned" in files[1].read_text()
 

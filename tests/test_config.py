@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import workbench as wb
 from workbench import store
-from workbench.analysis.compat import analyze_run, check_run
 from workbench.cli import main
 from workbench.errors import RunnerError, RunnerTimeout, StoreError, UsageError, WorkbenchError
 from workbench.run.build import installed_compiler
@@ -108,27 +108,33 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
         stem = f"sme2_on/conv_xnnpack_fp32_sme2_on_t{threads}"
         for ending in (".etdump", ".log", "_all_runs_timeline.csv", "_ops_stats.csv"):
             assert (run_dir / f"{stem}{ending}").is_file(), stem + ending
-    analysis = analyze_run(run_dir)
+    analysis = wb.open_run(run_dir)
     assert len(analysis.comparisons) == 2
     rows = analysis.statistics.set_index(["experiment", "threads"])
     assert rows.at[("sme2_on", 1), "n"] == 10  # five processes, two runs each after the warm-up
     assert set(rows["clock"]) == {"wall_ns"}
     first, second = analysis.comparisons
-    assert first.sides == (("sme2_off", 1), ("sme2_on", 1))
-    assert second.sides == (("sme2_on", 1), ("sme2_on", 2))
+    assert [(m.name, m.threads) for m in (first.baseline, first.candidate)] == [
+        ("sme2_off", 1),
+        ("sme2_on", 1),
+    ]
+    assert [(m.name, m.threads) for m in (second.baseline, second.candidate)] == [
+        ("sme2_on", 1),
+        ("sme2_on", 2),
+    ]
     summary = json.loads((run_dir / store.SUMMARY).read_text())
     assert summary["comparisons"][1]["candidate"] == {"experiment": "sme2_on", "threads": 2}
     (changes,) = analysis.kernel_changes.values()
     assert changes["change"].tolist() == ["changed"]
-    checks = check_run(analysis).set_index("check")
+    checks = analysis.checks.set_index("check")
     assert "traced" in checks.at["runner", "evidence"]
     page = (run_dir / store.REPORT_MD).read_text()
     assert "7x16__avx512f_broadcast" in page
-    assert "Method::execute, traced" in page
+    assert "Method::execute in the ETDump (traced)" in page
 
 
 @needs_compiler
-def test_the_same_config_goes_on_and_never_overwrites(kit):
+def test_the_same_config_continues_and_never_overwrites(kit):
     first = run_config(Path("kit.json")).path
     assert run_config(Path("kit.json")).path.name == "mac-2"
     run = store.load_run(first)
@@ -139,11 +145,14 @@ def test_the_same_config_goes_on_and_never_overwrites(kit):
 
 
 class Elsewhere(Host):
-    """Another machine, as far as a folder can be one."""
+    """A folder in place of another machine; a command there cannot reach the machine again."""
 
     def __init__(self, folder):
         self.folder = folder
         self.pushed = []
+
+    def command(self, argv):
+        return ["sh", "-c", '[ -z "$THERE" ] || exit 9; THERE=1 exec "$@"', "sh", *argv]
 
     def push(self, path, *, executable=False):
         self.pushed.append(path.name)
@@ -159,7 +168,7 @@ class Elsewhere(Host):
 
 
 @needs_compiler
-def test_a_runner_of_ones_own_runs_on_a_target(kit, tmp_path):
+def test_a_custom_runner_runs_on_a_target(kit, tmp_path):
     there = tmp_path / "there"
     there.mkdir()
     target = Elsewhere(there)
@@ -174,7 +183,7 @@ def test_a_runner_of_ones_own_runs_on_a_target(kit, tmp_path):
 
 @pytest.mark.slow
 @needs_compiler
-def test_a_config_of_our_own_keys(conv_pte, tmp_path, monkeypatch):
+def test_a_config_with_additional_keys(conv_pte, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(conv_pte, "conv.pte")
     experiments = [{"name": "all", "threads": [1, 2], "num_runs": 2}]
@@ -185,7 +194,7 @@ def test_a_config_of_our_own_keys(conv_pte, tmp_path, monkeypatch):
     assert {(s.experiment, s.threads) for s in run.sessions if not s.traced} == {
         *(("all", 1), ("all", 2), ("all_control", 1), ("all_control", 2), ("none", 1))
     }
-    assert [(c.pair.candidate, c.threads) for c in analyze_run(run_dir).comparisons] == [
+    assert [(c.candidate.name, c.candidate.threads) for c in wb.open_run(run_dir).comparisons] == [
         ("none", 1)
     ]
 
@@ -246,7 +255,7 @@ def test_a_bad_config_names_what_is_wrong(tmp_path, monkeypatch, change, words):
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"{" * 5000, b" " * 1_000_001])
-def test_what_is_no_config(tmp_path, content):
+def test_other_files_are_not_configs(tmp_path, content):
     path = tmp_path / "x.json"
     path.write_bytes(content)
     with pytest.raises(StoreError, match=r"x\.json"):
@@ -311,7 +320,7 @@ def test_a_runner_that_fails_is_one_line(tmp_path, script, error, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_log_without_end_is_cut(tmp_path, monkeypatch):
+def test_a_long_log_is_truncated(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.run.custom_runner.LONGEST_LOG", 100)
     log = tmp_path / "log"
     log.write_bytes(b"x\n" * 1000 + b"the end\n")

@@ -1,4 +1,4 @@
-"""The doctor names what is there, what is not, and what to do about it."""
+"""The doctor reports what works and how to fix what does not."""
 
 import os
 
@@ -27,7 +27,7 @@ def find(subject):
     return finding
 
 
-def test_what_this_machine_can_do_is_said_in_full():
+def test_a_machine_is_described_in_full():
     found = {finding.subject: finding for finding in examine_machine()}
     for subject in ("compiler", "C++ libraries", "runner", "CPU features", "SME2"):
         assert found[subject].detail
@@ -36,7 +36,7 @@ def test_what_this_machine_can_do_is_said_in_full():
     assert all(f.fix for f in found.values() if f.status == "fail")
 
 
-def test_nothing_there_is_no_failure(tools):
+def test_missing_targets_are_not_failures(tools):
     findings = examine_targets()
     assert {f.status for f in findings} <= {"ok", "note"}
     assert all(f.fix for f in findings if f.status == "note")
@@ -45,7 +45,7 @@ def test_nothing_there_is_no_failure(tools):
     assert "downloaded by pip" in find("cross compiler").detail
 
 
-def test_an_old_qemu_does_not_do(tools):
+def test_an_old_qemu_is_not_enough(tools):
     tools("qemu-aarch64", "echo qemu-aarch64 version 7.2.0")
     assert find("--target qemu").status == "note"
     assert "10.1" in find("--target qemu").detail
@@ -53,7 +53,7 @@ def test_an_old_qemu_does_not_do(tools):
     assert "QEMU 11.0.2" in find("--target qemu").detail
 
 
-def test_without_qemu_a_debian_machine_fetches_it(tools):
+def test_without_qemu_a_debian_machine_downloads_it(tools):
     tools("apt-get", "exit 1")
     tools("dpkg-deb", "exit 1")
     if os.uname().sysname == "Linux":

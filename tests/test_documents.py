@@ -101,7 +101,7 @@ def run_dir(request, tmp_path_factory):
     """An emulated run, and one with several thread counts."""
     folder = tmp_path_factory.mktemp("documents") / "runs" / "linux"
     shutil.copytree(wb.sample_run(request.param), folder)
-    write_artifacts(wb.analyze_run(folder))
+    write_artifacts(wb.open_run(folder))
     return folder
 
 

@@ -24,8 +24,7 @@ from hypothesis import strategies as st
 from workbench.analysis.ledger import build_ledger, find_methods
 from workbench.errors import TraceError, UsageError
 from workbench.frames import EVENTS, check
-from workbench.trace import etdump
-from workbench.trace import flatbuffer as contents_module
+from workbench.trace import etdump, flatbuffer
 from workbench.trace.etdump import Trace, read_allocations, read_etdump, stream_etdump
 
 DATA = Path(__file__).parent / "data" / "etdump"
@@ -209,13 +208,13 @@ def test_an_event_belongs_to_no_call_of_another_block_or_run(read):
     assert events["parent"].tolist()[:2] == [-1, 3]
 
 
-def test_an_event_that_began_with_another_and_outlived_it_holds_it(read):
+def test_of_events_that_begin_together_the_longer_one_is_the_parent(read):
     outer = Profile("Program::load_method", chain=-1, start=2, end=8)
     events = read(build_etdump([Block("Default", [LOAD[0], outer])]))
     assert events["parent"].tolist() == [1, -1]
 
 
-def test_any_negative_chain_is_none(read):
+def test_every_negative_chain_means_no_chain(read):
     events = read(build_etdump([Block("Execute", [Profile("x", chain=-5, instruction=3)])]))
     assert events[["chain", "instruction"]].to_numpy().tolist() == [[-1, -1]]
 
@@ -226,7 +225,7 @@ def test_an_event_without_a_name(read):
     assert events["block_name"].unique().tolist() == [""]
 
 
-def test_a_last_run_that_was_cut_off_keeps_its_rows(read):
+def test_an_incomplete_last_run_keeps_its_rows(read):
     with pytest.warns(UserWarning, match="4 events are of a run without an end"):
         events = read(build_etdump([Block("Execute", RUN), Block("Execute", RUN[:-2])]))
     assert events["run"].tolist() == [0] * 6 + [-1] * 4
@@ -249,7 +248,7 @@ def test_ticks_become_nanoseconds_exactly(tmp_path_factory, ticks, rate):
 
 
 @pytest.mark.parametrize("rate", [0, -1, math.nan, math.inf, 1e-9, 1e300])
-def test_a_rate_that_no_clock_has_is_refused(rate):
+def test_an_impossible_clock_rate_is_refused(rate):
     with pytest.raises(UsageError, match="clock rate"):
         read_etdump(GOLDEN[0], ticks_per_second=rate)
 
@@ -260,7 +259,7 @@ def test_times_beyond_64_bits_after_scaling_are_refused(read):
         read(data, ticks_per_second=1e6)
 
 
-def test_what_pads_a_name_is_no_part_of_it(read):
+def test_padding_is_no_part_of_a_name(read):
     data = build_etdump([Block("Execute", [Profile("add"), Profile("add"), Profile("adds")])])
     at = data.index(b"add\0")
     events = read(data[: at + 3] + b"s" + data[at + 4 :])
@@ -270,16 +269,19 @@ def test_what_pads_a_name_is_no_part_of_it(read):
 @settings(deadline=None)
 @given(texts=st.lists(st.text(max_size=40).map(lambda s: s.encode()[:900].decode(errors="ignore"))))
 @example(texts=["", "a", "a\0", "a\0\0", "ab", "é", "a" * 1020, "a" * 1019 + "b", "a"])
-@pytest.mark.parametrize("weights", ["hashed", "all collide"])
-def test_names_of_any_length_are_told_apart(tmp_path_factory, weights, texts):
+@pytest.mark.parametrize("factor", [np.uint64(0), np.uint64(3)], ids=["all collide", "other"])
+def test_names_of_any_length_are_distinguished_whatever_their_hashes(
+    tmp_path_factory, factor, texts
+):
     path = tmp_path_factory.getbasetemp() / "names.etdump"
     path.write_bytes(build_etdump([Block("Execute", [Profile(text) for text in texts])]))
+    plain = read_etdump(path)
     with pytest.MonkeyPatch.context() as patch:
-        if weights == "all collide":
-            patch.setattr(contents_module, "_WEIGHTS", np.zeros_like(contents_module._WEIGHTS))
+        patch.setattr(flatbuffer, "_WEIGHTS", factor * flatbuffer._WEIGHTS)
         events = read_etdump(path)
     assert events["name"].tolist() == texts
     assert set(events["name"].cat.categories) == set(texts)
+    pd.testing.assert_frame_equal(events, plain)
 
 
 # --- nesting -------------------------------------------------------------------------------------
@@ -437,13 +439,13 @@ def test_malformed_trace_gives_one_clear_line(read, tmp_path, data, message):
 
 
 @pytest.mark.parametrize("name", ["absent.etdump", "."])
-def test_a_path_that_is_no_file(tmp_path, name):
+def test_a_path_that_is_not_a_file(tmp_path, name):
     with pytest.raises(TraceError, match=r"No such file|Is a directory"):
         read_etdump(tmp_path / name)
 
 
 @pytest.mark.parametrize("value", [0, 2, 8, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF])
-def test_any_word_may_lie(read, value):
+def test_any_word_may_be_forged(read, value):
     for offset in range(0, len(PLAIN), 4):
         attempt(read, patched(PLAIN, offset, "<I", value))
 
@@ -560,7 +562,7 @@ def test_memory_does_not_grow_with_the_trace(tmp_path):
     assert peaks[1] < 1.2 * peaks[0] < path.stat().st_size
 
 
-def test_what_is_malformed_is_told_after_the_chunks_before_it(tmp_path):
+def test_chunks_before_a_malformed_block_are_read(tmp_path):
     path = tmp_path / "trace.etdump"
     path.write_bytes(build_etdump([Block("", STREAMED), Block("", [Profile(start=2, end=1)])]))
     chunks = stream_etdump(path, 1)
@@ -612,7 +614,7 @@ def read_plainly(path: Path) -> pd.DataFrame:
         return read_etdump(path)
 
 
-def test_only_times_may_differ(tmp_path):
+def test_blocks_that_differ_in_their_times_only_are_repeats(tmp_path):
     path = write_blocks(tmp_path, [Block("Execute", later(REPEATED, n)) for n in range(12)])
     # Before the first few lie the layouts that they brought along.
     assert find(path)[3:] == [3] * 9
@@ -630,7 +632,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("field", CHANGES)
-def test_a_block_that_differs_otherwise_is_no_repeat(tmp_path, field):
+def test_a_block_with_another_difference_is_not_a_repeat(tmp_path, field):
     value, position = CHANGES[field]
     changed = list(REPEATED)
     changed[position] = replace(REPEATED[position], **{field: value})
@@ -648,7 +650,7 @@ def test_a_block_that_differs_otherwise_is_no_repeat(tmp_path, field):
     assert events.loc[events["block"] == 1, column].tolist()[position] == value
 
 
-def test_a_few_blocks_are_not_worth_the_comparison(tmp_path):
+def test_a_few_blocks_are_not_compared(tmp_path):
     assert find(write_blocks(tmp_path, [Block("Execute", REPEATED)] * 3)) == [0, 1, 2]
 
 
@@ -680,7 +682,7 @@ ANY_EVENT = st.one_of(
     runs=st.lists(st.lists(ANY_EVENT, max_size=5), min_size=1, max_size=3),
     order=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), max_size=32),
 )
-def test_with_and_without_the_short_cut_a_trace_reads_the_same(tmp_path_factory, runs, order):
+def test_repeats_do_not_change_what_is_read(tmp_path_factory, runs, order):
     blocks = []
     for which, ticks in order:
         events = [
@@ -762,7 +764,7 @@ def test_a_cut_anywhere_gives_the_newest_runs_or_an_error(trace, tmp_path):
 
 
 @pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.stem)
-def test_a_whole_file_is_read_as_ever(trace):
+def test_partial_does_not_change_how_a_complete_file_is_read(trace):
     pd.testing.assert_frame_equal(read_etdump(trace, partial=True), read_etdump(trace))
 
 
@@ -773,7 +775,7 @@ def test_without_partial_a_cut_file_is_an_error(tmp_path):
         read_etdump(path)
 
 
-def test_another_writer_lays_tables_out_another_way(tmp_path):
+def test_an_unknown_layout_of_tables_is_refused(tmp_path):
     run = [Profile("Method::execute", -1, 0, start=1, end=9)]
     data = build_etdump([Block("Execute", run)] * 4)
     for length in range(12, len(data), 4):
@@ -781,7 +783,7 @@ def test_another_writer_lays_tables_out_another_way(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_also_damaged_gives_a_table_that_closes_or_an_error(tmp_path):
+def test_a_cut_and_damaged_file_is_read_or_refused(tmp_path):
     data = (DATA / "two_methods.etdump").read_bytes()
     rng = np.random.default_rng(0)
     path = tmp_path / "cut.etdump"
@@ -814,7 +816,7 @@ def read_taken(tmp_path):
     return read_blocks
 
 
-def test_what_the_runtime_logged():
+def test_allocations_of_the_runtime():
     """What ``writer.cpp`` took: two allocators of the first block are named for all."""
     taken = read_allocations(ALLOCATIONS)
     assert taken.values.tolist() == [
@@ -826,7 +828,7 @@ def test_what_the_runtime_logged():
     assert read_etdump(ALLOCATIONS)["event"].tolist() == [4]
 
 
-def test_names_are_those_of_the_block_or_of_the_last_that_gave_any(read_taken):
+def test_allocators_without_names_use_those_of_an_earlier_block(read_taken):
     taken = read_taken(
         Block(None, [Allocation(1, 1)]),
         Block(None, [Allocation(1, 2), Allocation(2, 3)], allocators=["a", None]),
@@ -839,7 +841,7 @@ def test_names_are_those_of_the_block_or_of_the_last_that_gave_any(read_taken):
 
 
 @pytest.mark.parametrize("number", [-1, 0, 3, 2**31 - 1])
-def test_a_number_that_no_allocator_has(read_taken, number):
+def test_an_allocator_number_out_of_range(read_taken, number):
     taken = read_taken(Block(None, [Allocation(number, 1)], allocators=["a", "b"]))
     assert taken[["allocator", "allocator_id"]].values.tolist() == [["", number]]
 
@@ -854,7 +856,7 @@ def test_no_allocations(read_taken):
     assert len(read_taken()) == 0
 
 
-def test_more_than_any_memory(read_taken):
+def test_an_allocation_larger_than_any_memory_is_refused(read_taken):
     with pytest.raises(TraceError, match="more than 2\\*\\*63 bytes"):
         read_taken(Block(None, [Allocation(0, 2**63)]))
 
@@ -868,7 +870,7 @@ def test_mutants_are_read_or_refused(tmp_path):
     assert min(ends["read"], ends["refused"]) > 20
 
 
-def test_a_mutant_is_always_the_same(tmp_path):
+def test_mutants_are_reproducible(tmp_path):
     mutants = [Mutator(1, tmp_path).make(n) for n in (5, 6, 5)]
     assert mutants[0] == mutants[2] != mutants[1]
 

@@ -14,7 +14,6 @@ from program_builder import Delegate, Kernel, Node, build_facts, layout, transpo
 
 import workbench as wb
 from workbench import store
-from workbench.analysis.compat import find_next_steps
 from workbench.analysis.findings.context import AlternativeDtype
 from workbench.analysis.findings.graph import ADVICE, advise
 from workbench.analysis.findings.rules import NOTEBOOK, RULES, find_bottlenecks
@@ -372,11 +371,11 @@ def test_a_trace_without_sidecar_still_names_its_kernels():
 
 @pytest.fixture(scope="module")
 def sample():
-    return wb.analyze_run(wb.sample_run())
+    return wb.open_run(wb.sample_run())
 
 
 def test_the_recorded_sample_has_findings(sample):
-    table = find_next_steps(sample)
+    table = sample.findings
     assert len(table)
     shown = show_findings(table)
     first = table.iloc[0]
@@ -386,20 +385,20 @@ def test_the_recorded_sample_has_findings(sample):
 
 
 def test_what_a_finding_says_is_text_and_no_markup(sample):
-    table = find_next_steps(sample).head(1).assign(title="<script>*x*", hint="`<b>`")
+    table = sample.findings.head(1).assign(title="<script>*x*", hint="`<b>`")
     shown = show_findings(table)
     assert "<script>" not in shown.html + shown.markdown
     assert "<b>`" not in shown.html
 
 
 def test_no_findings_are_said_to_be_none(sample):
-    assert "No findings" in show_findings(find_next_steps(sample).head(0)).markdown
+    assert "No findings" in show_findings(sample.findings.head(0)).markdown
 
 
 @pytest.mark.parametrize("asked", [("nothing", 1), ("avx512_on", 7)])
 def test_a_measurement_that_there_is_not_is_a_usage_error(sample, asked):
     with pytest.raises(UsageError, match="unknown"):
-        find_next_steps(sample, *asked)
+        _ = sample[asked].findings
 
 
 def test_every_heading_that_a_finding_names_is_in_the_notebook():
@@ -450,9 +449,9 @@ def test_an_emulated_run_promises_nothing():
 
 
 def test_the_recorded_emulated_run_promises_nothing():
-    analysis = wb.analyze_run(wb.sample_run("toy_cnn"))
-    assert analysis.run.emulated
-    table = find_next_steps(analysis)
+    analysis = wb.open_run(wb.sample_run("toy_cnn"))
+    assert analysis.record.emulated
+    table = analysis.findings
     assert len(table)
     assert table["gain_ms"].isna().all()
     assert "measure on the device" in list_findings(table)[0]
@@ -491,14 +490,24 @@ def test_other_programs_widen_no_interval_but_by_what_they_hit():
     assert (spent.low, spent.high) == (0, alone.e2e_ms), "a single run tells nothing of the next"
 
 
+def test_a_suggested_command_names_the_run_and_its_model(sample, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    commands = "\n".join(sample.findings["hint"])
+    assert "workbench profile mobilenet_v3_small --dtype int8" in commands
+    assert f"workbench replay {sample.path.resolve()} --layer" in wb.open_run(
+        sample.path
+    ).complete_command("workbench replay RUN_DIR --layer")
+    assert "MODEL" not in commands
+
+
 def test_the_command_lists_all_findings(sample):
     result = CliRunner().invoke(workbench_command, ["findings", str(wb.sample_run())])
     assert result.exit_code == 0
-    assert len(result.output.splitlines()) == len(find_next_steps(sample))
+    assert len(result.output.splitlines()) == len(sample.findings)
 
 
 def test_reports_and_summaries_have_the_findings(sample, tmp_path):
-    found = find_next_steps(sample)
+    found = sample.findings
     first = found.iloc[0]
     shutil.copytree(sample.path, tmp_path / "run")
     write_artifacts(wb.open_run(tmp_path / "run"))

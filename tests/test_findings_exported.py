@@ -9,7 +9,6 @@ import pytest
 from exported_runs import measure_briefly
 
 import workbench as wb
-from workbench.analysis.compat import find_next_steps
 from workbench.models.loader import LoadedModel, load_model
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -17,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def findings_of(model, root, **options):
     """The findings of a model that is exported as it is spelled, and measured for a moment."""
-    return find_next_steps(wb.analyze_run(measure_briefly(model, root, **options)))
+    return wb.open_run(measure_briefly(model, root, **options)).findings
 
 
 def only(findings, rule, start=""):

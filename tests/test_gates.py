@@ -15,7 +15,7 @@ from synthetic import synthetic_latencies
 import workbench as wb
 from workbench.analysis.compare import compare_apart, compare_restarts, typical_restarts
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics, judge_rows
-from workbench.analysis.compat import analyze_run
+from workbench.analysis.run import open_run
 from workbench.errors import ComparisonError, StoreError, UsageError
 from workbench.records.codec import from_json, to_document, to_json
 from workbench.records.runs import RunRecord
@@ -29,7 +29,7 @@ SAMPLE = wb.sample_run()
 def baseline(tmp_path_factory):
     """What the recorded run has left of itself."""
     run_dir = copy_run(tmp_path_factory.mktemp("baseline"))
-    return write_documents(analyze_run(run_dir))[0]
+    return write_documents(open_run(run_dir))[0]
 
 
 def copy_run(folder, change=lambda content: None):

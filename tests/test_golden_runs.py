@@ -11,15 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from workbench.analysis.compat import (
-    analyze_run,
-    check_run,
-    find_next_steps,
-    find_roofline,
-    grade_quality,
-    tracer_overhead,
-)
-from workbench.analysis.run import MEASUREMENT
+from workbench.analysis.run import MEASUREMENT, open_run
 from workbench.datasets import SAMPLES
 
 GOLDEN = Path(__file__).parent / "data" / "golden_runs"
@@ -91,54 +83,53 @@ SPEEDUP = [
 
 
 def describe(folder):
-    analysis = analyze_run(folder)
-    roofline = find_roofline(analysis)
-    overhead = tracer_overhead(analysis)
+    run = open_run(folder)
+    on = run.subject
     return {
-        "model": analysis.run.plan.model,
-        "emulated": analysis.run.emulated,
-        "floor": analysis.floor,
-        "statistics": columns(analysis.statistics, [*MEASUREMENT, *STATISTICS]),
+        "model": run.model,
+        "emulated": run.emulated,
+        "floor": run.floor,
+        "statistics": columns(run.statistics, [*MEASUREMENT, *STATISTICS]),
         "categories": columns(
-            analysis.categories,
+            run.categories,
             [*MEASUREMENT, "category", "mean_ms", "share", "operators", "low_ms", "high_ms"],
         ),
         "operators": {
-            " ".join(map(str, measured)): columns(part.nlargest(TOP, "mean_ms"), OPERATORS)
-            for measured, part in analysis.operators.groupby(MEASUREMENT, sort=False)
+            f"{m.name} {m.threads}": columns(m.operators.nlargest(TOP, "mean_ms"), OPERATORS)
+            for m in run.measurements
         },
         "layers": columns(
-            analysis.layers.nlargest(4 * TOP, "own_ms"),
+            run.layers.nlargest(4 * TOP, "own_ms"),
             [*MEASUREMENT, "module", "module_class", "own_ms", "total_ms", "low_ms", "high_ms"],
         ),
-        "isa_levels": columns(analysis.ladder, LEVELS),
-        "scaling": columns(analysis.scaling),
-        "crossovers": len(analysis.crossovers),
-        "comparisons": [describe_comparison(c) for c in analysis.comparisons],
+        "isa_levels": columns(run.isa_levels, LEVELS),
+        "scaling": columns(run.scaling),
+        "crossovers": len(run.crossovers),
+        "comparisons": [describe_comparison(ab) for ab in run.comparisons],
         "findings": columns(
-            find_next_steps(analysis), ["rule", "gain_ms", "low_ms", "high_ms", "share", "basis"]
+            run.findings, ["rule", "gain_ms", "low_ms", "high_ms", "share", "basis"]
         ),
-        "checks": check_run(analysis)["status"].tolist(),
-        "quality": sorted(grade_quality(analysis)["grade"], reverse=True),
-        "tracer_overhead": {" ".join(map(str, key)): value for key, value in overhead.items()},
+        "checks": run.checks["status"].tolist(),
+        "quality": sorted(run.quality["grade"], reverse=True),
+        "tracer_overhead": {" ".join(map(str, m)): cost for m, cost in run.tracer_overhead.items()},
         "roofline": columns(
-            roofline if roofline is None else roofline.nlargest(TOP, "mean_ms"),
+            None if on.roofline is None else on.roofline.nlargest(TOP, "mean_ms"),
             ["key", "gflops", "gbps", "least_ms", "roof_share", "bound"],
         ),
     }
 
 
-def describe_comparison(comparison):
+def describe_comparison(ab):
     return {
-        "sides": comparison.sides,
-        "latency": columns(comparison.latency, SPEEDUP),
-        "categories": columns(comparison.categories, SPEEDUP),
-        "operators": columns(comparison.operators.nlargest(TOP, "baseline_ms"), SPEEDUP),
-        "layers": columns(comparison.layers.nlargest(TOP, "baseline_ms"), SPEEDUP),
-        "shift": columns(comparison.shift),
-        "outcome": comparison.verdict.outcome,
-        "kernels": columns(comparison.kernels),
-        "proof": comparison.proof and asdict(comparison.proof),
+        "sides": [(m.name, m.threads) for m in (ab.baseline, ab.candidate)],
+        "latency": columns(ab.latency, SPEEDUP),
+        "categories": columns(ab.categories, SPEEDUP),
+        "operators": columns(ab.operators.nlargest(TOP, "baseline_ms"), SPEEDUP),
+        "layers": columns(ab.layers.nlargest(TOP, "baseline_ms"), SPEEDUP),
+        "shift": columns(ab.shift),
+        "outcome": ab.verdict.outcome,
+        "kernels": columns(ab.kernels),
+        "proof": ab.proof and asdict(ab.proof),
     }
 
 

@@ -113,7 +113,7 @@ def test_self_check_refuses_another_layout(arch):
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_levels_hide_more_and_more(arch):
+def test_each_level_hides_more_than_the_one_above(arch):
     table = load_table(arch)
     everything = [feature.name for feature in table.features]
     seen = None
@@ -126,7 +126,7 @@ def test_levels_hide_more_and_more(arch):
     assert seen == set(table.hideable)
 
 
-def test_hiding_tells_only_what_was_there():
+def test_hiding_returns_only_features_that_were_present():
     table = load_table("x86_64")
     flags, _ = cpu_with(table, {"avx2", "fma3", "avx", "ssse3"})
     assert hide(table, flags, "avx2") == ()
@@ -134,7 +134,7 @@ def test_hiding_tells_only_what_was_there():
     assert hide(table, flags, "avx") == ()
 
 
-def test_single_features_are_hidden_only_from_the_top():
+def test_single_features_are_hidden_strongest_first():
     table = load_table("x86_64")
     modern = [feature.name for feature in table.features]
     flags, _ = cpu_with(table, modern)
@@ -269,12 +269,12 @@ def test_toggles(arch, present, name, on, off, hidden):
         ("aarch64", set(), "dot", r"it has no extension; valid here: none"),
     ],
 )
-def test_toggles_that_cannot_be(arch, present, name, message):
+def test_impossible_toggles(arch, present, name, message):
     with pytest.raises(UsageError, match=message):
         resolve_toggle(name, isa_of(arch, present))
 
 
-def test_nothing_is_toggled_blindly():
+def test_a_failed_self_check_allows_no_toggle():
     isa = isa_of("x86_64", (), verdict="byte 3 of cpuinfo_isa is 9, not a flag")
     assert resolve_toggle("none", isa).name == "none"
     for name in ("auto", "avx2"):
@@ -296,7 +296,7 @@ def test_a_runner_reports_the_levels_of_its_table():
     assert native.hidden_by(list(native.levels)[-1]) == frozenset(native.features)
 
 
-def test_what_is_no_runner_has_no_isa(tmp_path):
+def test_reading_the_isa_of_another_program_fails(tmp_path):
     with pytest.raises(SetupError, match="cannot start"):
         read_isa([str(tmp_path / "none")])
     with pytest.raises(RunnerError, match="--print_isa"):
@@ -340,7 +340,7 @@ def test_hiding_changes_the_kernels_but_not_the_result(session, tmp_path):
 
 @needs_compiler
 @pytest.mark.skipif(sys.platform != "linux", reason="LD_PRELOAD")
-def test_a_moved_layout_is_refused(conv_pte, tmp_path):
+def test_a_changed_layout_is_refused(conv_pte, tmp_path):
     """A wheel whose cpuinfo_isa has another size: nothing may be hidden, the rest still works."""
     source = tmp_path / "other.cpp"
     source.write_text('extern "C" { unsigned char cpuinfo_isa[128]; }')

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import workbench as wb
 from workbench import store
-from workbench.analysis.compat import analyze_run, check_run
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import explain_unchanged
 from workbench.datasets import sample_run
@@ -21,7 +21,7 @@ from workbench.trace.functions import AARCH64_CLASSES, X86_CLASSES
 
 @pytest.fixture(scope="module")
 def sample():
-    return analyze_run(sample_run("toy_cnn"))
+    return wb.open_run(sample_run("toy_cnn"))
 
 
 @pytest.fixture
@@ -36,12 +36,12 @@ def change_manifest(run_dir, **changes):
 
 
 def toggle_check(analysis):
-    checks = check_run(analysis)
+    checks = analysis.checks
     return checks[checks["check"].str.startswith("toggle took effect")].iloc[0]
 
 
 def test_sme2_kernels_are_named_with_the_toggle_on_only(sample):
-    functions = {name: sample.select(sample.evidence, name, 1) for name in ("sme2_on", "sme2_off")}
+    functions = {name: sample[name, 1].machine_code for name in ("sme2_on", "sme2_off")}
     assert functions["sme2_on"]["function"].str.contains("sme2_mopa").any()
     assert not functions["sme2_off"]["function"].str.contains("sme").any()
     assert not set(functions["sme2_off"]["code"]) & {"sme", "sme2"}
@@ -75,7 +75,7 @@ def test_every_class_has_a_colour():
 
 
 def test_the_summary_has_kernels_with_their_share(run_dir):
-    write_artifacts(analyze_run(run_dir))
+    write_artifacts(wb.open_run(run_dir))
     summary = json.loads((run_dir / store.SUMMARY).read_text())
     details = {d["name"]: d for d in summary["operator_details"]}
     convolution = details["Convolution (NHWC, PF32) IGEMM"]
@@ -99,7 +99,7 @@ def spoil(run_dir):
 
 def test_a_toggle_without_effect_is_no_speedup(run_dir):
     spoil(run_dir)
-    analysis = analyze_run(run_dir)
+    analysis = wb.open_run(run_dir)
     comparison = analysis.comparisons[0]
     assert comparison.proof.outcome == "same"
     assert "toggle had no effect with sme2: the same machine code" in comparison.text
@@ -111,7 +111,7 @@ def test_a_toggle_without_effect_is_no_speedup(run_dir):
 
 def test_likely_reasons(run_dir):
     spoil(run_dir)
-    comparison = analyze_run(run_dir).compare()
+    comparison = wb.open_run(run_dir).compare()
     proof, ledger = comparison.proof, comparison.baseline.ledger
     portable = ledger.assign(kind="portable")
     assert "100 % of the time is outside" in explain_unchanged(proof, {"sme2"}, portable)
@@ -124,7 +124,7 @@ def test_too_few_samples_are_not_shown(run_dir):
         for name in ("time_ns", "cpu_ns", "thread", "module", "address"):
             content[name] = content[name][:5]
         path.write_text(json.dumps(content))
-    analysis = analyze_run(run_dir)
+    analysis = wb.open_run(run_dir)
     assert analysis.comparisons[0].proof.outcome == "not shown"
     check = toggle_check(analysis)
     assert check["status"] == "note"
@@ -141,7 +141,7 @@ def test_too_few_samples_are_not_shown(run_dir):
 )
 def test_without_evidence_the_report_says_why(run_dir, changes, says):
     change_manifest(run_dir, **changes)
-    analysis = analyze_run(run_dir)
+    analysis = wb.open_run(run_dir)
     comparison = analysis.comparisons[0]
     assert comparison.proof is None
     assert says in str(plot_machine_code(comparison))
@@ -154,7 +154,7 @@ def test_what_the_runner_said_is_why(run_dir):
     run = store.load_run(run_dir)
     failed = replace(run.samplings[0], samples="", etdump="", problem="no timers")
     change_manifest(run_dir, samplings=(failed,))
-    analysis = analyze_run(run_dir)
+    analysis = wb.open_run(run_dir)
     assert "no evidence: no timers" in toggle_check(analysis)["evidence"]
 
 
@@ -163,7 +163,7 @@ def test_samples_outside_the_folder_are_not_read(run_dir):
     bad = replace(run.samplings[0], samples="../../../etc/passwd")
     change_manifest(run_dir, samplings=(bad,))
     with pytest.raises(StoreError, match="outside its folder"):
-        analyze_run(run_dir)
+        wb.open_run(run_dir)
 
 
 def test_the_ledger_of_the_sampled_trace_closes(run_dir):

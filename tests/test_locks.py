@@ -1,4 +1,4 @@
-"""Nothing is measured on a device while something else is."""
+"""Locks: one measurement at a time on a device."""
 
 import os
 import signal
@@ -69,7 +69,7 @@ def hold_machine():
     thread.join()
 
 
-def test_a_run_that_waits_says_so_once_and_begins_when_it_may(conv_pte, tmp_path, hold_machine):
+def test_a_waiting_run_says_so_once_then_starts(conv_pte, tmp_path, hold_machine):
     runner, told = find_runner(), []
     plan = make_plan(
         conv_pte, MeasureOptions(toggle="none", runs=1, processes=1, evidence=False), runner
@@ -85,7 +85,7 @@ def test_a_run_that_waits_says_so_once_and_begins_when_it_may(conv_pte, tmp_path
     assert told.count(WAITING) == 1 < len(told)
 
 
-def test_what_only_works_beside_others_waits_for_a_measurement(hold_machine):
+def test_shared_work_waits_for_a_measurement(hold_machine):
     told = []
 
     def let_go(words):
@@ -97,7 +97,7 @@ def test_what_only_works_beside_others_waits_for_a_measurement(hold_machine):
     assert told == [WAITING]
 
 
-def test_who_waits_can_be_interrupted(hold_machine):
+def test_waiting_can_be_interrupted(hold_machine):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with (
@@ -120,7 +120,7 @@ def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch)
         is_locked("host")
 
 
-def test_who_has_a_device_measures_on_it_without_waiting():
+def test_nested_locks_do_not_wait():
     told = []
     with lock_device("host", told.append), lock_device("host", told.append) as waited:
         assert (waited, told) == (0.0, [])
@@ -136,7 +136,7 @@ def start(own_cache):
 
 
 @pytest.mark.slow
-def test_two_runs_at_once_take_turns(conv_pte, tmp_path, start):
+def test_two_concurrent_runs_are_serialised(conv_pte, tmp_path, start):
     words = ["run", conv_pte, "--runs", "8", "--processes", "3", "--no-evidence", "--out"]
     runs = [start.command(*words, tmp_path / name) for name in "ab"]
     told = [run.communicate(timeout=280)[1].splitlines() for run in runs]
@@ -147,7 +147,7 @@ def test_two_runs_at_once_take_turns(conv_pte, tmp_path, start):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_and_a_batch_take_turns(conv_pte, tmp_path, start):
+def test_a_run_and_a_batch_are_serialised(conv_pte, tmp_path, start):
     matrix = tmp_path / "small.yaml"
     matrix.write_text(
         "models: toy_cnn\ndtypes: [fp32, fp16]\nruns: 8\nprocesses: 3\nevidence: false\n"

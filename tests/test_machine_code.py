@@ -69,7 +69,7 @@ def test_golden_instructions_cover_every_class():
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("ziglang") is None, reason="no zig, no assembler")
-def test_golden_words_are_those_of_the_assembler(tmp_path):
+def test_golden_words_match_the_assembler(tmp_path):
     source = tmp_path / "all.s"
     extensions = "+sme2+sme-i16i64+sme-f64f64+bf16+i8mm+fp16+dotprod"
     source.write_text(

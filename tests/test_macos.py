@@ -101,7 +101,7 @@ def stores_by_question(dylib):
     return found
 
 
-def test_cpuinfo_writes_its_flags_where_the_table_says(sdk):
+def test_cpuinfo_writes_its_flags_at_the_offsets_of_the_table(sdk):
     table = load_table("aarch64")
     dylib = MachO(sdk / "lib" / "libexecutorch_threadpool.dylib")
     found = stores_by_question(dylib)
@@ -112,7 +112,7 @@ def test_cpuinfo_writes_its_flags_where_the_table_says(sdk):
     assert address + size - dylib.exports["_cpuinfo_isa"] == table.size
 
 
-def test_the_wheel_exports_what_the_runner_asks_for(sdk):
+def test_the_wheel_exports_the_runners_symbols(sdk):
     exports = MachO(sdk / "lib" / "libexecutorch_threadpool.dylib").exports
     assert {"_cpuinfo_isa", "_cpuinfo_initialize"} <= set(exports)
 

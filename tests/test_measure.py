@@ -1,3 +1,5 @@
+"""The order and size of batches."""
+
 from collections import Counter
 
 from hypothesis import given
@@ -17,7 +19,7 @@ def test_linear_drift_cancels_in_every_round(names, rounds):
 
 
 @given(names)
-def test_every_experiment_takes_every_place(names):
+def test_every_experiment_takes_every_position(names):
     firsts = [order[0] for order in interleave(names, len(names))]
     assert sorted(firsts) == sorted(names)
 
@@ -28,5 +30,5 @@ def test_a_batch_has_at_least_one_inference(latency, batch_ms):
 
 
 @given(st.integers(1, 1000), st.integers(1, 5), st.integers(1, 100))
-def test_enough_inferences_are_taken(runs, processes, smallest):
+def test_enough_inferences_are_timed(runs, processes, smallest):
     assert rounds_needed(runs, processes, smallest) * 2 * processes * smallest >= runs

@@ -17,6 +17,12 @@ from torch import nn
 from workbench.errors import ModelError, UsageError
 from workbench.models.inputs import MOST_SAMPLES, choose_inputs, read_arrays, read_images
 from workbench.models.loader import LoadedModel
+from workbench.options import ExportOptions
+
+
+def choose(model, sources=(), sizes=None, **options):
+    sizes = tuple((sizes or {}).items())
+    return choose_inputs(model, ExportOptions(inputs=tuple(sources), sizes=sizes, **options))
 
 
 class Sum(nn.Module):
@@ -51,7 +57,7 @@ def save(path, value):
 @pytest.mark.parametrize("suffix", [".npy", ".pt", ".safetensors"])
 def test_a_file_replaces_the_example(suffix, tmp_path):
     value = torch.rand(1, 3, 4, 6, dtype=torch.float64)
-    chosen = choose_inputs(IMAGE, [save(tmp_path / f"x{suffix}", value)])
+    chosen = choose(IMAGE, [save(tmp_path / f"x{suffix}", value)])
     assert torch.equal(chosen.example_inputs[0], value.float())
     assert chosen.calibration == ()
     assert f"x{suffix} (SHA-256 " in chosen.input_source
@@ -61,7 +67,7 @@ def test_a_file_replaces_the_example(suffix, tmp_path):
 @pytest.mark.parametrize("shape", [(5, 3, 4, 6), (5, 1, 3, 4, 6)])
 def test_several_samples_calibrate_and_the_first_is_run(shape, tmp_path):
     value = torch.rand(shape)
-    chosen = choose_inputs(IMAGE, [save(tmp_path / "x.npy", value)])
+    chosen = choose(IMAGE, [save(tmp_path / "x.npy", value)])
     calls = [(chosen.example_inputs, chosen.kwargs), *chosen.calibration]
     assert chosen.input_source.endswith("the first of 5 samples")
     for (args, kwargs), expected in zip(calls, value, strict=True):
@@ -71,10 +77,10 @@ def test_several_samples_calibrate_and_the_first_is_run(shape, tmp_path):
 
 def test_a_batch_is_one_sample(tmp_path):
     model = replace(IMAGE, example_inputs=(torch.zeros(2, 3, 4, 6),))
-    chosen = choose_inputs(model, [save(tmp_path / "x.npy", torch.rand(6, 3, 4, 6))])
+    chosen = choose(model, [save(tmp_path / "x.npy", torch.rand(6, 3, 4, 6))])
     assert len(chosen.calibration) == 2
     with pytest.raises(UsageError, match=r"x\.npy: shape \(5, 3, 4, 6\), the model takes"):
-        choose_inputs(model, [save(tmp_path / "x.npy", torch.rand(5, 3, 4, 6))])
+        choose(model, [save(tmp_path / "x.npy", torch.rand(5, 3, 4, 6))])
 
 
 def test_named_tensors_find_their_arguments(tmp_path):
@@ -82,7 +88,7 @@ def test_named_tensors_find_their_arguments(tmp_path):
     save_file({"y": y, "x": x}, tmp_path / "both.safetensors")
     torch.save((x, y), tmp_path / "both.pt")
     for sources in (["both.safetensors"], ["both.pt"]):
-        chosen = choose_inputs(PAIR, [str(tmp_path / source) for source in sources])
+        chosen = choose(PAIR, [str(tmp_path / source) for source in sources])
         assert torch.equal(chosen.example_inputs[0], x)
         assert torch.equal(chosen.example_inputs[1], y)
 
@@ -90,7 +96,7 @@ def test_named_tensors_find_their_arguments(tmp_path):
 def test_keyword_inputs_are_filled_too(tmp_path):
     model = LoadedModel("sum", Sum(), (torch.zeros(2),), {"y": torch.zeros(3)})
     sources = [save(tmp_path / f"{n}.npy", torch.rand(4, n)) for n in (2, 3)]
-    chosen = choose_inputs(model, sources)
+    chosen = choose(model, sources)
     assert chosen.kwargs["y"].shape == (3,)
     assert [tuple(kwargs["y"].shape) for _, kwargs in chosen.calibration] == [(3,)] * 3
     assert not torch.equal(chosen.kwargs["y"], chosen.calibration[0][1]["y"])
@@ -99,16 +105,14 @@ def test_keyword_inputs_are_filled_too(tmp_path):
 def test_one_sample_accompanies_several(tmp_path):
     sources = [save(tmp_path / "x.npy", torch.rand(3, 2)), save(tmp_path / "y.npy", torch.rand(3))]
     with pytest.raises(UsageError, match="shape"):
-        choose_inputs(PAIR, [sources[0], save(tmp_path / "z.npy", torch.rand(4))])
-    chosen = choose_inputs(PAIR, [sources[0], save(tmp_path / "z.npy", torch.rand(1, 3))])
+        choose(PAIR, [sources[0], save(tmp_path / "z.npy", torch.rand(4))])
+    chosen = choose(PAIR, [sources[0], save(tmp_path / "z.npy", torch.rand(1, 3))])
     assert len(chosen.calibration) == 2
     assert torch.equal(chosen.calibration[0][0][1], chosen.example_inputs[1])
 
 
 def test_noise_depends_on_its_seed_only():
-    first, again, other = (
-        choose_inputs(PAIR, [f"random:{seed}"]).example_inputs for seed in (7, 7, 8)
-    )
+    first, again, other = (choose(PAIR, [f"random:{seed}"]).example_inputs for seed in (7, 7, 8))
     assert all(map(torch.equal, first, again))
     assert not any(map(torch.equal, first, other))
     assert 0.0 < first[0].std() < 3
@@ -116,7 +120,7 @@ def test_noise_depends_on_its_seed_only():
 
 def test_noise_of_integers_stays_in_the_range_of_the_example():
     tokens = replace(TOKENS, example_inputs=(torch.tensor([[1, 9] * 50]),))
-    drawn = choose_inputs(tokens, ["random:1"]).example_inputs[0]
+    drawn = choose(tokens, ["random:1"]).example_inputs[0]
     assert drawn.dtype == torch.int64
     assert (int(drawn.min()), int(drawn.max())) == (1, 9)
 
@@ -134,7 +138,7 @@ def test_images_are_fitted_and_scaled(tmp_path):
     torch.testing.assert_close(images[0], torch.full((3, 4, 6), 0.2), atol=0.01, rtol=0)
     assert images[1, 0, :, :2].min() == 1
     assert images[1, :, :, 4:].max() == 0 == images[1, 1:].max()
-    chosen = choose_inputs(IMAGE, [str(tmp_path)], mean=(0.2, 0.2, 0.2), std=(0.5, 0.5, 0.5))
+    chosen = choose(IMAGE, [str(tmp_path)], mean=(0.2, 0.2, 0.2), std=(0.5, 0.5, 0.5))
     torch.testing.assert_close(chosen.example_inputs[0], (images[:1] - 0.2) / 0.5)
     assert "2 files" in chosen.input_source
     assert "mean [0.2, 0.2, 0.2]" in chosen.input_source
@@ -162,14 +166,14 @@ def pickled_code():
         ("a.safetensors", b"\xff" * 64, "cannot be read"),
         ("a.safetensors", struct.pack("<Q", 2**40) + b"{}", "cannot be read"),
         ("a.png", b"\x89PNG\r\n\x1a\n", "cannot be read"),
-        ("a.csv", b"1,2", "no source of inputs"),
+        ("a.csv", b"1,2", "not a source of inputs"),
     ],
 )
 def test_hostile_files_are_refused_in_one_line(name, content, said, tmp_path):
     (tmp_path / name).write_bytes(content)
     tracemalloc.start()
     with pytest.raises(UsageError, match=said) as caught:
-        choose_inputs(IMAGE, [str(tmp_path / name)])
+        choose(IMAGE, [str(tmp_path / name)])
     assert tracemalloc.get_traced_memory()[1] < 50e6
     tracemalloc.stop()
     assert name in str(caught.value)
@@ -188,12 +192,12 @@ def test_a_bomb_of_an_image_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
     Image.new("L", (20, 20)).save(tmp_path / "large.png")
     with pytest.raises(UsageError, match=r"large\.png: cannot be read"):
-        choose_inputs(IMAGE, [str(tmp_path / "large.png")])
+        choose(IMAGE, [str(tmp_path / "large.png")])
 
 
 def test_a_claimed_shape_costs_nothing(tmp_path):
     torch.save(torch.zeros(1).expand(10**9, 3, 4, 6), tmp_path / "x.pt")
-    chosen = choose_inputs(IMAGE, [str(tmp_path / "x.pt")])
+    chosen = choose(IMAGE, [str(tmp_path / "x.pt")])
     assert len(chosen.calibration) == MOST_SAMPLES - 1
 
 
@@ -202,27 +206,27 @@ def test_a_claimed_shape_costs_nothing(tmp_path):
     [
         (IMAGE, torch.zeros(1, 3, 4, 7), r"shape \(1, 3, 4, 7\), the model takes \(1, 3, 4, 6\)"),
         (IMAGE, torch.zeros(1, 3, 4, 6, dtype=torch.uint8), "uint8, the model takes float32"),
-        (IMAGE, torch.full((1, 3, 4, 6), torch.nan), "no numbers"),
-        (IMAGE, torch.full((1, 3, 4, 6), 1e300, dtype=torch.float64), "no numbers"),
+        (IMAGE, torch.full((1, 3, 4, 6), torch.nan), "not numbers"),
+        (IMAGE, torch.full((1, 3, 4, 6), 1e300, dtype=torch.float64), "not numbers"),
         (TOKENS, torch.zeros(1, 3), "float32, the model takes int64"),
     ],
 )
 def test_what_does_not_fit_is_refused(model, value, said, tmp_path):
     with pytest.raises(UsageError, match=said) as caught:
-        choose_inputs(model, [save(tmp_path / "x.npy", value)])
+        choose(model, [save(tmp_path / "x.npy", value)])
     assert str(caught.value).startswith(str(tmp_path / "x.npy"))
 
 
 def test_values_that_the_model_cannot_take_point_at_its_source(tmp_path):
     with pytest.raises(ModelError, match=r"forward\(\) fails on its inputs: IndexError"):
-        choose_inputs(TOKENS, [save(tmp_path / "x.npy", torch.tensor([[1, 2, 10]]))])
+        choose(TOKENS, [save(tmp_path / "x.npy", torch.tensor([[1, 2, 10]]))])
 
 
 @pytest.mark.parametrize(
     ("sources", "said"),
     [
         (["missing.npy"], "missing.npy: no such file"),
-        (["random:x"], "random:x: no source of inputs.*random:SEED"),
+        (["random:x"], "random:x: not a source of inputs.*random:SEED"),
         (["random:1", "random:2"], None),
         (["random:1", "random:2", "random:3"], "random:3 left over; forward.. takes 2: x, y"),
         (["x.npy"], "1 tensors; forward.. takes 2: x, y"),
@@ -232,23 +236,23 @@ def test_sources_are_counted(sources, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("x.npy", np.zeros((1, 2), np.float32))
     if said is None:
-        assert len(choose_inputs(PAIR, sources).example_inputs) == 2
+        assert len(choose(PAIR, sources).example_inputs) == 2
         return
     with pytest.raises(UsageError, match=said):
-        choose_inputs(PAIR, sources)
+        choose(PAIR, sources)
 
 
 def test_images_need_a_place_for_images(tmp_path):
     Image.new("L", (4, 4)).save(tmp_path / "a.png")
     with pytest.raises(UsageError, match="do not fit an input of shape"):
-        choose_inputs(TOKENS, [str(tmp_path)])
+        choose(TOKENS, [str(tmp_path)])
     with pytest.raises(UsageError, match="2 values for 3 channels"):
-        choose_inputs(IMAGE, [str(tmp_path)], mean=(0.1, 0.2))
+        choose(IMAGE, [str(tmp_path)], mean=(0.1, 0.2))
     with pytest.raises(UsageError, match="are for images"):
-        choose_inputs(IMAGE, mean=(0.1, 0.2, 0.3))
+        choose(IMAGE, mean=(0.1, 0.2, 0.3))
     (tmp_path / "a.png").unlink()
     with pytest.raises(UsageError, match="no image in this folder"):
-        choose_inputs(IMAGE, [str(tmp_path)])
+        choose(IMAGE, [str(tmp_path)])
 
 
 # Sizes
@@ -261,7 +265,7 @@ def dynamic(shapes, **changes):
 def test_a_size_repeats_or_cuts_the_example():
     batch = torch.export.Dim("batch", min=1, max=8)
     model = LoadedModel("sum", Sum(), (torch.tensor([[1.0], [2.0]]),), dynamic_shapes=({0: batch},))
-    larger, smaller = (choose_inputs(model, sizes={"batch": n}) for n in (5, 1))
+    larger, smaller = (choose(model, sizes={"batch": n}) for n in (5, 1))
     assert larger.example_inputs[0].flatten().tolist() == [1, 2, 1, 2, 1]
     assert smaller.example_inputs[0].flatten().tolist() == [1]
     assert larger.traced_inputs == (model.example_inputs, {})
@@ -273,7 +277,7 @@ def test_sizes_reach_every_input_and_what_is_computed_from_them(by_name):
     rows = torch.export.Dim("rows", min=1, max=8)
     shapes = {"x": {1: rows}, "y": {1: 2 * rows + 1}}
     model = dynamic(shapes if by_name else tuple(shapes.values()))
-    chosen = choose_inputs(model, sizes={"rows": 3})
+    chosen = choose(model, sizes={"rows": 3})
     assert [tuple(x.shape) for x in chosen.example_inputs] == [(1, 3), (1, 7)]
 
 
@@ -284,9 +288,9 @@ def test_sizes_reach_every_input_and_what_is_computed_from_them(by_name):
 def test_wrong_sizes_are_refused(sizes, said):
     batch = torch.export.Dim("batch", min=2, max=8)
     with pytest.raises(UsageError, match=said):
-        choose_inputs(dynamic(({0: batch}, {0: batch})), sizes=sizes)
+        choose(dynamic(({0: batch}, {0: batch})), sizes=sizes)
 
 
 def test_a_model_of_fixed_shapes_has_no_sizes():
     with pytest.raises(UsageError, match=r"unknown dynamic dimension 'batch'.*valid: none"):
-        choose_inputs(PAIR, sizes={"batch": 2})
+        choose(PAIR, sizes={"batch": 2})

@@ -9,7 +9,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from workbench.models.loader import load_model
 from workbench.models.zoo.blocks import Attention, initialize, set_norm_statistics
-from workbench.models.zoo.edgetam_image_encoder import EdgeTamImageEncoder, RepDepthwise, RepVit
+from workbench.models.zoo.edgetam_image_encoder import (
+    EdgeTamImageEncoder,
+    RepDepthwise,
+    RepVit,
+    merge_branches,
+)
 from workbench.models.zoo.efficient_sam_tiny_encoder import ChannelNorm, EfficientSamEncoder
 from workbench.models.zoo.llama_block import LlamaBlock
 from workbench.models.zoo.mobilenet_v2 import MobileNetV2
@@ -123,7 +128,7 @@ def test_merged_branches_compute_the_same():
     set_norm_statistics(module, torch.rand(2, 3, 64, 64))
     x = torch.rand(1, 3, 64, 64)
     before = outputs_of(module, x)
-    merged = module.merge_branches()
+    merged = merge_branches(module)
     assert not any(isinstance(layer, RepDepthwise) for layer in merged.modules())
     for ours, theirs in zip(outputs_of(merged, x), before, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)

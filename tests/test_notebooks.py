@@ -55,7 +55,7 @@ def test_every_parameter_is_an_annotated_literal_with_an_explanation(path):
         assert isinstance(node, ast.AnnAssign), line
         ast.literal_eval(node.value)
         assert "  # " in line, line
-    assert "headless: bool = False" in source
+    assert "headless" not in source
 
 
 @every_notebook
@@ -116,7 +116,7 @@ def test_it_runs_in_process(path, monkeypatch, tmp_path, capsys):
         capsys.readouterr()
         shell.run_cell(cell["source"]).raise_error()
         if "parameters" in tags:
-            shell.run_cell("headless, live = True, False").raise_error()
+            shell.run_cell("live = False").raise_error()
         if "solution" in tags:
             assert capsys.readouterr().out.strip(), "a solution says its answer"
 
@@ -135,7 +135,7 @@ def run_timed(tmp_path, monkeypatch, capsys):
         papermill.execute_notebook(
             ROOT / "notebooks" / f"{name}.ipynb",
             output,
-            parameters={"headless": True, **parameters},
+            parameters=parameters,
             kernel_name="python3",
             progress_bar=False,
         )

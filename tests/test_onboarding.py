@@ -28,14 +28,14 @@ def test_ready_takes_raw_images_and_gives_the_same_mask(models):
 
 def test_the_recorded_pair_shows_what_the_repairs_bring():
     """What notebook 11 says of the two: fewer operators left behind, several times faster."""
-    before, after = (wb.analyze_run(wb.sample_run(name)) for name in ("AsTrained", "Ready"))
-    left = [wb.list_partition(run.run.export)["count"].sum() for run in (before, after)]
+    before, after = (wb.open_run(wb.sample_run(name)) for name in ("AsTrained", "Ready"))
+    left = [wb.list_partition(run.record.export)["count"].sum() for run in (before, after)]
     assert left[0] > 10 * left[1]
     times = [run.statistics.set_index("experiment").loc["avx512_on"] for run in (before, after)]
     assert times[0]["low"] > 4 * times[1]["high"]
     gains = [run.comparisons[0].latency["speedup"].iloc[0] for run in (before, after)]
     assert gains[1] > gains[0]
-    operators = before.select(before.operators, "avx512_on", 1)
+    operators = before["avx512_on", 1].operators
     lines = operators.groupby("source")["share"].sum()
     assert "self.place(" in line_of(lines.idxmax())
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from isa_table import load_table
 
+import workbench as wb
 from workbench import store
 from workbench.errors import SetupError, UsageError
 from workbench.options import MeasureOptions
@@ -35,7 +36,7 @@ def test_the_emulated_cpu_has_sme2_where_cpuinfo_and_the_kernel_say(runner):
     assert isa.arch == load_table("aarch64").arch
 
 
-def test_a_named_cpu_has_what_it_has_in_silicon(runner):
+def test_a_named_cpu_has_its_real_features(runner):
     named = find_runner("native", open_target("qemu:cortex-a76"))
     isa = read_isa(named.command)
     assert isa.self_check == "ok"
@@ -70,21 +71,19 @@ def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_p
 
 @pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
 def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
-    from workbench.analysis.compat import analyze_run
     from workbench.export.artifact import export_model
     from workbench.options import ExportOptions
     from workbench.workflow import measure
 
     pte = export_model("toy_cnn", ExportOptions(dtype=dtype), root=tmp_path)
     run_dir = measure(pte, MeasureOptions(target="qemu", toggle="sme2", timeout_s=600)).path
-    analysis = analyze_run(run_dir)
+    analysis = wb.open_run(run_dir)
     proof = analysis.comparisons[0].proof
     assert proof.outcome == "changed"
     assert proof.after["sme2"] > 0.5
     assert not proof.before.keys() & {"sme", "sme2"}
     ran = {
-        name: set(analysis.select(analysis.evidence, name, 1)["function"])
-        for name in ("sme2_on", "sme2_off")
+        name: set(analysis[name, 1].machine_code["function"]) for name in ("sme2_on", "sme2_off")
     }
     assert any("sme2_mopa" in function for function in ran["sme2_on"])
     assert not any("_sme" in function for function in ran["sme2_off"])

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import synthetic_latencies
 
+import workbench as wb
 from workbench import store
 from workbench.analysis.compare import compare_latencies
-from workbench.analysis.compat import analyze_run, describe_quality, grade_quality
 from workbench.analysis.quality import (
     CRITERIA,
     count_outliers,
@@ -132,7 +132,7 @@ def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_p
     assert len(run.readings) == 2 * 4
     assert {reading.moment for reading in run.readings} == {"before", "after"}
     assert run.spent_s > 0
-    quality = grade_quality(analyze_run(tmp_path / "out" / "runs" / run.platform))
+    quality = wb.open_run(tmp_path / "out" / "runs" / run.platform).quality
     twice = quality.set_index("criterion").loc["steps measured twice"]
     assert (twice["value"], twice["grade"]) == ("1", "B")
 
@@ -250,9 +250,9 @@ def test_every_criterion_names_its_source_and_limits_in_order():
 
 def test_the_grade_is_in_every_artifact(tmp_path):
     run_dir = Path(shutil.copytree(sample_run(), tmp_path / "runs" / "linux"))
-    analysis = analyze_run(run_dir)
+    analysis = wb.open_run(run_dir)
     write_artifacts(analysis)
-    line = describe_quality(analysis)
+    line = summarize_quality(analysis.quality)
     quality = json.loads((run_dir / store.SUMMARY).read_text())["quality"]
     assert quality["summary"] == line
     assert line.startswith(f"measurement quality {quality['grade']}")

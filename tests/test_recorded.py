@@ -32,35 +32,29 @@ def tell(what, frame):
 
 runs = {name: wb.sample_run(name) for name in sys.argv[1:]}
 for name, folder in runs.items():
-    analysis = wb.analyze_run(folder)
-    first = analysis.comparisons[0]
-    side = first.pair.candidate, first.threads
-    ledger = analysis.select(analysis.ledger, *side)
-    tell("findings", wb.find_next_steps(analysis))
-    str(wb.show_findings(wb.find_next_steps(analysis)))
-    tell("shift", first.shift)
-    assert wb.plot_shift(first.shift).alt_text
-    same = wb.predict_what_if(ledger, {})
-    e2e = same.iloc[0]
+    run = wb.open_run(folder)
+    ab, on = run.compare(), run.subject
+    tell("findings", run.findings)
+    str(wb.show_findings(run))
+    tell("shift", ab.shift)
+    assert wb.plot_shift(ab).alt_text
+    e2e = wb.predict_what_if(on.ledger, {}).iloc[0]
     assert e2e["predicted_ms"] == e2e["measured_ms"]
-    tell("what-if", wb.predict_what_if(ledger, {"Convolution": 2.0}))
-    tell("bottlenecks", wb.rank_bottlenecks(ledger))
-    layers = analysis.select(analysis.layers, *side)
-    tell("tree", layers)
-    assert wb.plot_layers(layers).alt_text
-    tell("verdicts", first.operators)
-    assert str(wb.show_verdicts(analysis))
-    if not analysis.run.emulated:
-        setups = [f"{folder}:{first.pair.baseline}", f"{folder}:{first.pair.candidate}"]
-        aligned = wb.align_measurements(setups)
+    tell("what-if", wb.predict_what_if(on.ledger, {"Convolution": 2.0}))
+    tell("bottlenecks", wb.rank_bottlenecks(on.ledger))
+    tell("tree", on.layers)
+    assert wb.plot_layers(on).alt_text
+    tell("verdicts", ab.operators)
+    assert str(wb.show_verdicts(run))
+    if not run.emulated:
+        aligned = wb.align_measurements({m.label: m for m in (ab.baseline, on)})
         tell("aligned", aligned)
         assert wb.plot_heatmap(aligned).alt_text
-    roofline = wb.find_roofline(analysis)
-    if roofline is not None:
-        tell("roofline", roofline)
-        tell("ceilings", wb.list_ceilings(analysis))
-        assert set(roofline["bound"]) & {"compute", "memory", "overhead"}
-        assert wb.plot_roofline(analysis.subject).alt_text
+    if on.roofline is not None:
+        tell("roofline", on.roofline)
+        tell("ceilings", run.ceilings)
+        assert set(on.roofline["bound"]) & {"compute", "memory", "overhead"}
+        assert wb.plot_roofline(on).alt_text
 published = [*wb.load_case_study("squeezesam").categories.values()]
 tell("case study", wb.bottleneck_shift(*published[:2]))
 assert not {name.partition(".")[0] for name in sys.modules} & set(BLOCKED)

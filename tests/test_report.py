@@ -15,9 +15,7 @@ import pytest
 
 import workbench as wb
 from workbench import store
-from workbench.analysis.compat import analyze_run, check_run, compare_runs
-from workbench.analysis.run import describe_run
-from workbench.analysis.verdict import summarize_verdict
+from workbench.analysis.run import describe_run, open_run
 from workbench.datasets import sample_run
 from workbench.errors import ComparisonError, ReportError, StoreError, TraceError, UsageError
 from workbench.frames import EMULATED
@@ -29,7 +27,7 @@ from workbench.report.notebooks import run_notebook
 
 @pytest.fixture(scope="module")
 def sample():
-    return analyze_run(sample_run())
+    return open_run(sample_run())
 
 
 @pytest.fixture
@@ -44,15 +42,14 @@ def change_manifest(run_dir, **changes):
 
 
 def test_categories_operators_and_ledger_have_the_same_total(sample):
-    for name in sample.experiments:
-        e2e = sample.select(sample.ledger, name, 1).groupby(["process", "run"])["duration_ns"].sum()
-        for frame in (sample.categories, sample.operators):
-            total = sample.select(frame, name, 1)["mean_ms"].sum()
-            assert total == pytest.approx(e2e.mean() / 1e6, rel=1e-9)
+    for m in sample.measurements:
+        e2e = m.ledger.groupby(["process", "run"])["duration_ns"].sum().mean() / 1e6
+        for frame in (m.categories, m.operators):
+            assert frame["mean_ms"].sum() == pytest.approx(e2e, rel=1e-9)
 
 
 def test_the_shift_adds_up_to_the_change(sample):
-    shift = sample.comparisons[0].shift
+    shift = sample.compare().shift
     change = shift["candidate_ms"].sum() - shift["baseline_ms"].sum()
     assert shift["delta_ms"].sum() == pytest.approx(change, rel=1e-9)
 
@@ -62,11 +59,10 @@ def test_the_sample_names_the_layer_of_every_operator(sample):
     known = operators["kind"].isin(["delegated", "portable"])
     assert (operators["confidence"] == "exact")[known].all()
     assert operators["module"].notna()[known].all()
-    for name in sample.experiments:
-        layers = sample.select(sample.layers, name, 1)
-        categories = sample.select(sample.categories, name, 1)
-        assert layers["own_ms"].sum() == pytest.approx(categories["mean_ms"].sum(), rel=1e-9)
-        assert layers["total_ms"].iloc[[0, -1]].sum() == pytest.approx(layers["own_ms"].sum())
+    for m in sample.measurements:
+        own = m.layers["own_ms"].sum()
+        assert own == pytest.approx(m.categories["mean_ms"].sum(), rel=1e-9)
+        assert m.layers["total_ms"].iloc[[0, -1]].sum() == pytest.approx(own)
     row = operators[operators["module"] == "classifier.3"].iloc[0]
     assert row["module_class"] == "Linear"
     assert row["source"].startswith("workbench/models/mobilenet_v3_small.py:")
@@ -74,7 +70,7 @@ def test_the_sample_names_the_layer_of_every_operator(sample):
 
 
 def test_layers_and_lines_are_in_the_artifacts(run_dir):
-    write_artifacts(analyze_run(run_dir))
+    write_artifacts(open_run(run_dir))
     summary = json.loads((run_dir / store.SUMMARY).read_text())
     assert summary["layers"][0]["module_class"] == "MobileNetV3Small"
     by_layer = {row["layer"]: row for row in summary["operator_details"]}
@@ -87,83 +83,79 @@ def test_layers_and_lines_are_in_the_artifacts(run_dir):
 
 def test_without_a_sidecar_no_layer_is_named(run_dir):
     (run_dir / store.LAYERS).unlink()
-    analysis = analyze_run(run_dir)
-    assert analysis.layers is None
-    assert "confidence" not in analysis.operators
-    assert "unknown" in str(show_layers(analysis["avx512_on"]))
-    write_artifacts(analysis)
+    run = open_run(run_dir)
+    assert run.layers is None
+    assert "confidence" not in run.operators
+    assert "nknown" in str(show_layers(run.subject))
+    write_artifacts(run)
     summary = json.loads((run_dir / store.SUMMARY).read_text())
     assert {row["layer"] for row in summary["operator_details"]} == {None}
     assert summary["layers"] is None
 
 
 def test_the_sample_is_what_its_description_says(sample):
-    assert sample.run.state == "complete"
-    assert sample.run.plan.toggle == "avx512"
-    checks = check_run(sample).set_index("check")["status"]
+    assert sample.record.state == "complete"
+    assert sample.record.plan.toggle == "avx512"
+    checks = sample.checks.set_index("check")["status"]
     assert not (checks == "fail").any()
-    assert "avx512f" in check_run(sample)["evidence"].str.cat()
+    assert "avx512f" in sample.checks["evidence"].str.cat()
 
 
 def test_outputs_that_differ_are_in_the_verdict_and_fail_a_check(run_dir):
     run = store.load_run(run_dir)
     bad = [replace(a, max_abs=1.0, scale=1.0, agree=False) for a in run.agreements]
     change_manifest(run_dir, agreements=tuple(bad))
-    analysis = analyze_run(run_dir)
-    assert "outputs differ" in analysis.comparisons[0].text
-    checks = check_run(analysis)
+    damaged = open_run(run_dir)
+    assert "outputs differ" in damaged.compare().text
+    checks = damaged.checks
     assert (checks["status"] == "fail").any()
 
 
 def test_a_toggle_that_hid_nothing_fails_a_check(run_dir):
     run = store.load_run(run_dir)
     change_manifest(run_dir, sessions=tuple(replace(s, masked=()) for s in run.sessions))
-    checks = check_run(analyze_run(run_dir)).set_index("evidence")["status"]
+    checks = open_run(run_dir).checks.set_index("evidence")["status"]
     assert checks["no CPU feature was hidden from the baseline"] == "fail"
 
 
 def test_a_wrong_export_fails_a_check(run_dir):
     run = store.load_run(run_dir)
     change_manifest(run_dir, export=replace(run.export, problem="output 0 is constant"))
-    checks = check_run(analyze_run(run_dir)).set_index("evidence")["status"]
+    checks = open_run(run_dir).checks.set_index("evidence")["status"]
     assert checks["output 0 is constant"] == "fail"
 
 
 def test_an_emulated_run_says_so_first(run_dir):
     change_manifest(run_dir, emulated=True)
-    analysis = analyze_run(run_dir)
-    assert str(show_verdicts(analysis)).startswith("> Emulated")
-    assert "(emulated)" in describe_run(analysis)["value"].str.cat()
-    assert "fail" in set(check_run(analysis)["status"])
+    run = open_run(run_dir)
+    assert str(show_verdicts(run)).startswith("> Emulated")
+    assert "(emulated)" in describe_run(run)["value"].str.cat()
+    assert "fail" in set(run.checks["status"])
 
 
 def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
     change_manifest(run_dir, emulated=True)
-    analysis = analyze_run(run_dir)
-    comparison = analysis.comparisons[0]
-    after, ledger = (
-        analysis.select(frame, comparison.pair.candidate, comparison.threads)
-        for frame in (analysis.operators, analysis.ledger)
-    )
+    run = open_run(run_dir)
+    ab, on = run.compare(), run.subject
     for shown in (
-        wb.plot_latencies(analysis),
-        wb.plot_categories(analysis.bars),
-        wb.plot_shift(comparison.shift),
-        wb.plot_speedups(comparison.speedups),
-        wb.plot_operators(after, after),
-        wb.plot_what_if(wb.predict_what_if(ledger, {})),
-        wb.plot_bottlenecks(wb.rank_bottlenecks(ledger)),
-        wb.show_timeline(comparison).figure,
+        wb.plot_latencies(run),
+        wb.plot_categories(run),
+        wb.plot_shift(ab),
+        wb.plot_speedups(ab),
+        wb.plot_operators(ab),
+        wb.plot_what_if(on, {}),
+        wb.plot_bottlenecks(on),
+        wb.show_timeline(ab).figure,
     ):
         assert EMULATED in shown.alt_text
-    for table in (after, analysis.statistics, comparison.shift, comparison.categories):
+    for table in (on.operators, run.statistics, ab.shift, ab.categories):
         assert EMULATED in str(wb.show_table(table, caption="Some"))
-    for frame in (comparison.latency, comparison.categories, comparison.operators):
+    for frame in (ab.latency, ab.categories, ab.operators):
         assert set(frame["outcome"]) == {"emulated"}
     for word in ("faster", "slower", "equivalent", "bottleneck"):
-        assert word not in comparison.text
+        assert word not in ab.text
     with pytest.raises(ComparisonError, match="no speed to compare"):
-        wb.compare_runs(str(run_dir), str(run_dir))
+        wb.compare(on, on)
 
 
 def test_every_plot_of_measured_frames_bears_the_mark():
@@ -177,17 +169,16 @@ def test_every_plot_of_measured_frames_bears_the_mark():
 
 def test_a_program_of_unknown_origin_has_no_table_of_undelegated_operators(run_dir):
     change_manifest(run_dir, export=None)
-    assert "no export record" in str(show_undelegated(analyze_run(run_dir)))
+    assert "no export record" in str(show_undelegated(open_run(run_dir)))
 
 
 def test_text_from_a_manifest_stays_text(run_dir):
     run = store.load_run(run_dir)
     evil = "<script>alert(1)</script>"
     change_manifest(run_dir, plan=replace(run.plan, model=evil), host={**run.host, "cpu": evil})
-    write_artifacts(analyze_run(run_dir))
+    write_artifacts(open_run(run_dir))
     assert "<script>" not in (run_dir / store.REPORT_MD).read_text()
-    analysis = analyze_run(run_dir)
-    assert "<script>" not in show_verdicts(analysis)._repr_html_()
+    assert "<script>" not in show_verdicts(open_run(run_dir))._repr_html_()
 
 
 def test_an_etdump_outside_the_folder_is_not_read(run_dir):
@@ -195,7 +186,7 @@ def test_an_etdump_outside_the_folder_is_not_read(run_dir):
     sessions = [replace(s, etdump="../../../etc/passwd") if s.etdump else s for s in run.sessions]
     change_manifest(run_dir, sessions=tuple(sessions))
     with pytest.raises(StoreError, match="outside its folder"):
-        analyze_run(run_dir)
+        open_run(run_dir)
 
 
 def test_a_trace_of_another_run_is_noticed(run_dir):
@@ -203,17 +194,17 @@ def test_a_trace_of_another_run_is_noticed(run_dir):
     sessions = tuple(replace(s, batches=s.batches[:1]) if s.etdump else s for s in run.sessions)
     change_manifest(run_dir, sessions=sessions)
     with pytest.raises(TraceError, match="the manifest"):
-        analyze_run(run_dir).ledger  # noqa: B018
+        open_run(run_dir).ledger  # noqa: B018
 
 
 def test_a_run_that_measured_nothing_says_how_to_go_on(run_dir):
     change_manifest(run_dir, sessions=())
     with pytest.raises(StoreError, match="resumes where it stopped"):
-        analyze_run(run_dir)
+        open_run(run_dir)
 
 
 def test_summary_figures_are_those_of_the_frames(run_dir):
-    write_artifacts(analyze_run(run_dir))
+    write_artifacts(open_run(run_dir))
     summary = json.loads((run_dir / store.SUMMARY).read_text())
     assert sum(summary["category_totals_ms"].values()) == pytest.approx(
         summary["e2e"]["mean"], rel=1e-6
@@ -263,7 +254,7 @@ def test_the_report_is_one_page_that_fetches_nothing(run_dir):
         assert image["src"].startswith("data:image/png;base64,")
         assert len(image["alt"]) > 40
     assert not re.search(r"url\(|@import", text)
-    assert analyze_run(run_dir).comparisons[0].text.replace(">", "&gt;") in text
+    assert open_run(run_dir).compare().text.replace(">", "&gt;") in text
     assert markdown.read_text().startswith("# mobilenet_v3_small_xnnpack_fp32")
     assert not list(run_dir.glob(".*"))
 
@@ -288,29 +279,33 @@ def write_notebook(tmp_path, monkeypatch):
     return write
 
 
-def test_a_section_has_the_results_of_its_cells_and_none_is_empty(write_notebook):
+def test_a_section_has_the_results_of_its_cells_and_none_is_empty(write_notebook, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
     write_notebook(
         ("markdown", "# Title\n\ntext"),
         ("code", "n: int = 1  # a number"),
         ("code", "import workbench as wb"),
-        ("code", "table = wb.show_table(wb.tabulate_rules(), rows=n)\ntable"),
+        ("code", "table = wb.show_table(wb.tabulate_rules(), top=n)\ntable"),
         ("markdown", "## Nothing"),
         ("code", "None"),
         ("markdown", "## Two"),
-        ("code", "wb.show_together(table, wb.show_together(wb.plot_stack()))"),
+        ("code", "wb.show(table, wb.show(wb.plot_stack()))"),
+        ("markdown", "## Static"),
+        ("code", "wb.explore(lambda n: wb.show_table(wb.tabulate_rules(), top=n), n=[1, 2])"),
         ("markdown", "the end"),
     )
     sections = run_notebook("00_test", n=2)
     assert [(s.heading, s.text, len(s.items)) for s in sections] == [
         ("Title", "text", 1),
         ("Two", "", 2),
+        ("Static", "", 1),
         ("", "the end", 0),
     ]
     assert str(sections[0].items[0]).count("\n") == 3
     text = to_markdown("Rules", sections)
     assert text.startswith("# Rules\n\n## Title\n\ntext\n\n| ") and text.endswith("the end\n")
     page = to_html("Rules", sections)
-    assert '<h2 id="Two">Two</h2>' in page and page.count("<table") == 2 and "<img alt=" in page
+    assert '<h2 id="Two">Two</h2>' in page and page.count("<table") == 3 and "<img alt=" in page
 
 
 @pytest.mark.parametrize("code", ["1 / 0", "import nowhere", "(1 / 0)"])
@@ -321,20 +316,19 @@ def test_a_failing_cell_is_one_line(write_notebook, code):
     assert "\n" not in str(caught.value)
 
 
-def test_experiments_of_one_run_are_compared_in_turns():
-    folder = sample_run()
-    verdict = compare_runs(f"{folder}:avx512_off", f"{folder}:avx512_on")
+def test_experiments_of_one_run_compare_either_way(sample):
+    off, on = sample["avx512_off"], sample["avx512_on"]
+    verdict = wb.compare(off, on).verdict
     assert verdict.outcome == "faster"
     assert verdict.low < verdict.speedup < verdict.high
-    slower = compare_runs(f"{folder}:avx512_on", f"{folder}:avx512_off")
-    assert slower.speedup == pytest.approx(1 / verdict.speedup)
+    assert wb.compare(on, off).verdict.speedup == pytest.approx(1 / verdict.speedup)
 
 
-def test_a_run_and_its_copy_are_equivalent(run_dir):
-    verdict = compare_runs(str(sample_run()), str(run_dir))
-    assert verdict.outcome in ("equivalent", "inconclusive")
-    assert verdict.speedup == pytest.approx(1.0)
-    assert "faster" not in summarize_verdict(verdict)
+def test_a_run_and_its_copy_are_equivalent(sample, run_dir):
+    ab = wb.compare(sample.subject, open_run(run_dir).subject)
+    assert ab.verdict.outcome in ("equivalent", "inconclusive")
+    assert ab.verdict.speedup == pytest.approx(1.0)
+    assert "faster" not in ab.text
 
 
 @pytest.mark.parametrize(
@@ -345,16 +339,17 @@ def test_a_run_and_its_copy_are_equivalent(run_dir):
         ("build", lambda run: {"versions": {**run.versions, "executorch": "9.9"}}),
     ],
 )
-def test_what_differs_must_be_declared(run_dir, axis, change):
+def test_what_differs_must_be_declared(sample, run_dir, axis, change):
     change_manifest(run_dir, **change(store.load_run(run_dir)))
+    sides = sample.subject, open_run(run_dir).subject
     with pytest.raises(ComparisonError, match=f"differ in {axis}: .* against .*--across {axis}"):
-        compare_runs(str(sample_run()), str(run_dir))
-    compare_runs(str(sample_run()), str(run_dir), across=[axis])
+        wb.compare(*sides)
+    wb.compare(*sides, across=[axis])
 
 
 def test_analysing_needs_neither_torch_nor_executorch():
     code = (
-        "import sys, workbench as wb; wb.analyze_run(wb.sample_run());"
+        "import sys, workbench as wb; wb.open_run(wb.sample_run()).findings;"
         "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'executorch')])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from program_builder import Delegate, Kernel, Node, build_facts
 
 import workbench as wb
-from workbench.analysis.compat import find_roof
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.roofline import (
     build_roof,
@@ -159,12 +158,12 @@ def test_overhead_and_unknown_costs_have_no_place():
 
 @pytest.fixture(scope="module")
 def sample():
-    return wb.analyze_run(wb.sample_run())
+    return wb.open_run(wb.sample_run())
 
 
 def test_no_operator_of_the_sample_is_above_the_roof(sample):
     for experiment in ("avx512_on", "avx512_off"):
-        table = wb.find_roofline(sample, experiment)
+        table = sample[experiment].roofline
         timed = table.dropna(subset="roof_share")
         assert len(timed) > 30
         assert timed["roof_share"].max() < 1.05
@@ -172,8 +171,8 @@ def test_no_operator_of_the_sample_is_above_the_roof(sample):
 
 
 def test_layers_add_up_their_operators(sample):
-    table = wb.find_roofline(sample)
-    layers = place_layers(table, sample.select(sample.layers, "avx512_on", 1))
+    table = sample.subject.roofline
+    layers = place_layers(table, sample["avx512_on", 1].layers)
     known = table[table["module"].notna()]
     assert layers["mean_ms"].sum() == pytest.approx(known["mean_ms"].sum())
     assert layers["least_ms"].sum() == pytest.approx(known["least_ms"].sum())
@@ -182,7 +181,7 @@ def test_layers_add_up_their_operators(sample):
 
 
 def test_the_figure_shows_each_operator_where_it_is(sample):
-    table, roof = wb.find_roofline(sample), find_roof(sample, "avx512_on", 1)
+    table, roof = sample.subject.roofline, sample["avx512_on", 1].roof
     figure = plot_roofline(table, roof)
     (axis,) = figure.axes
     (dots,) = (c for c in axis.collections if len(c.get_offsets()) > 1)
@@ -198,14 +197,14 @@ def test_the_figure_shows_each_operator_where_it_is(sample):
 
 
 def test_the_figure_of_nothing_is_drawn_all_the_same(sample):
-    roof = find_roof(sample, "avx512_on", 1)
-    figure = plot_roofline(wb.find_roofline(sample).head(0), roof)
+    roof = sample["avx512_on", 1].roof
+    figure = plot_roofline(sample.subject.roofline.head(0), roof)
     assert "shown: 0 % of the time" in figure.alt_text
 
 
 def test_without_ceilings_the_report_says_how_to_get_them(sample, tmp_path):
     bare = Run(tmp_path, sample.record)
-    assert wb.find_roofline(bare) is None
+    assert bare.subject.roofline is None
     assert "workbench roofline" in str(plot_roofline(bare.subject))
     assert "No roofline" in str(show_roofline(bare.subject))
 

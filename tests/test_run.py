@@ -12,6 +12,7 @@ import workbench as wb
 from workbench import store
 from workbench.analysis import run as run_module
 from workbench.errors import ComparisonError, StoreError, UsageError
+from workbench.report.artifacts import write_artifacts
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def test_opening_reads_no_trace(run_dir, reads):
 
 def test_files_and_reports_read_everything_once(run_dir, reads):
     run = wb.open_run(run_dir)
-    wb.write_artifacts(run)
+    write_artifacts(run)
     wb.make_report(run)
     wb.validate_run(run)
     etdumps = [session.etdump for session in run.record.sessions if session.etdump]

@@ -105,7 +105,7 @@ def test_random_damage_never_hangs_and_always_answers(native, conv_pte, tmp_path
         assert code <= 0 or "error" in answers[-1]
 
 
-def test_a_check_inside_executorch_is_an_answer_too(native, tmp_path):
+def test_a_failed_check_inside_executorch_is_answered(native, tmp_path):
     source = tmp_path / "check.cpp"
     source.write_text(
         '#include "failure.h"\n#include <executorch/runtime/platform/assert.h>\n'
@@ -166,7 +166,7 @@ def test_wrong_flags(native, flags, says):
         (["--model_path", "x.pte", "--isa_off", "avx9000"], "unknown feature 'avx9000'"),
     ],
 )
-def test_flags_that_do_not_fit(native, flags, says):
+def test_missing_and_unknown_values(native, flags, says):
     assert_fails(native, *flags, code=2, kind="usage", says=says)
 
 
@@ -334,7 +334,7 @@ def resident_kb(pid):
         return next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
 
 
-def test_commands_that_make_no_sense(native, pair_pte, tmp_path):
+def test_invalid_commands(native, pair_pte, tmp_path):
     commands = [
         b"output " + os.fsencode(tmp_path / "early"),
         b"etdump",
@@ -367,7 +367,7 @@ def test_commands_that_make_no_sense(native, pair_pte, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_garbage_without_an_end(native, pair_pte):
+def test_garbage_without_a_newline(native, pair_pte):
     garbage = np.random.default_rng(3).bytes(65536).replace(b"\n", b"")
     flags = ["--server_mode", "--cpu_threads", "1", "--model_path", pair_pte]
     code, (ready, answer), _ = ask(native, *flags, stdin=garbage)
@@ -433,7 +433,7 @@ def test_a_summary_shows_both_ends(native, conv_pte):
     assert (code, output["shape"], len(output["first"]), output["last"]) == (0, [1, 10], 10, [])
 
 
-def test_weights_from_a_file_of_their_own(native, outside_pte, tmp_path):
+def test_weights_from_a_separate_file(native, outside_pte, tmp_path):
     pte, ptd = outside_pte
     flags = ["--model_path", pte, "--print_output=all"]
     answer = assert_fails(native, *flags, code=4, kind="program", says="cannot load method")

@@ -53,7 +53,7 @@ def test_samples_are_read_in_the_order_of_time(tmp_path):
     assert frame["address"].tolist() == [6, 9, 7, 0, 5]
 
 
-def test_a_thread_is_busy_where_its_clock_went_on(tmp_path):
+def test_a_thread_is_busy_while_its_cpu_clock_advances(tmp_path):
     frame = read(tmp_path, content())
     assert frame["busy"].tolist() == [False, False, False, True, False]
 
@@ -91,7 +91,7 @@ def test_no_samples_are_an_empty_frame(tmp_path):
     ],
     ids=str,
 )
-def test_what_is_no_file_of_samples(tmp_path, text, says):
+def test_malformed_files_of_samples_are_refused(tmp_path, text, says):
     with pytest.raises(TraceError, match=says):
         read(tmp_path, text)
 
@@ -145,7 +145,7 @@ def sampled(conv_pte, tmp_path_factory):
 
 
 @NEEDS_SAMPLER
-def test_samples_lie_in_the_runs_of_the_trace(sampled):
+def test_samples_are_within_the_runs_of_the_trace(sampled):
     frame, events = read_samples(sampled / "x.samples"), read_etdump(sampled / "x.etdump")
     methods = events[events["kind"] == "method"]
     start = methods["start_ns"].to_numpy()
@@ -159,7 +159,7 @@ def test_samples_lie_in_the_runs_of_the_trace(sampled):
 
 
 @NEEDS_SAMPLER
-def test_each_file_holds_what_came_after_the_one_before(sampled):
+def test_each_file_has_the_samples_since_the_previous_one(sampled):
     first, again = (read_samples(sampled / f"{name}.samples") for name in ("x", "again"))
     assert len(again) < 0.2 * len(first)
     if len(again):
@@ -212,7 +212,7 @@ def test_samples_without_their_library_are_unknown(tmp_path):
         ).encode(),
     ],
 )
-def test_what_is_no_table_of_functions(tmp_path, text):
+def test_malformed_tables_of_functions_are_refused(tmp_path, text):
     path = tmp_path / "functions.json"
     path.write_bytes(text)
     with pytest.raises(TraceError):

@@ -130,7 +130,7 @@ def test_a_runner_that_hangs_is_killed(fake, body):
     assert time.monotonic() - start < 5
 
 
-def test_a_hang_in_the_middle_kills_its_children_too(fake):
+def test_a_hang_during_a_run_also_kills_children(fake):
     session = fake(
         """
 child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(60)"])
@@ -153,7 +153,7 @@ def test_a_trickle_does_not_extend_the_deadline(fake):
     assert time.monotonic() - start < 5
 
 
-def test_a_crash_names_the_signal_and_the_last_words(fake):
+def test_a_crash_names_the_signal_and_the_last_log_lines(fake):
     session = fake(
         """
 say(READY)
@@ -189,20 +189,20 @@ def test_an_end_without_an_answer(fake, monkeypatch, body, said):
         *('{"event": "done"}', '{"event": "ready"}', '{"event": "ready", "threads": "many"}'),
     ],
 )
-def test_nonsense_instead_of_ready(fake, line):
+def test_an_invalid_answer_instead_of_ready(fake, line):
     with pytest.raises(RunnerError, match="unexpected answer") as caught:
         fake(f"say({line!r}); time.sleep(60)")
     assert caught.value.kind == "protocol"
 
 
-def test_bytes_that_are_no_text(fake):
+def test_invalid_utf8(fake):
     with pytest.raises(RunnerError, match="unexpected answer"):
         fake("os.write(1, bytes(range(128, 256)) + b'\\n'); time.sleep(60)")
 
 
-@pytest.mark.parametrize("laps", [{**TIMES, "wall_ns": [1]}, {**TIMES, "cpu_ns": ["x", 2]}, READY])
-def test_wrong_laps(fake, laps):
-    session = fake(f"say(READY); sys.stdin.readline(); say({laps!r}); time.sleep(60)")
+@pytest.mark.parametrize("times", [{**TIMES, "wall_ns": [1]}, {**TIMES, "cpu_ns": ["x", 2]}, READY])
+def test_a_wrong_number_of_iterations(fake, times):
+    session = fake(f"say(READY); sys.stdin.readline(); say({times!r}); time.sleep(60)")
     with pytest.raises(RunnerError, match="unexpected answer"):
         session.run(2)
 
@@ -214,7 +214,7 @@ def test_a_failure_carries_message_log_and_hint(fake):
     assert str(caught.value) == "x.pte: cut (a; b) -> copy or export it again"
 
 
-def test_without_a_log_standard_error_tells(fake):
+def test_without_a_log_standard_error_is_shown(fake):
     with pytest.raises(RunnerError, match=r"cut \(ExecuTorch says why\)"):
         fake(
             """
@@ -250,7 +250,7 @@ def test_a_path_with_a_line_break(fake, tmp_path):
         session.output(tmp_path / "a\nquit")
 
 
-def test_what_cannot_be_started(tmp_path):
+def test_a_missing_program(tmp_path):
     with pytest.raises(SetupError, match="cannot start"):
         open_session([tmp_path / "none"], timeout_s=1)
 
@@ -280,7 +280,7 @@ def test_interrupt_while_waiting_leaves_nothing_behind(fake):
 
 
 @pytest.mark.parametrize("busy", [False, True], ids=["idle", "in the middle of a run"])
-def test_a_killed_driver_takes_the_runner_with_it(tmp_path, busy):
+def test_killing_the_driver_ends_the_runner(tmp_path, busy):
     runner = tmp_path / "runner.py"
     runner.write_text(
         PRELUDE

@@ -174,7 +174,7 @@ def change(**figures):
         ("{", StoreError, "not JSON"),
         ("{}", StoreError, "not a CaseStudy record"),
         (change(e2e_ms=100), StoreError, "do not add up"),
-        (change(e2e_ms=float("nan")), StoreError, "a time that is none"),
+        (change(e2e_ms=float("nan")), StoreError, "an invalid time"),
         (change(categories_ms={"Convolutoin": 1.0}), UsageError, "did you mean 'Convolution'"),
         (change(speed=1), UsageError, "unknown key 'speed'"),
     ],

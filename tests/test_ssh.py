@@ -139,7 +139,7 @@ def test_an_ab_run(server, conv_pte, tmp_path):
     assert runs_there(server) == []
 
 
-def test_cut_off_in_the_middle(server, conv_pte, tmp_path, monkeypatch):
+def test_disconnected_during_a_run(server, conv_pte, tmp_path, monkeypatch):
     pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
     real, calls = Session.run, iter(range(30))
 
@@ -170,7 +170,7 @@ def test_cut_off_in_the_middle(server, conv_pte, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("host", ["", "-oProxyCommand=touch x", "a b", "x;id", "$(id)"])
-def test_what_is_no_host_reaches_no_shell(host):
+def test_an_invalid_host_name_reaches_no_shell(host):
     with pytest.raises(UsageError, match="invalid host name"):
         Ssh(host)
 

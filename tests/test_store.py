@@ -37,7 +37,7 @@ def make_export(pte, data=b"program"):
     )
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_only_the_old_file(tmp_path, monkeypatch):
     path = store.atomic_write(tmp_path / "a.json", "old")
 
     def fail(*_):
@@ -60,7 +60,7 @@ atomic_write(Path(sys.argv[1]), "half of it")
 """
 
 
-def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path):
+def test_only_leftovers_of_killed_writers_are_removed(tmp_path):
     target = tmp_path / "runs" / "linux" / "manifest.json"
     done = subprocess.run([sys.executable, "-c", KILLED, target])
     assert done.returncode == -signal.SIGKILL
@@ -106,7 +106,7 @@ def test_a_folder_without_manifest_names_the_runs_below_it(tmp_path):
     ("text", "name"),
     [("a b/c", "a_b_c"), ("../../etc", "etc"), ("..", "model"), ("-rf", "rf"), ("näme", "n_me")],
 )
-def test_names_of_strangers_become_file_names(text, name):
+def test_any_name_becomes_a_file_name(text, name):
     assert store.safe_name(text) == name
 
 
@@ -121,7 +121,7 @@ def test_records_are_plain_json(tmp_path):
     assert json.loads(to_json(export))["delegates"] == {"XnnpackBackend": 1}
 
 
-def test_a_sidecar_is_read_for_its_own_program_only(tmp_path):
+def test_a_sidecar_is_read_for_its_program_only(tmp_path):
     pte = tmp_path / "x.pte"
     path = store.layers_path(pte)
     assert path.name == "x.pte.layers.json"
@@ -171,7 +171,7 @@ def test_a_record_survives_json(session):
     assert from_json(Session, to_json(session), "x") == session
 
 
-def test_numbers_stand_on_one_line_each_list():
+def test_a_list_of_numbers_is_one_line():
     text = to_json(Batch(0, 1, (1, 2, 3), (4,), ()))
     assert '"wall_ns": [ 1, 2, 3 ]' in text
 
@@ -210,7 +210,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from([*SESSION, "x"]), json_values))
-def test_any_json_is_a_record_or_an_error_of_ours(change):
+def test_any_json_is_a_record_or_a_workbench_error(change):
     try:
         from_json(Session, json.dumps(SESSION | change), "x")
     except WorkbenchError as error:
@@ -218,6 +218,6 @@ def test_any_json_is_a_record_or_an_error_of_ours(change):
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff\xfe", b"[" * 100_000])
-def test_text_that_is_no_record(text):
+def test_text_that_is_not_a_record(text):
     with pytest.raises(StoreError):
         from_json(Plan, text, "x")

@@ -1,4 +1,4 @@
-"""What goes through a shell on another machine arrives there, comes back, and leaves nothing."""
+"""Files and commands on targets behind a shell, and the local machine."""
 
 import json
 import os
@@ -49,14 +49,14 @@ def runner(shell):
 
 
 @given(words=st.lists(NAMES, max_size=5))
-def test_every_word_of_a_command_arrives_as_it_is(shell, words):
+def test_every_word_of_a_command_arrives_unchanged(shell, words):
     done = run_there(shell, ["printf", r"%s\0", *words])
     expected = "".join(f"{word}\0" for word in words) if words else "\0"
     assert done.stdout == os.fsencode(expected)
 
 
 @given(word=NAMES)
-def test_words_that_follow_a_command_arrive_as_they_are(shell, word):
+def test_words_after_a_command_arrive_unchanged(shell, word):
     command = [*shell.command(["printf", "%s"]), shell.quote(word)]
     assert subprocess.run(command, capture_output=True).stdout == os.fsencode(word)
 
@@ -67,7 +67,7 @@ def test_a_null_byte_is_refused(shell):
 
 
 @given(name=NAMES.filter(lambda n: "/" not in n and n not in (".", "..")), content=st.binary())
-def test_files_of_any_name_go_there_and_come_back(shell, tmp_path_factory, name, content):
+def test_files_of_any_name_are_copied_both_ways(shell, tmp_path_factory, name, content):
     folder = tmp_path_factory.mktemp("files")
     path = folder / name.encode()[:60].decode(errors="ignore")
     if path == folder:
@@ -86,7 +86,7 @@ def test_files_of_any_name_go_there_and_come_back(shell, tmp_path_factory, name,
     assert not Path(placed).exists()
 
 
-def test_what_is_there_is_not_sent_again_and_what_was_damaged_is(tmp_path):
+def test_only_missing_and_damaged_files_are_copied(tmp_path):
     path, base = tmp_path / "model.pte", tmp_path / "device"
     path.write_bytes(b"program")
     with LocalShell(base) as target:
@@ -110,7 +110,7 @@ def test_a_folder_of_programs_can_be_run(tmp_path):
         assert run_there(target, [f"{there}/hello", "a  b"]).stdout == b"hello a b\n"
 
 
-def test_the_folder_of_a_run_is_removed_and_those_of_the_dead_too(tmp_path):
+def test_run_folders_are_deleted_also_those_of_ended_processes(tmp_path):
     process = subprocess.Popen(["true"])
     process.wait()
     base = tmp_path / "device"
@@ -133,7 +133,7 @@ def test_a_failing_command_says_why(shell, tmp_path):
         shell.sh("sleep 5", timeout_s=0.1)
 
 
-def test_it_says_what_it_is(shell):
+def test_a_target_describes_itself(shell):
     facts = shell.describe()
     assert facts["machine"] == os.uname().machine
     assert facts["cores"] >= 1
@@ -143,7 +143,7 @@ def test_it_says_what_it_is(shell):
 
 
 @needs_compiler
-def test_a_run_there_is_as_one_here(shell, runner, conv_pte, tmp_path):
+def test_a_run_on_a_target(shell, runner, conv_pte, tmp_path):
     assert read_isa(runner.command) == read_isa(find_runner("native").command)
     pte = Path(shutil.copy(conv_pte, tmp_path / "it's a $model.pte"))
     plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
@@ -169,7 +169,7 @@ class Unplugged(LocalShell):
 
 
 @needs_compiler
-def test_a_device_lost_in_the_middle_keeps_what_was_measured(conv_pte, tmp_path, monkeypatch):
+def test_a_device_lost_during_a_run_keeps_its_measurements(conv_pte, tmp_path, monkeypatch):
     target = Unplugged(tmp_path / "device")
     host = find_runner("native")
     binary = target.push(Path(host.command[0]), executable=True)
@@ -204,14 +204,14 @@ def test_a_device_lost_in_the_middle_keeps_what_was_measured(conv_pte, tmp_path,
     assert [p.name for p in (tmp_path / "device").iterdir()] == ["files"]
 
 
-def test_a_crash_there_is_no_lost_device(shell):
+def test_a_crash_is_not_a_lost_device(shell):
     command = shell.command(["sh", "-c", "kill -SEGV $$"])
     with pytest.raises(RunnerCrash, match="killed by SIGSEGV"):
         open_session(command, timeout_s=10, target=shell)
 
 
 @needs_compiler
-def test_runners_of_ones_own_run_there_too(conv_pte, tmp_path, monkeypatch):
+def test_custom_runners_run_on_a_target(conv_pte, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "workbench.run.targets.open_target", lambda name: LocalShell(tmp_path / "a $device")
     )
@@ -247,6 +247,6 @@ def test_the_host_is_the_identity(tmp_path):
         assert run_there(target, ["echo", "a  b"]).stdout == b"a  b\n"
 
 
-def test_an_unknown_target_is_refused_with_those_that_there_are():
+def test_an_unknown_target_is_refused_with_suggestions():
     with pytest.raises(UsageError, match=r"unknown target 'hots'.*did you mean 'host'"):
         open_target("hots")

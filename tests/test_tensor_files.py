@@ -1,8 +1,11 @@
+"""Input and output files, and their comparison."""
+
 import numpy as np
 import pytest
 
 from workbench.errors import RunnerError
-from workbench.run.tensor_files import compare_outputs, read_output
+from workbench.records.runs import Tensor
+from workbench.run.tensor_files import compare_outputs, random_bytes, read_output
 
 
 def agreement(a, b, dtype="float32"):
@@ -54,7 +57,15 @@ def test_bfloat16_is_widened(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "no such dtype"])
-def test_a_torn_output_is_refused(tmp_path, dtype):
+def test_an_incomplete_output_is_refused(tmp_path, dtype):
     (tmp_path / "out.bin").write_bytes(b"abc")
     with pytest.raises(RunnerError, match="cannot be read"):
         read_output(tmp_path / "out.bin", dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int64", "uint8", "bool"])
+def test_random_inputs_of_every_dtype(dtype):
+    size = {"float16": 2, "bfloat16": 2, "int64": 8, "uint8": 1, "bool": 1}[dtype]
+    data = random_bytes(Tensor(dtype, (5, 7)), seed=1)
+    assert len(data) == 35 * size
+    assert len(set(data)) > 1

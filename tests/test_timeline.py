@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from repeated import repeat_spans
 
 import workbench as wb
-from workbench.analysis.operators import describe_spans
+from workbench.analysis.operators import label_operator
 from workbench.errors import StoreError
 from workbench.explorer.timeline import (
     PAGE_CLASS,
@@ -31,19 +31,13 @@ from workbench.report.html import Section, to_html
 
 
 @pytest.fixture(scope="module")
-def analysis():
-    return wb.analyze_run(wb.sample_run())
+def run():
+    return wb.open_run(wb.sample_run())
 
 
 @pytest.fixture(scope="module")
-def traces(analysis):
-    paths = {
-        s.experiment: analysis.run_dir / s.etdump
-        for s in analysis.run.sessions
-        if s.etdump and s.process == 0
-    }
-    names = analysis.experiments
-    return {name: describe_spans(wb.read_etdump(paths[name])) for name in names}
+def traces(run):
+    return {name: run[name].spans for name in run.experiments}
 
 
 def unpack(packed):
@@ -93,8 +87,8 @@ def test_runs_begin_together_and_do_not_overlap(traces):
         assert (roots["start"] + roots["duration"]).lt(header["offsets_ns"][1:]).all()
 
 
-def test_pointing_tells_names_means_and_layers(analysis, traces):
-    about = analysis.select(analysis.operators, "avx512_on", 1)
+def test_pointing_tells_names_means_and_layers(run, traces):
+    about = run["avx512_on"].operators
     header, _ = unpack(pack_timeline(traces, about, note="emulated"))
     known = {info["key"]: info for info in header["keys"]}
     hottest = about[about["kind"] == "delegated"].iloc[0]
@@ -103,6 +97,7 @@ def test_pointing_tells_names_means_and_layers(analysis, traces):
     mean = spans.loc[(spans["key"] == hottest["key"]) & (spans["run"] >= 0), "duration_ns"].mean()
     assert info["mean_ns"][1] == round(mean)
     assert info["names"][1] == hottest["name"]
+    assert info["label"] == label_operator(hottest["name"], hottest["module"])
     assert (info["module"], info["source"]) == (hottest["module"], hottest["source"])
     assert info["synthetic"]
     assert header["note"] == "emulated"
@@ -201,8 +196,8 @@ def view_of(page):
 
 
 @pytest.mark.browser
-def test_it_zooms_pans_searches_and_tells(page_of, analysis, traces):
-    about = analysis.select(analysis.operators, "avx512_on", 1)
+def test_it_zooms_pans_searches_and_tells(page_of, run, traces):
+    about = run["avx512_on"].operators
     page = page_of(traces, about)
     box = page.locator("canvas").bounding_box()
     first = view_of(page)

@@ -15,7 +15,7 @@ from workbench.report.validate import validate_run
 def good(tmp_path_factory):
     folder = tmp_path_factory.mktemp("good") / "runs" / "linux"
     shutil.copytree(wb.sample_run(), folder)
-    write_artifacts(wb.analyze_run(folder))
+    write_artifacts(wb.open_run(folder))
     return folder
 
 

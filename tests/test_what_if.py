@@ -26,10 +26,8 @@ def ledger():
 @pytest.fixture(scope="module", params=MODELS)
 def sample(request):
     """The candidate of a recorded run, and the shift to it."""
-    analysis = wb.analyze_run(wb.sample_run(request.param))
-    first = analysis.comparisons[0]
-    sides = (first.pair.baseline, first.pair.candidate)
-    return first.shift, *(analysis.select(analysis.ledger, name, first.threads) for name in sides)
+    ab = wb.open_run(wb.sample_run(request.param)).compare()
+    return ab.shift, ab.baseline.ledger, ab.candidate.ledger
 
 
 def e2e_of(ledger):

@@ -82,14 +82,14 @@ def test_every_event_has_its_row_of_the_ledger(path):
 
 @needs_pyarrow
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_parquet_comes_back_equal(path, tmp_path):
+def test_parquet_restores_the_frame(path, tmp_path):
     (file,) = export_trace(path, "parquet", out=tmp_path / "it.parquet")
     spans = describe_spans(read_etdump(path))
     pd.testing.assert_frame_equal(pd.read_parquet(file), spans)
 
 
 @needs_pyarrow
-def test_parquet_says_what_its_columns_mean(trace):
+def test_parquet_has_the_meaning_of_its_columns(trace):
     from pyarrow import parquet
 
     (file,) = export_trace(trace, "parquet")
@@ -116,7 +116,7 @@ def test_a_trace_without_a_run_has_nothing_from_the_ledger(tmp_path):
 
 
 @pytest.mark.parametrize("to", FORMATS)
-def test_files_lie_beside_the_trace_unless_told_otherwise(cli, trace, to):
+def test_files_are_written_beside_the_trace_by_default(cli, trace, to):
     code, out, err = cli(trace, "--to", to)
     beside = {Path(line) for line in out.split()}
     assert (code, err) == (0, "")
@@ -141,7 +141,7 @@ def test_csvs_are_those_that_analyze_writes(trace):
 
 
 @pytest.mark.parametrize("to", ["perfetto", "speedscope"])
-def test_two_traces_of_one_name_are_told_apart(cli, trace, to):
+def test_two_traces_of_one_name_are_distinguished(cli, trace, to):
     other = trace.parent / "other" / trace.name
     other.parent.mkdir()
     shutil.copy(TRACE, other)
@@ -201,7 +201,7 @@ def test_a_bad_trace_is_one_line_and_exit_code_1(cli, trace, to, content):
 
 
 @pytest.mark.parametrize("to", FORMATS)
-def test_a_place_that_cannot_be_written_is_one_line(cli, trace, to):
+def test_an_output_path_that_cannot_be_written_is_one_line(cli, trace, to):
     trace.with_name("file").write_text("in the way")
     out = Path("file/it") if to != "csv" else Path("file")
     code, printed, err = cli(trace, "--to", to, "--out", out)
@@ -221,13 +221,13 @@ def test_a_folder_in_the_way_is_one_line(trace):
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file names are text")
 @pytest.mark.parametrize("to", FORMATS)
-def test_a_file_name_that_is_no_text(trace, to):
+def test_a_file_name_that_is_not_utf_8(trace, to):
     odd = trace.rename(os.fsdecode(os.fsencode(trace.parent) + b"/\xff\n.etdump"))
     assert all(path.stat().st_size > 0 for path in export_trace(odd, to))
 
 
 @needs_pyarrow
-def test_hostile_names_come_through(tmp_path):
+def test_hostile_names_are_preserved(tmp_path):
     name = '"\\\x00\x1b[31m</script>\U0001f4a3\ufffd' + "x" * 900
     run = [
         Profile(name, 0, 0, delegate_str=name, end=4),
@@ -264,7 +264,7 @@ def test_parquet_without_pyarrow_says_what_to_install(trace, monkeypatch):
 
 
 @needs_pyarrow
-def test_the_sample_closes_in_every_format(tmp_path):
+def test_the_sample_sums_to_its_latency_in_every_format(tmp_path):
     off, on = (sorted(sample_run().glob(f"avx512_{side}/*_t1.etdump"))[0] for side in ("off", "on"))
     (file,) = export_trace(on, "parquet", out=tmp_path / "on.parquet")
     spans = pd.read_parquet(file)
@@ -285,7 +285,7 @@ def files(tmp_path):
     return write_csvs(read_etdump(TRACE), tmp_path / TRACE.name, delegate_backend="XnnpackBackend")
 
 
-def test_files_lie_beside_the_trace(files, tmp_path):
+def test_csv_files_are_written_beside_the_trace(files, tmp_path):
     assert [path.name for path in files] == [
         "two_methods_all_runs_timeline.csv",
         "two_methods_run0_timeline.csv",
@@ -345,7 +345,7 @@ def test_statistics_agree_with_the_ledger(files):
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="its file names are text")
-def test_a_model_id_from_a_file_name_that_is_no_text(tmp_path):
+def test_a_model_id_from_a_file_name_that_is_not_utf_8(tmp_path):
     path = tmp_path / os.fsdecode(b"a\xff.etdump")
     path.write_bytes(TRACE.read_bytes())
     timeline = write_csvs(read_etdump(path), path)[0]
@@ -561,21 +561,21 @@ def test_the_slices_of_a_category_last_as_long_as_it_does(sides, drawn):
         assert sum(s.arguments.get("duration_ns", s.duration) for s in slices) == own
 
 
-def test_an_operator_that_outlasts_its_call_is_cut_and_says_so(tmp_path):
+def test_an_operator_that_outlasts_its_call_is_cut_and_keeps_its_logged_time(tmp_path):
     spans = frame([(2, 1_000, 900), (2, 1_900, 200), (-1, 1_000, 1_050)])
     slices = decode(write_perfetto({"it": spans}, tmp_path / "it"))
     assert [(s.start, s.duration) for s in slices] == [(0, 1_050), (0, 900), (900, 150)]
     assert [s.arguments.get("duration_ns") for s in slices] == [None, None, 200]
 
 
-def test_an_event_across_others_is_cut_where_they_begin(tmp_path):
+def test_overlapping_events_are_cut_where_the_next_begins(tmp_path):
     spans = frame([(-1, 100, 10), (-1, 0, 1_000), (-1, 200, 10)])
     slices = decode(write_perfetto({"it": spans}, tmp_path / "it"))
     assert [(s.start, s.duration) for s in slices] == [(0, 100), (100, 10), (200, 10)]
     assert slices[0].arguments["duration_ns"] == 1_000
 
 
-def test_a_layer_and_a_shape_are_shown_once_they_are_known(tmp_path):
+def test_layer_and_shape_become_arguments(tmp_path):
     spans = frame([(1, 0, 1), (-1, 0, 2)]).assign(layer=["features.0", None], shape="1x3x8x8")
     outer, inner = decode(write_perfetto({"it": spans}, tmp_path / "it"))
     assert outer.arguments == {}
@@ -594,11 +594,11 @@ def test_first_executions_begin_together_however_long_loading_took(tmp_path):
     assert [s.start for s in slices] == [2_990, 3_000, 3_009, 0, 3_000, 3_009]
 
 
-def test_nothing_to_draw_is_a_trace_all_the_same(tmp_path):
+def test_no_spans_are_an_empty_trace(tmp_path):
     assert decode(write_perfetto({"it": frame([])}, tmp_path / "it")) == []
 
 
-def test_strings_are_spelt_once(sides, tmp_path):
+def test_strings_are_written_once(sides, tmp_path):
     path = write_perfetto(sides, tmp_path / "it")
     assert path.stat().st_size < 80 * sum(map(len, sides.values()))
     for text in (b"DELEGATE_CALL", b"synthetic", b"instruction"):
@@ -672,7 +672,7 @@ def tidy_trees(draw):
 
 @settings(deadline=None)
 @given(tidy_trees())
-def test_spans_that_lie_in_one_another_are_drawn_as_they_were(spans):
+def test_nested_spans_are_drawn_with_their_logged_times(spans):
     for step in lay_out(spans):
         span = spans.loc[step.row]
         assert (step.begin, step.end - step.begin) == (span["start_ns"], span["duration_ns"])
@@ -838,7 +838,7 @@ def test_frames_of_one_name_at_two_levels_are_two(tmp_path):
     assert content["profiles"][0]["samples"] == [[0, 1], [2, 1]]
 
 
-def test_a_time_below_zero_is_taken_from_the_others(tmp_path):
+def test_a_negative_time_is_taken_from_the_others(tmp_path):
     table = pd.DataFrame({"what": ["a", "b", "c"], "ns": [30.0, -10.0, 70.0]})
     path = write_speedscope({"it": table}, tmp_path / "it", stack=["what"], weight="ns")
     assert load(path)["profiles"][0]["weights"] == pytest.approx([27, 0, 63])

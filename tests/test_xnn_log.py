@@ -21,7 +21,7 @@ NAMES = [line.split() for line in (DATA / "names.txt").read_text().splitlines()[
 
 
 @pytest.mark.parametrize(("name", "parts"), [(name, parts) for name, *parts in NAMES])
-def test_a_name_is_locked_apart(name, parts):
+def test_a_name_is_parsed(name, parts):
     expected = KernelName(*("" if part == "-" else part for part in parts))
     assert parse_kernel_name(name) == expected
     assert expected.sme2 == ("sme2" in name)
@@ -61,7 +61,7 @@ def test_each_registration_is_a_row(log):
     ],
     ids=["kit", "older", "logcat"],
 )
-def test_all_ways_to_log_it_are_read(log, line):
+def test_every_log_format_is_read(log, line):
     (row,) = log(f"{line}\n").to_dict("records")
     assert (row["kernel"], row["tile"]) == ("xnn_f32_gemm_minmax_ukernel_6x8__neon", "6x8")
     assert row["config"] == ("init_f32_gemm_config" if "init" in line else "")
@@ -76,7 +76,7 @@ def test_registrations_are_counted_by_place(log):
     ]
 
 
-def test_garbage_is_passed_over(log):
+def test_garbage_is_skipped(log):
     good = b"Using gemm microkernel 'xnn_f32_gemm_ukernel_6x8__neon'.\n"
     content = b"\x00\xff\xfe\n" + b"Using gemm microkernel '\xff\xff'\n" + b"\x80" * 10**6 + b"\n"
     kernels = log(content + good + b"Using  microkernel ''\nUsing gemm microkernel 'xnn_")
@@ -96,7 +96,7 @@ def test_a_log_without_a_microkernel_says_how_to_get_one(log, content):
         log(content)
 
 
-def test_a_log_that_is_none(tmp_path):
+def test_a_path_that_is_not_a_log(tmp_path):
     with pytest.raises(TraceError, match="No such file"):
         read_xnn_log(tmp_path / "none.log")
     with pytest.raises(TraceError, match="directory"):
@@ -156,7 +156,7 @@ def test_off_against_on(log):
     assert table["change"].iloc[-1] == "same"
 
 
-def test_sme_alone_is_told_from_sme2(log):
+def test_sme_alone_is_distinguished_from_sme2(log):
     on = log(ON.replace("neonsme2", "neonsme"))
     table = compare_kernels(on, log(OFF)).set_index(["type", "dtype"])
     assert table.loc[("gemm", "f32"), ["sme", "sme2"]].tolist() == [True, False]
@@ -171,7 +171,7 @@ def test_sme_alone_is_told_from_sme2(log):
         ("pf16_f16", "f16_f32acc"),
     ],
 )
-def test_packing_makes_no_other_data_type(log, packed, plain):
+def test_packing_does_not_change_the_data_type(log, packed, plain):
     packed = f"xnn_{packed}_gemm_minmax_ukernel_32x32__neonsme2"
     plain = f"xnn_{plain}_gemm_minmax_ukernel_4x8__neon"
     line = "Using gemm microkernel '{}'\n"

@@ -17,17 +17,22 @@ from workbench.frames import check
 from workbench.records.codec import from_json
 from workbench.records.runs import SCHEMA_VERSION
 
-#: Where the recorded runs of the repository lie, one output folder per model.
+#: The recorded runs of the repository, one output folder per model.
 SAMPLES = Path(workbench.__file__).resolve().parents[1] / "data" / "samples"
 
 
 def sample_run(model: str = "mobilenet_v3_small") -> Path:
-    """The folder of a recorded run, which needs neither a device nor PyTorch to be analysed.
+    """The folder of a recorded run; analysing it needs neither a device nor PyTorch.
 
     Raises
     ------
     UsageError
         There is no sample of this model.
+
+    Examples
+    --------
+    >>> wb.sample_run("vit_tiny").name
+    'linux'
     """
     runs = {path.parts[-4].removeprefix("out_"): path.parent for path in _manifests()}
     if model not in runs:
@@ -36,12 +41,24 @@ def sample_run(model: str = "mobilenet_v3_small") -> Path:
 
 
 def sample_model() -> Path:
-    """A file with one model twice: as it was trained, and ready for a device."""
+    """A file with one model twice: as trained, and as prepared for a device.
+
+    Examples
+    --------
+    >>> wb.sample_model().name
+    'my_segmenter.py'
+    """
     return SAMPLES.parent / "onboarding" / "my_segmenter.py"
 
 
 def sample_exports() -> Path:
-    """The folder of recorded export records: one model in several dtypes."""
+    """The folder of recorded export records: one model in several dtypes.
+
+    Examples
+    --------
+    >>> [export.dtype for export in wb.read_exports(wb.sample_exports())]
+    ['fp16', 'fp32', 'int8']
+    """
     return SAMPLES / "exports"
 
 
@@ -49,16 +66,16 @@ def _manifests() -> list[Path]:
     return sorted(SAMPLES.glob("out_*/runs/*/manifest.json"))
 
 
-#: Where the case studies of the repository lie.
+#: The case studies of the repository.
 FOLDER = Path(workbench.__file__).parents[1] / "data" / "case_studies"
 
-#: How far published categories may miss the published total, which is rounded.
+#: Relative tolerance between the published categories and their rounded total.
 _ROUNDING = 0.01
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where figures were published."""
+    """Where the figures were published."""
 
     title: str
     publisher: str
@@ -67,7 +84,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Published:
-    """One experiment as published; None where a category's time was not."""
+    """One experiment as published; None for a category whose time was not."""
 
     name: str
     dtype: str
@@ -79,7 +96,7 @@ class Published:
 
 @dataclass(frozen=True)
 class CaseStudy:
-    """Published figures: what was measured, and who says so."""
+    """Published figures, with their source."""
 
     title: str
     model: str
@@ -102,9 +119,9 @@ class CaseStudy:
 
     @property
     def categories(self) -> dict[str, pd.DataFrame]:
-        """``schema.CATEGORIES`` by name of the experiment, of those that were split up.
+        """``frames.CATEGORIES`` by experiment, for experiments with published categories.
 
-        What the source leaves out of E2E is one row "not published".
+        The rest of the E2E time is one row, "not published".
         """
         return {
             e.name: _tabulate(e)
@@ -114,12 +131,12 @@ class CaseStudy:
 
 
 def load_case_study(name: str | Path) -> CaseStudy:
-    """Read a case study.
+    """Read published figures.
 
     Parameters
     ----------
     name
-        That of a file in ``data/case_studies`` (``squeezesam``), or the path of a JSON file.
+        A name in ``data/case_studies`` (``squeezesam``), or the path of a JSON file.
 
     Raises
     ------
@@ -127,6 +144,11 @@ def load_case_study(name: str | Path) -> CaseStudy:
         There is no such case study.
     StoreError
         The file is not a case study, or its figures contradict each other.
+
+    Examples
+    --------
+    >>> wb.load_case_study("squeezesam").latencies["dtype"].tolist()
+    ['fp16', 'int8']
     """
     path = Path(name)
     if path.suffix != ".json":
@@ -144,13 +166,13 @@ def load_case_study(name: str | Path) -> CaseStudy:
 
 
 def _check(experiment: Published, path: Path) -> None:
-    """Refuse figures that cannot be."""
+    """Refuse impossible figures."""
     for category in experiment.categories_ms:
         if category not in CATEGORIES:
             raise unknown_name("category", category, CATEGORIES, where=path)
     known = [ms for ms in experiment.categories_ms.values() if ms is not None]
     if not all(math.isfinite(ms) and ms >= 0 for ms in [experiment.e2e_ms, *known]):
-        raise StoreError(f"{experiment.name!r} has a time that is none", where=path)
+        raise StoreError(f"{experiment.name!r} has an invalid time", where=path)
     complete = len(known) == len(CATEGORIES)
     missed = experiment.e2e_ms - sum(known)
     slack = _ROUNDING * experiment.e2e_ms

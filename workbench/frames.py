@@ -93,7 +93,7 @@ _SHARED = {
         ("program", "text", "", "name of the program, and the start of its SHA-256"),
         ("device", "text", "", "platform and CPU; says whether it was emulated"),
         ("build", "text", "", "ExecuTorch and runner"),
-        ("emulated", "bool", "", "its times say nothing and are left out"),
+        ("emulated", "bool", "", "emulated: its times are meaningless and left out"),
         # Which event of a trace
         ("block", "int", "", "index of the ETDump run_data block"),
         ("event", "int", "", "position in the file, over all blocks"),
@@ -123,7 +123,7 @@ _SHARED = {
 def make_frame(name: str, *columns: str | tuple[str, str, str, str]) -> Frame:
     """A frame from the names, kinds, units and meanings of its columns.
 
-    A text stands for columns that several frames share, by their names.
+    A string gives the names of columns that several frames share.
     """
     found: list[Column] = []
     for column in columns:
@@ -274,7 +274,7 @@ ATTRIBUTION = make_frame(
     "module_class",
     ("source", "text", "", "the user's line, file:line"),
     ("also", "text", "", "other layers that it does work of, by path"),
-    ("nodes", "text", "", "nodes of the exporter's graph that it stands for, the main one first"),
+    ("nodes", "text", "", "nodes of the exporter's graph that it implements, the main one first"),
     ("xnodes", "text", "", "operators of the sidecar's delegate that it does, by number"),
     ("role", "text", "", "compute | layout | quantize | dequantize | cast | overhead"),
     ("shapes", "text", "", "of its inputs and outputs, without constants; images as NHWC"),
@@ -323,7 +323,7 @@ ROOFLINE = make_frame(
     ("gflops", "float", "GFLOP/s", "operations per time"),
     ("gbps", "float", "GB/s", "bytes per time"),
     ("roof_gflops", "float", "GFLOP/s", "the most that the machine reaches in this dtype"),
-    ("roof_gbps", "float", "GB/s", "the most that it reaches at this footprint"),
+    ("roof_gbps", "float", "GB/s", "the most that the machine reaches at this footprint"),
     ("least_ms", "float", "ms/run", "time at the roof"),
     ("roof_share", "float", "", "least time / mean time; NaN: too short to tell"),
     ("bound", "text", "", "compute | memory | overhead | unknown: what keeps it from being faster"),
@@ -359,7 +359,7 @@ QUALITY = make_frame(
     "quality",
     ("criterion", "text", "", "what makes a measurement better or worse"),
     ("value", "text", "", "what was found, with its unit"),
-    ("grade", "text", "", "A (good) to D (tells nothing)"),
+    ("grade", "text", "", "A (good) to D (unusable)"),
     ("limit", "text", "", "largest value for an A"),
     ("source", "text", "", "where the limits come from"),
 )
@@ -576,7 +576,7 @@ def is_emulated(frame: pd.DataFrame) -> bool:
 
 # --- numbers as text -----------------------------------------------------------------------------
 
-#: What stands for a number that is missing or not finite.
+#: Shown for a number that is missing or not finite.
 MISSING = "\N{EN DASH}"
 
 

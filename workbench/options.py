@@ -51,7 +51,7 @@ class ExportOptions:
 class MeasureOptions:
     """What to measure, and how long.
 
-    With ``budget_s`` (seconds), restarts go on until half the width of every speed-up's interval
+    With ``budget_s`` (seconds), restarts continue until half the width of every speed-up's interval
     is below ``precision`` (relative) or the time is spent; otherwise ``runs`` decides.
 
     Examples

@@ -30,13 +30,7 @@ _LEFTOVER = re.compile(rf"^\..+\.\w{{8}}{PARTIAL}$|\.(etdump|samples){PARTIAL}$"
 
 
 def atomic_write(path: Path, content: bytes | str) -> Path:
-    """Write a file so that a reader sees all of it or the old one; returns its path.
-
-    Raises
-    ------
-    StoreError
-        The file cannot be written, for example because the disk is full.
-    """
+    """Write a file so that a reader sees all of it or the old one; returns its path."""
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,11 +68,6 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     """The file or folder ``name`` in the cache; if it is missing, ``make`` creates it at a path.
 
     Several processes may create it at once: each creates its own, and one of them stays.
-
-    Raises
-    ------
-    SetupError
-        The cache cannot be written.
     """
     path = cache_folder() / name
     if path.exists():
@@ -100,13 +89,7 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal.
-
-    Raises
-    ------
-    StoreError
-        The file cannot be read.
-    """
+    """The SHA-256 of a file, in hexadecimal."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -176,13 +159,7 @@ def save_layers(layers: Layers, path: Path) -> Path:
 
 
 def load_layers(path: Path, sha256: str) -> Layers | None:
-    """Read the sidecar of the program with this SHA-256; None if there is none for it.
-
-    Raises
-    ------
-    StoreError
-        The sidecar is corrupt.
-    """
+    """Read the sidecar of the program with this SHA-256; None if there is none for it."""
     if not path.exists():
         return None
     layers = from_json(Layers, path.read_bytes(), path)
@@ -209,15 +186,7 @@ def samples_path(run_dir: Path, stem: str, experiment: str, threads: int) -> tup
 
 
 def new_run_dir(root: Path, platform: str) -> Path:
-    """A fresh folder for a run: ``runs/<platform>``, then ``runs/<platform>-2``, and so on.
-
-    A run never overwrites another one.
-
-    Raises
-    ------
-    StoreError
-        The folder cannot be created.
-    """
+    """A new folder for a run, which overwrites none: ``runs/<platform>``, ``<platform>-2``, ..."""
     number, path = 1, root / RUNS / platform
     while True:
         try:

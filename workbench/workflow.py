@@ -23,7 +23,7 @@ from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.operators import describe_spans, summarize_operators
 from workbench.analysis.roofline import can_probe, ceilings_name, device_of_run
-from workbench.analysis.run import Measurement, Run, open_run
+from workbench.analysis.run import Measurement, Run, model_spec, open_run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import ComparisonError, SetupError, StoreError, UsageError, unknown_name
 from workbench.frames import EMULATED, SPANS, format_ms
@@ -32,7 +32,6 @@ from workbench.records.codec import from_json, to_json
 from workbench.records.runs import (
     LADDER_TOGGLE,
     Ceilings,
-    Export,
     Probe,
     RunRecord,
     count_threads,
@@ -298,9 +297,9 @@ def replay_layer(
 ) -> Replay:
     """Export one layer of a run's model as a program, and measure it like the run.
 
-    It gets the inputs that it has in the model, in the same dtype, with the same toggle, thread
-    counts and target. What is compared is the time of its operators in traced runs; changes of
-    layout that the exporter adds at its ends, and calls, are left out on both sides.
+    The layer gets the inputs that it has in the model, with the same dtype, toggle, thread counts
+    and target. The times of its operators in traced inferences are compared; delegate calls, and
+    layout conversions that the exporter adds at the layer's ends, are excluded on both sides.
 
     Parameters
     ----------
@@ -311,14 +310,18 @@ def replay_layer(
     options
         How long to measure; toggle, threads and target are the run's.
     model
-        What ``load_model`` takes; by default what the run was exported from.
+        What ``load_model`` takes; by default the model that the run was exported from.
 
     Raises
     ------
     UsageError
-        The model or the layer is unknown, or the run does not know its layers.
+        The model or the layer is unknown, or the run has no layers.
     ComparisonError
         The layer has no operator of its own in the run.
+
+    Examples
+    --------
+    >>> wb.replay_layer("out_vit_tiny/runs/linux", "blocks.0.mlp").texts  # doctest: +SKIP
     """
     from workbench.export.artifact import export_model
     from workbench.models.loader import load_model, take_layer
@@ -328,7 +331,7 @@ def replay_layer(
     if run.export is None:
         raise UsageError("the run's program was not exported here", where=run_dir)
     progress(f"{layer}: exporting", 0.0)
-    part = take_layer(load_model(model or _spec_of(run.export)), layer)
+    part = take_layer(load_model(model or model_spec(run.export)), layer)
     root = within.path.parent.parent / "replay" / safe_name(layer)
     exporting = ExportOptions(
         dtype=run.export.dtype,
@@ -395,14 +398,6 @@ def keys_of_layer(facts: RuleContext, layer: str) -> list[str]:
     return list(rows.index[inside & ~rows["role"].isin(["overhead", "layout"])])
 
 
-def _spec_of(export: Export) -> str:
-    """What ``load_model`` takes for the model of an export."""
-    from workbench.models.registry import list_models
-
-    is_file = export.source.endswith(".py") and export.model not in list_models()
-    return f"{export.source}:{export.model}" if is_file else export.model
-
-
 def _find_alike(measurement: Measurement, run: Run) -> Measurement:
     """The measurement of another run at the same ISA level and thread count."""
     found = {
@@ -456,7 +451,7 @@ def export_trace(
     out: str | Path | None = None,
     baseline: str | Path | None = None,
 ) -> list[Path]:
-    """Write an ETDump in another format.
+    """Convert an ETDump to another format.
 
     Parameters
     ----------
@@ -467,11 +462,9 @@ def export_trace(
         ledger, `workbench.frames.SPANS`. ``perfetto``: a timeline for the Perfetto UI.
         ``speedscope``: a flame graph of the mean time of every category, family and operator.
     out
-        The file, or for ``csv`` the folder. If not given, files lie beside the trace and bear its
-        name.
+        The file, or for ``csv`` the folder; by default beside the trace, with its name.
     baseline
-        A second trace, for ``perfetto``, which draws both side by side, and for ``speedscope``,
-        which has a profile of each.
+        A second trace: ``perfetto`` draws both side by side, ``speedscope`` has a profile of each.
 
     Returns
     -------
@@ -481,13 +474,20 @@ def export_trace(
     Raises
     ------
     UsageError
-        There is no such format, it holds but one trace, or ``out`` is one of the traces.
+        The format is unknown or takes one trace only, or ``out`` is one of the traces.
     TraceError
         A trace is malformed.
     ComparisonError
-        A trace without a whole run has no mean times.
+        A trace without a complete inference has no mean times.
     StoreError
         A file cannot be written.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> etdump = run.path / run.record.sessions[-1].etdump
+    >>> [path.name for path in wb.export_trace(etdump, "perfetto", out="trace.pftrace")]
+    ['trace.pftrace']
     """
     if to not in _FORMATS:
         raise unknown_name("format", to, _FORMATS, where="--to")
@@ -570,26 +570,30 @@ def measure_roof(
     again: bool = False,
     progress: Callable[[str, float], None] = lambda text, part: None,
 ) -> list[Ceilings]:
-    """Measure what the machine of a run can do, at each of its ISA levels and thread counts.
+    """Measure the peaks of a run's machine, at each of the run's ISA levels and thread counts.
 
-    Ceilings are kept for the machine, the runner, the level and the thread count, and a copy lies
-    in the run's folder, which then stands alone.
+    Peaks are cached by machine, runner, level and thread count; a copy is written into the run's
+    folder.
 
     Parameters
     ----------
     run_dir
         The run's folder.
     again
-        Measure anew what is kept: the machine was busy, or is another one now.
+        Measure again even if the peaks are cached, for example because the machine was busy.
     progress
-        Told what is being done.
+        Called with a text and the part that is done, from 0 to 1.
 
     Raises
     ------
     UsageError
-        The run was emulated, or made on another machine than this.
+        The run was emulated, or recorded on another machine.
     SetupError, RunnerError
         The probes cannot be made or run.
+
+    Examples
+    --------
+    >>> peaks = wb.measure_roof("out_toy_cnn/runs/linux")  # doctest: +SKIP
     """
     run_dir = Path(run_dir)
     run = load_run(run_dir)

@@ -21,7 +21,6 @@ from pathlib import Path
 from playwright.sync_api import Browser, sync_playwright
 
 import workbench as wb
-from workbench.analysis.operators import describe_spans
 from workbench.explorer.timeline import draw_timeline
 from workbench.report.html import Section, to_html
 
@@ -59,12 +58,11 @@ _DRAWN = """() => {
 
 def make_page(folder: Path, events: int) -> Path:
     """A page with a timeline of this many events, in two tracks."""
-    analysis = wb.analyze_run(wb.sample_run())
-    traces = {}
-    for seed, name in enumerate(analysis.experiments):
-        session = next(s for s in analysis.run.sessions if s.experiment == name and s.etdump)
-        spans = describe_spans(wb.read_etdump(analysis.run_dir / session.etdump))
-        traces[name] = repeat_spans(spans, events // len(analysis.experiments), seed)
+    run = wb.open_run(wb.sample_run())
+    traces = {
+        name: repeat_spans(run[name].spans, events // len(run.experiments), seed)
+        for seed, name in enumerate(run.experiments)
+    }
     path = folder / f"{events}.html"
     items = [draw_timeline(traces)]
     path.write_text(to_html("Timeline", [Section("", items=items)]))

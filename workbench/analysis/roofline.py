@@ -56,13 +56,7 @@ class Roof:
 
 
 def build_roof(ceilings: Ceilings) -> Roof:
-    """The roof over a machine, from what its probes took.
-
-    Raises
-    ------
-    StoreError
-        A probe is missing, or took no time.
-    """
+    """The roof over a machine, from what its probes took."""
     probes = ceilings.probes
     kinds = {probe.kind: probe for probe in probes}
     if not {"gemm", "stream", "call", "program"} <= kinds.keys() or min(p.ms for p in probes) <= 0:
@@ -86,15 +80,6 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
     The least time of a call is the largest of three: its operations at the peak of its dtype, its
     bytes at the bandwidth of its footprint, and the time of a call that does nothing. Which of
     them it is says what binds the operator.
-
-    Parameters
-    ----------
-    operators
-        ``frames.OPERATORS`` with the columns of ``frames.ATTRIBUTION``.
-    roof
-        Of the same machine, ISA level and thread count.
-    dtype
-        Of the program, for operators whose name says none.
 
     Returns
     -------
@@ -140,20 +125,27 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
 
 
 def place_layers(roofline: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
-    """The same by layer: what is known of the operators that a layer owns, added up.
+    """Sum a roofline by layer, over the operators that each layer owns.
 
     Parameters
     ----------
     roofline
-        Of `place_operators`.
+        The ``roofline`` of a measurement.
     layers
-        ``frames.LAYERS`` of the same experiment, for the order and the classes.
+        The ``layers`` of the same measurement, ``frames.LAYERS``.
 
     Returns
     -------
     DataFrame
         ``module``, ``module_class``, ``mean_ms``, ``least_ms``, ``gflops``, ``gbps``,
-        ``roof_share`` and ``bound``: that of the operator with most of the time.
+        ``roof_share`` and ``bound``: those of the operator with the most time.
+
+    Examples
+    --------
+    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
+    >>> layers = wb.place_layers(on.roofline, on.layers)
+    >>> layers.loc[layers["mean_ms"].idxmax(), "bound"]
+    'compute'
     """
     check(layers, LAYERS)
     rows = roofline[roofline["module"].notna()].assign(flop=lambda t: t["gflops"] * t["mean_ms"])
@@ -233,7 +225,13 @@ def find_roof(run_dir: Path, experiment: Experiment, threads: int) -> Roof | Non
 
 
 def list_ceilings(run_dir: Path) -> pd.DataFrame:
-    """The ceilings in a run's folder, as `tabulate_ceilings` returns them."""
+    """The measured peaks in a run's folder, as `tabulate_ceilings` returns them.
+
+    Examples
+    --------
+    >>> sorted(set(wb.list_ceilings(wb.sample_run())["isa"]))
+    ['avx2', 'native']
+    """
     paths = sorted(run_dir.glob(ceilings_name("*", 0).replace("t0", "t*")))
     return tabulate_ceilings(from_json(Ceilings, path.read_bytes(), path) for path in paths)
 

@@ -7,6 +7,8 @@ it.
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
@@ -42,7 +44,13 @@ from workbench.analysis.operators import (
     total_runs,
 )
 from workbench.analysis.quality import check_run, grade_run
-from workbench.analysis.roofline import Roof, computed_dtype, find_roof, place_operators
+from workbench.analysis.roofline import (
+    Roof,
+    computed_dtype,
+    find_roof,
+    list_ceilings,
+    place_operators,
+)
 from workbench.analysis.shift import bottleneck_shift, bound_shift
 from workbench.analysis.statistics import (
     add_traced,
@@ -56,11 +64,13 @@ from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep
 from workbench.analysis.verdict import Verdict, reach_verdict, summarize_verdict
 from workbench.errors import StoreError, TraceError, unknown_name
 from workbench.frames import SOURCE, mark_emulated
+from workbench.models.registry import list_models
 from workbench.records.layers import Layers
 from workbench.records.runs import (
     LADDER_TOGGLE,
     Agreement,
     Experiment,
+    Export,
     Proof,
     RunRecord,
     Session,
@@ -327,6 +337,11 @@ class Run:
                 found[experiment, threads] = median[True] / median[False] - 1
         return found
 
+    @cached_property
+    def ceilings(self) -> pd.DataFrame:
+        """What the machine reaches at each ISA level and thread count, as far as measured."""
+        return list_ceilings(self.path)
+
     @property
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
@@ -349,6 +364,17 @@ class Run:
         import workbench as wb
 
         return wb.make_report(self)
+
+    def complete_command(self, command: str) -> str:
+        """A command with this run's names for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
+        folder, export = self.path.resolve(), self.record.export
+        inside_cwd = folder.is_relative_to(Path.cwd())
+        names = {
+            "RUN_DIR": str(folder.relative_to(Path.cwd()) if inside_cwd else folder),
+            "MODEL.pte": self.record.plan.pte,
+            "MODEL": model_spec(export) if export else "MODEL",
+        }
+        return re.sub(r"RUN_DIR|MODEL(\.pte)?", lambda m: shlex.quote(names[m[0]]), command)
 
     def locate(self, name: str) -> Path:
         """The path of a file that the manifest names."""
@@ -596,7 +622,8 @@ class Measurement:
     @frame_property
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
-        return find_bottlenecks(self.context)
+        found = find_bottlenecks(self.context)
+        return found.assign(hint=found["hint"].map(self.run.complete_command))
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
@@ -776,7 +803,9 @@ class Comparison:
 
 
 def open_run(path: str | Path | Run) -> Run:
-    """Open a recorded run; its traces are read when a frame needs them. A `Run` is returned as is.
+    """Open a recorded run; its traces are read when a frame needs them.
+
+    A `Run` is returned as is.
 
     Raises
     ------
@@ -805,6 +834,12 @@ def open_run(path: str | Path | Run) -> Run:
     for name in names + [name for s in record.samplings for name in (s.etdump, s.samples)]:
         inside(path, name)
     return Run(path, record)
+
+
+def model_spec(export: Export) -> str:
+    """What ``load_model`` takes for the model of an export."""
+    is_file = export.source.endswith(".py") and export.model not in list_models()
+    return f"{export.source}:{export.model}" if is_file else export.model
 
 
 def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:

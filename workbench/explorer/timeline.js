@@ -1,5 +1,5 @@
 // The trace timeline: one canvas, in a notebook as a widget and in a report from its own bytes.
-// What it draws was packed by timeline_data.py; texts are set as text, never as HTML.
+// timeline.py packs what it draws; texts are set as text, never as HTML.
 
 const ROW = 20, HEAD = 22, RULER = 34, CARD = 360;
 const FRAME_COLOR = "#D4D4D4", INK = "#222222", FAINT = "#6B6B6B", MARK = "#C8401F";
@@ -273,11 +273,13 @@ export async function drawTimeline(root, packed, onSelect = () => {}) {
     pen.beginPath();
     pen.rect(left, top + track.depth[span] * ROW, room - 3, ROW);
     pen.clip();
-    pen.fillText(nameOf(info, track), left + 3, top + track.depth[span] * ROW + 13);
+    pen.fillText(labelOf(info, track), left + 3, top + track.depth[span] * ROW + 13);
     pen.restore();
   }
 
   const nameOf = (info, track) => info.names[tracks.indexOf(track)] || info.names.find(n => n) || "";
+  // The label of an operator, layer first; other spans have names only.
+  const labelOf = (info, track) => info.label || nameOf(info, track);
 
   // ---- pointing, measuring, searching -------------------------------------------------------
 
@@ -305,7 +307,8 @@ export async function drawTimeline(root, packed, onSelect = () => {}) {
     const length = track.duration[span] * header.tick_ns;
     const line = (text, style = "") => element("div", card, style, text);
     card.replaceChildren();
-    line(nameOf(info, track), "font-weight:600");
+    line(labelOf(info, track), "font-weight:600");
+    if (info.label) line(nameOf(info, track), "color:#59636e");
     const synthetic = info.synthetic ? ", start synthetic" : "";
     line(`${track.label}, run ${number}: ${formatTime(length)}${synthetic}`);
     const alone = track.own[span];
@@ -318,8 +321,8 @@ export async function drawTimeline(root, packed, onSelect = () => {}) {
       line(`mean of ${other.runs} runs, ${other.label}: ${formatTime(mean)}${kernel}`, "color:#59636e");
     });
     if (info.category) line(info.category, `border-left:10px solid ${info.color};padding-left:5px`);
-    if (info.module) line(`${info.module}${info.module_class ? ` (${info.module_class})` : ""}`);
-    for (const name of ["source", "shapes", "kernel"]) if (info[name]) line(`${name}: ${info[name]}`);
+    for (const name of ["module_class", "source", "shapes", "kernel"])
+      if (info[name]) line(`${name.replace("module_", "")}: ${info[name]}`);
     if (header.note) line(header.note, `color:${MARK}`);
   }
 

@@ -12,8 +12,8 @@ import anywidget
 import numpy as np
 import pandas as pd
 import traitlets
-from matplotlib.collections import PolyCollection
 
+from workbench.analysis.operators import label_operator
 from workbench.analysis.run import Comparison
 from workbench.errors import StoreError
 from workbench.explorer.widgets import is_interactive
@@ -236,6 +236,10 @@ def _describe_keys(
             for row, text in zip(rows, texts, strict=True):
                 if text:
                     row[name] = str(text)
+    for row in rows:
+        if row["category"]:
+            name = next(filter(None, reversed(row["names"])))
+            row["label"] = label_operator(name, row.get("module"))
     return rows
 
 
@@ -249,7 +253,11 @@ def plot_timeline(traces: Mapping[str, pd.DataFrame], *, note: str = "") -> Char
     top = 0.0
     for (label, tree), height in zip(trees.items(), heights, strict=True):
         axis.text(0, top + 0.6 * _HEAD, label, fontsize=9, va="center")
-        axis.add_collection(_rectangles(tree, top + _HEAD + _ROW * tree["depth"].to_numpy()))
+        left, width = tree["start_ns"] / 1e6, tree["duration_ns"] / 1e6
+        row = top + _HEAD + _ROW * tree["depth"]
+        categories = tree["category"].astype(object).where(is_operator(tree), "")
+        colors = [style.color_of(category) for category in categories]
+        style.draw_boxes(axis, left, row, width, 0.85 * _ROW, colors)
         top += height
     last = max((tree["start_ns"] + tree["duration_ns"]).max() for tree in trees.values())
     axis.set_xlim(0, 1.01 * last / 1e6)
@@ -275,12 +283,3 @@ def typical_spans(spans: pd.DataFrame) -> pd.DataFrame:
         starts.append(ends.get(depth, 0) + gap)
         ends[depth], ends[depth + 1] = starts[-1] + duration, starts[-1]
     return tree.assign(start_ns=starts)
-
-
-def _rectangles(tree: pd.DataFrame, top: np.ndarray) -> PolyCollection:
-    left = tree["start_ns"].to_numpy() / 1e6
-    right, bottom = left + tree["duration_ns"].to_numpy() / 1e6, top + 0.85 * _ROW
-    corners = np.stack([[left, right, right, left], [top, top, bottom, bottom]], axis=-1)
-    categories = tree["category"].astype(object).where(is_operator(tree), "")
-    colors = [style.color_of(category) for category in categories]
-    return PolyCollection(corners.transpose(1, 0, 2), facecolors=colors, linewidths=0)

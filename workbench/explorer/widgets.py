@@ -8,12 +8,19 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML, display
 
-from workbench.analysis.compare_runs import AXES, PARTS, compare_many
+from workbench.analysis.compare_runs import (
+    AXES,
+    PARTS,
+    align_measurements,
+    compare,
+    find_measurements,
+)
 from workbench.analysis.run import Run
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import UsageError, WorkbenchError
@@ -29,7 +36,7 @@ from workbench.store import find_runs, load_run
 WIDGETS = "WORKBENCH_WIDGETS"
 
 #: What a control can be made of.
-Choice = bool | Sequence[object] | Mapping[str, object] | widgets.Widget
+Choice: TypeAlias = bool | Sequence[Any] | Mapping[str, Any] | widgets.Widget
 
 _CONTROLS = {"flex_flow": "row wrap", "grid_gap": "0 24px"}
 #: Visible rows of a list to pick from.
@@ -45,8 +52,8 @@ def is_interactive() -> bool:
     if (forced := os.environ.get(WIDGETS)) in ("0", "1"):
         return forced == "1"
     kernel = getattr(get_ipython(), "kernel", None)
-    request = kernel.get_parent() if kernel else None
-    return bool(request) and bool(request.get("content", {}).get("allow_stdin"))
+    request = (kernel.get_parent() if kernel else None) or {}
+    return bool(request.get("content", {}).get("allow_stdin"))
 
 
 def explore(view: Callable[..., object], **choices: Choice) -> object:
@@ -196,14 +203,14 @@ def compare_picked(
     """
     if len(names) < 2:
         return show_note("Pick two or more, with Ctrl or Shift; the first is the baseline.")
-    compared = compare_many(names, across=across, by=by)
-    heads = [labels[name].replace(": ", "\n") for name in compared.aligned["run"]]
-    figure = plot_heatmap(compared.aligned.assign(run=heads), title=f"Every {by}, over the first")
-    verdicts = [
-        text.replace(names[0], labels[names[0]]).replace(names[1], labels[names[1]])
-        for text in compared.verdicts
-    ]
-    return VStack(*([show_note(*verdicts)] if verdicts else []), figure)
+    aligned = align_measurements(names, across=across, by=by)
+    heads = [labels[name].replace(": ", "\n") for name in aligned["run"]]
+    figure = plot_heatmap(aligned.assign(run=heads), title=f"Every {by}, over the first")
+    if len(names) > 2:
+        return VStack(figure)
+    before, after = find_measurements(names).values()
+    subject = f"{labels[names[1]]} against {labels[names[0]]}"
+    return VStack(show_note(compare(before, after, across=across, subject=subject).text), figure)
 
 
 def explore_isa_levels(run: Run) -> object:
@@ -241,7 +248,10 @@ def explore_isa_levels(run: Run) -> object:
 
 def show_level(run: Run, level: str, threads: int) -> VStack:
     """One ISA level against the lowest: figures, the features it adds, and its categories."""
-    levels = run.isa_levels[run.isa_levels["threads"] == threads].reset_index(drop=True)
+    levels = run.isa_levels
+    if levels is None:
+        return VStack(show_note(NO_LEVELS))
+    levels = levels[levels["threads"] == threads].reset_index(drop=True)
     names = list(levels["level"])
     lowest, place = names[0], names.index(level)
     bars = {name: run[name, threads].categories for name in dict.fromkeys((lowest, level))}

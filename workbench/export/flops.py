@@ -42,7 +42,9 @@ _KERNELS_PER_OUTPUT = _set_of(
 _KERNELS_PER_INPUT = _set_of("amax amin any argmax argmin max mean min prod sum")
 
 
-def xnode_flops(kind: str, attributes: dict[str, Any], inputs: list[Shape], output: Shape) -> int:
+def xnode_flops(
+    kind: str, attributes: dict[str, Any], inputs: Sequence[Shape], output: Shape
+) -> int:
     """Operations of a node of an XNNPACK delegate such as ``Conv2d``; images are NHWC."""
     elements = math.prod(output)
     first = inputs[0] if inputs else ()
@@ -62,7 +64,7 @@ def xnode_flops(kind: str, attributes: dict[str, Any], inputs: list[Shape], outp
     return elements * {"Softmax": _SOFTMAX, "StaticResizeBilinear2D": _BILINEAR}.get(kind, 1)
 
 
-def kernel_flops(name: str, inputs: list[Shape], outputs: list[Shape]) -> int | None:
+def kernel_flops(name: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int | None:
     """Operations of a kernel such as ``aten::mul.out``; None if unknown."""
     operator = name.rpartition("::")[2].partition(".")[0]
     if operator in _KERNELS_THAT_MOVE:

@@ -37,10 +37,7 @@ def describe_pte(
 ) -> Layers:
     """The sidecar of any program: operators, shapes, costs, and layers if there is an ETRecord.
 
-    Raises
-    ------
-    StoreError
-        The program or the ETRecord is malformed, or the ETRecord is of another program.
+    It is a `StoreError` if either is malformed, or the ETRecord is of another program.
     """
     pte = read_pte(data, where)
     methods = tuple(_describe_method(pte, plan) for plan in pte.tables["execution_plan"] or [])
@@ -78,10 +75,13 @@ def _describe_method(pte: Pte, plan: dict[str, Any]) -> Method:
 
 
 def _describe_call(
-    pte: Pte, plan: dict[str, Any], call: Any, values: dict[int, Value]
+    pte: Pte,
+    plan: dict[str, Any],
+    call: tuple[str, dict[str, Any]] | None,
+    values: dict[int, Value],
 ) -> Instruction:
-    kind, fields = call or ("", {})
-    if kind not in ("KernelCall", "DelegateCall"):
+    kind, fields = call if call else ("", None)
+    if fields is None or kind not in ("KernelCall", "DelegateCall"):
         return Instruction(kind=_KINDS.get(kind, "unknown"))
     arguments = fields["args"] or []
     if kind == "KernelCall":
@@ -103,7 +103,9 @@ def _describe_kernel(
         name=name,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        flops=kernel_flops(name, *([values[n].shape for n in side] for side in (inputs, outputs))),
+        flops=kernel_flops(
+            name, [values[n].shape for n in inputs], [values[n].shape for n in outputs]
+        ),
         bytes=sum(values[number].size_bytes for number in (*inputs, *outputs)),
     )
 

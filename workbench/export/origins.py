@@ -121,8 +121,8 @@ class _Links:
                 by_handle[edge.handle].append(edge)
         for number, node in enumerate(self.xnodes):
             free = (e for e in by_handle.get(node.handle, ()) if e.name not in self.owner)
-            if edge := next((e for e in free if node.type in e.types), None):
-                self.claim(number, edge)
+            if match := next((e for e in free if node.type in e.types), None):
+                self.claim(number, match)
         for number, node in enumerate(self.xnodes):
             known = by_handle.get(node.handle, [])
             if known and not self.origins[number]:

@@ -59,13 +59,7 @@ class Schema:
 
 @cache
 def installed_schema(*files: str) -> Schema:
-    """The schema in files of the installed ExecuTorch, by their paths in the package.
-
-    Raises
-    ------
-    SetupError
-        ExecuTorch is not installed, or lacks such a file.
-    """
+    """The schema in files of the installed ExecuTorch; `SetupError` if one is missing."""
     spec = importlib.util.find_spec("executorch")
     folders = spec.submodule_search_locations if spec else ()
     texts = []
@@ -146,13 +140,9 @@ def read_flatbuffer(data: memoryview, schema: Schema, root: str, where: object) 
     """Decode a buffer that starts with the reference to its root, a table ``root``.
 
     Fields are by name. A scalar of an enumeration is its name; an absent table, string or vector is
-    None; a union is ``(alias, table)``; a vector of bytes is a part of ``data``.
-
-    Raises
-    ------
-    StoreError
-        A reference leads out of the buffer, or tables share so many bytes that they would decode to
-        far more than the buffer holds.
+    None; a union is ``(alias, table)``; a vector of bytes is a part of ``data``. It is a
+    `StoreError` if a reference leads out of the buffer, or if tables share so many bytes that they
+    would decode to far more than the buffer holds.
     """
     return _Reader(data, schema, where).table(root, 0)
 
@@ -263,13 +253,7 @@ class Pte:
     where: object
 
     def payload(self, delegate: dict[str, Any]) -> memoryview:
-        """The compiled bytes of a delegate of an execution plan.
-
-        Raises
-        ------
-        StoreError
-            They lie outside the file.
-        """
+        """The compiled bytes of a delegate; `StoreError` if they are outside the file."""
         reference = delegate["processed"] or {}
         if reference.get("location") == "SEGMENT":
             segment = self._item("segments", reference["index"])
@@ -288,13 +272,7 @@ class Pte:
 
 
 def read_pte(data: bytes | memoryview, where: object) -> Pte:
-    """Read the program of a ``.pte``.
-
-    Raises
-    ------
-    StoreError
-        The file is not a program, or malformed.
-    """
+    """Read the program of a ``.pte``; `StoreError` if it is malformed."""
     data = memoryview(data)
     if len(data) < 12 or data[4:6] != b"ET":
         raise StoreError("not an ExecuTorch program", where=where)
@@ -328,13 +306,7 @@ _EXTERNAL = {1: "input", 2: "output"}
 def read_xnnpack_blob(
     data: memoryview, where: object
 ) -> tuple[tuple[XValue, ...], tuple[XNode, ...]]:
-    """The tensors and operators of a delegate's payload, operators in the order of execution.
-
-    Raises
-    ------
-    StoreError
-        It is malformed.
-    """
+    """The tensors of a delegate's payload, and its operators in the order of execution."""
     graph = read_xnnpack_graph(data, where)
     constants = [constant["size"] for constant in graph["constant_data"] or []]
     unions = [item["xvalue_union"] for item in graph["xvalues"] or []]
@@ -354,15 +326,19 @@ def read_xnnpack_graph(data: memoryview, where: object) -> dict[str, Any]:
     return read_flatbuffer(graph, installed_schema(_BLOB_SCHEMA), "XNNGraph", where)
 
 
-def _blob_value(union: Any, constants: list[int], where: object) -> XValue:
-    alias, tensor = union or ("", None)
-    per_tensor = None
+def _blob_value(union: tuple[str, Any] | None, constants: list[int], where: object) -> XValue:
+    missing = StoreError("an XNNPACK delegate lacks a tensor", where=where)
+    if union is None:
+        raise missing
+    alias, tensor = union
+    zero_point = 0
     if alias == "XNNQuantizedTensorValue":
-        kind, quantization = tensor["quant_params"] or ("", None)
-        per_tensor = quantization if kind == "PerTensorQuant" else None
+        quantization = tensor["quant_params"]
+        if quantization and quantization[0] == "PerTensorQuant":
+            zero_point = quantization[1]["zero_point"]
         tensor = tensor["tensor_value"]
     if tensor is None:
-        raise StoreError("an XNNPACK delegate lacks a tensor", where=where)
+        raise missing
     dtype = str(tensor["datatype"]).removeprefix("xnn_datatype_")
     shape, number = tuple(tensor["dims"] or ()), tensor["constant_buffer_idx"]
     stored = constants[number] if 0 < number < len(constants) else 0
@@ -372,7 +348,7 @@ def _blob_value(union: Any, constants: list[int], where: object) -> XValue:
         shape=shape,
         size_bytes=stored or math.prod(shape) * _bits(dtype) // 8,
         role="constant" if number else _EXTERNAL.get(tensor["flags"] & 3, ""),
-        zero_point=per_tensor["zero_point"] if per_tensor else 0,
+        zero_point=zero_point,
     )
 
 

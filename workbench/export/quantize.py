@@ -83,7 +83,8 @@ def quantize_weights(module: nn.Module, keep_float: tuple[str, ...] = ()) -> Non
         )
 
     config = Int8DynamicActivationIntxWeightConfig(
-        weight_dtype=torch.int4, weight_granularity=PerGroup(GROUP_SIZE)
+        weight_dtype=torch.int4,  # type: ignore[attr-defined]
+        weight_granularity=PerGroup(GROUP_SIZE),
     )
     quantize_(module, config, filter_fn=is_wanted)
 

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 
+#: From a node and ``torch.ops.aten`` to a function of its tensors that replaces it, if any.
+Rule = Callable[["torch.fx.Node", Any], Callable[..., Any] | None]
+
 # Of GELU's approximation by tanh (Hendrycks and Gimpel 2016, section 2).
 _GELU_CUBIC = 0.044715
 
@@ -37,7 +40,7 @@ def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
     import torch
 
     aten = torch.ops.aten
-    rules = {aten.layer_norm.default: _layer_norm}
+    rules: dict[Any, Rule] = {aten.layer_norm.default: _layer_norm}
     if backend == "xnnpack":
         rules |= {
             aten.hardsigmoid.default: _hard_sigmoid,
@@ -48,7 +51,8 @@ def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
     done: Counter[str] = Counter()
     for node in list(graph.nodes):
         rule = rules.get(node.target)
-        if rule is not None and rule(node):
+        if rule is not None and (spell := rule(node, aten)):
+            _replace(node, spell)
             done[node.target._schema.name.removeprefix("aten::")] += 1
     graph.lint()
     exported.graph_module.recompile()
@@ -87,41 +91,29 @@ def transform_passes(rewrite: bool, see: Callable[[ExportedProgram], None]) -> A
     return ExportedProgramPassManager([*cleaning, Show()])
 
 
-def _hard_sigmoid(node: torch.fx.Node) -> bool:
-    import torch
-
-    aten = torch.ops.aten
-
-    def spell(x: Any) -> Any:
-        clamped = aten.clamp.default(aten.add.Tensor(x, 3.0), 0.0, 6.0)
-        return aten.mul.Tensor(clamped, 1 / 6)
-
-    return _replace(node, spell)
+def _tensor(argument: Any) -> torch.Tensor:
+    """The example value of a node's argument."""
+    return argument.meta["val"]
 
 
-def _gelu(node: torch.fx.Node) -> bool:
-    import torch
+def _hard_sigmoid(node: torch.fx.Node, aten: Any) -> Callable[..., Any]:
+    return lambda x: aten.mul.Tensor(aten.clamp.default(aten.add.Tensor(x, 3.0), 0.0, 6.0), 1 / 6)
 
-    if node.args[0].meta["val"].dtype != torch.float16:
-        return False
-    aten = torch.ops.aten
 
+def _gelu(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
     def spell(x: Any) -> Any:
         cube = aten.mul.Tensor(aten.mul.Tensor(aten.mul.Tensor(x, x), x), _GELU_CUBIC)
         inner = aten.mul.Tensor(aten.add.Tensor(x, cube), math.sqrt(2 / math.pi))
         gate = aten.mul.Tensor(aten.add.Tensor(aten.tanh.default(inner), 1.0), 0.5)
         return aten.mul.Tensor(x, gate)
 
-    return _replace(node, spell)
+    return spell if str(_tensor(node.args[0]).dtype) == "torch.float16" else None
 
 
-def _layer_norm(node: torch.fx.Node) -> bool:
+def _layer_norm(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
     import torch
 
-    dtype = node.args[0].meta["val"].dtype
-    if dtype not in (torch.float16, torch.bfloat16):
-        return False
-    aten = torch.ops.aten
+    dtype = _tensor(node.args[0]).dtype
     shape, rest = node.args[1], node.args[2:]
 
     def spell(*tensors: Any) -> Any:
@@ -130,29 +122,25 @@ def _layer_norm(node: torch.fx.Node) -> bool:
         affine = [value if value is None else next(given) for value in rest[:2]]
         return aten.to.dtype(aten.layer_norm.default(x, shape, *affine, *rest[2:]), dtype)
 
-    return _replace(node, spell)
+    return spell if dtype in (torch.float16, torch.bfloat16) else None
 
 
-def _attention(node: torch.fx.Node) -> bool:
-    import torch
-
-    aten = torch.ops.aten
-    query, key, value, *others = node.args
-    width = query.meta["val"].shape[-1]
-    batches = {tuple(each.meta["val"].shape[:-2]) for each in (query, key, value)}
-    is_plain = not any(others) and not (node.kwargs.keys() - {"scale"})
-    if not is_plain or not isinstance(width, int) or len(batches) != 1:
-        return False
+def _attention(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+    shapes = [tuple(_tensor(argument).shape) for argument in node.args[:3]]
+    width = shapes[0][-1]
+    is_plain = not any(node.args[3:]) and not (node.kwargs.keys() - {"scale"})
+    if not is_plain or not isinstance(width, int) or len({shape[:-2] for shape in shapes}) != 1:
+        return None
     scale = node.kwargs.get("scale") or 1 / math.sqrt(width)
 
     def spell(query: Any, key: Any, value: Any) -> Any:
         scores = aten.matmul.default(aten.mul.Tensor(query, scale), aten.transpose.int(key, -2, -1))
         return aten.matmul.default(aten.softmax.int(scores, -1), value)
 
-    return _replace(node, spell)
+    return spell
 
 
-def _replace(node: torch.fx.Node, spell: Callable[..., Any]) -> bool:
+def _replace(node: torch.fx.Node, spell: Callable[..., Any]) -> None:
     """Replace a node by what ``spell`` computes from its tensors, with its origin."""
     from torch.fx import Node, Proxy
     from torch.fx.proxy import GraphAppendingTracer
@@ -166,4 +154,3 @@ def _replace(node: torch.fx.Node, spell: Callable[..., Any]) -> bool:
         new.meta = dict(node.meta)
     node.replace_all_uses_with(result)
     graph.erase_node(node)
-    return True

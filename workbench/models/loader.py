@@ -1,15 +1,11 @@
-"""Models of torchvision and timm by their names there, where these packages are installed.
-
-From a name, or ``path/to/file.py:NAME``, to a model that is ready for export.
-
-One layer of a model as a model of its own, with the inputs that it really gets.
-"""
+"""From a name, or ``path/to/file.py:NAME``, to a model that is ready for export."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import difflib
+import importlib
 import importlib.metadata
 import importlib.util
 import inspect
@@ -38,15 +34,100 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+#: The seed of random weights and inputs: every export of a model is the same.
+SEED = 0
+
+_INPUT_NAMES = ("get_example_inputs", "example_inputs", "EXAMPLE_INPUTS")
+
+#: Arguments and keyword arguments of ``forward``.
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model and the arguments of its ``forward`` to export and measure it with.
+
+    ``source`` is the file or module that defines it; ``input_source`` describes the inputs,
+    ``weights`` is the file of its state dict, None if the model made its own. ``calibration`` are
+    further calls of ``forward``, to observe ranges of activations on; ``traced_inputs`` those to
+    export with, where the model is run at another size.
+    """
+
+    name: str
+    module: nn.Module
+    example_inputs: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    dynamic_shapes: Any = None
+    source: str = ""
+    input_source: str = "example inputs"
+    weights: Path | None = None
+    calibration: tuple[Call, ...] = ()
+    traced_inputs: Call | None = None
+
+    @property
+    def origin(self) -> str:
+        """The place that errors name if no better line is known."""
+        return forward_line(self.module) or self.source or f"model {self.name}"
+
+
+def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -> LoadedModel:
+    """Load a model in eval mode and run it once on its example inputs.
+
+    PyTorch's random numbers start from a fixed seed; their state is restored afterwards.
+
+    Parameters
+    ----------
+    spec
+        A registered name, ``timm:NAME``, ``torchvision:NAME``, or ``path/to/file.py:NAME``. In a
+        file, ``NAME`` is an `EagerModelBase`-like class, an ``nn.Module`` class whose constructor
+        needs no arguments, an instance of either, or a function that returns one. An ``nn.Module``
+        finds its inputs in ``example_inputs``, ``EXAMPLE_INPUTS`` or ``get_example_inputs()``, its
+        own or the file's. The file may import its neighbours.
+    state_dict
+        Weights to load into it: a file that ``torch.save(model.state_dict(), ...)`` wrote.
+
+    Raises
+    ------
+    UsageError
+        No such name or file.
+    SetupError
+        The library is not installed.
+    ModelError
+        The file, the constructor, the weights, or the forward pass fails; with the line in the
+        user's source.
+
+    Examples
+    --------
+    >>> wb.load_model("toy_cnn").example_inputs[0].shape  # doctest: +SKIP
+    torch.Size([1, 3, 224, 224])
+    """
+    wanted = parse_name(spec)
+    if not wanted.library and not wanted.file and wanted.name not in list_models():
+        raise unknown_name("model", wanted.name, [*list_models(), FILE_FORM])
+
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        if wanted.library:
+            return _prepare(wanted.label, find_in_library(wanted), None, state_dict)
+        if not wanted.file:
+            return _prepare(wanted.name, find_model(wanted.name), None, state_dict)
+        with _siblings_importable(wanted.file.parent):
+            namespace = _run_file(wanted.file)
+            thing = _pick(namespace, wanted.file, wanted.name)
+            return _prepare(wanted.name, thing, namespace, state_dict, shown_path(wanted.file))
+
+
 _DEFAULT_SIZE = (3, 224, 224)
 
 
 class LibraryModel(EagerModelBase):
-    """An image model of a library, with random weights, at the size that its author trained it."""
+    """An image model of a library, with random weights, at the size that it was trained at."""
 
     def __init__(self, library: ModuleType, name: str):
         self.library, self.name = library, name
-        self.size = _DEFAULT_SIZE
+        self.size: tuple[int, ...] = _DEFAULT_SIZE
 
     def get_eager_model(self) -> nn.Module:
         """The network."""
@@ -55,8 +136,7 @@ class LibraryModel(EagerModelBase):
             self.size = tuple(model.pretrained_cfg.get("input_size") or _DEFAULT_SIZE)
             return model
         models = self.library.models
-        trained = list(models.get_model_weights(self.name))
-        if trained:
+        if trained := list(models.get_model_weights(self.name)):
             self.size = (3, *(2 * trained[-1].transforms().crop_size)[:2])
         return models.get_model(self.name, weights=None)
 
@@ -68,19 +148,11 @@ class LibraryModel(EagerModelBase):
 
 
 def find_in_library(wanted: ModelName) -> LibraryModel:
-    """A model of an installed library.
-
-    Raises
-    ------
-    SetupError
-        The library is not installed, or cannot be imported.
-    UsageError
-        It has no model of that name, with those of similar names.
-    """
+    """A model of timm or torchvision; errors name the package to install, or similar models."""
     library, name = wanted.library, wanted.name
     try:
         package = importlib.import_module(library)
-        # Only that it has models makes a package the library: a folder may bear its name.
+        # Any folder may have the name of a library; only the library lists models.
         listed = (package if library == "timm" else package.models).list_models()
     except (ImportError, AttributeError, RuntimeError, OSError) as error:
         torch_version = importlib.metadata.version("torch").partition("+")[0]
@@ -101,105 +173,20 @@ def find_in_library(wanted: ModelName) -> LibraryModel:
     return LibraryModel(package, name)
 
 
-#: Random weights and inputs are drawn from this seed, so that every export of a model is the same.
-SEED = 0
-
-_INPUT_NAMES = ("get_example_inputs", "example_inputs", "EXAMPLE_INPUTS")
-
-
-#: Arguments and keyword arguments of ``forward``.
-Call = tuple[tuple[Any, ...], dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A model and the arguments of its ``forward`` to export and measure it with.
-
-    ``source`` is the file or module that defines it; ``input_source`` says where the inputs
-    are from, ``weights`` is the file of its state dict, None if the model made its own.
-    ``calibration`` are further arguments and keyword arguments of ``forward``, to observe ranges
-    of activations on; ``traced_inputs`` those to export with, where it is run at another size.
-    """
-
-    name: str
-    module: nn.Module
-    example_inputs: tuple[Any, ...]
-    kwargs: dict[str, Any] = field(default_factory=dict)
-    dynamic_shapes: Any = None
-    source: str = ""
-    input_source: str = "example inputs"
-    weights: Path | None = None
-    calibration: tuple[Call, ...] = ()
-    traced_inputs: Call | None = None
-
-    @property
-    def origin(self) -> str:
-        """What an error message points at if it knows no better line."""
-        return forward_line(self.module) or self.source or f"model {self.name}"
-
-
-def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -> LoadedModel:
-    """Load a model in eval mode and try it once on its example inputs.
-
-    PyTorch's random numbers start from a fixed seed, and are put back afterwards.
-
-    Parameters
-    ----------
-    spec
-        A registered name, ``timm:NAME``, ``torchvision:NAME``, or ``path/to/file.py:NAME``. In a
-        file, ``NAME`` is an `EagerModelBase`-like
-        class, an ``nn.Module`` class whose constructor needs no arguments, an instance of either,
-        or a function that returns one. An ``nn.Module`` finds its inputs in ``example_inputs``,
-        ``EXAMPLE_INPUTS`` or ``get_example_inputs()``, its own or the file's. The file may import
-        its neighbours.
-    state_dict
-        Weights to load into it: a file that ``torch.save(model.state_dict(), ...)`` wrote.
-
-    Raises
-    ------
-    UsageError
-        No such name or file.
-    SetupError
-        The library is not installed.
-    ModelError
-        The file, the constructor, the weights, or the forward pass fails; with the line in the
-        user's source.
-
-    Examples
-    --------
-    >>> load_model("toy_cnn").example_inputs[0].shape
-    torch.Size([1, 3, 224, 224])
-    """
-    wanted = parse_name(spec)
-    name, file = wanted.label, wanted.file
-    if not wanted.library and file is None and name not in list_models():
-        raise unknown_name("model", name, [*list_models(), FILE_FORM])
-
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SEED)
-        if wanted.library:
-            return _prepare(name, find_in_library(wanted), None, state_dict)
-        if file is None:
-            return _prepare(name, find_model(name), None, state_dict)
-        with _siblings_importable(file.parent):
-            namespace = _run_file(file)
-            return _prepare(name, _pick(namespace, name), namespace, state_dict)
-
-
 def _run_file(file: Path) -> ModuleType:
-    """Execute a file of the user's as a module."""
+    """Execute a user's file as a module."""
     spec = importlib.util.spec_from_file_location(f"model_file_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise UsageError("cannot be imported", where=file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module
-    with _blame("cannot be imported", shown_path(file)):
+    with _explain_errors("cannot be imported", shown_path(file)):
         spec.loader.exec_module(module)
     return module
 
 
-def _pick(namespace: ModuleType, name: str) -> Any:
-    """What a file calls ``name``, if it can be a model; else an error with what can."""
+def _pick(namespace: ModuleType, file: Path, name: str) -> Any:
+    """The class, instance or function ``name`` of a file; an error lists what can be a model."""
     import torch
 
     def can_be_model(thing: Any) -> bool:
@@ -217,7 +204,7 @@ def _pick(namespace: ModuleType, name: str) -> Any:
         and getattr(thing, "__module__", None) == namespace.__name__
         and candidate not in _INPUT_NAMES
     ]
-    raise unknown_name("model", name, own, shown_path(Path(namespace.__file__)))
+    raise unknown_name("model", name, own, shown_path(file))
 
 
 def _prepare(
@@ -225,41 +212,41 @@ def _prepare(
     definition: Any,
     namespace: ModuleType | None,
     weights: str | os.PathLike[str] | None,
+    source: str = "",
 ) -> LoadedModel:
     """Build a model, load its weights, find its inputs, try it."""
     import torch
 
-    source = shown_path(Path(namespace.__file__)) if namespace else definition.__module__
-    origin = source or f"model {name}"
-
-    with _blame("cannot be built", origin):
-        thing = _build(definition)
+    source = source or definition.__module__
+    with _explain_errors("cannot be built", source):
+        is_class = inspect.isclass(definition)
+        is_instance = isinstance(definition, torch.nn.Module) or is_eager_model(definition)
+        thing = definition if is_instance and not is_class else definition()
         is_module = isinstance(thing, torch.nn.Module)
         module = thing if is_module or not is_eager_model(thing) else thing.get_eager_model()
     if not isinstance(module, torch.nn.Module):
-        raise ModelError(f"{name} gives {type(module).__name__!r}, not an nn.Module", where=origin)
+        raise ModelError(f"{name} gives {type(module).__name__!r}, not an nn.Module", where=source)
     if weights is not None:
         _load_weights(module, Path(weights))
     if not is_module and hasattr(thing, "prepare_for_export"):
-        with _blame("cannot be prepared for export", origin):
+        with _explain_errors("cannot be prepared for export", source):
             module = thing.prepare_for_export(module.eval())
 
     holders = [thing, namespace] if is_module else [thing]
-    with _blame("example inputs cannot be made", origin):
+    with _explain_errors("example inputs cannot be made", source):
         inputs = _look_up(holders, *_INPUT_NAMES)
         kwargs = _look_up(holders, "get_example_kwarg_inputs") or {}
         shapes = _look_up(holders, "get_dynamic_shapes")
-        calibration = tuple(_look_up(holders, "get_calibration_inputs") or ())
-        calibration = tuple((tuple(batch), kwargs) for batch in calibration)
+        batches = tuple(_look_up(holders, "get_calibration_inputs") or ())
+        calibration = tuple((tuple(batch), kwargs) for batch in batches)
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, tuple | list) or not isinstance(kwargs, dict):
         raise ModelError(
-            f"{name} has no example inputs: a tuple of what forward() takes",
-            where=origin,
+            f"{name} has no example inputs: a tuple of the arguments of forward()",
+            where=source,
             hint="define get_example_inputs() in the class, or EXAMPLE_INPUTS in the file",
         )
-
     model = LoadedModel(
         name=name,
         module=module.eval(),
@@ -275,18 +262,8 @@ def _prepare(
     return model
 
 
-def _build(definition: Any) -> Any:
-    """The instance itself, or what the class or the function returns."""
-    import torch
-
-    is_instance = isinstance(definition, torch.nn.Module) or (
-        not inspect.isclass(definition) and is_eager_model(definition)
-    )
-    return definition if is_instance else definition()
-
-
 def _look_up(holders: list[Any], *names: str) -> Any:
-    """The first value of one of these names that a holder has; functions are called."""
+    """The first attribute of one of these names; functions are called."""
     for holder in holders:
         for name in names:
             value = getattr(holder, name, None)
@@ -296,12 +273,12 @@ def _look_up(holders: list[Any], *names: str) -> Any:
 
 
 def _load_weights(module: nn.Module, file: Path) -> None:
-    """Load a state dict that fits the module exactly."""
+    """Load a state dict whose names are exactly those of the module."""
     import torch
 
     if not file.is_file():
         raise UsageError("no such file", where=file)
-    with _blame("cannot be loaded as a state dict", str(file)):
+    with _explain_errors("cannot be loaded as a state dict", str(file)):
         state = torch.load(file, map_location="cpu", weights_only=True)
         missing, unexpected = module.load_state_dict(state, strict=False)
     for names, problem in ((missing, "lacks"), (unexpected, "belongs to another model: it has")):
@@ -310,11 +287,11 @@ def _load_weights(module: nn.Module, file: Path) -> None:
 
 
 def try_forward(model: LoadedModel) -> None:
-    """Run a copy once: wrong inputs are told apart from what the exporter cannot do."""
+    """Run a copy once, which separates wrong inputs from what the exporter cannot do."""
     import torch
 
-    hint = "give it inputs that it takes: in get_example_inputs(), or by --inputs"
-    with _blame("forward() fails on its inputs", model.origin, hint), torch.no_grad():
+    hint = "check its inputs: get_example_inputs(), or --inputs"
+    with _explain_errors("forward() fails on its inputs", model.origin, hint), torch.no_grad():
         arguments = (model.module, model.example_inputs, model.kwargs)
         module, args, kwargs = copy.deepcopy(arguments)
         module(*args, **kwargs)
@@ -322,10 +299,7 @@ def try_forward(model: LoadedModel) -> None:
 
 @contextlib.contextmanager
 def _siblings_importable(folder: Path) -> Iterator[None]:
-    """Let a file import its neighbours, and forget them afterwards.
-
-    Another folder may have neighbours of the same names.
-    """
+    """Let a file import its neighbours; another folder's may have the same names later."""
     known = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
@@ -333,19 +307,15 @@ def _siblings_importable(folder: Path) -> Iterator[None]:
     finally:
         sys.path.remove(str(folder))
         for name in set(sys.modules) - known:
-            if name.partition(".")[0] not in known and _lies_in(sys.modules[name], folder):
+            file = Path(getattr(sys.modules[name], "__file__", None) or "/")
+            is_sibling = file.is_relative_to(folder) and "site-packages" not in file.parts
+            if is_sibling and name.partition(".")[0] not in known:
                 del sys.modules[name]
 
 
-def _lies_in(module: ModuleType, folder: Path) -> bool:
-    """Whether a module is a file of the folder, not of an environment inside of it."""
-    file = Path(getattr(module, "__file__", None) or "/")
-    return file.is_relative_to(folder) and "site-packages" not in file.parts
-
-
 @contextlib.contextmanager
-def _blame(what: str, where: str, hint: str | None = None) -> Iterator[None]:
-    """Turn whatever the user's code raises into a `ModelError` with the line that raised it."""
+def _explain_errors(what: str, where: str, hint: str | None = None) -> Iterator[None]:
+    """Turn what the user's code raises into a `ModelError` with the line that raised it."""
     try:
         yield
     except WorkbenchError:
@@ -356,33 +326,22 @@ def _blame(what: str, where: str, hint: str | None = None) -> Iterator[None]:
 
 
 def take_layer(model: LoadedModel, path: str) -> LoadedModel:
-    """The layer at a path, with what it is called with when the model runs on its example inputs.
+    """One layer as a model of its own, with the inputs that it gets in the whole model.
 
-    Parameters
-    ----------
-    model
-        The whole model; it is run once.
-    path
-        Of the module, such as ``features.3.block.0``. Of several calls the first one counts.
-
-    Raises
-    ------
-    UsageError
-        The model has no such layer; names the nearest.
-    ModelError
-        The layer is never called.
+    ``path`` is that of the module, such as ``features.3.block.0``. The model is run once on its
+    example inputs; if the layer is called several times, the first call counts.
     """
     import torch
 
     modules = {name: module for name, module in model.module.named_modules() if name}
     if path not in modules:
         raise unknown_name("layer", path, modules)
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    calls: list[Call] = []
 
-    def keep(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def record(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         calls.append((args, kwargs))
 
-    handle = modules[path].register_forward_pre_hook(keep, with_kwargs=True)
+    handle = modules[path].register_forward_pre_hook(record, with_kwargs=True)
     try:
         with torch.no_grad():
             model.module(*model.example_inputs, **model.kwargs)
@@ -398,7 +357,7 @@ def take_layer(model: LoadedModel, path: str) -> LoadedModel:
         example_inputs=args,
         kwargs=kwargs,
         dynamic_shapes=None,
-        input_source=f"what {model.name} gives it, from its {model.input_source}",
+        input_source=f"inputs of the layer in {model.name}, from its {model.input_source}",
         calibration=(),
         traced_inputs=None,
     )

@@ -1,7 +1,4 @@
-"""The models that have a name, and the interface by which each is found.
-
-What a model is called: a registered name, ``path/to/file.py:NAME``, or ``library:NAME``.
-"""
+"""Names of models, and the interface by which they are found."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from workbench.errors import UsageError, unknown_name
 from workbench.models.sources import Sources, find_sources, installed_version
@@ -38,10 +35,19 @@ BUILTIN = {
 
 
 class EagerModelBase(ABC):
-    """A model and the inputs it is exported and measured with.
+    """A model and the inputs that it is exported and measured with.
 
-    The interface of ExecuTorch's own example models: a class written for those works here,
-    and the other way round, whatever its base class.
+    This is the interface of ExecuTorch's own example models: classes are interchangeable, whatever
+    their base class.
+
+    Examples
+    --------
+    >>> class Tiny(wb.EagerModelBase):
+    ...     def get_eager_model(self):
+    ...         return torch.nn.Linear(4, 2)
+    ...
+    ...     def get_example_inputs(self):
+    ...         return (torch.ones(1, 4),)
     """
 
     @abstractmethod
@@ -61,41 +67,47 @@ class EagerModelBase(ABC):
         return ()
 
     def prepare_for_export(self, module: nn.Module) -> nn.Module:
-        """The model as it is to be deployed, once its weights are loaded."""
+        """The model as it is deployed; called once its weights are loaded."""
         return module
 
     def get_dynamic_shapes(self) -> Any:
-        """The ``dynamic_shapes`` for ``torch.export``, or None where every shape is fixed."""
+        """The ``dynamic_shapes`` for ``torch.export``; None if all shapes are fixed."""
         return None
 
 
 _registered: dict[str, type] = {}
 
 
+@overload
+def register_model(name: str) -> Callable[[type], type]: ...
+@overload
+def register_model(name: str, cls: type) -> type: ...
 def register_model(name: str, cls: type | None = None) -> Callable[[type], type] | type:
-    """Give a model a name; with the name alone, a class decorator.
+    """Register a model under a name; without a class, a class decorator.
 
     Parameters
     ----------
     name
-        What ``load_model`` and ``workbench export`` call it.
+        The name for ``load_model`` and ``workbench export``.
     cls
-        A class with the methods of `EagerModelBase`; a later class replaces an earlier one.
+        A class with the methods of `EagerModelBase`; it replaces an earlier one of this name.
 
     Raises
     ------
     UsageError
-        The class lacks a method, or the name belongs to a model of the workbench.
+        The class lacks a method, or the name belongs to a built-in model.
 
     Examples
     --------
-    >>> @register_model("tiny")
-    ... class Tiny(EagerModelBase):
+    >>> @wb.register_model("tiny")
+    ... class Tiny(wb.EagerModelBase):
     ...     def get_eager_model(self):
     ...         return torch.nn.Linear(4, 2)
     ...
     ...     def get_example_inputs(self):
     ...         return (torch.ones(1, 4),)
+    >>> "tiny" in wb.list_models()
+    True
     """
     if cls is None:
         return lambda decorated: register_model(name, decorated)
@@ -103,27 +115,27 @@ def register_model(name: str, cls: type | None = None) -> Callable[[type], type]
         raise UsageError(
             "lacks get_eager_model() or get_example_inputs()",
             where=f"model {name!r}",
-            hint="derive it from workbench.models.EagerModelBase",
+            hint="derive it from workbench.EagerModelBase",
         )
     if name in BUILTIN and cls.__module__ != module_of(name):
-        raise UsageError(f"{name!r} is a model of the workbench", hint="choose another name")
+        raise UsageError(f"{name!r} is a built-in model", hint="choose another name")
     _registered[name] = cls
     return cls
 
 
 def list_models() -> list[str]:
-    """The names of all registered models, in alphabetical order."""
+    """The names of all registered models, sorted.
+
+    Examples
+    --------
+    >>> wb.list_models()[:2]
+    ['edgetam_image_encoder', 'efficient_sam_tiny_encoder']
+    """
     return sorted({*BUILTIN, *_registered})
 
 
 def find_model(name: str) -> type:
-    """The class that bears a name.
-
-    Raises
-    ------
-    UsageError
-        Nobody registered the name.
-    """
+    """The class that is registered under a name; `UsageError` if there is none."""
     if name not in _registered and name in BUILTIN:
         importlib.import_module(module_of(name))
     if name not in _registered:
@@ -132,17 +144,17 @@ def find_model(name: str) -> type:
 
 
 def is_eager_model(thing: object) -> bool:
-    """Whether a class or an instance has the methods that `EagerModelBase` demands."""
+    """Whether a class or an instance has the abstract methods of `EagerModelBase`."""
     wanted = ("get_eager_model", "get_example_inputs")
     return all(callable(getattr(thing, method, None)) for method in wanted)
 
 
 def module_of(name: str) -> str:
-    """The module of a model of the workbench."""
+    """The module of a built-in model."""
     return f"{__package__}.zoo.{BUILTIN[name]}"
 
 
-#: Packages whose models can be named; none of them is a dependency.
+#: Optional packages whose models can be named.
 LIBRARIES = ("timm", "torchvision")
 
 FILE_FORM = "path/to/file.py:NAME"
@@ -150,7 +162,7 @@ FILE_FORM = "path/to/file.py:NAME"
 
 @dataclass(frozen=True)
 class ModelName:
-    """A model's name, and the file or the library that it is looked up in."""
+    """A model's name, and the file or the library that defines it."""
 
     name: str
     file: Path | None = None
@@ -158,18 +170,12 @@ class ModelName:
 
     @property
     def label(self) -> str:
-        """What artifacts are called after."""
+        """The name of its artifacts."""
         return f"{self.library}_{self.name}" if self.library else self.name
 
 
 def parse_name(spec: str) -> ModelName:
-    """Take apart what a user called a model.
-
-    Raises
-    ------
-    UsageError
-        It looks like a file, but there is none, or no name in it.
-    """
+    """Parse ``NAME``, ``file.py:NAME`` or ``library:NAME``; `UsageError` without such a file."""
     library, _, name = spec.partition(":")
     if library in LIBRARIES and name:
         return ModelName(name, library=library)
@@ -187,7 +193,7 @@ def parse_name(spec: str) -> ModelName:
 
 
 def sources_of(model: ModelName) -> Sources | None:
-    """What defines a model; None for a class that was registered while Python runs."""
+    """The source files of a model; None for a class that was registered while Python runs."""
     if model.library:
         return Sources((), (installed_version(model.library),))
     if model.file:

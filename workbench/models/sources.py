@@ -1,7 +1,4 @@
-"""The files that a model's code consists of, found without running any of it.
-
-Which line of the user's own source an error or a graph node comes from.
-"""
+"""Source files of a model, found without running them; the user's line behind an error or node."""
 
 from __future__ import annotations
 
@@ -38,15 +35,10 @@ class Sources:
 
 
 def find_sources(file: Path) -> Sources:
-    """A Python file, what it imports that is not installed as a package, and so on from there.
+    """A Python file and, recursively, the files that it imports outside installed packages.
 
-    A file that a string in one of them names is among the files too, such as a checkpoint that the
-    model loads. What is imported or opened under a name made at run time is not found.
-
-    Raises
-    ------
-    StoreError
-        A file cannot be read.
+    Files named by string literals are included, such as a checkpoint that the model loads; names
+    that are computed at run time are not found.
     """
     found: set[Path] = set()
     outside: set[str] = set()
@@ -70,7 +62,7 @@ def find_sources(file: Path) -> Sources:
 
 
 def _parse(path: Path) -> ast.Module:
-    """The tree of a file; an empty one if it is no Python, which its import is going to tell."""
+    """The tree of a file; an empty one if it is not Python: importing it will fail."""
     try:
         return ast.parse(path.read_bytes())
     except OSError as error:
@@ -80,7 +72,7 @@ def _parse(path: Path) -> ast.Module:
 
 
 def _imports(tree: ast.Module, path: Path) -> Iterator[tuple[Path, str]]:
-    """The folder in which to look for each import, and its dotted name."""
+    """The folder to search for each import, and its dotted name."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((path.parent, alias.name) for alias in node.names)
@@ -91,7 +83,7 @@ def _imports(tree: ast.Module, path: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _module_files(folder: Path, name: str) -> Iterator[Path]:
-    """The files that are run to import a dotted name; its last part may be no module."""
+    """The files that importing a dotted name runs; its last part need not be a module."""
     for part in name.split("."):
         package, module = folder / part / "__init__.py", folder / f"{part}.py"
         if package.is_file():
@@ -104,7 +96,7 @@ def _module_files(folder: Path, name: str) -> Iterator[Path]:
 
 
 def _own_files(name: str) -> Iterator[Path]:
-    """The same for what Python finds elsewhere, but neither in its library nor installed."""
+    """The same for modules on Python's path that are not installed or in its library."""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
         return
@@ -112,13 +104,14 @@ def _own_files(name: str) -> Iterator[Path]:
         spec = importlib.util.find_spec(top)
     except (ImportError, ValueError):
         return
-    origin = Path(spec.origin) if spec and spec.has_location and spec.origin else None
-    if origin and not set(_INSTALLED) & set(origin.parts):
-        yield from _module_files(origin.parents[bool(spec.submodule_search_locations)], name)
+    if spec and spec.has_location and spec.origin:
+        origin = Path(spec.origin)
+        if not set(_INSTALLED) & set(origin.parts):
+            yield from _module_files(origin.parents[bool(spec.submodule_search_locations)], name)
 
 
 def _named_files(tree: ast.Module, path: Path) -> Iterator[Path]:
-    """Files that strings of the source name, seen from its folder or the working directory."""
+    """Files named by string literals, relative to the source or the working directory."""
     for node in ast.walk(tree):
         text = node.value if isinstance(node, ast.Constant) else None
         if not isinstance(text, str) or not 3 < len(text) < _LONGEST_PATH or not text.isprintable():
@@ -146,7 +139,7 @@ _LIBRARIES = ("torch", "torchao", "executorch", "functorch")
 
 
 def user_line(error: BaseException) -> str:
-    """``file:line`` of the innermost frame of an error that is the user's; empty if none is."""
+    """``file:line`` of an error's innermost frame in the user's code; empty if there is none."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{shown_path(Path(error.filename))}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
@@ -154,12 +147,12 @@ def user_line(error: BaseException) -> str:
 
 
 def user_line_of_stack(stack: str | None) -> str:
-    """The same for the text of a stack trace, as graph nodes carry it."""
+    """The same for the text of a graph node's stack trace."""
     return _innermost([(file, int(line)) for file, line in _FRAME.findall(stack or "")])
 
 
 def forward_line(module: nn.Module) -> str:
-    """``file:line`` of a model's ``forward``; empty if that is not the user's."""
+    """``file:line`` of a model's ``forward``; empty if it is not in the user's code."""
     code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
     return _innermost([(code.co_filename, code.co_firstlineno)]) if code else ""
 
@@ -172,7 +165,7 @@ def reason(error: BaseException) -> str:
 
 
 def shown_path(file: Path) -> str:
-    """A path as a reader would write it: relative to the working directory if it lies in there."""
+    """A path relative to the working directory, if it is inside."""
     folder = Path.cwd()
     return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
 
@@ -185,7 +178,7 @@ def _innermost(frames: list[tuple[str, int]]) -> str:
 
 
 def _is_users(file: Path) -> bool:
-    """Whether a file is neither of Python, PyTorch, ExecuTorch nor the workbench's machinery."""
+    """Whether a file is user code: not of Python, PyTorch, ExecuTorch or the workbench."""
     if file.is_relative_to(_WORKBENCH):
         return file.parent == _MODELS
     if {"site-packages", "dist-packages"}.isdisjoint(file.parts):
@@ -196,4 +189,5 @@ def _is_users(file: Path) -> bool:
 @functools.cache
 def _library_folders() -> tuple[str, ...]:
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
-    return tuple(folder for spec in specs if spec for folder in spec.submodule_search_locations)
+    locations = (spec.submodule_search_locations or () for spec in specs if spec)
+    return tuple(folder for folders in locations for folder in folders)

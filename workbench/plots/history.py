@@ -18,17 +18,8 @@ MOST_PANELS = 8
 def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
     """Every run as a dot with its interval, the level between changes, and the changes.
 
-    Parameters
-    ----------
-    history
-        ``frames.HISTORY``; emulated runs are left out.
-    changes
-        ``frames.CHANGES``.
-
-    Returns
-    -------
-    Chart
-        Latencies in ms, one panel per line of comparable runs.
+    From ``frames.HISTORY`` and ``frames.CHANGES``; latencies in ms, one panel per line of
+    comparable runs. Emulated runs are left out.
 
     Examples
     --------
@@ -42,7 +33,10 @@ def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
     lines = [*runs.index[changed], *runs.index[~changed]][:MOST_PANELS]
     hidden = len(runs) - len(lines)
     title = "Latency over time" + (f"; {hidden} more lines are not shown" if hidden > 0 else "")
-    figure, axes = style.stack_panels(title, max(len(lines), 1), 1.5)
+    count = max(len(lines), 1)
+    figure, axes = style.new_figure(
+        title, 0.8 + 1.5 * count, rows=count, left=0.72, right=0.27, top=0.55, bottom=0.35
+    )
     for axis, line in zip(axes, lines, strict=False):
         _draw_line(axis, timed[timed["line"] == line], changes[changes["line"] == line])
         axis.set_title(style.shorten(line, 120), fontsize=8, color=style.FAINT, loc="left", pad=3)

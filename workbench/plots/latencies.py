@@ -21,17 +21,9 @@ _CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
 def plot_latencies(source: Run | Measurement | pd.DataFrame) -> Chart:
     """One row of dots per measurement, with the median and its 95 % interval.
 
-    Parameters
-    ----------
-    source
-        A run, a measurement, or a frame of ``frames.LATENCIES``. Traced inferences are left out
-        where there are others.
-
-    Returns
-    -------
-    Chart
-        Latencies in ms. The axis ends a tenth beyond the largest 99th percentile; each row counts
-        the inferences that took longer.
+    ``source`` is a run, a measurement, or a frame of ``frames.LATENCIES``. Latencies in ms; traced
+    inferences are left out where there are others. The axis ends a tenth beyond the largest 99th
+    percentile, and each row counts the inferences that took longer.
 
     Examples
     --------
@@ -88,17 +80,9 @@ def _draw_row(axis: Axes, row: int, values: np.ndarray, entry) -> None:
 def plot_iterations(source: Run | Measurement | pd.DataFrame) -> Chart:
     """The median of every batch in the order of measurement, to see drift and interference.
 
-    Parameters
-    ----------
-    source
-        A run, of which the subject's thread count is shown; a measurement; or a frame of
-        ``frames.LATENCIES`` with one thread count.
-
-    Returns
-    -------
-    Chart
-        One dot per batch, in ms; the label of an experiment stands at its median. Dotted lines
-        separate process restarts.
+    ``source`` is a run, of which the subject's thread count is shown; a measurement; or a frame of
+    ``frames.LATENCIES`` with one thread count. Dots are medians in ms, dotted lines separate
+    process restarts.
 
     Examples
     --------

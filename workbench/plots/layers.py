@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection
 
 from workbench.analysis.run import Measurement
 from workbench.frames import format_share, format_time
@@ -15,6 +14,8 @@ from workbench.plots.tables import Table, show_note
 NO_LAYERS = "Layers unknown: the program has no layer sidecar, or one without layers."
 _MODEL = "(the model)"
 _NO_LAYER = "(no layer)"
+#: Above the model, and what belongs to no layer.
+_TOP = object()
 _BOX = ["module", "name", "depth", "left", "width", "share", "error"]
 
 
@@ -22,20 +23,11 @@ _BOX = ["module", "name", "depth", "left", "width", "share", "error"]
 def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None) -> Chart | Table:
     """One box per module, as wide as its time, below the module that contains it.
 
-    Parameters
-    ----------
-    source
-        A measurement, or a frame of ``frames.LAYERS`` of one.
-    depth
-        How many levels below the model; None shows all.
-
-    Returns
-    -------
-    Chart or Table
-        Times in ms. The part of a box that has no box below it is the module's own time. Wide
-        boxes bear name, time and share of E2E; the black line at the end of a box is the 95 %
-        interval of its time. The colour depends on the module's path only. A sentence where
-        layers are unknown.
+    ``source`` is a measurement, or a frame of ``frames.LAYERS`` of one; ``depth`` limits the levels
+    below the model. Times in ms. The part of a box without boxes below is the module's own time.
+    Wide boxes bear name, time and share of E2E; the black line at the end of a box is the 95 %
+    interval of its time. The colour depends on the module's path only. A sentence where layers are
+    unknown.
 
     Examples
     --------
@@ -54,19 +46,14 @@ def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None)
         "Time by module", 1.05 + 0.44 * levels, left=0.25, right=0.15, top=0.42
     )
     colors = [style.color_of_module(path) for path in boxes["module"]]
-    corners = [
-        [(b.left, b.depth), (b.left + b.width, b.depth), (b.left + b.width, b.depth + 0.96),
-         (b.left, b.depth + 0.96)]
-        for b in boxes.itertuples()
-    ]  # fmt: skip
-    axis.add_collection(
-        PolyCollection(corners, facecolors=colors, edgecolors="white", linewidths=0.6)
-    )
+    style.draw_boxes(axis, boxes["left"], boxes["depth"], boxes["width"], 0.96, colors, edge=0.6)
     texts = [_label(box, (style.WIDTH - 0.4) / reach) for box in boxes.itertuples()]
     for box, text, color in zip(boxes.itertuples(), texts, colors, strict=True):
-        if text:
-            style.write_inside(axis, box.left + box.width / 2, box.depth + 0.48, text, color)
-    _draw_intervals(axis, boxes.loc[[bool(text) for text in texts]])
+        style.write_inside(axis, box.left + box.width / 2, box.depth + 0.48, text, color)
+    known = boxes[np.array(texts, dtype=bool) & boxes["error"].notna()]
+    right = known["left"] + known["width"]
+    axis.hlines(known["depth"] + 0.9, right - known["error"], right + known["error"],
+                colors=style.INK, linewidths=1.6)  # fmt: skip
     axis.set_xlim(0, reach)
     axis.set_ylim(levels, 0)
     axis.set_yticks([])
@@ -82,19 +69,16 @@ def lay_out(layers: pd.DataFrame) -> pd.DataFrame:
     ``error`` is half the width of the time's interval. The boxes of a module's children start
     where its own does, the slowest first; modules that took no time have none.
     """
-    ends: dict[str | None, float] = {}
-    rows, end = [], 0.0
-    for row in layers.itertuples():
-        path = None if pd.isna(row.module) else row.module
-        if not row.total_ms > 0:
-            continue
-        if row.depth == 0:
-            left, name = end, _MODEL if path == "" else path or _NO_LAYER
-            end += row.total_ms
+    ends: dict[object, float] = {_TOP: 0.0}
+    rows = []
+    for row in layers[layers["total_ms"] > 0].itertuples():
+        path = None if pd.isna(row.module) else str(row.module)
+        if path is None or row.depth == 0:
+            parent, name = _TOP, _MODEL if path == "" else path or _NO_LAYER
         else:
             parent, _, name = path.rpartition(".")
-            left = ends[parent]
-            ends[parent] += row.total_ms
+        left = ends[parent]
+        ends[parent] += row.total_ms
         ends[path] = left
         error = (row.high_ms - row.low_ms) / 2
         rows.append((path, name, int(row.depth), left, row.total_ms, row.share, error))
@@ -113,14 +97,4 @@ def _label(box, inches_per_ms: float) -> str:
         f"{short}\n{share}",
         short,
     )
-    return next((text for text in texts if style.text_inches(text, 8) < room), "")
-
-
-def _draw_intervals(axis: Axes, boxes: pd.DataFrame) -> None:
-    """A line across the end of every box."""
-    known = boxes[boxes["error"].notna()]
-    lines = [
-        [(b.left + b.width - b.error, b.depth + 0.9), (b.left + b.width + b.error, b.depth + 0.9)]
-        for b in known.itertuples()
-    ]
-    axis.add_collection(LineCollection(lines, colors=style.INK, linewidths=1.6, capstyle="butt"))
+    return style.fit(texts, room + 0.06)

@@ -47,20 +47,10 @@ def plot_machine_code(
 ) -> Chart | Table:
     """A bar for every part and side, split into classes of machine code.
 
-    Parameters
-    ----------
-    source
-        A comparison, or frames of ``frames.CODE_SHARES`` by label, the baseline first.
-    by
-        What the parts of a comparison are: ``category``, ``family``, ``operator`` or ``key``.
-    top
-        How many parts: those with the most samples.
-
-    Returns
-    -------
-    Chart or Table
-        Shares of the samples of the program counter in per cent; each bar ends with the number of
-        its samples. A sentence where nothing was sampled.
+    ``source`` is a comparison, or frames of ``frames.CODE_SHARES`` by label, the baseline first.
+    Parts of a comparison are a ``category``, ``family``, ``operator`` or ``key``; the ``top`` ones
+    have the most samples of the program counter. Shares in per cent; each bar ends with the number
+    of its samples. A sentence where nothing was sampled.
 
     Examples
     --------
@@ -68,9 +58,12 @@ def plot_machine_code(
     >>> "sme2" in wb.plot_machine_code(ab).alt_text
     True
     """
-    shares = _split(source, by) if isinstance(source, Comparison) else source
-    if not shares:
-        return show_note(explain_lack(source.run.record))
+    if isinstance(source, Comparison):
+        shares = _split(source, by)
+        if not shares:
+            return show_note(explain_lack(source.run.record))
+    else:
+        shares = dict(source)
     totals = pd.concat(shares.values()).groupby("part", sort=False)["samples"].sum()
     parts = list(totals.sort_values(ascending=False, kind="stable").index[:top])
     labels = [style.shorten(part, 28) for part in parts]

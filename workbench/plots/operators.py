@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.operators import label_operators
 from workbench.analysis.run import Comparison, Measurement
 from workbench.frames import format_share
 from workbench.plots import style
@@ -22,20 +23,10 @@ def plot_operators(
 ) -> Chart:
     """Bars of mean time with the standard deviation over the iterations, by category.
 
-    Parameters
-    ----------
-    source
-        A measurement, a comparison, or a frame of ``frames.OPERATORS``.
-    candidate
-        With a frame, that of the other side of a comparison.
-    top
-        How many rows: those with the most time, on either side.
-
-    Returns
-    -------
-    Chart
-        Times in ms. Of a comparison, solid bars are the candidate's, pale ones the baseline's,
-        paired by ``key``.
+    ``source`` is a measurement, a comparison, or a frame of ``frames.OPERATORS``; a second frame is
+    the ``candidate`` of a comparison. The ``top`` rows are those with the most time on either side,
+    in ms. Of a comparison, solid bars are the candidate's, pale ones the baseline's, paired by
+    ``key``.
 
     Examples
     --------
@@ -48,7 +39,11 @@ def plot_operators(
     operators = source if isinstance(source, pd.DataFrame) else source.operators
     rows = operators.head(top) if candidate is None else _pair(operators, candidate).head(top)
     figure, axis = style.new_rows(
-        "The most expensive operators", style.label_operators(rows, 46), 0.27, head=0.75, right=1.65
+        "The most expensive operators",
+        [style.shorten(label, 50) for label in label_operators(rows)],
+        0.27,
+        head=0.75,
+        right=1.65,
     )
     places, colors = range(len(rows)), [style.color_of(category) for category in rows["category"]]
     unit = "mean time per inference (ms) ± standard deviation"

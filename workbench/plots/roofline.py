@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import Roof
 from workbench.analysis.run import Measurement
 from workbench.plots import style
@@ -30,19 +30,11 @@ _NAMED = 8
 def plot_roofline(source: Measurement | pd.DataFrame, roof: Roof | None = None) -> Chart | Table:
     """Operations per second over operations per byte, logarithmic; a dot's area is its time.
 
-    Parameters
-    ----------
-    source
-        A measurement; or a frame of ``frames.ROOFLINE``, with its ``roof``. Operators without
-        operations, or too short to be timed, are left out; the key says how much time is shown.
-    roof
-        Peaks in GFLOP/s by dtype, the horizontal lines; bandwidths in GB/s by footprint, the
-        slanted ones. The shade below a line is how much another process fell short of it.
-
-    Returns
-    -------
-    Chart or Table
-        A sentence where peaks or costs are missing.
+    ``source`` is a measurement, or a frame of ``frames.ROOFLINE`` with its ``roof``: peaks in
+    GFLOP/s by dtype, the horizontal lines, and bandwidths in GB/s by footprint, the slanted ones.
+    The shade below a line is how much another process fell short of it. Operators without
+    operations, or too short to be timed, are left out; the key says how much time is shown. A
+    sentence where peaks or costs are missing.
 
     Examples
     --------
@@ -62,13 +54,9 @@ def plot_roofline(source: Measurement | pd.DataFrame, roof: Roof | None = None) 
     top = max(roof.peaks[dtype] for dtype in used)
     least = min([*shown["intensity"], 0.1])
     slowest = min(rate for _, rate in roof.bandwidths)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
+    style.use_log_scales(axis)
     axis.set_xlim(least / 1.5, max([*shown["intensity"], top / slowest]) * 4)
     axis.set_ylim(min([*shown["gflops"], top / 100]) / 1.6, 2.2 * top)
-    for scale in (axis.xaxis, axis.yaxis):
-        scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        scale.set_minor_formatter(NullFormatter())
     _draw_slopes(axis, _choose(roof.bandwidths), top, roof.spread)
     for dtype in used:
         peak = roof.peaks[dtype]
@@ -127,7 +115,7 @@ def _draw_dots(axis: Axes, shown: pd.DataFrame) -> None:
         if any(abs(place[0] - x) < 0.9 and abs(place[1] - y) < 0.15 for x, y in named):
             continue
         named.append(place)
-        label = style.shorten(style.label_operator(row.name, row.module), 34)
+        label = style.shorten(label_operator(row.name, row.module), 40)
         axis.annotate(f"{label}, {100 * row.roof_share:.0f} %", (row.intensity, row.gflops),
                       (0, -13), textcoords="offset points", ha="center", fontsize=8,
                       color=style.HIGHLIGHT, zorder=4)  # fmt: skip

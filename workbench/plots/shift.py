@@ -29,20 +29,9 @@ def plot_shift(
 ) -> Chart:
     """Shares before and after, beside a waterfall from one E2E time to the other.
 
-    Parameters
-    ----------
-    source
-        A comparison, or a frame of ``frames.SHIFT``. Where the frame has ``low_ms`` and
-        ``high_ms``, every step of the waterfall has its 95 % interval.
-    labels
-        Names of baseline and candidate of a frame.
-    title
-        Title of the figure.
-
-    Returns
-    -------
-    Chart
-        Shares of mean E2E time in per cent, and times in ms.
+    ``source`` is a comparison, or a frame of ``frames.SHIFT`` with the ``labels`` of both sides.
+    Shares of mean E2E time in per cent, times in ms. Where the frame has ``low_ms`` and
+    ``high_ms``, every step of the waterfall has its 95 % interval.
 
     Examples
     --------
@@ -62,7 +51,6 @@ def plot_shift(
         right=0.35,
         top=0.75,
         gap=0.45,
-        share_y=True,
     )
     style.set_rows(shares, rows)
     _draw_shares(shares, source)

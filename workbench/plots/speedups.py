@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pandas as pd
-from matplotlib.collections import PolyCollection
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullLocator
 
@@ -21,17 +20,9 @@ _MAP = LinearSegmentedColormap.from_list("change", [style.SLOWER, "#F2F2F2", sty
 def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
     """One dot per compared part with its 95 % interval, on a logarithmic axis.
 
-    Parameters
-    ----------
-    source
-        A comparison, of which E2E and the categories are shown; or a frame of
-        ``frames.COMPARISON``. Its column ``floor``, if any, is drawn as a grey band.
-
-    Returns
-    -------
-    Chart
-        Ratios of baseline to candidate. Blue is faster, orange slower; hollow dots are equivalent
-        or inconclusive.
+    ``source`` is a comparison, of which E2E and the categories are shown, or a frame of
+    ``frames.COMPARISON``. Ratios of baseline to candidate: blue is faster, orange slower, hollow
+    equivalent or inconclusive. A grey band is the noise ``floor``, where the frame has one.
 
     Examples
     --------
@@ -80,20 +71,9 @@ def plot_heatmap(
 ) -> Chart:
     """One row per layer, one column per run; the colour is the speed-up over the first run.
 
-    Parameters
-    ----------
-    aligned
-        ``frames.ALIGNED``, from `align_measurements`.
-    top
-        How many rows: those with the most time in any run, in their order.
-    title
-        Title of the figure.
-
-    Returns
-    -------
-    Chart
-        Cells show the time, and the speed-up with its 95 % interval where one was shown; all
-        others have no colour. A layer that a run lacks is empty.
+    ``aligned`` is ``frames.ALIGNED`` from `align_measurements`; the ``top`` rows are those with the
+    most time in any run. Cells show the time, and the speed-up with its 95 % interval where one was
+    shown; all others have no colour. A layer that a run lacks is empty.
 
     Examples
     --------
@@ -115,13 +95,7 @@ def plot_heatmap(
     colors[cells["time_ms"].isna()] = (1, 1, 1, 1)
     x = cells["run"].map(runs.index).to_numpy(dtype=float)
     y = cells["name"].map(names.index).to_numpy(dtype=float)
-    boxes = [
-        [(a - 0.5, b - 0.5), (a + 0.5, b - 0.5), (a + 0.5, b + 0.5), (a - 0.5, b + 0.5)]
-        for a, b in zip(x, y, strict=True)
-    ]
-    axis.add_collection(
-        PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=1.5)
-    )
+    style.draw_boxes(axis, x - 0.5, y - 0.5, 1, 1, colors, edge=1.5)
     for cell, column, row, color in zip(cells.itertuples(), x, y, colors, strict=True):
         if math.isfinite(cell.time_ms):
             text = style.write_ms(cell.time_ms)

@@ -17,10 +17,13 @@ import pandas as pd
 from IPython.display import display
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter
+from numpy.typing import ArrayLike
 
 from workbench.frames import EMULATED, MISSING, decimals_of, format_number, is_emulated
 
@@ -107,34 +110,36 @@ class Chart(Figure):
 def new_figure(
     title: str,
     height: float,
-    columns: int = 1,
     *,
+    columns: int = 1,
+    rows: int = 1,
     left: float = 0.3,
     right: float = 0.3,
     top: float = 0.5,
     bottom: float = 0.5,
-    ratios: tuple[float, ...] | None = None,
     gap: float = 0.3,
-    share_y: bool = False,
 ) -> tuple[Chart, list[Axes]]:
-    """A figure of the standard width with its title and tidied axes side by side, in inches.
+    """A figure of the standard width with its title and tidied axes; all measures in inches.
 
-    It belongs to no window and to no global state: the caller shows or saves it.
+    Columns share their rows, and rows their columns. The figure belongs to no window and to no
+    global state: the caller shows or saves it.
     """
     figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
-    room = (WIDTH - left - right - gap * (columns - 1)) / columns
     grid = {
         "left": left / WIDTH,
         "right": 1 - right / WIDTH,
         "top": 1 - top / height,
         "bottom": bottom / height,
-        "wspace": gap / room,
-        "width_ratios": ratios,
+        "wspace": gap * columns / (WIDTH - left - right - gap * (columns - 1)),
+        "hspace": 0.35,
     }
-    axes = figure.subplots(1, columns, squeeze=False, sharey=share_y, gridspec_kw=grid)[0]
+    axes = figure.subplots(
+        rows, columns, squeeze=False, sharex="col", sharey="row", gridspec_kw=grid
+    ).ravel()
     for axis in axes:
         tidy(axis)
-    set_title(figure, title)
+    figure.text(0.1 / WIDTH, 1 - 0.12 / height, title, va="top", fontsize=11, fontweight="bold",
+                color=INK)  # fmt: skip
     return figure, list(axes)
 
 
@@ -152,20 +157,6 @@ def new_rows(
     return figure, axis
 
 
-def stack_panels(title: str, count: int, each: float) -> tuple[Chart, list[Axes]]:
-    """A figure of the standard width with panels of so many inches above one another."""
-    height = 0.8 + each * count
-    figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
-    room = {"left": 0.08, "right": 0.97, "top": 1 - 0.55 / height, "bottom": 0.35 / height}
-    axes = figure.subplots(
-        count, 1, squeeze=False, sharex=True, gridspec_kw={**room, "hspace": 0.35}
-    )[:, 0]
-    for axis in axes:
-        tidy(axis)
-    set_title(figure, title)
-    return figure, list(axes)
-
-
 def tidy(axis: Axes) -> None:
     """Reduce axes to a baseline and faint vertical lines, without ticks."""
     for side in ("top", "right", "left"):
@@ -175,13 +166,6 @@ def tidy(axis: Axes) -> None:
     axis.set_axisbelow(True)
     axis.tick_params(axis="both", length=0, labelsize=9, labelcolor=FAINT)
     axis.tick_params(axis="y", labelcolor=INK)
-
-
-def set_title(figure: Figure, title: str) -> None:
-    """The title, at the upper left corner."""
-    height = figure.get_figheight()
-    figure.text(0.1 / WIDTH, 1 - 0.12 / height, title, va="top", fontsize=11, fontweight="bold",
-                color=INK)  # fmt: skip
 
 
 def set_head(axis: Axes, text: str) -> None:
@@ -261,18 +245,14 @@ def write_ratio(ratio: float, low: float = math.nan, high: float = math.nan) -> 
     return f"{ratio:.{decimals}f}x ({low:.{decimals}f} to {high:.{decimals}f})"
 
 
-def label_operators(operators: pd.DataFrame, letters: int) -> list[str]:
-    """The labels of operators, ``layer · name #ordinal``, cut to so many letters."""
-    layers = operators["module"] if "module" in operators else [None] * len(operators)
-    return [
-        shorten(label_operator(name, layer), letters)
-        for name, layer in zip(operators["name"], layers, strict=True)
-    ]
+def fit(texts: Iterable[str], inches: float, size: int = 8) -> str:
+    """The first text that is narrower than this; empty if none is."""
+    return next((text for text in texts if text_inches(text, size) + 0.06 < inches), "")
 
 
-def label_operator(name: str, layer: object) -> str:
-    """An operator's name after its layer, where that is known."""
-    return f"{layer} · {name}" if isinstance(layer, str) and layer else name
+def axis_inches(axis: Axes) -> float:
+    """The width of an axis."""
+    return WIDTH * axis.get_position().width
 
 
 def text_inches(text: str, size: int = 9) -> float:
@@ -308,6 +288,26 @@ def draw_bar(
     hatch = {"hatch": "///", "edgecolor": "white"} if color == UNSPLIT_COLOR else {}
     look = {"color": color, "edgecolor": edge, "linewidth": 0.8, "alpha": alpha, **hatch}
     axis.barh(row, width, left=left, height=height, **look)
+
+
+def draw_boxes(
+    axis: Axes, left: ArrayLike, top: ArrayLike, width: ArrayLike, height: ArrayLike,
+    colors: ArrayLike | Sequence[str], *, edge: float = 0.0,
+) -> None:  # fmt: skip
+    """Many boxes at once, in the units of the axes, with a white edge of so many points."""
+    x, y, wide, high = np.broadcast_arrays(left, top, width, height)
+    corners = np.stack([[x, x + wide, x + wide, x], [y, y, y + high, y + high]], axis=-1)
+    axis.add_collection(
+        PolyCollection(corners.transpose(1, 0, 2), facecolors=colors, edgecolors="white",
+                       linewidths=edge)
+    )  # fmt: skip
+
+
+def use_log_scales(axis: Axes) -> None:
+    """Logarithmic axes with plain numbers."""
+    for scale in (axis.xaxis, axis.yaxis):
+        scale.axes.set(**{f"{scale.axis_name}scale": "log"})
+        scale.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def draw_speedup(axis: Axes, row: int, entry: Any) -> None:

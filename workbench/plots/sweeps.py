@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pandas as pd
-from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from workbench.analysis.run import Run
 from workbench.plots import style
@@ -24,20 +24,10 @@ def plot_isa_levels(
 ) -> Chart | Table:
     """Latency of every ISA level beside its speed-up over the level below, with intervals.
 
-    Parameters
-    ----------
-    source
-        A run, or a frame of ``frames.LADDER``.
-    threads
-        Which thread count; None takes the first.
-    level
-        The level to emphasise; the title then says what it gained.
-
-    Returns
-    -------
-    Chart or Table
-        Median latency in ms, and ratios. Hollow dots are equivalent or inconclusive: the extension
-        was not shown to gain anything. A sentence where a run has no ISA levels.
+    ``source`` is a run, or a frame of ``frames.LADDER``; of several thread counts, ``threads``
+    (None: the first) is shown. The title says what the emphasised ``level`` gained, if there is
+    one. Median latency in ms, and ratios: hollow dots are equivalent or inconclusive. A sentence
+    where a run has no ISA levels.
 
     Examples
     --------
@@ -51,17 +41,12 @@ def plot_isa_levels(
     threads = threads or int(levels["threads"].iloc[0])
     levels = levels[levels["threads"] == threads]
     names = list(levels["level"])
+    title = f"What each extension gains, {count_threads(threads)}"
+    height, left = 1.35 + 0.42 * len(names), style.label_margin(names)
     figure, (times, steps) = style.new_figure(
-        describe_level(levels, level)
-        if level
-        else f"What each extension gains, {count_threads(threads)}",
-        1.35 + 0.42 * len(names),
-        columns=2,
-        left=style.label_margin(names),
-        right=3.05,
-        top=0.75,
-        share_y=True,
-    )
+        describe_level(levels, level) if level else title,
+        height, columns=2, left=left, right=3.05, top=0.75,
+    )  # fmt: skip
     style.set_rows(times, names)
     longest = levels["latency_high_ms"].fillna(levels["latency_ms"]).max()
     times.set_xlim(0, 1.35 * longest)
@@ -105,17 +90,9 @@ def describe_level(levels: pd.DataFrame, level: str) -> str:
 def plot_threads(source: Run | pd.DataFrame) -> Chart | Table:
     """Latency against threads, one line per experiment, with its interval and the ideal.
 
-    Parameters
-    ----------
-    source
-        A run, or a frame of ``frames.SCALING``.
-
-    Returns
-    -------
-    Chart or Table
-        Wall time in ms; both axes are logarithmic, so that ideal scaling is a straight line, dotted
-        here. Where lines cross, the faster experiment depends on the number of threads. A sentence
-        where a run has one thread count.
+    ``source`` is a run, or a frame of ``frames.SCALING``. Wall time in ms; both axes are
+    logarithmic, so that ideal scaling is a straight line, dotted here. Where lines cross, the
+    faster experiment depends on the number of threads. A sentence where a run has one thread count.
 
     Examples
     --------
@@ -127,11 +104,10 @@ def plot_threads(source: Run | pd.DataFrame) -> Chart | Table:
     if scaling is None:
         return show_note(NO_THREADS)
     names = list(dict.fromkeys(scaling["experiment"]))
-    labels = {name: style.shorten(name, 24) for name in names}
-    margin = 0.35 + max(map(style.text_inches, labels.values()), default=0.0)
+    margin = 0.35 + min(1.95, max(map(style.text_inches, names), default=0.0))
     figure, (axis,) = style.new_figure("What do more threads gain?", 3.4, left=0.75, right=margin)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
+    style.use_log_scales(axis)
+    axis.yaxis.set_minor_formatter(axis.yaxis.get_major_formatter())
     ends = []
     colors = itertools.chain(style.SERIES, itertools.repeat(style.LINE))
     for name, color in zip(names, colors, strict=False):
@@ -140,14 +116,10 @@ def plot_threads(source: Run | pd.DataFrame) -> Chart | Table:
         axis.plot(counts, times[0] * counts[0] / counts, ":", color=color, linewidth=1)
         axis.vlines(counts, part["latency_low_ms"], part["latency_high_ms"], color=color)
         axis.plot(counts, times, "o-", color=color, linewidth=1.8, markersize=5)
-        ends.append((times[-1], labels[name], color))
+        ends.append((times[-1], style.shorten(name, 24), color))
     style.label_ends(axis, ends)
-    plain = FuncFormatter(lambda value, _: f"{value:g}")
     axis.xaxis.set_major_locator(FixedLocator(sorted(set(scaling["threads"]))))
-    axis.xaxis.set_major_formatter(plain)
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.yaxis.set_major_formatter(plain)
-    axis.yaxis.set_minor_formatter(plain)
     axis.tick_params(axis="y", which="both", labelsize=8, labelcolor=style.FAINT)
     style.label_y(axis, "wall time (ms)")
     style.label_x(axis, "threads; median with 95 % interval; dotted: ideal scaling")

@@ -12,6 +12,7 @@ import pandas as pd
 from workbench.analysis.compare import FALSE_DISCOVERIES
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
+from workbench.analysis.operators import label_operators
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.frames import EMULATED, format_ms, format_share, is_emulated, mark_emulated
@@ -19,7 +20,6 @@ from workbench.plots.categories import name_sides
 from workbench.plots.layers import NO_LAYERS
 from workbench.plots.roofline import NO_ROOFLINE
 from workbench.plots.speedups import plot_speedups
-from workbench.plots.style import label_operator
 from workbench.plots.sweeps import plot_isa_levels, plot_threads
 from workbench.plots.tables import Table, VStack, show_note, show_table
 
@@ -33,7 +33,6 @@ NOT_COVERED = (
     "compiled for one level, the C library, or kernels that XNNPACK selects by "
     "microarchitecture. A level is this CPU without some features, not another CPU."
 )
-_NOT_SAMPLED = "not sampled"
 _NOTHING = "No findings: no rule found one per cent of the time to gain."
 
 
@@ -69,15 +68,14 @@ def show_operators(source: Measurement | pd.DataFrame, *, top: int = TOP) -> Tab
     Examples
     --------
     >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> "mean (ms/run)" in str(wb.show_operators(on, top=3))
+    >>> "classifier.3 · Fully Connected GEMM #42" in str(wb.show_operators(on, top=3))
     True
     """
     operators = source if isinstance(source, pd.DataFrame) else source.operators
     columns = ["name", "category", "family", "calls"]
     if "module" in operators:
         columns = ["name", "category", "module_class", "source", "confidence"]
-        labels = map(label_operator, operators["name"], operators["module"])
-        operators = operators.assign(name=list(labels))
+    operators = operators.assign(name=label_operators(operators))
     columns += ["mean_ms", "std_ms", "share"]
     return show_table(operators, columns, top=top, caption="The most expensive operators")
 
@@ -120,19 +118,16 @@ def show_speedups(ab: Comparison, *, top: int = TOP) -> VStack:
     >>> "inconclusive" in str(wb.show_speedups(ab, top=3))
     True
     """
-    what = "operators" if ab.layers is None else "layers"
-    parts = ab.operators if ab.layers is None else ab.layers
+    counts = {"operators": ab.operators}
+    if ab.layers is not None:
+        counts["layers"] = ab.layers
+    what, parts = [*counts.items()][-1]
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
-    counts = {"operators": ab.operators, what: parts}
+    columns += ["q", "detectable", "floor"]
     return VStack(
         plot_speedups(ab),
         show_note(*(count_outcomes(frame, name) for name, frame in counts.items())),
-        show_table(
-            parts,
-            [*columns, "q", "detectable", "floor"],
-            top=top,
-            caption=f"{what.capitalize()}, largest change first",
-        ),
+        show_table(parts, columns, top=top, caption=f"{what.capitalize()}, largest change first"),
     )
 
 
@@ -157,8 +152,8 @@ def show_undelegated(run: Run) -> Table:
 
     Examples
     --------
-    >>> print(wb.show_undelegated(wb.open_run(wb.sample_run())))
-    > None: every operator is delegated.
+    >>> "_to_dim_order_copy" in str(wb.show_undelegated(wb.open_run(wb.sample_run())))
+    True
     """
     export = run.record.export
     if export is None:
@@ -204,10 +199,7 @@ def _isa_levels(run: Run) -> Iterator[object]:
 def codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
     """The machine code of every level by samples, and how much the level below did not run.
 
-    Parameters
-    ----------
-    levels
-        ``frames.LADDER`` of one thread count.
+    ``levels`` are ``frames.LADDER`` of one thread count.
     """
     threads, names = levels["threads"].iloc[0], list(levels["level"])
     proofs = {
@@ -216,14 +208,11 @@ def codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
         if ab.candidate.threads == threads
     }
     steps = [proofs.get(step) for step in pairwise(names)]
-    lowest = list_classes(steps[0].before) if steps[0] else _NOT_SAMPLED
-    return [
-        lowest,
-        *(
-            f"{list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else _NOT_SAMPLED
-            for step in steps
-        ),
-    ]
+    texts = [list_classes(steps[0].before) if steps and steps[0] else "not sampled"]
+    for step in steps:
+        new = f"{list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else ""
+        texts.append(new or "not sampled")
+    return texts
 
 
 def _threads(run: Run) -> Iterator[object]:
@@ -246,25 +235,19 @@ def show_code(ab: Comparison) -> Table:
     proof = ab.proof
     if proof is None:
         return show_note(explain_lack(ab.run.record))
-    table = pd.DataFrame(
-        {
-            "experiment": name_sides(ab),
-            "samples": proof.samples,
-            "code": [list_classes(shares) for shares in (proof.before, proof.after)],
-            "share": [proof.vanished, proof.appeared],
-        }
+    table = pd.DataFrame({"experiment": name_sides(ab), "samples": proof.samples})
+    table["code"] = [list_classes(shares) for shares in (proof.before, proof.after)]
+    table["share"] = [proof.vanished, proof.appeared]
+    caption = (
+        f"{proof.outcome}; share: samples in functions that the other side did not run; "
+        f"{format_share(proof.noticed, 1)} was detectable"
     )
-    noticed = format_share(proof.noticed, 1)
-    return show_table(
-        mark_emulated(table) if ab.emulated else table,
-        caption=f"{proof.outcome}; share: samples in functions that the other side did not run; "
-        f"{noticed} was detectable",
-    )
+    return show_table(mark_emulated(table) if ab.emulated else table, caption=caption)
 
 
-def list_classes(shares: dict[str, float], most: int = 2) -> str:
-    """The most frequent classes of machine code, with their share of the samples."""
-    return ", ".join(f"{format_share(share)} {code}" for code, share in [*shares.items()][:most])
+def list_classes(shares: dict[str, float]) -> str:
+    """The two most frequent classes of machine code, with their share of the samples."""
+    return ", ".join(f"{format_share(share)} {code}" for code, share in [*shares.items()][:2])
 
 
 def show_kernels(ab: Comparison, *, top: int = TOP) -> Table:
@@ -277,21 +260,21 @@ def show_kernels(ab: Comparison, *, top: int = TOP) -> Table:
     """
     if ab.kernels is None:
         return show_note(explain_lack(ab.run.record))
-    kernels, operators = ab.kernels.head(top), ab.candidate.operators.set_index("key")
-    found = ["kernel", "code", "share", "samples"]
-    sides = []
+    kernels, found = ab.kernels.head(top), ["kernel", "code", "share", "samples"]
+    operators, layer = ab.candidate.operators, []
+    if "module" in operators:
+        layers = operators.set_index("key")["module"]
+        kernels, layer = kernels.assign(layer=kernels["key"].map(layers)), ["layer"]
+    before, after = (
+        kernels.rename(columns={f"{side}_{column}": column for column in found})
+        for side in ("baseline", "candidate")
+    )
+    after["operator"] = after["candidate_operator"]
     names = name_sides(ab)
-    for side, operator, name in zip(
-        ("baseline", "candidate"), ("operator", "candidate_operator"), names, strict=True
-    ):
-        lines = kernels.rename(columns={f"{side}_{column}": column for column in found})
-        lines = lines.assign(experiment=name, operator=kernels[operator])
-        if "module" in operators:
-            layers = kernels["key"].map(operators["module"])
-            lines["operator"] = list(map(label_operator, lines["operator"], layers))
-        sides.append(lines[["operator", "experiment", *found, "change"]])
+    both = pd.concat([before.assign(experiment=names[0]), after.assign(experiment=names[1])])
     return show_table(
-        pd.concat(sides).sort_index(kind="stable"),
+        both.sort_index(kind="stable"),
+        [*layer, "operator", "experiment", *found, "change"],
         caption="Microkernels by samples; share: of the operator's samples in that microkernel",
     )
 
@@ -307,9 +290,8 @@ def show_roofline(source: Measurement, *, top: int = TOP) -> Table:
     """
     if source.roofline is None:
         return show_note(NO_ROOFLINE)
-    labels = map(label_operator, source.roofline["name"], source.roofline["module"])
     return show_table(
-        source.roofline.assign(name=list(labels)),
+        source.roofline.assign(name=label_operators(source.roofline)),
         ["name", "mean_ms", "gflops", "gbps", "roof_share", "bound"],
         top=top,
         caption="roof share: time at the roof / mean time",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -30,23 +31,10 @@ def plot_bottlenecks(
 ) -> Chart:
     """For each part the E2E time that would be left if it were free, and if it were faster.
 
-    Parameters
-    ----------
-    source
-        A measurement, or a frame of ``frames.BOTTLENECKS`` from `rank_bottlenecks`.
-    by
-        What the parts of a measurement are: ``category``, ``family``, ``operator``, ``key`` or
-        ``layer``.
-    top
-        How many parts.
-    title
-        Title of the figure.
-
-    Returns
-    -------
-    Chart
-        Bars reach from the E2E time without the part to that with it, in ms; the dot is E2E with
-        the part so many times faster. Lines are 95 % intervals.
+    ``source`` is a measurement, split ``by`` category, family, operator, key or layer; or a frame
+    of ``frames.BOTTLENECKS`` from `rank_bottlenecks`. Bars reach from the E2E time without the part
+    to that with it, in ms; the dot is E2E with the part so many times faster. Lines are 95 %
+    intervals.
 
     Examples
     --------
@@ -57,9 +45,8 @@ def plot_bottlenecks(
     if isinstance(source, Measurement):
         source = rank_bottlenecks(source.ledger, by=by)
     rows = source.head(top)
-    figure, axis = style.new_rows(
-        title, [style.shorten(name, 40) for name in rows["name"]], 0.42, right=2.35
-    )
+    labels = [style.shorten(name, 40) for name in rows["name"]]
+    figure, axis = style.new_rows(title, labels, 0.42, right=2.35)
     e2e = float((rows["mean_ms"] + rows["free_ms"]).iloc[0]) if len(rows) else 1.0
     axis.axvline(e2e, color=style.LINE, linewidth=1)
     for place, row in enumerate(rows.itertuples()):
@@ -98,21 +85,10 @@ def plot_what_if(
 ) -> Chart:
     """Two bars: E2E as measured and as predicted, with the prediction's 95 % interval.
 
-    Parameters
-    ----------
-    source
-        A measurement, or a frame of ``frames.WHAT_IF`` from `predict_what_if`.
-    factors
-        How many times faster each part of the measurement becomes; ``inf`` makes it free.
-    by
-        What the parts are, as for `plot_bottlenecks`.
-    title
-        Title of the figure; empty names the speed-up of E2E and what it assumes.
-
-    Returns
-    -------
-    Chart
-        Times in ms. Parts other than categories that stay as they are are drawn as one.
+    ``source`` is a measurement whose parts become ``factors`` times faster (``inf``: free), split
+    as by `plot_bottlenecks`; or a frame of ``frames.WHAT_IF`` from `predict_what_if`. Times in ms.
+    Parts other than categories that stay as they are are drawn as one. An empty title names the
+    speed-up of E2E and what it assumes.
 
     Examples
     --------
@@ -125,21 +101,13 @@ def plot_what_if(
     e2e, parts = source.iloc[0], source[1:]
     if not (parts["level"] == "category").all():
         parts = _fold(parts)
-    bars = {
-        label: pd.DataFrame(
-            {
-                "category": parts["name"],
-                "mean_ms": parts[column],
-                "share": parts[column] / e2e[column] if e2e[column] else math.nan,
-            }
-        )
-        for label, column in (("measured", "measured_ms"), ("predicted", "predicted_ms"))
-    }
-    known = math.isfinite(e2e["low_ms"])
-    figure = plot_categories(
-        bars, title=title or describe_what_if(source), reach=e2e["high_ms"] if known else 0.0
-    )
-    if known:
+    bars = {}
+    for label in ("measured", "predicted"):
+        ms, total = parts[f"{label}_ms"], e2e[f"{label}_ms"] or math.nan
+        bars[label] = pd.DataFrame({"category": parts["name"], "mean_ms": ms, "share": ms / total})
+    reach = np.nan_to_num(e2e["high_ms"])
+    figure = plot_categories(bars, title=title or describe_what_if(source), reach=reach)
+    if math.isfinite(e2e["low_ms"]):
         axis = figure.axes[0]
         style.draw_interval(axis, 1.44, e2e["low_ms"], e2e["high_ms"], width=2.2)
         style.label_x(axis, f"{axis.get_xlabel()}; line: 95 % interval of the prediction")
@@ -166,6 +134,5 @@ def describe_what_if(what_if: pd.DataFrame) -> str:
 def _fold(parts: pd.DataFrame) -> pd.DataFrame:
     """The parts that become faster, and all others as one."""
     faster = parts["speedup"] != 1
-    columns = ["measured_ms", "predicted_ms"]
-    rest = pd.DataFrame([{"name": "all else", **parts.loc[~faster, columns].sum()}])
-    return pd.concat([parts.loc[faster, ["name", *columns]], rest], ignore_index=True)
+    rest = parts.loc[~faster, ["measured_ms", "predicted_ms"]].sum().to_frame().T
+    return pd.concat([parts[faster], rest.assign(name="all else")], ignore_index=True)

@@ -229,7 +229,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
         return
     timed = combined.layers[combined.layers["run"].isin(list(bars))]
     if len(bars) > 1:
-        items: list[Shown] = [plot_heatmap(timed, top=TOP), show_aligned(timed, rows=TOP)]
+        items: list[Shown] = [plot_heatmap(timed, top=TOP), show_aligned(timed, top=TOP)]
         yield Section("Time by layer", items=items)
     yield Section("Code of each layer", items=[_show_code(combined.layers)])
 

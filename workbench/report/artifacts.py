@@ -53,7 +53,7 @@ def write_artifacts(run: Run) -> list[Path]:
 
 def _run_sections(run: Run) -> list[Section]:
     """The sections of the report; the title takes the place of the notebook's."""
-    first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run, headless=True)
+    first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run)
     return [replace(first, heading=""), *others]
 
 

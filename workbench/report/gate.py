@@ -19,12 +19,12 @@ MOST_ROWS = 50
 
 
 def write_junit(compared: Compared, path: Path) -> Path:
-    """Write a gate as JUnit XML, what is undecided as skipped; returns the path."""
+    """Write a gate as JUnit XML, undecided rows as skipped; returns the path."""
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-    suite = TestSuite(f"not slower by more than {100 * compared.fail_above:g} %")
+    suite = TestSuite(f"not slower by more than {100 * (compared.fail_above or 0):g} %")
     for row in compared.rows.to_dict("records"):
-        # XML has no way to write control characters.
+        # XML cannot contain control characters.
         name = "".join(c if c.isprintable() else "?" for c in row["subject"])
         case = TestCase(name, f"workbench.{row['level']}")
         if row["gate"] == "failed":
@@ -39,7 +39,7 @@ def write_junit(compared: Compared, path: Path) -> Path:
 
 
 def write_gate_summary(compared: Compared, path: Path) -> Path:
-    """Write a gate as Markdown, what failed first; returns the path."""
+    """Write a gate as Markdown, failures first; returns the path."""
     order = {"failed": 0, "undecided": 1, "open": 2, "passed": 3}
     rows = compared.rows.sort_values("gate", key=lambda gate: gate.map(order), kind="stable")
     counts = compared.rows["gate"].value_counts()
@@ -73,13 +73,21 @@ def describe_row(row: dict[str, Any]) -> str:
     return f"{text}, latency {low:+.1f} % to {high:+.1f} % (95 % CI)"
 
 
-def show_aligned(aligned: pd.DataFrame, *, rows: int = 12) -> Table:
-    """The parts with the most time in any run, one column per run: time and speed-up.
+def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
+    """The parts with the most time in any run, with the time and speed-up of each run.
 
-    A speed-up since the first run is said only where one was shown; E2E comes first.
+    A speed-up over the first run is given only where it is significant; E2E comes first.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> sides = {name: run[name] for name in ("avx512_off", "avx512_on")}
+    >>> aligned = wb.align_measurements(sides, by="category")
+    >>> "1.93 ms (1.27x)" in str(wb.show_aligned(aligned, top=1))
+    True
     """
     largest = aligned.groupby("name", sort=False)["time_ms"].max()
-    parts = largest.drop("E2E", errors="ignore").nlargest(rows).index
+    parts = largest.drop("E2E", errors="ignore").nlargest(top).index
     chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
     cells = aligned.assign(
         text=[
@@ -94,7 +102,7 @@ def show_aligned(aligned: pd.DataFrame, *, rows: int = 12) -> Table:
 
 
 def put_side_by_side(cells: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, str]:
-    """The ``text`` of each ``name``, a column per ``run``; and what the columns' heads mean."""
+    """The ``text`` of each ``name`` with a column per ``run``, and a legend of the columns."""
     runs = list(dict.fromkeys(cells["run"]))
     heads = {run: f"[{number}]" for number, run in enumerate(runs, 1)}
     wide = cells.pivot(index="name", columns="run", values="text").loc[names, runs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import workbench
 from workbench.errors import ReportError, SetupError, WorkbenchError, unknown_name
+from workbench.explorer.widgets import WIDGETS
 from workbench.report.html import Section, Shown
 
 #: The notebook that ``workbench app`` serves.
@@ -63,21 +65,35 @@ def run_notebook(name: str, **parameters: object) -> list[Section]:
     path = find_notebook(name)
     names: dict[str, Any] = {}
     sections: list[Section] = []
-    empty: set[int] = set()
+    with_cells: set[int] = set()
     for number, cell in enumerate(json.loads(path.read_text())["cells"], 1):
         source, tags = "".join(cell["source"]), cell["metadata"].get("tags", [])
         if cell["cell_type"] == "markdown":
             sections.append(_start_section(source, brief="brief" in tags))
             continue
-        result = _run_cell(source, names, f"{path.name}, cell {number}")
+        with _without_widgets():
+            result = _run_cell(source, names, f"{path.name}, cell {number}")
         if "parameters" in tags:
             for parameter in parameters:
                 if parameter not in names:
                     raise unknown_name("parameter", parameter, names, where=path.name)
             names |= parameters
         sections[-1].items.extend(_flatten(result))
-        (empty.discard if sections[-1].items else empty.add)(len(sections) - 1)
-    return [section for place, section in enumerate(sections) if place not in empty]
+        with_cells.add(len(sections) - 1)
+    return [s for place, s in enumerate(sections) if s.items or place not in with_cells]
+
+
+@contextlib.contextmanager
+def _without_widgets() -> Iterator[None]:
+    """Show figures in place of widgets, also in a process with a front end."""
+    before = os.environ.get(WIDGETS)
+    os.environ[WIDGETS] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[WIDGETS]
+        if before is not None:
+            os.environ[WIDGETS] = before
 
 
 def _start_section(source: str, *, brief: bool) -> Section:

@@ -50,9 +50,12 @@ def write_documents(run: Run) -> list[Path]:
 
 def summarize_metrics(run: Run) -> Metrics:
     """The latencies of a run; ``restarts_ms`` has the typical one of every process."""
+    identity = identify_run(run.record)
     return Metrics(
         model=run.model,
-        **identify_run(run.record),
+        program=identity["program"],
+        device=identity["device"],
+        build=identity["build"],
         emulated=run.emulated,
         started=run.record.started,
         floor=run.floor,
@@ -193,9 +196,14 @@ def kernel_hint(operator: str) -> str | None:
 
 
 def _outline(comparison: Comparison) -> ComparisonOutline:
-    sides = [Side(m.name, m.threads) for m in (comparison.baseline, comparison.candidate)]
-    latency = _rows(comparison.latency)[0]
-    return ComparisonOutline(comparison.label, *sides, comparison.text, latency)
+    before, after = comparison.baseline, comparison.candidate
+    return ComparisonOutline(
+        label=comparison.label,
+        baseline=Side(before.name, before.threads),
+        candidate=Side(after.name, after.threads),
+        verdict=comparison.text,
+        latency=_rows(comparison.latency)[0],
+    )
 
 
 def _comparison(comparison: Comparison) -> ComparisonSummary:

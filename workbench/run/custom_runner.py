@@ -13,7 +13,7 @@ import os
 import shlex
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from workbench.errors import (
@@ -25,6 +25,7 @@ from workbench.errors import (
     TargetError,
 )
 from workbench.records.runs import Experiment, Plan, Session, count_threads
+from workbench.run.execute import Progress
 from workbench.run.measure import interleave
 from workbench.run.recorder import RunRecorder, record_run
 from workbench.run.runner import Runner
@@ -35,8 +36,6 @@ from workbench.store import sha256_of, trace_path
 LONGEST_LOG = 16 * 2**20
 #: What an iteration's time includes: the trace is the only source of times.
 CLOCK = "Method::execute in the ETDump (traced)"
-
-Progress = Callable[[str, float], None]
 
 
 def run_processes(
@@ -174,7 +173,7 @@ def process_command(
     if experiment.cpu_affinity:
         mask = sum(1 << core for core in set(experiment.cpu_affinity))
         command = ["taskset", f"{mask:x}", *command]
-    return target.command([*command, *experiment.extra_args])
+    return [*command, *experiment.extra_args]
 
 
 def run_to_end(command: Sequence[str], log: Path, timeout_s: float) -> str:

@@ -26,7 +26,7 @@ def sample_experiments(
 ) -> None:
     """Run every experiment but controls once more, traced and sampled.
 
-    If a runner fails, its message is recorded and the run goes on without these samples.
+    If a runner fails, its message is recorded and the run continues without these samples.
     """
     plan = recorder.run.plan
     for experiment in plan.experiments:

@@ -193,10 +193,8 @@ def read_allocations(path: str | Path) -> pd.DataFrame:
     (blocks,) = trace.blocks()
     what = "an allocation event"
     events = find_events(buffer, blocks.entries, blocks.counts, Event.ALLOCATION, what)
-    columns = _collect(
-        ({"block": block, "place": place, "at": at} for block, place, at in events),
-        blocks.counts.sum(),
-    )
+    parts = ({"block": block, "place": place, "at": at} for block, place, at in events)
+    columns = _collect(parts, blocks.counts.sum())
     block, table = columns["block"], buffer.tables(columns["at"], what)
     size = buffer.u64(table.field(Allocation.SIZE, 8), 0)
     buffer.require(size < np.uint64(2**63), table.at, "an allocation of more than 2**63 bytes")
@@ -232,12 +230,7 @@ def _allocator_names(buffer: FlatBuffer, vectors: np.ndarray, number: np.ndarray
 class Trace:
     """An ETDump, mapped into memory: its buffer, and the texts that were read so far.
 
-    Parameters
-    ----------
-    path
-        The file.
-    partial
-        If it was cut short, take the blocks that are complete, and warn, instead of raising.
+    If the file was cut short, ``partial`` takes its complete blocks and warns, instead of raising.
     """
 
     def __init__(self, path: Path, *, partial: bool = False):
@@ -254,14 +247,7 @@ class Trace:
         self.metadata = Contents(buffer, "a delegate's metadata", bytes)
 
     def blocks(self, at_a_time: int | None = None) -> Iterator[Blocks]:
-        """All blocks at once, or so many at a time.
-
-        Raises
-        ------
-        TraceError
-            They are malformed, or list more events than a file of this size can hold: blocks that
-            share their events would let a small file stand for a huge one.
-        """
+        """All blocks at once, or so many at a time."""
         buffer, listed = self.buffer, 0
         step = at_a_time or max(self.block_count, 1)
         for first in range(0, max(self.block_count, 1), step):
@@ -272,6 +258,7 @@ class Trace:
             vectors = buffer.follow(runs.field(RunData.EVENTS), "the events of a block")
             entries, counts = buffer.vectors(vectors, "the events of a block")
             total = listed + np.cumsum(counts)
+            # Blocks that share their events would let a small file stand for a huge one.
             buffer.require(4 * total <= buffer.size, vectors, "the events of a block overlap")
             yield Blocks(
                 first,
@@ -292,20 +279,15 @@ class Trace:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Consecutive blocks, one value each.
+    """Consecutive blocks; every array has one value per block."""
 
-    ``first`` is the index of the first block and ``first_event`` that of its first event. ``name``
-    is a code of ``block_names``, ``allocators`` the position of a vector or 0. The ``counts``
-    references to the events of a block are stored from ``entries`` on.
-    """
-
-    first: int
-    first_event: int
-    name: np.ndarray
+    first: int  # index of the first block
+    first_event: int  # and of its first event
+    name: np.ndarray  # code in ``Trace.block_names``
     bundled_input: np.ndarray
-    allocators: np.ndarray
-    entries: np.ndarray
-    counts: np.ndarray
+    allocators: np.ndarray  # position of a vector, or 0
+    entries: np.ndarray  # position of the references to the block's events
+    counts: np.ndarray  # number of these
 
     @property
     def first_events(self) -> np.ndarray:
@@ -356,21 +338,10 @@ def _recognise(head: bytes) -> str:
 def find_events(
     buffer: FlatBuffer, entries: np.ndarray, counts: np.ndarray, slot: int, what: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The events of one kind, in the order of the file, a few thousand at a time.
+    """The events of one kind in some blocks, a few thousand at a time.
 
-    Parameters
-    ----------
-    entries, counts
-        Of some blocks, as in :class:`Blocks`.
-    slot, what
-        The kind: the field of an event that only this kind has, such as ``Event.PROFILE``, and
-        what errors call it.
-
-    Yields
-    ------
-    numpy.ndarray, numpy.ndarray, numpy.ndarray
-        Of each event its block, as an index into ``entries``; its place among all events of the
-        block; and the position of its table.
+    The field ``slot`` of an event, such as ``Event.PROFILE``, tells the kind. Yields the index of
+    the block in ``entries``, the place among all events of the block, and the table's position.
     """
     block = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     before = np.cumsum(counts) - counts
@@ -399,10 +370,8 @@ def _decode_blocks(trace: Trace, entries: np.ndarray, counts: np.ndarray) -> Arr
     """
     buffer, what = trace.buffer, "a profile event"
     events = find_events(buffer, entries, counts, Event.PROFILE, what)
-    spans = _collect(
-        ({"block": block, "place": place, **_decode(trace, at)} for block, place, at in events),
-        counts.sum(),
-    )
+    parts = ({"block": block, "place": place, **_decode(trace, at)} for block, place, at in events)
+    spans = _collect(parts, counts.sum())
     block, place = spans["block"], spans["place"]
     start, _ = _read_times(buffer, spans["start_at"], spans["end_at"])
     kind = classify(spans["name"], trace.names.values, spans.pop("delegated"))
@@ -455,14 +424,9 @@ def _name(at: np.ndarray, delegate_id: np.ndarray, names: Contents[str]) -> np.n
 def _expand(
     buffer: FlatBuffer, spans: Arrays, blocks: Blocks, originals: np.ndarray, of_block: np.ndarray
 ) -> Arrays:
-    """The spans of every block, from those of the ``originals``, with ``start`` and ``end``.
+    """The spans of every block, each a copy from the original that ``of_block`` gives.
 
     ``event`` and ``parent`` become positions in the file, ``run`` is counted through.
-
-    Parameters
-    ----------
-    originals, of_block
-        The decoded blocks, and for each block which of them it repeats.
     """
     rows = np.bincount(spans["block"], minlength=len(originals))
     runs = np.bincount(spans["block"][spans["kind"] == METHOD], minlength=len(originals))

@@ -32,12 +32,7 @@ Allocation = IntEnum("Allocation", "ALLOCATOR SIZE", start=0)
 class FlatBuffer:
     """The bytes of one file, seen as bytes, 16-bit and 32-bit little-endian words.
 
-    Parameters
-    ----------
-    data
-        The bytes; a copy is made only where their number is no multiple of four.
-    path
-        What errors name.
+    They are copied only if their number is no multiple of four. Errors name the ``path``.
     """
 
     def __init__(self, data: np.ndarray, path: Path):
@@ -105,7 +100,7 @@ class FlatBuffer:
 
 
 class Tables:
-    """Tables of one type, through the few layouts (vtables) that they share."""
+    """Tables of one type, read through the few layouts (vtables) that they share."""
 
     def __init__(self, buffer: FlatBuffer, at: np.ndarray, what: str):
         self.buffer, self.at, self.what = buffer, at, what
@@ -161,18 +156,8 @@ Content = TypeVar("Content", bound=Hashable)
 class Contents(Generic[Content]):
     """The distinct strings or byte vectors of one kind; ``values[code]`` is the one of a code.
 
-    Equal contents get equal codes, wherever they are stored.
-
-    Parameters
-    ----------
-    buffer
-        The file.
-    what
-        What errors call such a vector.
-    decode
-        Makes the value from the bytes; raises a ValueError if they are malformed.
-    longest
-        Most bytes that a vector may have; if not given, as many as the file.
+    Equal contents get equal codes, wherever they are stored. ``decode`` raises a ValueError for
+    malformed bytes. A vector may have ``longest`` bytes; by default, as many as the file.
     """
 
     def __init__(
@@ -213,15 +198,16 @@ class Contents(Generic[Content]):
         codes = np.empty(len(at), np.int32)
         for width in np.flatnonzero(np.diff(end, prepend=0)).tolist():
             chosen = order[end[width - 1] : end[width]]
-            intern = self._intern_rows if width <= len(_WEIGHTS) else self._intern_each
-            codes[chosen] = intern(at[chosen], width)
+            hashed = width <= len(_WEIGHTS)
+            its = at[chosen]
+            codes[chosen] = self._intern_rows(its, width) if hashed else self._intern_each(its)
         return codes
 
     def _intern_rows(self, at: np.ndarray, width: int) -> np.ndarray:
         """Codes of contents that take ``width`` words each.
 
-        Only one of each content is decoded. The last word may hold padding besides; if that
-        differs, contents that are equal are decoded more than once, to the same code.
+        Only one of each content is decoded. The last word may include padding; if that differs,
+        equal contents are decoded more than once, to the same code.
         """
         rows = np.lib.stride_tricks.sliding_window_view(self._buffer.words, width)[at >> 2]
         codes, distinct = pd.factorize(rows @ _WEIGHTS[:width])
@@ -229,9 +215,10 @@ class Contents(Generic[Content]):
         first[codes[::-1]] = np.arange(len(codes))[::-1]
         if not np.array_equal(rows, rows[first].take(codes, axis=0)):
             _, first, codes = np.unique(rows, axis=0, return_index=True, return_inverse=True)
-        return self._intern_each(at[first], width)[codes]
+            self._intern_each(at[np.sort(first)])  # numbers them as without a collision
+        return self._intern_each(at[first])[codes]
 
-    def _intern_each(self, at: np.ndarray, _: int) -> np.ndarray:
+    def _intern_each(self, at: np.ndarray) -> np.ndarray:
         return np.array([self._read(position) for position in at.tolist()], np.int32)
 
     def _read(self, position: int) -> int:
@@ -243,10 +230,9 @@ class Contents(Generic[Content]):
         self._left -= size
         if self._left < 0:
             raise TraceError(f"{what} overlaps others", where=buffer.path, offset=position)
+        at = position + 4
         try:
-            value = self._decode(buffer.bytes[position + 4 :][:size].tobytes())
+            value = self._decode(buffer.bytes[at : at + size].tobytes())
         except ValueError:
-            raise TraceError(
-                f"{what} is not UTF-8", where=buffer.path, offset=position + 4
-            ) from None
+            raise TraceError(f"{what} is not UTF-8", where=buffer.path, offset=at) from None
         return self._code_at.setdefault(position, self.code(value))

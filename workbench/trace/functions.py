@@ -1,8 +1,8 @@
 """The functions of a library that samples fell into: where they begin, their name, their code.
 
-The code of a function is the widest class of its instructions. Capstone knows those of x86-64. For
-AArch64, disassemblers of today lag behind SME2; a table of encodings does, from the index in the
-Arm Architecture Reference Manual (DDI 0487): data processing (Advanced SIMD), SVE, and SME.
+The code of a function is the widest class of its instructions. Capstone disassembles x86-64.
+Disassemblers lag behind SME2, so AArch64 is classified by a table of encodings, from the index in
+the Arm Architecture Reference Manual (DDI 0487): data processing (Advanced SIMD), SVE, and SME.
 """
 
 from __future__ import annotations
@@ -92,27 +92,13 @@ def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataF
 
     Exported functions have a name. The others, such as the microkernels of XNNPACK, are known from
     ``.eh_frame`` and named ``<library>+0x<address>``. Code without either, such as assembly,
-    reaches from one return instruction to the next.
-
-    Parameters
-    ----------
-    path
-        An ELF file.
-    build_id
-        Its GNU build id, in hexadecimal.
-    addresses
-        Virtual addresses in the file.
-
-    Returns
-    -------
-    DataFrame
-        Columns of :data:`workbench.frames.FUNCTIONS`, by ascending start; addresses outside any
-        code have no row.
+    reaches from one return instruction to the next. Addresses are virtual ones in the ELF file;
+    those outside any code have no row.
     """
     image = _open(path)
     if image is None or image.build_id != build_id:
         return None
-    located = {image.locate(address) for address in np.unique(addresses).tolist()} - {None}
+    located = {image.locate(address) for address in np.unique(addresses).tolist()}
     library = path.name.partition(".so")[0].removeprefix("libexecutorch_")
     rows = [
         (
@@ -236,8 +222,8 @@ def classify_aarch64(words: np.ndarray) -> np.ndarray:
 def disassemble_x86(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
     """Address, position in :data:`X86_CLASSES` and mnemonic of every instruction.
 
-    Bytes that are no instruction are skipped, but for the prefix of AVX-512, of which capstone
-    does not know every extension.
+    Bytes that are no instruction are skipped, except after the prefix of AVX-512, since capstone
+    does not know all of its extensions.
     """
     import capstone
 

@@ -20,11 +20,8 @@ import pandas as pd
 KINDS = ("method", "delegate_call", "operator_call", "kernel", "delegate_operator", "other")
 METHOD, DELEGATE_CALL, OPERATOR_CALL, KERNEL, DELEGATE_OPERATOR, OTHER = range(len(KINDS))
 
-_KIND_OF = {
-    "Method::execute": METHOD,
-    "DELEGATE_CALL": DELEGATE_CALL,
-    "OPERATOR_CALL": OPERATOR_CALL,
-}
+_CALLS = {"DELEGATE_CALL": DELEGATE_CALL, "OPERATOR_CALL": OPERATOR_CALL}
+_KIND_OF = {"Method::execute": METHOD, **_CALLS}
 _KERNEL_PREFIX = "native_call_"
 
 

@@ -44,19 +44,7 @@ _MOST_PADDING = 7
 
 
 def recover_blocks(data: np.ndarray, path: Path) -> tuple[np.ndarray, int, int]:
-    """A trace of the blocks that are complete in one that was cut short.
-
-    Parameters
-    ----------
-    data
-        The part of the trace that exists, with its size prefix.
-    path
-        What errors name.
-
-    Returns
-    -------
-    numpy.ndarray, int, int
-        The bytes of the new trace; how many blocks it has, and how many the old one had.
+    """A trace of the complete blocks of one that was cut short; their number, then and now.
 
     Raises
     ------

@@ -42,11 +42,6 @@ def read_samples(path: str | Path) -> pd.DataFrame:
     and it is not ``busy``. The first sample of a thread is not ``busy`` either, for lack of an
     earlier clock reading.
 
-    Returns
-    -------
-    DataFrame
-        Columns of :data:`workbench.frames.SAMPLES`.
-
     Raises
     ------
     TraceError
@@ -140,20 +135,10 @@ def _busy(arrays: dict[str, np.ndarray], hz: int) -> np.ndarray:
 def resolve_functions(
     samples: Iterable[pd.DataFrame], folders: Sequence[Path] = ()
 ) -> pd.DataFrame:
-    """The functions that busy samples fell into.
+    """The functions that busy samples fell into, of the libraries that are found.
 
-    Parameters
-    ----------
-    samples
-        Frames of :data:`workbench.frames.SAMPLES`.
-    folders
-        Where copies of the libraries are, for samples of another machine; a library is identified
-        by its build id.
-
-    Returns
-    -------
-    DataFrame
-        Columns of :data:`workbench.frames.FUNCTIONS`; none of libraries that are not found.
+    ``folders`` hold copies of the libraries, for samples of another machine. A library is
+    identified by its build id.
     """
     busy = pd.concat([s[s["busy"]] for s in samples], ignore_index=True)
     found = []

@@ -96,11 +96,12 @@ def convolution(
     stride: int = 1,
     groups: int = 1,
     activation: type[nn.Module] | None = None,
-    **norm: float,
+    eps: float = 1e-5,
+    momentum: float = 0.1,
 ) -> nn.Sequential:
-    """A padded convolution, batch norm (with arguments ``norm``) and an activation, if any."""
+    """A padded convolution, batch norm and, if there is one, an activation."""
     conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=False)
-    layers = [conv, nn.BatchNorm2d(outputs, **norm)]
+    layers = [conv, nn.BatchNorm2d(outputs, eps, momentum)]
     return nn.Sequential(*layers, activation()) if activation else nn.Sequential(*layers)
 
 
@@ -116,7 +117,6 @@ class InvertedResidual(nn.Module):
         self.add_module(name, layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, inputs, h, w)`` to ``(n, outputs, h / stride, w / stride)``."""
         y = self.get_submodule(self.name)(x)
         return x + y if self.residual else y
 
@@ -145,7 +145,6 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, tokens, width)`` to the same shape."""
         n, tokens, width = x.shape
         qkv = self.qkv(x).reshape(n, tokens, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
@@ -163,7 +162,6 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., width)`` to the same shape."""
         return self.fc2(self.act(self.fc1(x)))
 
 
@@ -185,6 +183,5 @@ class Block(nn.Module):
         self.mlp = Mlp(width, hidden, activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, tokens, width)`` to the same shape."""
         x = x + self.attn(self.norm1(x))
         return x + self.mlp(self.norm2(x))

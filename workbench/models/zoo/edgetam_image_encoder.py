@@ -28,27 +28,28 @@ class RepDepthwise(nn.Module):
         self.bn = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, channels, h, w)`` to the same shape."""
         return self.bn(self.conv(x) + self.conv1(x) + x)
 
     def merge(self) -> nn.Conv2d:
         """The one convolution that computes the same in eval mode."""
-        scale, shift = batch_norm_line(self.conv[1])
-        weight = self.conv[0].weight * scale[:, None, None, None]
-        weight = weight + pad(self.conv1.weight + 1, (1, 1, 1, 1))
-        bias = shift + self.conv1.bias
-        scale, shift = batch_norm_line(self.bn)
+        state = self.state_dict()
+        scale, shift = norm_scale(state, "conv.1")
+        weight = state["conv.0.weight"] * scale[:, None, None, None]
+        weight = weight + pad(state["conv1.weight"] + 1, (1, 1, 1, 1))
+        bias = shift + state["conv1.bias"]
+        scale, shift = norm_scale(state, "bn")
         channels = len(bias)
         merged = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
-        merged.weight.data = (weight * scale[:, None, None, None]).detach()
-        merged.bias.data = (bias * scale + shift).detach()
+        weights = {"weight": weight * scale[:, None, None, None], "bias": bias * scale + shift}
+        merged.load_state_dict(weights)
         return merged
 
 
-def batch_norm_line(norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
-    """Scale and shift of each channel in eval mode."""
-    scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
-    return scale, norm.bias - norm.running_mean * scale
+def norm_scale(state: dict[str, Tensor], norm: str) -> tuple[Tensor, Tensor]:
+    """Scale and shift of each channel by a batch norm in eval mode."""
+    variance = state[f"{norm}.running_var"] + nn.BatchNorm2d(0).eps
+    scale = state[f"{norm}.weight"] / torch.sqrt(variance)
+    return scale, state[f"{norm}.bias"] - state[f"{norm}.running_mean"] * scale
 
 
 class SqueezeExcitation(nn.Module):
@@ -61,7 +62,6 @@ class SqueezeExcitation(nn.Module):
         self.fc2 = nn.Conv2d(squeezed, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The gated input, of the same shape."""
         return x * self.fc2(self.fc1(x.mean((2, 3), keepdim=True)).relu()).sigmoid()
 
 
@@ -82,7 +82,6 @@ class RepVitBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, inputs, h, w)`` to ``(n, outputs, h / stride, w / stride)``."""
         x = self.token_mixer(x)
         return x + self.channel_mixer(x)
 
@@ -139,6 +138,9 @@ class EdgeTamImageEncoder(nn.Module):
     normalised here, by the mean and standard deviation of ImageNet's colours.
     """
 
+    mean: Tensor
+    std: Tensor
+
     def __init__(self, widths: tuple[int, ...] = WIDTHS, depths: tuple[int, ...] = DEPTHS):
         super().__init__()
         self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406])[:, None, None])
@@ -147,16 +149,16 @@ class EdgeTamImageEncoder(nn.Module):
         self.neck = FeaturePyramid(widths)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The feature maps."""
         return tuple(self.neck(self.trunk((x - self.mean) / self.std)))
 
-    def merge_branches(self) -> nn.Module:
-        """Merge the parallel branches into one convolution each; returns the module."""
-        for module in list(self.modules()):
-            for name, child in module.named_children():
-                if isinstance(child, RepDepthwise):
-                    setattr(module, name, child.merge())
-        return self
+
+def merge_branches(network: nn.Module) -> nn.Module:
+    """Replace the parallel branches by one convolution each; returns the network."""
+    for module in list(network.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, RepDepthwise):
+                setattr(module, name, child.merge())
+    return network
 
 
 @register_model("edgetam_image_encoder")
@@ -169,7 +171,7 @@ class EdgeTamImageEncoderModel(EagerModelBase):
 
     def prepare_for_export(self, module: nn.Module) -> nn.Module:
         """Merge the branches."""
-        return module.merge_branches()
+        return merge_branches(module)
 
     def get_example_inputs(self) -> tuple[Tensor, ...]:
         """One image of noise."""

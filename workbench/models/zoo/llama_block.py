@@ -21,7 +21,6 @@ class RmsNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., width)`` to the same shape."""
         return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps))
 
 
@@ -32,6 +31,9 @@ class LlamaBlock(nn.Module):
     The cache is an input and an output: the caller keeps it. 3 540 096 parameters; by default, the
     token is the 128th.
     """
+
+    cos: Tensor
+    sin: Tensor
 
     def __init__(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from torch import Tensor, nn
 
 from workbench.models.zoo.blocks import (
@@ -27,8 +29,7 @@ BLOCKS = (
 )
 
 
-#: Arguments of the batch norms.
-NORM = {"eps": 0.001, "momentum": 0.01}
+conv_norm = partial(convolution, eps=0.001, momentum=0.01)
 
 
 class SqueezeExcitation(nn.Module):
@@ -44,7 +45,6 @@ class SqueezeExcitation(nn.Module):
         self.scale_activation = nn.Hardsigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The gated input, of the same shape."""
         gate = self.fc2(self.activation(self.fc1(self.avgpool(x))))
         return x * self.scale_activation(gate)
 
@@ -61,11 +61,11 @@ def gated_residual(
     """The block: MobileNetV2's with a gate before the projection (Howard et al., figure 4)."""
     layers: list[nn.Module] = []
     if expanded != inputs:
-        layers.append(convolution(inputs, expanded, activation=activation, **NORM))
-    layers.append(convolution(expanded, expanded, kernel, stride, expanded, activation, **NORM))
+        layers.append(conv_norm(inputs, expanded, activation=activation))
+    layers.append(conv_norm(expanded, expanded, kernel, stride, expanded, activation))
     if gated:
         layers.append(SqueezeExcitation(expanded))
-    layers.append(convolution(expanded, outputs, **NORM))
+    layers.append(conv_norm(expanded, outputs))
     residual = stride == 1 and inputs == outputs
     return InvertedResidual(nn.Sequential(*layers), "block", residual)
 
@@ -81,13 +81,13 @@ class MobileNetV3Small(nn.Module):
     def __init__(self, classes: int = 1000):
         super().__init__()
         inputs = 16
-        layers: list[nn.Module] = [convolution(3, inputs, 3, 2, activation=nn.Hardswish, **NORM)]
+        layers: list[nn.Module] = [conv_norm(3, inputs, 3, 2, activation=nn.Hardswish)]
         for kernel, expanded, outputs, gated, activation, stride in BLOCKS:
             layers.append(
                 gated_residual(inputs, kernel, expanded, outputs, gated, activation, stride)
             )
             inputs = outputs
-        layers.append(convolution(inputs, 6 * inputs, activation=nn.Hardswish, **NORM))
+        layers.append(conv_norm(inputs, 6 * inputs, activation=nn.Hardswish))
         self.features = nn.Sequential(*layers)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Sequential(
@@ -95,5 +95,4 @@ class MobileNetV3Small(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape ``(n, classes)``."""
         return self.classifier(self.avgpool(self.features(x)).flatten(1))

@@ -32,7 +32,7 @@ def write_csvs(
     model_id: str | None = None,
     delegate_backend: str = "delegated",
 ) -> list[Path]:
-    """Write the three tables of a trace beside it.
+    """Write the three tables of a trace beside it; returns their paths.
 
     They are ``<stem>_all_runs_timeline.csv``, ``<stem>_run0_timeline.csv`` and
     ``<stem>_ops_stats.csv``; see :func:`timeline` and :func:`operator_statistics`. Names are
@@ -41,19 +41,12 @@ def write_csvs(
 
     Parameters
     ----------
-    events
-        The frame that ``read_etdump`` gave for ``etdump``.
-    etdump
-        The trace; its name without the suffix is the stem.
+    events, etdump
+        The frame and the path of a trace; the name without its suffix is the stem.
     model_id
         Content of the column of that name; by default, the stem.
     delegate_backend
         The backend of the delegated operators, such as ``XnnpackBackend``; not in the trace.
-
-    Returns
-    -------
-    list of Path
-        The files, in the order above.
     """
     if model_id is None:
         model_id = etdump.stem.encode(errors="replace").decode()
@@ -73,17 +66,13 @@ def write_csvs(
 
 
 def timeline(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.DataFrame:
-    """One row per event of every run.
+    """One row per event of every run, with the columns of the kit but for ``model_id``.
 
-    Returns
-    -------
-    pandas.DataFrame
-        The columns of the kit's timeline without ``model_id``: ``type`` is the name without its
-        ordinal; ``start_us`` and ``end_us`` are microseconds of the device's clock; ``pct_total``
-        is the duration in percent of the run's ``Method::execute``; ``node_id`` is the position
-        within the run; ``block`` is the runtime's name for it; ``delegate_backend`` is empty for
-        a span that holds others. Spans are nested, so neither durations nor percentages of a run
-        may be summed; sum the ledger instead.
+    ``type`` is the name without its ordinal; ``start_us`` and ``end_us`` are microseconds of the
+    device's clock; ``pct_total`` is the duration in percent of the run's ``Method::execute``;
+    ``node_id`` is the position within the run; ``delegate_backend`` is empty for a span that
+    contains others. Spans are nested, so neither durations nor percentages of a run may be summed;
+    sum the ledger instead.
     """
     events = _runs(events)
     run, duration = events["run"].to_numpy(), events["duration_ns"].to_numpy()
@@ -107,7 +96,7 @@ def timeline(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.Da
 def operator_statistics(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.DataFrame:
     """One row per operator and backend, longest first.
 
-    Only events that hold no others are counted, so the rows do not overlap. ``count`` and
+    Only events that contain no others are counted, so the rows do not overlap. ``count`` and
     ``total_ms`` are over all runs; ``pct_total`` is in percent of all ``Method::execute``;
     median, 90th percentile (linear interpolation), minimum and maximum are over single events.
     """

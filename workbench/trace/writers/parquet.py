@@ -19,18 +19,8 @@ def write_parquet(
     """Write a frame so that ``pandas.read_parquet`` restores it, categoricals included.
 
     Unit and meaning of each column go to the metadata of its field, and the name of the schema
-    to that of the file: ``pyarrow.parquet.read_schema(path)`` shows them.
-
-    Parameters
-    ----------
-    frame
-        The frame, without an index of its own.
-    schema
-        Describes its columns.
-    path
-        The file; returned.
-    about
-        Further metadata of the file.
+    to that of the file, with what else is known ``about`` it: ``pyarrow.parquet.read_schema(path)``
+    shows them. The index of the frame is not written.
 
     Raises
     ------

@@ -38,7 +38,7 @@ _NEVER, _NOWHERE = 2**63 - 1, -1
 
 
 class Step(NamedTuple):
-    """A row that begins or ends, and its drawn times in nanoseconds of the device's clock."""
+    """A row that begins or ends, and when it is drawn, in nanoseconds of the device's clock."""
 
     row: int
     begin: int

@@ -200,7 +200,7 @@ def test_layers_of_a_sweep_sum_to_e2e_in_every_setup(sweep):
     for setup in SETUPS:
         _, experiment, threads = setup.rsplit(":", 2)
         rows = sweep[(sweep["run"] == setup) & (sweep["level"] == "layer")]
-        categories = analysis.select(analysis.categories, experiment, int(threads))
+        categories = analysis[experiment, int(threads)].categories
         # Typical times against means, of ten runs: two spoilt ones of a layer are left out.
         assert rows["time_ms"].sum() == pytest.approx(categories["mean_ms"].sum(), rel=0.15)
 
@@ -218,7 +218,7 @@ def test_the_skips_of_the_unet_are_slower_with_two_threads(sweep):
 
 
 def test_the_table_has_a_column_per_run(sweep):
-    text = str(wb.show_aligned(sweep, rows=3))
+    text = str(wb.show_aligned(sweep, top=3))
     assert f"[4] {SETUPS[3]}" in text
     assert len(text.splitlines()) == 2 + 2 + 1 + 3
     assert "| E2E | 41.1 ms |" in text
