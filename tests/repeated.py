@@ -12,7 +12,7 @@ def repeat_spans(spans: pd.DataFrame, count: int, seed: int = 0) -> pd.DataFrame
     Parameters
     ----------
     spans
-        ``schema.SPANS``.
+        ``frames.SPANS``.
     count
         How many spans there have to be at least.
     seed

@@ -64,7 +64,7 @@ def synthetic_latencies(
     Returns
     -------
     DataFrame
-        ``schema.LATENCIES`` in the order of measurement.
+        ``frames.LATENCIES`` in the order of measurement.
     """
     rng = np.random.default_rng(seed)
     names = list(latencies_ms)
@@ -123,7 +123,7 @@ def synthetic_ledger(
     Returns
     -------
     DataFrame
-        ``schema.LEDGER`` and ``process``; delegated operators in whole microseconds.
+        ``frames.LEDGER`` and ``process``; delegated operators in whole microseconds.
     """
     rng = np.random.default_rng(seed)
     speedups = speedups or {}

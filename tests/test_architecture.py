@@ -16,7 +16,6 @@ SOURCES = sorted((ROOT / "workbench").rglob("*.py"))
 
 #: File names that several packages may share, and why.
 SHARED_NAMES = {
-    "compat": "temporary",
     "align": "computed in analysis, drawn in plots",
     "categories": "computed in analysis, drawn in plots",
     "history": "computed in analysis, read in portfolio, drawn in plots",

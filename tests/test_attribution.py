@@ -1,7 +1,12 @@
-"""Events of real runs find the layers that made them: checked by shapes, by cost and by change."""
+"""The layer of every operator: of real runs, and of recorded runs on emulated Arm CPUs.
 
+``record_attribution.py`` recorded the Arm traces under QEMU, with the true layers.
+"""
+
+import gzip
 import hashlib
 import json
+import math
 import os
 import re
 import subprocess
@@ -15,15 +20,75 @@ import pytest
 from layer_truth import Record, probe_command, read_plans, true_modules, true_nodes
 from synthetic import synthetic_ledger
 
-from workbench.analysis.attribution import CONFIDENCES, attribute_layers
+from workbench.analysis.attribution import CONFIDENCES, Provenance, attribute_layers
 from workbench.analysis.ledger import build_ledger
+from workbench.analysis.xnnpack.operators import Operator
 from workbench.export.layers import describe_pte
 from workbench.records.codec import from_json
-from workbench.records.layers import Layers
+from workbench.records.layers import Instruction, Layers, Method, Origin, XNode, XValue
 from workbench.run.build import find_compiler, installed_compiler
 from workbench.run.isa import read_isa
 from workbench.run.runner import find_runner, open_runner
 from workbench.trace.etdump import read_etdump
+
+ORIGINS = (
+    Origin("conv", "aten.convolution.default", "block.conv", "Conv2d", "net.py:7"),
+    Origin("relu", "aten.relu.default", "block.act", "ReLU", "net.py:8"),
+    Origin("norm", "aten.batch_norm.default", "block.norm", "BatchNorm2d", "net.py:7"),
+    Origin("dq", "quantized_decomposed.dequantize.default", "other", "Linear", "net.py:9"),
+)
+VALUES = (
+    XValue(0, "fp32", (1, 4, 4, 3), 192, "input"),
+    XValue(1, "fp32", (8, 1, 1, 3), 96, "constant"),
+    XValue(2, "fp32", (1, 4, 4, 8), 512),
+    XValue(3, "fp32", (1, 4, 4, 8), 512, "output"),
+    XValue(4, "fp32", (1, 8, 4, 4), 512, "output"),
+)
+NODES = (
+    XNode("Conv2d", (0, 1), (2,), {}, 768, 800, 1, origins=(0,), absorbed=(2, 3)),
+    XNode("Clamp", (2,), (3,), {}, 128, 1024, 2, origins=(1,)),
+    XNode("StaticTranspose", (3,), (4,), {}, 0, 1024, 65535, role="layout", borrows=1),
+)
+
+
+@pytest.fixture
+def provenance():
+    delegate = Instruction("delegate", "XnnpackBackend", xvalues=VALUES, xnodes=NODES)
+    return Provenance(Method("forward", (delegate,), {}, (), ORIGINS), delegate)
+
+
+def of(provenance, sources, serves=()):
+    return provenance.of_operator(Operator("", "", tuple(sources), tuple(serves), False))
+
+
+@pytest.mark.parametrize("sources", [(0, 1), (1, 0)])
+def test_the_layer_with_the_most_work_gives_the_name(provenance, sources):
+    facts = of(provenance, sources)
+    assert (facts["module"], facts["module_class"]) == ("block.conv", "Conv2d")
+    assert facts["source"] == "net.py:7"
+    assert sorted(facts["also"].split(", ")) == ["block.act", "block.norm"]
+    assert facts["nodes"] == "conv, relu"
+
+
+def test_what_passes_inside_is_neither_read_nor_written(provenance):
+    facts = of(provenance, (0, 1))
+    assert facts["shapes"] == "1x4x4x3 -> 1x4x4x8"
+    assert (facts["flops"], facts["bytes"]) == (768 + 128, 192 + 96 + 512)
+
+
+def test_a_change_of_layout_is_of_the_layer_that_it_borrows(provenance):
+    facts = of(provenance, (2,))
+    assert (facts["module"], facts["role"]) == ("block.act", "layout")
+    assert facts["also"] == ""
+    assert facts["nodes"] is None
+
+
+def test_an_operator_put_in_for_others_costs_nobody_knows_what(provenance):
+    facts = of(provenance, (), serves=(0,))
+    assert (facts["module"], facts["role"], facts["shapes"]) == ("block.conv", "cast", None)
+    assert math.isnan(facts["flops"])
+    assert of(provenance, ())["module"] is None
+
 
 RUNS = 20
 
@@ -315,3 +380,68 @@ def test_unknown_numbers_are_absent(trace):
     assert len(norm) == 2
     assert norm["flops"].isna().all()
     assert np.isfinite(norm["bytes"]).all()
+
+
+GOLDEN = Path(__file__).parent / "data" / "attribution"
+TRUTH = json.loads((GOLDEN / "truth.json").read_text())
+PROGRAMS = sorted({trace.partition(".")[0] for trace in TRUTH})
+SURE = ["exact", "fitted"]
+
+
+def read(trace):
+    """The ledger of a trace and the attribution of its rows, by key."""
+    ledger = build_ledger(read_etdump(GOLDEN / f"{trace}.etdump"))
+    packed = GOLDEN / f"{trace.partition('.')[0]}.layers.json.gz"
+    layers = from_json(Layers, gzip.decompress(packed.read_bytes()), packed)
+    return ledger, attribute_layers(ledger, layers).set_index("key")
+
+
+def count_wrong(rows, truth):
+    return sum(rows.loc[key, "module"] not in modules for key, modules in truth.items())
+
+
+@pytest.mark.parametrize("trace", TRUTH)
+def test_every_event_is_of_its_layer(trace):
+    ledger, rows = read(trace)
+    operators = set(ledger.loc[ledger["kind"].isin(["delegated", "portable"]), "key"])
+    assert operators == TRUTH[trace].keys()
+    assert all(TRUTH[trace].values())
+    found = rows.loc[list(TRUTH[trace])]
+    assert set(found["confidence"]) <= set(SURE)
+    assert count_wrong(found, TRUTH[trace]) == 0
+
+
+def test_the_truth_would_tell():
+    """Layers moved by one event are found out, so agreement means something."""
+    _, rows = read("unet.sme2")
+    moved = rows.loc[list(TRUTH["unet.sme2"])].copy()
+    moved["module"] = moved["module"].shift(1)
+    assert count_wrong(moved, TRUTH["unet.sme2"]) > len(moved) / 2
+
+
+@pytest.mark.parametrize(
+    ("program", "packed"),
+    [("residual", "PF32"), ("residual-fp16w", "PF16"), ("residual-int8", "PQS8")],
+)
+def test_the_traces_are_of_sme2(program, packed):
+    """What the extension changes is in the names; without it they are others."""
+    names = {cpu: "".join(read(f"{program}.{cpu}")[0]["operator"]) for cpu in ("sme2", "nosme")}
+    assert packed in names["sme2"]
+    assert packed not in names["nosme"]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_extension_changes_no_layer(program):
+    """Where both sides ran the same operators, these are of the same layers."""
+    sides = [read(f"{program}.{cpu}")[1]["module"].fillna("-") for cpu in ("sme2", "nosme")]
+    shared = sides[0].index.intersection(sides[1].index)
+    assert len(shared) > len(sides[0]) / 2
+    assert sides[0][shared].equals(sides[1][shared])
+
+
+def test_a_1x1_convolution_for_sme2_is_a_convolution_that_runs_as_gemm():
+    ledger, rows = read("residual.sme2")
+    names = ledger.set_index("key")["operator"]
+    (key,) = rows.index[(rows["module"] == "squeeze") & (rows["role"] == "compute")]
+    assert names[key] == "Fully Connected (NC, PF32) GEMM"
+    assert rows.loc[key, "module_class"] == "Conv2d"

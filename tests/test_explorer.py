@@ -315,7 +315,9 @@ def test_a_failure_is_one_line(monkeypatch, tmp_path):
 
 def test_a_model_is_exported_when_the_run_is_started(measured, monkeypatch, tmp_path):
     exported = []
-    monkeypatch.setattr(live, "export_model", lambda m: exported.append(m) or tmp_path / "m.pte")
+    monkeypatch.setattr(
+        live, "export_model", lambda m, tell: exported.append(m) or tmp_path / "m.pte"
+    )
     shown = wb.LiveRun("m", root=tmp_path)
     assert exported == []
     shown.start()

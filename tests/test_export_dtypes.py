@@ -495,7 +495,7 @@ def test_the_partition_says_what_was_left_and_why(tmp_path):
     taken = {row.operator: row.count for row in export.partition if row.delegated}
     assert taken["aten.linear"] == 4
     assert taken["aten.bmm"] == 2
-    assert any(line.startswith("left: 1 x aten.native_layer_norm") for line in
+    assert any(line.startswith("not delegated: 1 x aten.native_layer_norm") for line in
                describe_export(export))  # fmt: skip
 
 

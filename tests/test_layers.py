@@ -1,4 +1,4 @@
-"""Operators roll up the tree of modules: nothing is lost, nothing counts twice."""
+"""Operators by layer, and the tree of modules: nothing is lost, nothing counts twice."""
 
 import numpy as np
 import pandas as pd
@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workbench.analysis.layers import add_layers, summarize_layers
+from workbench.analysis.layers import add_layers, build_model_tree, summarize_layers
 from workbench.errors import StoreError
-from workbench.frames import ATTRIBUTION, LAYERS, OPERATORS, check
+from workbench.frames import ATTRIBUTION, LAYERS, OPERATORS, TREE, check
 from workbench.records.layers import Layers, Method
 
 paths = st.lists(st.sampled_from("abc"), max_size=3).map(".".join)
@@ -82,3 +82,77 @@ def test_layers_are_added_by_key():
     assert added["module"].tolist() == ["a", "b"]
     with pytest.raises(StoreError, match="'confidence' is missing"):
         add_layers(operators[OPERATORS.names], attribution.drop(columns="confidence"))
+
+
+placements = st.lists(
+    st.tuples(st.none() | paths, st.floats(0, 100), st.none() | st.floats(0, 1e9)), max_size=20
+)
+
+
+@settings(deadline=None)
+@given(placements)
+def test_inclusive_is_exclusive_and_what_lies_within(rows):
+    tree = check(build_model_tree(operators_of(rows)), TREE)
+    total = sum(ms for _, ms, _ in rows) * 1e6
+    assert tree["exclusive_ns"].sum() == pytest.approx(total)
+    assert tree.loc[tree["depth"] == 0, "inclusive_ns"].sum() == pytest.approx(total)
+    assert tree["path"].is_unique
+    named = tree[tree["path"].notna()]
+    assert set(named["parent"].dropna()) <= set(named["path"])
+    for module in named.itertuples():
+        within = named.loc[named["parent"] == module.path, "inclusive_ns"].sum()
+        assert module.inclusive_ns == pytest.approx(module.exclusive_ns + within)
+    for path, group in operators_of(rows).groupby("module"):
+        own = named.loc[named["path"] == path, "exclusive_ns"].item()
+        assert own == pytest.approx(group["mean_ms"].sum() * 1e6)
+
+
+def test_a_tree_reads_from_the_model_down_the_slowest_first():
+    rows = [("b.x", 1, 5), ("a", 2, 7), ("b.y", 3, None), ("", 0.5, 1), (None, 9, None)]
+    tree = build_model_tree(operators_of(rows, calls=2.0), {"": "Net", "b": "Block"})
+    assert tree["path"].tolist() == ["", "b", "b.y", "b.x", "a", None]
+    assert tree["parent"].tolist() == [None, "", "b", "b", "", None]
+    assert tree["class"].tolist() == ["Net", "Block", "x", "x", "x", ""]
+    assert tree["exclusive_ns"].tolist() == [5e5, 0, 3e6, 1e6, 2e6, 9e6]
+    assert tree["inclusive_ns"].tolist() == [6.5e6, 4e6, 3e6, 1e6, 2e6, 9e6]
+    assert tree["operators"].tolist() == [4, 2, 1, 1, 1, 1]
+
+
+def test_time_of_no_layer_alone():
+    tree = build_model_tree(operators_of([(None, 2, None)]))
+    assert len(tree) == 1
+    assert pd.isna(tree["path"].iloc[0])
+    assert tree["share"].tolist() == [1.0]
+
+
+def runs_of(rows, restarts=5, count=4):
+    """Runs whose restarts shift ``a`` and ``b.x`` together, and ``b.y`` the other way."""
+    shift = np.linspace(-0.2, 0.2, restarts)
+    signs = {"a": 1, "b.x": 1, "b.y": -1}
+    index = pd.MultiIndex.from_product([range(restarts), range(count)], names=["process", "run"])
+    times = [ms + signs.get(module, 0) * np.repeat(shift, count) for module, ms, _ in rows]
+    return pd.DataFrame(np.transpose(times), index, [str(n) for n in range(len(rows))])
+
+
+def test_intervals_are_those_of_the_sums_of_every_restart():
+    rows = [("b.x", 1, 5), ("a", 2, 7), ("b.y", 3, None), ("", 0.5, 1), (None, 9, None)]
+    tree = check(build_model_tree(operators_of(rows), runs=runs_of(rows)), TREE)
+    half = (tree["high_ns"] - tree["low_ns"]) / 2e6
+    widths = dict(zip(tree["path"].fillna("none"), half, strict=True))
+    one = 2.7764 * np.linspace(-0.2, 0.2, 5).std(ddof=1) / np.sqrt(5)  # t, 4 degrees of freedom
+    for path in ("a", "b.x", "b.y", ""):
+        assert widths[path] == pytest.approx(one, rel=1e-4)
+    assert widths["b"] == pytest.approx(0, abs=1e-9), "what one lost the other won"
+    assert widths["none"] == pytest.approx(0, abs=1e-9)
+    assert (tree["low_ns"] + tree["high_ns"]).to_numpy() == pytest.approx(
+        2 * tree["inclusive_ns"].to_numpy()
+    )
+
+
+def test_where_nothing_was_repeated_there_is_no_interval():
+    rows = [("a", 2, 7), (None, 9, None)]
+    assert build_model_tree(operators_of(rows))["low_ns"].isna().all()
+    once = build_model_tree(operators_of(rows), runs=runs_of(rows, 1, 1))
+    assert once["high_ns"].isna().all()
+    runs = runs_of(rows, 1, 4) * np.array([[0.9], [1.1], [1.0], [1.0]])
+    assert build_model_tree(operators_of(rows), runs=runs)["high_ns"].gt(0).all()

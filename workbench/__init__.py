@@ -1,118 +1,38 @@
-"""Finds performance bottlenecks in ExecuTorch models, with evidence.
+"""Find performance bottlenecks in ExecuTorch models.
 
-The verbs of the workbench, in the order in which data walks: model -> export -> run -> trace ->
-analyze -> show -> report. They are imported when they are first used.
+Open and compare recorded runs
+    open_run, Run, Measurement, Comparison, compare, align_measurements, list_runs, sample_run,
+    describe_run, validate_run
+
+Export, measure, report
+    export_model, ExportOptions, measure, MeasureOptions, profile_model, run_config,
+    make_report, replay_layer, measure_roof, batch, combine_runs, read_history
+
+Models and machine
+    list_models, load_model, register_model, EagerModelBase, examine_machine, find_runner,
+    read_isa, sample_model, sample_exports, read_exports, compare_exports, list_partition
+
+Traces and frames
+    read_etdump, read_allocations, read_xnn_log, build_ledger, add_categories,
+    summarize_categories, add_up_spans, tabulate_rules, bottleneck_shift, rank_bottlenecks,
+    predict_what_if, place_layers, load_case_study, export_trace
+
+Figures
+    plot_bottlenecks, plot_categories, plot_heatmap, plot_history, plot_isa_levels,
+    plot_iterations, plot_latencies, plot_layers, plot_machine_code, plot_operators,
+    plot_roofline, plot_shift, plot_speedups, plot_stack, plot_threads, plot_what_if
+
+Tables
+    show, show_code, show_findings, show_kernels, show_latencies, show_layers, show_operators,
+    show_quality, show_roofline, show_speedups, show_sweeps, show_table, show_undelegated,
+    show_verdicts
+
+Widgets
+    FACTORS, explore, explore_isa_levels, pick_measurements, show_timeline, LiveRun
+
+Names are imported when they are first used; ``help(workbench.NAME)`` describes one.
 """
 
-from importlib import import_module
+import lazy_loader
 
-_HOME = {
-    "EagerModelBase": "models.registry",
-    "MeasureOptions": "options",
-    "list_models": "models.registry",
-    "load_model": "models.loader",
-    "register_model": "models.registry",
-    "ExportOptions": "options",
-    "export_model": "export.artifact",
-    "examine_machine": "run.doctor",
-    "find_runner": "run.runner",
-    "make_plan": "run.plan",
-    "open_target": "run.targets",
-    "read_isa": "run.isa",
-    "run_plan": "run.execute",
-    "read_allocations": "trace.etdump",
-    "read_etdump": "trace.etdump",
-    "read_xnn_log": "trace.xnn_log",
-    "stream_etdump": "trace.etdump",
-    "add_categories": "analysis.categories",
-    "add_up_spans": "analysis.operators",
-    "attribute_layers": "analysis.attribution",
-    "build_ledger": "analysis.ledger",
-    "build_model_tree": "analysis.layers",
-    "compare_kernels": "analysis.machine_code",
-    "find_methods": "analysis.ledger",
-    "bottleneck_shift": "analysis.shift",
-    "load_case_study": "datasets",
-    "predict_what_if": "analysis.what_if",
-    "rank_bottlenecks": "analysis.what_if",
-    "summarize_categories": "analysis.operators",
-    "tabulate_rules": "analysis.categories",
-    "open_run": "analysis.run",
-    "compare": "analysis.compare_runs",
-    "align_measurements": "analysis.compare_runs",
-    "analyze_run": "analysis.compat",
-    "check_run": "analysis.compat",
-    "batch": "portfolio.scheduler",
-    "combine_runs": "portfolio.combined",
-    "compare_exports": "analysis.exports",
-    "compare_runs": "analysis.compat",
-    "describe_run": "analysis.run",
-    "export_trace": "workflow",
-    "find_next_steps": "analysis.compat",
-    "find_roofline": "analysis.compat",
-    "replay_layer": "workflow",
-    "list_ceilings": "analysis.roofline",
-    "measure_roof": "workflow",
-    "place_layers": "analysis.roofline",
-    "make_report": "report.artifacts",
-    "run_config": "workflow",
-    "measure": "workflow",
-    "profile_model": "workflow",
-    "list_partition": "analysis.exports",
-    "read_exports": "analysis.exports",
-    "read_history": "portfolio.history",
-    "show_aligned": "report.gate",
-    "validate_run": "report.validate",
-    "sample_exports": "datasets",
-    "sample_model": "datasets",
-    "sample_run": "datasets",
-    "explore": "explorer.widgets",
-    "explore_isa_levels": "explorer.widgets",
-    "FACTORS": "plots.what_if",
-    "LiveRun": "live",
-    "list_runs": "explorer.widgets",
-    "pick_measurements": "explorer.widgets",
-    "plot_bottlenecks": "plots.what_if",
-    "plot_categories": "plots.categories",
-    "plot_heatmap": "plots.speedups",
-    "plot_history": "plots.history",
-    "plot_isa_levels": "plots.sweeps",
-    "plot_iterations": "plots.latencies",
-    "plot_latencies": "plots.latencies",
-    "plot_layers": "plots.layers",
-    "plot_machine_code": "plots.machine_code",
-    "plot_operators": "plots.operators",
-    "plot_roofline": "plots.roofline",
-    "plot_shift": "plots.shift",
-    "plot_speedups": "plots.speedups",
-    "plot_stack": "plots.stack",
-    "plot_threads": "plots.sweeps",
-    "plot_what_if": "plots.what_if",
-    "show": "plots.tables",
-    "show_code": "plots.text",
-    "show_findings": "plots.text",
-    "show_kernels": "plots.text",
-    "show_latencies": "plots.text",
-    "show_layers": "plots.text",
-    "show_operators": "plots.text",
-    "show_quality": "plots.text",
-    "show_roofline": "plots.text",
-    "show_speedups": "plots.text",
-    "show_sweeps": "plots.text",
-    "show_table": "plots.tables",
-    "show_timeline": "explorer.timeline",
-    "show_undelegated": "plots.text",
-    "show_verdicts": "plots.text",
-}
-
-__all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> object:
-    if name in _HOME:
-        return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -82,11 +82,14 @@ class LiveRun(widgets.VBox):
         if self._thread:
             self._thread.join(timeout)
 
+    def _tell(self, text: str) -> None:
+        self.status.value = text
+
     def _measure(self) -> None:
         try:
             if Path(self.program).suffix != ".pte":
                 self.status.value = f"exporting {self.program}"
-                self.program = export_model(str(self.program))
+                self.program = export_model(str(self.program), tell=self._tell)
             self.run = measure(
                 Path(self.program), self.options, root=self.root, progress=self._progress
             )

@@ -18,6 +18,10 @@ from workbench.analysis.xnnpack.operators import Operator
 from workbench.frames import ATTRIBUTION, LEDGER, check
 from workbench.records.layers import Instruction, Layers, Method, Origin, Value, XNode, XValue
 
+#: Columns of ``frames.ATTRIBUTION``, and these by the key of a ledger row.
+_Columns = dict[str, Any]
+_Attributed = Iterator[tuple[str, _Columns]]
+
 
 @dataclass(frozen=True)
 class Provenance:
@@ -31,7 +35,7 @@ class Provenance:
         """The delegate's tensors by id."""
         return {value.id: value for value in self.instruction.xvalues}
 
-    def of_kernel(self) -> dict[str, Any]:
+    def of_kernel(self) -> _Columns:
         """The columns of a portable kernel."""
         instruction, values = self.instruction, self.method.values
         origin = None if instruction.origin is None else self.method.origins[instruction.origin]
@@ -50,7 +54,7 @@ class Provenance:
             "bytes": float(instruction.bytes),
         }
 
-    def of_event(self, numbers: Sequence[int]) -> dict[str, Any]:
+    def of_event(self, numbers: Sequence[int]) -> _Columns:
         """The columns of a logged event, from the numbers of its origins, the main one first."""
         origins = [self._origin(number) for number in numbers]
         return {
@@ -61,7 +65,7 @@ class Provenance:
             "xnodes": None,
         }
 
-    def of_operator(self, operator: Operator) -> dict[str, Any]:
+    def of_operator(self, operator: Operator) -> _Columns:
         """The columns of an operator that a delegate ran."""
         xnodes = self.instruction.xnodes
         done = [xnodes[number] for number in operator.sources or operator.serves]
@@ -99,7 +103,7 @@ class Provenance:
         numbers = [n for node in ordered for n in node.origins]
         return ", ".join(dict.fromkeys(self._origin(n).node for n in numbers)) or None
 
-    def _work(self, done: Sequence[XNode]) -> dict[str, Any]:
+    def _work(self, done: Sequence[XNode]) -> _Columns:
         """Shapes and cost of several exported operators that run as one."""
         made = {value for node in done for value in node.outputs}
         read = dict.fromkeys(v for node in done for v in node.inputs if v not in made)
@@ -112,7 +116,7 @@ class Provenance:
         }
 
 
-def _layer(origin: Origin | None) -> dict[str, Any]:
+def _layer(origin: Origin | None) -> _Columns:
     if origin is None:
         return dict.fromkeys(("module", "module_class", "source"))
     known = bool(origin.module_class)
@@ -134,17 +138,16 @@ def _paths(origins: Iterable[Origin | None], layer: Origin | None) -> str:
     return ", ".join(path for path in paths if path != main)
 
 
-def _no_cost(role: str) -> dict[str, Any]:
+def _no_cost(role: str) -> _Columns:
     return {"role": role, "shapes": None, "flops": float("nan"), "bytes": float("nan")}
 
 
 def _shapes(inputs: Iterable[Value | XValue], outputs: Iterable[Value | XValue]) -> str:
-    sides = [", ".join(_shape(value.shape) for value in side) for side in (inputs, outputs)]
+    sides = (
+        ", ".join("x".join(map(str, value.shape)) or "1" for value in side)
+        for side in (inputs, outputs)
+    )
     return " -> ".join(sides).strip()
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "x".join(map(str, shape)) or "1"
 
 
 #: Confidence in a row's layer, the highest first.
@@ -152,7 +155,7 @@ CONFIDENCES = ("exact", "fitted", "ambiguous", "unattributed")
 _EXACT, _FITTED, _AMBIGUOUS, _UNATTRIBUTED = CONFIDENCES
 
 _KEY = re.compile(r"(?:m(\d+)/)?(?:(\d+):)?")
-_UNKNOWN: dict[str, Any] = {
+_UNKNOWN: _Columns = {
     **dict.fromkeys(("module", "module_class", "source", "also", "nodes", "xnodes", "shapes")),
     "role": "overhead",
     "flops": np.nan,
@@ -198,13 +201,12 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     'exact'
     """
     check(ledger, LEDGER)
-    rows = ledger.drop_duplicates("key")[["key", "kind", "name", "operator", "instruction"]].astype(
-        {"key": object, "kind": object, "name": object, "operator": object}
-    )
+    columns = ["key", "kind", "name", "operator", "instruction"]
+    rows = ledger.drop_duplicates("key")[columns].astype(dict.fromkeys(columns[:4], object))
     found = rows["key"].str.extract(_KEY).fillna("0").astype(int)
     rows["method"], chain = found[0], found[1]
     rows["steady"] = _is_steady(ledger, rows)
-    known: dict[str, dict[str, Any]] = {}
+    known: dict[str, _Columns] = {}
     # A program has one chain; the sidecar does not cover others.
     for _, part in rows[chain == 0].groupby("method"):
         method = find_method(part, layers)
@@ -231,11 +233,8 @@ def _agrees(instructions: Sequence[Instruction], number: int, name: str) -> bool
     instruction = instructions[number]
     if not name.startswith("native_call_"):
         return name == "OPERATOR_CALL" or instruction.kind == "delegate"
-    return instruction.kind == "kernel" and name == _logged_name(instruction)
-
-
-def _logged_name(instruction: Instruction) -> str:
-    return f"native_call_{instruction.name.rpartition('::')[2]}"
+    kernel = instruction.name.rpartition("::")[2]
+    return instruction.kind == "kernel" and name == f"native_call_{kernel}"
 
 
 def _is_steady(ledger: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
@@ -245,30 +244,26 @@ def _is_steady(ledger: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
     return (group.transform("min") == group.transform("max")).to_numpy()
 
 
-def _attribute_method(rows: pd.DataFrame, method: Method) -> Iterator[tuple[str, dict[str, Any]]]:
+def _attribute_method(rows: pd.DataFrame, method: Method) -> _Attributed:
     learned: frozenset[str] = frozenset()
     ordered = rows[rows["instruction"] >= 0].sort_values("instruction", kind="stable")
-    # Plain tuples: a frame for every one of a thousand instructions would take a second.
+    # Tuples: a frame for each of a thousand instructions would take a second.
     for number, group in groupby(ordered.itertuples(), key=attrgetter("instruction")):
         if number >= len(method.instructions):
             break
-        instruction = method.instructions[number]
-        provenance = Provenance(method, instruction)
-        rows_of_it = list(group)
+        provenance = Provenance(method, instruction := method.instructions[number])
         if instruction.kind == "kernel":
-            yield from _attribute_kernel(rows_of_it, provenance)
+            yield from _attribute_kernel(group, provenance)
         elif not instruction.xnodes:
-            yield from _attribute_events(rows_of_it, provenance)
+            yield from _attribute_events(group, provenance)
         else:
-            for call in _delegate_calls(rows_of_it):
+            for call in _delegate_calls(group):
                 match = match_graph(instruction, [row.operator for row in call], learned)
                 learned = match.lacking if match.complete else learned
                 yield from _attribute_call(call, match, provenance)
 
 
-def _attribute_events(
-    rows: Iterable[Any], provenance: Provenance
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _attribute_events(rows: Iterable[Any], provenance: Provenance) -> _Attributed:
     """The events of a delegate other than XNNPACK, by the number or name that it logs."""
     for row in rows:
         numbers = provenance.instruction.events.get(row.name, ())
@@ -276,9 +271,7 @@ def _attribute_events(
             yield row.key, {**provenance.of_event(numbers), "confidence": _EXACT}
 
 
-def _attribute_kernel(
-    rows: Iterable[Any], provenance: Provenance
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _attribute_kernel(rows: Iterable[Any], provenance: Provenance) -> _Attributed:
     # Kernels in the body of control flow have no origin.
     lost = provenance.instruction.origin is None and provenance.method.origins
     compute = {**provenance.of_kernel(), "confidence": _UNATTRIBUTED if lost else _EXACT}
@@ -300,9 +293,7 @@ def _delegate_calls(rows: Iterable[Any]) -> Iterator[list[Any]]:
         yield call
 
 
-def _attribute_call(
-    rows: list[Any], match: GraphMatch, provenance: Provenance
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _attribute_call(rows: list[Any], match: GraphMatch, provenance: Provenance) -> _Attributed:
     operators, alignment = match.operators, match.alignment
     for row, pair, others in zip(rows, alignment.pairs, alignment.alternatives, strict=True):
         if pair < 0:
@@ -311,8 +302,7 @@ def _attribute_call(
         columns = provenance.of_operator(operators[pair])
         modules = {provenance.of_operator(operators[other])["module"] for other in others}
         doubtful = not match.complete and modules - {columns["module"]}
+        confidence = _EXACT if match.complete and not match.lacking else _FITTED
         if not row.steady or doubtful:
             confidence = _AMBIGUOUS
-        else:
-            confidence = _EXACT if match.complete and not match.lacking else _FITTED
         yield row.key, {**columns, "confidence": confidence}

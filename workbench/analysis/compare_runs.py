@@ -58,15 +58,6 @@ def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Co
     A row has ``failed`` if it was shown to be slower and its whole 95 % interval lies beyond the
     limit; it has ``passed`` if the whole interval lies within. In between, or without an interval,
     it is ``undecided``: more restarts would tell.
-
-    Parameters
-    ----------
-    rows
-        ``frames.COMPARISON`` with ``subject``.
-    fail_above
-        By which fraction of the baseline's time something may be slower; None: no limit.
-    facts
-        As ``Compared`` has them.
     """
     gate = pd.Series("open", index=rows.index)
     if fail_above is not None:
@@ -134,11 +125,6 @@ def find_measurements(names: Sequence[str]) -> dict[str, Measurement]:
 
     Without an experiment, that is the candidate of the run's first comparison; without threads,
     the first thread count.
-
-    Raises
-    ------
-    UsageError
-        No such run, or no such experiment or thread count in it.
     """
     opened = cache(open_run)
     found = {}
@@ -265,18 +251,6 @@ def compare_many(
 
     Two give a verdict, with a table of their parts if ``by`` asks for it; more give a table, by
     layer by default.
-
-    Parameters
-    ----------
-    names, across, by
-        As for `align_measurements`.
-    fail_above
-        By which fraction of the first one's time the others may be slower.
-
-    Raises
-    ------
-    UsageError, ComparisonError
-        As from `align_measurements`.
     """
     if len(names) < 2 or len(set(names)) < len(names):
         raise UsageError("needs two or more measurements, each once", where="compare")
@@ -345,23 +319,6 @@ def compare_with_metrics(
 
     The two were not interleaved. The interval is over the process restarts of both; it does not
     cover what else changed on the machine between them.
-
-    Parameters
-    ----------
-    metrics_json
-        A copy of the earlier run's file.
-    name
-        ``RUN_DIR[:EXPERIMENT[:THREADS]]``. Without an experiment, every measurement of the earlier
-        run is compared, controls apart, and all as one family.
-    across, fail_above
-        As for `compare_many`; threads are those of the name.
-
-    Raises
-    ------
-    StoreError
-        The file is not a ``metrics.json``.
-    ComparisonError
-        The runs are not comparable, one was emulated, or a measurement is missing.
     """
     _check_axes(across)
     metrics = read_document(Path(metrics_json), Metrics)

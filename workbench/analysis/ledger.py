@@ -86,9 +86,8 @@ def _parent_positions(events: pd.DataFrame) -> np.ndarray:
             where="events frame",
             hint="pass the events of one trace as read_etdump returns them",
         )
-    position = np.searchsorted(event, parent)
-    known = position < len(event)
-    known[known] = event[position[known]] == parent[known]
+    position = np.searchsorted(event, parent).clip(max=max(len(event) - 1, 0))
+    known = event[position] == parent if len(event) else parent >= 0
     lost = np.flatnonzero(~known & (parent >= 0))
     if len(lost):
         raise StoreError(

@@ -35,13 +35,6 @@ def find_operators(events: pd.DataFrame, time_ns: np.ndarray) -> pd.DataFrame:
     so that a start is too early by the rounding of all earlier operators. Starts are corrected by
     its mean; a time within a standard deviation of a boundary is not ``sure``.
 
-    Parameters
-    ----------
-    events
-        ``frames.EVENTS`` of whole runs.
-    time_ns
-        Times on the clock of the events, in any order.
-
     Returns
     -------
     DataFrame
@@ -115,14 +108,6 @@ UNSURE = "(between two operators)"
 def gather_evidence(events: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
     """Count the samples of every function in every operator of one traced process.
 
-    Parameters
-    ----------
-    events
-        ``frames.EVENTS``.
-    samples
-        ``frames.SAMPLES`` of the same process, with the columns ``function`` and ``code``. Those of
-        waiting threads, and those outside any run, are left out.
-
     Returns
     -------
     DataFrame
@@ -146,14 +131,7 @@ def gather_evidence(events: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame
 
 
 def split_code(evidence: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
-    """Shares of the classes of machine code: of the whole inference, or of its parts.
-
-    Parameters
-    ----------
-    evidence
-        ``frames.EVIDENCE`` of one experiment and thread count.
-    by
-        What its parts are: ``category``, ``family``, ``operator`` or ``key``. None: E2E.
+    """Shares of the classes of machine code: of the whole inference, or ``by`` a column.
 
     Returns
     -------
@@ -171,11 +149,6 @@ def split_code(evidence: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
 
 def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:
     """The function in which each operator spent most of its time, where one dominates.
-
-    Parameters
-    ----------
-    evidence
-        ``frames.EVIDENCE`` of one experiment and thread count.
 
     Returns
     -------
@@ -212,11 +185,6 @@ def prove_change(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Proof:
 
     A function shows a change if (almost) all of its samples are on one side: a one-sided binomial
     test at 0.1 %, divided by the number of functions.
-
-    Parameters
-    ----------
-    baseline, candidate
-        ``frames.EVIDENCE``, each of one experiment and thread count, of the same libraries.
     """
     counts = _count(baseline, candidate)
     totals = counts.sum().to_numpy()
@@ -235,11 +203,6 @@ def prove_change(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Proof:
 
 def compare_evidence(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
     """The microkernel of every operator on both sides, and whether it is another one.
-
-    Parameters
-    ----------
-    baseline, candidate
-        ``frames.EVIDENCE``, each of one experiment and thread count, of the same libraries.
 
     Returns
     -------
@@ -345,11 +308,6 @@ def compare_kernels(on: pd.DataFrame, off: pd.DataFrame) -> pd.DataFrame:
     packed types (``pf32``, ``pqs8``, ``qp8``) count as their contents. A registered microkernel
     need not have run.
 
-    Parameters
-    ----------
-    on, off
-        `workbench.frames.KERNELS` of runs of one program, with and without the extension.
-
     Returns
     -------
     pandas.DataFrame
@@ -405,13 +363,7 @@ def _change(on: list[str], off: list[str]) -> str:
 
 
 def keep_functions(run_dir: Path, record: RunRecord, folders: Sequence[Path] = ()) -> None:
-    """Write the functions that a run's samples fell into, while their libraries are at hand.
-
-    Parameters
-    ----------
-    folders
-        Folders with copies of another machine's libraries.
-    """
+    """Write the functions that a run's samples fell into, while their libraries are at hand."""
     samples = [read_samples(inside(run_dir, s.samples)) for s in record.samplings if s.samples]
     if samples:
         write_functions(resolve_functions(samples, folders), run_dir / FUNCTIONS)
@@ -430,19 +382,7 @@ def explain_lack(record: RunRecord) -> str:
 def explain_unchanged(
     proof: Proof, hidden: Collection[str], baseline: pd.DataFrame, dtype: str = ""
 ) -> str:
-    """The likely reason why both sides of a comparison ran the same machine code.
-
-    Parameters
-    ----------
-    proof
-        That they did.
-    hidden
-        The CPU features that are hidden on one side only.
-    baseline
-        The baseline's ledger.
-    dtype
-        Of the program, if it is known.
-    """
+    """The likely reason why both sides of a comparison ran the same machine code."""
     delegated = baseline.loc[baseline["kind"] == "delegated", "duration_ns"].sum()
     share = delegated / max(baseline["duration_ns"].sum(), 1)
     if not hidden:

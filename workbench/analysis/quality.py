@@ -91,17 +91,6 @@ def grade_run(
 ) -> pd.DataFrame:
     """Every criterion that a run can be judged by, the worst first.
 
-    Parameters
-    ----------
-    record
-        Its sessions and readings.
-    latencies
-        ``frames.LATENCIES``.
-    comparisons
-        ``frames.COMPARISON`` of the E2E latencies.
-    tracer_overhead
-        The largest of the run, as a fraction.
-
     Returns
     -------
     DataFrame

@@ -56,13 +56,7 @@ class Roof:
 
 
 def build_roof(ceilings: Ceilings) -> Roof:
-    """The roof over a machine, from what its probes took.
-
-    Raises
-    ------
-    StoreError
-        A probe is missing, or took no time.
-    """
+    """The roof over a machine, from what its probes took."""
     probes = ceilings.probes
     kinds = {probe.kind: probe for probe in probes}
     if not {"gemm", "stream", "call", "program"} <= kinds.keys() or min(p.ms for p in probes) <= 0:
@@ -86,15 +80,6 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
     The least time of a call is the largest of three: its operations at the peak of its dtype, its
     bytes at the bandwidth of its footprint, and the time of a call that does nothing. Which of
     them it is says what binds the operator.
-
-    Parameters
-    ----------
-    operators
-        ``frames.OPERATORS`` with the columns of ``frames.ATTRIBUTION``.
-    roof
-        Of the same machine, ISA level and thread count.
-    dtype
-        Of the program, for operators whose name says none.
 
     Returns
     -------

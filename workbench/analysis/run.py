@@ -44,7 +44,13 @@ from workbench.analysis.operators import (
     total_runs,
 )
 from workbench.analysis.quality import check_run, grade_run
-from workbench.analysis.roofline import Roof, computed_dtype, find_roof, place_operators
+from workbench.analysis.roofline import (
+    Roof,
+    computed_dtype,
+    find_roof,
+    list_ceilings,
+    place_operators,
+)
 from workbench.analysis.shift import bottleneck_shift, bound_shift
 from workbench.analysis.statistics import (
     add_traced,
@@ -330,6 +336,11 @@ class Run:
             if experiment in self.experiments and {True, False} <= set(median.index):
                 found[experiment, threads] = median[True] / median[False] - 1
         return found
+
+    @cached_property
+    def ceilings(self) -> pd.DataFrame:
+        """What the machine reaches at each ISA level and thread count, as far as measured."""
+        return list_ceilings(self.path)
 
     @property
     def findings(self) -> pd.DataFrame:

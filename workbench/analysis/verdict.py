@@ -56,16 +56,9 @@ def reach_verdict(
 ) -> Verdict:
     """The verdict on a candidate.
 
-    Parameters
-    ----------
-    subject, change, unchanged
-        As in `Verdict`.
-    comparison
-        From `compare_latencies`.
-    shift
-        From `bottleneck_shift`; None if nothing was traced.
-    agreements
-        The differences between the outputs of baseline and candidate.
+    ``comparison`` is from `compare_latencies`; ``shift`` from `bottleneck_shift`, None if nothing
+    was traced; ``agreements`` are the differences between the outputs. The texts are as in
+    `Verdict`.
 
     Raises
     ------
@@ -77,16 +70,11 @@ def reach_verdict(
         raise ComparisonError(f"a verdict needs one E2E comparison, not {len(rows)}")
     row = rows.iloc[0]
     columns = ("speedup", "low", "high", "floor", "margin", "detectable")
-    return Verdict(
-        subject,
-        change,
-        row["outcome"],
-        **{name: float(row[name]) for name in columns},
-        before=None if shift is None else _bottleneck(shift, "share_before"),
-        after=None if shift is None else _bottleneck(shift, "share_after"),
-        differences=tuple(_difference(a) for a in agreements if not a.agree),
-        unchanged=unchanged,
-    )
+    return Verdict(subject, change, row["outcome"], **{name: float(row[name]) for name in columns},
+                   before=None if shift is None else _bottleneck(shift, "share_before"),
+                   after=None if shift is None else _bottleneck(shift, "share_after"),
+                   differences=tuple(_difference(a) for a in agreements if not a.agree),
+                   unchanged=unchanged)  # fmt: skip
 
 
 def summarize_verdict(verdict: Verdict) -> str:
@@ -136,9 +124,9 @@ def _outcome(verdict: Verdict) -> str:
     if verdict.outcome == "equivalent":
         return f"equivalent{change} ({bounds}, within the margin of {100 * verdict.margin:g} %)"
     floor = f", noise floor {100 * verdict.floor:.2g} %" if 0 < verdict.floor < math.inf else ""
-    least = f", minimum detectable change {100 * verdict.detectable:.2g} %"
-    least = least if verdict.detectable < 10 else ""
-    return f"inconclusive{change} ({bounds}{floor}{least})"
+    if verdict.detectable < 10:
+        floor += f", minimum detectable change {100 * verdict.detectable:.2g} %"
+    return f"inconclusive{change} ({bounds}{floor})"
 
 
 def _latency_bounds(verdict: Verdict) -> str:

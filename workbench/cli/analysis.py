@@ -67,7 +67,6 @@ def findings(run_dir: Path, experiment: str, threads: int | None) -> Output:
 @click.option("--top", default=12, show_default=True, help="Operators to list.")
 def roofline(run_dir: Path, again: bool, top: int) -> Output:
     """Measure the peaks of this machine, and compare a run's operators with them."""
-    from workbench.analysis.roofline import list_ceilings
     from workbench.analysis.run import open_run
     from workbench.plots.text import show_roofline
     from workbench.report.artifacts import write_artifacts
@@ -78,7 +77,7 @@ def roofline(run_dir: Path, again: bool, top: int) -> Output:
     run = open_run(run_dir)
     write_artifacts(run)
     operators = run.subject.roofline
-    record = {"run_dir": run_dir, "ceilings": list_ceilings(run_dir), "operators": operators}
+    record = {"run_dir": run_dir, "ceilings": run.ceilings, "operators": operators}
     return Output([show_roofline(run.subject, top=top)], record)
 
 

@@ -87,10 +87,7 @@ def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
     """The outputs of a program in this process.
 
-    Raises
-    ------
-    RuntimeError
-        It cannot be run here; with the kernel that fails and the reason, if the runtime logs them.
+    A `RuntimeError` names the kernel that fails and the reason, if the runtime logs them.
     """
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
@@ -111,13 +108,7 @@ def explain_log(log: str) -> str:
 def compare_outputs(
     program: list[Any], eager: list[Any], least_sqnr_db: float
 ) -> tuple[Fidelity, ...]:
-    """Compare each output tensor of a program with the PyTorch model's.
-
-    Raises
-    ------
-    ValueError
-        Their numbers or shapes differ.
-    """
+    """Compare each output tensor with the model's; `ValueError` if numbers or shapes differ."""
     import torch
 
     def shapes(values: list[Any]) -> list[tuple[int, ...] | None]:

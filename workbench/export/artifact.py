@@ -326,27 +326,22 @@ def _hash_files(files: Iterable[Path]) -> str:
 
 
 def describe_export(export: Export) -> list[str]:
-    """What was made, how near it comes to the model, what was left behind, and what is wrong."""
+    """Size, accuracy, and operators that were not delegated, one line each."""
     delegates = sum(export.delegates.values())
-    left = sum(row.count for row in export.partition if not row.delegated)
+    missing = [row for row in export.partition if not row.delegated]
     lines = [
         f"{export.pte}: {export.size_bytes / 1e6:.1f} MB in {export.seconds:.1f} s, "
-        f"{delegates} delegates, {left} operators left to portable kernels"
+        f"{delegates} delegates, {sum(row.count for row in missing)} operators not delegated"
     ]
     lines += [f"{name.replace('_', ' ')}: {text}" for name, text in export.options.items()]
-    lines += [_describe_output(output) for output in export.fidelity]
-    for row in export.partition:
-        if not row.delegated:
-            why = " ".join(filter(None, [row.source, row.reason]))
-            lines.append(f"left: {row.count} x {row.operator}  {why}".rstrip())
-    return lines
-
-
-def _describe_output(output: Fidelity) -> str:
-    if output.max_abs is None:
-        return f"output {output.output}: not comparable with the model's"
-    sqnr = "" if output.sqnr_db is None else f"SQNR {output.sqnr_db:.1f} dB, "
-    return (
-        f"output {output.output} against eager: {sqnr}"
-        f"off by {output.max_abs:.3g} at most, of values up to {output.scale:.3g}"
-    )
+    for output in export.fidelity:
+        text = "not comparable with PyTorch's"
+        if output.max_abs is not None:
+            text = f"maximum error {output.max_abs:.3g}, values up to {output.scale:.3g}"
+        if output.sqnr_db is not None:
+            text = f"SQNR {output.sqnr_db:.1f} dB, {text}"
+        lines.append(f"output {output.output}: {text}")
+    return lines + [
+        f"not delegated: {row.count} x {row.operator}  {row.source} {row.reason}".rstrip()
+        for row in missing
+    ]

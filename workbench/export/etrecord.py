@@ -36,12 +36,8 @@ def add_etrecord(layers: Layers, path: Path) -> Layers:
     """The sidecar of a bare program with the layers from its ETRecord.
 
     Operators of other backends than XNNPACK are known where the backend gave the exporter a
-    delegate map: by the integers or strings that it logs.
-
-    Raises
-    ------
-    StoreError
-        It is no ETRecord, or of another program.
+    delegate map: by the integers or strings that it logs. It is a `StoreError` if the file is not
+    an ETRecord, or of another program.
     """
     try:
         with zipfile.ZipFile(path) as archive:

@@ -33,11 +33,8 @@ def explain_forward(origin: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a model may raise anything
-        raise ExportError(
-            f"forward() fails: {reason(error)}",
-            where=user_line(error) or origin,
-            hint="check the example inputs",
-        ) from error
+        where, hint = user_line(error) or origin, "check the example inputs"
+        raise ExportError(f"forward() fails: {reason(error)}", where=where, hint=hint) from error
 
 
 @contextlib.contextmanager
@@ -47,8 +44,8 @@ def explain_tracing(origin: str) -> Iterator[None]:
         yield
     except Exception as error:  # the model's code runs in here and may raise anything
         what, hint = _explain_tracing(error)
-        line = user_line(error) or origin
-        raise ExportError(f"torch.export: {what}", where=line, hint=hint) from error
+        where = user_line(error) or origin
+        raise ExportError(f"torch.export: {what}", where=where, hint=hint) from error
 
 
 @contextlib.contextmanager
@@ -60,8 +57,8 @@ def explain_lowering(exported: ExportedProgram, origin: str) -> Iterator[None]:
         if found := _NO_OUT_VARIANT.search(str(error)):
             operators = sorted(re.findall(r"[\w:]+", found[1]))
             raise no_kernel_error(operators, exported, origin) from error
-        line = user_line(error) or user_line_of_stack(str(error))
-        raise ExportError(f"lowering: {reason(error)}", where=line or origin) from error
+        where = user_line(error) or user_line_of_stack(str(error)) or origin
+        raise ExportError(f"lowering: {reason(error)}", where=where) from error
 
 
 def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:

@@ -37,10 +37,7 @@ def describe_pte(
 ) -> Layers:
     """The sidecar of any program: operators, shapes, costs, and layers if there is an ETRecord.
 
-    Raises
-    ------
-    StoreError
-        The program or the ETRecord is malformed, or the ETRecord is of another program.
+    It is a `StoreError` if either is malformed, or the ETRecord is of another program.
     """
     pte = read_pte(data, where)
     methods = tuple(_describe_method(pte, plan) for plan in pte.tables["execution_plan"] or [])

@@ -54,22 +54,12 @@ if TYPE_CHECKING:
 class Recipe:
     """How a program of one dtype is made.
 
-    Attributes
-    ----------
-    torch_name
-        PyTorch's dtype of the inputs, and of everything that is not quantised.
-    meaning
-        In a few words.
-    least_sqnr_db
-        An export below this signal to quantisation noise ratio, in dB, is reported as wrong. The
-        bounds are far below what correct exports of deep random networks reach (120, 50, 30, 25
-        and 15 dB): they separate broken graphs from the cost of a dtype.
-    quantizes
-        What is quantised: the ``weights`` of the PyTorch module, or the exported ``graph``.
-    calibrated
-        Whether the ranges of activations are measured on example inputs.
-    half_weights
-        Whether convolution weights are serialised in half precision.
+    ``torch_name`` is PyTorch's dtype of the inputs, and of everything that is not quantised.
+    Exports below ``least_sqnr_db``, a signal to quantisation noise ratio, are reported as wrong;
+    correct exports of deep random networks reach far more (120, 50, 30, 25 and 15 dB). What is
+    quantised are the ``weights`` of the module, or the exported ``graph``; with ``calibrated``, the
+    ranges of activations are measured on example inputs. With ``half_weights``, convolution weights
+    are serialised in half precision.
     """
 
     torch_name: str
@@ -117,10 +107,7 @@ def lower_model(
 ) -> Lowered:
     """Export a model and lower it to a backend; the model itself is not modified.
 
-    Raises
-    ------
-    ExportError
-        With the operator and the line in the user's source, where these are known.
+    An `ExportError` names the operator and the line in the user's source, where these are known.
     """
     import torch
     from torch.utils._pytree import tree_leaves

@@ -59,13 +59,7 @@ class Schema:
 
 @cache
 def installed_schema(*files: str) -> Schema:
-    """The schema in files of the installed ExecuTorch, by their paths in the package.
-
-    Raises
-    ------
-    SetupError
-        ExecuTorch is not installed, or lacks such a file.
-    """
+    """The schema in files of the installed ExecuTorch; `SetupError` if one is missing."""
     spec = importlib.util.find_spec("executorch")
     folders = spec.submodule_search_locations if spec else ()
     texts = []
@@ -146,13 +140,9 @@ def read_flatbuffer(data: memoryview, schema: Schema, root: str, where: object) 
     """Decode a buffer that starts with the reference to its root, a table ``root``.
 
     Fields are by name. A scalar of an enumeration is its name; an absent table, string or vector is
-    None; a union is ``(alias, table)``; a vector of bytes is a part of ``data``.
-
-    Raises
-    ------
-    StoreError
-        A reference leads out of the buffer, or tables share so many bytes that they would decode to
-        far more than the buffer holds.
+    None; a union is ``(alias, table)``; a vector of bytes is a part of ``data``. It is a
+    `StoreError` if a reference leads out of the buffer, or if tables share so many bytes that they
+    would decode to far more than the buffer holds.
     """
     return _Reader(data, schema, where).table(root, 0)
 
@@ -263,13 +253,7 @@ class Pte:
     where: object
 
     def payload(self, delegate: dict[str, Any]) -> memoryview:
-        """The compiled bytes of a delegate of an execution plan.
-
-        Raises
-        ------
-        StoreError
-            They lie outside the file.
-        """
+        """The compiled bytes of a delegate; `StoreError` if they are outside the file."""
         reference = delegate["processed"] or {}
         if reference.get("location") == "SEGMENT":
             segment = self._item("segments", reference["index"])
@@ -288,13 +272,7 @@ class Pte:
 
 
 def read_pte(data: bytes | memoryview, where: object) -> Pte:
-    """Read the program of a ``.pte``.
-
-    Raises
-    ------
-    StoreError
-        The file is not a program, or malformed.
-    """
+    """Read the program of a ``.pte``; `StoreError` if it is malformed."""
     data = memoryview(data)
     if len(data) < 12 or data[4:6] != b"ET":
         raise StoreError("not an ExecuTorch program", where=where)
@@ -328,13 +306,7 @@ _EXTERNAL = {1: "input", 2: "output"}
 def read_xnnpack_blob(
     data: memoryview, where: object
 ) -> tuple[tuple[XValue, ...], tuple[XNode, ...]]:
-    """The tensors and operators of a delegate's payload, operators in the order of execution.
-
-    Raises
-    ------
-    StoreError
-        It is malformed.
-    """
+    """The tensors of a delegate's payload, and its operators in the order of execution."""
     graph = read_xnnpack_graph(data, where)
     constants = [constant["size"] for constant in graph["constant_data"] or []]
     unions = [item["xvalue_union"] for item in graph["xvalues"] or []]

@@ -67,13 +67,7 @@ def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
 
 
 def sample_files(sources: Iterable[str]) -> list[Path]:
-    """The files of some sources; those of a folder are sorted by name.
-
-    Raises
-    ------
-    UsageError
-        A file is missing, or of an unknown kind.
-    """
+    """The files of some sources, those of a folder by name; `UsageError` if one is missing."""
     return [
         file for source in sources if not _RANDOM.fullmatch(source) for file in _files_of(source)
     ]
@@ -244,10 +238,7 @@ def _noise(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 def read_arrays(source: str) -> dict[str, torch.Tensor]:
     """The tensors of an array file by name, or by number where they have none.
 
-    Raises
-    ------
-    UsageError
-        The file is malformed, or contains anything but tensors.
+    It is a `UsageError` if the file is malformed, or contains anything but tensors.
     """
     (path,) = sample_files([source])
     with _explain_decoding(path):
@@ -297,12 +288,6 @@ def read_images(
 
     Each is scaled to cover the size of ``shape``, the model's input, and cropped at its centre.
     Values are from 0 to 1; then ``mean`` is subtracted, and ``std`` divided by, per channel.
-
-    Raises
-    ------
-    UsageError
-        The input takes no images, an image is unreadable, or ``mean`` has another number of values
-        than there are channels.
     """
     import numpy as np
     import torch

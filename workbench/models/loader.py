@@ -148,15 +148,7 @@ class LibraryModel(EagerModelBase):
 
 
 def find_in_library(wanted: ModelName) -> LibraryModel:
-    """A model of timm or torchvision.
-
-    Raises
-    ------
-    SetupError
-        The library is not installed, or cannot be imported.
-    UsageError
-        It has no model of that name; with similar names.
-    """
+    """A model of timm or torchvision; errors name the package to install, or similar models."""
     library, name = wanted.library, wanted.name
     try:
         package = importlib.import_module(library)
@@ -338,13 +330,6 @@ def take_layer(model: LoadedModel, path: str) -> LoadedModel:
 
     ``path`` is that of the module, such as ``features.3.block.0``. The model is run once on its
     example inputs; if the layer is called several times, the first call counts.
-
-    Raises
-    ------
-    UsageError
-        The model has no such layer; with the nearest name.
-    ModelError
-        The layer is never called.
     """
     import torch
 

@@ -175,13 +175,7 @@ class ModelName:
 
 
 def parse_name(spec: str) -> ModelName:
-    """Parse ``NAME``, ``file.py:NAME`` or ``library:NAME``.
-
-    Raises
-    ------
-    UsageError
-        The file does not exist, or there is no name in it.
-    """
+    """Parse ``NAME``, ``file.py:NAME`` or ``library:NAME``; `UsageError` without such a file."""
     library, _, name = spec.partition(":")
     if library in LIBRARIES and name:
         return ModelName(name, library=library)

@@ -39,11 +39,6 @@ def find_sources(file: Path) -> Sources:
 
     Files named by string literals are included, such as a checkpoint that the model loads; names
     that are computed at run time are not found.
-
-    Raises
-    ------
-    StoreError
-        A file cannot be read.
     """
     found: set[Path] = set()
     outside: set[str] = set()

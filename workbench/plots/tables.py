@@ -14,15 +14,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from workbench.errors import unknown_name
-from workbench.frames import (
-    EMULATED,
-    FINDINGS,
-    FRAMES,
-    MISSING,
-    ROOFLINE,
-    format_number,
-    is_emulated,
-)
+from workbench.frames import EMULATED, FRAMES, MISSING, format_number, is_emulated
 from workbench.plots.style import COLORS
 
 _SHARES = {
@@ -193,8 +185,7 @@ def _make(
 
 def _units(frame: pd.DataFrame) -> dict[str, str]:
     """Units by column, from the largest of the known frames that this one contains."""
-    known = (*FRAMES, FINDINGS, ROOFLINE)
-    contained = [schema for schema in known if set(schema.names) <= set(frame.columns)]
+    contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
     largest = max(contained, key=lambda schema: len(schema.columns), default=None)
     return {column.name: column.unit for column in largest.columns} if largest else {}
 

@@ -31,7 +31,7 @@ AXES = ("program",)
 class History:
     """Runs and what changed between them.
 
-    ``rows`` are ``schema.HISTORY``, ``changes`` ``schema.CHANGES``; ``problems`` says which runs
+    ``rows`` are ``frames.HISTORY``, ``changes`` ``frames.CHANGES``; ``problems`` says which runs
     could not be read, and why.
     """
 

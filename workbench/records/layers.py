@@ -1,4 +1,4 @@
-"""The layer sidecar of a program: what each of its instructions was in the model."""
+"""The layer sidecar of a program: the origin of each instruction in the model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from workbench.records.runs import SCHEMA_VERSION
 
 @dataclass(frozen=True)
 class Origin:
-    """What an operator was in the model.
+    """The origin of an operator in the model.
 
     ``node`` and ``operator`` are of the exporter's graph; ``module`` is the path of the innermost
     ``nn.Module`` (empty for the model itself), ``module_class`` its class (empty if unknown);
@@ -53,12 +53,12 @@ class XValue:
 
 @dataclass(frozen=True)
 class XNode:
-    """An operator of an XNNPACK delegate, as exported: what runs is made from these on the device.
+    """An operator of an XNNPACK delegate, as exported; XNNPACK rewrites these on the device.
 
     ``inputs`` and ``outputs`` are ids of values, ``clamp`` the bounds of a fused activation.
-    ``origins`` number the operators of the model that it stands for, the main one first, and
-    ``absorbed`` those whose work is folded into it. One that the exporter made up (a change of
-    layout) ``borrows`` the layer of another. ``role`` is ``compute``, ``layout``, ``quantize``,
+    ``origins`` number the operators of the model that it computes, the main one first, and
+    ``absorbed`` those that are folded into it. One that the exporter added (a layout conversion)
+    ``borrows`` the layer of another. ``role`` is ``compute``, ``layout``, ``quantize``,
     ``dequantize`` or ``cast``.
     """
 
@@ -81,9 +81,9 @@ class Instruction:
     """One instruction of a method.
 
     ``name`` is the kernel's (``aten::mean.out``) or the backend's; ``inputs`` and ``outputs``
-    number values of the method; ``flops`` is None where nobody knows. ``xvalues`` and ``xnodes``
-    are those of an XNNPACK delegate; ``events`` number, of another one, the origins of what it
-    logs, by the integer or the name that it logs.
+    number values of the method; ``flops`` is None if unknown. ``xvalues`` and ``xnodes`` are those
+    of an XNNPACK delegate; for other delegates, ``events`` number the origins by the integer or
+    name that the delegate logs.
     """
 
     kind: str
@@ -112,9 +112,9 @@ class Method:
 
 @dataclass(frozen=True)
 class Layers:
-    """``<program>.pte.layers.json``: what each instruction of a program was in the model.
+    """``<program>.pte.layers.json``: the origin of each instruction of a program in the model.
 
-    Without origins it was read from the program alone, which names operators but no layers.
+    A sidecar that was read from the program alone has operators but no origins.
     """
 
     sha256: str

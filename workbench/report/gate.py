@@ -19,12 +19,12 @@ MOST_ROWS = 50
 
 
 def write_junit(compared: Compared, path: Path) -> Path:
-    """Write a gate as JUnit XML, what is undecided as skipped; returns the path."""
+    """Write a gate as JUnit XML, undecided rows as skipped; returns the path."""
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
     suite = TestSuite(f"not slower by more than {100 * (compared.fail_above or 0):g} %")
     for row in compared.rows.to_dict("records"):
-        # XML has no way to write control characters.
+        # XML cannot contain control characters.
         name = "".join(c if c.isprintable() else "?" for c in row["subject"])
         case = TestCase(name, f"workbench.{row['level']}")
         if row["gate"] == "failed":
@@ -39,7 +39,7 @@ def write_junit(compared: Compared, path: Path) -> Path:
 
 
 def write_gate_summary(compared: Compared, path: Path) -> Path:
-    """Write a gate as Markdown, what failed first; returns the path."""
+    """Write a gate as Markdown, failures first; returns the path."""
     order = {"failed": 0, "undecided": 1, "open": 2, "passed": 3}
     rows = compared.rows.sort_values("gate", key=lambda gate: gate.map(order), kind="stable")
     counts = compared.rows["gate"].value_counts()
@@ -102,7 +102,7 @@ def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
 
 
 def put_side_by_side(cells: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, str]:
-    """The ``text`` of each ``name``, a column per ``run``; and what the columns' heads mean."""
+    """The ``text`` of each ``name`` with a column per ``run``, and a legend of the columns."""
     runs = list(dict.fromkeys(cells["run"]))
     heads = {run: f"[{number}]" for number, run in enumerate(runs, 1)}
     wide = cells.pivot(index="name", columns="run", values="text").loc[names, runs]

@@ -16,9 +16,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from workbench.explorer.timeline import PAGE_CLASS, timeline_script
 from workbench.plots.tables import Table
 
-#: The frame of every page; other templates extend it.
-PAGE = "report/page.html.j2"
-
 
 class Shown(Protocol):
     """A figure or a table."""
@@ -61,8 +58,8 @@ def to_markdown(title: str, sections: Sequence[Section]) -> str:
     return render_template("report/sections.md.j2", title=title, sections=sections)
 
 
-def render_page(title: str, template: str = PAGE, *, script: str = "", **data: object) -> str:
-    """A self-contained page with sortable tables; ``data`` are the variables of its template.
+def render_page(title: str, template: str, *, script: str = "", **data: object) -> str:
+    """A self-contained page with sortable tables, from a template that extends ``page.html.j2``.
 
     The content security policy allows only the page's own script and forbids every request.
     """

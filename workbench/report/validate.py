@@ -13,9 +13,7 @@ import pandas as pd
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.run import MEASUREMENT, Run, closed_runs, open_run
 from workbench.errors import StoreError, WorkbenchError
-from workbench.records.codec import from_json
 from workbench.records.documents import AnalysisSummary, Metrics, PipelineSummary, read_document
-from workbench.records.runs import RunRecord
 from workbench.store import LAYERS, MANIFEST, METRICS, REPORT_MD, SUMMARY, load_layers, sha256_of
 from workbench.trace.etdump import read_etdump
 
@@ -66,13 +64,13 @@ def validate_run(run: Run | str | Path, known_good: Run | str | Path | None = No
         if not rows:
             raise StoreError("neither a manifest nor an ETDump here", where=run_dir)
         return _table(rows)
-    rows = [*_attempt(_manifest, run_dir)]
     try:
         run = open_run(run)
         checks = list(run.checks.itertuples(index=False, name=None))
     except WorkbenchError as error:
-        return _table([*rows, ("run can be analysed", "fail", str(error))])
-    rows += [_traces(run), _artifacts(run)]
+        return _table([("run can be analysed", "fail", str(error))])
+    version = f"schema version {run.record.schema_version}, {len(run.record.sessions)} sessions"
+    rows = [("manifest", "ok", version), _traces(run), _artifacts(run)]
     for check in (_summary, _metrics, _pipeline):
         rows += _attempt(check, run)
     rows += [*_program(run), *checks]
@@ -105,15 +103,6 @@ def _is_ours(run_dir: Path) -> bool:
     except (ValueError, RecursionError):
         return True  # so that its error is reported
     return not isinstance(content, dict) or "plan" in content
-
-
-def _manifest(run_dir: Path) -> Iterator[Row]:
-    record = from_json(RunRecord, (run_dir / MANIFEST).read_bytes(), run_dir / MANIFEST)
-    yield (
-        "manifest",
-        "ok",
-        f"schema version {record.schema_version}, {len(record.sessions)} sessions",
-    )
 
 
 def _traces(run: Run) -> Row:

@@ -173,7 +173,7 @@ def process_command(
     if experiment.cpu_affinity:
         mask = sum(1 << core for core in set(experiment.cpu_affinity))
         command = ["taskset", f"{mask:x}", *command]
-    return target.command([*command, *experiment.extra_args])
+    return [*command, *experiment.extra_args]
 
 
 def run_to_end(command: Sequence[str], log: Path, timeout_s: float) -> str:

@@ -91,34 +91,9 @@ class AlternativeDtype:
 class RuleContext:
     """The data of one measurement that the rules use.
 
-    Parameters
-    ----------
-    operators
-        ``frames.OPERATORS``, with the columns of ``frames.ATTRIBUTION`` if there is a sidecar.
-    runs
-        Time in ms by key, from `undisturbed_times`; its mean is ``mean_ms`` of the operators.
-    method
-        The program's method, from the sidecar.
-    export
-        How the program was exported.
-    changes
-        From ``compare_parts``: the extension's effect on every operator.
-    toggle
-        The extension.
-    kernels
-        The function that each operator ran, by key, where it was sampled.
-    statistics
-        From ``describe_latencies`` by wall time: this experiment at all thread counts.
-    threads
-        The thread count.
-    latency_ms
-        Median untraced latency; 0 if unknown.
-    alternatives
-        Other dtypes, and this one as ``own``, by the same clock.
-    roof, roofline
-        The machine's peaks and ``frames.ROOFLINE``, if they were measured.
-    emulated
-        Whether an emulator ran it, so that times mean nothing.
+    ``runs`` is time in ms by key, from `undisturbed_times`; ``changes`` the extension's effect on
+    every operator; ``statistics`` latency by wall time at all thread counts; ``latency_ms`` the
+    median untraced latency, 0 if unknown; ``alternatives`` other dtypes, and ``own`` this one.
     """
 
     operators: pd.DataFrame
@@ -222,14 +197,8 @@ class RuleContext:
     def replaced(self, keys: Collection[str], passes: int, extra: Collection[str] = ()) -> Gain:
         """The gain of delegating some rows: their time less that of their replacements.
 
-        Parameters
-        ----------
-        keys
-            The rows that would go.
-        passes
-            How many delegated operators replace each of them.
-        extra
-            Rows that exist only because of them; the lower bound assumes that these stay.
+        Each is replaced by ``passes`` delegated operators. ``extra`` rows exist only because of
+        them; the lower bound assumes that these stay.
         """
         now, around = self.spent(keys), self.spent(extra)
         slow, typical, fast = (passes * self.least_ms(keys) / part for part in EFFICIENCY)

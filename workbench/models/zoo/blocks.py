@@ -117,7 +117,6 @@ class InvertedResidual(nn.Module):
         self.add_module(name, layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, inputs, h, w)`` to ``(n, outputs, h / stride, w / stride)``."""
         y = self.get_submodule(self.name)(x)
         return x + y if self.residual else y
 
@@ -146,7 +145,6 @@ class Attention(nn.Module):
         self.proj = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, tokens, width)`` to the same shape."""
         n, tokens, width = x.shape
         qkv = self.qkv(x).reshape(n, tokens, 3, self.heads, width // self.heads)
         query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
@@ -164,7 +162,6 @@ class Mlp(nn.Module):
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., width)`` to the same shape."""
         return self.fc2(self.act(self.fc1(x)))
 
 
@@ -186,6 +183,5 @@ class Block(nn.Module):
         self.mlp = Mlp(width, hidden, activation)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, tokens, width)`` to the same shape."""
         x = x + self.attn(self.norm1(x))
         return x + self.mlp(self.norm2(x))

@@ -28,7 +28,6 @@ class RepDepthwise(nn.Module):
         self.bn = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, channels, h, w)`` to the same shape."""
         return self.bn(self.conv(x) + self.conv1(x) + x)
 
     def merge(self) -> nn.Conv2d:
@@ -63,7 +62,6 @@ class SqueezeExcitation(nn.Module):
         self.fc2 = nn.Conv2d(squeezed, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The gated input, of the same shape."""
         return x * self.fc2(self.fc1(x.mean((2, 3), keepdim=True)).relu()).sigmoid()
 
 
@@ -84,7 +82,6 @@ class RepVitBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, inputs, h, w)`` to ``(n, outputs, h / stride, w / stride)``."""
         x = self.token_mixer(x)
         return x + self.channel_mixer(x)
 
@@ -152,7 +149,6 @@ class EdgeTamImageEncoder(nn.Module):
         self.neck = FeaturePyramid(widths)
 
     def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """The feature maps."""
         return tuple(self.neck(self.trunk((x - self.mean) / self.std)))
 
 

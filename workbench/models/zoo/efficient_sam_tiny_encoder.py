@@ -23,7 +23,6 @@ class ChannelNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, channels, h, w)`` to the same shape."""
         centred = x - x.mean(1, keepdim=True)
         x = centred / torch.sqrt(centred.square().mean(1, keepdim=True) + self.eps)
         return self.weight[:, None, None] * x + self.bias[:, None, None]
@@ -49,7 +48,6 @@ class EfficientSamEncoder(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The image embeddings."""
         x = self.patch_embed(x)
         n, width, height, breadth = x.shape
         grid = self.pos_embed[:, 1:].reshape(1, self.trained, self.trained, width)

@@ -21,7 +21,6 @@ class RmsNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(..., width)`` to the same shape."""
         return self.weight * (x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.eps))
 
 

@@ -45,7 +45,6 @@ class SqueezeExcitation(nn.Module):
         self.scale_activation = nn.Hardsigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The gated input, of the same shape."""
         gate = self.fc2(self.activation(self.fc1(self.avgpool(x))))
         return x * self.scale_activation(gate)
 
@@ -96,5 +95,4 @@ class MobileNetV3Small(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape ``(n, classes)``."""
         return self.classifier(self.avgpool(self.features(x)).flatten(1))

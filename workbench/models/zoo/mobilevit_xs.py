@@ -20,7 +20,10 @@ def inverted(inputs: int, outputs: int, stride: int = 1) -> InvertedResidual:
 
 
 class MobileVitBlock(nn.Module):
-    """Convolutions, then attention among the pixels at the same position of each patch."""
+    """Convolutions, then attention among the pixels at the same position of each patch.
+
+    The patch size divides height and width.
+    """
 
     def __init__(self, channels: int, width: int, depth: int, patch: int = 2):
         super().__init__()
@@ -37,7 +40,6 @@ class MobileVitBlock(nn.Module):
         self.fuse = convolution(2 * channels, channels, 3, activation=nn.SiLU)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, channels, h, w)`` to the same shape; the patch size divides h and w."""
         y = self.local(x)
         n, width, height, breadth = y.shape
         side = self.patch
@@ -79,5 +81,4 @@ class MobileVitXs(nn.Module):
         self.classifier = nn.Linear(384, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape ``(n, classes)``."""
         return self.classifier(self.avgpool(self.features(x)).flatten(1))

@@ -29,7 +29,6 @@ class BasicBlock(nn.Module):
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, inputs, h, w)`` to ``(n, width, h / stride, w / stride)``."""
         y = self.relu(self.bn1(self.conv1(x)))
         y = self.bn2(self.conv2(y))
         return self.relu(y + (x if self.downsample is None else self.downsample(x)))
@@ -52,7 +51,6 @@ class Bottleneck(nn.Module):
         self.downsample = downsample
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, inputs, h, w)`` to ``(n, 4 width, h / stride, w / stride)``."""
         y = self.relu(self.bn1(self.conv1(x)))
         y = self.relu(self.bn2(self.conv2(y)))
         y = self.bn3(self.conv3(y))
@@ -97,7 +95,6 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape ``(n, classes)``."""
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for stage in range(4):
             x = self.get_submodule(f"layer{stage + 1}")(x)

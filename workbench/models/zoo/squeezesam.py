@@ -31,7 +31,6 @@ class Bottleneck(nn.Module):
         self.blocks = nn.Sequential(*(Block(width, heads, 2 * width) for _ in range(depth)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, width, h, w)`` to the same shape."""
         tokens = self.blocks(x.flatten(2).transpose(1, 2) + self.positions)
         return tokens.transpose(1, 2).reshape(x.shape)
 

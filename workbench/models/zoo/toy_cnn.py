@@ -25,7 +25,6 @@ class ToyCnn(nn.Module):
         self.fc = nn.Linear(128, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape ``(n, classes)``."""
         x = self.act(self.conv1(x))
         x = self.act(self.conv2(x))
         x = self.act(self.conv3(x))

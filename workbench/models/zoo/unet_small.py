@@ -41,7 +41,6 @@ class UNet(nn.Module):
         self.head = nn.Conv2d(channels, classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of each pixel."""
         x = self.down[0](x)
         skipped = []
         for convolve in self.down[1:]:

@@ -16,7 +16,6 @@ class PatchEmbedding(nn.Module):
         self.proj = nn.Conv2d(3, width, patch, patch)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images ``(n, 3, h, w)`` to ``(n, h w / patch^2, width)``."""
         return self.proj(x).flatten(2).transpose(1, 2)
 
 
@@ -46,7 +45,6 @@ class VisionTransformer(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits of shape ``(n, classes)``."""
         x = self.patch_embed(x)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], 1) + self.pos_embed
         return self.head(self.norm(self.blocks(x))[:, 0])

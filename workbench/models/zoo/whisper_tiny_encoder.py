@@ -23,7 +23,6 @@ class Attention(nn.Module):
         self.out = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, frames, width)`` to the same shape."""
         n, frames, width = x.shape
         query, key, value = (
             project(x).reshape(n, frames, self.heads, -1).transpose(1, 2)
@@ -46,7 +45,6 @@ class EncoderBlock(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """``(n, frames, width)`` to the same shape."""
         x = x + self.attn(self.attn_ln(x))
         return x + self.mlp(self.mlp_ln(x))
 
@@ -73,7 +71,6 @@ class WhisperEncoder(nn.Module):
         self.ln_post = nn.LayerNorm(width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The features of each frame."""
         x = self.act(self.conv2(self.act(self.conv1(x))))
         x = x.transpose(1, 2) + self.positional_embedding
         for block in self.blocks:

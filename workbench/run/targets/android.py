@@ -107,7 +107,7 @@ def connect_device(address: str) -> None:
 def list_devices() -> dict[str, str]:
     """The state of every device that adb lists, by serial number."""
     lines = adb("devices").splitlines()[1:]
-    return dict(re.findall(r"^(\S+)\s+(\S+)", "\n".join(lines), re.MULTILINE))
+    return dict(re.findall(r"^(\S+)[ \t]+(\S+)", "\n".join(lines), re.MULTILINE))
 
 
 def adb(*arguments: str) -> str:

@@ -25,7 +25,7 @@ from workbench.run.isa import Isa, find_levels, read_isa
 from workbench.run.plan import choose_experiments, make_plan, plan_levels
 from workbench.run.runner import find_runner
 
-RUNGS = ("low", "mid", "high")
+LEVELS = ("low", "mid", "high")
 
 
 def an_isa(*features, self_check="ok"):
@@ -52,10 +52,10 @@ def test_without_extensions_or_self_check_there_is_no_ladder():
 
 
 def test_pairs_are_the_ends_and_all_neighbours():
-    experiments, pairs = plan_levels(RUNGS)
-    assert [e.name for e in experiments] == [*RUNGS, "high_control"]
-    assert [(p.baseline, p.candidate) for p in pairs] == [("low", "high"), *pairwise(RUNGS)]
-    assert len(plan_levels(RUNGS[:2])[1]) == 1
+    experiments, pairs = plan_levels(LEVELS)
+    assert [e.name for e in experiments] == [*LEVELS, "high_control"]
+    assert [(p.baseline, p.candidate) for p in pairs] == [("low", "high"), *pairwise(LEVELS)]
+    assert len(plan_levels(LEVELS[:2])[1]) == 1
 
 
 def test_a_toggle_and_isa_ladder_exclude_each_other():
@@ -64,7 +64,7 @@ def test_a_toggle_and_isa_ladder_exclude_each_other():
 
 
 def crossed(**by_threads):
-    """Latencies of ``RUNGS`` for several thread counts: ``t1={...}, t2={...}``."""
+    """Latencies of ``LEVELS`` for several thread counts: ``t1={...}, t2={...}``."""
     parts = [
         synthetic_latencies(times, threads=int(count[1:]), seed=int(count[1:]))
         for count, times in by_threads.items()
@@ -75,7 +75,7 @@ def crossed(**by_threads):
 def test_the_ladder_finds_the_steps_that_are_there():
     times = {"low": 4.0, "mid": 2.0, "high": 2.0, "again": 2.0}
     latencies = synthetic_latencies(times, drift=0.01)
-    ladder = compare_isa_levels(latencies, RUNGS, threads=1, control="again", control_of="high")
+    ladder = compare_isa_levels(latencies, LEVELS, threads=1, control="again", control_of="high")
     assert ladder["outcome"].iloc[1] == "faster"
     assert ladder["outcome"].iloc[2] in ("equivalent", "inconclusive")
     np.testing.assert_allclose(ladder["latency_ms"], [4, 2, 2], rtol=0.03)
@@ -131,15 +131,15 @@ def test_figures_have_a_row_or_a_line_for_everything():
     times = {"low": 4.0, "mid": 2.0, "high": 1.9, "again": 1.9}
     latencies = crossed(t1=times, t2=times)
     noise = {"control": "again", "control_of": "high"}
-    figure = plot_isa_levels(compare_isa_levels(latencies, RUNGS, threads=2, **noise))
-    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == list(RUNGS)
+    figure = plot_isa_levels(compare_isa_levels(latencies, LEVELS, threads=2, **noise))
+    assert [t.get_text() for t in figure.axes[0].get_yticklabels()] == list(LEVELS)
     assert "2.0" in figure.alt_text
-    figure = plot_threads(sweep_threads(latencies, RUNGS))
-    assert all(name in figure.alt_text for name in RUNGS)
+    figure = plot_threads(sweep_threads(latencies, LEVELS))
+    assert all(name in figure.alt_text for name in LEVELS)
 
 
 @pytest.fixture(scope="module")
-def climbed(conv_pte, tmp_path_factory):
+def swept(conv_pte, tmp_path_factory):
     """A run of the whole ladder at two thread counts, of a small program."""
     runner = find_runner()
     isa = read_isa(runner.command)
@@ -157,18 +157,18 @@ def climbed(conv_pte, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_every_level_of_this_cpu_is_measured_in_one_run(climbed):
-    run = store.load_run(climbed)
-    rungs = find_levels(read_isa(find_runner().command))
+def test_every_level_of_this_cpu_is_measured_in_one_run(swept):
+    run = store.load_run(swept)
+    levels = find_levels(read_isa(find_runner().command))
     assert run.plan.toggle == LADDER_TOGGLE
-    assert tuple(e.isa for e in run.plan.experiments if not e.control) == rungs
+    assert tuple(e.isa for e in run.plan.experiments if not e.control) == levels
     masked = {s.experiment: set(s.masked) for s in run.sessions}
-    for below, above in pairwise(rungs):
+    for below, above in pairwise(levels):
         assert masked[below] > masked[above]
-    analysis = wb.open_run(climbed)
-    assert list(analysis.isa_levels["level"]) == [*rungs, *rungs]
-    assert (analysis.isa_levels.loc[analysis.isa_levels["level"] != rungs[0], "adds"] != "").all()
-    assert len(analysis.scaling) == 2 * len(rungs)
+    analysis = wb.open_run(swept)
+    assert list(analysis.isa_levels["level"]) == [*levels, *levels]
+    assert (analysis.isa_levels.loc[analysis.isa_levels["level"] != levels[0], "adds"] != "").all()
+    assert len(analysis.scaling) == 2 * len(levels)
     checks = analysis.checks.set_index("check")["status"]
     effects = checks[checks.index.str.startswith("toggle took effect")]
     assert effects.iloc[0] == "ok"
@@ -179,11 +179,11 @@ def test_every_level_of_this_cpu_is_measured_in_one_run(climbed):
 
 
 @pytest.mark.slow
-def test_the_ladder_is_in_the_artifacts_with_what_it_does_not_cover(climbed):
-    summary = json.loads((climbed / store.SUMMARY).read_text())
+def test_the_ladder_is_in_the_artifacts_with_what_it_does_not_cover(swept):
+    summary = json.loads((swept / store.SUMMARY).read_text())
     assert [row["level"] for row in summary["ladder"]][-1] == "native"
     assert {row["threads"] for row in summary["scaling"]} == {1, 2}
-    report = (climbed / store.REPORT_MD).read_text()
+    report = (swept / store.REPORT_MD).read_text()
     assert "portable and optimized kernels" in report
     assert "microarchitecture" in report
     assert "| native |" in report
