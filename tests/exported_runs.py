@@ -5,16 +5,18 @@ from dataclasses import replace
 import workbench as wb
 from workbench.export.artifact import export_model
 from workbench.options import ExportOptions
+from workbench.run.execute import run_plan
+from workbench.run.plan import make_plan
 
 
 def measure_briefly(model, root, *, processes=2, traced=4, **options):
     """Export a model and measure it for a moment; returns the run's folder."""
     pte = export_model(model, ExportOptions(**options), root=root)
     runner = wb.find_runner()
-    plan = wb.make_plan(
+    plan = make_plan(
         pte,
         wb.MeasureOptions(toggle="none", runs=2, warmup=1, processes=processes, evidence=False),
         runner,
     )
     plan = replace(plan, batch_ms=0.1, traced_runs=traced, retries=0)
-    return wb.run_plan(plan, runner, root)
+    return run_plan(plan, runner, root)

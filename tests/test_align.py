@@ -218,7 +218,7 @@ def test_the_skips_of_the_unet_are_slower_with_two_threads(sweep):
 
 
 def test_the_table_has_a_column_per_run(sweep):
-    text = str(wb.show_aligned(sweep, top=3))
+    text = str(show_aligned(sweep, top=3))
     assert f"[4] {SETUPS[3]}" in text
     assert len(text.splitlines()) == 2 + 2 + 1 + 3
     assert "| E2E | 41.1 ms |" in text

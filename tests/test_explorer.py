@@ -1,4 +1,4 @@
-"""Controls: what somebody can choose, and what is shown where nobody can."""
+"""Controls with a live front end, and what is shown without one."""
 
 from dataclasses import replace
 
@@ -32,8 +32,8 @@ from workbench.store import load_run, save_run
 
 
 @pytest.fixture
-def person(monkeypatch):
-    """Somebody can use widgets."""
+def front_end(monkeypatch):
+    """A live front end."""
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
 
 
@@ -42,7 +42,7 @@ def swept():
     return wb.open_run(wb.sample_run("squeezesam"))
 
 
-# Whether somebody can use widgets.
+# Whether widgets work.
 
 
 @pytest.mark.parametrize("forced", ["0", "1"])
@@ -73,14 +73,14 @@ def test_only_a_front_end_that_accepts_requests_gets_widgets(monkeypatch):
     assert [text for text in seen if text] == ["True", "False"]
 
 
-def test_without_a_person_the_first_choices_are_shown():
+def test_without_a_front_end_the_first_choices_are_shown():
     seen = explore(lambda **chosen: chosen, top=range(5, 9), of=["a", "b"], log=True)
     assert seen == {"top": 5, "of": "a", "log": True}
     frames = {"a": pd.DataFrame({"x": [1]}), "b": pd.DataFrame({"x": [2]})}
     assert explore(lambda of: of["x"].iloc[0], of=frames) == 1
 
 
-def test_with_a_person_every_choice_has_a_control_that_redraws(person):
+def test_with_a_front_end_every_choice_has_a_control_that_redraws(front_end):
     drawn = []
     box = explore(lambda **chosen: drawn.append(chosen), top=range(5, 9), of=["a", "b"], log=True)
     slider, menu, check_box = box.children[0].children
@@ -93,7 +93,7 @@ def test_with_a_person_every_choice_has_a_control_that_redraws(person):
     assert len(drawn) == 4
 
 
-def test_the_keys_of_a_mapping_are_chosen_and_a_widget_is_taken_as_it_is(person):
+def test_the_keys_of_a_mapping_are_chosen_and_a_widget_is_taken_as_it_is(front_end):
     frames = {"a": pd.DataFrame({"x": [1]}), "b": pd.DataFrame({"x": [2]})}
     knob = widgets.IntSlider(value=3)
     seen = []
@@ -102,7 +102,7 @@ def test_the_keys_of_a_mapping_are_chosen_and_a_widget_is_taken_as_it_is(person)
     assert seen == [(1, 3), (2, 3), (2, 4)]
 
 
-def test_a_slider_ascends_and_starts_with_the_first_choice(person):
+def test_a_slider_ascends_and_starts_with_the_first_choice(front_end):
     box = explore(lambda depth: None, depth=[3, 1, 2])
     (slider,) = box.children[0].children
     assert (list(slider.options), slider.value) == ([1, 2, 3], 3)
@@ -182,11 +182,11 @@ def test_one_is_too_few_and_what_differs_has_to_be_said():
     assert isinstance(compare_picked([*single, *threads], labels, across=["threads"]), VStack)
 
 
-def test_without_a_person_the_first_run_is_compared():
+def test_without_a_front_end_the_first_run_is_compared():
     assert "x faster" in str(pick_measurements(SAMPLES.parent))
 
 
-def test_what_may_differ_is_part_of_the_choice(person, monkeypatch):
+def test_what_may_differ_is_part_of_the_choice(front_end, monkeypatch):
     seen = []
     monkeypatch.setattr(controls, "display", seen.append)
     knobs, _ = pick_measurements(SAMPLES.parent).children
@@ -223,12 +223,12 @@ def test_the_lowest_level_is_compared_with_nothing(swept):
     assert "speedup" not in str(shown)
 
 
-def test_without_a_person_the_highest_level_is_shown(swept):
+def test_without_a_front_end_the_highest_level_is_shown(swept):
     shown = explore_isa_levels(swept)
     assert shown.parts[0].alt_text == show_level(swept, "native", 1).parts[0].alt_text
 
 
-def test_the_slider_goes_from_the_lowest_level_to_the_highest(swept, person, monkeypatch):
+def test_the_slider_goes_from_the_lowest_level_to_the_highest(swept, front_end, monkeypatch):
     seen = []
     monkeypatch.setattr(controls, "show_level", lambda _, *chosen: seen.append(chosen) or VStack())
     knobs, _ = explore_isa_levels(swept).children
@@ -239,7 +239,7 @@ def test_the_slider_goes_from_the_lowest_level_to_the_highest(swept, person, mon
     assert seen == [("native", 1), ("avx2", 1)]
 
 
-def test_several_thread_counts_are_to_choose_from(swept, person, monkeypatch):
+def test_several_thread_counts_are_to_choose_from(swept, front_end, monkeypatch):
     seen = []
     monkeypatch.setattr(controls, "show_level", lambda _, *chosen: seen.append(chosen) or VStack())
     both = pd.concat([swept.isa_levels, swept.isa_levels.assign(threads=2)])
@@ -326,7 +326,7 @@ def test_a_model_is_exported_when_the_run_is_started(measured, monkeypatch, tmp_
     assert shown.run.path == wb.sample_run()
 
 
-def test_without_a_person_a_live_run_is_a_sentence(tmp_path, monkeypatch):
+def test_without_a_front_end_a_live_run_is_a_sentence(tmp_path, monkeypatch):
     shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
     assert "Open this notebook in Jupyter" in shown._repr_mimebundle_()["text/plain"]
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")

@@ -45,7 +45,7 @@ from workbench.plots.style import (
 from workbench.plots.sweeps import describe_level, plot_isa_levels, plot_threads
 from workbench.plots.what_if import describe_what_if, plot_bottlenecks, plot_what_if
 
-LONG = "Fully Connected (NC, QD8, F32, QC8W) with a name that nobody would ever give it GEMM #123"
+LONG = "Fully Connected (NC, QD8, F32, QC8W) with a name that is too long for any axis GEMM #123"
 
 
 @pytest.fixture(scope="module")

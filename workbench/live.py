@@ -22,7 +22,7 @@ class LiveRun(widgets.VBox):
     """Buttons to start and stop a run, its progress, and its latencies so far.
 
     A stopped run keeps what was measured; starting again resumes it. ``run`` is the finished run,
-    None until then. Where nobody can use widgets, it displays as one sentence.
+    None until then. Without a live front end, it displays as one sentence.
 
     Parameters
     ----------

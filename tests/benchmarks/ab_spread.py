@@ -25,6 +25,7 @@ from null import measure
 import workbench as wb
 from workbench.analysis.compare import compare_latencies
 from workbench.run.measure import runner_flags
+from workbench.run.plan import make_plan
 from workbench.run.runner import open_runner
 from workbench.run.tensor_files import locate_inputs
 
@@ -48,7 +49,7 @@ def main() -> int:
     estimates = {(name, clock): [] for name in ("interleaved", "sequential") for clock in CLOCKS}
     with tempfile.TemporaryDirectory() as folder, load:
         pte = wb.export_model(options.model, root=Path(folder))
-        plan = wb.make_plan(
+        plan = make_plan(
             pte,
             wb.MeasureOptions(toggle=options.toggle, processes=options.processes, runs=1),
             runner,

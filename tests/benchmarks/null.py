@@ -21,6 +21,7 @@ import workbench as wb
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.run.measure import Step, measure_once
+from workbench.run.plan import make_plan
 from workbench.run.recorder import RunRecorder, begin_run
 from workbench.run.tensor_files import locate_inputs
 
@@ -42,7 +43,7 @@ def main() -> int:
     verdicts = {slowdown: Counter() for slowdown in SLOWDOWNS}
     with tempfile.TemporaryDirectory() as folder:
         pte = wb.export_model(options.model, root=Path(folder))
-        plan = wb.make_plan(
+        plan = make_plan(
             pte, wb.MeasureOptions(toggle="none", processes=options.processes, runs=1), runner
         )
         plan = replace(plan, batch_ms=options.batch_ms)

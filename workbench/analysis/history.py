@@ -7,9 +7,10 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtrit
 
 from workbench.analysis.compare import MARGIN, adjust_for_many, judge
+from workbench.analysis.speedup import Speedup
 from workbench.frames import CHANGES, check
 
 #: Penalty of a further change point, in variances times the logarithm of the number of runs. At
@@ -115,13 +116,8 @@ def _row(line: pd.DataFrame, position: int, status: str, runs: int) -> dict[str,
 
 
 def _speedup(before: float, after: float, error: float, freedom: int) -> dict[str, float]:
-    """The speed-up between two logarithms of latencies, with its interval by Student's t."""
-    log, half = before - after, stdtrit(freedom, 0.975) * error
-    return {
-        "baseline_ms": np.exp(before),
-        "candidate_ms": np.exp(after),
-        "speedup": np.exp(log),
-        "low": np.exp(log - half),
-        "high": np.exp(log + half),
-        "p": 2 * stdtr(freedom, -abs(log) / error) if error else float(log == 0),
-    }
+    """The speed-up between two logarithms of latencies, with its interval and p-value."""
+    found = Speedup(np.array(before - after), np.array(error), np.array(float(freedom)))
+    times = {"baseline_ms": np.exp(before), "candidate_ms": np.exp(after)}
+    names = {"speedup": found.value, "low": found.low, "high": found.high, "p": found.p}
+    return times | {name: float(value) for name, value in names.items()}

@@ -97,7 +97,7 @@ def draw_timeline(
     Returns
     -------
     Timeline or Page
-        A widget; where nobody can use it, a figure that a report turns into the timeline.
+        A widget; without a live front end, a figure that a report turns into the timeline.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Controls for views: where nobody can use widgets, a view is shown with its first choices."""
+"""Controls for views; without a live front end, a view is shown with its first choices."""
 
 from __future__ import annotations
 
@@ -44,10 +44,9 @@ _ROWS = 8
 
 
 def is_interactive() -> bool:
-    """Whether somebody can use widgets: a Jupyter kernel whose front end accepts requests.
+    """Whether widgets work: in a Jupyter kernel whose front end accepts input.
 
-    What executes notebooks without a reader (papermill, nbconvert) accepts no input. The
-    environment variable ``WORKBENCH_WIDGETS`` overrides this.
+    Executors of notebooks (papermill, nbconvert) do not. ``WORKBENCH_WIDGETS`` overrides this.
     """
     if (forced := os.environ.get(WIDGETS)) in ("0", "1"):
         return forced == "1"
@@ -66,13 +65,12 @@ def explore(view: Callable[..., object], **choices: Choice) -> object:
     choices
         By name of the argument: a bool becomes a check box, a sequence of numbers a slider, any
         other sequence a list. Of a mapping the keys are chosen, and the view gets the values. A
-        widget is taken as it is. The first choice is shown first.
+        widget is used directly. The first choice is shown first.
 
     Returns
     -------
     object
-        The widgets with the view below them, which also shows errors; or, where nobody can use
-        widgets, what the view returns for the first choices.
+        The widgets above the view; without a live front end, the view of the first choices.
 
     Raises
     ------
@@ -159,15 +157,8 @@ def _name(run_dir: Path) -> str:
 def pick_measurements(folder: str | Path = ".") -> object:
     """Lists to pick measurements from, and what may differ, above how they compare.
 
-    Parameters
-    ----------
-    folder
-        Where to look for runs; the recorded samples are always included.
-
-    Returns
-    -------
-    object
-        Widgets; where nobody can use them, how the first two measurements compare.
+    Runs below the folder and the recorded samples are listed. Without a live front end, the first
+    two measurements are compared.
 
     Examples
     --------
@@ -216,11 +207,8 @@ def compare_picked(
 def explore_isa_levels(run: Run) -> object:
     """A slider over the ISA levels of a run: what each of them gained, and where.
 
-    Returns
-    -------
-    object
-        Widgets, with a choice of thread counts where there are several. Where nobody can use
-        them, the highest level; a sentence where the levels were not measured.
+    Several thread counts can be chosen from. Without a live front end, the highest level is shown;
+    a sentence where the levels were not measured.
 
     Examples
     --------

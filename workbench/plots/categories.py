@@ -18,13 +18,12 @@ def plot_categories(
     source: Run | Measurement | Comparison | Mapping[str, pd.DataFrame],
     *,
     title: str = "Where the time goes",
-    reach: float = 0.0,
 ) -> Chart:
     """One bar per measurement, as long as its mean E2E time in ms, split into categories.
 
     ``source`` is a run (without its controls), a measurement, a comparison, or frames of
-    ``frames.CATEGORIES`` by label. The axis ends at ``reach`` ms or later. A key names the segments
-    that are too narrow for it; a line below the end of a segment is the 95 % interval of its time.
+    ``frames.CATEGORIES`` by label. A key names the segments that are too narrow for a name; a line
+    below the end of a segment is the 95 % interval of its time.
 
     Examples
     --------
@@ -37,7 +36,7 @@ def plot_categories(
     figure, axis = style.new_rows(title, labels, 0.66, head=0.74, right=0.95)
     intervals = {name: _intervals(frame) for name, frame in bars.items()}
     ends = [frame["high_ms"].max() for frame in intervals.values() if len(frame)]
-    longest = max([reach, *(frame["mean_ms"].sum() for frame in bars.values()), *ends]) or 1.0
+    longest = max([*(frame["mean_ms"].sum() for frame in bars.values()), *ends, 0.0]) or 1.0
     axis.set_xlim(0, longest)
     axis.set_ylim(max(len(labels), 1) - 0.43, -0.5)
     inches_per_ms = style.axis_inches(axis) / longest

@@ -25,7 +25,7 @@ def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None)
 
     ``source`` is a measurement, or a frame of ``frames.LAYERS`` of one; ``depth`` limits the levels
     below the model. Times in ms. The part of a box without boxes below is the module's own time.
-    Wide boxes bear name, time and share of E2E; the black line at the end of a box is the 95 %
+    Wide boxes show name, time and share of E2E; the black line at the end of a box is the 95 %
     interval of its time. The colour depends on the module's path only. A sentence where layers are
     unknown.
 

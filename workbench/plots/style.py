@@ -285,9 +285,9 @@ def draw_bar(
     alpha: float | None = None, edge: str = "none",
 ) -> None:  # fmt: skip
     """A horizontal bar; hatched if its colour says that it is no single category."""
-    hatch = {"hatch": "///", "edgecolor": "white"} if color == UNSPLIT_COLOR else {}
-    look = {"color": color, "edgecolor": edge, "linewidth": 0.8, "alpha": alpha, **hatch}
-    axis.barh(row, width, left=left, height=height, **look)
+    mixed = color == UNSPLIT_COLOR
+    axis.barh(row, width, height, left, color=color, edgecolor="white" if mixed else edge,
+              linewidth=0.8, alpha=alpha, hatch="///" if mixed else None)  # fmt: skip
 
 
 def draw_boxes(
@@ -297,10 +297,10 @@ def draw_boxes(
     """Many boxes at once, in the units of the axes, with a white edge of so many points."""
     x, y, wide, high = np.broadcast_arrays(left, top, width, height)
     corners = np.stack([[x, x + wide, x + wide, x], [y, y, y + high, y + high]], axis=-1)
+    boxes = list(corners.transpose(1, 0, 2))
     axis.add_collection(
-        PolyCollection(corners.transpose(1, 0, 2), facecolors=colors, edgecolors="white",
-                       linewidths=edge)
-    )  # fmt: skip
+        PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=edge)
+    )
 
 
 def use_log_scales(axis: Axes) -> None:

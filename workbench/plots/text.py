@@ -6,6 +6,7 @@ import html
 import math
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pandas as pd
 
@@ -345,7 +346,7 @@ def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:
     ]
 
 
-def describe_gain(row: dict[str, object]) -> str:
+def describe_gain(row: dict[str, Any]) -> str:
     """The gain of a finding in a few words.
 
     Examples
@@ -363,7 +364,7 @@ def describe_gain(row: dict[str, object]) -> str:
     )
 
 
-def _item_html(row: dict[str, object]) -> str:
+def _item_html(row: dict[str, Any]) -> str:
     text = {name: html.escape(str(row[name])) for name in ("title", "action", "hint", "heading")}
     anchor = text["heading"].replace(" ", "-")
     return (
@@ -373,7 +374,7 @@ def _item_html(row: dict[str, object]) -> str:
     )
 
 
-def _item_text(row: dict[str, object]) -> str:
+def _item_text(row: dict[str, Any]) -> str:
     title, action = (_plain(row[name]) for name in ("title", "action"))
     hint = str(row["hint"]).replace("`", "'")
     return (

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
@@ -105,10 +104,10 @@ def plot_what_if(
     for label in ("measured", "predicted"):
         ms, total = parts[f"{label}_ms"], e2e[f"{label}_ms"] or math.nan
         bars[label] = pd.DataFrame({"category": parts["name"], "mean_ms": ms, "share": ms / total})
-    reach = np.nan_to_num(e2e["high_ms"])
-    figure = plot_categories(bars, title=title or describe_what_if(source), reach=reach)
+    figure = plot_categories(bars, title=title or describe_what_if(source))
     if math.isfinite(e2e["low_ms"]):
         axis = figure.axes[0]
+        axis.set_xlim(0, max(axis.get_xlim()[1], e2e["high_ms"]))
         style.draw_interval(axis, 1.44, e2e["low_ms"], e2e["high_ms"], width=2.2)
         style.label_x(axis, f"{axis.get_xlabel()}; line: 95 % interval of the prediction")
     return figure
