@@ -179,7 +179,7 @@ def test_what_differs_is_never_in_one_line(history):
 def test_what_cannot_be_read_is_named(history):
     assert len(history.problems) == 2
     assert any("out_damaged" in problem and "not JSON" in problem for problem in history.problems)
-    assert any("'soon', which is no time" in problem for problem in history.problems)
+    assert any("bad start time 'soon'" in problem for problem in history.problems)
 
 
 def test_changes_of_real_runs_are_found(history):

@@ -261,6 +261,6 @@ def test_an_interrupt_says_that_it_goes_on(start_batch, matrix, exported, tmp_pa
     started = time.monotonic()
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.splitlines()[-1] == "interrupted; the same command goes on with what was measured"
+    assert err.splitlines()[-1] == "interrupted; run the same command again to resume"
     assert time.monotonic() - started < 20
     assert not Path(f"/proc/{process.pid}").exists()

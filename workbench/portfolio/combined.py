@@ -22,7 +22,7 @@ from workbench.plots.tables import Table, show_note, show_table
 from workbench.records.codec import to_document
 from workbench.records.runs import count_threads
 from workbench.report.gate import put_side_by_side, show_aligned
-from workbench.report.html import render_page, render_template
+from workbench.report.html import Section, Shown, to_html, to_markdown
 from workbench.store import atomic_write, safe_name
 
 PAGE, MARKDOWN = "combined_report.html", "combined_report.md"
@@ -31,8 +31,6 @@ SUMMARY_JSON, SUMMARY_MD = "combined_pipeline_summary.json", "combined_pipeline_
 TOP = 20
 #: Columns of ``LINED_UP`` that an emulated run cannot fill.
 _TIMES = ["time_ms", "speedup", "low", "high"]
-
-Section = tuple[str, list[object]]
 
 
 @dataclass(frozen=True)
@@ -198,45 +196,42 @@ def write_combined(names: Sequence[str], out: str | Path | None = None) -> list[
     folder = Path(out or f"combined_{safe_name('_'.join(combined.models))}")
     title = f"{', '.join(combined.models)}: {len(combined.runs)} runs side by side"
     sections = list(describe_combined(combined))
-    template = "portfolio/combined.md.j2"
+    names = ("models", "runs", "latencies", "layers", "problem")
     files = {
-        PAGE: render_page(title, "portfolio/combined.html.j2", sections=sections),
-        MARKDOWN: render_template(template, title=title, sections=sections),
-        SUMMARY_JSON: to_document(
-            {
-                name: getattr(combined, name)
-                for name in ("models", "runs", "latencies", "layers", "problem")
-            }
-        ),
-        SUMMARY_MD: render_template(template, title=title, sections=sections[:2]),
+        PAGE: to_html(title, sections),
+        MARKDOWN: to_markdown(title, sections),
+        SUMMARY_JSON: to_document({name: getattr(combined, name) for name in names}),
+        SUMMARY_MD: to_markdown(title, [section for section in sections if section.brief]),
     }
     return [atomic_write(folder / name, text) for name, text in files.items()]
 
 
 def describe_combined(combined: Combined) -> Iterator[Section]:
-    """The sections of the report: a heading, with tables and figures."""
+    """The sections of the report."""
     runs = combined.runs
     emulated = ", ".join(runs["run"][runs["emulated"]])
     verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
     marks = [f"{emulated}: {EMULATED}."] if emulated else []
-    yield "Verdicts", [show_note(*marks, *verdicts)]
+    yield Section("Verdicts", items=[show_note(*marks, *verdicts)], brief=True)
     columns = ["run", "latency_ms", "low_ms", "high_ms", "grade", "device", "program", "build"]
-    yield "Runs", [show_table(runs, columns, caption="Median of untraced E2E")]
+    table = show_table(runs, columns, caption="Median of untraced E2E")
+    yield Section("Runs", items=[table], brief=True)
     if len(combined.latencies):
         first = next(iter(combined.silicon))
         columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
         caption = f"Untraced E2E against {first}; includes every difference between the runs"
-        yield "Latency", [show_table(combined.latencies, columns, caption=caption)]
+        yield Section("Latency", items=[show_table(combined.latencies, columns, caption=caption)])
     bars = {name: m.categories for name, m in combined.silicon.items()}
     if bars:
-        yield "Time by category", [plot_categories(bars), _show_categories(bars)]
+        yield Section("Time by category", items=[plot_categories(bars), _show_categories(bars)])
     if combined.layers is None:
-        yield "Time by layer", [show_note(f"Not aligned: {combined.problem}")]
+        yield Section("Time by layer", f"Not aligned: {combined.problem}")
         return
     timed = combined.layers[combined.layers["run"].isin(list(bars))]
     if len(bars) > 1:
-        yield "Time by layer", [plot_heatmap(timed, top=TOP), show_aligned(timed, top=TOP)]
-    yield "Code of each layer", [_show_code(combined.layers)]
+        items: list[Shown] = [plot_heatmap(timed, top=TOP), show_aligned(timed, top=TOP)]
+        yield Section("Time by layer", items=items)
+    yield Section("Code of each layer", items=[_show_code(combined.layers)])
 
 
 def _show_categories(bars: dict[str, pd.DataFrame]) -> Table:

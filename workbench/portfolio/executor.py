@@ -42,23 +42,14 @@ class Executor(Protocol):
 
 @contextlib.contextmanager
 def open_executor(jobs: int, devices: Iterable[str], dask: str = "") -> Iterator[Executor]:
-    """Start worker processes, or connect to a Dask cluster; they end with the context.
-
-    Parameters
-    ----------
-    jobs
-        Local workers for jobs without a device.
-    devices
-        Devices that jobs will name.
-    dask
-        A scheduler's address, or ``local`` or ``local:WORKERS`` to start a cluster here.
+    """Local workers, ``jobs`` of them and one per device, or a Dask cluster; closed at the end.
 
     Raises
     ------
     SetupError
         Dask is not installed.
     UsageError
-        A bad address or number of workers.
+        A bad number of workers.
     TargetError
         No scheduler answers, or no worker has a device.
     """
@@ -74,14 +65,11 @@ def open_executor(jobs: int, devices: Iterable[str], dask: str = "") -> Iterator
 
 
 class LocalExecutor:
-    """Worker processes of this machine: ``jobs`` for any work, and one more per device.
-
-    Every worker is a process pool of its own, so that its death loses only its own job.
-    """
+    """Worker processes; each is a pool of its own, so that its death loses only its own job."""
 
     def __init__(self, jobs: int, devices: Iterable[str]):
         self._workers: dict[int, ProcessPoolExecutor] = {}
-        self._closed = threading.Event()
+        self._closed = False
         self._thread = threading.local()
         self._queues = {"": ThreadPoolExecutor(jobs)}
         self._queues |= {device: ThreadPoolExecutor(1) for device in devices}
@@ -89,19 +77,19 @@ class LocalExecutor:
             self._queues[device].submit(self._worker)
 
     def submit(self, run: Callable[[J], R], job: J, device: str = "") -> Future[R]:
-        """Schedule ``run(job)``, on a device if one is named."""
+        """Schedule a job."""
         return self._queues[device].submit(self._run, run, job)
 
     def close(self) -> None:
         """Stop all workers at once; running jobs are lost."""
-        self._closed.set()
+        self._closed = True
         for queue in self._queues.values():
             queue.shutdown(wait=False, cancel_futures=True)
-        workers = list(self._workers.items())
+        workers = dict(self._workers)
         for child in multiprocessing.active_children():
-            if child.pid in dict(workers):
+            if child.pid in workers:
                 child.kill()  # SIGTERM takes seconds once PyTorch is loaded
-        for _, worker in workers:
+        for worker in workers.values():
             worker.shutdown()
 
     def _run(self, run: Callable[[J], R], job: J) -> R:
@@ -109,7 +97,7 @@ class LocalExecutor:
             with contextlib.suppress(BrokenProcessPool):
                 return self._worker().submit(run, job).result()
             self._thread.__dict__.clear()
-            if self._closed.is_set():
+            if self._closed:
                 break
         raise WorkbenchError(
             f"the worker process died {MAX_STARTS} times",
@@ -141,16 +129,13 @@ def _exit_with_parent() -> None:
 
 
 class DaskExecutor:
-    """Runs jobs on a Dask cluster; those of a device on a worker that has it as a resource.
-
-    If a worker is lost, its job runs again and goes on from what is on disk.
-    """
+    """A Dask cluster; the job of a lost worker runs again, and goes on from what is on disk."""
 
     def __init__(self, client: Client):
         self._client = client
 
     def submit(self, run: Callable[[J], R], job: J, device: str = "") -> Future[R]:
-        """Schedule ``run(job)``, on a device if one is named."""
+        """Schedule a job; one of a device on a worker that has it as a resource."""
         resources = {_resource(device): 1} if device else None
         return self._client.get_executor(pure=False, resources=resources).submit(run, job)
 
@@ -211,29 +196,19 @@ def _check_devices(client: Client, devices: Iterable[str]) -> None:
         for name in worker.get("resources", {})
     ]
     for device in devices:
-        resource = _resource(device)
-        if offered.count(resource) != 1:
-            found = "no worker has" if resource not in offered else "several workers have"
+        if (count := offered.count(_resource(device))) != 1:
             raise TargetError(
-                f"{found} the device",
+                f"{count} workers have the device instead of one",
                 where=device,
-                hint=f"dask worker ADDRESS --nthreads 1 --resources '{resource}=1', exactly one",
+                hint=f"dask worker ADDRESS --nthreads 1 --resources '{_resource(device)}=1'",
             )
 
 
 @contextlib.contextmanager
 def limit_time(note: Path, attempt: str, seconds: float) -> Iterator[None]:
-    """Kill this process if the block takes longer; a retry of the same attempt then fails.
+    """Kill this process if the block takes longer: only that stops native code that hangs.
 
-    Native code that hangs can be stopped in no other way. The traceback goes to the file ``note``,
-    from which the retry raises it. A process can limit one block at a time.
-
-    Raises
-    ------
-    WorkbenchError
-        This attempt was killed before.
-    StoreError
-        The note cannot be written.
+    The traceback goes to the file ``note``; a retry of the same attempt raises it as an error.
     """
     earlier = note.read_text(errors="replace") if note.exists() else ""
     if earlier.startswith(attempt) and _TIMEOUT in earlier:

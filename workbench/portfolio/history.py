@@ -1,4 +1,4 @@
-"""All runs that are found, in the order in which they were made, and what changed."""
+"""The runs below some folders over time, and where they became faster or slower."""
 
 from __future__ import annotations
 
@@ -29,10 +29,9 @@ AXES = ("program",)
 
 @dataclass(frozen=True)
 class History:
-    """Runs and what changed between them.
+    """Runs over time: ``rows`` (``frames.HISTORY``) and ``changes`` (``frames.CHANGES``).
 
-    ``rows`` are ``frames.HISTORY``, ``changes`` ``frames.CHANGES``; ``problems`` says which runs
-    could not be read, and why.
+    ``problems`` has one line per run that could not be read.
     """
 
     rows: pd.DataFrame
@@ -41,7 +40,7 @@ class History:
 
     @property
     def tables(self) -> tuple[Table, Table]:
-        """The lines, each with its latest latency, and what changed in which of them."""
+        """The lines with their latest latency, and the changes."""
         last = self.rows.drop_duplicates("line", keep="last").set_index("line")
         changes = self.changes.drop_duplicates("line", keep="last").set_index("line")
         status = (changes["outcome"] + ", " + changes["status"]).reindex(last.index)
@@ -59,31 +58,35 @@ class History:
         )
 
     def slower_by(self, fraction: float) -> pd.DataFrame:
-        """The lines that were confirmed, last of all, to be slower by more than a fraction."""
+        """The lines whose last confirmed change is a slowdown by more than a fraction."""
         confirmed = self.changes[self.changes["status"] == "confirmed"]
         last = confirmed.drop_duplicates("line", keep="last")
         return last[(last["outcome"] == "slower") & (last["high"] < 1 / (1 + fraction))]
 
 
 def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str] = ()) -> History:
-    """Index all runs below some folders, and find where they became faster or slower.
+    """Find all runs below some folders, and where they became faster or slower.
 
-    A line has the runs of one program with the same inputs, experiment and threads on the same
-    device with the same kind of runner; the build may change on the way. Emulated runs have lines
-    of their own, without times.
+    A line has the runs of one program with the same inputs, experiment, threads, device and kind of
+    runner; builds may differ. Emulated runs have lines without times.
 
     Parameters
     ----------
     roots
         Folders that hold ``runs/<platform>/manifest.json`` at any depth.
     across
-        ``program``: a line goes on when a program of the same name has another content, as when
-        a model is developed.
+        ``program``: programs of one name share a line, whatever their content.
 
     Raises
     ------
     UsageError
-        There is no such axis, or no such folder.
+        An unknown axis or folder.
+
+    Examples
+    --------
+    >>> history = wb.read_history([wb.sample_run().parent])
+    >>> history.rows["experiment"].tolist()
+    ['avx512_off', 'avx512_on']
     """
     for axis in across:
         if axis not in AXES:
@@ -103,13 +106,7 @@ def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str
 
 
 def write_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure in the format that the name ends in; returns the path.
-
-    Raises
-    ------
-    UsageError
-        matplotlib knows no such format.
-    """
+    """Write a figure in the format of the path's suffix; returns the path."""
     kind = path.suffix.removeprefix(".").lower()
     known = figure.canvas.get_supported_filetypes()
     if kind not in known:
@@ -120,13 +117,7 @@ def write_figure(figure: Figure, path: Path) -> Path:
 
 
 def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
-    """Every run's folder at any depth, each once.
-
-    Raises
-    ------
-    UsageError
-        There is no such folder.
-    """
+    """The folders of all runs at any depth, each once."""
     found: dict[Path, Path] = {}
     for root in map(Path, roots):
         if not root.is_dir():
@@ -165,12 +156,12 @@ def _in_utc(started: str, run_dir: Path) -> str:
     try:
         moment = datetime.fromisoformat(started)
     except ValueError:
-        raise StoreError(f"started at {started!r:.40}, which is no time", where=run_dir) from None
+        raise StoreError(f"bad start time {started!r:.40}", where=run_dir) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
 
 
 def _interval(restarts: Collection[float]) -> dict[str, float]:
-    """The geometric mean of some latencies, with its 95 % interval by Student's t."""
+    """The geometric mean of latencies, with its 95 % interval by Student's t."""
     if not restarts or min(restarts) <= 0:
         return dict.fromkeys(("latency_ms", "low_ms", "high_ms"), np.nan)
     logs = np.log(list(restarts))

@@ -85,10 +85,7 @@ class Matrix:
 
 
 def read_matrix(path: Path) -> Matrix:
-    """Read and check a matrix.
-
-    Model files are looked up in the working directory, then beside the matrix; their paths become
-    absolute.
+    """Read and check a matrix; paths of model files become absolute.
 
     Raises
     ------
@@ -144,11 +141,9 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
         for event in yaml.parse(text, yaml.SafeLoader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent):
-                raise StoreError("aliases (*) are not allowed", where=path)
-            if depth > MAX_DEPTH:
-                raise StoreError("is nested too deeply for a matrix", where=path)
-        _refuse_twice(yaml.compose(text, yaml.SafeLoader), path)
+            if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
+                raise StoreError("has aliases (*) or is nested too deeply", where=path)
+        root: Any = yaml.compose(text, yaml.SafeLoader)
         data = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
         reason = getattr(error, "problem", None) or str(error)
@@ -157,14 +152,11 @@ def _parse(text: bytes, path: Path) -> dict[str, Any]:
         raise StoreError(f"not YAML: {reason}{line}", where=path) from None
     if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise StoreError("not a matrix: expected a mapping of keys", where=path)
-    return data
-
-
-def _refuse_twice(node: Any, path: Path) -> None:
-    names = [key.value for key, _ in node.value] if getattr(node, "id", "") == "mapping" else []
+    names = [key.value for key, _ in root.value]
     for name in names:
         if names.count(name) > 1:
             raise UsageError(f"duplicate key {name!r:.40}", where=path)
+    return data
 
 
 def _check(matrix: Matrix, path: Path) -> None:

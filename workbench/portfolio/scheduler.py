@@ -16,7 +16,7 @@ from pathlib import Path
 
 from workbench.errors import TraceError
 from workbench.portfolio.executor import LOCAL, Executor, open_executor
-from workbench.portfolio.matrix import HOST, Matrix, plan_cells, read_matrix, select_cells
+from workbench.portfolio.matrix import HOST, plan_cells, read_matrix, select_cells
 from workbench.portfolio.stages import Job, adopt_export, run_job
 from workbench.portfolio.state import PortfolioState, load_outcomes, open_storage
 from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio, Stage, TimeBreakdown
@@ -43,7 +43,7 @@ def batch(
     """Export, measure and report every cell of a matrix; finished cells are skipped.
 
     On this machine, exports run first, in parallel, then measurements, one at a time, then reports.
-    A failing cell does not affect the others.
+    If a cell fails, the others go on.
 
     Parameters
     ----------
@@ -78,8 +78,10 @@ def batch(
     content = read_matrix(path)
     cells = plan_cells(content)
     selected = select_cells(cells, only)
-    if not dask or dask.startswith(LOCAL):
-        _check_toggles(content)
+    if HOST in content.targets and (not dask or dask.startswith(LOCAL)):
+        runner = find_runner(content.measure.runner)
+        for isa in content.isa:
+            check_toggle(content.measure_options(HOST, isa), runner)
     storage = open_storage(portfolio_location(path, out))
     with lock_folder(storage.folder):
         remove_partials(storage.folder)
@@ -89,7 +91,8 @@ def batch(
         if todo:
             if is_locked(THIS_MACHINE):
                 progress("another measurement is running on this machine: taking turns", 0.0)
-            retry = _retry_command(path, out, dask)
+            retry = ["workbench", "batch", str(path)]
+            retry += [*(["--out", str(out)] if out else []), *(["--dask", dask] if dask else [])]
             scheduler = Scheduler(state, todo, jobs or default_jobs(), retry, progress)
             devices = {device_behind(cell.target) for cell in todo}
             with open_executor(scheduler.jobs, devices, dask) as executor:
@@ -105,7 +108,7 @@ class Scheduler:
     state: PortfolioState
     cells: list[Cell]
     jobs: int
-    retry: str
+    retry: list[str]
     progress: Progress
     waiting: list[Job] = field(default_factory=list)
     running: dict[Future[Outcome], Job] = field(default_factory=dict)
@@ -114,12 +117,12 @@ class Scheduler:
         """Run everything that the cells need."""
         exported = set()
         for cell in self.cells:
-            stage = remaining_stages(self.state.outcomes[cell.name])[0]
+            outcome = self.state.outcomes[cell.name]
+            stage = remaining_stages(outcome)[0]
             # Cells with the same program share its export.
             if stage != "export" or cell.stem not in exported:
-                self._enqueue(stage, self.state.outcomes[cell.name])
-            if stage == "export":
-                exported.add(cell.stem)
+                self._enqueue(stage, outcome)
+            exported |= {cell.stem} if stage == "export" else set()
         while self.waiting or self.running:
             self._start_jobs(executor)
             for future in wait(self.running, return_when=FIRST_COMPLETED).done:
@@ -134,15 +137,11 @@ class Scheduler:
         exports = any(job.stage == "export" for job in unfinished)
         measures_here = any(job.device == THIS_MACHINE for job in unfinished)
         reports = any(job.stage == "report" for job in self.running.values())
-        blocked = {
-            "export": False,
-            "measure": exports or reports,
-            "report": exports or measures_here,
-        }
+        blocked = {"measure": exports or reports, "report": exports or measures_here}
         waiting, self.waiting = self.waiting, []
         for job in waiting:
             # Other devices are not disturbed by this machine.
-            if blocked[job.stage] and job.device in ("", THIS_MACHINE):
+            if blocked.get(job.stage) and job.device in ("", THIS_MACHINE):
                 self.waiting.append(job)
             else:
                 self.running[executor.submit(run_job, job, job.device)] = job
@@ -152,7 +151,8 @@ class Scheduler:
         error = future.exception()
         for cell in self.cells:
             outcome = self.state.outcomes[cell.name]
-            if cell != job.cell and not self._shares_export(outcome, job):
+            shared = job.stage == "export" and cell.stem == job.cell.stem
+            if cell != job.cell and not (shared and "export" in remaining_stages(outcome)):
                 continue
             if error:
                 outcome = self._fail(outcome, job, error)
@@ -165,21 +165,16 @@ class Scheduler:
                 self._enqueue(STAGES[STAGES.index(job.stage) + 1], outcome)
         self._report_progress(job, error)
 
-    def _shares_export(self, outcome: Outcome, job: Job) -> bool:
-        same = job.stage == "export" and outcome.cell.stem == job.cell.stem
-        return same and remaining_stages(outcome)[:1] == ("export",)
-
     def _fail(self, outcome: Outcome, job: Job, error: BaseException) -> Outcome:
-        # A trace that cannot be read has to be measured again, whatever its hash.
-        files = {} if isinstance(error, TraceError) else outcome.files
         return replace(
             outcome,
             state="failed",
             failed_stage=job.stage,
             error=" ".join(f"{error}".split()) or type(error).__name__,
             log=job.log,
-            retry=f"{self.retry} --only {shlex.quote(outcome.cell.name)}",
-            files=files,
+            retry=shlex.join([*self.retry, "--only", outcome.cell.name]),
+            # A trace that cannot be read has to be measured again, whatever its hash.
+            files={} if isinstance(error, TraceError) else outcome.files,
         )
 
     def _report_progress(self, job: Job, error: BaseException | None) -> None:
@@ -221,10 +216,10 @@ def list_plan(
 
 def describe_plan(plan: list[PlannedCell]) -> Iterator[str]:
     """One line per cell, and one for all of them, run one after the other."""
-    for planned in plan:
-        needs = f"{', '.join(planned.todo)}: {format_duration(planned.seconds)}"
-        yield f"{planned.cell.name}  {needs if planned.todo else 'done'}"
-    times = [planned.seconds for planned in plan if planned.todo]
+    for cell in plan:
+        needs = f"{', '.join(cell.todo)}: {format_duration(cell.seconds)}"
+        yield f"{cell.cell.name}  {needs if cell.todo else 'done'}"
+    times = [cell.seconds for cell in plan if cell.todo]
     known = [seconds for seconds in times if seconds is not None]
     total = sum(known) if len(known) == len(times) else None
     left = f"; {format_duration(total)} left, exports and reports one by one" if times else ""
@@ -232,7 +227,7 @@ def describe_plan(plan: list[PlannedCell]) -> Iterator[str]:
 
 
 def default_jobs() -> int:
-    """One process per usable core, within what memory is likely to allow."""
+    """One process per usable core, at most ``MAX_JOBS``."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, min(usable or 1, MAX_JOBS))
 
@@ -240,21 +235,6 @@ def default_jobs() -> int:
 def portfolio_location(path: Path, out: str | Path | None) -> str | Path:
     """Where the portfolio of a matrix is; ``portfolio_<matrix>`` by default."""
     return out or f"portfolio_{safe_name(path.stem)}"
-
-
-def _retry_command(path: Path, out: str | Path | None, dask: str) -> str:
-    words = ["workbench", "batch", str(path)]
-    words += ["--out", str(out)] if out else []
-    words += ["--dask", dask] if dask else []
-    return shlex.join(words)
-
-
-def _check_toggles(matrix: Matrix) -> None:
-    """Refuse an extension that this machine does not have before any long work."""
-    if HOST in matrix.targets:
-        runner = find_runner(matrix.measure.runner)
-        for isa in matrix.isa:
-            check_toggle(matrix.measure_options(HOST, isa), runner)
 
 
 def remaining_stages(outcome: Outcome) -> tuple[str, ...]:
@@ -284,18 +264,11 @@ class StageTimings:
             by_stage.setdefault(stage, []).append(seconds)
         return {stage: statistics.median(seconds) for stage, seconds in by_stage.items()}
 
-    def expect(self, stage: str, cell: Cell) -> float | None:
-        """The last time of this cell, else the median of the others, else None."""
-        return self.seconds.get((stage, cell.name), self.medians.get(stage))
-
     def estimate(self, todo: Iterable[tuple[str, Cell]], jobs: int) -> float | None:
-        """The seconds of all these stages; None if one is unknown.
-
-        Measurements run one after the other, other stages on ``jobs`` processes.
-        """
+        """The seconds of all these stages, measurements one by one; None if one is unknown."""
         total = 0.0
         for stage, cell in todo:
-            seconds = self.expect(stage, cell)
+            seconds = self.seconds.get((stage, cell.name), self.medians.get(stage))
             if seconds is None:
                 return None
             total += seconds if stage == "measure" else seconds / jobs
@@ -312,16 +285,9 @@ def format_duration(seconds: float | None) -> str:
 
 
 def divide_time(started: float, ended: float, stages: Iterable[Stage]) -> TimeBreakdown:
-    """Divide the time between two moments (seconds since the epoch) among the stages.
-
-    Where several stages ran at once, the time counts for the first of them in ``STAGES``. Cached
-    stages do not count.
-    """
-    spans = []
-    for stage in stages:
-        begin = datetime.fromisoformat(stage.started).timestamp()
-        if not stage.cached:
-            spans.append((stage.name, begin, begin + stage.seconds))
+    """Divide the time between two moments (seconds since the epoch) among the stages."""
+    begins = [(s, datetime.fromisoformat(s.started).timestamp()) for s in stages if not s.cached]
+    spans = [(stage.name, begin, begin + stage.seconds) for stage, begin in begins]
     moments = {min(max(moment, started), ended) for _, *span in spans for moment in span}
     total = dict.fromkeys((*STAGES, "other"), 0.0)
     for before, after in pairwise(sorted({started, ended, *moments})):

@@ -39,12 +39,12 @@ class Job:
 
     @property
     def cell(self) -> Cell:
-        """The cell."""
+        """The cell to work on."""
         return self.outcome.cell
 
     @property
     def root(self) -> Path:
-        """The cell's folder, on the machine that runs the job."""
+        """The folder of the cell's artifacts and runs."""
         return self.storage.folder / self.cell.folder
 
     @property
@@ -78,8 +78,8 @@ def run_job(job: Job) -> Outcome:
         outcome, cached = STAGE_FUNCTIONS[job.stage](job, tell)
         seconds = time.monotonic() - clock
     stage = Stage(
-        name=job.stage,
-        started=started.isoformat(timespec="milliseconds"),
+        job.stage,
+        started.isoformat(timespec="milliseconds"),
         seconds=round(seconds, 3),
         waited_s=round(waited, 3),
         machine=platform.node(),
@@ -90,7 +90,7 @@ def run_job(job: Job) -> Outcome:
 
 
 def add_stage(outcome: Outcome, stage: Stage) -> Outcome:
-    """The outcome after a stage; what it replaces is dropped unless nothing was done."""
+    """The outcome after a stage; a cached result keeps the stage that made it."""
     stages = outcome.stages
     if not (stage.cached and any(s.name == stage.name for s in stages)):
         stages = (*(s for s in stages if s.name != stage.name), stage)
@@ -100,14 +100,8 @@ def add_stage(outcome: Outcome, stage: Stage) -> Outcome:
 def adopt_export(outcome: Outcome, other: Outcome) -> Outcome:
     """The outcome of a cell whose program was exported for another cell."""
     (stage,) = (s for s in other.stages if s.name == "export")
-    exported = replace(
-        outcome,
-        size_bytes=other.size_bytes,
-        sqnr_db=other.sqnr_db,
-        undelegated=other.undelegated,
-        problem=other.problem,
-    )
-    return add_stage(exported, stage)
+    names = ("size_bytes", "sqnr_db", "undelegated", "problem")
+    return add_stage(replace(outcome, **{name: getattr(other, name) for name in names}), stage)
 
 
 def export_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:

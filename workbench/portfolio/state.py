@@ -19,7 +19,7 @@ from workbench.errors import SetupError, StoreError, UsageError, WorkbenchError
 from workbench.frames import EMULATED
 from workbench.portfolio.matrix import Matrix
 from workbench.records.codec import from_json, to_json
-from workbench.records.portfolio import Cell, Outcome, Portfolio, Row, TimeBreakdown
+from workbench.records.portfolio import Cell, Outcome, Portfolio, TimeBreakdown
 from workbench.records.runs import count_threads
 from workbench.report.html import render_page
 from workbench.store import (
@@ -236,90 +236,49 @@ def write_csv(outcomes: Iterable[Outcome]) -> str:
 
 
 def _flatten(outcome: Outcome) -> Iterator[dict[str, object]]:
-    cell = outcome.cell
-    axes = {"model": cell.label, "dtype": cell.dtype, "target": cell.target, "toggle": cell.isa}
-    facts = {name: getattr(outcome, name) for name in FACTS} | {"cache_key": cell.cache_key}
+    axes = {axis: value for axis, value in _axes(outcome).items() if axis != "state"}
+    facts = {name: getattr(outcome, name) for name in FACTS}
     for row in [asdict(row) for row in outcome.rows] or [{}]:
-        yield axes | row | facts
+        yield {**axes, **row, **facts, "cache_key": outcome.cell.cache_key}
 
 
 def render_index(portfolio: Portfolio) -> str:
-    """The page of a portfolio: a sparkline per model, all measurements, all failures."""
+    """The page of a portfolio: a sparkline per model, all failures, all measurements."""
     outcomes = portfolio.outcomes
+    rows = [(_axes(o), o, row) for o in outcomes for row in o.rows or (None,)]
+    values = {axis: list(dict.fromkeys(axes[axis] for axes, *_ in rows)) for axis in AXES}
+    values["threads"] = list({f"{row.threads}" for *_, row in rows if row})
+    shared = {name: values[name][0] for name in SHARED if len(values[name]) == 1}
+    if any(outcome.problem for outcome in outcomes):
+        shared.pop("state", None)
     states = [outcome.state for outcome in outcomes]
-    counts = ", ".join(f"{states.count(s)} {s}" for s in ("done", "failed", "open") if s in states)
-    updated = portfolio.updated.replace("T", " ").replace("+00:00", " UTC")
-    rows = [row for outcome in outcomes for row in _list_rows(outcome)]
-    values = {name: {row["cells"][name] for row in rows} - {""} for name in SHARED}
-    shared = {name: found.pop() for name, found in values.items() if len(found) == 1}
-    choices = {axis: list(dict.fromkeys(row["axes"][axis] for row in rows)) for axis in AXES}
     return render_page(
         "Portfolio",
         "portfolio/index.html.j2",
         script=(resources.files("workbench.portfolio") / "index.js").read_text(),
-        summary=f"{len(outcomes)} cells: {counts}. {updated}",
-        models=_list_models(outcomes),
+        counts={s: states.count(s) for s in ("done", "failed", "open") if s in states},
+        updated=portfolio.updated.replace("T", " ").replace("+00:00", " UTC"),
+        models=_list_latencies(outcomes),
         failures=[outcome for outcome in outcomes if outcome.state == "failed"],
-        filters={axis: found for axis, found in choices.items() if len(found) > 1},
+        filters={axis: values[axis] for axis in AXES if len(values[axis]) > 1},
         shared=shared,
-        heads=[name for name in rows[0]["cells"] if name not in shared],
+        emulated=EMULATED,
         rows=rows,
     )
 
 
-def _list_models(outcomes: Iterable[Outcome]) -> list[dict[str, Any]]:
-    """The models, each with the latency of every measurement."""
-    bars: dict[str, list[dict[str, Any]]] = {}
+def _axes(outcome: Outcome) -> dict[str, str]:
+    cell = outcome.cell
+    values = (cell.label, cell.dtype, cell.target, cell.isa, outcome.state)
+    return dict(zip(AXES, values, strict=True))
+
+
+def _list_latencies(outcomes: Iterable[Outcome]) -> dict[str, list[dict[str, Any]]]:
+    """The median latencies of every model."""
+    models: dict[str, list[dict[str, Any]]] = {}
     for outcome in outcomes:
-        cell, known = outcome.cell, bars.setdefault(outcome.cell.label, [])
+        cell, bars = outcome.cell, models.setdefault(outcome.cell.label, [])
         for row in outcome.rows:
             name = f"{cell.dtype}, {cell.target}, {row.experiment}, {count_threads(row.threads)}"
-            known += [{"name": name, "ms": row.median_ms}] if row.median_ms else []
-    return [
-        {
-            "name": name,
-            "bars": found,
-            "fastest": min(found, key=lambda bar: bar["ms"], default=None),
-        }
-        for name, found in bars.items()
-    ]
-
-
-def _list_rows(outcome: Outcome) -> Iterator[dict[str, Any]]:
-    """The table rows of a cell: texts by column, with links, tooltips and filter values."""
-    cell = outcome.cell
-    axes = (cell.label, cell.dtype, cell.target, cell.isa, outcome.state)
-    state = outcome.state + (f": {outcome.problem}" if outcome.problem else "")
-    size = None if outcome.size_bytes is None else outcome.size_bytes / 1e6
-    for row in outcome.rows or (Row("", "", 0),):
-        speedup = f"{row.speedup:.2f}x" if row.speedup is not None else ""
-        unclear = f" ({row.outcome})" if speedup and row.outcome != "faster" else ""
-        share = f" {100 * row.share:.0f} %" if row.share is not None else ""
-        interval = f"{_number(row.low_ms, '.3f')} to {_number(row.high_ms, '.3f')}"
-        titles = {
-            "median ms": f"{row.n} inferences, {row.clock}",
-            "speed-up": f"{_number(row.speedup_low, '.2f')} to {_number(row.speedup_high, '.2f')}, "
-            f"against {row.against}",
-        }
-        yield {
-            "axes": dict(zip(AXES, axes, strict=True)),
-            "links": {"model": outcome.report} if outcome.report else {},
-            "titles": titles if row.median_ms is not None else {},
-            "cells": {
-                **dict(zip(AXES[:-1], axes, strict=False)),
-                "experiment": row.experiment,
-                "threads": row.threads or "",
-                "median ms": EMULATED if outcome.emulated else _number(row.median_ms, ".3f"),
-                "95 % interval": interval if row.median_ms is not None else "",
-                "speed-up": speedup + unclear,
-                "bottleneck": row.bottleneck + share,
-                "quality": outcome.grade,
-                "MB": _number(size, ".2f"),
-                "SQNR dB": _number(outcome.sqnr_db, ".1f"),
-                "state": state,
-            },
-        }
-
-
-def _number(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+            bars += [{"name": name, "ms": row.median_ms}] if row.median_ms else []
+    return models

@@ -14,9 +14,8 @@ STAGES = ("export", "measure", "report")
 class Cell:
     """A model in a dtype on a target, with a CPU extension off and on: one run measures it.
 
-    The ISA levels and thread counts are interleaved within that run. ``model`` is what
-    ``load_model`` takes, ``label`` is the name in file names, and ``cache_key`` is a hash of
-    everything that the result depends on.
+    ``model`` is what ``load_model`` takes, ``label`` is its name in file names, and ``cache_key``
+    is a hash of everything that the result depends on.
     """
 
     model: str
@@ -42,8 +41,7 @@ class Cell:
 class Stage:
     """A finished stage of a cell: when, how long, and where it ran.
 
-    ``waited_s`` is the time before ``started`` that it waited for its device. ``cached`` means that
-    the result existed already.
+    Before ``started`` it waited ``waited_s`` for its device. If ``cached``, the result existed.
     """
 
     name: str
@@ -119,8 +117,7 @@ class Outcome:
 class TimeBreakdown:
     """Where the time of a batch went, in seconds since its last start.
 
-    Each moment counts once: as export if an export was running, else as measurement, else as
-    report, else as other.
+    Each moment counts once, for the first of these stages that was running.
     """
 
     wall_s: float
