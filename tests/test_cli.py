@@ -86,8 +86,8 @@ def run_dir(recorded, tmp_path):
 
 def test_a_run_leaves_all_artifacts(run_dir):
     names = {path.name for path in run_dir.iterdir()}
-    assert {"manifest.json", "metrics.json", "analysis_summary.json", "report.md"} <= names
-    assert {"conv_pipeline_summary.json", "conv_pipeline_summary.md"} <= names
+    assert {"manifest.json", "metrics.json", "analysis_summary.json"} <= names
+    assert "conv_pipeline_summary.json" in names
     etdumps = set(run_dir.glob("*/*.etdump")) - set(run_dir.glob("*/*_sampled.etdump"))
     summary = json.loads((run_dir / "analysis_summary.json").read_text())
     assert summary["etdump_count"] == len(etdumps)

@@ -510,8 +510,9 @@ def test_reports_and_summaries_have_the_findings(sample, tmp_path):
     found = sample.findings
     first = found.iloc[0]
     shutil.copytree(sample.path, tmp_path / "run")
-    write_artifacts(wb.open_run(tmp_path / "run"))
-    assert "## What to do next?" in (tmp_path / "run" / store.REPORT_MD).read_text()
+    run = wb.open_run(tmp_path / "run")
+    write_artifacts(run)
+    assert "## What to do next?" in run.report()[1].read_text()
     written = json.loads((tmp_path / "run" / store.SUMMARY).read_text())["findings"]
     assert written[0]["rank"] == 1
     assert set(written[0]) == set(FINDINGS.names)

@@ -256,7 +256,7 @@ def test_the_grade_is_in_every_artifact(tmp_path):
     quality = json.loads((run_dir / store.SUMMARY).read_text())["quality"]
     assert quality["summary"] == line
     assert line.startswith(f"measurement quality {quality['grade']}")
-    assert line[1:] in (run_dir / store.REPORT_MD).read_text()
+    assert line[1:] in analysis.report()[1].read_text()
     assert line[1:] in str(show_quality(analysis))
 
 

@@ -70,13 +70,14 @@ def test_the_sample_names_the_layer_of_every_operator(sample):
 
 
 def test_layers_and_lines_are_in_the_artifacts(run_dir):
-    write_artifacts(open_run(run_dir))
+    run = open_run(run_dir)
+    write_artifacts(run)
     summary = json.loads((run_dir / store.SUMMARY).read_text())
     assert summary["layers"][0]["module_class"] == "MobileNetV3Small"
     by_layer = {row["layer"]: row for row in summary["operator_details"]}
     assert by_layer["features.0.0"]["confidence"] == "exact"
     assert "mobilenet_v3_small.py:" in by_layer["features.0.0"]["source"]
-    report = (run_dir / store.REPORT_MD).read_text()
+    report = run.report()[1].read_text()
     assert "| classifier.3 | Linear |" in report
     assert "workbench/models/mobilenet_v3_small.py:" in report
 
@@ -176,8 +177,7 @@ def test_text_from_a_manifest_stays_text(run_dir):
     run = store.load_run(run_dir)
     evil = "<script>alert(1)</script>"
     change_manifest(run_dir, plan=replace(run.plan, model=evil), host={**run.host, "cpu": evil})
-    write_artifacts(open_run(run_dir))
-    assert "<script>" not in (run_dir / store.REPORT_MD).read_text()
+    assert "<script>" not in open_run(run_dir).report()[1].read_text()
     assert "<script>" not in show_verdicts(open_run(run_dir))._repr_html_()
 
 

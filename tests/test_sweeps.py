@@ -183,7 +183,7 @@ def test_the_ladder_is_in_the_artifacts_with_what_it_does_not_cover(swept):
     summary = json.loads((swept / store.SUMMARY).read_text())
     assert [row["level"] for row in summary["ladder"]][-1] == "native"
     assert {row["threads"] for row in summary["scaling"]} == {1, 2}
-    report = (swept / store.REPORT_MD).read_text()
+    report = wb.make_report(swept)[1].read_text()
     assert "portable and optimized kernels" in report
     assert "microarchitecture" in report
     assert "| native |" in report

@@ -361,7 +361,7 @@ def compare_replay(within: Run, layer: str, alone: Run) -> Replay:
         keys = keys_of_layer(inside, layer)
         if not keys:
             raise ComparisonError(
-                f"no operator of the run is known to be of layer {layer!r}",
+                f"no operator of the run belongs to layer {layer!r}",
                 where=within.path,
                 hint="its work may be folded into another layer's: see `show_layers`",
             )
@@ -384,11 +384,11 @@ def compare_replay(within: Run, layer: str, alone: Run) -> Replay:
     return Replay(layer, pd.DataFrame(rows), alone.path)
 
 
-def keys_of_layer(facts: RuleContext, layer: str) -> list[str]:
-    """The operators that compute in a layer, or in those within it; an empty name is all."""
-    rows = facts.rows
+def keys_of_layer(context: RuleContext, layer: str) -> list[str]:
+    """The operators of a layer and its sublayers; of all layers if the name is empty."""
+    rows = context.rows
     if "module" not in rows:
-        raise UsageError("the run does not know its layers", hint="run an export by the workbench")
+        raise UsageError("the run has no layers", hint="run a program exported by the workbench")
     module = rows["module"].astype(object)
     inside = module.map(
         lambda path: (
@@ -427,7 +427,7 @@ def judge(row: dict[str, Any]) -> str:
         return "too short to be compared"
     if row["ratio_high"] < 1 - SAME / 2 and row["ratio"] < 1 - SAME:
         return (
-            "faster alone, so in the model it waits for data that other layers pushed out of the "
+            "faster alone, so in the model it waits for data that other layers evicted from the "
             "caches"
         )
     if row["ratio_low"] > 1 + SAME / 2 and row["ratio"] > 1 + SAME:
@@ -436,7 +436,7 @@ def judge(row: dict[str, Any]) -> str:
             "done with another layer's"
         )
     if row["ratio_low"] > 1 - 2 * SAME and row["ratio_high"] < 1 + 2 * SAME:
-        return "the same alone: the time is the kernel's own"
+        return "the same alone: the time is spent in the kernel"
     return "the intervals are too wide to tell: measure more runs and processes"
 
 
@@ -503,15 +503,13 @@ def export_trace(
             f"baseline: {_label(baseline)}": baseline,
             f"candidate: {_label(etdump)}": etdump,
         }
-    write, suffix = _FORMATS[to]
     if to == "csv":
         target = (etdump.parent if out is None else Path(out)) / etdump.name
     else:
-        target = etdump.with_suffix(suffix) if out is None else Path(out)
+        target = etdump.with_suffix(_FORMATS[to]) if out is None else Path(out)
         if target.resolve() in (path.resolve() for path in paths.values()):
             raise UsageError("is a trace to read; write elsewhere", where=target)
-    traces = {label: read_etdump(path) for label, path in paths.items()}
-    return write(traces, target)
+    return _write_trace(to, {label: read_etdump(path) for label, path in paths.items()}, target)
 
 
 def _label(path: Path) -> str:
@@ -519,24 +517,17 @@ def _label(path: Path) -> str:
     return path.stem.encode(errors="replace").decode()
 
 
-def _to_csv(traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
-    ((label, events),) = traces.items()
-    return write_csvs(events, target, model_id=label)
-
-
-def _to_parquet(traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
-    ((label, events),) = traces.items()
-    return [write_parquet(describe_spans(events), SPANS, target, about={"trace": label})]
-
-
-def _to_perfetto(traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
+def _write_trace(to: str, traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
+    label, events = next(iter(traces.items()))
+    if to == "csv":
+        return write_csvs(events, target, model_id=label)
+    if to == "speedscope":
+        profiles = {label: _mean_times(events) for label, events in traces.items()}
+        return [write_speedscope(profiles, target, stack=STACK, weight="mean_ns")]
     spans = {label: describe_spans(events) for label, events in traces.items()}
+    if to == "parquet":
+        return [write_parquet(spans[label], SPANS, target, about={"trace": label})]
     return [write_perfetto(spans, target)]
-
-
-def _to_speedscope(traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
-    profiles = {label: _mean_times(events) for label, events in traces.items()}
-    return [write_speedscope(profiles, target, stack=STACK, weight="mean_ns")]
 
 
 def _mean_times(events: pd.DataFrame) -> pd.DataFrame:
@@ -547,12 +538,12 @@ def _mean_times(events: pd.DataFrame) -> pd.DataFrame:
     return operators.assign(mean_ns=1e6 * operators["mean_ms"])
 
 
-#: The formats: what writes one, and the suffix of its file.
+#: The formats, and the suffix of each one's file.
 _FORMATS = {
-    "csv": (_to_csv, ".csv"),
-    "parquet": (_to_parquet, ".parquet"),
-    "perfetto": (_to_perfetto, ".perfetto-trace"),
-    "speedscope": (_to_speedscope, ".speedscope.json"),
+    "csv": ".csv",
+    "parquet": ".parquet",
+    "perfetto": ".perfetto-trace",
+    "speedscope": ".speedscope.json",
 }
 _COMPARING = ("perfetto", "speedscope")
 
@@ -631,7 +622,7 @@ def _measure(
                 f"was made on {then['cpu']} with the {then['runner']}, this is "
                 f"{here['cpu']} with the {here['runner']}",
                 where=run_dir,
-                hint="measure the ceilings where the run was made, or run it anew here",
+                hint="measure the ceilings where the run was made, or repeat the run here",
             )
         ceilings = measure_ceilings(
             probes, folder, runner, isa, threads, tell=lambda text: progress(text, 0.5)
@@ -668,9 +659,9 @@ def _version() -> str:
 
 
 def _kept(run: RunRecord, isa: str, threads: int) -> Ceilings | None:
-    """Ceilings of a run's machine that were measured before."""
+    """Cached ceilings of a run's machine."""
     path = _place(run, isa, threads)
-    with contextlib.suppress(StoreError, UsageError):  # another version's: measured anew
+    with contextlib.suppress(StoreError, UsageError):  # of another version
         if path.is_file():
             return from_json(Ceilings, path.read_bytes(), path)
     return None

@@ -17,7 +17,7 @@ from workbench.options import MeasureOptions
 @command()
 @click.argument("run_dir", type=PATH)
 def analyze(run_dir: Path) -> Output:
-    """Regenerate the CSV, JSON and Markdown files of a run from its ETDumps."""
+    """Regenerate the CSV and JSON files of a run from its ETDumps."""
     from workbench.analysis.run import open_run
     from workbench.report.artifacts import write_artifacts
 

@@ -1,4 +1,4 @@
-"""The files of an analysed run: CSV, JSON, Markdown and the HTML report."""
+"""The files of an analysed run: CSV and JSON, and the report."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from workbench.analysis.run import Measurement, Run, open_run
-from workbench.report.html import Section, to_html, to_markdown
-from workbench.report.notebooks import run_notebook
 from workbench.report.summary import write_documents
 from workbench.store import REPORT_HTML, REPORT_MD, atomic_write
 from workbench.trace.writers.csv_tables import write_csvs
@@ -18,6 +16,8 @@ REPORT_NOTEBOOK = "12_report"
 
 def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     """Write ``report.html`` and ``report.md`` of a run: the notebook ``12_report`` without code.
+
+    Its brief sections become ``<stem>_pipeline_summary.md``.
 
     Parameters
     ----------
@@ -36,25 +36,29 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     >>> [path.name for path in wb.make_report(folder)]
     ['report.html', 'report.md']
     """
+    from workbench.report.html import to_html, to_markdown
+    from workbench.report.notebooks import run_notebook
+
     run = open_run(run)
-    sections = _run_sections(run)
-    markdown, _ = _write_markdown(run, sections)
-    return atomic_write(run.path / REPORT_HTML, to_html(_title(run), sections)), markdown
+    # The title takes the place of the notebook's.
+    first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run)
+    sections = [replace(first, heading=""), *others]
+    stem, title = run.record.plan.stem, f"{run.record.plan.stem}: where the time goes"
+    brief = [section for section in sections if section.brief]
+    atomic_write(run.path / f"{stem}_pipeline_summary.md", to_markdown(title, brief))
+    return (
+        atomic_write(run.path / REPORT_HTML, to_html(title, sections)),
+        atomic_write(run.path / REPORT_MD, to_markdown(title, sections)),
+    )
 
 
 def write_artifacts(run: Run) -> list[Path]:
-    """Write the CSV, JSON and Markdown files of a run; returns their paths.
+    """Write the CSV and JSON files of a run; returns their paths.
 
     The CSV files are those of the first process of each measurement.
     """
     tables = [path for m in run.measurements if m.sessions for path in _write_csvs(m)]
-    return [*tables, *write_documents(run), *_write_markdown(run, _run_sections(run))]
-
-
-def _run_sections(run: Run) -> list[Section]:
-    """The sections of the report; the title takes the place of the notebook's."""
-    first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run)
-    return [replace(first, heading=""), *others]
+    return [*tables, *write_documents(run)]
 
 
 def _write_csvs(measurement: Measurement) -> list[Path]:
@@ -65,17 +69,3 @@ def _write_csvs(measurement: Measurement) -> list[Path]:
         model_id=run.model,
         delegate_backend=", ".join(export.delegates) if export else "",
     )
-
-
-def _write_markdown(run: Run, sections: list[Section]) -> tuple[Path, Path]:
-    """Write ``report.md``, and the brief sections as ``<stem>_pipeline_summary.md``."""
-    brief = [section for section in sections if section.brief]
-    summary = run.path / f"{run.record.plan.stem}_pipeline_summary.md"
-    return (
-        atomic_write(run.path / REPORT_MD, to_markdown(_title(run), sections)),
-        atomic_write(summary, to_markdown(_title(run), brief)),
-    )
-
-
-def _title(run: Run) -> str:
-    return f"{run.record.plan.stem}: where the time goes"

@@ -154,6 +154,8 @@ def open_app(arguments: Sequence[str]) -> None:
     SetupError
         Voila is not installed.
     """
+    # Voila executes like papermill, but has a live front end.
+    os.environ[WIDGETS] = "1"
     _become("voila", str(find_notebook(EXPLORER)), *arguments)
 
 

@@ -14,7 +14,7 @@ from workbench.analysis.ledger import build_ledger
 from workbench.analysis.run import MEASUREMENT, Run, closed_runs, open_run
 from workbench.errors import StoreError, WorkbenchError
 from workbench.records.documents import AnalysisSummary, Metrics, PipelineSummary, read_document
-from workbench.store import LAYERS, MANIFEST, METRICS, REPORT_MD, SUMMARY, load_layers, sha256_of
+from workbench.store import LAYERS, MANIFEST, METRICS, SUMMARY, load_layers, sha256_of
 from workbench.trace.etdump import read_etdump
 
 #: Shares of categories may differ by this much from those of a known good run.
@@ -116,8 +116,7 @@ def _traces(run: Run) -> Row:
 def _artifacts(run: Run) -> Row:
     """Every file that `workbench analyze` writes exists."""
     stem = run.record.plan.stem
-    wanted = [METRICS, SUMMARY, REPORT_MD]
-    wanted += [f"{stem}_pipeline_summary.{kind}" for kind in ("json", "md")]
+    wanted = [METRICS, SUMMARY, f"{stem}_pipeline_summary.json"]
     for measurement in run.measurements:
         for session in measurement.sessions[:1]:
             wanted += [session.etdump.removesuffix(".etdump") + table for table in TABLES]
