@@ -57,15 +57,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_json(cls: type[T], text: str | bytes, where: object) -> T:
-    """A record of type ``cls`` from untrusted JSON text.
-
-    Raises
-    ------
-    StoreError
-        Not JSON, a missing key, a value of the wrong type, or another schema version.
-    UsageError
-        An unknown key, with the nearest valid one.
-    """
+    """A record of type ``cls`` from untrusted JSON text."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -77,13 +69,7 @@ def from_json(cls: type[T], text: str | bytes, where: object) -> T:
 
 
 def check_version(data: Mapping[str, Any], where: object, *, least: int = 1) -> None:
-    """Refuse a document of a newer schema version, or of one older than ``least``.
-
-    Raises
-    ------
-    StoreError
-        Names both versions and the next step.
-    """
+    """Refuse a document of a newer schema version, or of one older than ``least``."""
     version, known = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
     if type(version) is not int or version not in known:
         old = type(version) is int and 0 < version < least
@@ -120,13 +106,6 @@ def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool
     """A record of type ``cls`` from the content of a JSON file.
 
     ``strict`` converts no values: ``"2"`` and ``1.5`` are not whole numbers.
-
-    Raises
-    ------
-    StoreError
-        A missing key, or a value of the wrong type.
-    UsageError
-        An unknown key, with the nearest valid one.
     """
     import cattrs
 

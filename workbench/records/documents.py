@@ -269,13 +269,7 @@ DOCUMENTS: dict[str, type] = {
 
 
 def describe_document(name: str) -> dict[str, Any]:
-    """The JSON Schema, draft 2020-12, of one of ``DOCUMENTS``.
-
-    Raises
-    ------
-    UsageError
-        There is no such document.
-    """
+    """The JSON Schema, draft 2020-12, of one of ``DOCUMENTS``."""
     if name not in DOCUMENTS:
         raise unknown_name("document", name, DOCUMENTS)
     contract = Contract()
@@ -284,13 +278,7 @@ def describe_document(name: str) -> dict[str, Any]:
 
 
 def read_document(path: Path, kind: type[T]) -> T:
-    """Read one of ``DOCUMENTS`` from an untrusted JSON file.
-
-    Raises
-    ------
-    StoreError
-        Not JSON, another version, or against the schema; says what and where.
-    """
+    """Read one of ``DOCUMENTS`` from an untrusted JSON file."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
