@@ -196,7 +196,7 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     --------
     >>> import workbench as wb
     >>> run = wb.open_run(wb.sample_run())
-    >>> attribution = wb.attribute_layers(run["avx512_on"].ledger, run.sidecar)
+    >>> attribution = attribute_layers(run["avx512_on"].ledger, run.sidecar)
     >>> attribution["confidence"].value_counts().idxmax()
     'exact'
     """

@@ -91,7 +91,7 @@ def build_model_tree(
     --------
     >>> import workbench as wb
     >>> run = wb.open_run(wb.sample_run())
-    >>> tree = wb.build_model_tree(run["avx512_on"].operators)
+    >>> tree = build_model_tree(run["avx512_on"].operators)
     >>> tree["path"].head(2).tolist()
     ['', 'features']
     """

@@ -147,9 +147,10 @@ def find_methods(chunks: Iterable[pd.DataFrame]) -> Methods:
     Examples
     --------
     >>> import workbench as wb
+    >>> from workbench.trace.etdump import stream_etdump
     >>> trace = next(wb.sample_run().rglob("*.etdump"))
-    >>> methods = wb.find_methods(wb.stream_etdump(trace))
-    >>> ledgers = [wb.build_ledger(events, methods) for events in wb.stream_etdump(trace)]
+    >>> methods = find_methods(stream_etdump(trace))
+    >>> ledgers = [build_ledger(events, methods) for events in stream_etdump(trace)]
     >>> len(methods.first_runs)
     1
     """

@@ -63,7 +63,7 @@ def export_model(
     Parameters
     ----------
     model
-        A loaded model, or what `load_model` takes.
+        A loaded model, or a name for `load_model`.
     options
         The dtype, the backend and so on.
     root
@@ -224,7 +224,7 @@ def _report_problems(pte: Path, tell: Tell | None) -> None:
 def _check(
     lowered: Lowered, model: LoadedModel, expected: list[Any], dtype: str
 ) -> tuple[tuple[Fidelity, ...], str]:
-    """Run the program, compare it with the eager model; the figures, and what is wrong if any."""
+    """Compare the program with the PyTorch model; the figures, and the problem if there is one."""
     try:
         outputs = run_program(lowered.pte, lowered.inputs)
         fidelity = compare_outputs(outputs, expected, RECIPES[dtype].least_sqnr_db)

@@ -259,7 +259,7 @@ class Pte:
             segment = self._item("segments", reference["index"])
             first, size = segment["offset"], segment["size"]
             if first + size > len(self.segments):
-                raise StoreError("a delegate lies outside the file", where=self.where)
+                raise StoreError("a delegate is outside the file", where=self.where)
             return self.segments[first : first + size]
         data = self._item("backend_delegate_data", reference.get("index", 0))["data"]
         return memoryview(b"") if data is None else data

@@ -178,7 +178,7 @@ def _make(
                 head, unit = name.removesuffix(suffix), unit or meaning
     write = _number_writer(name, column, shares, ratios) if number else str
     if boolean:
-        write = _yes_no
+        column, write = column.map({True: "yes", False: "no"}), str
     texts = [MISSING if _is_missing(value) else write(value) for value in column]
     return _Column(name, head.replace("_", " "), unit, number, texts)
 
@@ -192,10 +192,6 @@ def _units(frame: pd.DataFrame) -> dict[str, str]:
 
 def _is_missing(value: object) -> bool:
     return value is None or value is pd.NA or (isinstance(value, Real) and math.isnan(value))
-
-
-def _yes_no(value: object) -> str:
-    return "yes" if value else "no"
 
 
 def _number_writer(

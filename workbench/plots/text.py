@@ -209,11 +209,11 @@ def codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
         if ab.candidate.threads == threads
     }
     steps = [proofs.get(step) for step in pairwise(names)]
-    texts = [list_classes(steps[0].before) if steps and steps[0] else "not sampled"]
-    for step in steps:
-        new = f"{list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else ""
-        texts.append(new or "not sampled")
-    return texts
+    lowest = list_classes(steps[0].before) if steps and steps[0] else "not sampled"
+    return [lowest] + [
+        f"{list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else "not sampled"
+        for step in steps
+    ]
 
 
 def _threads(run: Run) -> Iterator[object]:

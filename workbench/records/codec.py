@@ -86,6 +86,8 @@ def upgrade(data: dict[str, Any]) -> dict[str, Any]:
     version = data.get("schema_version", SCHEMA_VERSION)
     for step in _UPGRADES[version - 1 :]:
         data = step(data)
+    if isinstance(export := data.get("export"), dict):
+        data = {**data, "export": upgrade(export)}
     return {**data, "schema_version": SCHEMA_VERSION} if "schema_version" in data else data
 
 
@@ -93,13 +95,19 @@ def _from_1(data: dict[str, Any]) -> dict[str, Any]:
     """Drop the list of notes of the first manifests, which was never used."""
     if data.get("notes") == []:
         data = {key: value for key, value in data.items() if key != "notes"}
-    if isinstance(export := data.get("export"), dict):
-        data = {**data, "export": upgrade(export)}
+    return data
+
+
+def _from_2(data: dict[str, Any]) -> dict[str, Any]:
+    """Rename a column of ISA levels: what a level ``reveals`` is what it ``adds``."""
+    if isinstance(levels := data.get("ladder"), list):
+        renamed = [{"adds" if k == "reveals" else k: v for k, v in row.items()} for row in levels]
+        data = {**data, "ladder": renamed}
     return data
 
 
 #: Functions that convert a record to the next schema version, from the first one on.
-_UPGRADES = (_from_1,)
+_UPGRADES = (_from_1, _from_2)
 
 
 def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool = False) -> T:

@@ -25,7 +25,7 @@ from workbench.frames import (
     SHIFT,
     STATISTICS,
 )
-from workbench.records.codec import Columns, Contract, check_version, structure
+from workbench.records.codec import Columns, Contract, check_version, structure, upgrade
 from workbench.records.layers import Layers
 from workbench.records.portfolio import Outcome, Portfolio
 from workbench.records.runs import SCHEMA_VERSION, Ceilings, Export, Plan, Proof, Reading, RunRecord
@@ -285,7 +285,8 @@ def read_document(path: Path, kind: type[T]) -> T:
         raise StoreError(f"not JSON: {error}", where=path) from None
     if not isinstance(content, dict):
         raise StoreError("not an object", where=path)
-    check_version(content, path, least=SCHEMA_VERSION)
+    check_version(content, path, least=2)
+    content = upgrade(content)
     name = next(name for name, known in DOCUMENTS.items() if known is kind)
     if problem := find_problem(content, name):
         raise StoreError(f"not a {name} document: {problem}", where=path)

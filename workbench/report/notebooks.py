@@ -123,6 +123,8 @@ def open_lab(arguments: Sequence[str]) -> None:
 
 def open_app(arguments: Sequence[str]) -> None:
     """Replace this process by a web server of the explorer: its notebook without the code."""
+    # Voila executes like papermill, but has a live front end.
+    os.environ[WIDGETS] = "1"
     _become("voila", str(find_notebook(EXPLORER)), *arguments)
 
 

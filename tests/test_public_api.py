@@ -1,0 +1,49 @@
+"""Every public name is documented, and its examples run."""
+
+import doctest
+import inspect
+import re
+import socket
+from collections import Counter
+
+import pytest
+
+import workbench as wb
+
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+#: Constants have no docstring.
+NAMES = [name for name in wb.__all__ if not name.isupper()]
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def refuse(*_):
+        raise OSError("examples must not use the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_first_line_is_one_sentence(name):
+    summary, *rest = (getattr(wb, name).__doc__ or "").strip().splitlines() or [""]
+    assert re.fullmatch(r"(?:(?!\. ).)+\.", summary), summary
+    assert not rest or not rest[0].strip()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_examples_run(name, offline, tmp_path, monkeypatch):
+    text = inspect.cleandoc(getattr(wb, name).__doc__ or "")
+    assert "\nExamples\n--------\n" in text
+    monkeypatch.chdir(tmp_path)
+    test = doctest.DocTestParser().get_doctest(text, {"wb": wb}, name, None, None)
+    assert test.examples
+    report = []
+    failed, _ = doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append)
+    assert not failed, "".join(report)
+
+
+def test_help_lists_every_name_once():
+    """The names stand on the indented lines of the module's docstring."""
+    lines = re.findall(r"^[ \t]+(.+)$", wb.__doc__, re.MULTILINE)
+    listed = Counter(re.findall(r"\w+", " ".join(lines)))
+    assert listed == Counter(wb.__all__)
