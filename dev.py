@@ -32,7 +32,7 @@ def main() -> int:
         "test": (test, "lint, then run the fast tests (arguments go to pytest)"),
         "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
-        "lint": (lint, "check style, formatting and that the notebooks have no outputs"),
+        "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
         "lab": (lab, "open JupyterLab on the notebooks"),
         "fuzz": (fuzz, "feed the trace reader mutated files (--seconds N or --count N, --seed N)"),
         "bench": (bench, "run the benchmarks (or the named ones)"),
@@ -100,12 +100,13 @@ def browser(arguments: list[str]) -> int:
 
 
 def lint(_: list[str]) -> int:
-    """Check style and formatting, and that no notebook has outputs."""
+    """Check style, formatting and types, and that no notebook has outputs."""
     notebooks = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "notebooks").glob("*.ipynb"))
     keys = "metadata.papermill cell.metadata.papermill metadata.language_info.version"
     return (
         _run("-m", "ruff", "check", "--quiet", ".")
         or _run("-m", "ruff", "format", "--check", "--quiet", ".")
+        or _run("-m", "mypy", "--no-error-summary")
         or _run("-m", "nbstripout", "--verify", "--keep-id", "--extra-keys", keys, *notebooks)
     )
 

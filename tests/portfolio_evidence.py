@@ -113,10 +113,10 @@ def check_index(portfolio, cells):
 
 
 class Starter:
-    """Starts the command in process groups of its own, so that all of one can be killed at once."""
+    """Start the command in a new process group, to kill all of it at once."""
 
     def __init__(self, cache):
-        # Locks of its own, too: what else goes on here is none of a test's business.
+        # A separate cache has separate locks: other work on this machine does not matter.
         places = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         self.environment = {**os.environ, "PYTHONPATH": places, "XDG_CACHE_HOME": str(cache)}
         self.started = []
@@ -169,7 +169,7 @@ def measuring_process(process):
     return None
 
 
-#: Moments at which a batch is killed: whether it has come to each, by what lies on disk.
+#: Moments at which a batch is killed, recognised by the files on disk.
 MOMENTS = {
     "exporting": lambda out: any(Path(out).glob("out_*/artifacts")),
     "measuring": lambda out: len(take_snapshot(out)) > 3,

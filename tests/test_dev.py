@@ -69,6 +69,18 @@ def test_with_chromium_the_browser_tests_run(dev, monkeypatch):
     assert dev.browser(["-k", "x"]) == ("-m", "pytest", "-m", "browser", "-rs", "-k", "x")
 
 
+def test_lint_stops_at_the_first_failure(dev, monkeypatch):
+    tools = []
+
+    def run(_, tool, *arguments):
+        tools.append(tool)
+        return int(tool == "mypy")
+
+    monkeypatch.setattr(dev, "_run", run)
+    assert dev.lint([]) == 1
+    assert tools == ["ruff", "ruff", "mypy"]
+
+
 def test_a_finished_setup_is_not_repeated(dev, monkeypatch, tmp_path):
     stamp = tmp_path / "stamp"
     stamp.write_text(dev._fingerprint())

@@ -183,7 +183,7 @@ def test_two_batches_on_one_folder_and_one_on_another(start_batch, matrix, expor
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of its own, of which a test says the size; unmounted at the end."""
+    """Mount a file system of a given size; unmounted at the end."""
     place = tmp_path / "disk"
     place.mkdir()
     mounted = []

@@ -57,9 +57,8 @@ class Stage:
 class Row:
     """One measurement of a cell: an experiment at a thread count.
 
-    Latencies are of untraced ``Method::execute`` in ms, with their 95 % interval. ``speedup`` is
-    against the experiment ``against``; ``share`` is the fraction of time of the ``bottleneck``, an
-    operator category. An emulated run has no times.
+    Latencies are of untraced ``Method::execute``, with their 95 % interval; ``share`` is the part
+    of the ``bottleneck``, an operator category. An emulated run has no times.
     """
 
     experiment: str
@@ -81,12 +80,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell.
+    """What became of a cell: ``state`` is ``open``, ``done`` or ``failed``.
 
-    ``state`` is ``open``, ``done`` or ``failed``; a failure has its ``failed_stage`` and a
-    one-line ``error``. ``problem`` is a reason to doubt the figures. Paths are relative to the
-    portfolio. ``files`` has the SHA-256 of the recorded files; if they differ, the cell is
-    ``damaged`` and is measured again.
+    ``problem`` is a reason to doubt the figures. Paths are relative to the portfolio. If the
+    SHA-256 of recorded ``files`` differ, the cell is ``damaged`` and is measured again.
     """
 
     cell: Cell

@@ -1,4 +1,4 @@
-"""The playbooks: what to do in which order, for people and for programs that act for them."""
+"""The playbooks: step-by-step instructions for people and for agents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FILE = "SKILL.md"
 
 @dataclass(frozen=True)
 class Skill:
-    """One playbook: a Markdown text whose ``sh`` blocks can be run as they are."""
+    """A playbook: Markdown whose ``sh`` blocks can be run as they are."""
 
     name: str
     description: str
@@ -26,13 +26,13 @@ class Skill:
 
     @property
     def outputs(self) -> list[str]:
-        """The files, as patterns, that it leaves behind."""
+        """Patterns of the files that it writes."""
         _, _, rest = self.text.partition("## Expected outputs\n")
         return re.findall(r"^- `([^`]+)`", rest.partition("\n## ")[0], re.MULTILINE)
 
 
 def list_skills() -> list[Skill]:
-    """All playbooks, in the order in which they build on each other."""
+    """All playbooks, in order."""
     folder = resources.files("workbench") / "skills"
     return [
         read_skill(entry.name)
