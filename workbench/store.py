@@ -128,13 +128,7 @@ def save_export(export: Export, directory: Path) -> Path:
 
 
 def load_export(pte: Path) -> Export | None:
-    """The record beside a ``.pte``; None if there is none, as for a foreign program.
-
-    Raises
-    ------
-    StoreError
-        The record is corrupt, or describes another ``.pte``.
-    """
+    """The record beside a ``.pte``; None if there is none, as for a foreign program."""
     path = export_record_path(pte)
     if not path.exists():
         return None
@@ -205,15 +199,7 @@ def save_run(run: RunRecord, run_dir: Path) -> Path:
 
 
 def load_run(run_dir: Path) -> RunRecord:
-    """Read ``manifest.json``.
-
-    Raises
-    ------
-    UsageError
-        The folder is not a run; names the runs found below it.
-    StoreError
-        The manifest is corrupt.
-    """
+    """Read ``manifest.json``."""
     path = run_dir / MANIFEST
     if not path.is_file():
         found = ", ".join(str(p) for p in find_runs(run_dir)) or "none below it"
@@ -228,13 +214,7 @@ def find_runs(root: Path) -> list[Path]:
 
 
 def inside(run_dir: Path, name: str) -> Path:
-    """The path of a file that a manifest names.
-
-    Raises
-    ------
-    StoreError
-        It lies outside of the run's folder.
-    """
+    """The path of a file that a manifest names."""
     path = run_dir / name
     if not path.resolve().is_relative_to(run_dir.resolve()):
         raise StoreError("names a file outside its folder", where=run_dir / MANIFEST)

@@ -57,15 +57,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_json(cls: type[T], text: str | bytes, where: object) -> T:
-    """A record of type ``cls`` from untrusted JSON text.
-
-    Raises
-    ------
-    StoreError
-        Not JSON, a missing key, a value of the wrong type, or another schema version.
-    UsageError
-        An unknown key, with the nearest valid one.
-    """
+    """A record of type ``cls`` from untrusted JSON text."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -77,13 +69,7 @@ def from_json(cls: type[T], text: str | bytes, where: object) -> T:
 
 
 def check_version(data: Mapping[str, Any], where: object, *, least: int = 1) -> None:
-    """Refuse a document of a newer schema version, or of one older than ``least``.
-
-    Raises
-    ------
-    StoreError
-        Names both versions and the next step.
-    """
+    """Refuse a document of a newer schema version, or of one older than ``least``."""
     version, known = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
     if type(version) is not int or version not in known:
         old = type(version) is int and 0 < version < least
@@ -100,6 +86,8 @@ def upgrade(data: dict[str, Any]) -> dict[str, Any]:
     version = data.get("schema_version", SCHEMA_VERSION)
     for step in _UPGRADES[version - 1 :]:
         data = step(data)
+    if isinstance(export := data.get("export"), dict):
+        data = {**data, "export": upgrade(export)}
     return {**data, "schema_version": SCHEMA_VERSION} if "schema_version" in data else data
 
 
@@ -107,26 +95,25 @@ def _from_1(data: dict[str, Any]) -> dict[str, Any]:
     """Drop the list of notes of the first manifests, which was never used."""
     if data.get("notes") == []:
         data = {key: value for key, value in data.items() if key != "notes"}
-    if isinstance(export := data.get("export"), dict):
-        data = {**data, "export": upgrade(export)}
+    return data
+
+
+def _from_2(data: dict[str, Any]) -> dict[str, Any]:
+    """Rename a column of ISA levels: what a level ``reveals`` is what it ``adds``."""
+    if isinstance(levels := data.get("ladder"), list):
+        renamed = [{"adds" if k == "reveals" else k: v for k, v in row.items()} for row in levels]
+        data = {**data, "ladder": renamed}
     return data
 
 
 #: Functions that convert a record to the next schema version, from the first one on.
-_UPGRADES = (_from_1,)
+_UPGRADES = (_from_1, _from_2)
 
 
 def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool = False) -> T:
     """A record of type ``cls`` from the content of a JSON file.
 
     ``strict`` converts no values: ``"2"`` and ``1.5`` are not whole numbers.
-
-    Raises
-    ------
-    StoreError
-        A missing key, or a value of the wrong type.
-    UsageError
-        An unknown key, with the nearest valid one.
     """
     import cattrs
 

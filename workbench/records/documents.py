@@ -25,7 +25,7 @@ from workbench.frames import (
     SHIFT,
     STATISTICS,
 )
-from workbench.records.codec import Columns, Contract, check_version, structure
+from workbench.records.codec import Columns, Contract, check_version, structure, upgrade
 from workbench.records.layers import Layers
 from workbench.records.portfolio import Outcome, Portfolio
 from workbench.records.runs import SCHEMA_VERSION, Ceilings, Export, Plan, Proof, Reading, RunRecord
@@ -269,13 +269,7 @@ DOCUMENTS: dict[str, type] = {
 
 
 def describe_document(name: str) -> dict[str, Any]:
-    """The JSON Schema, draft 2020-12, of one of ``DOCUMENTS``.
-
-    Raises
-    ------
-    UsageError
-        There is no such document.
-    """
+    """The JSON Schema, draft 2020-12, of one of ``DOCUMENTS``."""
     if name not in DOCUMENTS:
         raise unknown_name("document", name, DOCUMENTS)
     contract = Contract()
@@ -284,20 +278,15 @@ def describe_document(name: str) -> dict[str, Any]:
 
 
 def read_document(path: Path, kind: type[T]) -> T:
-    """Read one of ``DOCUMENTS`` from an untrusted JSON file.
-
-    Raises
-    ------
-    StoreError
-        Not JSON, another version, or against the schema; says what and where.
-    """
+    """Read one of ``DOCUMENTS`` from an untrusted JSON file."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"not JSON: {error}", where=path) from None
     if not isinstance(content, dict):
         raise StoreError("not an object", where=path)
-    check_version(content, path, least=SCHEMA_VERSION)
+    check_version(content, path, least=2)
+    content = upgrade(content)
     name = next(name for name, known in DOCUMENTS.items() if known is kind)
     if problem := find_problem(content, name):
         raise StoreError(f"not a {name} document: {problem}", where=path)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 #: Version of all JSON files; adding a field with a default does not change it.
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 #: The toggle of a plan with one experiment per ISA level, lowest first.
 LADDER_TOGGLE = "ladder"

@@ -22,13 +22,7 @@ EXPLORER = "05_categories_and_the_ledger"
 
 
 def notebooks_dir() -> Path:
-    """The folder of the numbered notebooks, in the checkout that this package runs from.
-
-    Raises
-    ------
-    SetupError
-        The package is installed without its checkout.
-    """
+    """The folder of the numbered notebooks, in the checkout that this package runs from."""
     path = Path(workbench.__file__).resolve().parents[1] / "notebooks"
     if not path.is_dir():
         raise SetupError("the notebooks are missing", where=path, hint="install from a clone")
@@ -36,13 +30,7 @@ def notebooks_dir() -> Path:
 
 
 def find_notebook(name: str) -> Path:
-    """The notebook whose file name without ending is ``name``.
-
-    Raises
-    ------
-    UsageError
-        There is none; names the nearest.
-    """
+    """The notebook whose file name without ending is ``name``."""
     known = {path.stem: path for path in notebooks_dir().glob("[0-9]*.ipynb")}
     if name not in known:
         raise unknown_name("notebook", name, known)
@@ -54,13 +42,6 @@ def run_notebook(name: str, **parameters: object) -> list[Section]:
 
     Parameters are passed as objects. A section whose cells have no result is left out; one without
     cells stays.
-
-    Raises
-    ------
-    UsageError
-        The notebook, or one of its parameters, does not exist.
-    ReportError
-        A cell failed.
     """
     path = find_notebook(name)
     names: dict[str, Any] = {}
@@ -132,13 +113,7 @@ def _run_cell(source: str, names: dict[str, Any], where: str) -> Any:
 
 
 def open_lab(arguments: Sequence[str]) -> None:
-    """Replace this process by JupyterLab on the notebooks, with their list open.
-
-    Raises
-    ------
-    SetupError
-        JupyterLab is not installed.
-    """
+    """Replace this process by JupyterLab on the notebooks, with their list open."""
     # A separate workspace: what else is open in the user's JupyterLab stays as it is.
     page = "/lab/workspaces/workbench/tree/README.md"
     settings = Path(__file__).parent / "lab"
@@ -147,13 +122,7 @@ def open_lab(arguments: Sequence[str]) -> None:
 
 
 def open_app(arguments: Sequence[str]) -> None:
-    """Replace this process by a web server of the explorer: its notebook without the code.
-
-    Raises
-    ------
-    SetupError
-        Voila is not installed.
-    """
+    """Replace this process by a web server of the explorer: its notebook without the code."""
     # Voila executes like papermill, but has a live front end.
     os.environ[WIDGETS] = "1"
     _become("voila", str(find_notebook(EXPLORER)), *arguments)

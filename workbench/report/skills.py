@@ -42,13 +42,7 @@ def list_skills() -> list[Skill]:
 
 
 def find_skill(name: str) -> Skill:
-    """The playbook of a name, with its number or without.
-
-    Raises
-    ------
-    UsageError
-        There is none; names the nearest.
-    """
+    """The playbook of a name, with its number or without."""
     known = {skill.name: skill for skill in list_skills()}
     known |= {name.partition("_")[2]: skill for name, skill in known.items()}
     if name not in known:

@@ -169,15 +169,7 @@ def download(command: Sequence[str], *, what: str, cwd: Path | None = None) -> N
 
 
 def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
-    """The compiler's arguments, up to the output file.
-
-    Parameters
-    ----------
-    sdk
-        The executorch package of the target platform.
-    rpath
-        Where the runner looks for its libraries; empty: in ``sdk``.
-    """
+    """The compiler's arguments, up to the output file."""
     include = sdk / "include"
     portable_types = include / "executorch/runtime/core/portable_type/c10"
     mac = library_path(sdk, "executorch").suffix == ".dylib"
@@ -205,15 +197,7 @@ def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str 
 
 
 def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) -> dict[str, str]:
-    """A runner's entry in the manifest: kind, compiler, hash and wheel.
-
-    Parameters
-    ----------
-    runner
-        A binary, or the command line that starts it.
-    binary
-        The file to hash; by default the last word of the command line.
-    """
+    """A runner's entry in the manifest: kind, compiler, hash and wheel."""
     command = [str(runner)] if isinstance(runner, Path) else [str(part) for part in runner]
     try:
         done = subprocess.run([*command, "--version"], capture_output=True, timeout=60, check=False)

@@ -101,15 +101,7 @@ def _fill(architecture: Architecture, sdk: Path, compiler: list[str], folder: Pa
 def fetch_debian(
     packages: Sequence[str], files: Sequence[str], *, architecture: str, suite: str = SUITE
 ) -> Path:
-    """The ``files`` of some Debian packages, all in one folder, by apt.
-
-    Parameters
-    ----------
-    packages
-        Names of packages, for an ``architecture`` by Debian's name.
-    files
-        Paths in these packages, without the leading slash.
-    """
+    """The ``files`` of some Debian packages, all in one folder, by apt."""
     key = hashlib.sha256("\0".join([*packages, *files]).encode()).hexdigest()[:8]
     name = f"debian/{packages[0]}-{suite}-{architecture}-{key}"
     return cached(name, partial(_unpack_debian, packages, files, architecture, suite))

@@ -33,15 +33,6 @@ def measure_ceilings(
 
     The peak is the shortest iteration of the better process; ``spread`` is how much longer the
     other one's took. Times are CPU time with one thread and wall time with several.
-
-    Parameters
-    ----------
-    probes, folder
-        Programs, and the folder they are in.
-    runner
-        The one that ran the model.
-    isa, threads
-        The level and the thread count to measure at.
     """
     measured = []
     with lock_device(device_behind(runner.target.name), tell):

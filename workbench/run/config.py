@@ -82,15 +82,7 @@ class Config:
 
 
 def read_config(path: Path) -> Config:
-    """Read a config and check its names, numbers and sizes.
-
-    Raises
-    ------
-    UsageError
-        An unknown key or name (with the nearest valid one), or a value out of range.
-    StoreError
-        The file cannot be read, is too large, or is not a config.
-    """
+    """Read a config and check its names, numbers and sizes."""
     try:
         with open(path, "rb") as file:
             text = file.read(LARGEST_BYTES + 1)

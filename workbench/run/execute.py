@@ -37,24 +37,6 @@ def run_plan(
     shares. Finally each experiment is sampled in a process of its own. The device is locked
     meanwhile. An interrupted run keeps its measurements, and the same plan continues it.
 
-    Parameters
-    ----------
-    plan, runner
-        From `make_plan` and `find_runner`.
-    root
-        The output folder; the run gets a folder below it.
-    progress
-        Called with what is being measured, and the fraction that is done (0 to 1).
-    enough
-        For plans with a budget: called with the run after each restart; true ends the run.
-
-    Raises
-    ------
-    RunnerError
-        A runner failed; the manifest then says ``failed`` and keeps earlier measurements.
-    TargetError
-        The device was lost; the same plan continues when it is back.
-
     Examples
     --------
     >>> runner = wb.find_runner()  # doctest: +SKIP

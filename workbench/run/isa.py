@@ -142,14 +142,7 @@ def list_toggles() -> list[str]:
 
 
 def resolve_toggle(name: str, isa: Isa) -> Toggle:
-    """The toggle of that name on this CPU.
-
-    Parameters
-    ----------
-    name
-        A toggle of the architecture; ``auto`` for the strongest extension of this CPU (``none``
-        if it has no extension); ``none`` for the same level twice.
-    """
+    """The toggle of that name on this CPU."""
     known = {toggle.name: toggle for toggle in TOGGLES.get(isa.arch, ())}
     present = [toggle for toggle in known.values() if toggle.feature in isa.features]
     elsewhere = {toggle.name: toggle for toggles in TOGGLES.values() for toggle in toggles}

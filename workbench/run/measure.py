@@ -54,11 +54,6 @@ def measure_step(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], 
     If an untraced step was disturbed, it is measured again after a pause, as long as the plan has
     retries left. The less disturbed attempt is kept, marked as the second. An interrupted retry
     leaves the first attempt.
-
-    Raises
-    ------
-    StoreError, RunnerError, TargetError
-        The program has changed, a runner failed, or the device was lost.
     """
     plan, started = recorder.run.plan, time.monotonic()
     recorder.add_reading(_read(runner.target, step, "before"))

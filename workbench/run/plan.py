@@ -25,22 +25,6 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
 
     Loads the program once, so that a broken one fails before anything is measured.
 
-    Parameters
-    ----------
-    pte
-        The program; the export record beside it, if any, lists the inputs.
-    options
-        What to measure; ``runner``, ``target`` and ``power`` have no effect here.
-    runner
-        From `find_runner`.
-
-    Raises
-    ------
-    UsageError
-        An unknown toggle, or a number out of range.
-    StoreError, RunnerError
-        The program cannot be read or loaded.
-
     Examples
     --------
     >>> options = wb.MeasureOptions(toggle="avx512", threads=(1, 2))

@@ -309,24 +309,7 @@ class Session:
 
 
 def open_session(command: Sequence[str], *, timeout_s: float, target: Host = HOST) -> Session:
-    """Start a runner in server mode and wait until it has loaded its program.
-
-    Parameters
-    ----------
-    command
-        The runner and its flags, ``--server_mode`` among them.
-    timeout_s
-        Seconds to wait for any answer.
-    target
-        Where it runs; files that it writes are copied from there.
-
-    Raises
-    ------
-    SetupError
-        The runner cannot be started.
-    RunnerError, RunnerCrash, RunnerTimeout
-        It could not load the program, crashed, or took too long.
-    """
+    """Start a runner in server mode and wait until it has loaded its program."""
     session = Session(command, timeout_s=timeout_s, target=target)
     try:
         session.ready = session._receive("load", "ready", Ready)

@@ -120,23 +120,6 @@ def stream_etdump(
     The chunks put together are the frame of :func:`read_etdump`, except that later chunks may add
     categories. The runtime starts a block for every run, and a chunk is so many whole blocks.
 
-    Parameters
-    ----------
-    path, ticks_per_second
-        As for :func:`read_etdump`.
-    runs_per_chunk
-        Blocks in a chunk; memory use grows with it, not with the file.
-
-    Yields
-    ------
-    pandas.DataFrame
-        Columns of :data:`workbench.frames.EVENTS`.
-
-    Raises
-    ------
-    TraceError, UsageError
-        As :func:`read_etdump`; a TraceError may come after some chunks.
-
     Examples
     --------
     The ledger of a trace of any length, a chunk at a time:

@@ -44,13 +44,7 @@ _MOST_PADDING = 7
 
 
 def recover_blocks(data: np.ndarray, path: Path) -> tuple[np.ndarray, int, int]:
-    """A trace of the complete blocks of one that was cut short; their number, then and now.
-
-    Raises
-    ------
-    TraceError
-        No block is complete, or there is more or less than one way to read them.
-    """
+    """A trace of the complete blocks of one that was cut short; their number, then and now."""
     rest = FlatBuffer(data[: len(data) & ~3], path)
     reference = rest.root(4).field(ETDump.RUN_DATA)
     vector = rest.follow(reference, "the blocks")

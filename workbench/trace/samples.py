@@ -41,11 +41,6 @@ def read_samples(path: str | Path) -> pd.DataFrame:
     A thread's timer counts real time, so a waiting thread is sampled too; its CPU clock shows it,
     and it is not ``busy``. The first sample of a thread is not ``busy`` either, for lack of an
     earlier clock reading.
-
-    Raises
-    ------
-    TraceError
-        The file cannot be read, is of another format or version, or is malformed.
     """
     path = Path(path)
     content = _load(path, "samples")
@@ -183,13 +178,7 @@ def write_functions(functions: pd.DataFrame, path: Path) -> Path:
 
 
 def read_functions(path: Path) -> pd.DataFrame:
-    """Read what :func:`write_functions` wrote.
-
-    Raises
-    ------
-    TraceError
-        The file cannot be read, or is malformed.
-    """
+    """Read what :func:`write_functions` wrote."""
     content = _load(path, "functions")
     try:
         rows = [tuple(row[name] for name in FUNCTIONS.names) for row in content["functions"]]

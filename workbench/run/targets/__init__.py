@@ -11,22 +11,6 @@ TARGETS = ("host", "qemu[:CPU]", "android[:SERIAL]", "ssh:HOST")
 def open_target(name: str, *, power: str = "") -> Host:
     """Open a target: where a runner runs.
 
-    Parameters
-    ----------
-    name
-        ``host``, ``qemu[:CPU]``, ``android[:SERIAL]`` or ``ssh:HOST``.
-    power
-        ``boost`` or ``developer``: the power mode of an Android device during a run.
-
-    Raises
-    ------
-    UsageError
-        An unknown target, or a power mode for another target than Android.
-    SetupError
-        It needs a program that this machine lacks.
-    TargetError
-        It cannot be reached.
-
     Examples
     --------
     >>> with wb.open_target("host") as target:

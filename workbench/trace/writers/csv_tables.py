@@ -38,15 +38,6 @@ def write_csvs(
     ``<stem>_ops_stats.csv``; see :func:`timeline` and :func:`operator_statistics`. Names are
     untrusted: control characters become spaces, and a text that a spreadsheet would interpret as a
     formula gets an apostrophe in front.
-
-    Parameters
-    ----------
-    events, etdump
-        The frame and the path of a trace; the name without its suffix is the stem.
-    model_id
-        Content of the column of that name; by default, the stem.
-    delegate_backend
-        The backend of the delegated operators, such as ``XnnpackBackend``; not in the trace.
     """
     if model_id is None:
         model_id = etdump.stem.encode(errors="replace").decode()

@@ -21,11 +21,6 @@ def write_parquet(
     Unit and meaning of each column go to the metadata of its field, and the name of the schema
     to that of the file, with what else is known ``about`` it: ``pyarrow.parquet.read_schema(path)``
     shows them. The index of the frame is not written.
-
-    Raises
-    ------
-    SetupError
-        pyarrow is not installed.
     """
     try:
         import pyarrow as pa

@@ -52,14 +52,6 @@ def write_perfetto(traces: Mapping[str, pd.DataFrame], path: Path) -> Path:
     Every trace is a process with one thread. The category of a slice that contains no other is
     that of its operator; of any other, it is the kind of event. A delegate's operators have the
     argument ``start`` = ``synthetic``, because no clock was read at their start.
-
-    Parameters
-    ----------
-    traces
-        Frames of :data:`workbench.frames.EVENTS`, by the names of their processes. Their columns
-        ``category``, ``family``, ``layer`` and ``shape``, if any, become arguments of the slices.
-    path
-        The file; returned.
     """
     # Takes a tenth of a second to import.
     from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder

@@ -22,17 +22,6 @@ def write_speedscope(
     the sums. The format has no negative times. A row may have one, such as the overhead of a
     delegate that is smaller than the rounding of its operators; it counts as 0, and all others are
     shortened in proportion, so that the total stays.
-
-    Parameters
-    ----------
-    profiles
-        Frames by the names of their profiles.
-    path
-        The file; returned.
-    stack
-        The columns that hold the frames of a stack, the outermost first.
-    weight
-        The column that holds the time in nanoseconds.
     """
     frames: dict[tuple[str, str], int] = {}
     written = []
