@@ -145,13 +145,13 @@ class Starter:
 
 
 def wait_until(process, condition, seconds=900):
-    """Wait for something while a command runs; whether it came before the command's end."""
+    """Wait for a condition while a command runs; returns its value, or None after the command."""
     end = time.monotonic() + seconds
     while process.poll() is None and time.monotonic() < end:
-        if condition():
-            return True
+        if found := condition():
+            return found
         time.sleep(0.05)
-    return False
+    return None
 
 
 def kill_group(process):

@@ -109,8 +109,9 @@ def test_a_worker_of_the_cluster_is_killed(start_batch, matrix, exported, tmp_pa
     out = tmp_path / "out"
     begin_with(exported, out)
     process = start_batch(matrix, out, "--dask", "local:2")
-    assert wait_until(process, lambda: len(take_snapshot(out)) > 3 and measuring_process(process))
-    measuring_process(process).kill()
+    worker = wait_until(process, lambda: len(take_snapshot(out)) > 3 and measuring_process(process))
+    assert worker
+    worker.kill()
     snapshot = take_snapshot(out)
     finish(process)
     check_nothing_twice(out, CELLS, [snapshot])
@@ -126,8 +127,9 @@ def test_a_process_of_the_pool_is_killed(start_batch, matrix, exported, tmp_path
     out = tmp_path / "out"
     begin_with(exported, out)
     process = start_batch(matrix, out)
-    assert wait_until(process, lambda: measuring_process(process))
-    measuring_process(process).kill()
+    worker = wait_until(process, lambda: measuring_process(process))
+    assert worker
+    worker.kill()
     finish(process)
     check_nothing_twice(out, CELLS)
     check_index(out, CELLS)

@@ -86,11 +86,11 @@ def kill_and_resume(start, matrix, out, cells):
 
 def kill_a_worker(start, matrix, out, cells):
     process = start(matrix, out, "--dask", "local:2")
-    ready = wait_until(
+    worker = wait_until(
         process, lambda: len(take_snapshot(out)) > 3 and measuring_process(process), seconds=7200
     )
-    assert ready, process.communicate()
-    measuring_process(process).kill()
+    assert worker, process.communicate()
+    worker.kill()
     snapshot = take_snapshot(out)
     finish(process)
     check_nothing_twice(out, cells, [snapshot])
