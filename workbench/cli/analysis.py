@@ -8,8 +8,7 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.options import PATH, Percent, show_progress
-from workbench.cli.output import Output, command
+from workbench.cli.options import PATH, Output, Percent, command, show_progress
 from workbench.errors import UsageError
 from workbench.options import MeasureOptions
 
