@@ -35,7 +35,7 @@ from workbench.records.documents import (
     TraceSummary,
 )
 from workbench.store import METRICS, REPORT_HTML, REPORT_MD, SUMMARY, atomic_write
-from workbench.trace.writers.tables import write_csvs
+from workbench.trace.writers.csv_parquet import write_csvs
 
 #: The notebook that every report is.
 REPORT_NOTEBOOK = "12_report"
