@@ -24,9 +24,8 @@ from workbench.frames import FINDINGS, STATISTICS, check, mark_emulated
 from workbench.plots.text import list_findings, show_findings
 from workbench.records.codec import to_plain
 from workbench.records.runs import Export, Partition
-from workbench.report.artifacts import write_artifacts
+from workbench.report.artifacts import summarize_analysis, write_artifacts
 from workbench.report.notebooks import find_notebook
-from workbench.report.summary import summarize_analysis
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 

@@ -19,8 +19,8 @@ from workbench.analysis.run import open_run
 from workbench.errors import ComparisonError, StoreError, UsageError
 from workbench.records.codec import from_json, to_document, to_json
 from workbench.records.runs import RunRecord
+from workbench.report.artifacts import write_documents
 from workbench.report.gate import write_gate_summary, write_junit
-from workbench.report.summary import write_documents
 
 SAMPLE = wb.sample_run()
 

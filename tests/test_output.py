@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.cli import workbench as commands
-from workbench.cli.output import Command
+from workbench.cli.options import Command
 from workbench.datasets import sample_run
 from workbench.records.codec import to_document, to_plain
 from workbench.records.runs import SCHEMA_VERSION

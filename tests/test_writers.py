@@ -28,7 +28,7 @@ from workbench.datasets import sample_run
 from workbench.errors import ComparisonError, StoreError, UsageError
 from workbench.frames import EVENTS, SPANS
 from workbench.trace.etdump import read_etdump
-from workbench.trace.writers.csv_tables import STATISTICS, TIMELINE, write_csvs
+from workbench.trace.writers.csv_parquet import STATISTICS, TIMELINE, write_csvs
 from workbench.trace.writers.perfetto import lay_out, write_perfetto
 from workbench.trace.writers.speedscope import write_speedscope
 from workbench.workflow import export_trace
@@ -132,7 +132,7 @@ def test_files_are_written_beside_the_trace_by_default(cli, trace, to):
 
 
 def test_csvs_are_those_that_analyze_writes(trace):
-    from workbench.trace.writers.csv_tables import write_csvs
+    from workbench.trace.writers.csv_parquet import write_csvs
 
     paths = write_csvs(read_etdump(trace), trace)
     written = [path.read_bytes() for path in paths]

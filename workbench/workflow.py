@@ -47,8 +47,7 @@ from workbench.store import (
     save_layers,
 )
 from workbench.trace.etdump import read_etdump
-from workbench.trace.writers.csv_tables import write_csvs
-from workbench.trace.writers.parquet import write_parquet
+from workbench.trace.writers.csv_parquet import write_csvs, write_parquet
 from workbench.trace.writers.perfetto import write_perfetto
 from workbench.trace.writers.speedscope import write_speedscope
 

@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 
 from workbench.cli import analysis, work
-from workbench.cli.output import JSON, describe_error
+from workbench.cli.options import JSON, describe_error
 from workbench.errors import WorkbenchError
 from workbench.records.codec import to_document
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import re
+from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
 
 import click
 
-from workbench.cli.options import PATH, Percent, show_progress
-from workbench.cli.output import Output, command
-from workbench.errors import UsageError
+from workbench.cli.options import PATH, Output, Percent, command, show_progress
+from workbench.errors import UsageError, unknown_name
 from workbench.options import MeasureOptions
 
 
@@ -237,8 +238,6 @@ def schema(name: str | None) -> Output:
 @click.argument("name", required=False)
 def skills(name: str | None) -> Output:
     """Print a playbook: commands, checks, what to do on failure; without NAME, list them."""
-    from workbench.report.skills import find_skill, list_skills
-
     if name is not None:
         skill = find_skill(name)
         return Output([skill.text.rstrip()], {"skill": skill, "commands": skill.commands})
@@ -268,6 +267,56 @@ def app(arguments: tuple[str, ...]) -> Output:
 
     record = {"opens": "app", "arguments": arguments}
     return Output([], record, then=lambda: open_app(arguments))
+
+
+#: The file of a playbook.
+FILE = "SKILL.md"
+
+
+@dataclass(frozen=True)
+class Skill:
+    """A playbook: Markdown whose ``sh`` blocks can be run as they are."""
+
+    name: str
+    description: str
+    text: str
+
+    @property
+    def commands(self) -> list[str]:
+        """Its blocks of commands, in order."""
+        return re.findall(r"^```sh\n(.*?)^```$", self.text, re.MULTILINE | re.DOTALL)
+
+    @property
+    def outputs(self) -> list[str]:
+        """Patterns of the files that it writes."""
+        _, _, rest = self.text.partition("## Expected outputs\n")
+        return re.findall(r"^- `([^`]+)`", rest.partition("\n## ")[0], re.MULTILINE)
+
+
+def list_skills() -> list[Skill]:
+    """All playbooks, in order."""
+    folder = resources.files("workbench") / "skills"
+    return [
+        read_skill(entry.name)
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if (entry / FILE).is_file()
+    ]
+
+
+def find_skill(name: str) -> Skill:
+    """The playbook of a name, with its number or without."""
+    known = {skill.name: skill for skill in list_skills()}
+    known |= {name.partition("_")[2]: skill for name, skill in known.items()}
+    if name not in known:
+        raise unknown_name("skill", name, known)
+    return known[name]
+
+
+def read_skill(name: str) -> Skill:
+    """The playbook in a folder of this name."""
+    text = (resources.files("workbench") / "skills" / name / FILE).read_text()
+    (description,) = re.findall(r"^description: (.+)$", text, re.MULTILINE)
+    return Skill(name, description, text)
 
 
 COMMANDS = (

@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from workbench.cli.options import EXPORT_OPTIONS, OUT, PATH, RUN_OPTIONS, show_progress
-from workbench.cli.output import Output, command
+from workbench.cli.options import (
+    EXPORT_OPTIONS,
+    OUT,
+    PATH,
+    RUN_OPTIONS,
+    Output,
+    command,
+    show_progress,
+)
 from workbench.errors import UsageError
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.store import REPORT_HTML
@@ -80,7 +87,7 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
     A config, the JSON of Arm's profiling kit, sets all options itself.
     """
     from workbench import workflow
-    from workbench.report.summary import outline_run
+    from workbench.report.artifacts import outline_run
 
     with show_progress() as progress:
         if subject.suffix == ".json":
@@ -120,7 +127,7 @@ def profile(
     MODEL is what `workbench export` takes.
     """
     from workbench.plots.text import list_findings
-    from workbench.report.summary import outline_run
+    from workbench.report.artifacts import outline_run
     from workbench.workflow import profile_model
 
     if out and len(models) > 1:

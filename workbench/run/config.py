@@ -14,9 +14,8 @@ from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.options import MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
-from workbench.run.plan import begin_plan, default_inputs, load_inputs, shorten_plan
+from workbench.run.plan import SAMPLED_MS, begin_plan, default_inputs, load_inputs, shorten_plan
 from workbench.run.runner import KINDS, Runner
-from workbench.run.sampling import SAMPLED_MS
 from workbench.store import default_root, sha256_of
 
 #: Configs are written by hand: a larger file is something else.

@@ -1,17 +1,19 @@
-"""Execute a plan: live runner processes with interleaved experiments, all results recorded."""
+"""Execute a plan: interleaved live runners, then sampled ones, all results recorded."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from workbench.records.runs import Plan, RunRecord, count_threads
-from workbench.run.measure import Step, measure_step
+from workbench.errors import RunnerError
+from workbench.records.runs import Experiment, Plan, RunRecord, Sampling, count_threads
+from workbench.run.measure import Step, measure_step, runner_flags
 from workbench.run.recorder import RunRecorder, record_run
-from workbench.run.runner import Runner
-from workbench.run.sampling import can_sample, sample_experiments
+from workbench.run.runner import Runner, open_runner
+from workbench.run.session import Session
 from workbench.run.tensor_files import locate_inputs
+from workbench.store import samples_path
 
 #: Called with what is being measured, and the fraction that is done (0 to 1).
 Progress = Callable[[str, float], None]
@@ -20,6 +22,10 @@ Enough = Callable[[RunRecord], bool]
 
 #: Restarts that run whatever the budget: fewer give no useful interval.
 MIN_RESTARTS = 3
+#: Most inferences of a sampled process: its trace grows with each; the fastest models need these.
+MAX_RUNS = 2000
+#: Milliseconds between two commands to a sampled runner.
+BATCH_MS = 100.0
 
 
 def run_plan(
@@ -92,3 +98,70 @@ def progress_of(run: RunRecord, step: Step) -> float:
         return min(1.0, run.spent_s / plan.budget_s)
     steps = steps_of(plan, step.process)
     return (step.process + steps.index(step) / len(steps)) / plan.processes
+
+
+def sample_experiments(
+    recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], threads: int
+) -> None:
+    """Run every experiment but controls once more, traced and sampled.
+
+    If a runner fails, its message is recorded and the run continues without these samples.
+    """
+    plan = recorder.run.plan
+    for experiment in plan.experiments:
+        known = (experiment.name, threads)
+        wanted = not experiment.control and threads in (experiment.threads or plan.threads)
+        if not wanted or recorder.has_sampling(*known):
+            continue
+        try:
+            sampling = sample_experiment(recorder, runner, inputs, experiment, threads)
+        except RunnerError as error:
+            sampling = Sampling(*known, problem=str(error))
+        recorder.add_sampling(sampling)
+
+
+def can_sample(runner: Runner) -> bool:
+    """Whether a runner has a sampler: the native runner has one on Linux."""
+    return runner.kind == "native" and runner.target.platform != "mac"
+
+
+def sample_experiment(
+    recorder: RunRecorder,
+    runner: Runner,
+    inputs: Sequence[Path],
+    experiment: Experiment,
+    threads: int,
+) -> Sampling:
+    """Sample one experiment in a process of its own; RunnerError if the runner fails."""
+    plan, run_dir, target = recorder.run.plan, recorder.run_dir, runner.target
+    samples, etdump = samples_path(run_dir, plan.stem, experiment.name, threads)
+    samples.parent.mkdir(parents=True, exist_ok=True)
+    core = Step(threads, 0, True).core_of(target)
+    flags = [
+        *runner_flags(plan, experiment, inputs, threads, core, target),
+        *("--etdump_path", target.place(etdump), "--samples_path", target.place(samples)),
+    ]
+    with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
+        warmup = session.run(max(1, plan.warmup))
+        session.reset()
+        runs = run_for(session, plan.sampled_ms, max(min(warmup.cpu_ns) / 1e6, 1e-3))
+        session.etdump(etdump)
+        session.samples(samples)
+        return Sampling(
+            experiment.name,
+            threads,
+            masked=session.ready.masked,
+            runs=runs,
+            etdump=str(etdump.relative_to(run_dir)),
+            samples=str(samples.relative_to(run_dir)),
+        )
+
+
+def run_for(session: Session, least_ms: float, iteration_ms: float) -> int:
+    """Execute for at least ``least_ms`` of CPU time; returns the number of iterations."""
+    batch = max(1, min(MAX_RUNS, round(min(BATCH_MS, least_ms) / iteration_ms)))
+    spent_ms, runs = 0.0, 0
+    while spent_ms < least_ms and runs < MAX_RUNS:
+        spent_ms += sum(session.run(batch).cpu_ns) / 1e6
+        runs += batch
+    return runs

@@ -12,7 +12,6 @@ from workbench.options import MeasureOptions
 from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan, Tensor
 from workbench.run.isa import Isa, Toggle, find_levels, read_isa, resolve_toggle
 from workbench.run.runner import Runner, open_runner
-from workbench.run.sampling import SAMPLED_MS
 from workbench.run.tensor_files import RANDOM_SOURCE, strip_files
 from workbench.store import load_export, safe_name, sha256_of
 
@@ -153,3 +152,7 @@ def plan_experiments(switch: Toggle) -> tuple[tuple[Experiment, ...], Pair]:
         label = f"with {switch.name}"
     control = Experiment(f"{baseline.name}_control", isa=baseline.isa, control=True)
     return (baseline, candidate, control), Pair(baseline.name, candidate.name, label)
+
+
+#: CPU time for which an experiment is sampled, about five hundred times.
+SAMPLED_MS = 2000.0
