@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -188,10 +187,11 @@ def prove_change(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Proof:
     """
     counts = _count(baseline, candidate)
     totals = counts.sum().to_numpy()
-    appeared, vanished = _moved(counts, totals)
-    noticed = _noticed(len(counts), totals)
+    appeared, vanished = _moved(counts.to_numpy(), totals, max(len(counts), 1))
+    noticed = float(_noticed(len(counts), totals))
+    same = "same" if noticed <= _NOTICED_OF_RUN else "not shown"
     return Proof(
-        outcome=_outcome(appeared | vanished, noticed, _NOTICED_OF_RUN),
+        outcome="changed" if (appeared | vanished).any() else same,
         appeared=_share(counts["candidate"][appeared].sum(), totals[1]),
         vanished=_share(counts["baseline"][vanished].sum(), totals[0]),
         noticed=noticed,
@@ -211,31 +211,33 @@ def compare_evidence(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
         kernel is the function with the most samples.
     """
     sides = [side[side["key"] != ""] for side in (baseline, candidate)]
-    parts = [dict(list(side.groupby("key", sort=False))) for side in sides]
-    counted = dict(list(_count(*sides, "key").groupby(level="key")))
-    rows = []
-    for key, before in parts[0].items():
-        if (after := parts[1].get(key)) is None:
-            continue
-        counts = counted[key]
-        totals = counts.sum().to_numpy()
-        moved = np.logical_or(*_moved(counts, totals))
-        rows.append(
-            {
-                "key": key,
-                "operator": before["operator"].iloc[0],
-                "candidate_operator": after["operator"].iloc[0],
-                "category": before["category"].iloc[0],
-                **_kernel("baseline", before),
-                **_kernel("candidate", after),
-                "change": _outcome(moved, _noticed(len(counts), totals), _NOTICED_OF_OPERATOR),
-            }
-        )
-    table = pd.DataFrame(rows, columns=KERNEL_EVIDENCE.names)
-    order = -(table["baseline_samples"] + table["candidate_samples"])
-    return check(
-        table.iloc[np.argsort(order, kind="stable")].reset_index(drop=True), KERNEL_EVIDENCE
+    before, after = (side.drop_duplicates("key").set_index("key") for side in sides)
+    keys = before.index[before.index.isin(after.index)]
+    before, after = before.loc[keys], after.loc[keys]
+    counts = _count(*(side[side["key"].isin(keys)] for side in sides), "key")
+    by = counts.groupby(level="key")
+    functions, totals = by["baseline"].transform("size"), by.transform("sum")
+    moved = np.logical_or(*_moved(counts.to_numpy(), totals.to_numpy(), functions.to_numpy()))
+    samples = by.sum().loc[keys]
+    noticed = _noticed(by.size().loc[keys].to_numpy(), samples.to_numpy())
+    changed = pd.Series(moved, counts.index).groupby(level="key").any().loc[keys].to_numpy(bool)
+    table = pd.DataFrame(
+        {
+            "key": keys,
+            "operator": before["operator"].to_numpy(),
+            "candidate_operator": after["operator"].to_numpy(),
+            "category": before["category"].to_numpy(),
+            "change": np.select(
+                [changed, noticed <= _NOTICED_OF_OPERATOR], ["changed", "same"], "not shown"
+            ),
+        }
     )
+    for side, top in (("baseline", before), ("candidate", after)):
+        for name, column in (("kernel", "function"), ("code", "code"), ("share", "share")):
+            table[f"{side}_{name}"] = top[column].to_numpy()
+        table[f"{side}_samples"] = samples[side].to_numpy()
+    order = np.argsort(-samples.sum(axis=1).to_numpy(), kind="stable")
+    return check(table.iloc[order].reset_index(drop=True)[KERNEL_EVIDENCE.names], KERNEL_EVIDENCE)
 
 
 def _count(baseline: pd.DataFrame, candidate: pd.DataFrame, *within: str) -> pd.DataFrame:
@@ -247,42 +249,27 @@ def _count(baseline: pd.DataFrame, candidate: pd.DataFrame, *within: str) -> pd.
     return pd.DataFrame(sides).fillna(0).astype(int)
 
 
-def _moved(counts: pd.DataFrame, totals: np.ndarray) -> tuple[pd.Series, pd.Series]:
-    """Which functions appeared in the candidate, and which disappeared."""
-    both = counts.sum(axis=1)
-    level = _ALPHA / max(len(counts), 1)
+def _moved(
+    counts: np.ndarray, totals: np.ndarray, functions: np.ndarray | int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which functions appeared in the candidate, and which disappeared, of all ``functions``."""
+    both, sampled = counts.sum(axis=1), np.maximum(totals.sum(axis=-1), 1)
     gone = []
     for rare, often in ((0, 1), (1, 0)):
-        few, many = counts.iloc[:, rare], counts.iloc[:, often]
-        chance = bdtr(few, both, totals[rare] / max(totals.sum(), 1))
-        left = few * totals[often] <= _LEFT * many * totals[rare]
-        gone.append(left & (chance < level))
+        few, many = counts[:, rare], counts[:, often]
+        chance = bdtr(few, both, totals[..., rare] / sampled)
+        left = few * totals[..., often] <= _LEFT * many * totals[..., rare]
+        gone.append(left & (chance < _ALPHA / functions))
     return gone[0], gone[1]
 
 
-def _noticed(functions: int, totals: np.ndarray) -> float:
+def _noticed(functions: np.ndarray | int, totals: np.ndarray) -> np.ndarray:
     """The smallest share on one side that shows the other side lacks a function."""
-    if not totals.all():
-        return 1.0
-    level = math.log(_ALPHA / (functions + 1))
-    needed = np.floor(level / np.log(totals / totals.sum())) + 1
-    return float(min(1.0, (needed / totals).max()))
-
-
-def _outcome(moved: pd.Series, noticed: float, least: float) -> str:
-    if moved.any():
-        return "changed"
-    return "same" if noticed <= least else "not shown"
-
-
-def _kernel(side: str, evidence: pd.DataFrame) -> dict[str, object]:
-    top = evidence.iloc[0]
-    return {
-        f"{side}_kernel": top["function"],
-        f"{side}_code": top["code"],
-        f"{side}_share": top["share"],
-        f"{side}_samples": int(evidence["samples"].sum()),
-    }
+    level = np.log(_ALPHA / (np.asarray(functions) + 1))[..., None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = np.floor(level / np.log(totals / totals.sum(axis=-1, keepdims=True))) + 1
+        share = np.minimum(1.0, (needed / totals).max(axis=-1))
+    return np.where(totals.all(axis=-1), share, 1.0)
 
 
 def _classes(evidence: pd.DataFrame) -> dict[str, float]:
