@@ -29,13 +29,7 @@ from workbench.errors import ComparisonError, SetupError, StoreError, UsageError
 from workbench.frames import EMULATED, SPANS, format_ms
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import from_json, to_json
-from workbench.records.runs import (
-    LADDER_TOGGLE,
-    Ceilings,
-    Probe,
-    RunRecord,
-    count_threads,
-)
+from workbench.records.runs import LADDER_TOGGLE, Ceilings, Probe, RunRecord, count_threads
 from workbench.report.artifacts import make_report, write_artifacts
 from workbench.store import (
     LAYERS,
@@ -498,10 +492,7 @@ def export_trace(
     paths = {_label(etdump): etdump}
     if baseline is not None:
         baseline = Path(baseline)
-        paths = {
-            f"baseline: {_label(baseline)}": baseline,
-            f"candidate: {_label(etdump)}": etdump,
-        }
+        paths = {f"baseline: {_label(baseline)}": baseline, f"candidate: {_label(etdump)}": etdump}
     if to == "csv":
         target = (etdump.parent if out is None else Path(out)) / etdump.name
     else:

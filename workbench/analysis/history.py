@@ -25,25 +25,13 @@ _MEDIAN = np.pi / 2
 
 
 def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
-    """Where the latency of a line of runs changed for good, and which latest runs look changed.
+    """Where latency changed for good in each line of ``frames.HISTORY``: ``frames.CHANGES``.
 
-    Change points are those of the best piecewise constant logarithm of latency, by exact
-    segmentation (ruptures), with pieces of at least ``RECURRENCE`` runs. A change is *confirmed* if
-    its interval, from the scatter between runs, excludes 1 and it exceeds the margin, with false
-    discoveries among all lines held to 5 %. A latest run outside the prediction interval of the
-    piece before it is *suspected*: measure again.
-
-    Parameters
-    ----------
-    history
-        ``frames.HISTORY``; emulated lines are skipped.
-    margin
-        Relative difference up to which latencies count as equal.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.CHANGES``, in the order of the lines and of time.
+    Emulated lines are skipped. Change points are those of the best piecewise constant logarithm of
+    latency, by exact segmentation (ruptures), with pieces of at least ``RECURRENCE`` runs. A change
+    is *confirmed* if its interval, from the scatter between runs, excludes 1 and it exceeds the
+    margin, with false discoveries among all lines held to 5 %. A latest run outside the prediction
+    interval of the piece before it is *suspected*: measure again.
     """
     rows = [
         row

@@ -20,11 +20,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.attribution import attribute_layers
-from workbench.analysis.compare import (
-    compare_apart,
-    compare_latencies,
-    compare_parts,
-)
+from workbench.analysis.compare import compare_apart, compare_latencies, compare_parts
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.layers import add_layers, place_rows, summarize_layers
@@ -78,12 +74,7 @@ from workbench.records.runs import (
 )
 from workbench.store import FUNCTIONS, LAYERS, inside, load_layers, load_run
 from workbench.trace.etdump import read_etdump
-from workbench.trace.samples import (
-    locate_samples,
-    read_functions,
-    read_samples,
-    resolve_functions,
-)
+from workbench.trace.samples import locate_samples, read_functions, read_samples, resolve_functions
 from workbench.trace.xnn_log import read_xnn_log
 
 F = TypeVar("F", pd.DataFrame, "pd.DataFrame | None")

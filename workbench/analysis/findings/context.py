@@ -255,15 +255,15 @@ def build_context(measurement: Measurement) -> RuleContext:
         roofline = place_operators(operators, roof, computed_dtype(run.record))
     names = measurement.kernels.get("function", pd.Series(dtype=object))
     return RuleContext(
-        operators=operators,
-        runs=runs,
-        method=method,
-        export=export,
+        operators,
+        runs,
+        method,
+        export,
         changes=changes[0].operators if changes else None,
         toggle=changes[0].toggle if changes else "",
+        kernels={key: str(name) for key, name in names.items() if name},
         statistics=wall[wall["experiment"] == measurement.name],
         threads=measurement.threads,
-        kernels={key: str(name) for key, name in names.items() if name},
         latency_ms=measurement.latency_ms,
         own=own,
         alternatives=tuple(alternatives.values()),
@@ -285,7 +285,8 @@ def _measured_dtypes(measurement: Measurement) -> list[AlternativeDtype]:
     found: dict[str, AlternativeDtype] = {}
     for record in records.values():
         dtype = record.export.dtype if record.export else ""
-        if dtype in found or not _is_alike(record, own.record):
+        alike = record.state == "complete" and _identity(record) == _identity(own.record)
+        if dtype in found or not record.export or record.export.problem or not alike:
             continue
         alone = record is own.record
         table = own.statistics if alone else describe_latencies(tabulate_latencies(record))
@@ -295,15 +296,9 @@ def _measured_dtypes(measurement: Measurement) -> list[AlternativeDtype]:
     return list(found.values())
 
 
-def _is_alike(record: RunRecord, own: RunRecord) -> bool:
-    """Whether a run differs in its dtype at most, and computes what the model does."""
-    if not record.export or not own.export or record.state != "complete":
-        return False
-    return not record.export.problem and _identity(record) == _identity(own)
-
-
 def _identity(record: RunRecord) -> tuple[object, ...]:
+    """What two runs share that differ in their dtype at most."""
     shapes = tuple(tensor.shape for tensor in record.plan.inputs)
     machine = (record.platform, record.emulated, record.host.get("cpu"), record.runner.get("kind"))
-    backend = record.export.backend if record.export else ""
+    backend = record.export.backend if record.export else None
     return (record.plan.model, backend, shapes, record.versions.get("executorch"), *machine)
