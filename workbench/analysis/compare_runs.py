@@ -154,10 +154,9 @@ def check_comparable(
     first, *others = (
         identify_run(m.run.record) | {"threads": str(m.threads)} for m in measurements
     )
-    emulated = any(m.emulated for m in measurements)
     for other in others:
         _check_identity(first, other, across)
-    _check_silicon(emulated)
+    _check_silicon(any(m.emulated for m in measurements))
 
 
 def _check_axes(across: str | Collection[str]) -> None:

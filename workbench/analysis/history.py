@@ -86,21 +86,16 @@ def _changes_of(line: pd.DataFrame) -> Iterator[dict[str, object]]:
     bounds = [0, *split_pieces(logs, noise)]
     pieces = [logs[start:end] for start, end in pairwise(bounds)]
     freedom = max(len(logs) - len(pieces), 1)
-    for number, (before, after) in enumerate(pairwise(pieces), 1):
+    named = line[["line", "run_dir", "started"]].to_dict("records")
+    for start, (before, after) in zip(bounds[1:], pairwise(pieces), strict=False):
         error = noise * np.sqrt(_MEDIAN / len(before) + _MEDIAN / len(after))
-        row = _row(line, bounds[number], "confirmed", len(after))
-        yield {**row, **_speedup(np.median(before), np.median(after), error, freedom)}
+        found = _speedup(np.median(before), np.median(after), error, freedom)
+        yield {**named[start], "status": "confirmed", "runs": len(after), **found}
     *earlier, latest = pieces[-1] if len(logs) else [np.nan]
     if len(earlier) >= RECURRENCE:
         error = noise * np.sqrt(1 + _MEDIAN / len(earlier))
-        row = _row(line, len(logs) - 1, "suspected", 1)
-        yield {**row, **_speedup(float(np.median(earlier)), latest, error, freedom)}
-
-
-def _row(line: pd.DataFrame, position: int, status: str, runs: int) -> dict[str, object]:
-    first = line.iloc[position]
-    named = {name: first[name] for name in ("line", "run_dir", "started")}
-    return {**named, "status": status, "runs": runs}
+        found = _speedup(float(np.median(earlier)), latest, error, freedom)
+        yield {**named[-1], "status": "suspected", "runs": 1, **found}
 
 
 def _speedup(before: float, after: float, error: float, freedom: int) -> dict[str, float]:

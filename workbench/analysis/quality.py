@@ -88,10 +88,11 @@ def grade_run(
 ) -> pd.DataFrame:
     """Every criterion that a run can be judged by, the worst first: ``frames.QUALITY``."""
     timed = pick_timed(latencies)
+    floors = comparisons["floor"]
     widths = np.log(comparisons["high"] / comparisons["low"]) / 2
     values = {
         "half width of the interval": float(widths.max(skipna=False)) if len(widths) else math.nan,
-        "A/A control": _largest(comparisons["floor"]),
+        "A/A control": float(floors[np.isfinite(floors) & (floors > 0)].max()),
         "restarts short of five": max(0, 5 - timed["process"].nunique()),
         "drift within a restart": measure_drift(timed),
         "outliers": count_outliers(timed),
@@ -174,11 +175,6 @@ def _of_readings(run: RunRecord) -> Iterator[tuple[str, float]]:
     if counts or statuses:
         events = max(counts, default=0) - min(counts, default=0)
         yield "throttling events", events + sum(status > 0 for status in statuses)
-
-
-def _largest(values: pd.Series) -> float:
-    finite = values[np.isfinite(values) & (values > 0)]
-    return float(finite.max()) if len(finite) else math.nan
 
 
 def _row(criterion: Criterion, value: float) -> tuple[str, str, str, str, str]:

@@ -170,14 +170,10 @@ def tabulate_ceilings(ceilings: Iterable[Ceilings]) -> pd.DataFrame:
         ]
         for size, rate in roof.bandwidths:
             spread = spreads.get(("stream", size), spreads.get(("read", size), math.nan))
-            found.append((f"bandwidth at {format_bytes(size)}", rate, "GB/s", spread))
+            text = f"{size / 2**20:.0f} MB" if size >= 2**20 else f"{size / 2**10:.0f} kB"
+            found.append((f"bandwidth at {text}", rate, "GB/s", spread))
         rows += [(each.isa, each.threads, *row, each.measured) for row in found]
     return pd.DataFrame(rows, columns=_TABLE)
-
-
-def format_bytes(size: float) -> str:
-    """``256 kB``, ``16 MB``; powers of 1024."""
-    return f"{size / 2**20:.0f} MB" if size >= 2**20 else f"{size / 2**10:.0f} kB"
 
 
 #: The dtype in which a program's products are computed, where that is not its own.
@@ -202,13 +198,6 @@ def computed_dtype(run: RunRecord) -> str:
     """In which dtype a run's matrix products are computed, as far as its export says."""
     dtype = run.export.dtype if run.export else "fp32"
     return _COMPUTED.get(dtype, dtype)
-
-
-def device_of_run(run: RunRecord) -> dict[str, str]:
-    """What ceilings have to be of, to be those of a run."""
-    from workbench.run.ceilings import device_of
-
-    return device_of(run.host, run.runner)
 
 
 def ceilings_name(isa: str, threads: int) -> str:

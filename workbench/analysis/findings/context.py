@@ -227,12 +227,11 @@ def layers_of(rows: pd.DataFrame) -> str:
     """The layers and source lines of some rows in words: two at most, then a count."""
     if "module" not in rows:
         return ""
+    known = rows.dropna(subset="module")[["module", "source"]].drop_duplicates()
     places = [
         f"{module or 'the model'}" + (f" ({source})" if isinstance(source, str) else "")
-        for module, source in rows[["module", "source"]].itertuples(index=False)
-        if isinstance(module, str)
+        for module, source in known.itertuples(index=False)
     ]
-    places = list(dict.fromkeys(places))
     more = f" and {len(places) - 2} more" if len(places) > 2 else ""
     return ", ".join(places[:2]) + more
 
