@@ -344,11 +344,9 @@ def compare_replay(within: Run, layer: str, alone: Run) -> Replay:
         inside, outside = measurement.context, _find_alike(measurement, alone).context
         keys = keys_of_layer(inside, layer)
         if not keys:
-            raise ComparisonError(
-                f"no operator of the run belongs to layer {layer!r}",
-                where=within.path,
-                hint="its work may be folded into another layer's: see `show_layers`",
-            )
+            problem = f"no operator of the run belongs to layer {layer!r}"
+            hint = "its work may be folded into another layer's: see `show_layers`"
+            raise ComparisonError(problem, where=within.path, hint=hint)
         one, other = inside.spent(keys), outside.spent(keys_of_layer(outside, ""))
         row: dict[str, Any] = {"experiment": measurement.name, "threads": measurement.threads}
         for side, spent in (("within", one), ("alone", other)):

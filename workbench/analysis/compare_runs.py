@@ -350,15 +350,10 @@ def _find_restarts(run: Run, row: Mapping[str, Any]) -> list[float]:
     same = (latencies["experiment"] == row["experiment"]) & (latencies["threads"] == row["threads"])
     latencies = pick_timed(latencies[same])
     if latencies.empty:
-        raise ComparisonError(
-            f"{row['experiment']} with {count_threads(row['threads'])} was not measured",
-            where=run.path,
-            hint="name what to compare: RUN_DIR:EXPERIMENT",
-        )
+        problem = f"{row['experiment']} with {count_threads(row['threads'])} was not measured"
+        hint = "name what to compare: RUN_DIR:EXPERIMENT"
+        raise ComparisonError(problem, where=run.path, hint=hint)
     if clock_of(latencies) != row["clock"]:
-        raise ComparisonError(
-            f"the clocks differ: {row['clock']} against {clock_of(latencies)}",
-            where=run.path,
-            hint="measure both with the same runner",
-        )
+        problem = f"the clocks differ: {row['clock']} against {clock_of(latencies)}"
+        raise ComparisonError(problem, where=run.path, hint="measure both with the same runner")
     return typical_restarts(latencies)

@@ -156,12 +156,8 @@ def count_outliers(timed: pd.DataFrame) -> float:
 
 def stolen(sessions: Sequence[Session]) -> float:
     """The part of the wall time of untraced runs with one thread in which others had the core."""
-    batches = [
-        batch
-        for session in sessions
-        if session.complete and not session.traced and session.threads == 1
-        for batch in session.batches
-    ]
+    alone = [s for s in sessions if s.complete and not s.traced and s.threads == 1]
+    batches = [batch for session in alone for batch in session.batches]
     wall, cpu = (sum(sum(getattr(b, clock)) for b in batches) for clock in ("wall_ns", "cpu_ns"))
     return max(0.0, 1 - cpu / wall) if wall else math.nan
 

@@ -788,11 +788,8 @@ def open_run(path: str | Path | Run) -> Run:
     path = Path(path)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
-        raise StoreError(
-            "nothing was measured completely",
-            where=path,
-            hint="repeat the `workbench run` command: it resumes where it stopped",
-        )
+        hint = "repeat the `workbench run` command: it resumes where it stopped"
+        raise StoreError("nothing was measured completely", where=path, hint=hint)
     names = [name for s in record.sessions for name in (s.etdump, s.log)]
     for name in names + [name for s in record.samplings for name in (s.etdump, s.samples)]:
         inside(path, name)
@@ -839,6 +836,9 @@ def describe_run(run: Run) -> pd.DataFrame:
     record, plan, host = run.record, run.record.plan, run.record.host
     machine = [host.get("cpu"), f"{host.get('cores_usable')} cores", host.get("system")]
     machine += ["virtual"] if host.get("virtual") else []
+    experiments = (
+        f"{e.name}: ISA level {e.isa}{', control' if e.control else ''}" for e in plan.experiments
+    )
     shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in plan.inputs)
     facts = {
         "program": f"{plan.stem}.pte, SHA-256 {plan.sha256[:16]}",
@@ -852,10 +852,7 @@ def describe_run(run: Run) -> pd.DataFrame:
             f"{plan.processes} processes per experiment, interleaved in batches of about "
             f"{plan.batch_ms:g} ms; at least {plan.runs} timed inferences each"
         ),
-        "experiments": "; ".join(
-            f"{e.name}: ISA level {e.isa}{', control' if e.control else ''}"
-            for e in plan.experiments
-        ),
+        "experiments": "; ".join(experiments),
         "measured": f"{record.started} to {record.finished or 'interrupted'}",
     }
     if export := record.export:

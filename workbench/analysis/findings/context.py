@@ -204,11 +204,8 @@ class RuleContext:
         slow, typical, fast = (passes * self.least_ms(keys) / part for part in EFFICIENCY)
         if now.ms + around.ms <= typical:
             return Gain.at_most(now.ms + around.ms - fast)
-        return Gain(
-            now.ms + around.ms - typical,
-            max(0.0, now.low - slow),
-            min(now.high + around.high, self.e2e_ms) - fast,
-        )
+        low, high = max(0.0, now.low - slow), min(now.high + around.high, self.e2e_ms) - fast
+        return Gain(now.ms + around.ms - typical, low, high)
 
 
 def instruction_of(key: str) -> int:

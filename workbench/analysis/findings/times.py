@@ -193,12 +193,8 @@ def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[
     if context.roofline is None or context.roof is None:
         return
     table = _roofline(context.roofline, context.scale)
-    rows = table[
-        (table["bound"] == "compute")
-        & (table["roof_share"] >= EFFICIENCY[1])
-        & table["key"].isin(left)
-        & (table["dtype"] == "fp32")
-    ]
+    near = (table["bound"] == "compute") & (table["roof_share"] >= EFFICIENCY[1])
+    rows = table[near & table["key"].isin(left) & (table["dtype"] == "fp32")]
     ratio = context.roof.peak("int8") / context.roof.peak("fp32")
     if rows.empty or not ratio > 1:
         return
@@ -223,11 +219,8 @@ def find_far_from_roof(context: RuleContext, left: Collection[str]) -> Iterator[
     if context.roofline is None:
         return
     table = _roofline(context.roofline, context.scale)
-    rows = table[
-        table["key"].isin(left)
-        & (table["roof_share"] < EFFICIENCY[1])
-        & table["bound"].isin(["compute", "memory"])
-    ]
+    far = (table["roof_share"] < EFFICIENCY[1]) & table["bound"].isin(["compute", "memory"])
+    rows = table[far & table["key"].isin(left)]
     rows = rows.assign(lost=rows["mean_ms"] - rows["least_ms"]).nlargest(3, "lost")
     for row in rows.itertuples():
         action = "if it is faster there, its data leaves the caches: use less data or fewer bytes"
