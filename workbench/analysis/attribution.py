@@ -167,9 +167,10 @@ _UNKNOWN: _Columns = {
 def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     """The layer of every operator of one measurement, and the confidence in it.
 
-    Kernels of ExecuTorch are known by the number of their instruction. XNNPACK logs the operators
-    of a delegate by name and in order only, after rewriting what was exported: its rewrites are
-    replayed, and the predicted operators are aligned with the log.
+    ``frames.ATTRIBUTION``, one row per key of the ledger. Without origins, the sidecar gives shapes
+    and costs, but no modules. Kernels of ExecuTorch are known by the number of their instruction.
+    XNNPACK logs the operators of a delegate by name and in order only, after rewriting what was
+    exported: its rewrites are replayed, and the predicted operators are aligned with the log.
 
     - ``exact``: number and name of the instruction agree; or all operators of the delegate are as
       predicted; or the ETRecord maps the event of another delegate.
@@ -177,28 +178,8 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
       of the delegate is not explained, but this one is unambiguous.
     - ``ambiguous``: it may belong to another layer; the most likely one is named.
     - ``unattributed``: time of no layer (the framework, a delegate as a whole), a delegate that
-      logs nothing, an operator without explanation, or one in the body of control flow, whose
-      layer is not exported.
-
-    Parameters
-    ----------
-    ledger
-        ``frames.LEDGER`` of one experiment and thread count, of one or several restarts.
-    layers
-        The sidecar of the program. Without origins it gives shapes and costs, but no modules.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.ATTRIBUTION``, one row per key of the ledger.
-
-    Examples
-    --------
-    >>> import workbench as wb
-    >>> run = wb.open_run(wb.sample_run())
-    >>> attribution = attribute_layers(run["avx512_on"].ledger, run.sidecar)
-    >>> attribution["confidence"].value_counts().idxmax()
-    'exact'
+      logs nothing, an operator without explanation, or one in the body of control flow, whose layer
+      is not exported.
     """
     check(ledger, LEDGER)
     columns = ["key", "kind", "name", "operator", "instruction"]

@@ -193,26 +193,7 @@ KINDS = tuple(_TABLE)
 
 @cache
 def categorize(name: str, kind: str = "delegated") -> Category:
-    """The category of one ledger row.
-
-    Parameters
-    ----------
-    name
-        As logged, or without the ordinal: ``Convolution (NHWC, F32) IGEMM #3``,
-        ``native_call_add.out``.
-    kind
-        The row's kind in the ledger.
-
-    Raises
-    ------
-    UsageError
-        The ledger has no such kind.
-
-    Examples
-    --------
-    >>> categorize("Convolution (NHWC, F32) DWConv #3")
-    Category(category='Convolution', family='depthwise', rule='depthwise convolution')
-    """
+    """The category of one ledger row, by its name as logged (or without the ordinal)."""
     if kind not in KINDS:
         raise unknown_name("kind of ledger row", kind, KINDS)
     subject = _subject(name, kind)

@@ -1,4 +1,4 @@
-"""Comparisons, from samples to verdicts: of E2E latency, and of the parts of an inference.
+"""Comparisons of E2E latency and of the parts of an inference, from samples to verdicts.
 
 A comparison is a speed-up with its interval (`speedup`), judged against the margin of equivalence
 and the noise floor, with false discoveries among the rows of one table controlled.
@@ -67,9 +67,9 @@ def judge(
 ) -> str:
     """The verdict on a speed-up with its interval; floor and margin are ratios - 1.
 
-    ``equivalent``: the whole interval lies within the margin (two one-sided tests, each at
-    2.5 %). ``faster`` or ``slower``: the interval excludes 1, the speed-up exceeds the noise floor,
-    and the row passes the control of false discoveries (``q``). ``inconclusive``: none of these.
+    ``equivalent``: the whole interval lies within the margin (two one-sided tests, each at 2.5 %).
+    ``faster`` or ``slower``: the interval excludes 1, the speed-up exceeds the noise floor, and the
+    row passes the control of false discoveries (``q``). ``inconclusive``: none of these.
     """
     if np.log(high) <= np.log1p(margin) and np.log(low) >= -np.log1p(margin):
         return "equivalent"
@@ -112,34 +112,11 @@ def compare_latencies(
 
     Within a round each experiment is measured twice, in mirrored order (A B C C B A), so the mean
     of its two batches is free of linear drift. A batch counts with the midmean of its inferences.
-    The noise floor comes from the control, a repetition of the baseline or of ``control_of``: the
-    end of its interval that is farther from 1.
+    The noise floor comes from ``control``, a repetition of the baseline or of ``control_of``: the
+    end of its interval that is farther from 1. ``clock`` None chooses as `clock_of` does.
 
-    Parameters
-    ----------
-    latencies
-        ``frames.LATENCIES``; traced rows count only if there are no others.
-    baseline, candidate, control, control_of
-        Names of experiments. No control: no noise floor.
-    threads
-        The thread count; None if the frame holds only one.
-    clock
-        ``cpu_ns`` or ``wall_ns``; None chooses as `clock_of` does.
-    margin
-        Relative difference up to which latencies count as equal.
-
-    Returns
-    -------
-    DataFrame
-        One row of ``frames.COMPARISON``, plus ``restarts`` and ``rounds``. The times are means
-        over the restarts of the midmean over their rounds.
-
-    Raises
-    ------
-    UsageError
-        There is no such experiment or thread count.
-    ComparisonError
-        No round holds both experiments, or the clock did not tick.
+    One row of ``frames.COMPARISON``, plus ``restarts`` and ``rounds``; the times are means over the
+    restarts of the midmean over their rounds.
     """
     part = _one_thread_count(pick_timed(latencies), threads)
     clock = clock or clock_of(part)
@@ -167,13 +144,7 @@ def compare_apart(
 
     Each side is ``frames.LATENCIES`` of one experiment and thread count. The speed-up includes what
     changed on the machine between the two runs, and the interval does not: interleave the two in
-    one run if possible. With a single restart on a side, the interval is NaN and the verdict
-    inconclusive.
-
-    Raises
-    ------
-    ComparisonError
-        A side has no latency.
+    one run if possible. With a single restart on a side, the verdict is inconclusive.
     """
     timed = [pick_timed(side) for side in (baseline, candidate)]
     if any(side.empty for side in timed):
@@ -311,35 +282,18 @@ def compare_parts(
     margin: float = MARGIN,
     apart: bool = False,
 ) -> pd.DataFrame:
-    """Compare the time of every category, operator or layer.
+    """Compare the time of every category, operator or layer: ``frames.COMPARISON``, ``restarts``.
 
-    Parameters
-    ----------
-    level
-        ``category``; ``operator``, paired by ``key``, from runs of one program; or ``layer``, for
-        ledgers with the column that `place_rows` adds.
-    baseline, candidate
-        ``frames.LEDGER``, each of one experiment and thread count.
-    control, control_of
-        A repetition of the baseline, or of ``control_of``: gives each row its noise floor.
-    margin
-        Relative difference up to which times count as equal.
-    apart
-        The two are of different runs, whose restarts have nothing in common.
+    ``level`` is ``category``; ``operator``, paired by ``key``, from runs of one program; or
+    ``layer``, for ledgers with the column that `place_rows` adds. ``control``, a repetition of the
+    baseline or of ``control_of``, gives each row its noise floor. ``apart``: the two are of
+    different runs, whose restarts have nothing in common.
 
-    Returns
-    -------
-    DataFrame
-        ``frames.COMPARISON``, plus ``restarts``: categories in the usual order, operators and
-        layers by their change of time. Operators also have ``key``, ``category`` (the baseline's)
-        and ``candidate_name``; one that only one side has gets NaN on the other and is
-        inconclusive. The times are typical ones (midmeans of the runs, averaged over the restarts),
-        which outliers do not affect; those of `summarize_categories` are means, which add up.
-
-    Raises
-    ------
-    ComparisonError
-        A ledger is empty or mixed, or the two share no restart.
+    Categories keep their usual order; operators and layers are sorted by change of time. Operators
+    also have ``key``, ``category`` (the baseline's) and ``candidate_name``; one that only one side
+    has gets NaN on the other and is inconclusive. The times are typical ones (midmeans of the runs,
+    averaged over the restarts), which outliers do not affect; those of `summarize_categories` are
+    means, which add up.
     """
 
     def prepare(ledger: pd.DataFrame) -> pd.DataFrame:

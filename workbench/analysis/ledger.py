@@ -1,7 +1,4 @@
-"""The ledger: every nanosecond of ``Method::execute`` in exactly one row.
-
-A trace does not name the method of a program that a run executed; `find_methods` tells them apart.
-"""
+"""The ledger: every nanosecond of ``Method::execute`` in exactly one row."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class EventIndex:
 
     ``kind`` is a code of ``EVENT_KINDS``; ``parent`` the position of the enclosing event, -1 for
     none; ``top`` that of the enclosing event (or itself) directly below ``Method::execute``;
-    ``call`` a number for chain and instruction, the same in every trace. ``operator`` is the name
+    ``call`` a number for chain and instruction, equal in every trace. ``operator`` is the name
     without its ordinal, ``base`` also without layout, types and microkernel.
     """
 
@@ -50,13 +47,7 @@ class EventIndex:
 
 
 def index_events(events: pd.DataFrame) -> EventIndex:
-    """Index the events that lie in a run.
-
-    Raises
-    ------
-    StoreError
-        The events are out of order, from several traces, or the parent of one is missing.
-    """
+    """Index the events that lie in a run; they must be those of one trace, in order."""
     events = check(events, EVENTS)[events["run"] >= 0]
     kind = pd.Categorical(events["kind"], categories=EVENT_KINDS).codes
     parent = _parent_positions(events)
@@ -120,9 +111,8 @@ _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 @dataclass(frozen=True)
 class Methods:
-    """The methods of a program, from `find_methods`.
+    """Of the first run of each method: its calls, and hashes of what they did.
 
-    For the first run of each method: the calls that it executed, and hashes of what they did.
     None if calls differ from run to run.
     """
 
@@ -130,29 +120,10 @@ class Methods:
 
 
 def find_methods(chunks: Iterable[pd.DataFrame]) -> Methods:
-    """Tell the methods of a trace apart, so that its chunks get the same keys.
+    """Tell the methods of a trace apart, which does not name them, from its chunks in order.
 
     Two runs are of one method if the instructions that both executed do the same: what the call of
     an instruction does is the bag of operators within it. Control flow may skip instructions.
-
-    Parameters
-    ----------
-    chunks
-        Frames of ``frames.EVENTS``, in the order of the trace.
-
-    Returns
-    -------
-    The methods, for `build_ledger` of every chunk.
-
-    Examples
-    --------
-    >>> import workbench as wb
-    >>> from workbench.trace.etdump import stream_etdump
-    >>> trace = next(wb.sample_run().rglob("*.etdump"))
-    >>> methods = find_methods(stream_etdump(trace))
-    >>> ledgers = [build_ledger(events, methods) for events in stream_etdump(trace)]
-    >>> len(methods.first_runs)
-    1
     """
     methods = Methods()
     for events in chunks:
@@ -205,12 +176,11 @@ _OF_SPAN = (_FRAMEWORK, _DELEGATE_OVERHEAD, _CALL_OVERHEAD, _PORTABLE, _DELEGATE
 def build_ledger(events: pd.DataFrame, methods: Methods | None = None) -> pd.DataFrame:
     """Split the time of every ``Method::execute`` into rows that sum to it exactly.
 
-    Each event of a run is one row; its time is its duration minus that of the events directly
-    in it. The rows of a run therefore sum to the duration of its ``Method::execute`` in whole
-    nanoseconds, whatever the nesting.
+    Each event of a run is one row; its time is its duration minus that of the events directly in
+    it. The rows of a run sum to the duration of its ``Method::execute`` in whole nanoseconds.
 
     - ``delegated``: an operator of a delegate, or a whole ``DELEGATE_CALL`` if the delegate logs
-      no operators.
+      none.
     - ``delegate_overhead``: the rest of a ``DELEGATE_CALL``. XNNPACK rounds its operators to whole
       microseconds, so this can be slightly negative; the sign is kept so that the rows add up.
     - ``portable``: a kernel (``native_call_*``), or a whole ``OPERATOR_CALL`` without one (the
@@ -222,11 +192,11 @@ def build_ledger(events: pd.DataFrame, methods: Methods | None = None) -> pd.Dat
     Custom events inside a call have the kind of its operators or kernels.
 
     ``key`` is ``<instruction>/<operator>/<occurrence>``. The operator is cut before its layout,
-    types and microkernel, which differ between ISA levels. The occurrence counts equal operators
-    of one instruction within a run, so a key is unique in its run even where control flow executes
-    an instruction many times. A chain other than 0 precedes the instruction (``1:7``). Keys of the
-    second method begin with ``m1/``, of the third with ``m2/``; two methods that run the same
-    operators count as one, because the trace does not name them.
+    types and microkernel, which differ between ISA levels. The occurrence counts equal operators of
+    one instruction within a run, so a key is unique in its run even where control flow repeats an
+    instruction. A chain other than 0 precedes the instruction (``1:7``). Keys of the second method
+    begin with ``m1/``, of the third with ``m2/``; two methods that run the same operators count as
+    one, because the trace does not name them.
 
     Parameters
     ----------

@@ -26,24 +26,10 @@ def compare_isa_levels(
 ) -> pd.DataFrame:
     """The latency of every ISA level, against the level below it and against the lowest.
 
-    Parameters
-    ----------
-    latencies
-        ``frames.LATENCIES``, all levels interleaved in one run.
-    levels
-        The experiments of the levels, the lowest first.
-    threads
-        The thread count to look at.
-    adds
-        By level, the CPU features that it adds to the level below.
-    control, control_of
-        An experiment and the level that it repeats: the noise floor of every step.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.LADDER``, one row per level. Latency is CPU time for one thread and wall time for
-        several. Steps are judged by `compare_latencies`, which also says what is raised.
+    ``levels`` are experiments interleaved in one run, the lowest first; ``adds`` has the CPU
+    features that each adds to the level below; ``control`` repeats the level ``control_of`` and
+    gives the noise floor of every step. ``frames.LADDER``, one row per level; latency is CPU time
+    for one thread and wall time for several.
     """
     part = latencies[latencies["threads"] == threads]
     medians = describe_latencies(part).set_index("experiment")
@@ -86,22 +72,10 @@ _Setup = tuple[str, int]
 
 
 def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
-    """Wall time of every experiment at every thread count, against the fewest threads.
+    """Wall time of every experiment at every thread count, against the fewest: ``frames.SCALING``.
 
     Thread counts are measured one after the other within a restart, so each restart gives one
     ratio; the interval is over the restarts.
-
-    Parameters
-    ----------
-    latencies
-        ``frames.LATENCIES``; traced rows are left out.
-    experiments
-        In the order of the rows.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.SCALING``.
     """
     timed = pick_timed(latencies)
     restarts = _split_restarts(timed)
@@ -128,7 +102,7 @@ def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.Dat
 
 
 def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]:
-    """Sentences on what more threads change; arguments as for `sweep_threads`, lower level first.
+    """Sentences on what more threads change; the experiments from the lowest level up.
 
     For each step to more threads: the experiments that become slower, or do not become faster
     (cores share memory, and some share the SME2 unit). For each two neighbouring experiments:

@@ -13,7 +13,7 @@ from workbench.records.layers import XNode, XValue
 class Tensor:
     """A value of the graph.
 
-    `Graph.count` updates ``producer``, ``reader`` (the first one) and ``readers`` (their number, an
+    `Graph.count` updates ``producer``, ``reader`` (the first) and ``readers`` (their number, an
     output of the graph counting as one).
     """
 

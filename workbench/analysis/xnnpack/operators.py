@@ -61,10 +61,7 @@ class Operator:
 def predict_operators(
     xvalues: Sequence[XValue], xnodes: Sequence[XNode], lacking: frozenset[str] = frozenset()
 ) -> list[Operator]:
-    """The operators of an exported delegate, in the order in which they run.
-
-    ``lacking`` has the kinds without fp16 kernels on the CPU, see `compute_in_single`.
-    """
+    """The operators of an exported delegate, in order; ``lacking`` as for `compute_in_single`."""
     graph = define_graph(xvalues, xnodes)
     optimize(graph)
     compute_in_single(graph, "fp16", lacking)
