@@ -106,10 +106,8 @@ def align_runs(runs: Mapping[str, Traced], *, apart: bool = True) -> pd.DataFram
         traced.ledger.assign(layer=traced.ledger["layer"].astype(object).map(names[run]))
         for run, traced in runs.items()
     )
-    pairs = [
-        compare_parts("layer", first, first),
-        *(compare_parts("layer", first, o, apart=apart) for o in others),
-    ]
+    pairs = [compare_parts("layer", first, first)]
+    pairs += [compare_parts("layer", first, other, apart=apart) for other in others]
     return tabulate_runs(dict(zip(runs, pairs, strict=True)), order, names)
 
 
@@ -179,8 +177,5 @@ def _join_fused(
     for name in order:
         members.setdefault(group[name], []).append(name)
     joined = {name: " + ".join(members[group[name]]) for name in order}
-    renamed = {
-        run: {name: joined[common] for name, common in found.items()}
-        for run, found in names.items()
-    }
+    renamed = {run: {own: joined[it] for own, it in found.items()} for run, found in names.items()}
     return list(dict.fromkeys(joined[name] for name in order)), renamed

@@ -39,17 +39,14 @@ class Provenance:
         """The columns of a portable kernel."""
         instruction, values = self.instruction, self.method.values
         origin = None if instruction.origin is None else self.method.origins[instruction.origin]
-        inputs = [values[number] for number in instruction.inputs]
+        sides = instruction.inputs, instruction.outputs
+        inputs, outputs = ([values[number] for number in side] for side in sides)
         return {
             **_layer(origin),
             "also": "",
             "nodes": origin.node if origin else None,
-            "xnodes": None,
             "role": "compute",
-            "shapes": _shapes(
-                [value for value in inputs if not value.constant],
-                [values[number] for number in instruction.outputs],
-            ),
+            "shapes": _shapes([value for value in inputs if not value.constant], outputs),
             "flops": float("nan") if instruction.flops is None else float(instruction.flops),
             "bytes": float(instruction.bytes),
         }
@@ -62,7 +59,6 @@ class Provenance:
             **_no_cost("compute"),
             "also": _paths(origins, origins[0]),
             "nodes": ", ".join(dict.fromkeys(origin.node for origin in origins)),
-            "xnodes": None,
         }
 
     def of_operator(self, operator: Operator) -> _Columns:
@@ -155,13 +151,8 @@ CONFIDENCES = ("exact", "fitted", "ambiguous", "unattributed")
 _EXACT, _FITTED, _AMBIGUOUS, _UNATTRIBUTED = CONFIDENCES
 
 _KEY = re.compile(r"(?:m(\d+)/)?(?:(\d+):)?")
-_UNKNOWN: _Columns = {
-    **dict.fromkeys(("module", "module_class", "source", "also", "nodes", "xnodes", "shapes")),
-    "role": "overhead",
-    "flops": np.nan,
-    "bytes": np.nan,
-    "confidence": _UNATTRIBUTED,
-}
+_UNKNOWN: _Columns = dict.fromkeys(ATTRIBUTION.names)
+_UNKNOWN |= {**_no_cost("overhead"), "confidence": _UNATTRIBUTED}
 
 
 def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
@@ -193,7 +184,7 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
         method = find_method(part, layers)
         if method is not None:
             known.update(_attribute_method(part, method))
-    table = pd.DataFrame([{"key": key, **known.get(key, _UNKNOWN)} for key in rows["key"]])
+    table = pd.DataFrame([{**_UNKNOWN, **known.get(key, {}), "key": key} for key in rows["key"]])
     return check(table[ATTRIBUTION.names], ATTRIBUTION)
 
 
@@ -278,7 +269,7 @@ def _attribute_call(rows: list[Any], match: GraphMatch, provenance: Provenance) 
     operators, alignment = match.operators, match.alignment
     for row, pair, others in zip(rows, alignment.pairs, alignment.alternatives, strict=True):
         if pair < 0:
-            yield row.key, {**_UNKNOWN, "role": None}
+            yield row.key, {"role": None}
             continue
         columns = provenance.of_operator(operators[pair])
         modules = {provenance.of_operator(operators[other])["module"] for other in others}

@@ -1,8 +1,4 @@
-"""Comparisons of E2E latency and of the parts of an inference, from samples to verdicts.
-
-A comparison is a speed-up with its interval (`speedup`), judged against the margin of equivalence
-and the noise floor, with false discoveries among the rows of one table controlled.
-"""
+"""Comparisons of E2E latency and of the parts of an inference, from samples to verdicts."""
 
 from __future__ import annotations
 
@@ -106,7 +102,6 @@ def compare_latencies(
     control_of: str | None = None,
     threads: int | None = None,
     clock: str | None = None,
-    margin: float = MARGIN,
 ) -> pd.DataFrame:
     """Compare E2E latencies of two experiments from interleaved rounds.
 
@@ -122,13 +117,12 @@ def compare_latencies(
     clock = clock or clock_of(part)
     floor = np.zeros(1)
     if control is not None:
-        floor = noise_floor(
-            speedup_of_pairs(*_paired(part, control_of or baseline, control, clock))
-        )
+        repeated = _paired(part, control_of or baseline, control, clock)
+        floor = noise_floor(speedup_of_pairs(*repeated))
     before, after = _paired(part, baseline, candidate, clock)
     times = typical_times(before), typical_times(after)
     speedup = speedup_of_pairs(before, after)
-    table = tabulate_comparison("e2e", [candidate], times, speedup, floor, margin)
+    table = tabulate_comparison("e2e", [candidate], times, speedup, floor)
     return table.assign(restarts=len(before), rounds=sum(map(len, before)))
 
 
@@ -137,7 +131,6 @@ def compare_apart(
     candidate: pd.DataFrame,
     *,
     floor: float = 0.0,
-    margin: float = MARGIN,
     clock: str | None = None,
 ) -> pd.DataFrame:
     """Compare E2E latencies of different runs, by Welch's t over process restarts.
@@ -152,7 +145,7 @@ def compare_apart(
     # One clock for both: wall time as soon as either side has several threads.
     clock = clock or max(clock_of(side) for side in timed)
     before, after = ([typical_restarts(side, clock)] for side in timed)
-    return compare_restarts(["latency"], before, after, floor=floor, margin=margin)
+    return compare_restarts(["latency"], before, after, floor=floor)
 
 
 def typical_restarts(latencies: pd.DataFrame, clock: str | None = None) -> list[float]:
@@ -177,7 +170,6 @@ def compare_restarts(
     candidate: Sequence[Sequence[float]],
     *,
     floor: float = 0.0,
-    margin: float = MARGIN,
 ) -> pd.DataFrame:
     """As `compare_apart`, for many measurements by their `typical_restarts`; one family."""
     found = [
@@ -188,8 +180,7 @@ def compare_restarts(
         np.concatenate([getattr(s, part) for s in found]) for part in ("log", "error", "freedom")
     )
     before, after = (np.array([np.mean(ms) for ms in side]) for side in (baseline, candidate))
-    speedup = Speedup(log, error, freedom)
-    return tabulate_comparison("e2e", names, (before, after), speedup, floor, margin)
+    return tabulate_comparison("e2e", names, (before, after), Speedup(log, error, freedom), floor)
 
 
 def noise_floor(control: Speedup) -> np.ndarray:
@@ -267,7 +258,6 @@ def _midmeans(times: pd.Series) -> pd.Series:
 #: XNNPACK logs whole microseconds: an error of 1 us / sqrt(12) for each operator.
 _RESOLUTION_MS = 1e-3 / np.sqrt(12)
 
-
 #: What is compared at each level: the values of a column of the ledger.
 _COLUMNS = {"category": "category", "operator": "key", "layer": "layer"}
 
@@ -279,7 +269,6 @@ def compare_parts(
     *,
     control: pd.DataFrame | None = None,
     control_of: pd.DataFrame | None = None,
-    margin: float = MARGIN,
     apart: bool = False,
 ) -> pd.DataFrame:
     """Compare the time of every category, operator or layer: ``frames.COMPARISON``, ``restarts``.
@@ -307,7 +296,7 @@ def compare_parts(
         repeated = before if control_of is None else prepare(control_of)
         floor = noise_floor(_speedup(repeated, prepare(control), by, names)[1])
     times = typical_times(sides[0]), typical_times(sides[1])
-    table = tabulate_comparison(level, list(names), times, speedup, floor, margin)
+    table = tabulate_comparison(level, list(names), times, speedup, floor)
     table = table.assign(restarts=min(map(len, sides)))
     if level == "category":
         order = table["name"].map(CATEGORIES.index)
@@ -330,10 +319,8 @@ def _speedup(
 ) -> tuple[tuple[Restarts, Restarts], Speedup]:
     """Times in ms of each side, one array of shape ``(runs, names)`` per restart; the speed-up."""
     totals = [total_runs(ledger, by).reindex(columns=names) for ledger in (baseline, candidate)]
-    errors = [
-        _clock_error(ledger, by, names, len(runs))
-        for ledger, runs in zip((baseline, candidate), totals, strict=True)
-    ]
+    ledgers = zip((baseline, candidate), totals, strict=True)
+    errors = [_clock_error(ledger, by, runs) for ledger, runs in ledgers]
     if not apart:
         totals = [side.loc[_shared_restarts(*totals)] for side in totals]
     before, after = map(_split, totals)
@@ -354,10 +341,11 @@ def _shared_restarts(before: pd.DataFrame, after: pd.DataFrame) -> list[int]:
     return list(shared)
 
 
-def _clock_error(ledger: pd.DataFrame, by: str, names: pd.Index, runs: int) -> np.ndarray:
-    """Standard error in ms of the sum of every name, from times logged in whole microseconds.
+def _clock_error(ledger: pd.DataFrame, by: str, runs: pd.DataFrame) -> np.ndarray:
+    """Standard error in ms of the sum of every column, from times logged in whole microseconds.
 
     More runs do not reduce it: the midmean of times that take only two values hardly moves.
     """
-    logged = ledger.loc[ledger["kind"] == "delegated", by].astype(object).value_counts() / runs
-    return np.sqrt(logged.reindex(names, fill_value=0.0).to_numpy()) * _RESOLUTION_MS
+    logged = ledger.loc[ledger["kind"] == "delegated", by].astype(object).value_counts()
+    logged = logged.reindex(runs.columns, fill_value=0.0) / len(runs)
+    return np.sqrt(logged.to_numpy()) * _RESOLUTION_MS

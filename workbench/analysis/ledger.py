@@ -13,14 +13,7 @@ from workbench.errors import StoreError
 from workbench.frames import EVENTS, LEDGER, check
 
 #: Values of the column ``kind`` of events; their positions are the codes below.
-EVENT_KINDS = (
-    "method",
-    "delegate_call",
-    "operator_call",
-    "kernel",
-    "delegate_operator",
-    "other",
-)
+EVENT_KINDS = ("method", "delegate_call", "operator_call", "kernel", "delegate_operator", "other")
 METHOD, DELEGATE_CALL, OPERATOR_CALL, KERNEL, DELEGATE_OPERATOR, OTHER = range(len(EVENT_KINDS))
 
 
@@ -109,14 +102,9 @@ _MOST_METHODS = 16
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
-@dataclass(frozen=True)
-class Methods:
-    """Of the first run of each method: its calls, and hashes of what they did.
-
-    None if calls differ from run to run.
-    """
-
-    first_runs: tuple[tuple[np.ndarray, np.ndarray], ...] | None = ()
+#: Of the first run of each method: its calls, and hashes of what they did; None if calls differ
+#: from run to run.
+Methods = tuple[tuple[np.ndarray, np.ndarray], ...] | None
 
 
 def find_methods(chunks: Iterable[pd.DataFrame]) -> Methods:
@@ -125,7 +113,7 @@ def find_methods(chunks: Iterable[pd.DataFrame]) -> Methods:
     Two runs are of one method if the instructions that both executed do the same: what the call of
     an instruction does is the bag of operators within it. Control flow may skip instructions.
     """
-    methods = Methods()
+    methods: Methods = ()
     for events in chunks:
         _, methods = number_methods(index_events(events), methods)
     return methods
@@ -133,9 +121,9 @@ def find_methods(chunks: Iterable[pd.DataFrame]) -> Methods:
 
 def number_methods(index: EventIndex, known: Methods) -> tuple[np.ndarray, Methods]:
     """The number of each event's method, and the methods including those found here."""
-    if known.first_runs is None:
+    if known is None:
         return np.zeros(len(index.run), np.int64), known
-    first_runs = list(known.first_runs)
+    first_runs = list(known)
     run = index.run - index.run.min(initial=0)
     signature = _signatures(index)
     method_of_run = np.zeros(run.max(initial=-1) + 1, np.int64)
@@ -151,8 +139,8 @@ def number_methods(index: EventIndex, known: Methods) -> tuple[np.ndarray, Metho
         differs = np.isin(index.call[left], calls) & ~np.isin(signature[left], signatures)
         left = left[np.isin(run[left], run[left[differs]])]
     if len(left):
-        return np.zeros(len(run), np.int64), Methods(None)
-    return method_of_run[run], Methods(tuple(first_runs))
+        return np.zeros(len(run), np.int64), None
+    return method_of_run[run], tuple(first_runs)
 
 
 def _signatures(index: EventIndex) -> np.ndarray:
@@ -173,7 +161,7 @@ _OF_LEAF = (_FRAMEWORK, _DELEGATED, _PORTABLE, _PORTABLE, _DELEGATED, _CALL_OVER
 _OF_SPAN = (_FRAMEWORK, _DELEGATE_OVERHEAD, _CALL_OVERHEAD, _PORTABLE, _DELEGATED, _CALL_OVERHEAD)
 
 
-def build_ledger(events: pd.DataFrame, methods: Methods | None = None) -> pd.DataFrame:
+def build_ledger(events: pd.DataFrame, methods: Methods = ()) -> pd.DataFrame:
     """Split the time of every ``Method::execute`` into rows that sum to it exactly.
 
     Each event of a run is one row; its time is its duration minus that of the events directly in
@@ -222,13 +210,14 @@ def build_ledger(events: pd.DataFrame, methods: Methods | None = None) -> pd.Dat
     """
     index = index_events(events)
     run = index.run
-    method, _ = number_methods(index, methods or Methods())
+    method, _ = number_methods(index, methods)
     columns = {"chain": index.chain, "instruction": index.instruction, "base": index.base}
     named = pd.DataFrame({"method": method, **columns})
     named_code = _pair(_pair(method, index.call), index.base.codes)
     named["occurrence"] = named.groupby(_pair(run, named_code)).cumcount()
     duration = events.loc[events["run"] >= 0, "duration_ns"].to_numpy(np.int64)
-
+    nested, own = index.parent >= 0, duration.copy()
+    np.subtract.at(own, index.parent[nested], duration[nested])
     ledger = pd.DataFrame(
         {
             "run": run,
@@ -238,18 +227,11 @@ def build_ledger(events: pd.DataFrame, methods: Methods | None = None) -> pd.Dat
             "operator": index.operator,
             "key": _keys(named, named_code),
             "instruction": index.instruction,
-            "duration_ns": _own_time(duration, index.parent),
+            "duration_ns": own,
             "method": method,
         }
     )
     return check(ledger, LEDGER)
-
-
-def _own_time(duration: np.ndarray, parent: np.ndarray) -> np.ndarray:
-    nested = parent >= 0
-    own = duration.copy()
-    np.subtract.at(own, parent[nested], duration[nested])
-    return own
 
 
 def _ledger_kinds(index: EventIndex) -> np.ndarray:

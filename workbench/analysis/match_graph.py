@@ -100,11 +100,7 @@ def trace_back(costs: np.ndarray, pairing: np.ndarray, skip: np.ndarray) -> tupl
 
 
 #: What CPUs are known to lack fp16 kernels for: nothing, bilinear resizing (x86), anything.
-_KNOWN: tuple[frozenset[str], ...] = (
-    frozenset(),
-    frozenset({"resize"}),
-    frozenset({EVERYTHING}),
-)
+_KNOWN = (frozenset[str](), frozenset({"resize"}), frozenset({EVERYTHING}))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ _TYPES = re.compile(r" \([^)]*\)")
 
 
 def label_operator(name: str, module: str | None = None) -> str:
-    """The label of an operator: its layer, if any, then its logged name without layout and types."""
+    """The label of an operator: its layer, if any, and its logged name without layout and types."""
     short = _TYPES.sub("", name, count=1)
     return f"{module} · {short}" if isinstance(module, str) and module else short
 

@@ -72,10 +72,8 @@ def speedup_of_pairs(baseline: Sequence[np.ndarray], candidate: Sequence[np.ndar
     (``tests/benchmarks/intervals.py``). With a single restart, the error is the bootstrap's over
     its rounds, without the scatter between restarts.
     """
-    ratios = [
-        np.log(_columns(before) / _columns(after))
-        for before, after in zip(baseline, candidate, strict=True)
-    ]
+    pairs = zip(baseline, candidate, strict=True)
+    ratios = [np.log(_columns(before) / _columns(after)) for before, after in pairs]
     if len(ratios) == 1:
         error = _bootstrap_error(ratios[0], midmean)
         return _speedup_of_one_restart(midmean(ratios[0]), error, ratios[0])
@@ -167,10 +165,8 @@ def _bootstrap_error(
         return np.full(quantities, np.nan)
     rng = np.random.default_rng(seed)
     step = max(1, CHUNK // values.size)
-    draws = np.concatenate(
-        [
-            statistic(values[rng.integers(0, rows, (min(step, DRAWS - done), rows))], axis=1)
-            for done in range(0, DRAWS, step)
-        ]
-    )
-    return draws.std(axis=0, ddof=1)
+    draws = [
+        statistic(values[rng.integers(0, rows, (min(step, DRAWS - done), rows))], axis=1)
+        for done in range(0, DRAWS, step)
+    ]
+    return np.concatenate(draws).std(axis=0, ddof=1)

@@ -65,22 +65,12 @@ def describe(
     reach = 1.5 * (p75 - p25)
     low, high = _median_interval(values, blocks, seed)
     found = {
-        "n": values.size,
-        "mean": mean,
-        "median": p50,
         "trimmed_mean": ordered[tenth : values.size - tenth].mean(),
-        "std": std,
-        "cv": std / mean,
-        "min": ordered[0],
-        "p50": p50,
-        "p90": p90,
-        "p95": p95,
-        "p99": p99,
-        "max": ordered[-1],
         "outliers": np.count_nonzero((values < p25 - reach) | (values > p75 + reach)),
-        "low": low,
-        "high": high,
-    }
+        "n": values.size, "mean": mean, "median": p50, "std": std, "cv": std / mean,
+        "min": ordered[0], "p50": p50, "p90": p90, "p95": p95, "p99": p99, "max": ordered[-1],
+        "low": low, "high": high,
+    }  # fmt: skip
     return {name: np.asarray(found[name]).item() for name in STATISTICS.names}
 
 
@@ -187,9 +177,8 @@ def add_traced(latencies: pd.DataFrame, ledger: pd.DataFrame, run: RunRecord) ->
     if not untimed or ledger.empty:
         return latencies
     times = ledger.groupby([*SOURCE_NAMES, "run"], sort=False)["duration_ns"].sum().reset_index()
-    times = times[
-        [key in untimed for key in times[SOURCE_NAMES].itertuples(index=False, name=None)]
-    ]
+    keys = times[SOURCE_NAMES].itertuples(index=False, name=None)
+    times = times[[key in untimed for key in keys]]
     traced = times.rename(columns={"duration_ns": "wall_ns"}).assign(
         traced=True, round=0, batch=0, cpu_ns=0, preempted=0
     )

@@ -42,32 +42,20 @@ def compare_isa_levels(
 
     rows = []
     for below, level in pairwise(["", *levels]):
-        row = {
-            "level": level,
-            "adds": (adds or {}).get(level, ""),
-            "threads": threads,
-            **_latency(medians.loc[level]),
-            **dict.fromkeys(("speedup", "low", "high", "floor"), np.nan),
-            **dict.fromkeys(("total", "total_low", "total_high"), 1.0),
-            "outcome": None,
-        }
+        setup = (level, (adds or {}).get(level, ""), threads, *medians.loc[level, _LATENCY])
         if below:
             step, total = compare(below, level), compare(levels[0], level)
-            row |= step[["speedup", "low", "high", "outcome", "floor"]].to_dict()
-            row |= {"total": total["speedup"]}
-            row |= {"total_low": total["low"], "total_high": total["high"]}
-        rows.append(row)
-    return check(pd.DataFrame(rows)[LADDER.names], LADDER)
-
-
-def _latency(statistics: pd.Series) -> dict[str, object]:
-    names = {"median": "latency_ms", "low": "latency_low_ms", "high": "latency_high_ms"}
-    return {name: statistics[column] for column, name in names.items()}
+            against = (*step[[*_SPEEDUP, "outcome"]], *total[_SPEEDUP], step["floor"])
+        else:
+            against = (np.nan, np.nan, np.nan, None, 1.0, 1.0, 1.0, np.nan)
+        rows.append((*setup, *against))
+    return check(pd.DataFrame(rows, columns=LADDER.names), LADDER)
 
 
 #: With several threads, latency is the time that the caller waits; the same clock for one.
 _CLOCK = "wall_ns"
 
+_LATENCY, _SPEEDUP = ["median", "low", "high"], ["speedup", "low", "high"]
 _Setup = tuple[str, int]
 
 
@@ -85,19 +73,12 @@ def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.Dat
         medians = describe_latencies(part, _CLOCK).set_index("threads").sort_index()
         fewest = int(medians.index[0])
         for threads, statistics in medians.iterrows():
-            row = {
-                "experiment": name,
-                "threads": threads,
-                **_latency(statistics),
-                **dict.fromkeys(("speedup", "low", "high", "efficiency"), 1.0),
-                "outcome": None,
-            }
+            found, outcome = (1.0, 1.0, 1.0), None
             if threads != fewest:
-                value, low, high = _compare_setups(restarts, (name, fewest), (name, int(threads)))
-                row |= {"speedup": value, "low": low, "high": high}
-                row |= {"outcome": judge(value, low, high, 0.0, MARGIN)}
-                row["efficiency"] = value * fewest / threads
-            rows.append(row)
+                found = _compare_setups(restarts, (name, fewest), (name, int(threads)))
+                outcome = judge(*found, 0.0, MARGIN)
+            efficiency = found[0] * fewest / threads
+            rows.append((name, threads, *statistics[_LATENCY], *found, outcome, efficiency))
     return check(pd.DataFrame(rows, columns=SCALING.names), SCALING)
 
 
@@ -160,6 +141,5 @@ def _compare_setups(
     """The speed-up in wall time and its interval, over the restarts that both setups have."""
     before, after = restarts[baseline], restarts[candidate]
     shared = sorted(before.keys() & after.keys())
-    found = speedup_of_runs([before[process] for process in shared],
-                            [after[process] for process in shared])  # fmt: skip
+    found = speedup_of_runs(*([side[process] for process in shared] for side in (before, after)))
     return float(found.value[0]), float(found.low[0]), float(found.high[0])

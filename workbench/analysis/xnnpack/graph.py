@@ -197,8 +197,8 @@ def define_graph(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> Graph:
     """The graph of a delegate's operators, each with the number of its exported one."""
     graph = Graph()
     for value in xvalues:
-        constant, shape = value.role == "constant", value.shape
-        tensor = Tensor(value.id, value.dtype, shape, constant, shape_known=constant)
+        constant = value.role == "constant"
+        tensor = Tensor(value.id, value.dtype, value.shape, constant, shape_known=constant)
         tensor.is_input, tensor.is_output = value.role == "input", value.role == "output"
         tensor.zero_point = value.zero_point
         graph.values[value.id] = tensor

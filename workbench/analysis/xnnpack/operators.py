@@ -11,26 +11,16 @@ from workbench.analysis.xnnpack.rewrites import compute_in_single, kind_of, opti
 from workbench.records.layers import XNode, XValue
 
 _NAMES = {
-    "argmaxpool": r"Arg ?Max Pooling \(",
-    "avgpool": r"Average Pooling \(",
-    "bmm": r"Batch Matrix Multiply \(",
-    "concat": r"(Copy|Concatenate) \(",
-    "conv": r"Convolution \(N",
-    "copy": r"Copy \(",
-    "deconv": r"Deconvolution \(",
-    "dwconv": r"Convolution \(N",
-    "fc": r"(Dynamic )?Fully Connected \(",
-    "lut": r"Invalid Unary Op|Unary Elementwise|LUT",
-    "maxpool": r"Max Pooling \(",
-    "mean": r"(Mean|Global Average Pooling) \(",
-    "meansq": r"Mean Squared \(",
-    "pad": r"Constant Pad \(",
-    "reshape": r"(Static Reshape|Copy) \(",
-    "resize": r"Resize Bilinear \(",
-    "slice": r"(Static )?Slice \(",
-    "softmax": r"Softmax \(",
+    "argmaxpool": r"Arg ?Max Pooling \(", "avgpool": r"Average Pooling \(",
+    "bmm": r"Batch Matrix Multiply \(", "concat": r"(Copy|Concatenate) \(",
+    "conv": r"Convolution \(N", "copy": r"Copy \(", "deconv": r"Deconvolution \(",
+    "dwconv": r"Convolution \(N", "fc": r"(Dynamic )?Fully Connected \(",
+    "lut": r"Invalid Unary Op|Unary Elementwise|LUT", "maxpool": r"Max Pooling \(",
+    "mean": r"(Mean|Global Average Pooling) \(", "meansq": r"Mean Squared \(",
+    "pad": r"Constant Pad \(", "reshape": r"(Static Reshape|Copy) \(",
+    "resize": r"Resize Bilinear \(", "slice": r"(Static )?Slice \(", "softmax": r"Softmax \(",
     "transpose": r"Transpose \(",
-}
+}  # fmt: skip
 _TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "qint8": "QS8", "quint8": "QU8"}
 _PRODUCTS = ("conv", "dwconv", "deconv", "fc", "bmm")
 _SIZED = ("transpose", "pad", "copy", "concat", "slice")
@@ -77,17 +67,14 @@ def half_kinds(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> list[str]:
 
 
 def _operator(graph: Graph, node: Node) -> Operator:
+    pattern = _NAMES.get(node.kind, re.escape(node.kind))
     return Operator(
-        pattern=re.escape(node.operator) + r" \(" if node.operator else _pattern(node.kind),
+        pattern=re.escape(node.operator) + r" \(" if node.operator else pattern,
         types=_expected_types(graph, node),
         sources=tuple(node.sources),
         serves=tuple(node.serves),
         light=node.kind in _LIGHT_KINDS or node.operator in _LIGHT,
     )
-
-
-def _pattern(kind: str) -> str:
-    return _NAMES.get(kind, re.escape(kind))
 
 
 def _expected_types(graph: Graph, node: Node) -> str:
