@@ -127,11 +127,7 @@ def compare_latencies(
 
 
 def compare_apart(
-    baseline: pd.DataFrame,
-    candidate: pd.DataFrame,
-    *,
-    floor: float = 0.0,
-    clock: str | None = None,
+    baseline: pd.DataFrame, candidate: pd.DataFrame, *, floor: float = 0.0, clock: str | None = None
 ) -> pd.DataFrame:
     """Compare E2E latencies of different runs, by Welch's t over process restarts.
 

@@ -10,6 +10,8 @@ from scipy.special import stdtr, stdtrit
 
 from workbench.analysis.statistics import CHUNK, DRAWS, midmean
 
+_Restarts = Sequence[np.ndarray]
+
 
 @dataclass(frozen=True)
 class Speedup:
@@ -58,7 +60,7 @@ class Speedup:
         return stdtrit(self.freedom, level) * self.error
 
 
-def speedup_of_pairs(baseline: Sequence[np.ndarray], candidate: Sequence[np.ndarray]) -> Speedup:
+def speedup_of_pairs(baseline: _Restarts, candidate: _Restarts) -> Speedup:
     """The speed-up from rounds in which both were measured side by side.
 
     Each side has one array per restart, of shape ``(rounds,)`` or ``(rounds, quantities)``. Each
@@ -81,10 +83,7 @@ def speedup_of_pairs(baseline: Sequence[np.ndarray], candidate: Sequence[np.ndar
 
 
 def speedup_of_runs(
-    baseline: Sequence[np.ndarray],
-    candidate: Sequence[np.ndarray],
-    *,
-    resolution: np.ndarray | float = 0.0,
+    baseline: _Restarts, candidate: _Restarts, *, resolution: np.ndarray | float = 0.0
 ) -> Speedup:
     """The speed-up from the same restarts, in which the sides were not measured side by side.
 
@@ -103,10 +102,7 @@ def speedup_of_runs(
 
 
 def speedup_apart(
-    baseline: Sequence[np.ndarray],
-    candidate: Sequence[np.ndarray],
-    *,
-    resolution: np.ndarray | float = 0.0,
+    baseline: _Restarts, candidate: _Restarts, *, resolution: np.ndarray | float = 0.0
 ) -> Speedup:
     """The speed-up between different restarts, by Welch's t; no error for a single restart."""
     sides = [_log_restarts(side) for side in (baseline, candidate)]
@@ -117,7 +113,7 @@ def speedup_apart(
     return Speedup(log, *_join_errors(*parts, (np.square(resolution), np.inf)))
 
 
-def _log_restarts(side: Sequence[np.ndarray]) -> np.ndarray:
+def _log_restarts(side: _Restarts) -> np.ndarray:
     return np.array([_log_midmean(_columns(values)) for values in side])
 
 

@@ -227,7 +227,8 @@ def _define(graph: Graph, number: int, xnode: XNode) -> None:
     graph.nodes.append(node)
     if bounds and xnode.type in _CLAMPED_APART:
         _append_unary(graph, node, "Clamp", result.dtype)
-    if xnode.type == "FullyConnected" and _all_bf16(graph, node):
+    operands = (*xnode.inputs[:2], xnode.outputs[0])
+    if xnode.type == "FullyConnected" and {graph.values[v].dtype for v in operands} == {"bf16"}:
         _append_unary(graph, node, "Convert", "fp32")
 
 
@@ -252,8 +253,3 @@ def _is_pointwise(xnode: XNode) -> bool:
 def _packs(source: str, result: str) -> bool:
     """Whether a conversion quantises per row or per channel, which is a separate operator."""
     return result in ("qdint8", "qduint8") or (source, result) == ("qint8", "qcint8")
-
-
-def _all_bf16(graph: Graph, node: Node) -> bool:
-    operands = (*node.inputs[:2], node.outputs[0])
-    return all(graph.values[value].dtype == "bf16" for value in operands)

@@ -87,10 +87,6 @@ def _expected_types(graph: Graph, node: Node) -> str:
     if node.kind in ("softmax", "avgpool"):
         return base
     if node.kind in _SIZED:
-        return f"X{_width(graph.values[node.outputs[0]].dtype)}"
+        width = re.search(r"\d+$", graph.values[node.outputs[0]].dtype)
+        return f"X{max(8, int(width[0])) if width else 32}"
     return ""
-
-
-def _width(dtype: str) -> int:
-    found = re.search(r"\d+$", dtype)
-    return max(8, int(found[0])) if found else 32

@@ -82,11 +82,10 @@ def _widen(
     follows = any(tensor.dtype == "fp32" and tensor.was_half for tensor in inputs)
     if not follows and (node.kind in _MOVING or not lacks):
         return False
-    changed = False
+    changed = any(tensor.dtype == dtype for tensor in (*inputs, *outputs))
     for place, tensor in enumerate(outputs):
         if tensor.dtype != dtype:
             continue
-        changed = True
         if not tensor.external:
             tensor.dtype, tensor.was_half = "fp32", True
             continue
@@ -99,7 +98,6 @@ def _widen(
     for place, tensor in enumerate(inputs):
         if tensor.dtype != dtype:
             continue
-        changed = True
         if tensor.id not in widened:
             wide = graph.new_tensor("fp32", tensor.shape)
             wide.constant = tensor.constant
