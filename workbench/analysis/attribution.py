@@ -10,7 +10,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from workbench.analysis.match_graph import GraphMatch, match_graph
@@ -177,7 +176,10 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     rows = ledger.drop_duplicates("key")[columns].astype(dict.fromkeys(columns[:4], object))
     found = rows["key"].str.extract(_KEY).fillna("0").astype(int)
     rows["method"], chain = found[0], found[1]
-    rows["steady"] = _is_steady(ledger, rows)
+    # Whether an operator's instruction does the same in every run of its method.
+    times = rows["key"].map(ledger["key"].astype(object).value_counts())
+    group = times.groupby([rows["method"], rows["instruction"]])
+    rows["steady"] = group.transform("min") == group.transform("max")
     known: dict[str, _Columns] = {}
     # A program has one chain; the sidecar does not cover others.
     for _, part in rows[chain == 0].groupby("method"):
@@ -207,13 +209,6 @@ def _agrees(instructions: Sequence[Instruction], number: int, name: str) -> bool
         return name == "OPERATOR_CALL" or instruction.kind == "delegate"
     kernel = instruction.name.rpartition("::")[2]
     return instruction.kind == "kernel" and name == f"native_call_{kernel}"
-
-
-def _is_steady(ledger: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
-    """Whether an operator's instruction does the same in every run of its method."""
-    times = rows["key"].map(ledger["key"].astype(object).value_counts())
-    group = times.groupby([rows["method"], rows["instruction"]])
-    return (group.transform("min") == group.transform("max")).to_numpy()
 
 
 def _attribute_method(rows: pd.DataFrame, method: Method) -> _Attributed:

@@ -171,16 +171,11 @@ _TABLE = {
          "arithmetic, comparison or choice on each value by itself"),
         ("unknown kernel", "unknown", ".*", "unknown name, for example of a custom operator"),
     ),
-    "delegate_overhead": (
-        ("delegate overhead", "delegate overhead", ".*",
-         "time of a delegate call outside its operators"),
-    ),
-    "call_overhead": (
-        ("call overhead", "call overhead", ".*", "time of an operator call outside its kernel"),
-    ),
-    "framework": (
-        ("framework", "framework", ".*", "time of Method::execute outside all calls"),
-    ),
+    "delegate_overhead": (("delegate overhead", "delegate overhead", ".*",
+                           "time of a delegate call outside its operators"),),
+    "call_overhead": (("call overhead", "call overhead", ".*",
+                       "time of an operator call outside its kernel"),),
+    "framework": (("framework", "framework", ".*", "time of Method::execute outside all calls"),),
 }  # fmt: skip
 
 RULES = tuple(

@@ -16,6 +16,7 @@ from workbench.frames import COMPARISON, check
 from workbench.records.runs import RunRecord
 
 Restarts = list[np.ndarray]
+_Times = Sequence[Sequence[float]]
 
 #: Relative difference up to which two times count as equal, unless the caller says otherwise.
 MARGIN = 0.02
@@ -161,11 +162,7 @@ def list_restarts(run: RunRecord) -> dict[tuple[str, int], tuple[str, list[float
 
 
 def compare_restarts(
-    names: Sequence[str],
-    baseline: Sequence[Sequence[float]],
-    candidate: Sequence[Sequence[float]],
-    *,
-    floor: float = 0.0,
+    names: Sequence[str], baseline: _Times, candidate: _Times, *, floor: float = 0.0
 ) -> pd.DataFrame:
     """As `compare_apart`, for many measurements by their `typical_restarts`; one family."""
     found = [

@@ -13,6 +13,7 @@ from workbench.records.layers import Layers
 
 #: Names for the empty path, which is the model, and for no layer.
 THE_MODEL, NO_LAYER = "(the model itself)", "(no layer)"
+_NANOSECONDS = 1e6  # in a millisecond
 
 
 def add_layers(operators: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
@@ -41,12 +42,9 @@ def summarize_layers(
     tree = build_model_tree(operators, classes, runs)
     names = {"exclusive_ns": "own_ms", "inclusive_ns": "total_ms"}
     names |= {"low_ns": "low_ms", "high_ns": "high_ms"}
-    tree[list(names)] /= 1e6
+    tree[list(names)] /= _NANOSECONDS
     tree = tree.rename(columns=names | {"path": "module", "class": "module_class"})
     return check(tree[LAYERS.names], LAYERS)
-
-
-_NANOSECONDS = 1e6
 
 
 def build_model_tree(

@@ -102,8 +102,7 @@ _MOST_METHODS = 16
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
-#: Of the first run of each method: its calls, and hashes of what they did; None if calls differ
-#: from run to run.
+#: Calls and their hashes in the first run of each method; None if calls differ from run to run.
 Methods = tuple[tuple[np.ndarray, np.ndarray], ...] | None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -33,18 +33,13 @@ def compare_isa_levels(
     """
     part = latencies[latencies["threads"] == threads]
     medians = describe_latencies(part).set_index("experiment")
-
-    @cache
-    def compare(baseline: str, candidate: str) -> pd.Series:
-        return compare_latencies(
-            part, baseline, candidate, control=control, control_of=control_of, threads=threads
-        ).iloc[0]
-
+    judged = partial(compare_latencies, part, control=control, control_of=control_of)
+    compare = cache(partial(judged, threads=threads))
     rows = []
     for below, level in pairwise(["", *levels]):
         setup = (level, (adds or {}).get(level, ""), threads, *medians.loc[level, _LATENCY])
         if below:
-            step, total = compare(below, level), compare(levels[0], level)
+            step, total = (compare(name, level).iloc[0] for name in (below, levels[0]))
             against = (*step[[*_SPEEDUP, "outcome"]], *total[_SPEEDUP], step["floor"])
         else:
             against = (np.nan, np.nan, np.nan, None, 1.0, 1.0, 1.0, np.nan)
