@@ -6,12 +6,7 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from workbench.models.zoo.blocks import (
-    InvertedResidual,
-    convolution,
-    round_channels,
-    zoo_model,
-)
+from workbench.models.zoo.blocks import InvertedResidual, convolution, round_channels, zoo_model
 
 # kernel, expanded channels, output channels, squeeze-and-excitation, activation, stride
 BLOCKS = (
