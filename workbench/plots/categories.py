@@ -1,7 +1,5 @@
 """Where the time goes, by category: one stacked bar per measurement."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pandas as pd
@@ -39,7 +37,7 @@ def plot_categories(
     longest = max([*(frame["mean_ms"].sum() for frame in bars.values()), *ends, 0.0]) or 1.0
     axis.set_xlim(0, longest)
     axis.set_ylim(max(len(labels), 1) - 0.43, -0.5)
-    inches_per_ms = style.axis_inches(axis) / longest
+    inches_per_ms = style.WIDTH * axis.get_position().width / longest
     named: dict[str, bool] = {}
     for row, (name, frame) in enumerate(bars.items()):
         for part in intervals[name].itertuples():
@@ -63,7 +61,6 @@ def plot_categories(
 
 
 def _frames_of(source: Run | Measurement | Comparison) -> dict[str, pd.DataFrame]:
-    """The categories of every measurement by label, thread count by thread count."""
     if isinstance(source, Measurement):
         return {source.label: source.categories}
     if isinstance(source, Comparison):
@@ -94,9 +91,5 @@ def _intervals(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _label(category: str, ms: float, share: float, inches: float) -> str:
     """The longest label that fits into a segment; empty if none does."""
-    texts = (
-        f"{category}\n{style.write_ms(ms)} · {format_share(share)}",
-        f"{style.write_ms(ms)}\n{format_share(share)}",
-        format_share(share),
-    )
-    return style.fit(texts, inches)
+    time, part = style.write_ms(ms), format_share(share)
+    return style.fit((f"{category}\n{time} · {part}", f"{time}\n{part}", part), inches)

@@ -1,7 +1,5 @@
 """Latency over time, one panel per line of runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,8 +8,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from workbench.plots import style
 from workbench.plots.style import Chart, marked
 
-#: Panels of one figure: the lines that changed, then those with the most runs.
-MOST_PANELS = 8
+MOST_PANELS = 8  #: Panels of one figure: the lines that changed, then those with the most runs.
 
 
 @marked
@@ -72,5 +69,4 @@ def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
 
 
 def _times(started: pd.Series) -> np.ndarray:
-    """Timestamps in the days of matplotlib."""
     return date2num(pd.to_datetime(started, utc=True).dt.tz_convert(None).to_numpy())

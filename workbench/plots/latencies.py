@@ -1,7 +1,5 @@
 """Every measured latency: as a distribution, and in the order of measurement."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -50,10 +48,8 @@ def plot_latencies(source: Run | Measurement | pd.DataFrame) -> Chart:
         _draw_row(axis, row, values, entry)
     clocks = set(statistics["clock"])
     clock = _CLOCKS[clocks.pop()] if len(clocks) == 1 else "CPU time if one thread, else wall"
-    traced = "traced" if latencies["traced"].all() else "untraced"
-    style.label_x(
-        axis, f"latency of one inference, {traced} (ms, {clock}); median with 95 % interval"
-    )
+    what = "latency of one inference, " + ("" if latencies["traced"].all() else "un") + "traced"
+    style.label_x(axis, f"{what} (ms, {clock}); median with 95 % interval")
     return figure
 
 

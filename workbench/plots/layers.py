@@ -1,7 +1,5 @@
 """The modules of a model as an icicle: how the time of an inference divides into them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 
@@ -14,8 +12,7 @@ from workbench.plots.tables import Table, show_note
 NO_LAYERS = "Layers unknown: the program has no layer sidecar, or one without layers."
 _MODEL = "(the model)"
 _NO_LAYER = "(no layer)"
-#: Above the model, and what belongs to no layer.
-_TOP = object()
+_TOP = object()  #: Above the model, and what belongs to no layer.
 _BOX = ["module", "name", "depth", "left", "width", "share", "error"]
 
 
@@ -90,11 +87,6 @@ def _label(box, inches_per_ms: float) -> str:
     room = box.width * inches_per_ms - 0.06
     share = format_share(box.share)
     short = style.shorten(box.name, max(3, int(room / style.text_inches("m", 8))))
-    texts = (
-        f"{box.name}\n{format_time(box.width, box.error)} · {share}",
-        f"{box.name}\n{style.write_ms(box.width)} · {share}",
-        f"{box.name}\n{share}",
-        f"{short}\n{share}",
-        short,
-    )
-    return style.fit(texts, room + 0.06)
+    times = (format_time(box.width, box.error), style.write_ms(box.width))
+    texts = [*(f"{box.name}\n{time} · {share}" for time in times), f"{box.name}\n{share}"]
+    return style.fit([*texts, f"{short}\n{share}", short], room + 0.06)

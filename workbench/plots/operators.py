@@ -1,7 +1,5 @@
 """The most expensive operators of a measurement, or of both sides of a comparison."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 
@@ -38,12 +36,9 @@ def plot_operators(
         source, candidate = source.baseline.operators, source.candidate.operators
     operators = source if isinstance(source, pd.DataFrame) else source.operators
     rows = operators.head(top) if candidate is None else _pair(operators, candidate).head(top)
+    labels = [style.shorten(label, 50) for label in label_operators(rows)]
     figure, axis = style.new_rows(
-        "The most expensive operators",
-        [style.shorten(label, 50) for label in label_operators(rows)],
-        0.27,
-        head=0.75,
-        right=1.65,
+        "The most expensive operators", labels, 0.27, head=0.75, right=1.65
     )
     places, colors = range(len(rows)), [style.color_of(category) for category in rows["category"]]
     unit = "mean time per inference (ms) ± standard deviation"

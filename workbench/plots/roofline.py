@@ -1,7 +1,5 @@
 """The roofline: what every operator reaches, below what the machine can do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,11 +17,9 @@ NO_ROOFLINE = (
     "No roofline: machine peaks or operator costs are missing. `workbench roofline RUN_DIR` "
     "measures the peaks; exports by the workbench record the costs."
 )
-#: Bandwidths drawn at most: the fastest, the slowest, and some between.
-_LINES = 4
+_LINES = 4  #: Bandwidths drawn at most: the fastest, the slowest, and some between.
 _LARGEST_DOT = 420.0
-#: Operators that are named, unless their names would overlap.
-_NAMED = 8
+_NAMED = 8  #: Operators that are named, unless their names would overlap.
 
 
 @marked
@@ -67,9 +63,7 @@ def plot_roofline(source: Measurement | pd.DataFrame, roof: Roof | None = None) 
     style.label_y(axis, "GFLOP/s")
     varied = f"; peaks vary by {100 * roof.spread:.0f} % between processes" if roof.spread else ""
     style.label_x(axis, f"operations per byte; area of a dot: its time{varied}")
-    present = {
-        name: color for name, color in style.COLORS.items() if name in set(shown["category"])
-    }
+    present = {name: c for name, c in style.COLORS.items() if name in set(shown["category"])}
     style.add_key(figure, present, note=f"shown: {100 * shown['share'].sum():.0f} % of the time")
     return figure
 

@@ -1,7 +1,5 @@
 """Speed-ups with their intervals: of the parts of one comparison, and of layers in many runs."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -55,7 +53,6 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round ratios within the limits, 1 among them."""
     if high / low < 1.7:
         ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
     elif high / low < 12:

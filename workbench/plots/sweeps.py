@@ -1,7 +1,5 @@
 """ISA levels and thread counts: how latency changes from one to the next."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Frames as tables for readers: units in the header, a sensible number of digits."""
 
-from __future__ import annotations
-
 import html
 import math
 import re
@@ -27,8 +25,7 @@ _RATIOS = {
 }  # fmt: skip
 #: The unit that the end of a column's name stands for.
 _SUFFIXES = {"_ms": "ms", "_ns": "ns", "_mb": "MB", "_db": "dB"}
-#: Smaller p-values are written as "below".
-_LEAST_P = 0.001
+_LEAST_P = 0.001  #: Smaller p-values are written as "below".
 
 # Inks and lines that read well on a light and on a dark page.
 _TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:inherit;margin:.4em 0"
@@ -88,28 +85,22 @@ def show_note(*lines: str) -> Table:
     """Sentences as a set-off paragraph; whatever they contain is text, never markup."""
     paragraphs = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     quoted = [line.replace("&", "&amp;").replace("<", "&lt;") for line in lines]
-    return Table(
-        f"<blockquote>{paragraphs}</blockquote>", "\n>\n".join(f"> {line}" for line in quoted)
-    )
+    text = "\n>\n".join(f"> {line}" for line in quoted)
+    return Table(f"<blockquote>{paragraphs}</blockquote>", text)
 
 
 def show_table(
-    frame: pd.DataFrame,
-    columns: Sequence[str] | None = None,
-    *,
-    top: int | None = None,
+    frame: pd.DataFrame, columns: Sequence[str] | None = None, *, top: int | None = None,
     caption: str = "",
-) -> Table:
+) -> Table:  # fmt: skip
     """A frame as a table; whatever the frame contains is text, never markup.
 
     Parameters
     ----------
     frame
         Any frame; columns that ``frames`` defines get their unit.
-    columns
-        Which, in this order; None shows all.
-    top
-        How many rows; None shows all.
+    columns, top
+        Which columns, in this order, and how many rows; None shows all.
     caption
         A line above the table.
 
@@ -129,8 +120,7 @@ def show_table(
     for name in columns or ():
         if name not in frame:
             raise unknown_name("column", name, map(str, frame.columns))
-    shown = frame if columns is None else frame[list(columns)]
-    shown = shown if top is None else shown.head(top)
+    shown = (frame if columns is None else frame[list(columns)]).iloc[:top]
     if is_emulated(frame):
         caption = f"{caption} ({EMULATED})" if caption else EMULATED
     shares, ratios = _SHARES, set()
@@ -146,8 +136,6 @@ def show_table(
 
 @dataclass(frozen=True)
 class _Column:
-    """A column as it is written."""
-
     name: str
     head: str
     unit: str
@@ -219,10 +207,7 @@ def _html(columns: list[_Column], lines: list[tuple[str, ...]], caption: str) ->
     for column in columns:
         unit = f' <span style="{_UNIT}">{html.escape(column.unit)}</span>' if column.unit else ""
         head += f'<th style="{_HEAD};{column.style}">{html.escape(column.head)}{unit}</th>'
-    rows = "".join(
-        f"<tr>{''.join(_cell(*cell) for cell in zip(columns, line, strict=True))}</tr>"
-        for line in lines
-    )
+    rows = "".join(f"<tr>{''.join(map(_cell, columns, line))}</tr>" for line in lines)
     return f'<table style="{_TABLE}">{head}</tr></thead><tbody>{rows}</tbody></table>'
 
 

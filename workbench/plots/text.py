@@ -1,7 +1,5 @@
 """Tables and sentences about runs, measurements and comparisons."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import label_operators
 from workbench.analysis.quality import summarize_quality
-from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.run import Comparison, Measurement, Run, undelegated
 from workbench.frames import EMULATED, format_ms, format_share, is_emulated, mark_emulated
 from workbench.plots.categories import name_sides
 from workbench.plots.layers import NO_LAYERS
@@ -24,8 +22,7 @@ from workbench.plots.speedups import plot_speedups
 from workbench.plots.sweeps import plot_isa_levels, plot_threads
 from workbench.plots.tables import Table, VStack, show_note, show_table
 
-#: Rows of a table, and findings of a list.
-TOP, TOP_FINDINGS = 12, 8
+TOP, TOP_FINDINGS = 12, 8  #: Rows of a table, and findings of a list.
 
 #: What hiding an extension does not change.
 NOT_COVERED = (
@@ -156,14 +153,10 @@ def show_undelegated(run: Run) -> Table:
     >>> "_to_dim_order_copy" in str(wb.show_undelegated(wb.open_run(wb.sample_run())))
     True
     """
-    export = run.record.export
-    if export is None:
+    table = undelegated(run)
+    if table is None:
         return show_note("Unknown: the program has no export record.")
-    if not export.undelegated:
-        return show_note("None: every operator is delegated.")
-    rows = [(u.operator, u.count) for u in export.undelegated]
-    table = pd.DataFrame(rows, columns=["operator", "count"])
-    return show_table(table.sort_values("count", ascending=False, kind="stable"))
+    return show_note("None: every operator is delegated.") if table.empty else show_table(table)
 
 
 def show_sweeps(run: Run) -> VStack:
@@ -198,10 +191,7 @@ def _isa_levels(run: Run) -> Iterator[object]:
 
 
 def codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
-    """The machine code of every level by samples, and how much the level below did not run.
-
-    ``levels`` are ``frames.LADDER`` of one thread count.
-    """
+    """The machine code of every level (``frames.LADDER`` of one thread count) by samples."""
     threads, names = levels["threads"].iloc[0], list(levels["level"])
     proofs = {
         (ab.baseline.name, ab.candidate.name): ab.proof
@@ -312,14 +302,9 @@ def show_quality(run: Run) -> VStack:
 
 
 def show_findings(source: Run | Measurement | pd.DataFrame, *, top: int = TOP_FINDINGS) -> Table:
-    """Findings as a numbered list, each with its gain, what to do, and where to look.
+    """The ``top`` findings as a numbered list: the gain of each, what to do, and where to look.
 
-    Parameters
-    ----------
-    source
-        A run or a measurement, or a frame of ``frames.FINDINGS``.
-    top
-        How many, largest gain first.
+    ``source`` is a run, a measurement, or a frame of ``frames.FINDINGS``, largest gain first.
 
     Examples
     --------
@@ -347,13 +332,7 @@ def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:
 
 
 def describe_gain(row: dict[str, Any]) -> str:
-    """The gain of a finding in a few words.
-
-    Examples
-    --------
-    >>> describe_gain({"basis": "bound", "high_ms": 1.5, "share": 0.15, "gain_ms": float("nan")})
-    'at most 1.50 ms (15 %)'
-    """
+    """The gain of a finding in a few words: ``at most 1.50 ms (15 %)``."""
     if row["basis"] == "unknown":
         return "unknown, the run was emulated: measure on the device"
     if row["basis"] == "bound":

@@ -1,7 +1,5 @@
 """What E2E would be if parts of it were faster."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 
@@ -16,8 +14,7 @@ from workbench.plots.style import Chart, marked
 
 #: Choices for the speed-up of a part, the measured one first.
 FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, math.inf)
-#: Letters of a title's assumptions, beyond which they are counted.
-_LONGEST = 60
+_LONGEST = 60  #: Letters of a title's assumptions, beyond which they are counted.
 
 
 @marked
@@ -131,7 +128,6 @@ def describe_what_if(what_if: pd.DataFrame) -> str:
 
 
 def _fold(parts: pd.DataFrame) -> pd.DataFrame:
-    """The parts that become faster, and all others as one."""
     faster = parts["speedup"] != 1
     rest = parts.loc[~faster, ["measured_ms", "predicted_ms"]].sum().to_frame().T
     return pd.concat([parts[faster], rest.assign(name="all else")], ignore_index=True)

@@ -1,7 +1,5 @@
 """Records as JSON: written, read and checked, and described by JSON Schema (draft 2020-12)."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -242,7 +240,6 @@ class Contract:
         }
 
     def _row(self, columns: Columns) -> Schema:
-        """The schema of a row, which may carry further columns."""
         if not columns.more and len(columns.known) == len(columns.frame.columns):
             return self._refer(columns.frame.name, lambda: self._properties(columns))
         return self._properties(columns)

@@ -1,7 +1,5 @@
 """The verdict of a comparison for CI: JUnit, Markdown and terminal."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +12,7 @@ from workbench.frames import format_ms
 from workbench.plots.tables import Table, show_note, show_table
 from workbench.store import atomic_write
 
-#: Rows of a gate's table.
-MOST_ROWS = 50
+MOST_ROWS = 50  #: Rows of a gate's table.
 
 
 def write_junit(compared: Compared, path: Path) -> Path:
@@ -58,14 +55,7 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
 
 
 def describe_row(row: dict[str, Any]) -> str:
-    """One row of a gate in a line.
-
-    Examples
-    --------
-    >>> describe_row({"baseline_ms": 10.0, "candidate_ms": 11.0, "low": 0.9, "high": 0.92,
-    ...               "outcome": "slower"})
-    'slower: 10.0 ms -> 11.0 ms, latency +8.7 % to +11.1 % (95 % CI)'
-    """
+    """One row of a gate: ``slower: 10.0 ms -> 11.0 ms, latency +8.7 % to +11.1 % (95 % CI)``."""
     text = f"{row['outcome']}: {format_ms(row['baseline_ms'])} -> {format_ms(row['candidate_ms'])}"
     if math.isnan(row["low"]):
         return f"{text}, too few restarts for an interval"
@@ -77,14 +67,6 @@ def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
     """The parts with the most time in any run, with the time and speed-up of each run.
 
     A speed-up over the first run is given only where it is significant; E2E comes first.
-
-    Examples
-    --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> sides = {name: run[name] for name in ("avx512_off", "avx512_on")}
-    >>> aligned = wb.align_measurements(sides, by="category")
-    >>> "1.93 ms (1.27x)" in str(wb.show_aligned(aligned, top=1))
-    True
     """
     largest = aligned.groupby("name", sort=False)["time_ms"].max()
     parts = largest.drop("E2E", errors="ignore").nlargest(top).index

@@ -1,7 +1,5 @@
 """Self-contained HTML pages, and sections as HTML and as Markdown."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The numbered notebooks: run one as a report, or open them in JupyterLab and Voila."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json
@@ -17,8 +15,7 @@ from workbench.errors import ReportError, SetupError, WorkbenchError, unknown_na
 from workbench.explorer.widgets import WIDGETS
 from workbench.report.html import Section, Shown
 
-#: The notebook that ``workbench app`` serves.
-EXPLORER = "05_categories_and_the_ledger"
+EXPLORER = "05_categories_and_the_ledger"  #: The notebook that ``workbench app`` serves.
 
 
 def notebooks_dir() -> Path:
@@ -85,7 +82,6 @@ def _start_section(source: str, *, brief: bool) -> Section:
 
 
 def _flatten(result: Any) -> Iterator[Shown]:
-    """The figures and tables that a result consists of."""
     if result is None:
         return
     parts = getattr(result, "parts", None)
