@@ -68,8 +68,7 @@ def show_timeline(ab: Comparison) -> Timeline | Page:
 
     Examples
     --------
-    >>> page = wb.show_timeline(wb.open_run(wb.sample_run()).compare())
-    >>> "avx512_on" in page.figure.alt_text
+    >>> "avx512_on" in wb.show_timeline(wb.open_run(wb.sample_run()).compare()).figure.alt_text
     True
     """
     traces = dict(zip(name_sides(ab), (ab.baseline.spans, ab.candidate.spans), strict=True))
@@ -99,8 +98,7 @@ def pack_timeline(
     The bytes are a gzip file: the length of a JSON header (4 bytes, little endian), the header, and
     for each trace the columns ``duration``, ``gap`` (after the sibling before, or the beginning of
     the parent), ``key`` (index into the header's ``keys``) and ``depth`` of its spans, parents
-    first. Times are in units of the header's ``tick_ns``. Spans outside any ``Method::execute`` are
-    not drawn. Parameters and errors are those of `draw_timeline`.
+    first. Times are in ``tick_ns``. Spans outside any ``Method::execute`` are not drawn.
     """
     trees = {label: grow_spans(check(spans, SPANS)) for label, spans in traces.items()}
     if not any(map(len, trees.values())):
@@ -226,9 +224,8 @@ def plot_timeline(traces: Mapping[str, pd.DataFrame], *, note: str = "") -> Char
     """Draw the run of median length of each trace: nested spans, coloured by category."""
     trees = {label: typical_spans(spans) for label, spans in traces.items()}
     heights = [_HEAD + _ROW * (tree["depth"].max() + 1) for tree in trees.values()]
-    figure, (axis,) = style.new_figure(
-        "One inference, the run of median length", sum(heights) + 1.0, bottom=0.55
-    )
+    title = "One inference, the run of median length"
+    figure, (axis,) = style.new_figure(title, sum(heights) + 1.0, bottom=0.55)
     top = 0.0
     for (label, tree), height in zip(trees.items(), heights, strict=True):
         axis.text(0, top + 0.6 * _HEAD, label, fontsize=9, va="center")

@@ -30,14 +30,10 @@ WIDGETS = "WORKBENCH_WIDGETS"  #: Environment variable that forces (1) or forbid
 Choice: TypeAlias = bool | Sequence[Any] | Mapping[str, Any] | widgets.Widget
 
 _CONTROLS = {"flex_flow": "row wrap", "grid_gap": "0 24px"}
-_ROWS = 8  #: Visible rows of a list to pick from.
 
 
 def is_interactive() -> bool:
-    """Whether widgets work: in a Jupyter kernel whose front end accepts input.
-
-    Executors of notebooks (papermill, nbconvert) do not. ``WORKBENCH_WIDGETS`` overrides this.
-    """
+    """Whether a front end takes input (papermill does not); ``WORKBENCH_WIDGETS`` overrides it."""
     if (forced := os.environ.get(WIDGETS)) in ("0", "1"):
         return forced == "1"
     kernel = getattr(get_ipython(), "kernel", None)
@@ -124,10 +120,7 @@ def list_runs(folder: str | Path = ".") -> dict[str, Path]:
 
 
 def list_measurements(folder: str | Path = ".") -> dict[str, str]:
-    """The measurements that can be compared: their names for `align_measurements`, by label.
-
-    Emulated runs, unfinished ones, and controls are left out.
-    """
+    """Names for `align_measurements` by label, without emulated or unfinished runs and controls."""
     measurements = {}
     for label, path in list_runs(folder).items():
         run = load_run(path)
@@ -157,7 +150,7 @@ def pick_measurements(folder: str | Path = ".") -> object:
     found = list_measurements(folder)
     labels = {name: label for label, name in found.items()}
     picked = widgets.SelectMultiple(
-        options=list(found.items()), value=list(labels)[:2], rows=_ROWS, layout={"width": "30em"}
+        options=list(found.items()), value=list(labels)[:2], rows=8, layout={"width": "30em"}
     )
     axes = compare_runs.AXES
     differ = widgets.SelectMultiple(options=axes, rows=len(axes), description="may differ")

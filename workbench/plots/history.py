@@ -46,10 +46,9 @@ def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
 def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
     runs = runs.sort_values("started")
     when = _times(runs["started"])
-    axis.vlines(
-        when, runs["low_ms"], runs["high_ms"], color=style.SERIES[0], linewidth=1, alpha=0.5
-    )
-    axis.scatter(when, runs["latency_ms"], s=9, color=style.SERIES[0], linewidths=0, zorder=3)
+    color = style.SERIES[0]
+    axis.vlines(when, runs["low_ms"], runs["high_ms"], color=color, linewidth=1, alpha=0.5)
+    axis.scatter(when, runs["latency_ms"], s=9, color=color, linewidths=0, zorder=3)
     confirmed = changes[changes["status"] == "confirmed"]
     starts = [when[0], *_times(confirmed["started"])]
     for start, end in zip(starts, [*starts[1:], when[-1] + 1], strict=True):

@@ -25,8 +25,7 @@ def plot_latencies(source: Run | Measurement | pd.DataFrame) -> Chart:
 
     Examples
     --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> len(wb.plot_latencies(run).axes[0].get_yticklabels())
+    >>> len(wb.plot_latencies(wb.open_run(wb.sample_run())).axes[0].get_yticklabels())
     3
     """
     if isinstance(source, pd.DataFrame):
@@ -82,8 +81,7 @@ def plot_iterations(source: Run | Measurement | pd.DataFrame) -> Chart:
 
     Examples
     --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> "median of a batch (ms)" in wb.plot_iterations(run).alt_text
+    >>> "median of a batch (ms)" in wb.plot_iterations(wb.open_run(wb.sample_run())).alt_text
     True
     """
     latencies = source if isinstance(source, pd.DataFrame) else source.latencies

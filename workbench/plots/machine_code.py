@@ -37,8 +37,7 @@ def plot_machine_code(
 
     Examples
     --------
-    >>> ab = wb.open_run(wb.sample_run("toy_cnn")).compare()
-    >>> "sme2" in wb.plot_machine_code(ab).alt_text
+    >>> "sme2" in wb.plot_machine_code(wb.open_run(wb.sample_run("toy_cnn")).compare()).alt_text
     True
     """
     if isinstance(source, Comparison):

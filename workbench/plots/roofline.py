@@ -26,16 +26,15 @@ _NAMED = 8  #: Operators that are named, unless their names would overlap.
 def plot_roofline(source: Measurement | pd.DataFrame, roof: Roof | None = None) -> Chart | Table:
     """Operations per second over operations per byte, logarithmic; a dot's area is its time.
 
-    ``source`` is a measurement, or a frame of ``frames.ROOFLINE`` with its ``roof``: peaks in
-    GFLOP/s by dtype, the horizontal lines, and bandwidths in GB/s by footprint, the slanted ones.
-    The shade below a line is how much another process fell short of it. Operators without
-    operations, or too short to be timed, are left out; the key says how much time is shown. A
-    sentence where peaks or costs are missing.
+    ``source`` is a measurement, or ``frames.ROOFLINE`` with its ``roof``: peaks in GFLOP/s by
+    dtype, the horizontal lines, and bandwidths in GB/s by footprint, the slanted ones. The shade
+    below a line is how much another process fell short of it. Operators without operations, or too
+    short to time, are left out; the key says how much time is shown. A sentence
+    where peaks or costs are missing.
 
     Examples
     --------
-    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> "GFLOP/s" in wb.plot_roofline(on).alt_text
+    >>> "GFLOP/s" in wb.plot_roofline(wb.open_run(wb.sample_run())["avx512_on"]).alt_text
     True
     """
     title = "Roofline"

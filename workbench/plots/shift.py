@@ -19,11 +19,9 @@ _SMALL = 0.02  #: A smaller change of E2E is not divided into parts.
 
 @marked
 def plot_shift(
-    source: Comparison | pd.DataFrame,
-    labels: tuple[str, str] = ("baseline", "candidate"),
-    *,
+    source: Comparison | pd.DataFrame, labels: tuple[str, str] = ("baseline", "candidate"), *,
     title: str = "How the bottleneck moves",
-) -> Chart:
+) -> Chart:  # fmt: skip
     """Shares before and after, beside a waterfall from one E2E time to the other.
 
     ``source`` is a comparison, or a frame of ``frames.SHIFT`` with the ``labels`` of both sides.
@@ -32,8 +30,7 @@ def plot_shift(
 
     Examples
     --------
-    >>> ab = wb.open_run(wb.sample_run()).compare()
-    >>> "avx512_off" in wb.plot_shift(ab).alt_text
+    >>> "avx512_off" in wb.plot_shift(wb.open_run(wb.sample_run()).compare()).alt_text
     True
     """
     if isinstance(source, Comparison):

@@ -102,8 +102,7 @@ def new_figure(
 ) -> tuple[Chart, list[Axes]]:  # fmt: skip
     """A figure of the standard width with its title and tidied axes; all measures in inches.
 
-    Columns share their rows, and rows their columns. The figure belongs to no window and to no
-    global state: the caller shows or saves it.
+    Columns share their rows, and rows their columns. The caller shows or saves the figure.
     """
     figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
     grid = {
@@ -262,9 +261,8 @@ def draw_boxes(
     x, y, wide, high = np.broadcast_arrays(left, top, width, height)
     corners = np.stack([[x, x + wide, x + wide, x], [y, y, y + high, y + high]], axis=-1)
     boxes = list(corners.transpose(1, 0, 2))
-    axis.add_collection(
-        PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=edge)
-    )
+    drawn = PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=edge)
+    axis.add_collection(drawn)
 
 
 def use_log_scales(axis: Axes) -> None:
@@ -339,10 +337,7 @@ def color_of(category: str) -> str:
 
 
 def color_of_module(path: object) -> str:
-    """The colour of a module, which depends on its path only; grey for the model itself.
-
-    Modules of one block, such as ``features.3``, share a hue, paler further down.
-    """
+    """The hue of a module's block, such as ``features.3``, paler further down; grey for a model."""
     if not isinstance(path, str) or not path or path.startswith("("):
         return UNSPLIT_COLOR
     block = found.group() if (found := _BLOCK.match(path)) else path

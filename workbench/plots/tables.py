@@ -111,8 +111,7 @@ def show_table(
 
     Examples
     --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> print(wb.show_table(run.statistics, ["experiment", "n"], top=1))
+    >>> print(wb.show_table(wb.open_run(wb.sample_run()).statistics, ["experiment", "n"], top=1))
     | experiment | n |
     | --- | ---: |
     | avx512_off | 516 |
@@ -128,7 +127,10 @@ def show_table(
         ratios = _RATIOS
     elif "share" in frame:
         shares = _SHARES | {"low", "high"}
-    units = _units(frame)
+    # Units are those of the largest of the known frames that this one contains.
+    contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
+    largest = max(contained, key=lambda schema: len(schema.columns), default=None)
+    units = {column.name: column.unit for column in largest.columns} if largest else {}
     made = [_make(str(name), shown[name], shares, ratios, units) for name in shown]
     lines = list(zip(*(column.texts for column in made), strict=True))
     return Table(_html(made, lines, caption), _markdown(made, lines, caption))
@@ -169,13 +171,6 @@ def _make(
         column, write = column.map({True: "yes", False: "no"}), str
     texts = [MISSING if _is_missing(value) else write(value) for value in column]
     return _Column(name, head.replace("_", " "), unit, number, texts)
-
-
-def _units(frame: pd.DataFrame) -> dict[str, str]:
-    """Units by column, from the largest of the known frames that this one contains."""
-    contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
-    largest = max(contained, key=lambda schema: len(schema.columns), default=None)
-    return {column.name: column.unit for column in largest.columns} if largest else {}
 
 
 def _is_missing(value: object) -> bool:

@@ -83,8 +83,7 @@ def show_layers(source: Measurement, *, top: int = TOP) -> Table:
 
     Examples
     --------
-    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> "classifier.3" in str(wb.show_layers(on))
+    >>> "classifier.3" in str(wb.show_layers(wb.open_run(wb.sample_run())["avx512_on"]))
     True
     """
     if source.layers is None:
@@ -112,8 +111,7 @@ def show_speedups(ab: Comparison, *, top: int = TOP) -> VStack:
 
     Examples
     --------
-    >>> ab = wb.open_run(wb.sample_run()).compare()
-    >>> "inconclusive" in str(wb.show_speedups(ab, top=3))
+    >>> "inconclusive" in str(wb.show_speedups(wb.open_run(wb.sample_run()).compare(), top=3))
     True
     """
     counts = {"operators": ab.operators}
@@ -167,7 +165,11 @@ def show_sweeps(run: Run) -> VStack:
     >>> "over the level below" in str(wb.show_sweeps(wb.open_run(wb.sample_run("squeezesam"))))
     True
     """
-    parts = [*_isa_levels(run), *_threads(run)]
+    parts = list(_isa_levels(run))
+    if run.scaling is not None:
+        caption = "speedup: over the fewest threads; wall time; 95 % intervals"
+        parts += [plot_threads(run.scaling), show_table(run.scaling, caption=caption)]
+        parts += [show_note(*(run.crossovers or ("No crossover was shown.",)))]
     if not parts:
         parts = [show_note(
             "Measured: one toggle at one thread count. `--isa-ladder` measures every ISA level of "
@@ -204,15 +206,6 @@ def codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
         f"{list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else "not sampled"
         for step in steps
     ]
-
-
-def _threads(run: Run) -> Iterator[object]:
-    if run.scaling is not None:
-        yield plot_threads(run.scaling)
-        yield show_table(
-            run.scaling, caption="speedup: over the fewest threads; wall time; 95 % intervals"
-        )
-        yield show_note(*(run.crossovers or ("No crossover was shown.",)))
 
 
 def show_code(ab: Comparison) -> Table:
@@ -275,8 +268,7 @@ def show_roofline(source: Measurement, *, top: int = TOP) -> Table:
 
     Examples
     --------
-    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> "gflops" in str(wb.show_roofline(on, top=3))
+    >>> "gflops" in str(wb.show_roofline(wb.open_run(wb.sample_run())["avx512_on"], top=3))
     True
     """
     if source.roofline is None:

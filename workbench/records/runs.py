@@ -127,10 +127,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two experiments to compare: ``candidate`` against ``baseline``.
-
-    ``threads`` are the thread counts of the two; empty: all counts that both have.
-    """
+    """``candidate`` against ``baseline`` at the ``threads`` of each; empty: all that both have."""
 
     baseline: str
     candidate: str

@@ -60,10 +60,7 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
 
 
 def write_artifacts(run: Run) -> list[Path]:
-    """Write the CSV and JSON files of a run; returns their paths.
-
-    The CSV files are those of the first process of each measurement.
-    """
+    """Write the JSON files of a run and the CSV files of each measurement's first process."""
     export = run.record.export
     backend = ", ".join(export.delegates) if export else ""
     tables = [
@@ -202,16 +199,13 @@ def _measurement(measurement: Measurement) -> documents.MeasurementSummary:
 def describe_kernel(row: Row, kernels: pd.DataFrame) -> dict[str, Any]:
     """The microkernel of an operator with its share of the samples, or what its name tells."""
     if row["key"] not in kernels.index:
-        return {"kernel_hint": kernel_hint(row["operator"]), "kernel_evidence": None}
+        # Layout, types and microkernel of an operator such as ``Convolution (NHWC, PF32) IGEMM``.
+        found = re.fullmatch(r"[^(]+\(([^)]+)\)(?: (.+))?", row["operator"])
+        hint = ", ".join(filter(None, found.groups())) if found else None
+        return {"kernel_hint": hint, "kernel_evidence": None}
     kernel = kernels.loc[row["key"]]
     evidence = {name: kernel[name] for name in ("code", "share", "low", "high", "samples")}
     return {"kernel_hint": kernel["function"], "kernel_evidence": documents.KernelShare(**evidence)}
-
-
-def kernel_hint(operator: str) -> str | None:
-    """``NHWC, PF32, IGEMM`` of an operator logged as ``Convolution (NHWC, PF32) IGEMM``."""
-    found = re.fullmatch(r"[^(]+\((?P<types>[^)]+)\)(?: (?P<ukernel>.+))?", operator)
-    return ", ".join(part for part in found.groups() if part) if found else None
 
 
 def _outline(comparison: Comparison) -> documents.ComparisonOutline:

@@ -64,20 +64,13 @@ def describe_row(row: dict[str, Any]) -> str:
 
 
 def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
-    """The parts with the most time in any run, with the time and speed-up of each run.
-
-    A speed-up over the first run is given only where it is significant; E2E comes first.
-    """
+    """E2E and the parts with the most time in any run; speed-ups only where significant."""
     largest = aligned.groupby("name", sort=False)["time_ms"].max()
     parts = largest.drop("E2E", errors="ignore").nlargest(top).index
     chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
-    cells = aligned.assign(
-        text=[
-            format_ms(row.time_ms)
-            + (f" ({row.speedup:.2f}x)" if row.outcome in ("faster", "slower") else "")
-            for row in aligned.itertuples()
-        ]
-    )
+    significant = aligned["outcome"].isin(["faster", "slower"])
+    ratios = aligned["speedup"].map(" ({:.2f}x)".format).where(significant, "")
+    cells = aligned.assign(text=aligned["time_ms"].map(format_ms) + ratios)
     wide, caption = put_side_by_side(cells, chosen)
     wide.insert(0, aligned["level"].iloc[-1], chosen)
     return show_table(wide, caption=caption)

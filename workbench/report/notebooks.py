@@ -37,8 +37,7 @@ def find_notebook(name: str) -> Path:
 def run_notebook(name: str, **parameters: object) -> list[Section]:
     """Run a notebook in this process; returns its sections with the results of their cells.
 
-    Parameters are passed as objects. A section whose cells have no result is left out; one without
-    cells stays.
+    Parameters are passed as objects. A section whose cells all have no result is left out.
     """
     path = find_notebook(name)
     names: dict[str, Any] = {}
@@ -82,14 +81,11 @@ def _start_section(source: str, *, brief: bool) -> Section:
 
 
 def _flatten(result: Any) -> Iterator[Shown]:
-    if result is None:
-        return
-    parts = getattr(result, "parts", None)
-    if parts is None:
+    if hasattr(result, "parts"):
+        for part in result.parts:
+            yield from _flatten(part)
+    elif result is not None:
         yield result
-        return
-    for part in parts:
-        yield from _flatten(part)
 
 
 def _run_cell(source: str, names: dict[str, Any], where: str) -> Any:

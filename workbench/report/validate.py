@@ -137,7 +137,6 @@ def _summary(run: Run) -> Iterator[Row]:
     if len(summary.per_etdump) != len(traced):
         failures.append(f"{len(summary.per_etdump)} of {len(traced)} traces")
     yield _row("summary has the latency of the traces", failures, f"{len(traced)} traces")
-
     said = [comparison.verdict for comparison in summary.comparisons]
     found = [comparison.text for comparison in run.comparisons]
     failures = [] if said == found else [f"says {said}, the data {found}"]
