@@ -78,7 +78,6 @@ def lay_out(layers: pd.DataFrame) -> pd.DataFrame:
 
 
 def _label(box, inches_per_ms: float) -> str:
-    """The longest label that fits into a box; empty if none does."""
     room = box.width * inches_per_ms - 0.06
     share = format_share(box.share)
     short = style.shorten(box.name, max(3, int(room / style.text_inches("m", 8))))

@@ -63,7 +63,6 @@ def plot_operators(
 
 
 def _pair(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
-    """The candidate's operators and the baseline's ``before_ms``, the largest time first."""
     texts = [name for name in ("name", "category", "module") if name in baseline]
     both = candidate.set_index("key").reindex(columns=[*texts, "mean_ms", "std_ms"])
     before = baseline.set_index("key")

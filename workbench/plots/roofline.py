@@ -68,7 +68,6 @@ def plot_roofline(source: Measurement | pd.DataFrame, roof: Roof | None = None) 
 
 
 def _choose(bandwidths: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """A few footprints, each clearly slower than the one before."""
     chosen: list[tuple[int, float]] = []
     for size, rate in bandwidths:
         if not chosen or rate < 0.7 * chosen[-1][1]:

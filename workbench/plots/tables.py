@@ -226,5 +226,4 @@ def _markdown(columns: list[_Column], lines: list[tuple[str, ...]], caption: str
 
 
 def _escape(text: str) -> str:
-    """Text that stays text in a Markdown table."""
     return " ".join(html.escape(text, quote=False).replace("|", "\\|").split())

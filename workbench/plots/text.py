@@ -355,6 +355,5 @@ def _item_text(row: dict[str, Any]) -> str:
 
 
 def _plain(text: object) -> str:
-    """Text that stays text in Markdown."""
     escaped = html.escape(" ".join(str(text).split()), quote=False)
     return "".join(f"\\{c}" if c in "*_`[]\\" else c for c in escaped)

@@ -84,7 +84,6 @@ def _row(check: str, failures: list[str], evidence: str) -> Row:
 
 
 def _attempt(check: Callable[[Any], Iterator[Row]], subject: Any) -> Iterator[Row]:
-    """The rows of a check, one of which fails if it raises."""
     try:
         yield from check(subject)
     except WorkbenchError as error:
@@ -182,7 +181,6 @@ def _program(run: Run) -> Iterator[Row]:
 
 
 def _like(run: Run, good: Run) -> Iterator[Row]:
-    """The same operators as in a known good run, in about the same proportions."""
     for name in run.experiments:
         pairs = [(one.operators, one.categories) for one in (good, run)]
         parts = [operators[operators["experiment"] == name] for operators, _ in pairs]
@@ -207,7 +205,6 @@ def _like(run: Run, good: Run) -> Iterator[Row]:
 
 
 def _foreign(run_dir: Path) -> Iterator[Row]:
-    """Checks of the traces in a folder, and of tables beside them."""
     if (run_dir / MANIFEST).is_file():
         yield "manifest", "note", "written by another tool: only traces and tables are checked"
     for path in sorted(run_dir.rglob("*.etdump")):
