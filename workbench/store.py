@@ -60,8 +60,7 @@ def cache_folder() -> Path:
     """The workbench's cache: ``$XDG_CACHE_HOME/executorch-workbench``, or below ``~/.cache``."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The specification ignores relative paths.
-    root = base if base.is_absolute() else Path.home() / ".cache"
-    return root / "executorch-workbench"
+    return (base if base.is_absolute() else Path.home() / ".cache") / "executorch-workbench"
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
@@ -80,11 +79,8 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
             with contextlib.suppress(FileExistsError if fresh.is_file() else OSError):
                 fresh.replace(path)
     except OSError as error:
-        raise SetupError(
-            f"cannot write the cache: {error.strerror}",
-            where=path.parent,
-            hint="set XDG_CACHE_HOME to a writable folder",
-        ) from None
+        what, hint = f"cannot write the cache: {error.strerror}", "set XDG_CACHE_HOME"
+        raise SetupError(what, where=path.parent, hint=f"{hint} to a writable folder") from None
     return path
 
 
@@ -169,8 +165,8 @@ def keep_layers(pte: Path, run_dir: Path) -> None:
 
 def trace_path(run_dir: Path, stem: str, experiment: str, threads: int, process: int) -> Path:
     """The ETDump of one traced process; the first has the plain name."""
-    suffix = f"_p{process + 1}" if process else ""
-    return run_dir / experiment / f"{stem}_{experiment}_t{threads}{suffix}.etdump"
+    part = f"_p{process + 1}" if process else ""
+    return run_dir / experiment / f"{stem}_{experiment}_t{threads}{part}.etdump"
 
 
 def samples_path(run_dir: Path, stem: str, experiment: str, threads: int) -> tuple[Path, Path]:

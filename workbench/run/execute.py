@@ -36,19 +36,12 @@ def run_plan(
     progress: Progress = lambda text, part: None,
     enough: Enough = lambda run: False,
 ) -> Path:
-    """Measure what a plan says; returns the run's folder, with ``manifest.json`` and ETDumps.
+    """Measure what a plan says on a locked device; returns the run's folder.
 
-    Each thread count is measured in several fresh processes. Within each process, the experiments
-    are interleaved in batches: first untraced, for latency, then with ETDump, for the operators'
-    shares. Finally each experiment is sampled in a process of its own. The device is locked
-    meanwhile. An interrupted run keeps its measurements, and the same plan continues it.
-
-    Examples
-    --------
-    >>> runner = wb.find_runner()  # doctest: +SKIP
-    >>> plan = wb.make_plan(pte, wb.MeasureOptions(toggle="avx512"), runner)  # doctest: +SKIP
-    >>> wb.run_plan(plan, runner, Path("out"))  # doctest: +SKIP
-    PosixPath('out/runs/linux')
+    Each thread count is measured in several fresh processes, their experiments interleaved: first
+    untraced, for latency, then with ETDump, for the operators' shares. Finally each experiment is
+    sampled in a process of its own. An interrupted run keeps its measurements; the same plan
+    continues it.
     """
     with record_run(plan, runner, root, lambda text: progress(text, 0.0)) as recorder:
         inputs = locate_inputs(plan, recorder.run_dir)
@@ -70,11 +63,10 @@ def restarts(recorder: RunRecorder, enough: Enough) -> Iterator[int]:
     if not plan.budget_s:
         yield from range(plan.processes)
         return
-    for process in itertools.count():
-        spent = recorder.run.spent_s
-        if process >= MIN_RESTARTS and (
-            spent * (process + 1) / process > plan.budget_s or enough(recorder.run)
-        ):
+    yield from range(MIN_RESTARTS)
+    for process in itertools.count(MIN_RESTARTS):
+        needed_s = recorder.run.spent_s * (process + 1) / process
+        if needed_s > plan.budget_s or enough(recorder.run):
             return
         yield process
 
@@ -103,10 +95,7 @@ def progress_of(run: RunRecord, step: Step) -> float:
 def sample_experiments(
     recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], threads: int
 ) -> None:
-    """Run every experiment but controls once more, traced and sampled.
-
-    If a runner fails, its message is recorded and the run continues without these samples.
-    """
+    """Run every experiment but controls once more, sampled; a failure is recorded."""
     plan = recorder.run.plan
     for experiment in plan.experiments:
         known = (experiment.name, threads)
@@ -126,19 +115,15 @@ def can_sample(runner: Runner) -> bool:
 
 
 def sample_experiment(
-    recorder: RunRecorder,
-    runner: Runner,
-    inputs: Sequence[Path],
-    experiment: Experiment,
-    threads: int,
+    recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], which: Experiment, threads: int
 ) -> Sampling:
     """Sample one experiment in a process of its own; RunnerError if the runner fails."""
     plan, run_dir, target = recorder.run.plan, recorder.run_dir, runner.target
-    samples, etdump = samples_path(run_dir, plan.stem, experiment.name, threads)
+    samples, etdump = samples_path(run_dir, plan.stem, which.name, threads)
     samples.parent.mkdir(parents=True, exist_ok=True)
     core = Step(threads, 0, True).core_of(target)
     flags = [
-        *runner_flags(plan, experiment, inputs, threads, core, target),
+        *runner_flags(plan, which, inputs, threads, core, target),
         *("--etdump_path", target.place(etdump), "--samples_path", target.place(samples)),
     ]
     with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
@@ -148,7 +133,7 @@ def sample_experiment(
         session.etdump(etdump)
         session.samples(samples)
         return Sampling(
-            experiment.name,
+            which.name,
             threads,
             masked=session.ready.masked,
             runs=runs,
