@@ -64,23 +64,21 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The file or folder ``name`` in the cache; if it is missing, ``make`` creates it at a path.
-
-    Several processes may create it at once: each creates its own, and one of them stays.
-    """
+    """The file or folder ``name`` in the cache; if it is missing, ``make`` creates it at a path."""
     path = cache_folder() / name
     if path.exists():
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
-            fresh = Path(folder) / path.name
+            fresh = Path(folder) / path.name  # several processes may make it: one of them stays
             make(fresh)
             with contextlib.suppress(FileExistsError if fresh.is_file() else OSError):
                 fresh.replace(path)
     except OSError as error:
-        what, hint = f"cannot write the cache: {error.strerror}", "set XDG_CACHE_HOME"
-        raise SetupError(what, where=path.parent, hint=f"{hint} to a writable folder") from None
+        what = f"cannot write the cache: {error.strerror}"
+        hint = "set XDG_CACHE_HOME to a writable folder"
+        raise SetupError(what, where=path.parent, hint=hint) from None
     return path
 
 

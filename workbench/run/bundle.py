@@ -1,7 +1,4 @@
-"""The native runner for another machine, with its libraries and loader, in one folder.
-
-Packages are downloaded with pip and apt and unpacked into the cache; nothing is installed.
-"""
+"""The native runner for another machine with all its libraries, from pip and apt, in a folder."""
 
 from __future__ import annotations
 

@@ -170,15 +170,13 @@ def plan_entry(entry: Entry, folder: Path) -> Experiment:
 
 
 def plan_pairs(config: Config, experiments: list[Experiment]) -> tuple[Pair, ...]:
-    """The config's comparisons; by default, each timed experiment against the first.
-
-    A single experiment is paired with its control, named "" here.
-    """
+    """The config's comparisons; by default, each timed experiment against the first."""
     asked = tuple(_plan_pair(pair, experiments) for pair in config.analysis.compare_pairs)
     first, *others = (e.name for e in experiments if e.mode == "timing")
     if any(pair.baseline in (first, *others) for pair in asked):
         return tuple(sorted(asked, key=lambda pair: pair.baseline not in (first, *others)))
     pairs = tuple(Pair(first, name, f"as {name}") for name in others)
+    # The name of the control of a single experiment is left empty here.
     return pairs + asked or (Pair(first, "", "with nothing changed"),)
 
 

@@ -45,10 +45,7 @@ def run_processes(
     target: Host = HOST,
     progress: Progress = lambda text, part: None,
 ) -> Path:
-    """Measure a plan of custom runners, or continue it; returns the run's folder.
-
-    A new folder is called ``name``, or like the target's platform.
-    """
+    """Measure a plan of custom runners in the folder ``name``, or continue; returns its path."""
     runner = Runner("executor_runner", (), describe_runners(plan), target)
     with record_run(plan, runner, root, lambda text: progress(text, 0.0), name) as recorder:
         measure_processes(recorder, target, progress)
@@ -65,10 +62,7 @@ def describe_runners(plan: Plan) -> dict[str, str]:
 
 
 def measure_processes(recorder: RunRecorder, target: Host, progress: Progress) -> None:
-    """Run and record every experiment of the plan in interleaved processes.
-
-    Experiments of mode ``xnntrace`` run once, for their log.
-    """
+    """Run the plan's experiments in interleaved processes; those of ``xnntrace`` only once."""
     plan = recorder.run.plan
     steps = [
         (threads, process, order)

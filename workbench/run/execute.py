@@ -50,7 +50,9 @@ def run_plan(
                 progress(describe_step(plan, step), progress_of(recorder.run, step))
                 if not recorder.has(step.threads, step.process, step.traced):
                     measure_step(recorder, runner, inputs, step)
-        for threads in plan.threads if plan.sampled_ms and can_sample(runner) else ():
+        # The native runner has a sampler on Linux.
+        can_sample = runner.kind == "native" and runner.target.platform != "mac"
+        for threads in plan.threads if plan.sampled_ms and can_sample else ():
             progress(f"{count_threads(threads)}, sampled", 1.0)
             sample_experiments(recorder, runner, inputs, threads)
     progress("done", 1.0)
@@ -78,9 +80,8 @@ def steps_of(plan: Plan, process: int) -> list[Step]:
 
 def describe_step(plan: Plan, step: Step) -> str:
     """What is being measured, in words."""
-    planned = "" if plan.budget_s else f"/{plan.processes}"
-    traced = ", traced" if step.traced else ""
-    return f"{count_threads(step.threads)}, process {step.process + 1}{planned}{traced}"
+    rest = ("" if plan.budget_s else f"/{plan.processes}") + (", traced" if step.traced else "")
+    return f"{count_threads(step.threads)}, process {step.process + 1}{rest}"
 
 
 def progress_of(run: RunRecord, step: Step) -> float:
@@ -107,11 +108,6 @@ def sample_experiments(
         except RunnerError as error:
             sampling = Sampling(*known, problem=str(error))
         recorder.add_sampling(sampling)
-
-
-def can_sample(runner: Runner) -> bool:
-    """Whether a runner has a sampler: the native runner has one on Linux."""
-    return runner.kind == "native" and runner.target.platform != "mac"
 
 
 def sample_experiment(

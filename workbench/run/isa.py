@@ -16,10 +16,7 @@ from workbench.errors import RunnerError, SetupError, UsageError, unknown_name
 
 @dataclass(frozen=True)
 class Isa:
-    """A CPU's features and the features that each level hides, from a runner.
-
-    ``self_check`` is ``ok``, or the reason why the runner refuses to hide anything.
-    """
+    """A CPU's features, those that each level hides, and ``ok`` or why none can be hidden."""
 
     arch: str
     features: tuple[str, ...]
@@ -33,10 +30,7 @@ class Isa:
 
 @dataclass(frozen=True)
 class Toggle:
-    """Two levels to compare: ``on`` leaves an extension visible, ``off`` hides it.
-
-    ``feature`` is required; ``hidden`` are all features of this CPU that differ.
-    """
+    """Two levels: ``on`` leaves ``feature`` visible, ``off`` hides it, and all of ``hidden``."""
 
     name: str
     on: str

@@ -28,10 +28,7 @@ def device_behind(target: str) -> str:
 
 @contextlib.contextmanager
 def lock_device(device: str, tell: Callable[[str], None] = lambda text: None) -> Iterator[float]:
-    """Lock a device exclusively, waiting if necessary; yields the seconds spent waiting.
-
-    Nested locks of the same device succeed at once. ``tell`` gets one message before a wait.
-    """
+    """Lock a device, after a message if it is in use; yields the seconds waited. May be nested."""
     if device in _locked.get():
         yield 0.0
         return
