@@ -93,7 +93,7 @@ def profile_model(
         check_toggle(measure, find_runner(measure.runner, there))
     with share_machine(tell):
         pte = export_model(model, export, root=root, tell=tell)
-    run = open_run(record(pte, measure, progress=tell))
+    run = record(pte, measure, progress=tell)
     write_artifacts(run)
     tell("reporting", 1.0)
     with share_machine(tell):
@@ -134,7 +134,7 @@ def measure(
     >>> pte = wb.export_model("toy_cnn")  # doctest: +SKIP
     >>> wb.measure(pte, wb.MeasureOptions(threads=(1, 2))).compare().text  # doctest: +SKIP
     """
-    run = open_run(record(Path(pte), options, root=root, again=again, progress=progress))
+    run = record(Path(pte), options, root=root, again=again, progress=progress)
     write_artifacts(run)
     return run
 
@@ -146,8 +146,8 @@ def record(
     root: Path | None = None,
     again: bool = True,
     progress: Progress = lambda text, part: None,
-) -> Path:
-    """Measure a program as `measure` does, without analysing it; returns the run's folder."""
+) -> Run:
+    """Measure a program as `measure` does, without writing files of the analysis."""
     from workbench.run.execute import run_plan
     from workbench.run.plan import make_plan
     from workbench.run.recorder import find_run
@@ -160,8 +160,9 @@ def record(
         place = root or root_of(pte)
         run_dir = None if again else find_run(plan, runner, place, "complete")
         run_dir = run_dir or run_plan(plan, runner, place, progress=progress, enough=is_precise)
-    complete_folder(pte, run_dir, runner.libraries)
-    return run_dir
+    run = open_run(run_dir)
+    complete_folder(run, pte, runner.libraries)
+    return run
 
 
 def is_precise(record: RunRecord) -> bool:
@@ -219,13 +220,13 @@ def run_config(
             runner = find_runner(config.experiments[0].runner, there)
             run_dir = run_plan(complete_plan(plan, runner), runner, place, progress=progress)
             libraries = runner.libraries
-    complete_folder(Path(plan.pte), run_dir, libraries)
     run = open_run(run_dir)
+    complete_folder(run, Path(plan.pte), libraries)
     write_artifacts(run)
     return run
 
 
-def complete_folder(pte: Path, run_dir: Path, libraries: Path | None) -> None:
+def complete_folder(run: Run, pte: Path, libraries: Path | None) -> None:
     """Add what makes a run's folder independent of this machine: sidecar and functions.
 
     A program without a sidecar gets one: shapes and costs, and layers if there is an ETRecord
@@ -235,11 +236,11 @@ def complete_folder(pte: Path, run_dir: Path, libraries: Path | None) -> None:
 
     etrecord = pte.with_name(f"{pte.name}.etrecord")
     known = etrecord if etrecord.exists() else None
-    if not (run_dir / LAYERS).exists():
+    if not (run.path / LAYERS).exists():
         with contextlib.suppress(StoreError, SetupError):
-            save_layers(describe_pte(pte.read_bytes(), pte, etrecord=known), run_dir / LAYERS)
+            save_layers(describe_pte(pte.read_bytes(), pte, etrecord=known), run.path / LAYERS)
     if libraries is not None:
-        keep_functions(run_dir, load_run(run_dir), [libraries])
+        keep_functions(run.path, run.record, [libraries])
 
 
 def root_of(pte: Path) -> Path:

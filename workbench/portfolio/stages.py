@@ -21,7 +21,7 @@ from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Storage, hash_files
 from workbench.records.portfolio import STAGES, Cell, Outcome, Row, Stage
 from workbench.run.locks import device_behind, lock_device, share_machine
-from workbench.store import artifacts_dir, load_export, load_run, new_run_dir, safe_name
+from workbench.store import artifacts_dir, load_export, new_run_dir, safe_name
 
 Tell = Callable[[str], None]
 
@@ -127,14 +127,14 @@ def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     cell, storage = job.cell, job.storage
     storage.fetch(f"{cell.folder}/artifacts")
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    run_dir = record(
+    run = record(
         artifacts_dir(job.root) / f"{cell.stem}.pte",
         job.matrix.measure_options(cell.target, cell.isa),
         root=job.root,
         again=job.outcome.damaged,
         progress=lambda text, part: tell(text),
     )
-    manifest = load_run(run_dir)
+    run_dir, manifest = run.path, run.record
     unique = f"{manifest.platform}-{cell.cache_key}"
     if storage.url and not run_dir.name.startswith(unique):
         # Behind a URL, no worker sees which names the others have used.
