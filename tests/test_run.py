@@ -12,6 +12,7 @@ import workbench as wb
 from workbench import store
 from workbench.analysis import run as run_module
 from workbench.errors import ComparisonError, StoreError, UsageError
+from workbench.records.codec import from_json
 from workbench.report.artifacts import write_artifacts
 
 
@@ -59,6 +60,25 @@ def test_files_and_reports_read_everything_once(run_dir, reads):
     assert {reads.pop(Path(name).name) for name in etdumps} == {1}
     attributed = reads.pop("attribution")
     assert attributed == len(run.measurements)
+    assert reads == {"manifest": 1, "sidecar": 1, "latencies": 1, "findings": 1}
+
+
+def test_a_measurement_reads_its_files_once(conv_pte, tmp_path, monkeypatch, reads):
+    manifests = []
+    monkeypatch.setattr(
+        store,
+        "from_json",
+        lambda cls, *rest: manifests.append(cls.__name__) or from_json(cls, *rest),
+    )
+    pte = Path(shutil.copy(conv_pte, tmp_path))
+    run = wb.measure(pte, wb.MeasureOptions(runs=4, processes=2), root=tmp_path)
+    wb.make_report(run)
+    assert run.findings is not None
+    etdumps = [s.etdump for m in run.measurements for s in m.sessions]
+    etdumps += [s.etdump for s in run.record.samplings if s.etdump]
+    assert {reads.pop(Path(name).name) for name in etdumps} == {1}
+    assert manifests.count("RunRecord") == 1
+    assert reads.pop("attribution", 0) <= len(run.measurements)
     assert reads == {"manifest": 1, "sidecar": 1, "latencies": 1, "findings": 1}
 
 

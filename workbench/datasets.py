@@ -34,7 +34,8 @@ def sample_run(model: str = "mobilenet_v3_small") -> Path:
     >>> wb.sample_run("vit_tiny").name
     'linux'
     """
-    runs = {path.parts[-4].removeprefix("out_"): path.parent for path in _manifests()}
+    manifests = sorted(SAMPLES.glob("out_*/runs/*/manifest.json"))
+    runs = {path.parts[-4].removeprefix("out_"): path.parent for path in manifests}
     if model not in runs:
         raise unknown_name("sample", model, runs)
     return runs[model]
@@ -60,10 +61,6 @@ def sample_exports() -> Path:
     ['fp16', 'fp32', 'int8']
     """
     return SAMPLES / "exports"
-
-
-def _manifests() -> list[Path]:
-    return sorted(SAMPLES.glob("out_*/runs/*/manifest.json"))
 
 
 #: The case studies of the repository.
@@ -173,21 +170,18 @@ def _check(experiment: Published, path: Path) -> None:
     known = [ms for ms in experiment.categories_ms.values() if ms is not None]
     if not all(math.isfinite(ms) and ms >= 0 for ms in [experiment.e2e_ms, *known]):
         raise StoreError(f"{experiment.name!r} has an invalid time", where=path)
-    complete = len(known) == len(CATEGORIES)
-    missed = experiment.e2e_ms - sum(known)
-    slack = _ROUNDING * experiment.e2e_ms
-    if missed < -slack or (complete and missed > slack):
-        raise StoreError(
-            f"the categories of {experiment.name!r} do not add up to its E2E latency", where=path
-        )
+    missed, slack = experiment.e2e_ms - sum(known), _ROUNDING * experiment.e2e_ms
+    if missed < -slack or (len(known) == len(CATEGORIES) and missed > slack):
+        problem = f"the categories of {experiment.name!r} do not add up to its E2E latency"
+        raise StoreError(problem, where=path)
 
 
 def _tabulate(experiment: Published) -> pd.DataFrame:
-    known = {c: experiment.categories_ms.get(c) for c in CATEGORIES}
-    times = {category: ms for category, ms in known.items() if ms is not None}
+    published = experiment.categories_ms
+    times = {c: ms for c in CATEGORIES if (ms := published.get(c)) is not None}
     if len(times) < len(CATEGORIES):
         times[UNSPLIT] = max(0.0, experiment.e2e_ms - sum(times.values()))
-    table = pd.DataFrame({"category": list(times), "mean_ms": list(times.values())})
+    table = pd.DataFrame(times.items(), columns=["category", "mean_ms"])
     table["share"] = table["mean_ms"] / table["mean_ms"].sum()
     table["operators"] = pd.array([pd.NA] * len(table), dtype="Int64")
     table["approximate"] = table["category"].isin([*experiment.approximate, UNSPLIT])

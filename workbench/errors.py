@@ -7,17 +7,7 @@ from collections.abc import Iterable
 
 
 class WorkbenchError(Exception):
-    """A job failed; the message is one line that says what to do.
-
-    Parameters
-    ----------
-    what
-        What is wrong, in a few words.
-    where
-        The file, operator or option concerned.
-    hint
-        The next step.
-    """
+    """A job failed: what is wrong, in which file, operator or option, and the next step."""
 
     exit_code = 1
 
@@ -54,13 +44,7 @@ class ExportError(WorkbenchError):
 
 
 class RunnerError(WorkbenchError):
-    """The runner reported a failure.
-
-    Parameters
-    ----------
-    kind
-        The runner's name for it (``truncated``, ``operator``, ``isa``, ...).
-    """
+    """The runner reported a failure, which it calls ``kind`` (``truncated``, ``isa``, ...)."""
 
     def __init__(self, what: str, *, where: object = None, hint: str | None = None, kind: str = ""):
         super().__init__(what, where=where, hint=hint)
@@ -80,20 +64,13 @@ class TargetError(WorkbenchError):
 
 
 class TraceError(WorkbenchError):
-    """A malformed trace.
-
-    Parameters
-    ----------
-    offset
-        Byte offset in the file at which it went wrong.
-    """
+    """A malformed trace; ``offset`` is the byte in the file at which it went wrong."""
 
     def __init__(
         self, what: str, *, where: object = None, hint: str | None = None, offset: int | None = None
     ):
-        super().__init__(
-            what if offset is None else f"{what} (at byte {offset})", where=where, hint=hint
-        )
+        at = "" if offset is None else f" (at byte {offset})"
+        super().__init__(f"{what}{at}", where=where, hint=hint)
         self.offset = offset
 
 

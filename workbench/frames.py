@@ -1,7 +1,4 @@
-"""The frames that the stages hand to one another: columns, kinds, units, meaning.
-
-Numbers for people to read are formatted at the end, and frames of emulated runs are marked.
-"""
+"""The frames that the stages hand to one another; marks of emulation; numbers as text."""
 
 from __future__ import annotations
 
@@ -42,29 +39,20 @@ class Frame:
 
 
 def check(frame: pd.DataFrame, schema: Frame) -> pd.DataFrame:
-    """Return ``frame`` if it has the columns of ``schema`` in the right kinds.
-
-    Raises
-    ------
-    StoreError
-        Names the frame, the column, and what is wrong with it.
-    """
+    """Return ``frame`` if it has the columns of ``schema`` in the right kinds, or raise."""
     import pandas as pd
 
-    kinds = {
-        "int": pd.api.types.is_integer_dtype,
-        "float": pd.api.types.is_numeric_dtype,
-        "bool": pd.api.types.is_bool_dtype,
-        "text": lambda dtype: not pd.api.types.is_numeric_dtype(dtype),
-        "bytes": lambda dtype: not pd.api.types.is_numeric_dtype(dtype),
-        "object": pd.api.types.is_object_dtype,
-    }
+    types = pd.api.types
+    kinds = {"int": types.is_integer_dtype, "float": types.is_numeric_dtype}
+    kinds |= {"bool": types.is_bool_dtype, "object": types.is_object_dtype}
     where = f"{schema.name} frame"
     for column in schema.columns:
         if column.name not in frame.columns:
             raise StoreError(f"column {column.name!r} is missing", where=where)
         dtype = frame[column.name].dtype
-        if len(frame) and not kinds[column.kind](dtype):
+        text = column.kind in ("text", "bytes")
+        fine = not types.is_numeric_dtype(dtype) if text else kinds[column.kind](dtype)
+        if len(frame) and not fine:
             raise StoreError(f"column {column.name!r} is {dtype}, not {column.kind}", where=where)
     return frame
 
@@ -84,20 +72,16 @@ _OUTCOMES = "faster | slower | equivalent | inconclusive"
 _SHARED = {
     column[0]: Column(*column)
     for column in (
-        # Which measurement
         ("experiment", "text", "", "name of the experiment"),
         ("threads", "int", "", "CPU threads of the runner"),
         ("process", "int", "", "which process restart, from 0"),
-        # Which run, where several stand side by side
         ("model", "text", "", "name of the model"),
         ("program", "text", "", "name of the program, and the start of its SHA-256"),
         ("device", "text", "", "platform and CPU; says whether it was emulated"),
         ("build", "text", "", "ExecuTorch and runner"),
         ("emulated", "bool", "", "emulated: its times are meaningless and left out"),
-        # Which event of a trace
         ("block", "int", "", "index of the ETDump run_data block"),
         ("event", "int", "", "position in the file, over all blocks"),
-        # Which operator
         ("key", "text", "", "as in the ledger"),
         ("name", "text", "", "as logged"),
         ("operator", "text", "", "name without the ordinal"),
@@ -108,9 +92,7 @@ _SHARED = {
         ("module_class", "text", "", "class of the layer"),
         ("mean_ms", "float", "ms/run", "mean time per Method::execute"),
         ("share", "float", "", "mean time / mean E2E"),
-        # Which code
         ("build_id", "text", "", "its GNU build id, in hexadecimal"),
-        # A comparison
         ("level", "text", "", "e2e | category | operator | layer"),
         ("baseline_ms", "float", "ms", "time of the baseline"),
         ("candidate_ms", "float", "ms", "time of the candidate"),
@@ -121,10 +103,7 @@ _SHARED = {
 
 
 def make_frame(name: str, *columns: str | tuple[str, str, str, str]) -> Frame:
-    """A frame from the names, kinds, units and meanings of its columns.
-
-    A string gives the names of columns that several frames share.
-    """
+    """A frame from its columns; a string gives the names of columns that several frames share."""
     found: list[Column] = []
     for column in columns:
         if isinstance(column, str):
@@ -262,9 +241,7 @@ OPERATORS = make_frame(
 )
 
 CATEGORIES = make_frame(
-    "categories",
-    "category mean_ms share",
-    ("operators", "int", "", "distinct operators in it"),
+    "categories", "category mean_ms share", ("operators", "int", "", "distinct operators in it")
 )
 
 ATTRIBUTION = make_frame(

@@ -90,9 +90,7 @@ class LiveRun(widgets.VBox):
             if Path(self.program).suffix != ".pte":
                 self.status.value = f"exporting {self.program}"
                 self.program = export_model(str(self.program), tell=self._tell)
-            self.run = measure(
-                Path(self.program), self.options, root=self.root, progress=self._progress
-            )
+            self.run = measure(self.program, self.options, root=self.root, progress=self._progress)
             self.status.value = f"done: {self.run.compare().text}"
         except KeyboardInterrupt:
             self.status.value = "stopped; Start resumes"

@@ -26,9 +26,7 @@ class ExportOptions:
 
     dtype: str = _option("fp32", "fp32, fp16, fp16w, bf16, int8, int8dyn or 8da4w.")
     backend: str = _option("xnnpack", "xnnpack or portable.")
-    state_dict: str = _option(
-        "", "Weights: a file that torch.save(state_dict) wrote.", metavar="FILE"
-    )
+    state_dict: str = _option("", "Weights: a file of torch.save(state_dict).", metavar="FILE")
     inputs: tuple[str, ...] = _option(
         (),
         "Inputs: .npy, .pt, .safetensors, an image or a folder of images, random:SEED; one for "

@@ -60,31 +60,25 @@ def cache_folder() -> Path:
     """The workbench's cache: ``$XDG_CACHE_HOME/executorch-workbench``, or below ``~/.cache``."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     # The specification ignores relative paths.
-    root = base if base.is_absolute() else Path.home() / ".cache"
-    return root / "executorch-workbench"
+    return (base if base.is_absolute() else Path.home() / ".cache") / "executorch-workbench"
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The file or folder ``name`` in the cache; if it is missing, ``make`` creates it at a path.
-
-    Several processes may create it at once: each creates its own, and one of them stays.
-    """
+    """The file or folder ``name`` in the cache; if it is missing, ``make`` creates it at a path."""
     path = cache_folder() / name
     if path.exists():
         return path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
-            fresh = Path(folder) / path.name
+            fresh = Path(folder) / path.name  # several processes may make it: one of them stays
             make(fresh)
             with contextlib.suppress(FileExistsError if fresh.is_file() else OSError):
                 fresh.replace(path)
     except OSError as error:
-        raise SetupError(
-            f"cannot write the cache: {error.strerror}",
-            where=path.parent,
-            hint="set XDG_CACHE_HOME to a writable folder",
-        ) from None
+        what = f"cannot write the cache: {error.strerror}"
+        hint = "set XDG_CACHE_HOME to a writable folder"
+        raise SetupError(what, where=path.parent, hint=hint) from None
     return path
 
 
@@ -169,8 +163,8 @@ def keep_layers(pte: Path, run_dir: Path) -> None:
 
 def trace_path(run_dir: Path, stem: str, experiment: str, threads: int, process: int) -> Path:
     """The ETDump of one traced process; the first has the plain name."""
-    suffix = f"_p{process + 1}" if process else ""
-    return run_dir / experiment / f"{stem}_{experiment}_t{threads}{suffix}.etdump"
+    part = f"_p{process + 1}" if process else ""
+    return run_dir / experiment / f"{stem}_{experiment}_t{threads}{part}.etdump"
 
 
 def samples_path(run_dir: Path, stem: str, experiment: str, threads: int) -> tuple[Path, Path]:

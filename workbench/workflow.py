@@ -1,9 +1,4 @@
-"""The stages in one go: model -> export -> run -> trace -> analyze -> show -> report.
-
-A layer measured alone, against its time within the model.
-
-A trace in the formats of other tools.
-"""
+"""The main jobs: profile a model, replay a layer, convert a trace, measure a machine's peaks."""
 
 from __future__ import annotations
 
@@ -22,20 +17,14 @@ from workbench.analysis.findings.context import RuleContext
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.operators import describe_spans, summarize_operators
-from workbench.analysis.roofline import can_probe, ceilings_name, device_of_run
+from workbench.analysis.roofline import can_probe, ceilings_name
 from workbench.analysis.run import Measurement, Run, model_spec, open_run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import ComparisonError, SetupError, StoreError, UsageError, unknown_name
 from workbench.frames import EMULATED, SPANS, format_ms
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import from_json, to_json
-from workbench.records.runs import (
-    LADDER_TOGGLE,
-    Ceilings,
-    Probe,
-    RunRecord,
-    count_threads,
-)
+from workbench.records.runs import LADDER_TOGGLE, Ceilings, Probe, RunRecord, count_threads
 from workbench.report.artifacts import make_report, write_artifacts
 from workbench.store import (
     LAYERS,
@@ -104,7 +93,7 @@ def profile_model(
         check_toggle(measure, find_runner(measure.runner, there))
     with share_machine(tell):
         pte = export_model(model, export, root=root, tell=tell)
-    run = open_run(record(pte, measure, progress=tell))
+    run = record(pte, measure, progress=tell)
     write_artifacts(run)
     tell("reporting", 1.0)
     with share_machine(tell):
@@ -145,7 +134,7 @@ def measure(
     >>> pte = wb.export_model("toy_cnn")  # doctest: +SKIP
     >>> wb.measure(pte, wb.MeasureOptions(threads=(1, 2))).compare().text  # doctest: +SKIP
     """
-    run = open_run(record(Path(pte), options, root=root, again=again, progress=progress))
+    run = record(Path(pte), options, root=root, again=again, progress=progress)
     write_artifacts(run)
     return run
 
@@ -157,11 +146,8 @@ def record(
     root: Path | None = None,
     again: bool = True,
     progress: Progress = lambda text, part: None,
-) -> Path:
-    """Measure a program without analysing it; returns the run's folder.
-
-    Takes what `measure` takes.
-    """
+) -> Run:
+    """Measure a program as `measure` does, without writing files of the analysis."""
     from workbench.run.execute import run_plan
     from workbench.run.plan import make_plan
     from workbench.run.recorder import find_run
@@ -174,8 +160,9 @@ def record(
         place = root or root_of(pte)
         run_dir = None if again else find_run(plan, runner, place, "complete")
         run_dir = run_dir or run_plan(plan, runner, place, progress=progress, enough=is_precise)
-    complete_folder(pte, run_dir, runner.libraries)
-    return run_dir
+    run = open_run(run_dir)
+    complete_folder(run, pte, runner.libraries)
+    return run
 
 
 def is_precise(record: RunRecord) -> bool:
@@ -233,13 +220,13 @@ def run_config(
             runner = find_runner(config.experiments[0].runner, there)
             run_dir = run_plan(complete_plan(plan, runner), runner, place, progress=progress)
             libraries = runner.libraries
-    complete_folder(Path(plan.pte), run_dir, libraries)
     run = open_run(run_dir)
+    complete_folder(run, Path(plan.pte), libraries)
     write_artifacts(run)
     return run
 
 
-def complete_folder(pte: Path, run_dir: Path, libraries: Path | None) -> None:
+def complete_folder(run: Run, pte: Path, libraries: Path | None) -> None:
     """Add what makes a run's folder independent of this machine: sidecar and functions.
 
     A program without a sidecar gets one: shapes and costs, and layers if there is an ETRecord
@@ -247,14 +234,13 @@ def complete_folder(pte: Path, run_dir: Path, libraries: Path | None) -> None:
     """
     from workbench.export.layers import describe_pte
 
-    path = run_dir / LAYERS
-    if not path.exists():
+    etrecord = pte.with_name(f"{pte.name}.etrecord")
+    known = etrecord if etrecord.exists() else None
+    if not (run.path / LAYERS).exists():
         with contextlib.suppress(StoreError, SetupError):
-            etrecord = pte.with_name(f"{pte.name}.etrecord")
-            known = etrecord if etrecord.exists() else None
-            save_layers(describe_pte(pte.read_bytes(), pte, etrecord=known), path)
+            save_layers(describe_pte(pte.read_bytes(), pte, etrecord=known), run.path / LAYERS)
     if libraries is not None:
-        keep_functions(run_dir, load_run(run_dir), [libraries])
+        keep_functions(run.path, run.record, [libraries])
 
 
 def root_of(pte: Path) -> Path:
@@ -283,7 +269,16 @@ class Replay:
     @property
     def texts(self) -> list[str]:
         """One line per experiment, and what it suggests."""
-        return [_describe(self.layer, row) for row in self.times.to_dict("records")]
+        found = []
+        for row in self.times.to_dict("records"):
+            within, alone = (
+                f"{format_ms(row[f'{side}_ms'])} ({format_ms(row[f'{side}_low_ms'])} to "
+                f"{format_ms(row[f'{side}_high_ms'])})"
+                for side in ("within", "alone")
+            )
+            takes = f"takes {within} in the model, {alone} alone"
+            found.append(f"{row['experiment']}: {self.layer} {takes}: {judge(row)}")
+        return found
 
 
 def replay_layer(
@@ -292,7 +287,7 @@ def replay_layer(
     options: MeasureOptions = MeasureOptions(),
     *,
     model: str = "",
-    progress: Callable[[str, float], None] = lambda text, part: None,
+    progress: Progress = lambda text, part: None,
 ) -> Replay:
     """Export one layer of a run's model as a program, and measure it like the run.
 
@@ -332,20 +327,13 @@ def replay_layer(
     progress(f"{layer}: exporting", 0.0)
     part = take_layer(load_model(model or model_spec(run.export)), layer)
     root = within.path.parent.parent / "replay" / safe_name(layer)
-    exporting = ExportOptions(
-        dtype=run.export.dtype,
-        backend=run.export.backend,
-        rewrite=run.export.options.get("rewrite") != "no",
-    )
+    rewrite = run.export.options.get("rewrite") != "no"
+    exporting = ExportOptions(run.export.dtype, run.export.backend, rewrite=rewrite)
     pte = export_model(part, exporting, root=root, tell=lambda text: progress(text, 0.0))
-    plan = run.plan
-    ladder = plan.toggle == LADDER_TOGGLE
+    plan, ladder = run.plan, run.plan.toggle == LADDER_TOGGLE
+    toggle = "auto" if ladder else plan.toggle or "none"
     same = replace(
-        options,
-        toggle="auto" if ladder else plan.toggle or "none",
-        isa_ladder=ladder,
-        threads=plan.threads,
-        target=plan.target,
+        options, toggle=toggle, isa_ladder=ladder, threads=plan.threads, target=plan.target
     )
     return compare_replay(within, layer, measure(pte, same, root=root, progress=progress))
 
@@ -353,33 +341,22 @@ def replay_layer(
 def compare_replay(within: Run, layer: str, alone: Run) -> Replay:
     """The times of a layer in the run of its model, and in a run of its own."""
     rows = []
-    for measurement in within.traced:
-        if measurement.control:
-            continue
+    for measurement in (m for m in within.traced if not m.control):
         inside, outside = measurement.context, _find_alike(measurement, alone).context
         keys = keys_of_layer(inside, layer)
         if not keys:
-            raise ComparisonError(
-                f"no operator of the run belongs to layer {layer!r}",
-                where=within.path,
-                hint="its work may be folded into another layer's: see `show_layers`",
-            )
+            problem = f"no operator of the run belongs to layer {layer!r}"
+            hint = "its work may be folded into another layer's: see `show_layers`"
+            raise ComparisonError(problem, where=within.path, hint=hint)
         one, other = inside.spent(keys), outside.spent(keys_of_layer(outside, ""))
-        rows.append(
-            {
-                "experiment": measurement.name,
-                "threads": measurement.threads,
-                "within_ms": one.ms,
-                "within_low_ms": one.low,
-                "within_high_ms": one.high,
-                "alone_ms": other.ms,
-                "alone_low_ms": other.low,
-                "alone_high_ms": other.high,
-                "ratio": other.ms / one.ms if one.ms else math.nan,
-                "ratio_low": other.low / one.high if one.high else math.nan,
-                "ratio_high": other.high / one.low if one.low else math.nan,
-            }
-        )
+        row: dict[str, Any] = {"experiment": measurement.name, "threads": measurement.threads}
+        for side, spent in (("within", one), ("alone", other)):
+            row |= {f"{side}_ms": spent.ms, f"{side}_low_ms": spent.low}
+            row[f"{side}_high_ms"] = spent.high
+        row["ratio"] = other.ms / one.ms if one.ms else math.nan
+        row["ratio_low"] = other.low / one.high if one.high else math.nan
+        row["ratio_high"] = other.high / one.low if one.low else math.nan
+        rows.append(row)
     return Replay(layer, pd.DataFrame(rows), alone.path)
 
 
@@ -388,36 +365,19 @@ def keys_of_layer(context: RuleContext, layer: str) -> list[str]:
     rows = context.rows
     if "module" not in rows:
         raise UsageError("the run has no layers", hint="run a program exported by the workbench")
-    module = rows["module"].astype(object)
-    inside = module.map(
-        lambda path: (
-            isinstance(path, str) and (not layer or path == layer or path.startswith(f"{layer}."))
-        )
-    )
-    return list(rows.index[inside & ~rows["role"].isin(["overhead", "layout"])])
+    known = rows[rows["module"].notna() & ~rows["role"].isin(["overhead", "layout"])]
+    path = f"{layer}." if layer else ""
+    return [key for key, module in known["module"].items() if f"{module}.".startswith(path)]
 
 
 def _find_alike(measurement: Measurement, run: Run) -> Measurement:
     """The measurement of another run at the same ISA level and thread count."""
-    found = {
-        m.name: m
-        for m in run.traced
-        if not m.control
-        and (m.experiment.isa, m.threads) == (measurement.experiment.isa, measurement.threads)
-    }
+    level, threads = measurement.experiment.isa, measurement.threads
+    traced = [m for m in run.traced if not m.control and m.threads == threads]
+    found = {m.name: m for m in traced if m.experiment.isa == level}
     if not found:
-        level = measurement.experiment.isa
         raise ComparisonError(f"nothing was measured at level {level}", where=run.path)
     return found.get(measurement.name) or next(iter(found.values()))
-
-
-def _describe(layer: str, row: dict[str, Any]) -> str:
-    within, alone = (
-        f"{format_ms(row[f'{side}_ms'])} ({format_ms(row[f'{side}_low_ms'])} to "
-        f"{format_ms(row[f'{side}_high_ms'])})"
-        for side in ("within", "alone")
-    )
-    return f"{row['experiment']}: {layer} takes {within} in the model, {alone} alone: {judge(row)}"
 
 
 def judge(row: dict[str, Any]) -> str:
@@ -425,15 +385,11 @@ def judge(row: dict[str, Any]) -> str:
     if not math.isfinite(row["ratio"]):
         return "too short to be compared"
     if row["ratio_high"] < 1 - SAME / 2 and row["ratio"] < 1 - SAME:
-        return (
-            "faster alone, so in the model it waits for data that other layers evicted from the "
-            "caches"
-        )
+        reason = "so in the model it waits for data that other layers evicted from the caches"
+        return f"faster alone, {reason}"
     if row["ratio_low"] > 1 + SAME / 2 and row["ratio"] > 1 + SAME:
-        return (
-            "slower alone, so in the model its inputs are still in a cache, or part of its work is "
-            "done with another layer's"
-        )
+        reason = "so in the model its inputs are still in a cache, or part of its work is done"
+        return f"slower alone, {reason} with another layer's"
     if row["ratio_low"] > 1 - 2 * SAME and row["ratio_high"] < 1 + 2 * SAME:
         return "the same alone: the time is spent in the kernel"
     return "the intervals are too wide to tell: measure more runs and processes"
@@ -441,6 +397,14 @@ def judge(row: dict[str, Any]) -> str:
 
 #: The stacks of a flame graph, from the outside in.
 STACK = ("category", "family", "operator")
+#: The formats, and the suffix of each one's file.
+_FORMATS = {
+    "csv": ".csv",
+    "parquet": ".parquet",
+    "perfetto": ".perfetto-trace",
+    "speedscope": ".speedscope.json",
+}
+_COMPARING = ("perfetto", "speedscope")
 
 
 def export_trace(
@@ -495,38 +459,28 @@ def export_trace(
             f"{to} holds one trace", where="--baseline", hint=f"it is for {', '.join(_COMPARING)}"
         )
     etdump = Path(etdump)
-    paths = {_label(etdump): etdump}
+    paths = {"": etdump}
     if baseline is not None:
-        baseline = Path(baseline)
-        paths = {
-            f"baseline: {_label(baseline)}": baseline,
-            f"candidate: {_label(etdump)}": etdump,
-        }
+        paths = {"baseline: ": Path(baseline), "candidate: ": etdump}
     if to == "csv":
         target = (etdump.parent if out is None else Path(out)) / etdump.name
     else:
         target = etdump.with_suffix(_FORMATS[to]) if out is None else Path(out)
         if target.resolve() in (path.resolve() for path in paths.values()):
             raise UsageError("is a trace to read; write elsewhere", where=target)
-    return _write_trace(to, {label: read_etdump(path) for label, path in paths.items()}, target)
-
-
-def _label(path: Path) -> str:
-    """The name of a trace; bytes of it that are no text become question marks."""
-    return path.stem.encode(errors="replace").decode()
-
-
-def _write_trace(to: str, traces: dict[str, pd.DataFrame], target: Path) -> list[Path]:
+    traces = {  # bytes of a name that are no text become question marks
+        side + path.stem.encode(errors="replace").decode(): read_etdump(path)
+        for side, path in paths.items()
+    }
     label, events = next(iter(traces.items()))
     if to == "csv":
         return write_csvs(events, target, model_id=label)
     if to == "speedscope":
         profiles = {label: _mean_times(events) for label, events in traces.items()}
         return [write_speedscope(profiles, target, stack=STACK, weight="mean_ns")]
-    spans = {label: describe_spans(events) for label, events in traces.items()}
     if to == "parquet":
-        return [write_parquet(spans[label], SPANS, target, about={"trace": label})]
-    return [write_perfetto(spans, target)]
+        return [write_parquet(describe_spans(events), SPANS, target, about={"trace": label})]
+    return [write_perfetto({name: describe_spans(each) for name, each in traces.items()}, target)]
 
 
 def _mean_times(events: pd.DataFrame) -> pd.DataFrame:
@@ -537,20 +491,8 @@ def _mean_times(events: pd.DataFrame) -> pd.DataFrame:
     return operators.assign(mean_ns=1e6 * operators["mean_ms"])
 
 
-#: The formats, and the suffix of each one's file.
-_FORMATS = {
-    "csv": ".csv",
-    "parquet": ".parquet",
-    "perfetto": ".perfetto-trace",
-    "speedscope": ".speedscope.json",
-}
-_COMPARING = ("perfetto", "speedscope")
-
-
 #: What matrix products are probed in.
 _PROBED = ("fp32", "fp16", "int8")
-
-
 _PROBES = "probes.json"
 
 
@@ -558,7 +500,7 @@ def measure_roof(
     run_dir: str | Path,
     *,
     again: bool = False,
-    progress: Callable[[str, float], None] = lambda text, part: None,
+    progress: Progress = lambda text, part: None,
 ) -> list[Ceilings]:
     """Measure the peaks of a run's machine, at each of the run's ISA levels and thread counts.
 
@@ -595,19 +537,22 @@ def measure_roof(
         for threads in run.plan.threads
         if can_probe(experiment)
     ]
-    found = []
+    found: list[Ceilings] = []
     for number, (isa, threads) in enumerate(dict.fromkeys(wanted)):
         progress(f"ceilings of {isa}, {count_threads(threads)}", number / len(wanted))
-        ceilings = None if again else _kept(run, isa, threads)
-        ceilings = ceilings or _measure(run, run_dir, isa, threads, progress)
+        ceilings, cached = None, _cache_path(run, isa, threads)
+        if cached.is_file() and not again:
+            with contextlib.suppress(StoreError, UsageError):  # of another version
+                ceilings = from_json(Ceilings, cached.read_bytes(), cached)
+        if ceilings is None:
+            ceilings = _measure(run, run_dir, isa, threads, progress)
+            atomic_write(cached, to_json(ceilings))
         atomic_write(run_dir / ceilings_name(isa, threads), to_json(ceilings))
         found.append(ceilings)
     return found
 
 
-def _measure(
-    run: RunRecord, run_dir: Path, isa: str, threads: int, progress: Callable[[str, float], None]
-) -> Ceilings:
+def _measure(run: RunRecord, run_dir: Path, isa: str, threads: int, progress: Progress) -> Ceilings:
     from workbench.run.ceilings import device_of, measure_ceilings
     from workbench.run.runner import find_runner
     from workbench.run.targets import open_target
@@ -615,7 +560,10 @@ def _measure(
     folder, probes = find_probes(progress)
     with open_target(run.plan.target) as there:
         runner = find_runner(target=there)
-        here, then = device_of(there.describe(), runner.description), device_of_run(run)
+        here, then = (
+            device_of(there.describe(), runner.description),
+            device_of(run.host, run.runner),
+        )
         if here != then:
             raise UsageError(
                 f"was made on {then['cpu']} with the {then['runner']}, this is "
@@ -623,52 +571,35 @@ def _measure(
                 where=run_dir,
                 hint="measure the ceilings where the run was made, or repeat the run here",
             )
-        ceilings = measure_ceilings(
+        return measure_ceilings(
             probes, folder, runner, isa, threads, tell=lambda text: progress(text, 0.5)
         )
-    atomic_write(_place(run, isa, threads), to_json(ceilings))
-    return ceilings
 
 
-def find_probes(progress: Callable[[str, float], None]) -> tuple[Path, tuple[Probe, ...]]:
+def find_probes(progress: Progress) -> tuple[Path, tuple[Probe, ...]]:
     """The probes' folder in the cache, exported on first use, and what is in it."""
-    from workbench.export.probes import export_probes
+    from importlib import metadata
+
+    from workbench.export.probes import PROBES_VERSION, export_probes
     from workbench.store import cache_folder, cached
 
     def make(folder: Path) -> None:
         progress("exporting the probes, once", 0.0)
         folder.mkdir()
-        probes = export_probes(_PROBED, folder)
-        blank = Ceilings("", "", "", 0, "", tuple(probes))
+        blank = Ceilings("", "", "", 0, "", tuple(export_probes(_PROBED, folder)))
         atomic_write(folder / _PROBES, to_json(blank))
 
-    folder = cached(f"probes/{_version()}", make)
+    folder = cached(f"probes/{PROBES_VERSION}-{metadata.version('executorch')}", make)
     index = folder / _PROBES
     if not index.is_file():
         raise StoreError("is incomplete", where=cache_folder(), hint="delete its folder probes")
     return folder, from_json(Ceilings, index.read_bytes(), index).probes
 
 
-def _version() -> str:
-    from importlib import metadata
-
-    from workbench.export.probes import PROBES_VERSION
-
-    return f"{PROBES_VERSION}-{metadata.version('executorch')}"
-
-
-def _kept(run: RunRecord, isa: str, threads: int) -> Ceilings | None:
-    """Cached ceilings of a run's machine."""
-    path = _place(run, isa, threads)
-    with contextlib.suppress(StoreError, UsageError):  # of another version
-        if path.is_file():
-            return from_json(Ceilings, path.read_bytes(), path)
-    return None
-
-
-def _place(run: RunRecord, isa: str, threads: int) -> Path:
+def _cache_path(run: RunRecord, isa: str, threads: int) -> Path:
+    from workbench.run.ceilings import device_of
     from workbench.store import cache_folder
 
-    device = device_of_run(run)
+    device = device_of(run.host, run.runner)
     digest = hashlib.sha256(f"{device['cpu']} {device['runner']}".encode()).hexdigest()[:16]
     return cache_folder() / "ceilings" / digest / ceilings_name(isa, threads)

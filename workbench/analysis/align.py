@@ -47,8 +47,8 @@ def list_layers(operators: pd.DataFrame, order: Sequence[str]) -> list[Layer]:
 def match_layers(one: Sequence[Layer], other: Sequence[Layer]) -> dict[str, str]:
     """Names of the other's layers by those that they have in the one.
 
-    If both have the same names, these match. Otherwise the layers are aligned in the order in which
-    they ran, which allows for layers that were inserted, removed or renamed.
+    Unless both have the same names, the layers are aligned in the order in which they ran, which
+    allows for layers that were inserted, removed or renamed.
     """
     names = {layer.name for layer in one}
     same = names & {layer.name for layer in other}
@@ -76,10 +76,7 @@ def _likeness(one: Layer, other: Layer) -> int:
 
 @dataclass(frozen=True)
 class Traced:
-    """One measurement.
-
-    ``ledger`` has the column that `place_rows` adds, ``operators`` those that `add_layers` adds.
-    """
+    """One measurement: its ledger from `place_rows`, its operators from `add_layers`."""
 
     ledger: pd.DataFrame
     operators: pd.DataFrame
@@ -91,29 +88,13 @@ class Traced:
 
 
 def align_runs(runs: Mapping[str, Traced], *, apart: bool = True) -> pd.DataFrame:
-    """The own time of every layer in every run, and its speed-up against the first run.
+    """The own time of every layer in every run, and the speed-up against the first.
 
-    Layers of different programs are matched by path, class, shapes and cost in order of execution,
-    so a layer that was renamed or moved keeps its row. Layers that any run fuses share a row in
-    all, because their times cannot be separated.
-
-    Parameters
-    ----------
-    runs
-        By the name of the run; the others are compared with the first.
-    apart
-        As for `compare_parts`: False if all are experiments of one interleaved run.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.ALIGNED``, for each layer one row per run, in the order in which the first run
-        executes them. A run that lacks a layer has NaN there.
-
-    Raises
-    ------
-    ComparisonError
-        There are fewer than two runs, or the layers of one are unknown.
+    ``frames.ALIGNED``. Layers of different programs are matched by path, class, shapes and cost in
+    order of execution, so a layer that was renamed or moved keeps its row. Layers that any run
+    fuses share a row in all, because their times cannot be separated. Each layer has one row per
+    run, in the order in which the first run executes them; a run that lacks a layer has NaN there.
+    ``apart`` is False if all are experiments of one interleaved run.
     """
     if len(runs) < 2:
         raise ComparisonError("nothing to compare with", hint="name a second run")
@@ -125,10 +106,8 @@ def align_runs(runs: Mapping[str, Traced], *, apart: bool = True) -> pd.DataFram
         traced.ledger.assign(layer=traced.ledger["layer"].astype(object).map(names[run]))
         for run, traced in runs.items()
     )
-    pairs = [
-        compare_parts("layer", first, first),
-        *(compare_parts("layer", first, o, apart=apart) for o in others),
-    ]
+    pairs = [compare_parts("layer", first, first)]
+    pairs += [compare_parts("layer", first, other, apart=apart) for other in others]
     return tabulate_runs(dict(zip(runs, pairs, strict=True)), order, names)
 
 
@@ -139,8 +118,8 @@ def tabulate_runs(
 ) -> pd.DataFrame:
     """``frames.ALIGNED`` from comparisons of the first run with itself and with each other run.
 
-    ``pairs`` has ``frames.COMPARISON`` by run, ``order`` the names of the rows in order, and
-    ``names`` by run the common names by the run's own names; None if they are the same.
+    ``pairs`` has ``frames.COMPARISON`` by run, ``order`` the names of the rows, and ``names`` by
+    run the common names by the run's own names; None if they are the same.
     """
     rows = pd.MultiIndex.from_product([list(order), list(pairs)], names=["name", "run"])
     table = pd.concat({run: pair.set_index("name") for run, pair in pairs.items()}, names=["run"])
@@ -198,8 +177,5 @@ def _join_fused(
     for name in order:
         members.setdefault(group[name], []).append(name)
     joined = {name: " + ".join(members[group[name]]) for name in order}
-    renamed = {
-        run: {name: joined[common] for name, common in found.items()}
-        for run, found in names.items()
-    }
+    renamed = {run: {own: joined[it] for own, it in found.items()} for run, found in names.items()}
     return list(dict.fromkeys(joined[name] for name in order)), renamed

@@ -10,7 +10,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from workbench.analysis.match_graph import GraphMatch, match_graph
@@ -39,17 +38,14 @@ class Provenance:
         """The columns of a portable kernel."""
         instruction, values = self.instruction, self.method.values
         origin = None if instruction.origin is None else self.method.origins[instruction.origin]
-        inputs = [values[number] for number in instruction.inputs]
+        sides = instruction.inputs, instruction.outputs
+        inputs, outputs = ([values[number] for number in side] for side in sides)
         return {
             **_layer(origin),
             "also": "",
             "nodes": origin.node if origin else None,
-            "xnodes": None,
             "role": "compute",
-            "shapes": _shapes(
-                [value for value in inputs if not value.constant],
-                [values[number] for number in instruction.outputs],
-            ),
+            "shapes": _shapes([value for value in inputs if not value.constant], outputs),
             "flops": float("nan") if instruction.flops is None else float(instruction.flops),
             "bytes": float(instruction.bytes),
         }
@@ -62,7 +58,6 @@ class Provenance:
             **_no_cost("compute"),
             "also": _paths(origins, origins[0]),
             "nodes": ", ".join(dict.fromkeys(origin.node for origin in origins)),
-            "xnodes": None,
         }
 
     def of_operator(self, operator: Operator) -> _Columns:
@@ -155,21 +150,17 @@ CONFIDENCES = ("exact", "fitted", "ambiguous", "unattributed")
 _EXACT, _FITTED, _AMBIGUOUS, _UNATTRIBUTED = CONFIDENCES
 
 _KEY = re.compile(r"(?:m(\d+)/)?(?:(\d+):)?")
-_UNKNOWN: _Columns = {
-    **dict.fromkeys(("module", "module_class", "source", "also", "nodes", "xnodes", "shapes")),
-    "role": "overhead",
-    "flops": np.nan,
-    "bytes": np.nan,
-    "confidence": _UNATTRIBUTED,
-}
+_UNKNOWN: _Columns = dict.fromkeys(ATTRIBUTION.names)
+_UNKNOWN |= {**_no_cost("overhead"), "confidence": _UNATTRIBUTED}
 
 
 def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     """The layer of every operator of one measurement, and the confidence in it.
 
-    Kernels of ExecuTorch are known by the number of their instruction. XNNPACK logs the operators
-    of a delegate by name and in order only, after rewriting what was exported: its rewrites are
-    replayed, and the predicted operators are aligned with the log.
+    ``frames.ATTRIBUTION``, one row per key of the ledger. Without origins, the sidecar gives shapes
+    and costs, but no modules. Kernels of ExecuTorch are known by the number of their instruction.
+    XNNPACK logs the operators of a delegate by name and in order only, after rewriting what was
+    exported: its rewrites are replayed, and the predicted operators are aligned with the log.
 
     - ``exact``: number and name of the instruction agree; or all operators of the delegate are as
       predicted; or the ETRecord maps the event of another delegate.
@@ -177,42 +168,25 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
       of the delegate is not explained, but this one is unambiguous.
     - ``ambiguous``: it may belong to another layer; the most likely one is named.
     - ``unattributed``: time of no layer (the framework, a delegate as a whole), a delegate that
-      logs nothing, an operator without explanation, or one in the body of control flow, whose
-      layer is not exported.
-
-    Parameters
-    ----------
-    ledger
-        ``frames.LEDGER`` of one experiment and thread count, of one or several restarts.
-    layers
-        The sidecar of the program. Without origins it gives shapes and costs, but no modules.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.ATTRIBUTION``, one row per key of the ledger.
-
-    Examples
-    --------
-    >>> import workbench as wb
-    >>> run = wb.open_run(wb.sample_run())
-    >>> attribution = attribute_layers(run["avx512_on"].ledger, run.sidecar)
-    >>> attribution["confidence"].value_counts().idxmax()
-    'exact'
+      logs nothing, an operator without explanation, or one in the body of control flow, whose layer
+      is not exported.
     """
     check(ledger, LEDGER)
     columns = ["key", "kind", "name", "operator", "instruction"]
     rows = ledger.drop_duplicates("key")[columns].astype(dict.fromkeys(columns[:4], object))
     found = rows["key"].str.extract(_KEY).fillna("0").astype(int)
     rows["method"], chain = found[0], found[1]
-    rows["steady"] = _is_steady(ledger, rows)
+    # Whether an operator's instruction does the same in every run of its method.
+    times = rows["key"].map(ledger["key"].astype(object).value_counts())
+    group = times.groupby([rows["method"], rows["instruction"]])
+    rows["steady"] = group.transform("min") == group.transform("max")
     known: dict[str, _Columns] = {}
     # A program has one chain; the sidecar does not cover others.
     for _, part in rows[chain == 0].groupby("method"):
         method = find_method(part, layers)
         if method is not None:
             known.update(_attribute_method(part, method))
-    table = pd.DataFrame([{"key": key, **known.get(key, _UNKNOWN)} for key in rows["key"]])
+    table = pd.DataFrame([{**_UNKNOWN, **known.get(key, {}), "key": key} for key in rows["key"]])
     return check(table[ATTRIBUTION.names], ATTRIBUTION)
 
 
@@ -235,13 +209,6 @@ def _agrees(instructions: Sequence[Instruction], number: int, name: str) -> bool
         return name == "OPERATOR_CALL" or instruction.kind == "delegate"
     kernel = instruction.name.rpartition("::")[2]
     return instruction.kind == "kernel" and name == f"native_call_{kernel}"
-
-
-def _is_steady(ledger: pd.DataFrame, rows: pd.DataFrame) -> np.ndarray:
-    """Whether an operator's instruction does the same in every run of its method."""
-    times = rows["key"].map(ledger["key"].astype(object).value_counts())
-    group = times.groupby([rows["method"], rows["instruction"]])
-    return (group.transform("min") == group.transform("max")).to_numpy()
 
 
 def _attribute_method(rows: pd.DataFrame, method: Method) -> _Attributed:
@@ -297,7 +264,7 @@ def _attribute_call(rows: list[Any], match: GraphMatch, provenance: Provenance) 
     operators, alignment = match.operators, match.alignment
     for row, pair, others in zip(rows, alignment.pairs, alignment.alternatives, strict=True):
         if pair < 0:
-            yield row.key, {**_UNKNOWN, "role": None}
+            yield row.key, {"role": None}
             continue
         columns = provenance.of_operator(operators[pair])
         modules = {provenance.of_operator(operators[other])["module"] for other in others}

@@ -171,16 +171,11 @@ _TABLE = {
          "arithmetic, comparison or choice on each value by itself"),
         ("unknown kernel", "unknown", ".*", "unknown name, for example of a custom operator"),
     ),
-    "delegate_overhead": (
-        ("delegate overhead", "delegate overhead", ".*",
-         "time of a delegate call outside its operators"),
-    ),
-    "call_overhead": (
-        ("call overhead", "call overhead", ".*", "time of an operator call outside its kernel"),
-    ),
-    "framework": (
-        ("framework", "framework", ".*", "time of Method::execute outside all calls"),
-    ),
+    "delegate_overhead": (("delegate overhead", "delegate overhead", ".*",
+                           "time of a delegate call outside its operators"),),
+    "call_overhead": (("call overhead", "call overhead", ".*",
+                       "time of an operator call outside its kernel"),),
+    "framework": (("framework", "framework", ".*", "time of Method::execute outside all calls"),),
 }  # fmt: skip
 
 RULES = tuple(
@@ -193,26 +188,7 @@ KINDS = tuple(_TABLE)
 
 @cache
 def categorize(name: str, kind: str = "delegated") -> Category:
-    """The category of one ledger row.
-
-    Parameters
-    ----------
-    name
-        As logged, or without the ordinal: ``Convolution (NHWC, F32) IGEMM #3``,
-        ``native_call_add.out``.
-    kind
-        The row's kind in the ledger.
-
-    Raises
-    ------
-    UsageError
-        The ledger has no such kind.
-
-    Examples
-    --------
-    >>> categorize("Convolution (NHWC, F32) DWConv #3")
-    Category(category='Convolution', family='depthwise', rule='depthwise convolution')
-    """
+    """The category of one ledger row, by its name as logged (or without the ordinal)."""
     if kind not in KINDS:
         raise unknown_name("kind of ledger row", kind, KINDS)
     subject = _subject(name, kind)

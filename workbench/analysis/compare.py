@@ -1,8 +1,4 @@
-"""Comparisons, from samples to verdicts: of E2E latency, and of the parts of an inference.
-
-A comparison is a speed-up with its interval (`speedup`), judged against the margin of equivalence
-and the noise floor, with false discoveries among the rows of one table controlled.
-"""
+"""Comparisons of E2E latency and of the parts of an inference, from samples to verdicts."""
 
 from __future__ import annotations
 
@@ -20,6 +16,7 @@ from workbench.frames import COMPARISON, check
 from workbench.records.runs import RunRecord
 
 Restarts = list[np.ndarray]
+_Times = Sequence[Sequence[float]]
 
 #: Relative difference up to which two times count as equal, unless the caller says otherwise.
 MARGIN = 0.02
@@ -67,9 +64,9 @@ def judge(
 ) -> str:
     """The verdict on a speed-up with its interval; floor and margin are ratios - 1.
 
-    ``equivalent``: the whole interval lies within the margin (two one-sided tests, each at
-    2.5 %). ``faster`` or ``slower``: the interval excludes 1, the speed-up exceeds the noise floor,
-    and the row passes the control of false discoveries (``q``). ``inconclusive``: none of these.
+    ``equivalent``: the whole interval lies within the margin (two one-sided tests, each at 2.5 %).
+    ``faster`` or ``slower``: the interval excludes 1, the speed-up exceeds the noise floor, and the
+    row passes the control of false discoveries (``q``). ``inconclusive``: none of these.
     """
     if np.log(high) <= np.log1p(margin) and np.log(low) >= -np.log1p(margin):
         return "equivalent"
@@ -106,74 +103,38 @@ def compare_latencies(
     control_of: str | None = None,
     threads: int | None = None,
     clock: str | None = None,
-    margin: float = MARGIN,
 ) -> pd.DataFrame:
     """Compare E2E latencies of two experiments from interleaved rounds.
 
     Within a round each experiment is measured twice, in mirrored order (A B C C B A), so the mean
     of its two batches is free of linear drift. A batch counts with the midmean of its inferences.
-    The noise floor comes from the control, a repetition of the baseline or of ``control_of``: the
-    end of its interval that is farther from 1.
+    The noise floor comes from ``control``, a repetition of the baseline or of ``control_of``: the
+    end of its interval that is farther from 1. ``clock`` None chooses as `clock_of` does.
 
-    Parameters
-    ----------
-    latencies
-        ``frames.LATENCIES``; traced rows count only if there are no others.
-    baseline, candidate, control, control_of
-        Names of experiments. No control: no noise floor.
-    threads
-        The thread count; None if the frame holds only one.
-    clock
-        ``cpu_ns`` or ``wall_ns``; None chooses as `clock_of` does.
-    margin
-        Relative difference up to which latencies count as equal.
-
-    Returns
-    -------
-    DataFrame
-        One row of ``frames.COMPARISON``, plus ``restarts`` and ``rounds``. The times are means
-        over the restarts of the midmean over their rounds.
-
-    Raises
-    ------
-    UsageError
-        There is no such experiment or thread count.
-    ComparisonError
-        No round holds both experiments, or the clock did not tick.
+    One row of ``frames.COMPARISON``, plus ``restarts`` and ``rounds``; the times are means over the
+    restarts of the midmean over their rounds.
     """
     part = _one_thread_count(pick_timed(latencies), threads)
     clock = clock or clock_of(part)
     floor = np.zeros(1)
     if control is not None:
-        floor = noise_floor(
-            speedup_of_pairs(*_paired(part, control_of or baseline, control, clock))
-        )
+        repeated = _paired(part, control_of or baseline, control, clock)
+        floor = noise_floor(speedup_of_pairs(*repeated))
     before, after = _paired(part, baseline, candidate, clock)
     times = typical_times(before), typical_times(after)
     speedup = speedup_of_pairs(before, after)
-    table = tabulate_comparison("e2e", [candidate], times, speedup, floor, margin)
+    table = tabulate_comparison("e2e", [candidate], times, speedup, floor)
     return table.assign(restarts=len(before), rounds=sum(map(len, before)))
 
 
 def compare_apart(
-    baseline: pd.DataFrame,
-    candidate: pd.DataFrame,
-    *,
-    floor: float = 0.0,
-    margin: float = MARGIN,
-    clock: str | None = None,
+    baseline: pd.DataFrame, candidate: pd.DataFrame, *, floor: float = 0.0, clock: str | None = None
 ) -> pd.DataFrame:
     """Compare E2E latencies of different runs, by Welch's t over process restarts.
 
     Each side is ``frames.LATENCIES`` of one experiment and thread count. The speed-up includes what
     changed on the machine between the two runs, and the interval does not: interleave the two in
-    one run if possible. With a single restart on a side, the interval is NaN and the verdict
-    inconclusive.
-
-    Raises
-    ------
-    ComparisonError
-        A side has no latency.
+    one run if possible. With a single restart on a side, the verdict is inconclusive.
     """
     timed = [pick_timed(side) for side in (baseline, candidate)]
     if any(side.empty for side in timed):
@@ -181,7 +142,7 @@ def compare_apart(
     # One clock for both: wall time as soon as either side has several threads.
     clock = clock or max(clock_of(side) for side in timed)
     before, after = ([typical_restarts(side, clock)] for side in timed)
-    return compare_restarts(["latency"], before, after, floor=floor, margin=margin)
+    return compare_restarts(["latency"], before, after, floor=floor)
 
 
 def typical_restarts(latencies: pd.DataFrame, clock: str | None = None) -> list[float]:
@@ -201,12 +162,7 @@ def list_restarts(run: RunRecord) -> dict[tuple[str, int], tuple[str, list[float
 
 
 def compare_restarts(
-    names: Sequence[str],
-    baseline: Sequence[Sequence[float]],
-    candidate: Sequence[Sequence[float]],
-    *,
-    floor: float = 0.0,
-    margin: float = MARGIN,
+    names: Sequence[str], baseline: _Times, candidate: _Times, *, floor: float = 0.0
 ) -> pd.DataFrame:
     """As `compare_apart`, for many measurements by their `typical_restarts`; one family."""
     found = [
@@ -217,8 +173,7 @@ def compare_restarts(
         np.concatenate([getattr(s, part) for s in found]) for part in ("log", "error", "freedom")
     )
     before, after = (np.array([np.mean(ms) for ms in side]) for side in (baseline, candidate))
-    speedup = Speedup(log, error, freedom)
-    return tabulate_comparison("e2e", names, (before, after), speedup, floor, margin)
+    return tabulate_comparison("e2e", names, (before, after), Speedup(log, error, freedom), floor)
 
 
 def noise_floor(control: Speedup) -> np.ndarray:
@@ -296,7 +251,6 @@ def _midmeans(times: pd.Series) -> pd.Series:
 #: XNNPACK logs whole microseconds: an error of 1 us / sqrt(12) for each operator.
 _RESOLUTION_MS = 1e-3 / np.sqrt(12)
 
-
 #: What is compared at each level: the values of a column of the ledger.
 _COLUMNS = {"category": "category", "operator": "key", "layer": "layer"}
 
@@ -308,38 +262,20 @@ def compare_parts(
     *,
     control: pd.DataFrame | None = None,
     control_of: pd.DataFrame | None = None,
-    margin: float = MARGIN,
     apart: bool = False,
 ) -> pd.DataFrame:
-    """Compare the time of every category, operator or layer.
+    """Compare the time of every category, operator or layer: ``frames.COMPARISON``, ``restarts``.
 
-    Parameters
-    ----------
-    level
-        ``category``; ``operator``, paired by ``key``, from runs of one program; or ``layer``, for
-        ledgers with the column that `place_rows` adds.
-    baseline, candidate
-        ``frames.LEDGER``, each of one experiment and thread count.
-    control, control_of
-        A repetition of the baseline, or of ``control_of``: gives each row its noise floor.
-    margin
-        Relative difference up to which times count as equal.
-    apart
-        The two are of different runs, whose restarts have nothing in common.
+    ``level`` is ``category``; ``operator``, paired by ``key``, from runs of one program; or
+    ``layer``, for ledgers with the column that `place_rows` adds. ``control``, a repetition of the
+    baseline or of ``control_of``, gives each row its noise floor. ``apart``: the two are of
+    different runs, whose restarts have nothing in common.
 
-    Returns
-    -------
-    DataFrame
-        ``frames.COMPARISON``, plus ``restarts``: categories in the usual order, operators and
-        layers by their change of time. Operators also have ``key``, ``category`` (the baseline's)
-        and ``candidate_name``; one that only one side has gets NaN on the other and is
-        inconclusive. The times are typical ones (midmeans of the runs, averaged over the restarts),
-        which outliers do not affect; those of `summarize_categories` are means, which add up.
-
-    Raises
-    ------
-    ComparisonError
-        A ledger is empty or mixed, or the two share no restart.
+    Categories keep their usual order; operators and layers are sorted by change of time. Operators
+    also have ``key``, ``category`` (the baseline's) and ``candidate_name``; one that only one side
+    has gets NaN on the other and is inconclusive. The times are typical ones (midmeans of the runs,
+    averaged over the restarts), which outliers do not affect; those of `summarize_categories` are
+    means, which add up.
     """
 
     def prepare(ledger: pd.DataFrame) -> pd.DataFrame:
@@ -353,7 +289,7 @@ def compare_parts(
         repeated = before if control_of is None else prepare(control_of)
         floor = noise_floor(_speedup(repeated, prepare(control), by, names)[1])
     times = typical_times(sides[0]), typical_times(sides[1])
-    table = tabulate_comparison(level, list(names), times, speedup, floor, margin)
+    table = tabulate_comparison(level, list(names), times, speedup, floor)
     table = table.assign(restarts=min(map(len, sides)))
     if level == "category":
         order = table["name"].map(CATEGORIES.index)
@@ -376,10 +312,8 @@ def _speedup(
 ) -> tuple[tuple[Restarts, Restarts], Speedup]:
     """Times in ms of each side, one array of shape ``(runs, names)`` per restart; the speed-up."""
     totals = [total_runs(ledger, by).reindex(columns=names) for ledger in (baseline, candidate)]
-    errors = [
-        _clock_error(ledger, by, names, len(runs))
-        for ledger, runs in zip((baseline, candidate), totals, strict=True)
-    ]
+    ledgers = zip((baseline, candidate), totals, strict=True)
+    errors = [_clock_error(ledger, by, runs) for ledger, runs in ledgers]
     if not apart:
         totals = [side.loc[_shared_restarts(*totals)] for side in totals]
     before, after = map(_split, totals)
@@ -400,10 +334,11 @@ def _shared_restarts(before: pd.DataFrame, after: pd.DataFrame) -> list[int]:
     return list(shared)
 
 
-def _clock_error(ledger: pd.DataFrame, by: str, names: pd.Index, runs: int) -> np.ndarray:
-    """Standard error in ms of the sum of every name, from times logged in whole microseconds.
+def _clock_error(ledger: pd.DataFrame, by: str, runs: pd.DataFrame) -> np.ndarray:
+    """Standard error in ms of the sum of every column, from times logged in whole microseconds.
 
     More runs do not reduce it: the midmean of times that take only two values hardly moves.
     """
-    logged = ledger.loc[ledger["kind"] == "delegated", by].astype(object).value_counts() / runs
-    return np.sqrt(logged.reindex(names, fill_value=0.0).to_numpy()) * _RESOLUTION_MS
+    logged = ledger.loc[ledger["kind"] == "delegated", by].astype(object).value_counts()
+    logged = logged.reindex(runs.columns, fill_value=0.0) / len(runs)
+    return np.sqrt(logged.to_numpy()) * _RESOLUTION_MS

@@ -11,11 +11,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs, tabulate_runs
-from workbench.analysis.compare import (
-    compare_parts,
-    compare_restarts,
-    typical_restarts,
-)
+from workbench.analysis.compare import compare_parts, compare_restarts, typical_restarts
 from workbench.analysis.run import Comparison, Measurement, Run, identify_run, open_run
 from workbench.analysis.statistics import clock_of, pick_timed
 from workbench.analysis.verdict import reach_verdict, summarize_verdict
@@ -155,7 +151,9 @@ def check_comparable(
 ) -> None:
     """Refuse measurements that differ from the first along an axis not named in ``across``."""
     _check_axes(across)
-    first, *others = (_identify(m) for m in measurements)
+    first, *others = (
+        identify_run(m.run.record) | {"threads": str(m.threads)} for m in measurements
+    )
     for other in others:
         _check_identity(first, other, across)
     _check_silicon(any(m.emulated for m in measurements))
@@ -181,10 +179,6 @@ def _check_identity(
 def _check_silicon(emulated: bool) -> None:
     if emulated:
         raise ComparisonError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
-
-
-def _identify(measurement: Measurement) -> dict[str, str]:
-    return {**identify_run(measurement.run.record), "threads": str(measurement.threads)}
 
 
 def align_measurements(
@@ -291,20 +285,15 @@ def _align(measurements: Mapping[str, Measurement], by: str) -> pd.DataFrame:
         traced = {name: Traced(m.ledger, m.operators) for name, m in measurements.items()}
         return align_runs(traced, apart=apart)
     first = next(iter(measurements.values()))
-    if by == "category":
-        pairs = {
-            name: compare_parts("category", first.ledger, m.ledger, apart=apart)
-            for name, m in measurements.items()
-        }
-        return tabulate_runs(pairs, next(iter(pairs.values()))["name"])
-    if len({m.run.record.plan.sha256 for m in measurements.values()}) > 1:
+    programs = {m.run.record.plan.sha256 for m in measurements.values()}
+    if by == "operator" and len(programs) > 1:
         raise ComparisonError("operators of different programs have no pairs", hint="--by layer")
     pairs = {
-        name: compare_parts("operator", first.ledger, m.ledger, apart=apart).assign(
-            name=lambda p: p["key"]
-        )
+        name: compare_parts(by, first.ledger, m.ledger, apart=apart)
         for name, m in measurements.items()
     }
+    if by == "operator":
+        pairs = {name: pair.assign(name=pair["key"]) for name, pair in pairs.items()}
     return tabulate_runs(pairs, next(iter(pairs.values()))["name"])
 
 
@@ -361,15 +350,10 @@ def _find_restarts(run: Run, row: Mapping[str, Any]) -> list[float]:
     same = (latencies["experiment"] == row["experiment"]) & (latencies["threads"] == row["threads"])
     latencies = pick_timed(latencies[same])
     if latencies.empty:
-        raise ComparisonError(
-            f"{row['experiment']} with {count_threads(row['threads'])} was not measured",
-            where=run.path,
-            hint="name what to compare: RUN_DIR:EXPERIMENT",
-        )
+        problem = f"{row['experiment']} with {count_threads(row['threads'])} was not measured"
+        hint = "name what to compare: RUN_DIR:EXPERIMENT"
+        raise ComparisonError(problem, where=run.path, hint=hint)
     if clock_of(latencies) != row["clock"]:
-        raise ComparisonError(
-            f"the clocks differ: {row['clock']} against {clock_of(latencies)}",
-            where=run.path,
-            hint="measure both with the same runner",
-        )
+        problem = f"the clocks differ: {row['clock']} against {clock_of(latencies)}"
+        raise ComparisonError(problem, where=run.path, hint="measure both with the same runner")
     return typical_restarts(latencies)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -50,22 +51,14 @@ def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:
     >>> table.loc[0, ["model", "dtype"]].tolist()
     ['squeezesam', 'fp16']
     """
-    rows = [
-        {
-            "model": export.model,
-            "dtype": export.dtype,
-            "backend": export.backend,
-            "size_mb": export.size_bytes / 1e6,
-            "seconds": export.seconds,
-            "delegates": sum(export.delegates.values()),
-            "undelegated": sum(left.count for left in export.undelegated),
-            "sqnr_db": min(
-                (f.sqnr_db for f in export.fidelity if f.sqnr_db is not None), default=float("nan")
-            ),
-            "problem": export.problem,
-        }
-        for export in exports
-    ]
+    rows = []
+    for export in exports:
+        ratios = (f.sqnr_db for f in export.fidelity if f.sqnr_db is not None)
+        row = {name: getattr(export, name) for name in ("model", "dtype", "backend")}
+        row |= {"size_mb": export.size_bytes / 1e6, "seconds": export.seconds}
+        row["delegates"] = sum(export.delegates.values())
+        row["undelegated"] = sum(left.count for left in export.undelegated)
+        rows.append(row | {"sqnr_db": min(ratios, default=math.nan), "problem": export.problem})
     return pd.DataFrame(rows)
 
 

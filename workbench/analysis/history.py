@@ -25,25 +25,13 @@ _MEDIAN = np.pi / 2
 
 
 def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
-    """Where the latency of a line of runs changed for good, and which latest runs look changed.
+    """Where latency changed for good in each line of ``frames.HISTORY``: ``frames.CHANGES``.
 
-    Change points are those of the best piecewise constant logarithm of latency, by exact
-    segmentation (ruptures), with pieces of at least ``RECURRENCE`` runs. A change is *confirmed* if
-    its interval, from the scatter between runs, excludes 1 and it exceeds the margin, with false
-    discoveries among all lines held to 5 %. A latest run outside the prediction interval of the
-    piece before it is *suspected*: measure again.
-
-    Parameters
-    ----------
-    history
-        ``frames.HISTORY``; emulated lines are skipped.
-    margin
-        Relative difference up to which latencies count as equal.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.CHANGES``, in the order of the lines and of time.
+    Emulated lines are skipped. Change points are those of the best piecewise constant logarithm of
+    latency, by exact segmentation (ruptures), with pieces of at least ``RECURRENCE`` runs. A change
+    is *confirmed* if its interval, from the scatter between runs, excludes 1 and it exceeds the
+    margin, with false discoveries among all lines held to 5 %. A latest run outside the prediction
+    interval of the piece before it is *suspected*: measure again.
     """
     rows = [
         row
@@ -98,21 +86,16 @@ def _changes_of(line: pd.DataFrame) -> Iterator[dict[str, object]]:
     bounds = [0, *split_pieces(logs, noise)]
     pieces = [logs[start:end] for start, end in pairwise(bounds)]
     freedom = max(len(logs) - len(pieces), 1)
-    for number, (before, after) in enumerate(pairwise(pieces), 1):
+    named = line[["line", "run_dir", "started"]].to_dict("records")
+    for start, (before, after) in zip(bounds[1:], pairwise(pieces), strict=False):
         error = noise * np.sqrt(_MEDIAN / len(before) + _MEDIAN / len(after))
-        row = _row(line, bounds[number], "confirmed", len(after))
-        yield {**row, **_speedup(np.median(before), np.median(after), error, freedom)}
+        found = _speedup(np.median(before), np.median(after), error, freedom)
+        yield {**named[start], "status": "confirmed", "runs": len(after), **found}
     *earlier, latest = pieces[-1] if len(logs) else [np.nan]
     if len(earlier) >= RECURRENCE:
         error = noise * np.sqrt(1 + _MEDIAN / len(earlier))
-        row = _row(line, len(logs) - 1, "suspected", 1)
-        yield {**row, **_speedup(float(np.median(earlier)), latest, error, freedom)}
-
-
-def _row(line: pd.DataFrame, position: int, status: str, runs: int) -> dict[str, object]:
-    first = line.iloc[position]
-    named = {name: first[name] for name in ("line", "run_dir", "started")}
-    return {**named, "status": status, "runs": runs}
+        found = _speedup(float(np.median(earlier)), latest, error, freedom)
+        yield {**named[-1], "status": "suspected", "runs": 1, **found}
 
 
 def _speedup(before: float, after: float, error: float, freedom: int) -> dict[str, float]:

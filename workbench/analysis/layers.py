@@ -13,6 +13,7 @@ from workbench.records.layers import Layers
 
 #: Names for the empty path, which is the model, and for no layer.
 THE_MODEL, NO_LAYER = "(the model itself)", "(no layer)"
+_NANOSECONDS = 1e6  # in a millisecond
 
 
 def add_layers(operators: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
@@ -29,34 +30,21 @@ def place_rows(ledger: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
 
 
 def name_layer(module: str | None) -> str:
-    """The name of a layer in tables: its path, or a name in parentheses.
-
-    Examples
-    --------
-    >>> [name_layer(module) for module in ("features.0", "", None)]
-    ['features.0', '(the model itself)', '(no layer)']
-    """
+    """The name of a layer in tables: its path, or a name in parentheses."""
     return NO_LAYER if pd.isna(module) else module or THE_MODEL
 
 
 def summarize_layers(
     operators: pd.DataFrame, layers: Layers, runs: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """The model tree in milliseconds, as ``frames.LAYERS``.
-
-    The sidecar gives the class of every module; ``runs``, from ``total_runs(ledger, "key")``, the
-    intervals.
-    """
+    """The model tree in milliseconds, as ``frames.LAYERS``; ``runs`` as for `build_model_tree`."""
     classes = {path: kind for method in layers.methods for path, kind in method.modules.items()}
     tree = build_model_tree(operators, classes, runs)
     names = {"exclusive_ns": "own_ms", "inclusive_ns": "total_ms"}
     names |= {"low_ns": "low_ms", "high_ns": "high_ms"}
-    tree[list(names)] /= 1e6
+    tree[list(names)] /= _NANOSECONDS
     tree = tree.rename(columns=names | {"path": "module", "class": "module_class"})
     return check(tree[LAYERS.names], LAYERS)
-
-
-_NANOSECONDS = 1e6
 
 
 def build_model_tree(
@@ -64,36 +52,17 @@ def build_model_tree(
     classes: Mapping[str, str] | None = None,
     runs: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Sum the operators of one measurement over the tree of modules.
+    """Sum the operators of one measurement over the tree of modules: ``frames.TREE``.
+
+    ``operators`` has the columns that `add_layers` adds; ``classes`` the class of every module by
+    path (without it, only modules that ran an operator of their own have one). ``runs``, from
+    ``total_runs(ledger, "key")``, gives the intervals: a module's time is summed in each run before
+    its scatter is estimated, because operators of one run are correlated.
 
     An operator counts once, in the layer that ``module`` names, even if it also does work of
-    others.
-
-    Parameters
-    ----------
-    operators
-        ``frames.OPERATORS`` with the columns that `add_layers` adds.
-    classes
-        The class of every module by its path, as in ``Method.modules`` of the sidecar; without it
-        only modules that ran an operator of their own have one.
-    runs
-        From ``total_runs(ledger, "key")``, for the intervals. A module's time is summed in each run
-        before its scatter is estimated, because operators of one run are correlated.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.TREE``: each module is followed by those in it, the slowest first. The first row is
-        the model, and the last one, without a path, the operators of no layer: their
-        ``inclusive_ns`` sum to the mean E2E time, and so does ``exclusive_ns`` of all rows.
-
-    Examples
-    --------
-    >>> import workbench as wb
-    >>> run = wb.open_run(wb.sample_run())
-    >>> tree = build_model_tree(run["avx512_on"].operators)
-    >>> tree["path"].head(2).tolist()
-    ['', 'features']
+    others. Each module is followed by those in it, the slowest first. The first row is the model,
+    and the last one, without a path, the operators of no layer: their ``inclusive_ns`` sum to the
+    mean E2E time, and so does ``exclusive_ns`` of all rows.
     """
     check(operators, OPERATORS)
     modules = operators["module"]

@@ -1,7 +1,4 @@
-"""The ledger: every nanosecond of ``Method::execute`` in exactly one row.
-
-A trace does not name the method of a program that a run executed; `find_methods` tells them apart.
-"""
+"""The ledger: every nanosecond of ``Method::execute`` in exactly one row."""
 
 from __future__ import annotations
 
@@ -16,14 +13,7 @@ from workbench.errors import StoreError
 from workbench.frames import EVENTS, LEDGER, check
 
 #: Values of the column ``kind`` of events; their positions are the codes below.
-EVENT_KINDS = (
-    "method",
-    "delegate_call",
-    "operator_call",
-    "kernel",
-    "delegate_operator",
-    "other",
-)
+EVENT_KINDS = ("method", "delegate_call", "operator_call", "kernel", "delegate_operator", "other")
 METHOD, DELEGATE_CALL, OPERATOR_CALL, KERNEL, DELEGATE_OPERATOR, OTHER = range(len(EVENT_KINDS))
 
 
@@ -33,7 +23,7 @@ class EventIndex:
 
     ``kind`` is a code of ``EVENT_KINDS``; ``parent`` the position of the enclosing event, -1 for
     none; ``top`` that of the enclosing event (or itself) directly below ``Method::execute``;
-    ``call`` a number for chain and instruction, the same in every trace. ``operator`` is the name
+    ``call`` a number for chain and instruction, equal in every trace. ``operator`` is the name
     without its ordinal, ``base`` also without layout, types and microkernel.
     """
 
@@ -50,13 +40,7 @@ class EventIndex:
 
 
 def index_events(events: pd.DataFrame) -> EventIndex:
-    """Index the events that lie in a run.
-
-    Raises
-    ------
-    StoreError
-        The events are out of order, from several traces, or the parent of one is missing.
-    """
+    """Index the events that lie in a run; they must be those of one trace, in order."""
     events = check(events, EVENTS)[events["run"] >= 0]
     kind = pd.Categorical(events["kind"], categories=EVENT_KINDS).codes
     parent = _parent_positions(events)
@@ -118,43 +102,17 @@ _MOST_METHODS = 16
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
-@dataclass(frozen=True)
-class Methods:
-    """The methods of a program, from `find_methods`.
-
-    For the first run of each method: the calls that it executed, and hashes of what they did.
-    None if calls differ from run to run.
-    """
-
-    first_runs: tuple[tuple[np.ndarray, np.ndarray], ...] | None = ()
+#: Calls and their hashes in the first run of each method; None if calls differ from run to run.
+Methods = tuple[tuple[np.ndarray, np.ndarray], ...] | None
 
 
 def find_methods(chunks: Iterable[pd.DataFrame]) -> Methods:
-    """Tell the methods of a trace apart, so that its chunks get the same keys.
+    """Tell the methods of a trace apart, which does not name them, from its chunks in order.
 
     Two runs are of one method if the instructions that both executed do the same: what the call of
     an instruction does is the bag of operators within it. Control flow may skip instructions.
-
-    Parameters
-    ----------
-    chunks
-        Frames of ``frames.EVENTS``, in the order of the trace.
-
-    Returns
-    -------
-    The methods, for `build_ledger` of every chunk.
-
-    Examples
-    --------
-    >>> import workbench as wb
-    >>> from workbench.trace.etdump import stream_etdump
-    >>> trace = next(wb.sample_run().rglob("*.etdump"))
-    >>> methods = find_methods(stream_etdump(trace))
-    >>> ledgers = [build_ledger(events, methods) for events in stream_etdump(trace)]
-    >>> len(methods.first_runs)
-    1
     """
-    methods = Methods()
+    methods: Methods = ()
     for events in chunks:
         _, methods = number_methods(index_events(events), methods)
     return methods
@@ -162,9 +120,9 @@ def find_methods(chunks: Iterable[pd.DataFrame]) -> Methods:
 
 def number_methods(index: EventIndex, known: Methods) -> tuple[np.ndarray, Methods]:
     """The number of each event's method, and the methods including those found here."""
-    if known.first_runs is None:
+    if known is None:
         return np.zeros(len(index.run), np.int64), known
-    first_runs = list(known.first_runs)
+    first_runs = list(known)
     run = index.run - index.run.min(initial=0)
     signature = _signatures(index)
     method_of_run = np.zeros(run.max(initial=-1) + 1, np.int64)
@@ -180,8 +138,8 @@ def number_methods(index: EventIndex, known: Methods) -> tuple[np.ndarray, Metho
         differs = np.isin(index.call[left], calls) & ~np.isin(signature[left], signatures)
         left = left[np.isin(run[left], run[left[differs]])]
     if len(left):
-        return np.zeros(len(run), np.int64), Methods(None)
-    return method_of_run[run], Methods(tuple(first_runs))
+        return np.zeros(len(run), np.int64), None
+    return method_of_run[run], tuple(first_runs)
 
 
 def _signatures(index: EventIndex) -> np.ndarray:
@@ -202,15 +160,14 @@ _OF_LEAF = (_FRAMEWORK, _DELEGATED, _PORTABLE, _PORTABLE, _DELEGATED, _CALL_OVER
 _OF_SPAN = (_FRAMEWORK, _DELEGATE_OVERHEAD, _CALL_OVERHEAD, _PORTABLE, _DELEGATED, _CALL_OVERHEAD)
 
 
-def build_ledger(events: pd.DataFrame, methods: Methods | None = None) -> pd.DataFrame:
+def build_ledger(events: pd.DataFrame, methods: Methods = ()) -> pd.DataFrame:
     """Split the time of every ``Method::execute`` into rows that sum to it exactly.
 
-    Each event of a run is one row; its time is its duration minus that of the events directly
-    in it. The rows of a run therefore sum to the duration of its ``Method::execute`` in whole
-    nanoseconds, whatever the nesting.
+    Each event of a run is one row; its time is its duration minus that of the events directly in
+    it. The rows of a run sum to the duration of its ``Method::execute`` in whole nanoseconds.
 
     - ``delegated``: an operator of a delegate, or a whole ``DELEGATE_CALL`` if the delegate logs
-      no operators.
+      none.
     - ``delegate_overhead``: the rest of a ``DELEGATE_CALL``. XNNPACK rounds its operators to whole
       microseconds, so this can be slightly negative; the sign is kept so that the rows add up.
     - ``portable``: a kernel (``native_call_*``), or a whole ``OPERATOR_CALL`` without one (the
@@ -222,11 +179,11 @@ def build_ledger(events: pd.DataFrame, methods: Methods | None = None) -> pd.Dat
     Custom events inside a call have the kind of its operators or kernels.
 
     ``key`` is ``<instruction>/<operator>/<occurrence>``. The operator is cut before its layout,
-    types and microkernel, which differ between ISA levels. The occurrence counts equal operators
-    of one instruction within a run, so a key is unique in its run even where control flow executes
-    an instruction many times. A chain other than 0 precedes the instruction (``1:7``). Keys of the
-    second method begin with ``m1/``, of the third with ``m2/``; two methods that run the same
-    operators count as one, because the trace does not name them.
+    types and microkernel, which differ between ISA levels. The occurrence counts equal operators of
+    one instruction within a run, so a key is unique in its run even where control flow repeats an
+    instruction. A chain other than 0 precedes the instruction (``1:7``). Keys of the second method
+    begin with ``m1/``, of the third with ``m2/``; two methods that run the same operators count as
+    one, because the trace does not name them.
 
     Parameters
     ----------
@@ -252,13 +209,14 @@ def build_ledger(events: pd.DataFrame, methods: Methods | None = None) -> pd.Dat
     """
     index = index_events(events)
     run = index.run
-    method, _ = number_methods(index, methods or Methods())
+    method, _ = number_methods(index, methods)
     columns = {"chain": index.chain, "instruction": index.instruction, "base": index.base}
     named = pd.DataFrame({"method": method, **columns})
     named_code = _pair(_pair(method, index.call), index.base.codes)
     named["occurrence"] = named.groupby(_pair(run, named_code)).cumcount()
     duration = events.loc[events["run"] >= 0, "duration_ns"].to_numpy(np.int64)
-
+    nested, own = index.parent >= 0, duration.copy()
+    np.subtract.at(own, index.parent[nested], duration[nested])
     ledger = pd.DataFrame(
         {
             "run": run,
@@ -268,18 +226,11 @@ def build_ledger(events: pd.DataFrame, methods: Methods | None = None) -> pd.Dat
             "operator": index.operator,
             "key": _keys(named, named_code),
             "instruction": index.instruction,
-            "duration_ns": _own_time(duration, index.parent),
+            "duration_ns": own,
             "method": method,
         }
     )
     return check(ledger, LEDGER)
-
-
-def _own_time(duration: np.ndarray, parent: np.ndarray) -> np.ndarray:
-    nested = parent >= 0
-    own = duration.copy()
-    np.subtract.at(own, parent[nested], duration[nested])
-    return own
 
 
 def _ledger_kinds(index: EventIndex) -> np.ndarray:

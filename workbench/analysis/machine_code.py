@@ -15,11 +15,7 @@ from workbench.analysis.ledger import build_ledger
 from workbench.frames import CODE_SHARES, EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS, check
 from workbench.records.runs import Proof, RunRecord
 from workbench.store import FUNCTIONS, inside
-from workbench.trace.samples import (
-    read_samples,
-    resolve_functions,
-    write_functions,
-)
+from workbench.trace.samples import read_samples, resolve_functions, write_functions
 
 #: XNNPACK rounds each time down to a microsecond: it loses half a microsecond on average.
 _LOST_NS = 500.0
@@ -32,13 +28,8 @@ def find_operators(events: pd.DataFrame, time_ns: np.ndarray) -> pd.DataFrame:
 
     XNNPACK logs durations only, which the runtime lays end to end from the start of the inference,
     so that a start is too early by the rounding of all earlier operators. Starts are corrected by
-    its mean; a time within a standard deviation of a boundary is not ``sure``.
-
-    Returns
-    -------
-    DataFrame
-        ``key``, ``operator`` and ``kind`` as in the ledger, and ``sure``; one row for each time,
-        with NaN outside any run.
+    its mean; a time within a standard deviation of a boundary is not ``sure``. Outside any run,
+    the columns of the ledger are NaN.
     """
     ledger = build_ledger(events)
     events = events[events["run"] >= 0].reset_index(drop=True)
@@ -54,8 +45,10 @@ def find_operators(events: pd.DataFrame, time_ns: np.ndarray) -> pd.DataFrame:
         held = at >= 0
         held[held] = time_ns[held] < end[spans[at[held]]]
         row[held] = spans[at[held]]
-        near = _is_near(time_ns, start, end, margin, spans, at)
-        sure[near] = False
+        for place in (at, at - 1):  # the boundaries after and before
+            known = place >= 0
+            span = spans[place[known]]
+            sure[known] &= np.abs(time_ns[known] - end[span]) >= margin[span]
     found = ledger[["key", "operator", "kind"]].astype(object).reindex(row).reset_index(drop=True)
     return found.assign(sure=sure & (row >= 0))
 
@@ -66,9 +59,11 @@ def _spans(events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     duration = events["duration_ns"].to_numpy(float)
     margin = np.zeros(len(events))
     inner = events[events["kind"] == "delegate_operator"]
-    for _, rows in inner.groupby("parent", sort=False).indices.items():
+    for rows in inner.groupby("parent", sort=False).indices.values():
         rows = inner.index.to_numpy()[rows]
-        if not _is_laid_out(start[rows], duration[rows]):
+        # Only spans that lie end to end in whole microseconds have synthetic starts.
+        end_to_end = (start[rows][1:] == (start + duration)[rows][:-1]).all()
+        if not end_to_end or (duration[rows] % 1000).any():
             continue
         place = np.arange(len(rows))
         start[rows] += _LOST_NS * place
@@ -77,41 +72,14 @@ def _spans(events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return start, start + duration, margin
 
 
-def _is_laid_out(start: np.ndarray, duration: np.ndarray) -> bool:
-    """Whether spans lie end to end in whole microseconds, so that their starts are synthetic."""
-    return bool((start[1:] == (start + duration)[:-1]).all() and (duration % 1000 == 0).all())
-
-
-def _is_near(
-    time_ns: np.ndarray,
-    start: np.ndarray,
-    end: np.ndarray,
-    margin: np.ndarray,
-    spans: np.ndarray,
-    at: np.ndarray,
-) -> np.ndarray:
-    """Whether a time is too close to a boundary between spans."""
-    near = np.zeros(len(time_ns), bool)
-    for shift in (0, -1):
-        place = at + shift
-        known = place >= 0
-        span = spans[place[known]]
-        near[known] |= np.abs(time_ns[known] - end[span]) < margin[span]
-    return near
-
-
 #: Operator of the samples that may belong to either of two.
 UNSURE = "(between two operators)"
 
 
 def gather_evidence(events: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
-    """Count the samples of every function in every operator of one traced process.
+    """Samples of every function in every operator of one traced process: ``frames.EVIDENCE``.
 
-    Returns
-    -------
-    DataFrame
-        ``frames.EVIDENCE``, the most samples first. Samples too close to a boundary between two
-        operators have a row of their own, with the key ``""``.
+    Samples too close to a boundary between two operators have the key ``""``.
     """
     samples = samples[samples["busy"]].reset_index(drop=True)
     found = find_operators(events, samples["time_ns"].to_numpy())
@@ -130,30 +98,18 @@ def gather_evidence(events: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame
 
 
 def split_code(evidence: pd.DataFrame, by: str | None = None) -> pd.DataFrame:
-    """Shares of the classes of machine code: of the whole inference, or ``by`` a column.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.CODE_SHARES``; the part with the most samples first.
-    """
+    """Shares of the classes of machine code in E2E, or ``by`` a column: ``frames.CODE_SHARES``."""
     part = evidence[by] if by else pd.Series("E2E", evidence.index)
     counts = evidence.groupby([part.rename("part"), "code"])["samples"].sum().reset_index()
     total = counts.groupby("part")["samples"].transform("sum")
-    counts = counts.assign(**_shares(counts["samples"], total), total=total)
-    order = ["total", "part", "samples"]
-    counts = counts.sort_values(order, ascending=[False, True, False], ignore_index=True)
+    counts = counts.assign(**_shares(counts["samples"], total), total=total).sort_values(
+        ["total", "part", "samples"], ascending=[False, True, False], ignore_index=True
+    )
     return check(counts[CODE_SHARES.names], CODE_SHARES)
 
 
 def name_kernels(evidence: pd.DataFrame) -> pd.DataFrame:
-    """The function in which each operator spent most of its time, where one dominates.
-
-    Returns
-    -------
-    DataFrame
-        Rows of the evidence by ``key``: those whose interval lies above one half.
-    """
+    """The evidence by ``key`` of functions whose interval lies above half of the operator's."""
     known = evidence[(evidence["key"] != "") & (evidence["low"] > 0.5)]
     return known.drop_duplicates("key").set_index("key")
 
@@ -202,13 +158,9 @@ def prove_change(baseline: pd.DataFrame, candidate: pd.DataFrame) -> Proof:
 
 
 def compare_evidence(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
-    """The microkernel of every operator on both sides, and whether it is another one.
+    """The function with the most samples of every operator on both sides, and if it changed.
 
-    Returns
-    -------
-    DataFrame
-        ``frames.KERNEL_EVIDENCE``, the most samples first; operators that both sides have. The
-        kernel is the function with the most samples.
+    ``frames.KERNEL_EVIDENCE`` of the operators that both sides have, the most samples first.
     """
     sides = [side[side["key"] != ""] for side in (baseline, candidate)]
     before, after = (side.drop_duplicates("key").set_index("key") for side in sides)
@@ -293,35 +245,18 @@ def compare_kernels(on: pd.DataFrame, off: pd.DataFrame) -> pd.DataFrame:
 
     Compares the sets of microkernels registered for one type and the same data types; KleidiAI's
     packed types (``pf32``, ``pqs8``, ``qp8``) count as their contents. A registered microkernel
-    need not have run.
-
-    Returns
-    -------
-    pandas.DataFrame
-        `workbench.frames.KERNEL_CHANGES`: changed ones first, then in the order of the logs.
-
-    Examples
-    --------
-    >>> on, off = wb.read_xnn_log("on.log"), wb.read_xnn_log("off.log")  # doctest: +SKIP
-    >>> wb.compare_kernels(on, off)  # doctest: +SKIP
+    need not have run. ``frames.KERNEL_CHANGES``: changed ones first, then in the logs' order.
     """
-    sides = {name: _by_purpose(check(frame, KERNELS)) for name, frame in (("on", on), ("off", off))}
+    after, before = (_by_purpose(check(log, KERNELS)) for log in (on, off))
     needs = on.set_index("kernel")[["sme", "sme2"]]
     rows = []
-    for purpose in dict.fromkeys([*sides["on"], *sides["off"]]):
-        kernels_on, kernels_off = (sides[side].get(purpose, []) for side in ("on", "off"))
-        rows.append(
-            {
-                "type": purpose[0],
-                "dtype": purpose[1],
-                "off": ", ".join(kernels_off),
-                "on": ", ".join(kernels_on),
-                "change": _change(kernels_on, kernels_off),
-                "sme": bool(needs.loc[kernels_on, "sme"].any()),
-                "sme2": bool(needs.loc[kernels_on, "sme2"].any()),
-            }
-        )
-    table = pd.DataFrame(rows, columns=KERNEL_CHANGES.names)
+    for purpose in dict.fromkeys([*after, *before]):
+        new, old = after.get(purpose, []), before.get(purpose, [])
+        replaced = "same" if set(new) == set(old) else "changed"
+        change = replaced if new and old else "only on" if new else "only off"
+        rows.append((*purpose, ", ".join(old), ", ".join(new), change, *needs.loc[new].any()))
+    table = pd.DataFrame(rows, columns=["type", "dtype", "off", "on", "change", "sme", "sme2"])
+    table = table.astype({"sme": bool, "sme2": bool})[KERNEL_CHANGES.names]
     order = (table["change"] == "same").sort_values(kind="stable").index
     return check(table.loc[order].reset_index(drop=True), KERNEL_CHANGES)
 
@@ -331,22 +266,11 @@ def _by_purpose(kernels: pd.DataFrame) -> dict[tuple[str, str], list[str]]:
     purposes: dict[tuple[str, str], dict[str, None]] = {}
     columns = kernels[["operator", "kernel", "type", "dtype"]]
     for operator, kernel, kind, dtype in columns.itertuples(index=False):
-        purposes.setdefault((kind or operator, _unpack(dtype)), {})[kernel] = None
+        # ``pf16_f16`` and ``f16_f32acc`` are f16.
+        parts = [_UNPACKED.get(part, part) for part in dtype.split("_") if part != _ACCUMULATOR]
+        unpacked = "_".join(part for part, _ in groupby(parts))
+        purposes.setdefault((kind or operator, unpacked), {})[kernel] = None
     return {purpose: list(found) for purpose, found in purposes.items()}
-
-
-def _unpack(dtype: str) -> str:
-    """The data types without packing and accumulators: ``pf16_f16`` and ``f16_f32acc`` are f16."""
-    parts = [_UNPACKED.get(part, part) for part in dtype.split("_") if part != _ACCUMULATOR]
-    return "_".join(part for part, _ in groupby(parts))
-
-
-def _change(on: list[str], off: list[str]) -> str:
-    if not on:
-        return "only off"
-    if not off:
-        return "only on"
-    return "same" if set(on) == set(off) else "changed"
 
 
 def keep_functions(run_dir: Path, record: RunRecord, folders: Sequence[Path] = ()) -> None:

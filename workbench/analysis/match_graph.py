@@ -1,7 +1,4 @@
-"""Match the operators that a delegate is predicted to run with those that were logged.
-
-Both are lists in order; the match is the cheapest way to turn one into the other.
-"""
+"""Match the operators that a delegate is predicted to run with the logged ones, in order."""
 
 from __future__ import annotations
 
@@ -103,11 +100,7 @@ def trace_back(costs: np.ndarray, pairing: np.ndarray, skip: np.ndarray) -> tupl
 
 
 #: What CPUs are known to lack fp16 kernels for: nothing, bilinear resizing (x86), anything.
-_KNOWN: tuple[frozenset[str], ...] = (
-    frozenset(),
-    frozenset({"resize"}),
-    frozenset({EVERYTHING}),
-)
+_KNOWN = (frozenset[str](), frozenset({"resize"}), frozenset({EVERYTHING}))
 
 
 @dataclass(frozen=True)
@@ -129,8 +122,8 @@ def match_graph(
 ) -> GraphMatch:
     """Match a delegate with its logged names, which also shows what the CPU lacks kernels for.
 
-    ``learned`` is what explained another delegate of the same trace. It and the likely cases are
-    tried first, then one kind of operator after another.
+    ``learned``, what explained another delegate of the same trace, and the likely cases are tried
+    first, then one kind of operator after another.
     """
 
     def attempt(lacking: frozenset[str]) -> GraphMatch:

@@ -18,15 +18,7 @@ _TYPES = re.compile(r" \([^)]*\)")
 
 
 def label_operator(name: str, module: str | None = None) -> str:
-    """The label of an operator everywhere: its layer, then the runtime's name with its ordinal.
-
-    The runtime's name loses its layout and types; without a layer it stands alone.
-
-    Examples
-    --------
-    >>> label_operator("Fully Connected (NC, F32) GEMM #42", "classifier.3")
-    'classifier.3 · Fully Connected GEMM #42'
-    """
+    """The label of an operator: its layer, if any, and its logged name without layout and types."""
     short = _TYPES.sub("", name, count=1)
     return f"{module} · {short}" if isinstance(module, str) and module else short
 
@@ -43,11 +35,6 @@ def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
     """Milliseconds of every ``(process, run)`` (rows) by the values of a column (columns).
 
     The rows sum to the E2E time of each run; 0 where a run lacks a value.
-
-    Raises
-    ------
-    ComparisonError
-        The ledger has no run, or mixes several experiments or thread counts.
     """
     if ledger.empty:
         raise ComparisonError("the ledger holds no run", hint="record it with tracing on")
@@ -65,10 +52,9 @@ def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
 
 
 def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
-    """Every operator of one measurement: calls, time and share, the most expensive first.
+    """Every operator of one measurement as ``frames.OPERATORS``, the most expensive first.
 
-    ``frames.OPERATORS``: ``mean_ms`` sums to the mean E2E time, ``share`` to 1. Errors are those of
-    `total_runs`.
+    ``mean_ms`` sums to the mean E2E time, ``share`` to 1.
     """
     runs = total_runs(ledger, "key")
     table = first_rows(ledger).assign(

@@ -1,7 +1,4 @@
-"""How good a measurement is: a grade from A to D, with the reasons.
-
-Whether the numbers of a run can be trusted: one row per check, with its evidence.
-"""
+"""How good a measurement is, from A to D, and whether its numbers can be trusted."""
 
 from __future__ import annotations
 
@@ -89,18 +86,13 @@ def grade_run(
     comparisons: pd.DataFrame,
     tracer_overhead: float = math.nan,
 ) -> pd.DataFrame:
-    """Every criterion that a run can be judged by, the worst first.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.QUALITY``; the first row's grade is that of the run.
-    """
+    """Every criterion that a run can be judged by, the worst first: ``frames.QUALITY``."""
     timed = pick_timed(latencies)
+    floors = comparisons["floor"]
     widths = np.log(comparisons["high"] / comparisons["low"]) / 2
     values = {
         "half width of the interval": float(widths.max(skipna=False)) if len(widths) else math.nan,
-        "A/A control": _largest(comparisons["floor"]),
+        "A/A control": float(floors[np.isfinite(floors) & (floors > 0)].max()),
         "restarts short of five": max(0, 5 - timed["process"].nunique()),
         "drift within a restart": measure_drift(timed),
         "outliers": count_outliers(timed),
@@ -122,14 +114,7 @@ def grade_run(
 
 
 def summarize_quality(quality: pd.DataFrame) -> str:
-    """The grade in one line, with what keeps it from being better.
-
-    Examples
-    --------
-    >>> summarize_quality(pd.DataFrame([["outliers", "7.0 %", "B", "5 %", "why"]],
-    ...     columns=["criterion", "value", "grade", "limit", "source"]))
-    'measurement quality B: outliers 7.0 % (5 % for an A)'
-    """
+    """The grade in one line: ``measurement quality B: outliers 7.0 % (5.0 % for an A)``."""
     grade = quality["grade"].iloc[0]
     if grade == "A":
         return "measurement quality A"
@@ -171,12 +156,8 @@ def count_outliers(timed: pd.DataFrame) -> float:
 
 def stolen(sessions: Sequence[Session]) -> float:
     """The part of the wall time of untraced runs with one thread in which others had the core."""
-    batches = [
-        batch
-        for session in sessions
-        if session.complete and not session.traced and session.threads == 1
-        for batch in session.batches
-    ]
+    alone = [s for s in sessions if s.complete and not s.traced and s.threads == 1]
+    batches = [batch for session in alone for batch in session.batches]
     wall, cpu = (sum(sum(getattr(b, clock)) for b in batches) for clock in ("wall_ns", "cpu_ns"))
     return max(0.0, 1 - cpu / wall) if wall else math.nan
 
@@ -192,16 +173,10 @@ def _of_readings(run: RunRecord) -> Iterator[tuple[str, float]]:
         yield "throttling events", events + sum(status > 0 for status in statuses)
 
 
-def _largest(values: pd.Series) -> float:
-    finite = values[np.isfinite(values) & (values > 0)]
-    return float(finite.max()) if len(finite) else math.nan
-
-
 def _row(criterion: Criterion, value: float) -> tuple[str, str, str, str, str]:
-    place = sum(value > limit for limit in criterion.limits)
-    texts = (_text(criterion, number) for number in (value, criterion.limits[0]))
-    shown, limit = texts
-    return criterion.name, shown, GRADES[place], limit, criterion.source
+    grade = GRADES[sum(value > limit for limit in criterion.limits)]
+    shown, limit = (_text(criterion, number) for number in (value, criterion.limits[0]))
+    return criterion.name, shown, grade, limit, criterion.source
 
 
 def _text(criterion: Criterion, value: float) -> str:
@@ -217,18 +192,11 @@ PREEMPTED_LIMIT = 0.10
 #: With fewer undisturbed traced runs than this, the shares are blurred.
 UNDISTURBED_LEAST = 0.6
 
-
 Row = tuple[str, str, str]
 
 
 def check_run(run: Run) -> pd.DataFrame:
-    """Look at everything that could make the numbers of a run wrong.
-
-    Returns
-    -------
-    DataFrame
-        ``check``, ``status`` (``ok``, ``note`` or ``fail``), ``evidence``.
-    """
+    """What could make numbers wrong: ``check``, ``status`` (ok, note, fail), ``evidence``."""
     rows = [
         _state(run.record),
         *_platform(run.record),
@@ -260,11 +228,10 @@ def _platform(record: RunRecord) -> Iterator[Row]:
     if record.emulated:
         yield "real silicon", "fail", EMULATED
     clocks = ", ".join(sorted({session.clock for session in record.sessions}))
-    kind = record.runner.get("kind")
     if is_foreign(record):
         yield "runner", "note", f"custom runners; an iteration is {clocks}, and not cross-checked"
     else:
-        yield "runner", "ok", f"{kind} runner; an iteration is {clocks}"
+        yield "runner", "ok", f"{record.runner.get('kind')} runner; an iteration is {clocks}"
 
 
 def _export(record: RunRecord) -> Iterator[Row]:
@@ -292,7 +259,8 @@ def _comparison(comparison: Comparison) -> Iterator[Row]:
 
 def _toggle(comparison: Comparison) -> tuple[str, str]:
     run, before, after = comparison.run, comparison.baseline, comparison.candidate
-    renamed = count_renamed(comparison)
+    both = comparison.operators.dropna(subset=["candidate_ms", "baseline_ms"])
+    renamed = int((both["name"] != both["candidate_name"]).sum())
     if before.experiment.runner != after.experiment.runner:
         if renamed:
             return "ok", f"{renamed} operators log another kernel"
@@ -307,33 +275,22 @@ def _toggle(comparison: Comparison) -> tuple[str, str]:
         status = "fail" if run.isa_levels is None else "note"
         return status, f"no: {comparison.verdict.unchanged}"
     names = f"; {renamed} operators log another kernel" if renamed else ""
-    code, proven = _code(comparison)
-    evidence = f"hidden from the baseline: {', '.join(sorted(hidden))}{names}; {code}"
-    return "ok" if proven else "note", evidence
-
-
-def _code(comparison: Comparison) -> tuple[str, bool]:
-    """What the samples of machine code show, and whether that is proof; none is no objection."""
-    proof = comparison.proof
-    if proof is None:
-        return explain_lack(comparison.run.record), True
-    if proof.outcome == "not shown":
-        return f"not shown: {sum(proof.samples)} samples are too few to tell the code apart", False
-    sides = " against ".join(
-        ", ".join(f"{100 * share:.0f} % {code}" for code, share in [*side.items()][:2])
-        for side in (proof.after, proof.before)
-    )
-    return (
-        f"{100 * proof.appeared:.0f} % of its time is in functions that the baseline did not run "
-        f"({sides}; {sum(proof.samples)} samples)",
-        True,
-    )
-
-
-def count_renamed(comparison: Comparison) -> int:
-    """How many operators have another logged name in the candidate."""
-    both = comparison.operators.dropna(subset=["candidate_ms", "baseline_ms"])
-    return int((both["name"] != both["candidate_name"]).sum())
+    status, proof = "ok", comparison.proof
+    if proof is None:  # no objection
+        code = explain_lack(run.record)
+    elif proof.outcome == "not shown":
+        status = "note"
+        code = f"not shown: {sum(proof.samples)} samples are too few to tell the code apart"
+    else:
+        sides = " against ".join(
+            ", ".join(f"{100 * share:.0f} % {code}" for code, share in [*side.items()][:2])
+            for side in (proof.after, proof.before)
+        )
+        code = (
+            f"{100 * proof.appeared:.0f} % of its time is in functions that the baseline did not "
+            f"run ({sides}; {sum(proof.samples)} samples)"
+        )
+    return status, f"hidden from the baseline: {', '.join(sorted(hidden))}{names}; {code}"
 
 
 def _outputs(comparison: Comparison) -> Row:

@@ -1,7 +1,4 @@
-"""How near every operator comes to what the machine can do.
-
-The roofline of a run: the ceilings of its machine, measured once and kept.
-"""
+"""The roofline of a run: how near every operator comes to the ceilings of its machine."""
 
 from __future__ import annotations
 
@@ -42,11 +39,7 @@ class Roof:
     spread: float
 
     def bandwidth(self, size: float) -> float:
-        """GB/s at which so many bytes can be read and written at most.
-
-        That of the largest footprint measured that is no larger: what was just computed may
-        still be in a cache.
-        """
+        """GB/s of the largest footprint measured up to this size: it may still be in a cache."""
         below = [rate for place, rate in self.bandwidths if place <= size]
         return below[-1] if below else self.bandwidths[0][1]
 
@@ -75,17 +68,11 @@ def build_roof(ceilings: Ceilings) -> Roof:
 
 
 def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") -> pd.DataFrame:
-    """Where every operator of one experiment lies below the roof.
+    """Where every operator of known cost lies below the roof: ``frames.ROOFLINE``.
 
     The least time of a call is the largest of three: its operations at the peak of its dtype, its
     bytes at the bandwidth of its footprint, and the time of a call that does nothing. Which of
-    them it is says what binds the operator.
-
-    Returns
-    -------
-    DataFrame
-        ``schema_advice.ROOFLINE``; operators whose cost is not known are left out. ``roof_share``
-        is NaN where a call is shorter than 10 µs, since the log counts whole microseconds.
+    them it is says what binds the operator. ``roof_share`` is NaN for calls below `RESOLVED_MS`.
     """
     check(operators, OPERATORS)
     if "flops" not in operators:
@@ -97,14 +84,9 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
     types = [dtype_of(name, dtype) for name in known["operator"]]
     peaks = np.array([roof.peak(each) for each in types])
     rates = np.array([roof.bandwidth(size) for size in known["bytes"]])
-    costs = np.column_stack(
-        [
-            known["flops"] / peaks / 1e6,
-            known["bytes"] / rates / 1e6 if len(known) else np.empty(0),
-            np.full(len(known), roof.call_ms),
-        ]
-    )
-    least = np.array([row.max() for row in costs])
+    compute_ms, memory_ms = known["flops"] / peaks / 1e6, known["bytes"] / rates / 1e6
+    costs = np.column_stack([compute_ms, memory_ms, np.full(len(known), roof.call_ms)])
+    least = costs.max(axis=1)
     bounds = np.array(["compute", "memory", "overhead"], dtype=object)[costs.argmax(axis=1)]
     bounds[np.isnan(least)] = "unknown"
     timed = (call_ms >= RESOLVED_MS) & (call_ms > 0)
@@ -149,17 +131,11 @@ def place_layers(roofline: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
     """
     check(layers, LAYERS)
     rows = roofline[roofline["module"].notna()].assign(flop=lambda t: t["gflops"] * t["mean_ms"])
-    sums = rows.groupby("module").agg(
-        mean_ms=("mean_ms", "sum"),
-        least_ms=("least_ms", "sum"),
-        flop=("flop", "sum"),
-        size=("bytes_per_run", "sum"),
-    )
-    sums["bound"] = rows.loc[rows.groupby("module")["mean_ms"].idxmax()].set_index("module")[
-        "bound"
-    ]
+    by = rows.groupby("module")
+    sums = by[["mean_ms", "least_ms", "flop", "bytes_per_run"]].sum()
+    sums["bound"] = rows.loc[by["mean_ms"].idxmax()].set_index("module")["bound"]
     sums["gflops"] = sums["flop"] / sums["mean_ms"]
-    sums["gbps"] = sums["size"] / sums["mean_ms"] / 1e6
+    sums["gbps"] = sums["bytes_per_run"] / sums["mean_ms"] / 1e6
     sums["roof_share"] = (sums["least_ms"] / sums["mean_ms"]).where(sums["mean_ms"] >= RESOLVED_MS)
     classes = layers.dropna(subset="module").set_index("module")["module_class"]
     table = sums.join(classes).sort_values("mean_ms", ascending=False).reset_index()
@@ -168,15 +144,7 @@ def place_layers(roofline: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
 
 
 def dtype_of(operator: str, dtype: str) -> str:
-    """In which dtype an operator computes: its name's, or the program's.
-
-    Examples
-    --------
-    >>> dtype_of("Fully Connected (NC, QS8, QC8W) GEMM", "int8")
-    'int8'
-    >>> dtype_of("Convolution (NHWC, PF16) IGEMM", "fp16")
-    'fp16'
-    """
+    """In which dtype ``Convolution (NHWC, PF16) IGEMM`` computes, or the program's."""
     found = re.search(r"\((?:[^,()]*, )?([^()]+)\)", operator)
     types = [part.strip() for part in found[1].split(",")] if found else []
     for part in types:
@@ -202,14 +170,10 @@ def tabulate_ceilings(ceilings: Iterable[Ceilings]) -> pd.DataFrame:
         ]
         for size, rate in roof.bandwidths:
             spread = spreads.get(("stream", size), spreads.get(("read", size), math.nan))
-            found.append((f"bandwidth at {format_bytes(size)}", rate, "GB/s", spread))
+            text = f"{size / 2**20:.0f} MB" if size >= 2**20 else f"{size / 2**10:.0f} kB"
+            found.append((f"bandwidth at {text}", rate, "GB/s", spread))
         rows += [(each.isa, each.threads, *row, each.measured) for row in found]
     return pd.DataFrame(rows, columns=_TABLE)
-
-
-def format_bytes(size: float) -> str:
-    """``256 kB``, ``16 MB``; powers of 1024."""
-    return f"{size / 2**20:.0f} MB" if size >= 2**20 else f"{size / 2**10:.0f} kB"
 
 
 #: The dtype in which a program's products are computed, where that is not its own.
@@ -225,13 +189,7 @@ def find_roof(run_dir: Path, experiment: Experiment, threads: int) -> Roof | Non
 
 
 def list_ceilings(run_dir: Path) -> pd.DataFrame:
-    """The measured peaks in a run's folder, as `tabulate_ceilings` returns them.
-
-    Examples
-    --------
-    >>> sorted(set(wb.list_ceilings(wb.sample_run())["isa"]))
-    ['avx2', 'native']
-    """
+    """The measured peaks in a run's folder, as `tabulate_ceilings` returns them."""
     paths = sorted(run_dir.glob(ceilings_name("*", 0).replace("t0", "t*")))
     return tabulate_ceilings(from_json(Ceilings, path.read_bytes(), path) for path in paths)
 
@@ -240,13 +198,6 @@ def computed_dtype(run: RunRecord) -> str:
     """In which dtype a run's matrix products are computed, as far as its export says."""
     dtype = run.export.dtype if run.export else "fp32"
     return _COMPUTED.get(dtype, dtype)
-
-
-def device_of_run(run: RunRecord) -> dict[str, str]:
-    """What ceilings have to be of, to be those of a run."""
-    from workbench.run.ceilings import device_of
-
-    return device_of(run.host, run.runner)
 
 
 def ceilings_name(isa: str, threads: int) -> str:

@@ -1,16 +1,12 @@
-"""A run and what follows from it: ``Run``, ``Measurement`` and ``Comparison``.
-
-Every frame is computed when it is first asked for, once; readers copy a frame before they change
-it.
-"""
+"""A run and what follows from it; every frame is computed once, when it is first asked for."""
 
 from __future__ import annotations
 
 import math
 import re
 import shlex
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from itertools import pairwise
 from pathlib import Path
@@ -20,11 +16,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.attribution import attribute_layers
-from workbench.analysis.compare import (
-    compare_apart,
-    compare_latencies,
-    compare_parts,
-)
+from workbench.analysis.compare import compare_apart, compare_latencies, compare_parts
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.layers import add_layers, place_rows, summarize_layers
@@ -78,12 +70,7 @@ from workbench.records.runs import (
 )
 from workbench.store import FUNCTIONS, LAYERS, inside, load_layers, load_run
 from workbench.trace.etdump import read_etdump
-from workbench.trace.samples import (
-    locate_samples,
-    read_functions,
-    read_samples,
-    resolve_functions,
-)
+from workbench.trace.samples import locate_samples, read_functions, read_samples, resolve_functions
 from workbench.trace.xnn_log import read_xnn_log
 
 F = TypeVar("F", pd.DataFrame, "pd.DataFrame | None")
@@ -106,6 +93,7 @@ def frame_property(compute: Callable[[Any], F]) -> cached_property[F]:
     return cached_property(marked)
 
 
+@dataclass(eq=False)
 class Run:
     """A recorded run: its measurements, its comparisons and what they show.
 
@@ -121,10 +109,9 @@ class Run:
     (3, 3)
     """
 
-    def __init__(self, path: Path, record: RunRecord):
-        self.path = path
-        self.record = record
-        self._traces: dict[str, pd.DataFrame] = {}
+    path: Path
+    record: RunRecord
+    _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {', '.join(m.label for m in self.measurements)})"
@@ -180,7 +167,20 @@ class Run:
     @cached_property
     def comparisons(self) -> tuple[Comparison, ...]:
         """The comparisons that the run was planned for, as far as both sides were measured."""
-        return tuple(self._compare_pairs())
+        keys = pick_timed(self.latencies)[MEASUREMENT].drop_duplicates()
+        measured = set(keys.itertuples(index=False, name=None))
+        traced = {(m.name, m.threads): m for m in self.traced if (m.name, m.threads) in measured}
+        counts, found = self.record.plan.threads, []
+        for pair in self.record.plan.pairs:
+            for few, count in [pair.threads] if pair.threads else [(n, n) for n in counts]:
+                before, after = (
+                    traced.get(key) for key in ((pair.baseline, few), (pair.candidate, count))
+                )
+                if before and after:
+                    ending = f", {count_threads(count)}" if len(counts) > 1 or few != count else ""
+                    ending += f" against {few}" if few != count else ""
+                    found.append(Comparison(before, after, pair.label + ending))
+        return tuple(found)
 
     def compare(
         self, baseline: str | None = None, candidate: str | None = None, threads: int | None = None
@@ -194,16 +194,15 @@ class Run:
         'faster'
         """
         for known in self.comparisons:
-            wanted = (baseline or known.baseline.name, candidate or known.candidate.name)
-            same = (known.baseline.name, known.candidate.name) == wanted
-            if same and threads in (None, known.candidate.threads):
+            before, after = known.baseline, known.candidate
+            same = (baseline or before.name, candidate or after.name) == (before.name, after.name)
+            if same and threads in (None, after.threads):
                 return known
         if baseline is None or candidate is None:
             raise StoreError("compares no two experiments", where=self.path, hint="name both")
-        sides = [
-            self[name] if threads is None else self[name, threads] for name in (baseline, candidate)
-        ]
-        return Comparison(sides[0], sides[1], f"as {candidate} instead of {baseline}")
+        counts = () if threads is None else (threads,)
+        before, after = self[baseline, *counts], self[candidate, *counts]
+        return Comparison(before, after, f"as {candidate} instead of {baseline}")
 
     @property
     def subject(self) -> Measurement:
@@ -275,15 +274,9 @@ class Run:
             for below, above in pairwise(names)
         }
         original, control = self.find_control(names[-1])
+        noise = {"control": control, "control_of": original}
         levels = [
-            compare_isa_levels(
-                self.latencies,
-                names,
-                threads=threads,
-                adds=adds,
-                control=control,
-                control_of=original,
-            )
+            compare_isa_levels(self.latencies, names, threads=threads, adds=adds, **noise)
             for threads in self._counts
         ]
         return pd.concat(levels, ignore_index=True)
@@ -396,14 +389,12 @@ class Run:
 
     def find_control(self, experiment: str) -> tuple[str | None, str | None]:
         """An experiment and its repetition, which show the noise; its own if it has one."""
-        plan = self.record.plan
-        setup = {e.name: replace(e, name="", control=False) for e in plan.experiments}
+        experiments = self.record.plan.experiments
         found = [
             (e.name, c.name)
-            for c in plan.experiments
-            if c.control
-            for e in plan.experiments
-            if not e.control and setup[e.name] == setup[c.name]
+            for c in experiments
+            for e in experiments
+            if c.control and replace(e, name=c.name, control=True) == c and not e.control
         ]
         return next((pair for pair in found if pair[0] == experiment), (*found, (None, None))[0])
 
@@ -431,24 +422,6 @@ class Run:
             return read_functions(kept)
         return resolve_functions([samples for samples, _ in self._samples.values()])
 
-    def _compare_pairs(self) -> Iterator[Comparison]:
-        keys = pick_timed(self.latencies)[MEASUREMENT].drop_duplicates()
-        measured = set(keys.itertuples(index=False, name=None))
-        traced = {(m.name, m.threads): m for m in self.traced}
-        several = len(self.record.plan.threads) > 1
-        for pair in self.record.plan.pairs:
-            for few, count in (
-                [pair.threads] if pair.threads else [(n, n) for n in self.record.plan.threads]
-            ):
-                sides = (pair.baseline, few), (pair.candidate, count)
-                if set(sides) <= measured and set(sides) <= traced.keys():
-                    label = pair.label
-                    if few != count:
-                        label = f"{label}, {count_threads(count)} against {few}"
-                    elif several:
-                        label = f"{label}, {count_threads(count)}"
-                    yield Comparison(traced[sides[0]], traced[sides[1]], label)
-
     def _stack(self, name: str) -> pd.DataFrame:
         frames = {(m.name, m.threads): getattr(m, name) for m in self.traced}
         known = {key: frame for key, frame in frames.items() if frame is not None}
@@ -456,6 +429,7 @@ class Run:
         return stacked.reset_index(level=MEASUREMENT).reset_index(drop=True)
 
 
+@dataclass(frozen=True, eq=False)
 class Measurement:
     """One experiment of a run at one thread count, in one phase.
 
@@ -468,11 +442,10 @@ class Measurement:
     np.float64(1.0)
     """
 
-    def __init__(self, run: Run, experiment: Experiment, threads: int, phase: str = ""):
-        self.run = run
-        self.experiment = experiment
-        self.threads = threads
-        self.phase = phase
+    run: Run
+    experiment: Experiment
+    threads: int
+    phase: str = ""
 
     def __repr__(self) -> str:
         return f"Measurement({self.label!r} of {str(self.run.path)!r})"
@@ -538,13 +511,13 @@ class Measurement:
     @cached_property
     def _rows(self) -> pd.DataFrame:
         """The ledger without layers."""
-        if not self.sessions:
-            raise StoreError(f"{self.label} has no trace", where=self.run.path)
         return pd.concat([rows for rows, _ in self._parts], ignore_index=True)
 
     @cached_property
     def _parts(self) -> list[tuple[pd.DataFrame, np.ndarray]]:
         """Of every traced process, its ledger, and whether the rows of each run add up."""
+        if not self.sessions:
+            raise StoreError(f"{self.label} has no trace", where=self.run.path)
         return [self._read_ledger(session) for session in self.sessions]
 
     @property
@@ -722,13 +695,9 @@ class Comparison:
             clock = "wall_ns" if self.within_run else None
             return compare_apart(before.latencies, after.latencies, floor=self.noise, clock=clock)
         original, control = self.run.find_control(before.name) if self._control else (None, None)
+        timed, threads = self.run.latencies, after.threads
         return compare_latencies(
-            self.run.latencies,
-            before.name,
-            after.name,
-            threads=after.threads,
-            control=control,
-            control_of=original,
+            timed, before.name, after.name, threads=threads, control=control, control_of=original
         )
 
     @frame_property
@@ -780,14 +749,8 @@ class Comparison:
             hidden = self.run.masked(self.baseline.name) ^ self.run.masked(self.candidate.name)
             dtype = self.run.record.export.dtype if self.run.record.export else ""
             unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
-        found = reach_verdict(
-            self.subject or self.run.model,
-            self.label,
-            self.latency,
-            self.shift,
-            self.agreements,
-            unchanged,
-        )
+        subject, frames = self.subject or self.run.model, (self.latency, self.shift)
+        found = reach_verdict(subject, self.label, *frames, self.agreements, unchanged)
         if not self.emulated:
             return found
         return replace(found, outcome="emulated", before=None, after=None)
@@ -825,11 +788,8 @@ def open_run(path: str | Path | Run) -> Run:
     path = Path(path)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
-        raise StoreError(
-            "nothing was measured completely",
-            where=path,
-            hint="repeat the `workbench run` command: it resumes where it stopped",
-        )
+        hint = "repeat the `workbench run` command: it resumes where it stopped"
+        raise StoreError("nothing was measured completely", where=path, hint=hint)
     names = [name for s in record.sessions for name in (s.etdump, s.log)]
     for name in names + [name for s in record.samplings for name in (s.etdump, s.samples)]:
         inside(path, name)
@@ -876,6 +836,9 @@ def describe_run(run: Run) -> pd.DataFrame:
     record, plan, host = run.record, run.record.plan, run.record.host
     machine = [host.get("cpu"), f"{host.get('cores_usable')} cores", host.get("system")]
     machine += ["virtual"] if host.get("virtual") else []
+    experiments = (
+        f"{e.name}: ISA level {e.isa}{', control' if e.control else ''}" for e in plan.experiments
+    )
     shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in plan.inputs)
     facts = {
         "program": f"{plan.stem}.pte, SHA-256 {plan.sha256[:16]}",
@@ -889,10 +852,7 @@ def describe_run(run: Run) -> pd.DataFrame:
             f"{plan.processes} processes per experiment, interleaved in batches of about "
             f"{plan.batch_ms:g} ms; at least {plan.runs} timed inferences each"
         ),
-        "experiments": "; ".join(
-            f"{e.name}: ISA level {e.isa}{', control' if e.control else ''}"
-            for e in plan.experiments
-        ),
+        "experiments": "; ".join(experiments),
         "measured": f"{record.started} to {record.finished or 'interrupted'}",
     }
     if export := record.export:

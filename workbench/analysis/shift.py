@@ -32,31 +32,22 @@ def bottleneck_shift(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
 
     Examples
     --------
-    >>> import workbench as wb
     >>> off, on = wb.load_case_study("squeezesam").categories.values()
     >>> shift = wb.bottleneck_shift(off, on)
     >>> shift.loc[shift["rank_before"] == 1, "category"].item()
     'Convolution'
     """
-    before = baseline.set_index("category")["mean_ms"]
-    after = candidate.set_index("category")["mean_ms"]
+    before, after = (side.set_index("category")["mean_ms"] for side in (baseline, candidate))
     before, after = _join_unsplit(before, after)
     names = before.index.union(after.index, sort=False)
-    before, after = before.reindex(names, fill_value=0.0), after.reindex(names, fill_value=0.0)
-    delta = after - before
-    change = delta.sum()
-    table = pd.DataFrame(
-        {
-            "baseline_ms": before,
-            "candidate_ms": after,
-            "share_before": before / before.sum(),
-            "share_after": after / after.sum(),
-            "delta_ms": delta,
-            "contribution": delta / change if change else np.nan,
-            "rank_before": before.rank(ascending=False, method="first").astype(int),
-            "rank_after": after.rank(ascending=False, method="first").astype(int),
-        }
-    )
+    before, after = (side.reindex(names, fill_value=0.0) for side in (before, after))
+    table = pd.DataFrame({"baseline_ms": before, "candidate_ms": after})
+    table["delta_ms"] = after - before
+    change = table["delta_ms"].sum()
+    table["contribution"] = table["delta_ms"] / change if change else np.nan
+    for when, side in (("before", before), ("after", after)):
+        table[f"share_{when}"] = side / side.sum()
+        table[f"rank_{when}"] = side.rank(ascending=False, method="first").astype(int)
     return check(table.rename_axis("category").reset_index()[SHIFT.names], SHIFT)
 
 

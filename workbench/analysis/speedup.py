@@ -10,13 +10,15 @@ from scipy.special import stdtr, stdtrit
 
 from workbench.analysis.statistics import CHUNK, DRAWS, midmean
 
+_Restarts = Sequence[np.ndarray]
+
 
 @dataclass(frozen=True)
 class Speedup:
     """Speed-ups (baseline / candidate), one per quantity.
 
-    ``log`` holds their logarithms, ``error`` the standard errors of these (NaN where the data
-    allow none), ``freedom`` the degrees of freedom of the errors.
+    ``log`` holds their logarithms, ``error`` the standard errors of these (NaN where the data allow
+    none), ``freedom`` the degrees of freedom of the errors.
     """
 
     log: np.ndarray
@@ -48,9 +50,8 @@ class Speedup:
     def minimum_detectable_change(self, floor: np.ndarray | float = 0.0) -> np.ndarray:
         """The least difference, as a ratio - 1, that 4 of 5 repetitions would show.
 
-        The interval has to exclude 1 and the speed-up to exceed the noise floor; the multiple of
-        the standard error is that of H. S. Bloom, "Minimum Detectable Effects", Evaluation Review
-        19 (1995).
+        The multiple of the standard error is that of H. S. Bloom, "Minimum Detectable Effects",
+        Evaluation Review 19 (1995).
         """
         least = np.maximum(self._quantile(0.975), np.log1p(floor))
         return np.expm1(least + self._quantile(0.8))
@@ -59,33 +60,22 @@ class Speedup:
         return stdtrit(self.freedom, level) * self.error
 
 
-def speedup_of_pairs(baseline: Sequence[np.ndarray], candidate: Sequence[np.ndarray]) -> Speedup:
+def speedup_of_pairs(baseline: _Restarts, candidate: _Restarts) -> Speedup:
     """The speed-up from rounds in which both were measured side by side.
 
-    Each restart gives one logarithm of a ratio, the midmean over its rounds; the interval is
-    Student's over the restarts. It holds whatever the rounds of one restart have in common
-    (addresses, caches, clock speed), even if restarts scatter unequally [1]_, [2]_. A hierarchical
-    bootstrap over restarts and rounds does not: in simulations of 3 to 20 restarts Student's
-    interval covered 94 to 96 % and the bootstrap's 82 to 100 %, instead of 95 %
+    Each side has one array per restart, of shape ``(rounds,)`` or ``(rounds, quantities)``. Each
+    restart gives one logarithm of a ratio, the midmean over its rounds; the interval is Student's
+    over the restarts. It holds whatever the rounds of one restart have in common (addresses,
+    caches, clock speed), even if restarts scatter unequally (S. G. Donald, K. Lang, "Inference with
+    Difference-in-Differences and Other Panel Data", Rev. Econ. Stat. 89 (2007); R. Ibragimov, U. K.
+    Müller, "t-Statistic Based Correlation and Heterogeneity Robust Inference", J. Bus. Econ. Stat.
+    28 (2010)). A hierarchical bootstrap over restarts and rounds does not: for 3 to 20 simulated
+    restarts Student's interval covered 94 to 96 % and the bootstrap's 82 to 100 %, instead of 95 %
     (``tests/benchmarks/intervals.py``). With a single restart, the error is the bootstrap's over
-    its rounds, and does not include the scatter between restarts.
-
-    Parameters
-    ----------
-    baseline, candidate
-        One array per restart, of shape ``(rounds,)`` or ``(rounds, quantities)``: times > 0.
-
-    References
-    ----------
-    .. [1] S. G. Donald, K. Lang, "Inference with Difference-in-Differences and Other Panel
-       Data", Rev. Econ. Stat. 89 (2007).
-    .. [2] R. Ibragimov, U. K. Müller, "t-Statistic Based Correlation and Heterogeneity Robust
-       Inference", J. Bus. Econ. Stat. 28 (2010).
+    its rounds, without the scatter between restarts.
     """
-    ratios = [
-        np.log(_columns(before) / _columns(after))
-        for before, after in zip(baseline, candidate, strict=True)
-    ]
+    pairs = zip(baseline, candidate, strict=True)
+    ratios = [np.log(_columns(before) / _columns(after)) for before, after in pairs]
     if len(ratios) == 1:
         error = _bootstrap_error(ratios[0], midmean)
         return _speedup_of_one_restart(midmean(ratios[0]), error, ratios[0])
@@ -93,10 +83,7 @@ def speedup_of_pairs(baseline: Sequence[np.ndarray], candidate: Sequence[np.ndar
 
 
 def speedup_of_runs(
-    baseline: Sequence[np.ndarray],
-    candidate: Sequence[np.ndarray],
-    *,
-    resolution: np.ndarray | float = 0.0,
+    baseline: _Restarts, candidate: _Restarts, *, resolution: np.ndarray | float = 0.0
 ) -> Speedup:
     """The speed-up from the same restarts, in which the sides were not measured side by side.
 
@@ -115,15 +102,9 @@ def speedup_of_runs(
 
 
 def speedup_apart(
-    baseline: Sequence[np.ndarray],
-    candidate: Sequence[np.ndarray],
-    *,
-    resolution: np.ndarray | float = 0.0,
+    baseline: _Restarts, candidate: _Restarts, *, resolution: np.ndarray | float = 0.0
 ) -> Speedup:
-    """The speed-up between different restarts, by Welch's t; parameters as `speedup_of_runs`.
-
-    The sides may have different numbers of restarts. No error where one has a single restart.
-    """
+    """The speed-up between different restarts, by Welch's t; no error for a single restart."""
     sides = [_log_restarts(side) for side in (baseline, candidate)]
     log = sides[0].mean(axis=0) - sides[1].mean(axis=0)
     if min(map(len, sides)) < 2:
@@ -132,7 +113,7 @@ def speedup_apart(
     return Speedup(log, *_join_errors(*parts, (np.square(resolution), np.inf)))
 
 
-def _log_restarts(side: Sequence[np.ndarray]) -> np.ndarray:
+def _log_restarts(side: _Restarts) -> np.ndarray:
     return np.array([_log_midmean(_columns(values)) for values in side])
 
 
@@ -180,10 +161,8 @@ def _bootstrap_error(
         return np.full(quantities, np.nan)
     rng = np.random.default_rng(seed)
     step = max(1, CHUNK // values.size)
-    draws = np.concatenate(
-        [
-            statistic(values[rng.integers(0, rows, (min(step, DRAWS - done), rows))], axis=1)
-            for done in range(0, DRAWS, step)
-        ]
-    )
-    return draws.std(axis=0, ddof=1)
+    draws = [
+        statistic(values[rng.integers(0, rows, (min(step, DRAWS - done), rows))], axis=1)
+        for done in range(0, DRAWS, step)
+    ]
+    return np.concatenate(draws).std(axis=0, ddof=1)

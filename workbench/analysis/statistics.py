@@ -23,8 +23,8 @@ CHUNK = 4_000_000
 def midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
     """The mean of the middle half along an axis.
 
-    Up to a quarter of the values may be disturbed by other programs. Unlike the median, it resolves
-    times that are logged in whole microseconds.
+    Up to a quarter of the values may be outliers. Unlike the median, it resolves times that are
+    logged in whole microseconds.
     """
     ordered = np.sort(values, axis=axis)
     count = ordered.shape[axis]
@@ -51,13 +51,8 @@ def describe(
 ) -> dict[str, float]:
     """The statistics of ``frames.STATISTICS`` for one set of times.
 
-    ``blocks`` says in which block, such as a round, each time was measured. Times of one block are
-    correlated, so the bootstrap of the median resamples whole blocks; None resamples the values.
-
-    Raises
-    ------
-    ComparisonError
-        There are no values.
+    ``blocks`` is the block, such as a round, of each time. Times of one block are correlated, so
+    the bootstrap of the median resamples whole blocks; None resamples the values.
     """
     values = np.asarray(values_ms, dtype=float)
     if not values.size:
@@ -70,31 +65,20 @@ def describe(
     reach = 1.5 * (p75 - p25)
     low, high = _median_interval(values, blocks, seed)
     found = {
-        "n": values.size,
-        "mean": mean,
-        "median": p50,
         "trimmed_mean": ordered[tenth : values.size - tenth].mean(),
-        "std": std,
-        "cv": std / mean,
-        "min": ordered[0],
-        "p50": p50,
-        "p90": p90,
-        "p95": p95,
-        "p99": p99,
-        "max": ordered[-1],
         "outliers": np.count_nonzero((values < p25 - reach) | (values > p75 + reach)),
-        "low": low,
-        "high": high,
-    }
+        "n": values.size, "mean": mean, "median": p50, "std": std, "cv": std / mean,
+        "min": ordered[0], "p50": p50, "p90": p90, "p95": p95, "p99": p99, "max": ordered[-1],
+        "low": low, "high": high,
+    }  # fmt: skip
     return {name: np.asarray(found[name]).item() for name in STATISTICS.names}
 
 
 def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.DataFrame:
-    """The latency statistics of every experiment and thread count, in milliseconds.
+    """The statistics in milliseconds of every experiment and thread count, in order.
 
-    ``experiment``, ``threads``, ``clock`` and ``frames.STATISTICS``, in the order in which the
-    experiments first appear. The interval of the median says how well *this* run determines it;
-    `compare_latencies` says whether two experiments differ. ``clock`` is chosen as by `clock_of`.
+    The interval of the median says how well *this* run determines it; `compare_latencies` says
+    whether two experiments differ.
     """
     timed = pick_timed(latencies)
     rows = []
@@ -137,11 +121,11 @@ _PARTS = 4
 
 
 def find_undisturbed_runs(wall_ns: np.ndarray, cpu_ns: np.ndarray, threads: int) -> np.ndarray:
-    """Which runs of one process to keep: those that ran almost without interruption.
+    """Which runs of one process ran almost without interruption.
 
-    ETDump logs wall time, which includes the time that other programs had the CPU. With one
-    thread, that time is wall time minus CPU time: runs are kept where it is at most 2 %, and always
-    the less disturbed half. With several threads, CPU time cannot show it and all runs are kept.
+    ETDump logs wall time, which includes the time that other programs had the CPU: with one thread,
+    wall time minus CPU time. Runs are kept where that is at most 2 %, and always the less disturbed
+    half. With several threads, CPU time cannot show it and all runs are kept.
     """
     wall, cpu = np.asarray(wall_ns, dtype=float), np.asarray(cpu_ns, dtype=float)
     if threads != 1:
@@ -159,8 +143,7 @@ def undisturbed_times(runs: pd.DataFrame) -> pd.DataFrame:
     A program that takes the CPU delays the running operator by whole time slices, and hits
     operators late in an inference more often, because a process that has just woken up is left
     alone for a while. Means, and shares of means, are therefore biased however many runs there are;
-    the mean of the fastest quarter of each column is not. One row for each ``process``, or for
-    each quarter of the only one.
+    the mean of the fastest quarter of each column is not. A single restart is split into quarters.
     """
     process = runs.index.get_level_values("process")
     if process.nunique() == 1:
@@ -194,9 +177,8 @@ def add_traced(latencies: pd.DataFrame, ledger: pd.DataFrame, run: RunRecord) ->
     if not untimed or ledger.empty:
         return latencies
     times = ledger.groupby([*SOURCE_NAMES, "run"], sort=False)["duration_ns"].sum().reset_index()
-    times = times[
-        [key in untimed for key in times[SOURCE_NAMES].itertuples(index=False, name=None)]
-    ]
+    keys = times[SOURCE_NAMES].itertuples(index=False, name=None)
+    times = times[[key in untimed for key in keys]]
     traced = times.rename(columns={"duration_ns": "wall_ns"}).assign(
         traced=True, round=0, batch=0, cpu_ns=0, preempted=0
     )
@@ -213,8 +195,8 @@ def pick_timed(latencies: pd.DataFrame) -> pd.DataFrame:
 def clock_of(latencies: pd.DataFrame) -> str:
     """The column to read latency from: CPU time for one thread, wall time for several.
 
-    CPU time excludes the time that other programs had the core. With several threads it adds up
-    over the cores and no longer is the time that the caller waits. Without CPU times: wall time.
+    CPU time excludes the time that other programs had the core, but adds up over several cores.
+    Without CPU times: wall time.
     """
     one_thread = (latencies["threads"] == 1).all()
     return "cpu_ns" if one_thread and latencies["cpu_ns"].any() else "wall_ns"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -26,82 +26,39 @@ def compare_isa_levels(
 ) -> pd.DataFrame:
     """The latency of every ISA level, against the level below it and against the lowest.
 
-    Parameters
-    ----------
-    latencies
-        ``frames.LATENCIES``, all levels interleaved in one run.
-    levels
-        The experiments of the levels, the lowest first.
-    threads
-        The thread count to look at.
-    adds
-        By level, the CPU features that it adds to the level below.
-    control, control_of
-        An experiment and the level that it repeats: the noise floor of every step.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.LADDER``, one row per level. Latency is CPU time for one thread and wall time for
-        several. Steps are judged by `compare_latencies`, which also says what is raised.
+    ``levels`` are experiments interleaved in one run, the lowest first; ``adds`` has the CPU
+    features that each adds to the level below; ``control`` repeats the level ``control_of`` and
+    gives the noise floor of every step. ``frames.LADDER``, one row per level; latency is CPU time
+    for one thread and wall time for several.
     """
     part = latencies[latencies["threads"] == threads]
     medians = describe_latencies(part).set_index("experiment")
-
-    @cache
-    def compare(baseline: str, candidate: str) -> pd.Series:
-        return compare_latencies(
-            part, baseline, candidate, control=control, control_of=control_of, threads=threads
-        ).iloc[0]
-
+    judged = partial(compare_latencies, part, control=control, control_of=control_of)
+    compare = cache(partial(judged, threads=threads))
     rows = []
     for below, level in pairwise(["", *levels]):
-        row = {
-            "level": level,
-            "adds": (adds or {}).get(level, ""),
-            "threads": threads,
-            **_latency(medians.loc[level]),
-            **dict.fromkeys(("speedup", "low", "high", "floor"), np.nan),
-            **dict.fromkeys(("total", "total_low", "total_high"), 1.0),
-            "outcome": None,
-        }
+        setup = (level, (adds or {}).get(level, ""), threads, *medians.loc[level, _LATENCY])
         if below:
-            step, total = compare(below, level), compare(levels[0], level)
-            row |= step[["speedup", "low", "high", "outcome", "floor"]].to_dict()
-            row |= {"total": total["speedup"]}
-            row |= {"total_low": total["low"], "total_high": total["high"]}
-        rows.append(row)
-    return check(pd.DataFrame(rows)[LADDER.names], LADDER)
-
-
-def _latency(statistics: pd.Series) -> dict[str, object]:
-    names = {"median": "latency_ms", "low": "latency_low_ms", "high": "latency_high_ms"}
-    return {name: statistics[column] for column, name in names.items()}
+            step, total = (compare(name, level).iloc[0] for name in (below, levels[0]))
+            against = (*step[[*_SPEEDUP, "outcome"]], *total[_SPEEDUP], step["floor"])
+        else:
+            against = (np.nan, np.nan, np.nan, None, 1.0, 1.0, 1.0, np.nan)
+        rows.append((*setup, *against))
+    return check(pd.DataFrame(rows, columns=LADDER.names), LADDER)
 
 
 #: With several threads, latency is the time that the caller waits; the same clock for one.
 _CLOCK = "wall_ns"
 
+_LATENCY, _SPEEDUP = ["median", "low", "high"], ["speedup", "low", "high"]
 _Setup = tuple[str, int]
 
 
 def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.DataFrame:
-    """Wall time of every experiment at every thread count, against the fewest threads.
+    """Wall time of every experiment at every thread count, against the fewest: ``frames.SCALING``.
 
     Thread counts are measured one after the other within a restart, so each restart gives one
     ratio; the interval is over the restarts.
-
-    Parameters
-    ----------
-    latencies
-        ``frames.LATENCIES``; traced rows are left out.
-    experiments
-        In the order of the rows.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.SCALING``.
     """
     timed = pick_timed(latencies)
     restarts = _split_restarts(timed)
@@ -111,24 +68,17 @@ def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.Dat
         medians = describe_latencies(part, _CLOCK).set_index("threads").sort_index()
         fewest = int(medians.index[0])
         for threads, statistics in medians.iterrows():
-            row = {
-                "experiment": name,
-                "threads": threads,
-                **_latency(statistics),
-                **dict.fromkeys(("speedup", "low", "high", "efficiency"), 1.0),
-                "outcome": None,
-            }
+            found, outcome = (1.0, 1.0, 1.0), None
             if threads != fewest:
-                value, low, high = _compare_setups(restarts, (name, fewest), (name, int(threads)))
-                row |= {"speedup": value, "low": low, "high": high}
-                row |= {"outcome": judge(value, low, high, 0.0, MARGIN)}
-                row["efficiency"] = value * fewest / threads
-            rows.append(row)
+                found = _compare_setups(restarts, (name, fewest), (name, int(threads)))
+                outcome = judge(*found, 0.0, MARGIN)
+            efficiency = found[0] * fewest / threads
+            rows.append((name, threads, *statistics[_LATENCY], *found, outcome, efficiency))
     return check(pd.DataFrame(rows, columns=SCALING.names), SCALING)
 
 
 def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]:
-    """Sentences on what more threads change; arguments as for `sweep_threads`, lower level first.
+    """Sentences on what more threads change; the experiments from the lowest level up.
 
     For each step to more threads: the experiments that become slower, or do not become faster
     (cores share memory, and some share the SME2 unit). For each two neighbouring experiments:
@@ -186,6 +136,5 @@ def _compare_setups(
     """The speed-up in wall time and its interval, over the restarts that both setups have."""
     before, after = restarts[baseline], restarts[candidate]
     shared = sorted(before.keys() & after.keys())
-    found = speedup_of_runs([before[process] for process in shared],
-                            [after[process] for process in shared])  # fmt: skip
+    found = speedup_of_runs(*([side[process] for process in shared] for side in (before, after)))
     return float(found.value[0]), float(found.low[0]), float(found.high[0])

@@ -27,8 +27,8 @@ class Verdict:
 
     ``subject`` is the model, ``change`` what the candidate does differently (``with avx512``);
     ``speedup`` to ``margin`` and ``detectable`` are columns of the comparison. ``before`` and
-    ``after`` are the bottlenecks of baseline and candidate, if traced; ``differences`` the outputs
-    that do not agree; ``unchanged`` the reason if the same machine code ran on both sides.
+    ``after`` are the bottlenecks, if traced; ``differences`` the outputs that do not agree;
+    ``unchanged`` the reason if the same machine code ran on both sides.
     """
 
     subject: str
@@ -54,16 +54,9 @@ def reach_verdict(
     agreements: Iterable[Agreement] = (),
     unchanged: str = "",
 ) -> Verdict:
-    """The verdict on a candidate.
+    """The verdict on a candidate, from `compare_latencies` and `bottleneck_shift`.
 
-    ``comparison`` is from `compare_latencies`; ``shift`` from `bottleneck_shift`, None if nothing
-    was traced; ``agreements`` are the differences between the outputs. The texts are as in
-    `Verdict`.
-
-    Raises
-    ------
-    ComparisonError
-        The comparison does not have exactly one E2E row.
+    ``shift`` is None if nothing was traced; ``agreements`` compare the outputs.
     """
     rows = comparison[comparison["level"] == "e2e"]
     if len(rows) != 1:
@@ -82,13 +75,6 @@ def summarize_verdict(verdict: Verdict) -> str:
 
     A speed-up is stated only if one was shown, with the digits that its interval supports;
     otherwise the line states the interval of the change of latency.
-
-    Examples
-    --------
-    >>> summarize_verdict(
-    ...     Verdict("toy_cnn", "with avx512", "faster", 1.8961, 1.868, 1.932, 0.01, 0.02)
-    ... )
-    'toy_cnn: 1.90x faster with avx512 (95 % CI 1.87-1.93)'
     """
     parts = [f"{verdict.subject}: {_outcome(verdict)}"]
     if verdict.before and verdict.after:

@@ -24,10 +24,9 @@ def predict_what_if(
 ) -> pd.DataFrame:
     """Predict E2E time if some parts ran faster and all others as measured.
 
-    The prediction is the sum of every part's mean time over its factor; with all factors 1 it is
-    exactly E2E. The bands are Student's 95 % intervals over the process restarts (over the runs if
-    there is only one restart): how well the measurement supports the prediction. They do not cover
-    the assumption that nothing else changes.
+    The prediction sums every part's mean time over its factor. Its bands are Student's 95 %
+    intervals over the process restarts (over the runs if there is only one). They do not cover the
+    assumption that nothing else changes.
 
     Parameters
     ----------
@@ -54,14 +53,23 @@ def predict_what_if(
 
     Examples
     --------
-    >>> import workbench as wb
     >>> ledger = wb.build_ledger(wb.read_etdump(next(wb.sample_run().rglob("*.etdump"))))
     >>> table = wb.predict_what_if(ledger, {"GEMM": 2.0}).set_index("name")
     >>> bool(table.at["GEMM", "predicted_ms"] == table.at["GEMM", "measured_ms"] / 2)
     True
     """
     parts = _break_down(times, by)
-    table = check(_tabulate(parts, _factors_of(parts, factors, by), by), WHAT_IF)
+    factor = _factors_of(parts, factors, by)
+    e2e_ms, speedup, low, high = _predict_e2e(parts, factor)
+    after = parts.blocks / factor
+    half = half_width(np.column_stack([after.sum(axis=1), after]))
+    table = pd.DataFrame({"level": ["e2e", *[by] * len(factor)], "name": ["E2E", *parts.names]})
+    table["measured_ms"] = np.append(parts.mean.sum(), parts.mean)
+    table["predicted_ms"] = np.append(e2e_ms, parts.mean / factor)
+    table["low_ms"], table["high_ms"] = table["predicted_ms"] - half, table["predicted_ms"] + half
+    for column, value in (("speedup", speedup), ("low", low), ("high", high)):
+        table[column] = np.append(value, factor)
+    table = check(table, WHAT_IF)
     return mark_emulated(table) if is_emulated(times) else table
 
 
@@ -91,10 +99,8 @@ def rank_bottlenecks(
 
     Examples
     --------
-    >>> import workbench as wb
     >>> ledger = wb.build_ledger(wb.read_etdump(next(wb.sample_run().rglob("*.etdump"))))
-    >>> ranked = wb.rank_bottlenecks(ledger)
-    >>> bool(ranked["mean_ms"].is_monotonic_decreasing)
+    >>> bool(wb.rank_bottlenecks(ledger)["mean_ms"].is_monotonic_decreasing)
     True
     """
     parts = _break_down(times, by)
@@ -145,23 +151,3 @@ def _predict_e2e(parts: _Breakdown, factor: np.ndarray) -> tuple[float, float, f
         ratios = parts.blocks.sum(axis=1) / (parts.blocks / factor).sum(axis=1)
         spread = half_width(np.log(ratios)[:, None])[0]
         return predicted, np.exp(gain), np.exp(gain - spread), np.exp(gain + spread)
-
-
-def _tabulate(parts: _Breakdown, factor: np.ndarray, by: str) -> pd.DataFrame:
-    e2e_ms, speedup, low, high = _predict_e2e(parts, factor)
-    after = parts.blocks / factor
-    predicted = np.append(e2e_ms, parts.mean / factor)
-    half = half_width(np.column_stack([after.sum(axis=1), after]))
-    return pd.DataFrame(
-        {
-            "level": ["e2e", *[by] * len(factor)],
-            "name": ["E2E", *parts.names],
-            "measured_ms": np.append(parts.mean.sum(), parts.mean),
-            "predicted_ms": predicted,
-            "low_ms": predicted - half,
-            "high_ms": predicted + half,
-            "speedup": np.append(speedup, factor),
-            "low": np.append(low, factor),
-            "high": np.append(high, factor),
-        }
-    )

@@ -39,9 +39,8 @@ def report(runs: tuple[str, ...], out: Path | None) -> Output:
     from workbench.report.artifacts import make_report
 
     if len(runs) == 1 and out:
-        raise UsageError(
-            "needs several runs", where="--out", hint="the report of one run is in its folder"
-        )
+        hint = "the report of one run is in its folder"
+        raise UsageError("needs several runs", where="--out", hint=hint)
     files = write_combined(runs, out) if len(runs) > 1 else list(make_report(runs[0]))
     return Output(files, {"runs": runs, "files": files})
 
@@ -75,10 +74,8 @@ def roofline(run_dir: Path, again: bool, top: int) -> Output:
 
     with show_progress() as progress:
         measure_roof(run_dir, again=again, progress=progress)
-    run = open_run(run_dir)
-    write_artifacts(run)
-    operators = run.subject.roofline
-    record = {"run_dir": run_dir, "ceilings": run.ceilings, "operators": operators}
+    write_artifacts(run := open_run(run_dir))
+    record = {"run_dir": run_dir, "ceilings": run.ceilings, "operators": run.subject.roofline}
     return Output([show_roofline(run.subject, top=top)], record)
 
 
@@ -244,9 +241,8 @@ def skills(name: str | None) -> Output:
     known = list_skills()
     width = max(len(skill.name) for skill in known)
     lines = [f"{skill.name:{width}}  {skill.description}" for skill in known]
-    return Output(
-        lines, {"skills": [{"name": s.name, "description": s.description} for s in known]}
-    )
+    listed = [{"name": s.name, "description": s.description} for s in known]
+    return Output(lines, {"skills": listed})
 
 
 @command(context_settings={"ignore_unknown_options": True})
@@ -255,8 +251,7 @@ def lab(arguments: tuple[str, ...]) -> Output:
     """Open JupyterLab on the notebooks; ARGUMENTS go to JupyterLab."""
     from workbench.report.notebooks import open_lab
 
-    record = {"opens": "lab", "arguments": arguments}
-    return Output([], record, then=lambda: open_lab(arguments))
+    return Output([], {"opens": "lab", "arguments": arguments}, 0, lambda: open_lab(arguments))
 
 
 @command(context_settings={"ignore_unknown_options": True})
@@ -265,8 +260,7 @@ def app(arguments: tuple[str, ...]) -> Output:
     """Open the explorer of runs in a browser, without code; ARGUMENTS go to Voila."""
     from workbench.report.notebooks import open_app
 
-    record = {"opens": "app", "arguments": arguments}
-    return Output([], record, then=lambda: open_app(arguments))
+    return Output([], {"opens": "app", "arguments": arguments}, 0, lambda: open_app(arguments))
 
 
 #: The file of a playbook.
@@ -295,12 +289,8 @@ class Skill:
 
 def list_skills() -> list[Skill]:
     """All playbooks, in order."""
-    folder = resources.files("workbench") / "skills"
-    return [
-        read_skill(entry.name)
-        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
-        if (entry / FILE).is_file()
-    ]
+    entries = (resources.files("workbench") / "skills").iterdir()
+    return [read_skill(name) for name in sorted(e.name for e in entries if (e / FILE).is_file())]
 
 
 def find_skill(name: str) -> Skill:

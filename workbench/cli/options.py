@@ -167,8 +167,7 @@ JSON = "--json"
 class Output:
     """What a command returns: ``lines`` for people, ``record`` for programs.
 
-    Lines may be generated while work goes on; the record must be complete after the last of them.
-    ``then`` runs after the output, for a command that replaces this process.
+    The record may be filled while lines are generated. ``then`` runs after the output.
     """
 
     lines: Iterable[object]
@@ -182,9 +181,8 @@ class Command(click.Command):
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        self.params.append(
-            click.Option([JSON], is_flag=True, help="Print one JSON document, also for errors.")
-        )
+        text = "Print one JSON document, also for errors."
+        self.params.append(click.Option([JSON], is_flag=True, help=text))
 
     def invoke(self, context: click.Context) -> int:
         """Run the command and print its output; returns the exit code."""
@@ -210,5 +208,5 @@ def describe_error(error: BaseException, exit_code: int) -> dict[str, Any]:
         what, where, hint = error.what, error.where, error.hint
     elif isinstance(error, click.ClickException):
         kind, what = UsageError.__name__, error.format_message()
-    facts = {"kind": kind, "what": what, "where": where, "hint": hint}
-    return {"error": {**facts, "exit_code": exit_code}}
+    facts = {"kind": kind, "what": what, "where": where, "hint": hint, "exit_code": exit_code}
+    return {"error": facts}

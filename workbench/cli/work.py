@@ -35,9 +35,8 @@ def doctor() -> Output:
     findings = examine_machine()
     width = max(len(finding.subject) for finding in findings)
     lines = [
-        f"{finding.status:4}  {finding.subject:{width}}  {finding.detail}"
-        + (f"  -> {finding.fix}" if finding.fix else "")
-        for finding in findings
+        f"{f.status:4}  {f.subject:{width}}  {f.detail}" + (f"  -> {f.fix}" if f.fix else "")
+        for f in findings
     ]
     ready = all(finding.status != "fail" for finding in findings)
     if not ready:
@@ -139,9 +138,8 @@ def profile(
             with show_progress() as progress:
                 found = profile_model(model, export, measure, root=out, progress=progress)
             page = found.path / REPORT_HTML
-            profiles.append(
-                {**vars(outline_run(found)), "findings": found.findings, "report": page}
-            )
+            record = {"findings": found.findings, "report": page}
+            profiles.append({**vars(outline_run(found)), **record})
             yield from (*_summarize(found), *list_findings(found.findings, 3), f"report: {page}")
 
     return Output(profile_each(), {"profiles": profiles})

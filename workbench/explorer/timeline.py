@@ -1,7 +1,5 @@
 """The trace timeline: packed spans of one or two traces, which ``timeline.js`` draws."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
@@ -24,10 +22,8 @@ from workbench.plots.style import Chart
 
 #: Columns of a span's layer that are shown.
 ABOUT = ("module", "module_class", "source", "shapes", "kernel")
-#: Space between two iterations on the time axis, as a part of the longer one.
-_GAP = 0.02
-#: Deeper spans are left out: no call of the runtime is nested like this.
-_DEEPEST = 12
+_GAP = 0.02  #: Space between two iterations on the time axis, as a part of the longer one.
+_DEEPEST = 12  #: Deeper spans are left out: no call of the runtime is nested like this.
 #: The class of the elements that a page's script turns into timelines.
 PAGE_CLASS = "trace-timeline"
 # The drawing code, for the widget and for pages alike.
@@ -72,8 +68,7 @@ def show_timeline(ab: Comparison) -> Timeline | Page:
 
     Examples
     --------
-    >>> page = wb.show_timeline(wb.open_run(wb.sample_run()).compare())
-    >>> "avx512_on" in page.figure.alt_text
+    >>> "avx512_on" in wb.show_timeline(wb.open_run(wb.sample_run()).compare()).figure.alt_text
     True
     """
     traces = dict(zip(name_sides(ab), (ab.baseline.spans, ab.candidate.spans), strict=True))
@@ -83,26 +78,11 @@ def show_timeline(ab: Comparison) -> Timeline | Page:
 def draw_timeline(
     traces: Mapping[str, pd.DataFrame], about: pd.DataFrame | None = None, *, note: str = ""
 ) -> Timeline | Page:
-    """Show traces on one time axis, to zoom, point at, measure and search.
+    """Show traces on one time axis: a widget, or without a live front end a figure for a report.
 
-    Parameters
-    ----------
-    traces
-        Frames of ``frames.SPANS`` by the label of their track, the upper one first.
-    about
-        Columns ``key`` and some of ``frames.ATTRIBUTION``: shown when pointing at a span.
-    note
-        A caveat that is shown with the times.
-
-    Returns
-    -------
-    Timeline or Page
-        A widget; without a live front end, a figure that a report turns into the timeline.
-
-    Raises
-    ------
-    StoreError
-        No trace has a complete run.
+    ``traces`` are ``frames.SPANS`` by the label of their track, the upper one first; ``about`` has
+    ``key`` and some columns of ``frames.ATTRIBUTION``, shown when pointing at a span; ``note`` is a
+    caveat shown with the times. StoreError if no trace has a complete run.
     """
     packed = pack_timeline(traces, about, note=note)
     if is_interactive():
@@ -118,8 +98,7 @@ def pack_timeline(
     The bytes are a gzip file: the length of a JSON header (4 bytes, little endian), the header, and
     for each trace the columns ``duration``, ``gap`` (after the sibling before, or the beginning of
     the parent), ``key`` (index into the header's ``keys``) and ``depth`` of its spans, parents
-    first. Times are in units of the header's ``tick_ns``. Spans outside any ``Method::execute`` are
-    not drawn. Parameters and errors are those of `draw_timeline`.
+    first. Times are in ``tick_ns``. Spans outside any ``Method::execute`` are not drawn.
     """
     trees = {label: grow_spans(check(spans, SPANS)) for label, spans in traces.items()}
     if not any(map(len, trees.values())):
@@ -176,15 +155,13 @@ def grow_spans(spans: pd.DataFrame) -> pd.DataFrame:
         ends = start[rows] + duration[rows]
         since = np.where(first, start[above], np.concatenate([[0], ends[:-1]]))
         gap[rows] = start[rows] - since
-    tree = spans[["name", "kind", "ledger_kind", "category", "key"]].assign(
-        duration_ns=duration, gap_ns=gap, depth=depth
-    )
+    tree = spans[["name", "kind", "ledger_kind", "category", "key"]]
+    tree = tree.assign(duration_ns=duration, gap_ns=gap, depth=depth)
     tree = tree.iloc[np.argsort(place, kind="stable")]
     return tree[tree["depth"] <= _DEEPEST].astype({"key": object}).reset_index(drop=True)
 
 
 def _depths(parent: np.ndarray) -> np.ndarray:
-    """How many spans each span lies in."""
     depth, above = np.zeros(len(parent), np.int64), parent.copy()
     while (inside := above >= 0).any():
         depth[inside] += 1
@@ -247,9 +224,8 @@ def plot_timeline(traces: Mapping[str, pd.DataFrame], *, note: str = "") -> Char
     """Draw the run of median length of each trace: nested spans, coloured by category."""
     trees = {label: typical_spans(spans) for label, spans in traces.items()}
     heights = [_HEAD + _ROW * (tree["depth"].max() + 1) for tree in trees.values()]
-    figure, (axis,) = style.new_figure(
-        "One inference, the run of median length", sum(heights) + 1.0, bottom=0.55
-    )
+    title = "One inference, the run of median length"
+    figure, (axis,) = style.new_figure(title, sum(heights) + 1.0, bottom=0.55)
     top = 0.0
     for (label, tree), height in zip(trees.items(), heights, strict=True):
         axis.text(0, top + 0.6 * _HEAD, label, fontsize=9, va="center")
@@ -263,9 +239,7 @@ def plot_timeline(traces: Mapping[str, pd.DataFrame], *, note: str = "") -> Char
     axis.set_xlim(0, 1.01 * last / 1e6)
     axis.set_ylim(top, 0)
     axis.set_yticks([])
-    style.label_x(
-        axis, "ms since Method::execute began; operators of a delegate are laid end to end"
-    )
+    style.label_x(axis, "ms since Method::execute began; delegates' operators are laid end to end")
     if note:
         style.mark_figure(figure, note)
     return figure

@@ -1,7 +1,5 @@
 """Controls for views; without a live front end, a view is shown with its first choices."""
 
-from __future__ import annotations
-
 import html
 import itertools
 import os
@@ -14,13 +12,7 @@ import ipywidgets as widgets
 from IPython.core.getipython import get_ipython
 from IPython.display import HTML, display
 
-from workbench.analysis.compare_runs import (
-    AXES,
-    PARTS,
-    align_measurements,
-    compare,
-    find_measurements,
-)
+from workbench.analysis import compare_runs
 from workbench.analysis.run import Run
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import UsageError, WorkbenchError
@@ -32,22 +24,16 @@ from workbench.plots.text import codes_of
 from workbench.records.runs import count_threads
 from workbench.store import find_runs, load_run
 
-#: Environment variable that forces (1) or forbids (0) widgets.
-WIDGETS = "WORKBENCH_WIDGETS"
+WIDGETS = "WORKBENCH_WIDGETS"  #: Environment variable that forces (1) or forbids (0) widgets.
 
 #: What a control can be made of.
 Choice: TypeAlias = bool | Sequence[Any] | Mapping[str, Any] | widgets.Widget
 
 _CONTROLS = {"flex_flow": "row wrap", "grid_gap": "0 24px"}
-#: Visible rows of a list to pick from.
-_ROWS = 8
 
 
 def is_interactive() -> bool:
-    """Whether widgets work: in a Jupyter kernel whose front end accepts input.
-
-    Executors of notebooks (papermill, nbconvert) do not. ``WORKBENCH_WIDGETS`` overrides this.
-    """
+    """Whether a front end takes input (papermill does not); ``WORKBENCH_WIDGETS`` overrides it."""
     if (forced := os.environ.get(WIDGETS)) in ("0", "1"):
         return forced == "1"
     kernel = getattr(get_ipython(), "kernel", None)
@@ -63,9 +49,9 @@ def explore(view: Callable[..., object], **choices: Choice) -> object:
     view
         A function of the ``choices`` that returns something to display: a figure, a table.
     choices
-        By name of the argument: a bool becomes a check box, a sequence of numbers a slider, any
-        other sequence a list. Of a mapping the keys are chosen, and the view gets the values. A
-        widget is used directly. The first choice is shown first.
+        By name of the argument, the first is shown first: a bool becomes a check box, a sequence of
+        numbers a slider, any other sequence a list. Of a mapping the keys are chosen, and the view
+        gets the values. A widget is used directly.
 
     Returns
     -------
@@ -101,7 +87,6 @@ def explore(view: Callable[..., object], **choices: Choice) -> object:
 
 
 def _display(draw: Callable[..., object], chosen: dict[str, object]) -> None:
-    """Show what was chosen, or in one line why that is impossible."""
     try:
         display(draw(**chosen))
     except WorkbenchError as error:
@@ -135,10 +120,7 @@ def list_runs(folder: str | Path = ".") -> dict[str, Path]:
 
 
 def list_measurements(folder: str | Path = ".") -> dict[str, str]:
-    """The measurements that can be compared: their names for `align_measurements`, by label.
-
-    Emulated runs, unfinished ones, and controls are left out.
-    """
+    """Names for `align_measurements` by label, without emulated or unfinished runs and controls."""
     measurements = {}
     for label, path in list_runs(folder).items():
         run = load_run(path)
@@ -168,47 +150,43 @@ def pick_measurements(folder: str | Path = ".") -> object:
     found = list_measurements(folder)
     labels = {name: label for label, name in found.items()}
     picked = widgets.SelectMultiple(
-        options=list(found.items()), value=list(labels)[:2], rows=_ROWS, layout={"width": "30em"}
+        options=list(found.items()), value=list(labels)[:2], rows=8, layout={"width": "30em"}
     )
-    differ = widgets.SelectMultiple(options=AXES, rows=len(AXES), description="may differ")
+    axes = compare_runs.AXES
+    differ = widgets.SelectMultiple(options=axes, rows=len(axes), description="may differ")
     return explore(
         lambda measurements, parts, across: compare_picked(
             measurements, labels, by=parts, across=across
         ),
         measurements=picked,
-        parts=["category", *(part for part in PARTS if part != "category")],
+        parts=["category", *(part for part in compare_runs.PARTS if part != "category")],
         across=differ,
     )
 
 
 def compare_picked(
-    names: Sequence[str],
-    labels: Mapping[str, str],
-    *,
-    by: str = "category",
+    names: Sequence[str], labels: Mapping[str, str], *, by: str = "category",
     across: Collection[str] = (),
-) -> VStack | Table:
-    """Measurements against the first of them: a heat map, and of two the verdict.
-
-    Parameters are those of `align_measurements`; ``labels`` are by name.
-    """
+) -> VStack | Table:  # fmt: skip
+    """Measurements against the first of them: a heat map, and of two the verdict."""
     if len(names) < 2:
         return show_note("Pick two or more, with Ctrl or Shift; the first is the baseline.")
-    aligned = align_measurements(names, across=across, by=by)
+    aligned = compare_runs.align_measurements(names, across=across, by=by)
     heads = [labels[name].replace(": ", "\n") for name in aligned["run"]]
     figure = plot_heatmap(aligned.assign(run=heads), title=f"Every {by}, over the first")
     if len(names) > 2:
         return VStack(figure)
-    before, after = find_measurements(names).values()
+    before, after = compare_runs.find_measurements(names).values()
     subject = f"{labels[names[1]]} against {labels[names[0]]}"
-    return VStack(show_note(compare(before, after, across=across, subject=subject).text), figure)
+    compared = compare_runs.compare(before, after, across=across, subject=subject)
+    return VStack(show_note(compared.text), figure)
 
 
 def explore_isa_levels(run: Run) -> object:
     """A slider over the ISA levels of a run: what each of them gained, and where.
 
-    Several thread counts can be chosen from. Without a live front end, the highest level is shown;
-    a sentence where the levels were not measured.
+    One of several thread counts can be chosen. Without a live front end, the highest level is
+    shown; a sentence where the levels were not measured.
 
     Examples
     --------
@@ -221,12 +199,9 @@ def explore_isa_levels(run: Run) -> object:
     levels = list(dict.fromkeys(run.isa_levels["level"]))
     # The figure's title is the read-out: a slider's own has room for short words only.
     slider = widgets.SelectionSlider(
-        options=levels,
-        value=levels[-1],
-        description="ISA level",
-        continuous_update=False,
+        options=levels, value=levels[-1], description="ISA level", continuous_update=False,
         readout=False,
-    )
+    )  # fmt: skip
     counts = list(dict.fromkeys(run.isa_levels["threads"]))
     several = {"threads": counts} if len(counts) > 1 else {}
     return explore(

@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
     from workbench.models.loader import LoadedModel
 
-
-#: A kernel of ExecuTorch 1.5.1 that accumulates in the dtype of its tensors, unlike PyTorch's.
-_COARSE = "aten::convolution.out"
 #: Power of an input over that of the noise that is added to it, in dB.
 _NOISE_DB = 60
 #: A model that amplifies noise by less is not called a cause, in dB.
@@ -30,7 +27,8 @@ _LEAST_GAIN_DB = 10
 
 def coarse_kernels(torch_name: str, operators: Mapping[str, int]) -> str:
     """Kernels, counted by name, that lose precision in a dtype; empty if none does."""
-    count = operators.get(_COARSE, 0)
+    # Unlike PyTorch's, this kernel of ExecuTorch 1.5.1 accumulates in the dtype of its tensors.
+    count = operators.get("aten::convolution.out", 0)
     if not count or torch_name not in ("float16", "bfloat16"):
         return ""
     return f"{count} convolutions run on ExecuTorch's own kernel, which accumulates in {torch_name}"
@@ -45,10 +43,9 @@ def sensitivity(model: LoadedModel, expected: list[Any]) -> str:
 
 
 def noise_gain_db(model: LoadedModel, expected: list[Any]) -> float | None:
-    """How much more noise the model's worst output has than its inputs, in dB.
+    """How much more noise, in dB, the model's worst output has than its floating-point inputs.
 
-    The noise is Gaussian, 60 dB below the power of each floating-point input; ``expected`` are the
-    outputs without noise. None if no output changes, or one becomes NaN.
+    ``expected`` are the outputs without noise. None if no output changes, or one becomes NaN.
     """
     import torch
     from torch.utils._pytree import tree_map_only
@@ -67,11 +64,6 @@ def noise_gain_db(model: LoadedModel, expected: list[Any]) -> float | None:
     ratios = [output.sqnr_db for output in compare_outputs(outputs, expected, -math.inf)]
     known = [ratio for ratio in ratios if ratio is not None]
     return _NOISE_DB - min(known) if known else None
-
-
-# What ExecuTorch's runtime logs before it fails.
-_KERNEL = re.compile(r"KernelCall failed at .* in operator (\S+):")
-_CHECK = re.compile(r"Check failed \(.*\): (\S.*)")
 
 
 def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -101,7 +93,8 @@ def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
 
 def explain_log(log: str) -> str:
     """Which kernel failed and why, from the runtime's log; empty if the log does not say."""
-    kernel, check = _KERNEL.search(log), _CHECK.search(log)
+    kernel = re.search(r"KernelCall failed at .* in operator (\S+):", log)
+    check = re.search(r"Check failed \(.*\): (\S.*)", log)
     return f"{kernel[1]} fails: {check[1]}" if kernel and check else ""
 
 
@@ -111,15 +104,16 @@ def compare_outputs(
     """Compare each output tensor with the model's; `ValueError` if numbers or shapes differ."""
     import torch
 
-    def shapes(values: list[Any]) -> list[tuple[int, ...] | None]:
-        return [tuple(v.shape) if isinstance(v, torch.Tensor) else None for v in values]
-
-    if shapes(program) != shapes(eager):
-        raise ValueError(f"the outputs are {shapes(program)}, the model's {shapes(eager)}")
+    shapes, wanted = (
+        [tuple(v.shape) if isinstance(v, torch.Tensor) else None for v in values]
+        for values in (program, eager)
+    )
+    if shapes != wanted:
+        raise ValueError(f"the outputs are {shapes}, the model's {wanted}")
     return tuple(
-        _compare(number, ours, theirs, least_sqnr_db)
-        for number, (ours, theirs) in enumerate(zip(program, eager, strict=True))
-        if isinstance(theirs, torch.Tensor)
+        _compare(number, program[number], eager[number], least_sqnr_db)
+        for number, shape in enumerate(wanted)
+        if shape is not None
     )
 
 
@@ -133,10 +127,8 @@ def describe_problem(outputs: tuple[Fidelity, ...]) -> str:
         return f"output {worst.output} is constant, the model's is not"
     if worst.sqnr_db is None:
         return f"output {worst.output} is not the model's (NaN, infinite, or all zeros)"
-    return (
-        f"output {worst.output} is not the model's: "
-        f"SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:g} expected"
-    )
+    ratio = f"SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:g} expected"
+    return f"output {worst.output} is not the model's: {ratio}"
 
 
 def _compare(
@@ -150,9 +142,8 @@ def _compare(
     judged = eager.is_floating_point()
     # Masked attention and logarithms make infinities, which must be in the same places.
     finite = torch.isfinite(theirs)
-    same_elsewhere = torch.equal(
-        ours[~finite].nan_to_num(0.5, 1, -1), theirs[~finite].nan_to_num(0.5, 1, -1)
-    )
+    elsewhere = (values[~finite].nan_to_num(0.5, 1, -1) for values in (ours, theirs))
+    same_elsewhere = torch.equal(*elsewhere)
     ours, theirs = ours[finite], theirs[finite]
     if not same_elsewhere or not bool(torch.isfinite(ours).all()) or theirs.numel() == 0:
         faithful = same_elsewhere and ours.numel() == 0
@@ -181,10 +172,9 @@ def _compare(
 
 @contextlib.contextmanager
 def _silent_stderr() -> Iterator[io.StringIO]:
-    """Hide what C++ code writes to standard error; yields what passes ``sys.stderr``.
+    """Hide what C++ code (the CPU detection) writes to standard error; yields the runtime's log.
 
-    The runtime's CPU detection complains there about files that desktop machines do not have. The
-    runtime's log passes through ``sys.stderr``, which in a notebook is not file descriptor 2.
+    That passes through ``sys.stderr``, which in a notebook is not file descriptor 2.
     """
     saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:

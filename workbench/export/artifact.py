@@ -17,17 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import store
 from workbench.errors import UsageError, WorkbenchError, unknown_name
-from workbench.export.accuracy import (
-    coarse_kernels,
-    compare_outputs,
-    describe_problem,
-    run_eagerly,
-    run_program,
-    sensitivity,
-)
+from workbench.export import accuracy
 from workbench.export.failure import explain_forward
 from workbench.export.lower import BACKENDS, DTYPES, RECIPES, Lowered, lower_model, silence
-from workbench.export.program import Contents, Slot, raw_bytes
+from workbench.export.program import Slot, raw_bytes
 from workbench.models.inputs import choose_inputs, sample_files
 from workbench.models.loader import SEED, LoadedModel, load_model
 from workbench.models.registry import parse_name, sources_of
@@ -51,14 +44,10 @@ def export_model(
 ) -> Path:
     """Export a model to ``<root>/artifacts/<model>_<backend>_<dtype>.pte``; returns that path.
 
-    Beside it are the ETRecord, the layer sidecar, one ``.input<i>.bin`` per input (the example
-    inputs, raw, in the layout that the program expects) and the record, which
-    `workbench.store.load_export` reads. The record is written last: if it exists, the export is
-    complete.
-
-    A model given by name is exported again only if something has changed: the source files of the
-    model or of the exporter, an installed version, the weights, the inputs, an option, or a file
-    of the last export.
+    Beside it are the ETRecord, the layer sidecar, one ``.input<i>.bin`` per input (raw, in the
+    program's layout) and the record, which is written last: if it exists, the export is complete.
+    A model given by name is exported again only if something has changed: a source file of the
+    model or the exporter, an installed version, an option, or a file that is read or was written.
 
     Parameters
     ----------
@@ -69,14 +58,13 @@ def export_model(
     root
         The output folder, ``out_<model>`` by default.
     tell
-        Receives one line per stage, and the problems of the export; without it, problems are
-        Python warnings.
+        Receives one line per stage, and the problems of the export.
 
     Warns
     -----
     UserWarning
-        The outputs of the program differ from the model's (the record's ``problem``), or there is
-        no ETRecord. Only without ``tell``.
+        The program's outputs differ from the model's, or there is no ETRecord; only without
+        ``tell``.
 
     Raises
     ------
@@ -114,20 +102,28 @@ def export_model(
     with silence():
         say("running the PyTorch model")
         with explain_forward(model.origin):
-            expected = run_eagerly(model.module, model.example_inputs, model.kwargs)
+            expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)
         lowered = lower_model(model, options, say)
         say("comparing the outputs with the PyTorch model's")
         fidelity, problem = _check(lowered, model, expected, options.dtype)
     seconds = time.perf_counter() - started
 
+    asked = {"keep_float": ", ".join(options.keep_float), "rewrite": "no" * (not options.rewrite)}
     say(f"writing {pte.name}")
     contents = lowered.contents
     store.export_record_path(pte).unlink(missing_ok=True)
     saved = _write_inputs(lowered.inputs, contents.inputs, pte)
-    etrecord = _write_etrecord(lowered.etrecord, pte)
+    etrecord = pte.with_name(f"{pte.name}.etrecord")
+    etrecord.unlink(missing_ok=True)
+    if lowered.etrecord:
+        store.atomic_write(etrecord, lowered.etrecord)
     layers = store.save_layers(lowered.layers, store.layers_path(pte))
     store.atomic_write(pte, lowered.pte)
-    files = [pte.with_name(file) for file in (etrecord, layers.name) if file]
+    files = [etrecord, layers] if lowered.etrecord else [layers]
+    weights = f"as the model makes them, torch seed {SEED}"
+    if model.weights is not None:
+        weights = f"{model.weights.name}, SHA-256 {store.sha256_of(model.weights)[:16]}"
+    operators = sorted(contents.operators.items(), key=lambda item: (-item[1], item[0]))
     export = Export(
         model=model.name,
         dtype=options.dtype,
@@ -139,15 +135,15 @@ def export_model(
         input_source=model.input_source,
         outputs=tuple(Tensor(slot.dtype, slot.shape) for slot in contents.outputs),
         delegates=dict(contents.delegates),
-        undelegated=_undelegated(contents),
+        undelegated=tuple(Undelegated(operator, count) for operator, count in operators),
         versions=versions(),
         seconds=round(seconds, 3),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        etrecord=etrecord,
+        etrecord=etrecord.name if lowered.etrecord else "",
         layers=layers.name,
         source=model.source,
-        weights=_describe_weights(model),
-        options=_describe_options(options, lowered.notes),
+        weights=weights,
+        options={name: text for name, text in (asked | lowered.notes).items() if text},
         partition=lowered.partition,
         fidelity=fidelity,
         problem=problem,
@@ -178,13 +174,10 @@ def find_cached_export(
         export = store.load_export(pte)
         if export is None or export.made_from != made_from or not export.files:
             return None
-        is_intact = all(
-            store.sha256_of(pte.parent / Path(name).name) == sha256
-            for name, sha256 in export.files.items()
-        )
+        found = {name: store.sha256_of(pte.parent / Path(name).name) for name in export.files}
     except WorkbenchError:
         return None
-    return pte if is_intact else None
+    return pte if found == export.files else None
 
 
 def _pte_path(name: str, options: ExportOptions, root: str | os.PathLike[str] | None) -> Path:
@@ -198,11 +191,9 @@ def _check_options(options: ExportOptions) -> None:
     if options.backend not in BACKENDS:
         raise unknown_name("backend", options.backend, BACKENDS)
     if options.backend == "portable" and RECIPES[options.dtype].quantizes:
-        raise UsageError(
-            "the portable kernels do not run quantised programs",
-            where=f"dtype {options.dtype}",
-            hint="choose the xnnpack backend, or fp32, fp16 or bf16",
-        )
+        hint = "choose the xnnpack backend, or fp32, fp16 or bf16"
+        text = "the portable kernels do not run quantised programs"
+        raise UsageError(text, where=f"dtype {options.dtype}", hint=hint)
 
 
 def list_problems(export: Export) -> list[str]:
@@ -214,11 +205,10 @@ def list_problems(export: Export) -> list[str]:
 def _report_problems(pte: Path, tell: Tell | None) -> None:
     export = store.load_export(pte)
     for problem in list_problems(export) if export else ():
-        text = f"{pte.name}: {problem}"
         if tell:
-            tell(f"warning: {text}")
+            tell(f"warning: {pte.name}: {problem}")
         else:
-            warnings.warn(text, stacklevel=3)
+            warnings.warn(f"{pte.name}: {problem}", stacklevel=3)
 
 
 def _check(
@@ -226,15 +216,15 @@ def _check(
 ) -> tuple[tuple[Fidelity, ...], str]:
     """Compare the program with the PyTorch model; the figures, and the problem if there is one."""
     try:
-        outputs = run_program(lowered.pte, lowered.inputs)
-        fidelity = compare_outputs(outputs, expected, RECIPES[dtype].least_sqnr_db)
+        outputs = accuracy.run_program(lowered.pte, lowered.inputs)
+        fidelity = accuracy.compare_outputs(outputs, expected, RECIPES[dtype].least_sqnr_db)
     except (RuntimeError, ValueError) as error:
         return (), f"it does not run here; cause: {reason(error)}"
-    problem = describe_problem(fidelity)
+    problem = accuracy.describe_problem(fidelity)
     if not problem:
         return fidelity, ""
-    coarse = coarse_kernels(DTYPES[dtype], lowered.contents.operators)
-    cause = coarse or sensitivity(model, expected)
+    coarse = accuracy.coarse_kernels(DTYPES[dtype], lowered.contents.operators)
+    cause = coarse or accuracy.sensitivity(model, expected)
     return fidelity, f"{problem}; likely cause: {cause}" if cause else problem
 
 
@@ -250,49 +240,10 @@ def _write_inputs(
     return tuple(written)
 
 
-def _write_etrecord(etrecord: bytes, pte: Path) -> str:
-    """Write the ETRecord, or delete an earlier one; returns its file name or nothing."""
-    path = pte.with_name(f"{pte.name}.etrecord")
-    if etrecord:
-        return store.atomic_write(path, etrecord).name
-    path.unlink(missing_ok=True)
-    return ""
-
-
-def _describe_weights(model: LoadedModel) -> str:
-    if model.weights is None:
-        return f"as the model makes them, torch seed {SEED}"
-    return f"{model.weights.name}, SHA-256 {store.sha256_of(model.weights)[:16]}"
-
-
-def _describe_options(options: ExportOptions, notes: dict[str, str]) -> dict[str, str]:
-    asked = {
-        "keep_float": ", ".join(options.keep_float),
-        "rewrite": "" if options.rewrite else "no",
-    }
-    return {name: text for name, text in (asked | notes).items() if text}
-
-
-def _undelegated(contents: Contents) -> tuple[Undelegated, ...]:
-    """The operators left to ExecuTorch's own kernels, the most frequent one first."""
-    ordered = sorted(contents.operators.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Undelegated(operator, count) for operator, count in ordered)
-
-
-_PACKAGES = {
-    "torch": "torch",
-    "executorch": "executorch",
-    "torchao": "torchao",
-    "workbench": "executorch-workbench",
-}
-
-
 def identify_export(model: str, options: ExportOptions = ExportOptions()) -> dict[str, str]:
     """What an export depends on: the record's ``made_from``, the key of the cache.
 
-    ``model``, ``workbench``, ``versions``, ``settings``, ``inputs`` and ``weights``: hashes, or the
-    text itself where it is short. Empty for a model without source files: a class that was
-    registered while Python runs.
+    Hashes, or short texts. Empty for a class that was registered while Python runs.
     """
     sources = sources_of(parse_name(model))
     if sources is None:
@@ -313,26 +264,22 @@ def identify_export(model: str, options: ExportOptions = ExportOptions()) -> dic
 
 def versions() -> dict[str, str]:
     """The versions of all that makes a program."""
-    packages = {name: importlib.metadata.version(dist) for name, dist in _PACKAGES.items()}
-    return {"python": platform.python_version(), **packages}
+    own = importlib.metadata.version("executorch-workbench")
+    packages = {p: importlib.metadata.version(p) for p in ("torch", "executorch", "torchao")}
+    return {"python": platform.python_version(), **packages, "workbench": own}
 
 
 def _hash_files(files: Iterable[Path]) -> str:
-    """One SHA-256 of the contents of some files, in their order."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(f"{file.name} {store.sha256_of(file)}\n".encode())
-    return digest.hexdigest()
+    text = "".join(f"{file.name} {store.sha256_of(file)}\n" for file in files)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def describe_export(export: Export) -> list[str]:
     """Size, accuracy, and operators that were not delegated, one line each."""
-    delegates = sum(export.delegates.values())
     missing = [row for row in export.partition if not row.delegated]
-    lines = [
-        f"{export.pte}: {export.size_bytes / 1e6:.1f} MB in {export.seconds:.1f} s, "
-        f"{delegates} delegates, {sum(row.count for row in missing)} operators not delegated"
-    ]
+    count, delegates = sum(row.count for row in missing), sum(export.delegates.values())
+    size = f"{export.size_bytes / 1e6:.1f} MB in {export.seconds:.1f} s"
+    lines = [f"{export.pte}: {size}, {delegates} delegates, {count} operators not delegated"]
     lines += [f"{name.replace('_', ' ')}: {text}" for name, text in export.options.items()]
     for output in export.fidelity:
         text = "not comparable with PyTorch's"

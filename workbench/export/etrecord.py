@@ -3,8 +3,6 @@
 An ETRecord is a ZIP archive; only its JSON graphs and maps are read here.
 """
 
-from __future__ import annotations
-
 import json
 import zipfile
 from collections import defaultdict
@@ -14,13 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError
-from workbench.export.origins import (
-    EdgeNode,
-    link_xnodes,
-    make_origin,
-    module_classes,
-    share_layers,
-)
+from workbench.export import origins as links
+from workbench.export.origins import EdgeNode
 from workbench.records.layers import Instruction, Layers, Method, Origin
 
 #: The last graph before partitioning, and the one before that.
@@ -35,9 +28,8 @@ _MALFORMED = (
 def add_etrecord(layers: Layers, path: Path) -> Layers:
     """The sidecar of a bare program with the layers from its ETRecord.
 
-    Operators of other backends than XNNPACK are known where the backend gave the exporter a
-    delegate map: by the integers or strings that it logs. It is a `StoreError` if the file is not
-    an ETRecord, or of another program.
+    Operators of other backends than XNNPACK are known by what they log, if there is a delegate map.
+    It is a `StoreError` if the file is not an ETRecord, or of another program.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -58,7 +50,6 @@ class _Graph:
     modules: dict[str, str]
 
     def nodes(self, handles: Any) -> list[EdgeNode]:
-        """The nodes with a handle, or with one of a list."""
         handles = handles if isinstance(handles, list) else [handles]
         return [edge for n in dict.fromkeys(map(int, handles)) for edge in self.edges.get(n, ())]
 
@@ -80,12 +71,12 @@ def _add_to_method(method: Method, archive: zipfile.ZipFile) -> Method:
     ours = {n: call.name for n, call in enumerate(method.instructions) if call.kind == "delegate"}
     if not ours.items() >= backends.items():
         raise ValueError(f"its delegates are {backends}, those of the program {ours}")
-    instructions = tuple(
+    calls = tuple(
         _add_to_instruction(call, found.get(n, []), events.get(n, {}), graph.origins)
         for n, call in enumerate(method.instructions)
     )
     origins = tuple(graph.origins)
-    return replace(method, instructions=instructions, origins=origins, modules=graph.modules)
+    return replace(method, instructions=calls, origins=origins, modules=graph.modules)
 
 
 def _read_graph(archive: zipfile.ZipFile, method: str) -> _Graph:
@@ -98,7 +89,7 @@ def _read_graph(archive: zipfile.ZipFile, method: str) -> _Graph:
     for node in nodes:
         metadata = node["metadata"]
         stack = [each.split(",") for each in metadata.get("nn_module_stack", "").split(";")]
-        around = module_classes((each[1], each[2]) for each in stack if len(each) == 3)
+        around = links.module_classes((each[1], each[2]) for each in stack if len(each) == 3)
         # An operator's full name in the edge dialect ends with, say, aten.relu.default.
         name, operator = str(node["name"]), str(node["target"]).rpartition(".ops.")[2]
         if "debug_handle" in metadata:
@@ -106,9 +97,9 @@ def _read_graph(archive: zipfile.ZipFile, method: str) -> _Graph:
             tensors = (each["arg"].get("as_tensor") for each in node["inputs"])
             arguments = tuple(str(tensor["name"]) for tensor in tensors if tensor)
             edges[handle].append(EdgeNode(len(origins), name, operator, handle, arguments))
-        origins.append(make_origin(name, operator, around, metadata.get("stack_trace")))
+        origins.append(links.make_origin(name, operator, around, metadata.get("stack_trace")))
         modules |= around
-    share_layers(origins, chain.from_iterable(edges.values()))
+    links.share_layers(origins, chain.from_iterable(edges.values()))
     return _Graph(edges, origins, modules)
 
 
@@ -130,5 +121,5 @@ def _add_to_instruction(
         alike = (edge for edge in found if f".{kernel}." in f".{edge.operator}.")
         return replace(call, origin=next(alike, found[0]).number)
     if call.xnodes:
-        return replace(call, xnodes=link_xnodes(call.xnodes, found, origins))
+        return replace(call, xnodes=links.link_xnodes(call.xnodes, found, origins))
     return replace(call, events=events)

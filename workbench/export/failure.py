@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from workbench.errors import ExportError
@@ -12,7 +13,6 @@ from workbench.models.sources import reason, user_line, user_line_of_stack
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
-
 
 #: Operators that PyTorch runs on operands of one dtype only, the first three of its arguments.
 _PRODUCTS = frozenset(
@@ -23,8 +23,6 @@ _PRODUCTS = frozenset(
         "scaled_dot_product_attention",
     )
 )  # fmt: skip
-_NO_OUT_VARIANT = re.compile(r"Missing out variants: \{([^}]*)\}")
-_VIOLATION = re.compile(r"^\s*- (.*)", re.MULTILINE)
 
 
 @contextlib.contextmanager
@@ -54,7 +52,7 @@ def explain_lowering(exported: ExportedProgram, origin: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each pass raises its own types
-        if found := _NO_OUT_VARIANT.search(str(error)):
+        if found := re.search(r"Missing out variants: \{([^}]*)\}", str(error)):
             operators = sorted(re.findall(r"[\w:]+", found[1]))
             raise no_kernel_error(operators, exported, origin) from error
         where = user_line(error) or user_line_of_stack(str(error)) or origin
@@ -73,9 +71,9 @@ def check_operands(exported: ExportedProgram, dtype: str, origin: str) -> None:
         values = [getattr(arg, "meta", {}).get("val") for arg in node.args[:3]]
         dtypes = {str(v.dtype).removeprefix("torch.") for v in values if v is not None}
         if len(dtypes) > 1:
+            name, operands = schema.name.removeprefix("aten::"), " and ".join(sorted(dtypes))
             raise ExportError(
-                f"in {dtype} this is a {schema.name.removeprefix('aten::')} of "
-                f"{' and '.join(sorted(dtypes))}",
+                f"in {dtype} this is a {name} of {operands}",
                 where=user_line_of_stack(node.meta.get("stack_trace")) or origin,
                 hint="create constants in the dtype of the inputs",
             )
@@ -94,7 +92,7 @@ def _line_of_operator(operator: str, program: ExportedProgram) -> str:
     """The user's line that first calls an operator, whatever the overload; empty if unknown."""
     name = operator.partition(".")[0]
     graphs = (getattr(module, "graph", None) for module in program.graph_module.modules())
-    for node in (node for graph in graphs if graph is not None for node in graph.nodes):
+    for node in chain.from_iterable(graph.nodes for graph in graphs if graph is not None):
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.name == name:
             return user_line_of_stack(node.meta.get("stack_trace"))
@@ -102,7 +100,6 @@ def _line_of_operator(operator: str, program: ExportedProgram) -> str:
 
 
 def _explain_tracing(error: Exception) -> tuple[str, str]:
-    """What failed in ``torch.export``, and what to do about it."""
     from torch._dynamo.exc import UserError
     from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
@@ -112,6 +109,6 @@ def _explain_tracing(error: Exception) -> tuple[str, str]:
             "compute both sides and choose with torch.where; keep sizes constant",
         )
     if isinstance(error, UserError) and "dynamic" in str(error):
-        violations = "; ".join(_VIOLATION.findall(str(error)))
+        violations = "; ".join(re.findall(r"^\s*- (.*)", str(error), re.MULTILINE))
         return violations or reason(error), "check get_dynamic_shapes()"
     return reason(error), "the model runs in PyTorch, but tracing sees tensors without values"

@@ -4,8 +4,6 @@ A multiplication and an addition are two operations. Elementwise operators count
 element, whatever the function; operators that only move data count none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

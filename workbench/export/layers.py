@@ -12,11 +12,10 @@ from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord
 from workbench.export.flops import kernel_flops
 from workbench.export.pte import Pte, read_pte, read_xnnpack_blob
-from workbench.records.layers import Instruction, Layers, Method, Value, XNode, XValue
+from workbench.records.layers import Instruction, Layers, Method, Value
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
-
 
 _WIDTHS = {
     "BYTE": 1, "CHAR": 1, "SHORT": 2, "INT": 4, "LONG": 8, "HALF": 2, "FLOAT": 4, "DOUBLE": 8,
@@ -29,16 +28,12 @@ _DTYPES = {
     "HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64",
 }  # fmt: skip
 _KINDS = {"MoveCall": "move", "JumpFalseCall": "jump", "FreeCall": "free"}
-_XNNPACK = "XnnpackBackend"
 
 
 def describe_pte(
     data: bytes | memoryview, where: object = None, *, etrecord: Path | None = None
 ) -> Layers:
-    """The sidecar of any program: operators, shapes, costs, and layers if there is an ETRecord.
-
-    It is a `StoreError` if either is malformed, or the ETRecord is of another program.
-    """
+    """The sidecar of any program; with layers if there is an ETRecord, which must be of it."""
     pte = read_pte(data, where)
     methods = tuple(_describe_method(pte, plan) for plan in pte.tables["execution_plan"] or [])
     layers = Layers(sha256=hashlib.sha256(data).hexdigest(), methods=methods)
@@ -46,10 +41,7 @@ def describe_pte(
 
 
 def describe_program(program: ExecutorchProgramManager) -> Layers:
-    """The sidecar of a program that was just emitted, with the layer of each operator.
-
-    Instructions in the body of control flow have no layer: the emitter does not record their nodes.
-    """
+    """The sidecar of an emitted program with its layers, except in the body of control flow."""
     from workbench.export.origins import add_origins
 
     layers = describe_pte(program.buffer)
@@ -75,10 +67,7 @@ def _describe_method(pte: Pte, plan: dict[str, Any]) -> Method:
 
 
 def _describe_call(
-    pte: Pte,
-    plan: dict[str, Any],
-    call: tuple[str, dict[str, Any]] | None,
-    values: dict[int, Value],
+    pte: Pte, plan: dict[str, Any], call: tuple[str, Any] | None, values: dict[int, Value]
 ) -> Instruction:
     kind, fields = call if call else ("", None)
     if fields is None or kind not in ("KernelCall", "DelegateCall"):
@@ -98,25 +87,23 @@ def _describe_kernel(
     # The last argument is what the kernel returns; an out variant has it among the others too.
     outputs = _expand(plan, arguments[-1:], values)
     inputs = [number for number in _expand(plan, arguments[:-1], values) if number not in outputs]
+    read, written = ([values[number] for number in numbers] for numbers in (inputs, outputs))
     return Instruction(
         kind="kernel",
         name=name,
         inputs=tuple(inputs),
         outputs=tuple(outputs),
-        flops=kernel_flops(
-            name, [values[n].shape for n in inputs], [values[n].shape for n in outputs]
-        ),
-        bytes=sum(values[number].size_bytes for number in (*inputs, *outputs)),
+        flops=kernel_flops(name, [each.shape for each in read], [each.shape for each in written]),
+        bytes=sum(each.size_bytes for each in read + written),
     )
 
 
 def _describe_delegate(
     pte: Pte, delegate: dict[str, Any], arguments: list[int], values: dict[int, Value]
 ) -> Instruction:
-    xvalues: tuple[XValue, ...] = ()
-    xnodes: tuple[XNode, ...] = ()
-    if delegate["id"] == _XNNPACK:
-        xvalues, xnodes = read_xnnpack_blob(pte.payload(delegate), pte.where)
+    is_xnnpack = delegate["id"] == "XnnpackBackend"
+    payload = pte.payload(delegate) if is_xnnpack else None
+    xvalues, xnodes = read_xnnpack_blob(payload, pte.where) if payload is not None else ((), ())
     returned = sum(value.role == "output" for value in xvalues)
     first = max(len(arguments) - returned, 0)
     return Instruction(

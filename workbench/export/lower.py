@@ -14,27 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.errors import ExportError
-from workbench.export.failure import (
-    check_operands,
-    explain_forward,
-    explain_lowering,
-    explain_tracing,
-    no_kernel_error,
-)
+from workbench.export import failure, quantize
 from workbench.export.layers import describe_program
-from workbench.export.program import (
-    Contents,
-    bind_constants,
-    cast_floats,
-    missing_kernels,
-    read_contents,
-)
-from workbench.export.quantize import (
-    count_quantized,
-    module_path,
-    quantize_activations,
-    quantize_weights,
-)
+from workbench.export.program import Contents, bind_constants, cast_floats, read_contents
 from workbench.export.rewrite import rewrite_graph, transform_passes
 from workbench.models.sources import user_line_of_stack
 from workbench.records.runs import Partition
@@ -54,11 +36,10 @@ if TYPE_CHECKING:
 class Recipe:
     """How a program of one dtype is made.
 
-    ``torch_name`` is PyTorch's dtype of the inputs, and of everything that is not quantised.
-    Exports below ``least_sqnr_db``, a signal to quantisation noise ratio, are reported as wrong;
-    correct exports of deep random networks reach far more (120, 50, 30, 25 and 15 dB). What is
-    quantised are the ``weights`` of the module, or the exported ``graph``; with ``calibrated``, the
-    ranges of activations are measured on example inputs. With ``half_weights``, convolution weights
+    ``torch_name`` is PyTorch's dtype of the inputs, and of everything that is not quantised: the
+    ``weights`` of the module, or the exported ``graph``. Exports with a signal to quantisation
+    noise ratio below ``least_sqnr_db`` are reported as wrong; correct exports of deep random
+    networks reach far more (120, 50, 30, 25 and 15 dB). With ``half_weights``, convolution weights
     are serialised in half precision.
     """
 
@@ -89,8 +70,7 @@ BACKENDS = ("xnnpack", "portable")
 class Lowered:
     """A program, its ETRecord (empty where PyTorch cannot write one), its layers, and its inputs.
 
-    ``inputs`` are the model's example tensors, in the dtype and the order of the program; ``notes``
-    say what was done to the graph.
+    The inputs are in the dtype and the order of the program; ``notes`` say what was done to it.
     """
 
     pte: bytes
@@ -105,36 +85,34 @@ class Lowered:
 def lower_model(
     model: LoadedModel, options: ExportOptions, tell: Callable[[str], None] = lambda text: None
 ) -> Lowered:
-    """Export a model and lower it to a backend; the model itself is not modified.
-
-    An `ExportError` names the operator and the line in the user's source, where these are known.
-    """
+    """Export a model and lower it to a backend; the model itself is not modified."""
     import torch
+    from executorch.extension.pybindings.portable_lib import _get_operator_names
     from torch.utils._pytree import tree_leaves
 
     dtype, backend = options.dtype, options.backend
     torch_dtype = getattr(torch, DTYPES[dtype])
     tell(f"exporting in {dtype}")
-    with explain_forward(model.origin):
+    with failure.explain_forward(model.origin):
         module = copy.deepcopy(model.module).to(torch_dtype).eval()
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
         traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
     exported, notes = _export(module, (args, kwargs), traced, model, options)
-    check_operands(exported, dtype, model.origin)
+    failure.check_operands(exported, dtype, model.origin)
     if options.rewrite:
         counts = sorted(rewrite_graph(exported, backend).items())
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
     tell(f"lowering to {backend}")
     weights = keep_half_weights() if RECIPES[dtype].half_weights else contextlib.nullcontext()
-    with explain_lowering(exported, model.origin), weights:
+    with failure.explain_lowering(exported, model.origin), weights:
         program, edge, partition = _lower(exported, backend, options.rewrite)
     contents = read_contents(program)
-    if missing := missing_kernels(contents):
-        raise no_kernel_error(missing, program.exported_program(), model.origin)
+    if missing := sorted(contents.operators.keys() - set(_get_operator_names())):
+        raise failure.no_kernel_error(missing, program.exported_program(), model.origin)
     _, args, kwargs = bind_constants(module, args, kwargs)
     inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
     _check_inputs(inputs, contents, model.origin)
-    with explain_lowering(exported, model.origin):
+    with failure.explain_lowering(exported, model.origin):
         etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
     return Lowered(program.buffer, etrecord, contents, inputs, layers, notes, partition)
 
@@ -142,26 +120,24 @@ def lower_model(
 def _export(
     module: nn.Module, run: Call, traced: Call, model: LoadedModel, options: ExportOptions
 ) -> tuple[ExportedProgram, dict[str, str]]:
-    """The exported program, quantised if the dtype says so, and notes on that."""
     recipe = RECIPES[options.dtype]
-    with explain_tracing(model.origin):
+    with failure.explain_tracing(model.origin):
         if recipe.quantizes == "weights":
-            quantize_weights(module, options.keep_float)
+            quantize.quantize_weights(module, options.keep_float)
         bound, args, kwargs = bind_constants(module, *traced)
         exported = _trace(bound, args, kwargs, model.dynamic_shapes)
         if recipe.quantizes == "graph":
             batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
-            graph = quantize_activations(exported, options.dtype, batches, options.keep_float)
+            keep = options.keep_float
+            graph = quantize.quantize_activations(exported, options.dtype, batches, keep)
             exported = _trace(graph, args, kwargs, model.dynamic_shapes)
     if not recipe.quantizes:
         return exported, {}
-    quantized, layers = count_quantized(exported)
+    quantized, layers = quantize.count_quantized(exported)
     if not quantized:
-        raise ExportError(
-            f"nothing to quantise for {options.dtype} ({recipe.meaning})",
-            where=model.origin,
-            hint="choose int8 for convolutions; check the patterns of --keep-float",
-        )
+        text = f"nothing to quantise for {options.dtype} ({recipe.meaning})"
+        hint = "choose int8 for convolutions; check the patterns of --keep-float"
+        raise ExportError(text, where=model.origin, hint=hint)
     notes = {"quantized": f"{quantized} of {layers} convolutions and linear layers"}
     if recipe.calibrated:
         notes["calibration"] = f"{1 + len(model.calibration)} batches: {model.input_source}"
@@ -224,7 +200,6 @@ def _write_etrecord(
 
 
 def _check_inputs(inputs: list[torch.Tensor], contents: Contents, origin: str) -> None:
-    """Check that the example tensors are the program's inputs, in order."""
     given = [(str(t.dtype).removeprefix("torch."), tuple(t.shape)) for t in inputs]
     taken = [(slot.dtype, slot.shape) for slot in contents.inputs]
     fits = len(given) == len(taken) and all(
@@ -237,11 +212,7 @@ def _check_inputs(inputs: list[torch.Tensor], contents: Contents, origin: str) -
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
-    """Drop warnings and log lines below CRITICAL; prints pass.
-
-    A successful export logs dozens of lines about missing libraries and deprecated functions inside
-    PyTorch; failures raise exceptions.
-    """
+    """Drop warnings and log lines below CRITICAL: dozens in a successful export; prints pass."""
     level = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -252,20 +223,17 @@ def silence() -> Iterator[None]:
         logging.disable(level)
 
 
-_CONVOLUTION = "aten.convolution.default"
-
-
 @contextlib.contextmanager
 def keep_half_weights() -> Iterator[None]:
     """Serialise convolution weights and biases in fp16 for what is lowered inside.
 
-    The serialiser of ``executorch.backends.xnnpack`` widens them to fp32, but XNNPACK's fp16 fully
-    connected kernels, which run 1x1 convolutions, need fp16 weights. Transposed convolutions need
-    fp32 weights.
+    ExecuTorch widens them to fp32, which transposed convolutions need, but XNNPACK's fp16 fully
+    connected kernels, which run 1x1 convolutions, need fp16 weights.
     """
     from executorch.backends.xnnpack.operators.node_visitor import _node_visitor_dict as visitors
 
-    visitor: Any = visitors[_CONVOLUTION]
+    operator = "aten.convolution.default"
+    visitor: Any = visitors[operator]
 
     class HalfVisitor(visitor):
         def define_node(self, node: Any, *args: Any, **kwargs: Any) -> None:
@@ -275,23 +243,19 @@ def keep_half_weights() -> Iterator[None]:
         def define_tensor(self, *args: Any, force_fp32: bool = False, **kwargs: Any) -> None:
             super().define_tensor(*args, force_fp32=force_fp32 and self.is_transposed, **kwargs)
 
-    visitors[_CONVOLUTION] = HalfVisitor
+    visitors[operator] = HalfVisitor
     try:
         yield
     finally:
-        visitors[_CONVOLUTION] = visitor
-
-
-#: Why the node of a name was not delegated, in the partitioner's words.
-Reasons = dict[str, str]
+        visitors[operator] = visitor
 
 
 @contextlib.contextmanager
-def collect_reasons() -> Iterator[Reasons]:
-    """Collect what the partitioner only logs, for what is lowered inside."""
+def collect_reasons() -> Iterator[dict[str, str]]:
+    """Collect why nodes are not delegated, by name, which the partitioner only logs."""
     from executorch.exir.backend.utils import WhyNoPartition
 
-    reasons: Reasons = {}
+    reasons: dict[str, str] = {}
     log = WhyNoPartition.__call__
 
     def collect(self: WhyNoPartition, node: torch.fx.Node, reason: str) -> None:
@@ -306,7 +270,7 @@ def collect_reasons() -> Iterator[Reasons]:
 
 
 def tabulate_partition(
-    edge: EdgeProgramManager, reasons: Reasons, backend: str
+    edge: EdgeProgramManager, reasons: dict[str, str], backend: str
 ) -> tuple[Partition, ...]:
     """The operators of a lowered program: undelegated ones first, then the most frequent."""
     modules: dict[tuple[bool, str, str, str], list[str]] = defaultdict(list)
@@ -317,19 +281,13 @@ def tabulate_partition(
             source = user_line_of_stack(node.meta.get("stack_trace"))
             reason = "" if backend == "portable" else reasons.get(node.name) or _missing(target)
         operator = target.__name__.removesuffix(".default")
-        modules[delegated, operator, source, reason].append(module_path(node))
+        modules[delegated, operator, source, reason].append(quantize.module_path(node))
     ordered = sorted(modules.items(), key=lambda item: (item[0][0], -len(item[1]), item[0]))
-    return tuple(
-        Partition(
-            operator=operator,
-            count=len(paths),
-            delegated=delegated,
-            reason=reason,
-            source=source,
-            modules=() if delegated else tuple(dict.fromkeys(filter(None, paths))),
-        )
-        for (delegated, operator, source, reason), paths in ordered
-    )
+    rows = []
+    for (delegated, operator, source, reason), paths in ordered:
+        inside = () if delegated else tuple(dict.fromkeys(filter(None, paths)))
+        rows.append(Partition(operator, len(paths), delegated, reason, source, inside))
+    return tuple(rows)
 
 
 def _operators(edge: EdgeProgramManager) -> Iterator[tuple[torch.fx.Node, bool]]:
@@ -346,7 +304,6 @@ def _operators(edge: EdgeProgramManager) -> Iterator[tuple[torch.fx.Node, bool]]
 
 
 def _missing(target: Any) -> str:
-    """Why the XNNPACK partitioner left an operator without saying so."""
     from executorch.backends.xnnpack.partition.config import ALL_PARTITIONER_CONFIGS
     from executorch.exir.backend.canonical_partitioners.config_partitioner import format_target_name
 

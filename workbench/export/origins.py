@@ -1,9 +1,8 @@
 """Which layer of the model each instruction and each XNNPACK operator of a program comes from.
 
-The exporter numbers the nodes of its graph with debug handles, and each operator of a delegate
-keeps the handle of the node that it was made from. A handle may be shared (the parts of a
-decomposed operator), lost (a pass replaced the node), and most nodes have no operator of their
-own: they were folded into one.
+Each operator of a delegate keeps the debug handle of the exporter's node that it was made from.
+Handles may be shared (by the parts of a decomposed operator) or lost (a pass replaced the node),
+and most nodes have no operator of their own: they were folded into one.
 """
 
 from __future__ import annotations
@@ -24,10 +23,8 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import GraphModule, Node
 
-
 #: How many steps away a layer may be borrowed from.
 _REACH = 6
-
 _TO_NHWC = [0, 2, 3, 1]
 
 #: Part of an exporter's operator, and the types that it can become; the first match counts.
@@ -74,13 +71,7 @@ def link_xnodes(
     xnodes: tuple[XNode, ...], edges: list[EdgeNode], origins: list[Origin]
 ) -> tuple[XNode, ...]:
     """The operators of a delegate with ``origins``, ``absorbed`` and ``borrows``."""
-    if not edges:
-        return xnodes
-    links = _Links(xnodes, edges)
-    links.link_by_handle()
-    links.link_by_producer()
-    links.absorb_rest()
-    return links.linked(origins)
+    return _Links(xnodes, edges).linked(origins) if edges else xnodes
 
 
 class _Links:
@@ -100,6 +91,9 @@ class _Links:
         self.owner: dict[str, int] = {}
         self.origins: list[list[int]] = [[] for _ in xnodes]
         self.absorbed: list[list[int]] = [[] for _ in xnodes]
+        self.link_by_handle()
+        self.link_by_producer()
+        self.absorb_rest()
 
     def before(self, number: int) -> list[int]:
         return [self.producer[v] for v in self.xnodes[number].inputs if v in self.producer]
@@ -134,11 +128,11 @@ class _Links:
             if self.origins[number] or node.type in ("StaticTranspose", "Convert"):
                 continue
             source = _nearest(number, self.before, lambda i: bool(self.origins[i]))
-            for edge in self.edges.values():
-                free = edge.name not in self.owner and node.type in edge.types
-                if free and self.nearest_owner(edge, self.arguments) == source:
-                    self.claim(number, edge)
-                    break
+            edges = (e for e in self.edges.values() if e.name not in self.owner)
+            alike = (edge for edge in edges if node.type in edge.types)
+            nearest = (e for e in alike if self.nearest_owner(e, self.arguments) == source)
+            if match := next(nearest, None):
+                self.claim(number, match)
 
     def absorb_rest(self) -> None:
         """Give each node without an operator to the one before it; a dequantisation to the next."""
@@ -165,10 +159,7 @@ class _Links:
         return None
 
     def linked(self, origins: list[Origin]) -> tuple[XNode, ...]:
-        """The operators; those without a layer borrow the layer of the nearest one that has one.
-
-        A conversion to NHWC belongs to its reader; everything else to its producer, if any.
-        """
+        """The operators; those without a layer borrow their producer's, or the reader's if NHWC."""
         has_layer = [bool(own) and bool(origins[own[0]].module_class) for own in self.origins]
 
         def lends(number: int) -> bool:
@@ -188,10 +179,7 @@ class _Links:
 
 
 def _nearest(
-    start: int,
-    step: Callable[[int], list[int]],
-    fits: Callable[[int], bool],
-    reach: float = float("inf"),
+    start: int, step: Callable[[int], list[int]], fits: Callable[[int], bool], reach: int = 2**31
 ) -> int | None:
     """The nearest fitting operator in one direction, breadth first, at most ``reach`` steps."""
     seen, front = {start}, [start]
@@ -213,8 +201,8 @@ _REPOSITORY = f"{Path(__file__).parents[2]}/"
 def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, Any]) -> Method:
     """The method with the layer of every instruction, and of every operator of its delegates.
 
-    ``program`` is the graph that the method was emitted from; ``handles`` are the debug handles
-    that its nodes had before, by the number of the instruction.
+    ``program`` is the graph that it was emitted from; ``handles`` are the debug handles that the
+    nodes had before, by the number of the instruction.
     """
     graph = program.graph_module
     nodes = defaultdict(list)
@@ -231,10 +219,10 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
         origins += map(_origin, calls)
     share_layers(origins, chain.from_iterable(edges))
     instructions = tuple(
-        replace(instruction, origin=found[0].number if found else None)
-        if instruction.kind == "kernel"
-        else replace(instruction, xnodes=link_xnodes(instruction.xnodes, found, origins))
-        for instruction, found in zip(method.instructions, edges, strict=True)
+        replace(call, origin=found[0].number if found else None)
+        if call.kind == "kernel"
+        else replace(call, xnodes=link_xnodes(call.xnodes, found, origins))
+        for call, found in zip(method.instructions, edges, strict=True)
     )
     inner = (_delegate_calls(node, graph) for node in _calls(graph) if _name(node) == _DELEGATE)
     modules: dict[str, str] = {}
@@ -246,8 +234,7 @@ def add_origins(method: Method, program: ExportedProgram, handles: Mapping[int, 
 def share_layers(origins: list[Origin], edges: Iterable[EdgeNode]) -> None:
     """Give nodes without a layer that of the node whose debug handle they share; in place.
 
-    Quantisation is added around an operator after tracing, with the handle of the operator whose
-    result it changes; the two may be in different delegates.
+    Quantisation has the handle of the operator whose result it changes, in any delegate.
     """
     alike = defaultdict(list)
     for edge in edges:
@@ -256,17 +243,13 @@ def share_layers(origins: list[Origin], edges: Iterable[EdgeNode]) -> None:
     for numbers in alike.values():
         owner = next((origins[n] for n in numbers if origins[n].module_class), None)
         for number in numbers:
-            if owner and not origins[number].module_class:
-                origins[number] = replace(
-                    origins[number], module=owner.module, module_class=owner.module_class
-                )
+            own = origins[number]
+            if owner and not own.module_class:
+                origins[number] = replace(own, module=owner.module, module_class=owner.module_class)
 
 
 def module_classes(stack: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The class names of the modules around a node by their paths, the model itself first.
-
-    ``stack`` has the exporter's spelling of the paths, and full names of classes.
-    """
+    """The class names of the modules around a node by their paths, the model itself first."""
     return {
         _ROOT.sub("", path): full.rpartition(".")[2]
         for path, full in stack
@@ -298,7 +281,6 @@ def _calls(graph: GraphModule) -> Iterator[Node]:
 
 
 def _delegate_calls(node: Node, graph: GraphModule) -> Iterator[Node]:
-    """The nodes inside a delegate."""
     delegate: Any = node.args[0]
     return _calls(getattr(graph, delegate.target).original_module.graph_module)
 

@@ -16,7 +16,6 @@ from workbench.store import atomic_write
 if TYPE_CHECKING:
     from torch import nn
 
-
 #: Increased with every change of the probes; other versions are not used.
 PROBES_VERSION = 1
 #: Matrix products that are large enough to be compute-bound.
@@ -37,10 +36,7 @@ def export_probes(dtypes: Iterable[str], folder: Path) -> list[Probe]:
     negates tensors repeatedly, at several footprints; ``read`` multiplies one row by a matrix,
     which is bound by reading the matrix; ``call`` negates tiny tensors: the cost of a call.
     """
-    return [
-        replace(probe, file=_write(module, probe, shape, folder))
-        for probe, module, shape in _design(dtypes)
-    ]
+    return [replace(each[0], file=_write(*each, folder)) for each in _design(dtypes)]
 
 
 def _design(dtypes: Iterable[str]) -> Iterator[tuple[Probe, nn.Module, tuple[int, ...]]]:
@@ -74,7 +70,7 @@ def _design(dtypes: Iterable[str]) -> Iterator[tuple[Probe, nn.Module, tuple[int
     yield Probe("program", "fp32", 0, 0, 1), Negate(1), (_TINY,)
 
 
-def _write(module: nn.Module, probe: Probe, shape: tuple[int, ...], folder: Path) -> str:
+def _write(probe: Probe, module: nn.Module, shape: tuple[int, ...], folder: Path) -> str:
     import torch
 
     name = f"{probe.kind}_{probe.dtype}_{probe.bytes}.pte"

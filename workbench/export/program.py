@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Slot:
-    """One input or output; ``dim_order`` lists a tensor's dimensions, the slowest first.
-
-    Anything but a tensor has its type as ``dtype`` (``int``, ``null``, ...) and no dimensions.
-    """
+    """One input or output, with dimensions if it is a tensor; ``dim_order``: the slowest first."""
 
     dtype: str
     shape: tuple[int, ...] = ()
@@ -28,11 +25,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Contents:
-    """The interface of a program's ``forward``, and what it calls.
-
-    ``delegates`` counts the delegates per backend, ``operators`` the calls of kernels by their
-    names in the runtime, such as ``aten::mean.out``.
-    """
+    """The interface of a ``forward``; delegates per backend, calls per ``aten::mean.out``."""
 
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
@@ -55,13 +48,6 @@ def read_contents(program: ExecutorchProgramManager) -> Contents:
     )
 
 
-def missing_kernels(contents: Contents) -> list[str]:
-    """The operators that no kernel of the installed runtime implements."""
-    from executorch.extension.pybindings.portable_lib import _get_operator_names
-
-    return sorted(contents.operators.keys() - set(_get_operator_names()))
-
-
 def _slot(value: EValue) -> Slot:
     from executorch.exir.schema import Tensor, TensorShapeDynamism
     from executorch.exir.tensor import get_scalar_type
@@ -69,12 +55,9 @@ def _slot(value: EValue) -> Slot:
     if not isinstance(value.val, Tensor):
         return Slot(type(value.val).__name__.lower())
     tensor = value.val
-    return Slot(
-        dtype=str(get_scalar_type(tensor.scalar_type)).removeprefix("torch."),
-        shape=tuple(tensor.sizes),
-        dim_order=tuple(tensor.dim_order),
-        dynamic=tensor.shape_dynamism != TensorShapeDynamism.STATIC,
-    )
+    dtype = str(get_scalar_type(tensor.scalar_type)).removeprefix("torch.")
+    is_dynamic = tensor.shape_dynamism != TensorShapeDynamism.STATIC
+    return Slot(dtype, tuple(tensor.sizes), tuple(tensor.dim_order), is_dynamic)
 
 
 def cast_floats(values: Any, dtype: torch.dtype) -> Any:
@@ -93,8 +76,7 @@ def bind_constants(
 ) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
     """A module that takes tensors only, and its arguments.
 
-    ``torch.export`` turns numbers, flags and None into constants but keeps them in the program's
-    signature, so that a runner would have to pass them.
+    ``torch.export`` leaves numbers, flags and None in the signature: a runner had to pass them.
     """
     import torch
     from torch.utils._pytree import tree_flatten, tree_unflatten

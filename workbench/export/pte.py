@@ -4,8 +4,6 @@ The layout comes from ExecuTorch's schemas (``.fbs``). Every position is checked
 from untrusted sources.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import re
@@ -36,9 +34,8 @@ _FIELD = re.compile(r"(\w+)\s*:\s*(\[?)\s*([\w.]+)\s*\]?\s*(?:=\s*([\w.\-]+))?[^
 class Field:
     """One field of a table.
 
-    ``kind`` is ``scalar``, ``string``, ``table`` or ``union``, with an ``s`` if in a vector.
-    ``type`` is the code of a scalar (as in ``struct``), or the name of a table or union; ``enum``
-    has the names of a scalar's values.
+    ``kind`` is ``scalar``, ``string``, ``table`` or ``union``, with an ``s`` if in a vector;
+    ``type`` is the ``struct`` code of a scalar, or the name of a table or union.
     """
 
     name: str
@@ -61,10 +58,10 @@ class Schema:
 def installed_schema(*files: str) -> Schema:
     """The schema in files of the installed ExecuTorch; `SetupError` if one is missing."""
     spec = importlib.util.find_spec("executorch")
-    folders = spec.submodule_search_locations if spec else ()
+    folders = (spec.submodule_search_locations if spec else ()) or ()
     texts = []
     for file in files:
-        path = next((p for f in folders or () if (p := Path(f) / file).is_file()), None)
+        path = next((p for folder in folders if (p := Path(folder) / file).is_file()), None)
         if path is None:
             raise SetupError(f"no {file} in the installed ExecuTorch", hint="reinstall executorch")
         texts.append(path.read_text())
@@ -73,17 +70,13 @@ def installed_schema(*files: str) -> Schema:
 
 def parse_schema(text: str) -> Schema:
     """Parse tables, enumerations and unions; nothing else determines the layout."""
-    blocks = _BLOCK.findall(_COMMENT.sub("", text))
-    enums = {
-        n: (SCALARS[base], _enumerate(body)) for kind, n, base, body in blocks if kind == "enum"
-    }
-    unions = {n: _choices(body) for kind, n, _, body in blocks if kind == "union"}
-    tables = {
-        name: _lay_out(_FIELD.findall(body), enums, unions)
-        for kind, name, _, body in blocks
-        if kind == "table"
-    }
-    return Schema(tables, unions)
+    blocks: dict[str, list[list[str]]] = {"table": [], "enum": [], "union": []}
+    for kind, *block in _BLOCK.findall(_COMMENT.sub("", text)):
+        blocks[kind].append(block)
+    enums = {name: (SCALARS[base], _enumerate(body)) for name, base, body in blocks["enum"]}
+    unions = {name: _choices(body) for name, _, body in blocks["union"]}
+    fields = {name: _FIELD.findall(body) for name, _, body in blocks["table"]}
+    return Schema({name: _lay_out(fields[name], enums, unions) for name in fields}, unions)
 
 
 def _enumerate(body: str) -> dict[int, str]:
@@ -123,7 +116,6 @@ def _lay_out(
 
 
 def _value(code: str, text: str, enum: dict[int, str] | None) -> Any:
-    """The default of a scalar field."""
     if code == "?":
         return text == "true"
     if code in "fd":
@@ -139,10 +131,9 @@ _STRUCTS = {code: struct.Struct(f"<{code}") for code in "?bBhHiIqQfd"}
 def read_flatbuffer(data: memoryview, schema: Schema, root: str, where: object) -> dict[str, Any]:
     """Decode a buffer that starts with the reference to its root, a table ``root``.
 
-    Fields are by name. A scalar of an enumeration is its name; an absent table, string or vector is
-    None; a union is ``(alias, table)``; a vector of bytes is a part of ``data``. It is a
-    `StoreError` if a reference leads out of the buffer, or if tables share so many bytes that they
-    would decode to far more than the buffer holds.
+    A scalar of an enumeration is its name; an absent table, string or vector is None; a union is
+    ``(alias, table)``; a vector of bytes is a part of ``data``. It is a `StoreError` if a reference
+    leads out of the buffer, or tables share so many bytes that they would decode to far more.
     """
     return _Reader(data, schema, where).table(root, 0)
 
@@ -163,9 +154,8 @@ class _Reader:
         self.require(layout + length <= self.size and at + size <= self.size, layout)
         self.spend(size, at)
         offsets = struct.unpack_from(f"<{length // 2 - 2}H", self.data, layout + 4)
-        return {
-            field.name: self.field(field, at, offsets, size) for field in self.schema.tables[name]
-        }
+        fields = self.schema.tables[name]
+        return {field.name: self.field(field, at, offsets, size) for field in fields}
 
     def field(self, field: Field, table: int, offsets: tuple[int, ...], size: int) -> Any:
         offset = offsets[field.slot] if field.slot < len(offsets) else 0
@@ -180,12 +170,8 @@ class _Reader:
             return self.table(field.type, at)
         if field.kind == "string":
             return self.string(at)
-        if field.kind == "union":
-            return self.union(field, table, offsets, at)
-        return self.vector(field, at)
-
-    def union(self, field: Field, table: int, offsets: tuple[int, ...], at: int) -> Any:
-        """The value of a union; None if its kind is unknown to the schema."""
+        if field.kind != "union":
+            return self.vector(field, at)
         tag_offset = offsets[field.slot - 1]
         tag = self.scalar("B", table + tag_offset) if tag_offset else 0
         choices = self.schema.unions[field.type]
@@ -236,9 +222,8 @@ class _Reader:
 
     def require(self, fine: bool, at: int) -> None:
         if not fine:
-            raise StoreError(
-                f"malformed (at byte {at})", where=self.where, hint="copy or export it again"
-            )
+            hint = "copy or export it again"
+            raise StoreError(f"malformed (at byte {at})", where=self.where, hint=hint)
 
 
 _SCHEMA = ("exir/_serialize/scalar_type.fbs", "exir/_serialize/program.fbs")
@@ -288,7 +273,6 @@ def read_pte(data: bytes | memoryview, where: object) -> Pte:
 
 
 _BLOB_SCHEMA = "backends/xnnpack/serialization/schema.fbs"
-
 #: Fields that hold the id of a value, in the order of a node's operands.
 _INPUTS = (
     "input_id", "input1_id", "input2_id", "input3_id", "input4_id", "input5_id", "filter_id",
@@ -296,10 +280,8 @@ _INPUTS = (
 )  # fmt: skip
 _OUTPUTS = ("output_id", "output_value_id", "output_index_id")
 _NO_VALUE = 2**32 - 1
-
 #: The debug handle of operators that a pass of the exporter added.
 NO_HANDLE = 65535
-
 _EXTERNAL = {1: "input", 2: "output"}
 
 
@@ -342,11 +324,12 @@ def _blob_value(union: tuple[str, Any] | None, constants: list[int], where: obje
     dtype = str(tensor["datatype"]).removeprefix("xnn_datatype_")
     shape, number = tuple(tensor["dims"] or ()), tensor["constant_buffer_idx"]
     stored = constants[number] if 0 < number < len(constants) else 0
+    bits = re.search(r"\d+$", dtype)
     return XValue(
         id=tensor["id_out"],
         dtype=dtype,
         shape=shape,
-        size_bytes=stored or math.prod(shape) * _bits(dtype) // 8,
+        size_bytes=stored or math.prod(shape) * (int(bits[0]) if bits else 32) // 8,
         role="constant" if number else _EXTERNAL.get(tensor["flags"] & 3, ""),
         zero_point=zero_point,
     )
@@ -358,9 +341,8 @@ def _node(item: dict[str, Any], values: dict[int, XValue], where: object) -> XNo
     alias, fields = item["xnode_union"]
     kind = alias.removeprefix("XNN")
     inputs = [fields[name] for name in _INPUTS if name in fields]
-    if kind.startswith("Concatenate"):
-        inputs = inputs[: int(kind[-1])]
-    inputs = [number for number in inputs if number != _NO_VALUE]
+    taken = int(kind[-1]) if kind.startswith("Concatenate") else len(inputs)
+    inputs = [number for number in inputs[:taken] if number != _NO_VALUE]
     outputs = [fields[name] for name in _OUTPUTS if name in fields]
     if not inputs or not outputs or not values.keys() >= {*inputs, *outputs}:
         raise StoreError(f"the {kind} of an XNNPACK delegate lacks a tensor", where=where)
@@ -389,12 +371,6 @@ def _role(kind: str, handle: int, source: XValue, result: XValue) -> str:
     if result.dtype.startswith("q"):
         return "quantize"
     return "dequantize" if source.dtype.startswith("q") else "cast"
-
-
-def _bits(dtype: str) -> int:
-    """Bits per element: the number at the end of a type's name."""
-    found = re.search(r"\d+$", dtype)
-    return int(found[0]) if found else 32
 
 
 def _finite(value: Any) -> Any:

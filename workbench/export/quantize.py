@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.export import ExportedProgram
 
-
 #: Weights that share one scale in ``8da4w``.
 GROUP_SIZE = 32
 
@@ -29,13 +28,12 @@ def quantize_activations(
     """Post-training quantisation of an exported program (PT2E), to be exported once more.
 
     Weights have one symmetric scale per output channel; activations one scale and zero point, from
-    histograms of ``batches`` (arguments and keyword arguments). ``int8`` quantises every pattern of
-    the XNNPACK quantiser, except two in which values of different magnitude would share a scale:
-    sums that a layer norm reads (the residual stream of a transformer), and concatenations with
-    values that no layer computed, such as a class token. Either reduces vit_tiny from 29 to less
-    than 10 dB SQNR. ``int8dyn`` quantises linear layers only, because dynamically quantised
-    convolutions with fused activations are not lowered reliably. ``keep_float`` are patterns
-    (``fnmatch``) of modules to leave in floating point, with everything below them.
+    histograms of ``batches``. ``int8`` quantises every pattern of the XNNPACK quantiser, except two
+    in which values of different magnitude would share a scale: sums that a layer norm reads (the
+    residual stream of a transformer), and concatenations with values that no layer computed, such
+    as a class token. Either reduces vit_tiny from 29 to less than 10 dB SQNR. ``int8dyn`` quantises
+    linear layers only: dynamically quantised convolutions with fused activations are not lowered
+    reliably. ``keep_float``: patterns (``fnmatch``) of modules to leave in floating point.
     """
     import torch
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
@@ -76,11 +74,8 @@ def quantize_weights(module: nn.Module, keep_float: tuple[str, ...] = ()) -> Non
     from torchao.quantization.granularity import PerGroup
 
     def is_wanted(layer: nn.Module, path: str) -> bool:
-        return (
-            isinstance(layer, torch.nn.Linear)
-            and layer.in_features % GROUP_SIZE == 0
-            and not _is_kept(path, keep_float)
-        )
+        divides = isinstance(layer, torch.nn.Linear) and not layer.in_features % GROUP_SIZE
+        return divides and not _is_kept(path, keep_float)
 
     config = Int8DynamicActivationIntxWeightConfig(
         weight_dtype=torch.int4,  # type: ignore[attr-defined]

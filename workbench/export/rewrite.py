@@ -12,10 +12,8 @@ if TYPE_CHECKING:
     import torch
     from torch.export import ExportedProgram
 
-
 #: From a node and ``torch.ops.aten`` to a function of its tensors that replaces it, if any.
 Rule = Callable[["torch.fx.Node", Any], Callable[..., Any] | None]
-
 # Of GELU's approximation by tanh (Hendrycks and Gimpel 2016, section 2).
 _GELU_CUBIC = 0.044715
 
@@ -23,12 +21,9 @@ _GELU_CUBIC = 0.044715
 def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
     """Rewrite operators that a backend lacks or computes incorrectly; returns the counts.
 
-    For every backend:
-
-    - Layer norm in half precision and bfloat16 runs in single precision: ExecuTorch 1.5.1's kernel
-      returns wrong values for some row lengths, such as 256.
-
-    For XNNPACK, which has no node for these:
+    For every backend, layer norm in half precision and bfloat16 runs in single precision:
+    ExecuTorch 1.5.1's kernel returns wrong values for some row lengths, such as 256. For XNNPACK,
+    which has no node for these:
 
     - Hard sigmoid becomes a clamp: PyTorch's decomposition casts its constants at every inference,
       and in half precision all of its arithmetic.
@@ -42,11 +37,8 @@ def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
     aten = torch.ops.aten
     rules: dict[Any, Rule] = {aten.layer_norm.default: _layer_norm}
     if backend == "xnnpack":
-        rules |= {
-            aten.hardsigmoid.default: _hard_sigmoid,
-            aten.gelu.default: _gelu,
-            aten.scaled_dot_product_attention.default: _attention,
-        }
+        rules |= {aten.hardsigmoid.default: _hard_sigmoid, aten.gelu.default: _gelu}
+        rules[aten.scaled_dot_product_attention.default] = _attention
     graph = exported.graph
     done: Counter[str] = Counter()
     for node in list(graph.nodes):
@@ -60,10 +52,9 @@ def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
 
 
 def transform_passes(rewrite: bool, see: Callable[[ExportedProgram], None]) -> Any:
-    """The passes over the edge program before it is partitioned.
+    """The passes over the edge program before it is partitioned; ``see`` gets a copy of the result.
 
-    With ``rewrite``, expansions to a tensor's own shape are removed, and casts of constants are
-    folded. ``see`` receives a copy of what the partitioner gets.
+    With ``rewrite``, they remove expansions to a tensor's own shape, and fold casts of constants.
     """
     from executorch.backends.xnnpack.utils.configs import get_transform_passes
     from executorch.exir.dialects._ops import ops
@@ -78,8 +69,8 @@ def transform_passes(rewrite: bool, see: Callable[[ExportedProgram], None]) -> A
             targets = {node.target for node in exported_program.graph.nodes}
             if cast not in targets:
                 return ExportedProgramPassResult(exported_program, False)
-            others = targets - {cast}
-            folded = constant_prop_pass(exported_program, others, _skip_dim_order=False)
+            skipped = targets - {cast}
+            folded = constant_prop_pass(exported_program, skipped, _skip_dim_order=False)
             return ExportedProgramPassResult(folded, True)
 
     class Show(ExportedProgramPassBase):

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,6 @@ from workbench.options import ExportOptions
 if TYPE_CHECKING:
     import numpy as np
     import torch
-
 
 #: The maximum number of samples from one source, which is enough to calibrate any model.
 MOST_SAMPLES = 512
@@ -42,14 +42,8 @@ def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
     image, a folder of images, or ``random:SEED``. A file of several tensors serves several inputs;
     ``random:SEED`` alone serves all. An array with more rows than the input, or one more dimension,
     holds several samples: the first is run, the others calibrate. ``options.sizes`` are run; the
-    model is still exported from its example.
-
-    Raises
-    ------
-    UsageError
-        A source cannot be read, or does not fit the model.
-    ModelError
-        The model fails on the new inputs.
+    model is still exported from its example. It is a `UsageError` if a source cannot be read or
+    does not fit, a `ModelError` if the model fails on it.
     """
     sizes = dict(options.sizes)
     if (options.mean or options.std) and not options.inputs:
@@ -68,9 +62,8 @@ def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
 
 def sample_files(sources: Iterable[str]) -> list[Path]:
     """The files of some sources, those of a folder by name; `UsageError` if one is missing."""
-    return [
-        file for source in sources if not _RANDOM.fullmatch(source) for file in _files_of(source)
-    ]
+    files = [_files_of(source) for source in sources if not _RANDOM.fullmatch(source)]
+    return list(chain.from_iterable(files))
 
 
 def _files_of(source: str) -> list[Path]:
@@ -138,22 +131,19 @@ def _size_of(dimension: Any, sizes: dict[str, int]) -> int:
     root = _root(dimension)
     size = sizes[root.__name__]
     if not root.min <= size <= root.max:
-        raise UsageError(
-            f"{size} is not within {root.min} to {root.max}", where=f"--size {root.__name__}"
-        )
+        text = f"{size} is not within {root.min} to {root.max}"
+        raise UsageError(text, where=f"--size {root.__name__}")
     return size if root is dimension else dimension.fn(size)
 
 
 def _fill(model: LoadedModel, options: ExportOptions) -> LoadedModel:
-    """The model with example and calibration inputs from sources."""
     import torch
     from torch.utils._pytree import tree_flatten, tree_unflatten
 
     leaves, structure = tree_flatten((model.example_inputs, model.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     examples = [leaves[place] for place in places]
-    read = _read_sources(options, examples, _names(model))
-    samples = [_split(*pair) for pair in zip(read, examples, strict=True)]
+    samples = list(map(_split, _read_sources(options, examples, _names(model)), examples))
     counts = {len(each) for each in samples} - {1}
     if len(counts) > 1:
         raise UsageError(f"inputs of {' and '.join(map(str, sorted(counts)))} samples")
@@ -167,13 +157,9 @@ def _fill(model: LoadedModel, options: ExportOptions) -> LoadedModel:
         return args, kwargs
 
     args, kwargs = call(0)
-    return replace(
-        model,
-        example_inputs=args,
-        kwargs=kwargs,
-        calibration=tuple(map(call, range(1, count))),
-        input_source=_describe(options, count),
-    )
+    others, described = tuple(map(call, range(1, count))), _describe(options, count)
+    model = replace(model, calibration=others, input_source=described)
+    return replace(model, example_inputs=args, kwargs=kwargs)
 
 
 def _names(model: LoadedModel) -> list[str]:
@@ -184,13 +170,9 @@ def _names(model: LoadedModel) -> list[str]:
     parameters = list(inspect.signature(model.module.forward).parameters)
     # The last one may be *tensors.
     parameters += parameters[-1:] * len(model.example_inputs)
-    pairs = zip(parameters, model.example_inputs, strict=False)
-    return [
-        name
-        for name, value in [*pairs, *model.kwargs.items()]
-        for leaf in tree_leaves(value)
-        if isinstance(leaf, torch.Tensor)
-    ]
+    pairs = [*zip(parameters, model.example_inputs, strict=False), *model.kwargs.items()]
+    leaves = ((name, leaf) for name, value in pairs for leaf in tree_leaves(value))
+    return [name for name, leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def _read_sources(
@@ -216,11 +198,9 @@ def _read_sources(
             shape = tuple(missing[0].shape)
             read.append((read_images(source, shape, options.mean, options.std), source))
     if len(read) != len(examples) or unused:
-        spare = f", {', '.join(unused)} left over" if unused else ""
-        raise UsageError(
-            f"{len(read)} tensors{spare}; forward() takes {len(examples)}: {', '.join(names)}",
-            where="--inputs",
-        )
+        given = f"{len(read)} tensors" + (f", {', '.join(unused)} left over" if unused else "")
+        taken = f"{len(examples)}: {', '.join(names)}"
+        raise UsageError(f"{given}; forward() takes {taken}", where="--inputs")
     return read
 
 
@@ -242,7 +222,13 @@ def read_arrays(source: str) -> dict[str, torch.Tensor]:
     """
     (path,) = sample_files([source])
     with _explain_decoding(path):
-        return _READERS.get(path.suffix.lower(), _read_pt)(path)
+        if path.suffix.lower() == ".npy":
+            return _read_npy(path)
+        if path.suffix.lower() == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        return _read_pt(path)
 
 
 def _read_npy(path: Path) -> dict[str, torch.Tensor]:
@@ -251,14 +237,7 @@ def _read_npy(path: Path) -> dict[str, torch.Tensor]:
 
     # A map is no larger than the file: a header that claims more is rejected before anything is
     # allocated. Pickled objects cannot be mapped at all.
-    array = np.load(path, mmap_mode="c", allow_pickle=False)
-    return {"0": torch.from_numpy(array)}
-
-
-def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(path)
+    return {"0": torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))}
 
 
 def _read_pt(path: Path) -> dict[str, torch.Tensor]:
@@ -278,9 +257,6 @@ def _read_pt(path: Path) -> dict[str, torch.Tensor]:
     return {str(name): value for name, value in held.items()}
 
 
-_READERS = {".npy": _read_npy, ".safetensors": _read_safetensors}
-
-
 def read_images(
     source: str, shape: tuple[int, ...], mean: tuple[float, ...], std: tuple[float, ...]
 ) -> torch.Tensor:
@@ -294,9 +270,8 @@ def read_images(
 
     paths = sample_files([source])
     if len(shape) != 4 or shape[1] not in (1, 3):
-        raise UsageError(
-            f"images do not fit an input of shape {shape}", where=source, hint="use an array file"
-        )
+        text = f"images do not fit an input of shape {shape}"
+        raise UsageError(text, where=source, hint="use an array file")
     for values in (mean, std):
         if len(values) not in (0, shape[1]):
             raise UsageError(f"{len(values)} values for {shape[1]} channels", where="--mean, --std")
@@ -343,11 +318,8 @@ def _split(read: tuple[torch.Tensor, str], example: torch.Tensor) -> list[torch.
     elif shape and wanted[:1] and shape[1:] == wanted[1:] and not shape[0] % (wanted[0] or 1):
         samples = list(tensor[: MOST_SAMPLES * wanted[0]].split(wanted[0]))
     if not samples or (not wanted and len(shape) > 1):
-        raise UsageError(
-            f"shape {shape}, the model takes {wanted}",
-            where=where,
-            hint="put several samples along the first dimension; --size changes dynamic ones",
-        )
+        hint = "put several samples along the first dimension; --size changes dynamic ones"
+        raise UsageError(f"shape {shape}, the model takes {wanted}", where=where, hint=hint)
     return [_cast(sample, example.dtype, where) for sample in samples]
 
 
@@ -356,12 +328,9 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype, where: str) -> torch.Tensor:
     import torch
 
     if tensor.is_complex() or tensor.is_floating_point() != dtype.is_floating_point:
-        names = [str(each).removeprefix("torch.") for each in (tensor.dtype, dtype)]
-        raise UsageError(
-            f"{names[0]}, the model takes {names[1]}",
-            where=where,
-            hint="convert it as your application does, including the scaling",
-        )
+        text = f"{tensor.dtype}, the model takes {dtype}".replace("torch.", "")
+        hint = "convert it as your application does, including the scaling"
+        raise UsageError(text, where=where, hint=hint)
     cast = tensor.detach().to(dtype).contiguous()
     if not dtype.is_floating_point and not torch.equal(cast.to(tensor.dtype), tensor):
         raise UsageError(f"values beyond {str(dtype).removeprefix('torch.')}", where=where)
@@ -373,10 +342,9 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype, where: str) -> torch.Tensor:
 
 
 def _describe(options: ExportOptions, count: int) -> str:
-    """The sources of the inputs, for the record."""
     texts = []
     for source in options.inputs:
-        hashes = [_hash(file) for file in sample_files([source])]
+        hashes = [hashlib.sha256(file.read_bytes()) for file in sample_files([source])]
         if not hashes:
             texts.append(source)
         elif len(hashes) == 1:
@@ -387,8 +355,3 @@ def _describe(options: ExportOptions, count: int) -> str:
     if options.mean or options.std:
         texts.append(f"mean {list(options.mean) or 0}, std {list(options.std) or 1}")
     return ", ".join(texts) + (f"; the first of {count} samples" if count > 1 else "")
-
-
-def _hash(file: Path) -> hashlib._Hash:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256")

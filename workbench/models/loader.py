@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-
 #: The seed of random weights and inputs: every export of a model is the same.
 SEED = 0
-
 _INPUT_NAMES = ("get_example_inputs", "example_inputs", "EXAMPLE_INPUTS")
 
 #: Arguments and keyword arguments of ``forward``.
@@ -47,10 +45,9 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 class LoadedModel:
     """A model and the arguments of its ``forward`` to export and measure it with.
 
-    ``source`` is the file or module that defines it; ``input_source`` describes the inputs,
-    ``weights`` is the file of its state dict, None if the model made its own. ``calibration`` are
-    further calls of ``forward``, to observe ranges of activations on; ``traced_inputs`` those to
-    export with, where the model is run at another size.
+    ``source`` is the file or module that defines it; ``weights`` is None if the model made its own.
+    Ranges of activations are observed on further calls, ``calibration``. ``traced_inputs`` are
+    those to export with, where the model is run at another size.
     """
 
     name: str
@@ -109,17 +106,13 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
-        if wanted.library:
-            return _prepare(wanted.label, find_in_library(wanted), None, state_dict)
         if not wanted.file:
-            return _prepare(wanted.name, find_model(wanted.name), None, state_dict)
+            found = find_in_library(wanted) if wanted.library else find_model(wanted.name)
+            return _prepare(wanted.label, found, None, state_dict)
         with _siblings_importable(wanted.file.parent):
             namespace = _run_file(wanted.file)
             thing = _pick(namespace, wanted.file, wanted.name)
             return _prepare(wanted.name, thing, namespace, state_dict, shown_path(wanted.file))
-
-
-_DEFAULT_SIZE = (3, 224, 224)
 
 
 class LibraryModel(EagerModelBase):
@@ -127,13 +120,13 @@ class LibraryModel(EagerModelBase):
 
     def __init__(self, library: ModuleType, name: str):
         self.library, self.name = library, name
-        self.size: tuple[int, ...] = _DEFAULT_SIZE
+        self.size: tuple[int, ...] = (3, 224, 224)
 
     def get_eager_model(self) -> nn.Module:
-        """The network."""
+        """Build the network, and find its size."""
         if self.library.__name__ == "timm":
             model = self.library.create_model(self.name, pretrained=False)
-            self.size = tuple(model.pretrained_cfg.get("input_size") or _DEFAULT_SIZE)
+            self.size = tuple(model.pretrained_cfg.get("input_size") or self.size)
             return model
         models = self.library.models
         if trained := list(models.get_model_weights(self.name)):
@@ -155,26 +148,19 @@ def find_in_library(wanted: ModelName) -> LibraryModel:
         # Any folder may have the name of a library; only the library lists models.
         listed = (package if library == "timm" else package.models).list_models()
     except (ImportError, AttributeError, RuntimeError, OSError) as error:
-        torch_version = importlib.metadata.version("torch").partition("+")[0]
         missing = isinstance(error, ModuleNotFoundError) and error.name == library
-        raise SetupError(
-            "is not installed" if missing else f"cannot be used: {error}",
-            where=library,
-            # Without the pin, pip may replace the installed PyTorch.
-            hint=f"pip install {library} torch=={torch_version}",
-        ) from None
+        text = "is not installed" if missing else f"cannot be used: {error}"
+        # Without the pin, pip may replace the installed PyTorch.
+        pin = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
+        raise SetupError(text, where=library, hint=f"pip install {library} {pin}") from None
     if name not in listed:
         near = ", ".join(difflib.get_close_matches(name, listed, n=5, cutoff=0.4))
-        raise UsageError(
-            f"no model {name!r} among its {len(listed)}",
-            where=library,
-            hint=f"did you mean {near}?" if near else f"see {library}'s list_models()",
-        )
+        hint = f"did you mean {near}?" if near else f"see {library}'s list_models()"
+        raise UsageError(f"no model {name!r} among its {len(listed)}", where=library, hint=hint)
     return LibraryModel(package, name)
 
 
 def _run_file(file: Path) -> ModuleType:
-    """Execute a user's file as a module."""
     spec = importlib.util.spec_from_file_location(f"model_file_{file.stem}", file)
     if spec is None or spec.loader is None:
         raise UsageError("cannot be imported", where=file)
@@ -190,20 +176,17 @@ def _pick(namespace: ModuleType, file: Path, name: str) -> Any:
     import torch
 
     def can_be_model(thing: Any) -> bool:
-        if inspect.isclass(thing):
-            return issubclass(thing, torch.nn.Module) or is_eager_model(thing)
-        return callable(thing) or is_eager_model(thing)
+        is_class = inspect.isclass(thing)
+        accepted = issubclass(thing, torch.nn.Module) if is_class else callable(thing)
+        return accepted or is_eager_model(thing)
 
     things = vars(namespace)
     if can_be_model(things.get(name)):
         return things[name]
-    own = [
-        candidate
-        for candidate, thing in things.items()
-        if can_be_model(thing)
-        and getattr(thing, "__module__", None) == namespace.__name__
-        and candidate not in _INPUT_NAMES
-    ]
+    defined = {
+        n: t for n, t in things.items() if getattr(t, "__module__", "") == namespace.__name__
+    }
+    own = [n for n, thing in defined.items() if can_be_model(thing) and n not in _INPUT_NAMES]
     raise unknown_name("model", name, own, shown_path(file))
 
 
@@ -214,14 +197,12 @@ def _prepare(
     weights: str | os.PathLike[str] | None,
     source: str = "",
 ) -> LoadedModel:
-    """Build a model, load its weights, find its inputs, try it."""
     import torch
 
     source = source or definition.__module__
     with _explain_errors("cannot be built", source):
-        is_class = inspect.isclass(definition)
-        is_instance = isinstance(definition, torch.nn.Module) or is_eager_model(definition)
-        thing = definition if is_instance and not is_class else definition()
+        is_model = isinstance(definition, torch.nn.Module) or is_eager_model(definition)
+        thing = definition if is_model and not inspect.isclass(definition) else definition()
         is_module = isinstance(thing, torch.nn.Module)
         module = thing if is_module or not is_eager_model(thing) else thing.get_eager_model()
     if not isinstance(module, torch.nn.Module):
@@ -237,16 +218,14 @@ def _prepare(
         inputs = _look_up(holders, *_INPUT_NAMES)
         kwargs = _look_up(holders, "get_example_kwarg_inputs") or {}
         shapes = _look_up(holders, "get_dynamic_shapes")
-        batches = tuple(_look_up(holders, "get_calibration_inputs") or ())
+        batches = _look_up(holders, "get_calibration_inputs") or ()
         calibration = tuple((tuple(batch), kwargs) for batch in batches)
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)
     if not isinstance(inputs, tuple | list) or not isinstance(kwargs, dict):
-        raise ModelError(
-            f"{name} has no example inputs: a tuple of the arguments of forward()",
-            where=source,
-            hint="define get_example_inputs() in the class, or EXAMPLE_INPUTS in the file",
-        )
+        text = f"{name} has no example inputs: a tuple of the arguments of forward()"
+        hint = "define get_example_inputs() in the class, or EXAMPLE_INPUTS in the file"
+        raise ModelError(text, where=source, hint=hint)
     model = LoadedModel(
         name=name,
         module=module.eval(),
@@ -264,12 +243,9 @@ def _prepare(
 
 def _look_up(holders: list[Any], *names: str) -> Any:
     """The first attribute of one of these names; functions are called."""
-    for holder in holders:
-        for name in names:
-            value = getattr(holder, name, None)
-            if value is not None:
-                return value() if callable(value) else value
-    return None
+    values = (getattr(holder, name, None) for holder in holders for name in names)
+    value = next((value for value in values if value is not None), None)
+    return value() if callable(value) else value
 
 
 def _load_weights(module: nn.Module, file: Path) -> None:
@@ -292,8 +268,7 @@ def try_forward(model: LoadedModel) -> None:
 
     hint = "check its inputs: get_example_inputs(), or --inputs"
     with _explain_errors("forward() fails on its inputs", model.origin, hint), torch.no_grad():
-        arguments = (model.module, model.example_inputs, model.kwargs)
-        module, args, kwargs = copy.deepcopy(arguments)
+        module, args, kwargs = copy.deepcopy((model.module, model.example_inputs, model.kwargs))
         module(*args, **kwargs)
 
 
@@ -326,10 +301,9 @@ def _explain_errors(what: str, where: str, hint: str | None = None) -> Iterator[
 
 
 def take_layer(model: LoadedModel, path: str) -> LoadedModel:
-    """One layer as a model of its own, with the inputs that it gets in the whole model.
+    """One layer, such as ``features.3.block.0``, as a model, with its inputs in the whole model.
 
-    ``path`` is that of the module, such as ``features.3.block.0``. The model is run once on its
-    example inputs; if the layer is called several times, the first call counts.
+    The model is run once on its example inputs; the layer's first call counts.
     """
     import torch
 

@@ -15,30 +15,18 @@ from workbench.models.sources import Sources, find_sources, installed_version
 if TYPE_CHECKING:
     from torch import nn
 
-
+_OWN_FILES = (
+    "edgetam_image_encoder efficient_sam_tiny_encoder llama_block mobilenet_v2 mobilenet_v3_small "
+    "mobilevit_xs squeezesam toy_cnn unet_small vit_tiny whisper_tiny_encoder"
+)
 #: Names of built-in models, and their modules in ``zoo``, which are imported on demand.
-BUILTIN = {
-    "edgetam_image_encoder": "edgetam_image_encoder",
-    "efficient_sam_tiny_encoder": "efficient_sam_tiny_encoder",
-    "llama_block": "llama_block",
-    "mobilenet_v2": "mobilenet_v2",
-    "mobilenet_v3_small": "mobilenet_v3_small",
-    "mobilevit_xs": "mobilevit_xs",
-    "resnet18": "resnet",
-    "resnet50": "resnet",
-    "squeezesam": "squeezesam",
-    "toy_cnn": "toy_cnn",
-    "unet_small": "unet_small",
-    "vit_tiny": "vit_tiny",
-    "whisper_tiny_encoder": "whisper_tiny_encoder",
-}
+BUILTIN = {name: name for name in _OWN_FILES.split()} | {"resnet18": "resnet", "resnet50": "resnet"}
 
 
 class EagerModelBase(ABC):
     """A model and the inputs that it is exported and measured with.
 
-    This is the interface of ExecuTorch's own example models: classes are interchangeable, whatever
-    their base class.
+    ExecuTorch's example models have the same interface: classes are interchangeable.
 
     Examples
     --------
@@ -112,11 +100,9 @@ def register_model(name: str, cls: type | None = None) -> Callable[[type], type]
     if cls is None:
         return lambda decorated: register_model(name, decorated)
     if not is_eager_model(cls):
-        raise UsageError(
-            "lacks get_eager_model() or get_example_inputs()",
-            where=f"model {name!r}",
-            hint="derive it from workbench.EagerModelBase",
-        )
+        text = "lacks get_eager_model() or get_example_inputs()"
+        hint = "derive it from workbench.EagerModelBase"
+        raise UsageError(text, where=f"model {name!r}", hint=hint)
     if name in BUILTIN and cls.__module__ != module_of(name):
         raise UsageError(f"{name!r} is a built-in model", hint="choose another name")
     _registered[name] = cls
@@ -154,9 +140,6 @@ def module_of(name: str) -> str:
     return f"{__package__}.zoo.{BUILTIN[name]}"
 
 
-#: Optional packages whose models can be named.
-LIBRARIES = ("timm", "torchvision")
-
 FILE_FORM = "path/to/file.py:NAME"
 
 
@@ -177,7 +160,7 @@ class ModelName:
 def parse_name(spec: str) -> ModelName:
     """Parse ``NAME``, ``file.py:NAME`` or ``library:NAME``; `UsageError` without such a file."""
     library, _, name = spec.partition(":")
-    if library in LIBRARIES and name:
+    if library in ("timm", "torchvision") and name:
         return ModelName(name, library=library)
     if ":" not in spec and not spec.endswith(".py"):
         return ModelName(spec)
@@ -198,6 +181,5 @@ def sources_of(model: ModelName) -> Sources | None:
         return Sources((), (installed_version(model.library),))
     if model.file:
         return find_sources(model.file)
-    if model.name in BUILTIN:
-        return find_sources(Path(__file__).parent / "zoo" / f"{BUILTIN[model.name]}.py")
-    return None
+    own = BUILTIN.get(model.name)
+    return find_sources(Path(__file__).parent / "zoo" / f"{own}.py") if own else None

@@ -21,8 +21,7 @@ from workbench.errors import StoreError
 if TYPE_CHECKING:
     from torch import nn
 
-
-_INSTALLED = ("site-packages", "dist-packages")
+_INSTALLED = {"site-packages", "dist-packages"}
 _LONGEST_PATH = 512
 
 
@@ -35,10 +34,9 @@ class Sources:
 
 
 def find_sources(file: Path) -> Sources:
-    """A Python file and, recursively, the files that it imports outside installed packages.
+    """A Python file and, recursively, those that it imports or names in string literals.
 
-    Files named by string literals are included, such as a checkpoint that the model loads; names
-    that are computed at run time are not found.
+    Files of installed packages are left out.
     """
     found: set[Path] = set()
     outside: set[str] = set()
@@ -48,17 +46,17 @@ def find_sources(file: Path) -> Sources:
         if path in found:
             continue
         found.add(path)
-        if path.suffix == ".py":
-            tree = _parse(path)
-            queue += _named_files(tree, path)
-            for folder, name in _imports(tree, path):
-                files = list(_module_files(folder, name)) or list(_own_files(name))
+        if path.suffix != ".py":
+            continue
+        tree = _parse(path)
+        queue += _named_files(tree, path)
+        for folder, name in _imports(tree, path):
+            if files := list(_module_files(folder, name)) or list(_own_files(name)):
                 queue += files
-                if not files:
-                    outside.add(name.partition(".")[0])
-    return Sources(
-        tuple(sorted(found)), tuple(sorted(filter(None, map(installed_version, outside))))
-    )
+            else:
+                outside.add(name.partition(".")[0])
+    packages = sorted(filter(None, map(installed_version, outside)))
+    return Sources(tuple(sorted(found)), tuple(packages))
 
 
 def _parse(path: Path) -> ast.Module:
@@ -85,11 +83,8 @@ def _imports(tree: ast.Module, path: Path) -> Iterator[tuple[Path, str]]:
 def _module_files(folder: Path, name: str) -> Iterator[Path]:
     """The files that importing a dotted name runs; its last part need not be a module."""
     for part in name.split("."):
-        package, module = folder / part / "__init__.py", folder / f"{part}.py"
-        if package.is_file():
-            yield package.resolve()
-        elif module.is_file():
-            yield module.resolve()
+        candidates = (folder / part / "__init__.py", folder / f"{part}.py")
+        yield from [file.resolve() for file in candidates if file.is_file()][:1]
         folder = folder / part
         if not folder.is_dir():
             return
@@ -106,7 +101,7 @@ def _own_files(name: str) -> Iterator[Path]:
         return
     if spec and spec.has_location and spec.origin:
         origin = Path(spec.origin)
-        if not set(_INSTALLED) & set(origin.parts):
+        if _INSTALLED.isdisjoint(origin.parts):
             yield from _module_files(origin.parents[bool(spec.submodule_search_locations)], name)
 
 
@@ -117,10 +112,8 @@ def _named_files(tree: ast.Module, path: Path) -> Iterator[Path]:
         if not isinstance(text, str) or not 3 < len(text) < _LONGEST_PATH or not text.isprintable():
             continue
         if "." in text or "/" in text:
-            for folder in {path.parent, Path.cwd()}:
-                candidate = folder / text
-                if candidate.is_file():
-                    yield candidate.resolve()
+            candidates = (folder / text for folder in {path.parent, Path.cwd()})
+            yield from (file.resolve() for file in candidates if file.is_file())
 
 
 def installed_version(package: str) -> str:
@@ -181,7 +174,7 @@ def _is_users(file: Path) -> bool:
     """Whether a file is user code: not of Python, PyTorch, ExecuTorch or the workbench."""
     if file.is_relative_to(_WORKBENCH):
         return file.parent == _MODELS
-    if {"site-packages", "dist-packages"}.isdisjoint(file.parts):
+    if _INSTALLED.isdisjoint(file.parts):
         return not file.is_relative_to(sysconfig.get_path("stdlib"))
     return not any(file.is_relative_to(folder) for folder in _library_folders())
 

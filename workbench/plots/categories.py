@@ -1,7 +1,5 @@
 """Where the time goes, by category: one stacked bar per measurement."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pandas as pd
@@ -15,10 +13,9 @@ from workbench.records.runs import count_threads
 
 @marked
 def plot_categories(
-    source: Run | Measurement | Comparison | Mapping[str, pd.DataFrame],
-    *,
+    source: Run | Measurement | Comparison | Mapping[str, pd.DataFrame], *,
     title: str = "Where the time goes",
-) -> Chart:
+) -> Chart:  # fmt: skip
     """One bar per measurement, as long as its mean E2E time in ms, split into categories.
 
     ``source`` is a run (without its controls), a measurement, a comparison, or frames of
@@ -27,8 +24,7 @@ def plot_categories(
 
     Examples
     --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> "avx512_on" in wb.plot_categories(run).alt_text
+    >>> "avx512_on" in wb.plot_categories(wb.open_run(wb.sample_run())).alt_text
     True
     """
     bars = source if isinstance(source, Mapping) else _frames_of(source)
@@ -39,16 +35,17 @@ def plot_categories(
     longest = max([*(frame["mean_ms"].sum() for frame in bars.values()), *ends, 0.0]) or 1.0
     axis.set_xlim(0, longest)
     axis.set_ylim(max(len(labels), 1) - 0.43, -0.5)
-    inches_per_ms = style.axis_inches(axis) / longest
+    inches_per_ms = style.WIDTH * axis.get_position().width / longest
     named: dict[str, bool] = {}
     for row, (name, frame) in enumerate(bars.items()):
-        for part in intervals[name].itertuples():
-            lane = row + 0.37 + 0.04 * part.Index
-            color = style.color_of(part.category)
-            style.draw_interval(axis, lane, part.low_ms, part.high_ms, color=color, width=2.2)
+        for end in intervals[name].itertuples():
+            lane, color = row + 0.37 + 0.04 * end.Index, style.color_of(end.category)
+            style.draw_interval(axis, lane, end.low_ms, end.high_ms, color=color, width=2.2)
         start = 0.0
         for category, ms, share in frame[["category", "mean_ms", "share"]].itertuples(index=False):
-            text, color = _label(category, ms, share, ms * inches_per_ms), style.color_of(category)
+            time, part, color = style.write_ms(ms), format_share(share), style.color_of(category)
+            texts = (f"{category}\n{time} · {part}", f"{time}\n{part}", part)
+            text = style.fit(texts, ms * inches_per_ms)
             style.draw_bar(axis, row, ms, color, left=start, height=0.66, edge="white")
             style.write_inside(axis, start + ms / 2, row, text, color)
             start += ms
@@ -63,7 +60,6 @@ def plot_categories(
 
 
 def _frames_of(source: Run | Measurement | Comparison) -> dict[str, pd.DataFrame]:
-    """The categories of every measurement by label, thread count by thread count."""
     if isinstance(source, Measurement):
         return {source.label: source.categories}
     if isinstance(source, Comparison):
@@ -90,13 +86,3 @@ def _intervals(frame: pd.DataFrame) -> pd.DataFrame:
     starts = parts["mean_ms"].cumsum() - parts["mean_ms"]
     moved = parts.assign(low_ms=parts["low_ms"] + starts, high_ms=parts["high_ms"] + starts)
     return moved[moved["mean_ms"] > 0].dropna().reset_index(drop=True)
-
-
-def _label(category: str, ms: float, share: float, inches: float) -> str:
-    """The longest label that fits into a segment; empty if none does."""
-    texts = (
-        f"{category}\n{style.write_ms(ms)} · {format_share(share)}",
-        f"{style.write_ms(ms)}\n{format_share(share)}",
-        format_share(share),
-    )
-    return style.fit(texts, inches)

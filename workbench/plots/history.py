@@ -1,7 +1,5 @@
 """Latency over time, one panel per line of runs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -10,8 +8,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from workbench.plots import style
 from workbench.plots.style import Chart, marked
 
-#: Panels of one figure: the lines that changed, then those with the most runs.
-MOST_PANELS = 8
+MOST_PANELS = 8  #: Panels of one figure: the lines that changed, then those with the most runs.
 
 
 @marked
@@ -49,10 +46,9 @@ def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
 def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
     runs = runs.sort_values("started")
     when = _times(runs["started"])
-    axis.vlines(
-        when, runs["low_ms"], runs["high_ms"], color=style.SERIES[0], linewidth=1, alpha=0.5
-    )
-    axis.scatter(when, runs["latency_ms"], s=9, color=style.SERIES[0], linewidths=0, zorder=3)
+    color = style.SERIES[0]
+    axis.vlines(when, runs["low_ms"], runs["high_ms"], color=color, linewidth=1, alpha=0.5)
+    axis.scatter(when, runs["latency_ms"], s=9, color=color, linewidths=0, zorder=3)
     confirmed = changes[changes["status"] == "confirmed"]
     starts = [when[0], *_times(confirmed["started"])]
     for start, end in zip(starts, [*starts[1:], when[-1] + 1], strict=True):
@@ -72,5 +68,4 @@ def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
 
 
 def _times(started: pd.Series) -> np.ndarray:
-    """Timestamps in the days of matplotlib."""
     return date2num(pd.to_datetime(started, utc=True).dt.tz_convert(None).to_numpy())

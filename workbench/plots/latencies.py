@@ -1,7 +1,5 @@
 """Every measured latency: as a distribution, and in the order of measurement."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -27,8 +25,7 @@ def plot_latencies(source: Run | Measurement | pd.DataFrame) -> Chart:
 
     Examples
     --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> len(wb.plot_latencies(run).axes[0].get_yticklabels())
+    >>> len(wb.plot_latencies(wb.open_run(wb.sample_run())).axes[0].get_yticklabels())
     3
     """
     if isinstance(source, pd.DataFrame):
@@ -50,10 +47,8 @@ def plot_latencies(source: Run | Measurement | pd.DataFrame) -> Chart:
         _draw_row(axis, row, values, entry)
     clocks = set(statistics["clock"])
     clock = _CLOCKS[clocks.pop()] if len(clocks) == 1 else "CPU time if one thread, else wall"
-    traced = "traced" if latencies["traced"].all() else "untraced"
-    style.label_x(
-        axis, f"latency of one inference, {traced} (ms, {clock}); median with 95 % interval"
-    )
+    what = "latency of one inference, " + ("" if latencies["traced"].all() else "un") + "traced"
+    style.label_x(axis, f"{what} (ms, {clock}); median with 95 % interval")
     return figure
 
 
@@ -86,8 +81,7 @@ def plot_iterations(source: Run | Measurement | pd.DataFrame) -> Chart:
 
     Examples
     --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> "median of a batch (ms)" in wb.plot_iterations(run).alt_text
+    >>> "median of a batch (ms)" in wb.plot_iterations(wb.open_run(wb.sample_run())).alt_text
     True
     """
     latencies = source if isinstance(source, pd.DataFrame) else source.latencies

@@ -1,7 +1,5 @@
 """The modules of a model as an icicle: how the time of an inference divides into them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 
@@ -12,27 +10,21 @@ from workbench.plots.style import Chart, marked
 from workbench.plots.tables import Table, show_note
 
 NO_LAYERS = "Layers unknown: the program has no layer sidecar, or one without layers."
-_MODEL = "(the model)"
-_NO_LAYER = "(no layer)"
-#: Above the model, and what belongs to no layer.
-_TOP = object()
-_BOX = ["module", "name", "depth", "left", "width", "share", "error"]
+_TOP = object()  #: Above the model, and what belongs to no layer.
 
 
 @marked
 def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None) -> Chart | Table:
     """One box per module, as wide as its time, below the module that contains it.
 
-    ``source`` is a measurement, or a frame of ``frames.LAYERS`` of one; ``depth`` limits the levels
-    below the model. Times in ms. The part of a box without boxes below is the module's own time.
-    Wide boxes show name, time and share of E2E; the black line at the end of a box is the 95 %
-    interval of its time. The colour depends on the module's path only. A sentence where layers are
-    unknown.
+    ``source`` is a measurement, or its ``frames.LAYERS``; ``depth`` limits the levels below the
+    model. Times in ms. The part of a box without boxes below is the module's own time. Wide boxes
+    show name, time and share of E2E; the black line at the end of a box is its 95 % interval. The
+    colour depends on the module's path only. A sentence where layers are unknown.
 
     Examples
     --------
-    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> "classifier" in wb.plot_layers(on, depth=2).alt_text
+    >>> "classifier" in wb.plot_layers(wb.open_run(wb.sample_run())["avx512_on"], depth=2).alt_text
     True
     """
     layers = source if isinstance(source, pd.DataFrame) else source.layers
@@ -42,9 +34,8 @@ def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None)
     levels = int(boxes["depth"].max()) + 1 if len(boxes) else 1
     ends = boxes["left"] + boxes["width"] + boxes["error"].fillna(0)
     reach = ends.max() if len(boxes) else 1.0
-    figure, (axis,) = style.new_figure(
-        "Time by module", 1.05 + 0.44 * levels, left=0.25, right=0.15, top=0.42
-    )
+    height = 1.05 + 0.44 * levels
+    figure, (axis,) = style.new_figure("Time by module", height, left=0.25, right=0.15, top=0.42)
     colors = [style.color_of_module(path) for path in boxes["module"]]
     style.draw_boxes(axis, boxes["left"], boxes["depth"], boxes["width"], 0.96, colors, edge=0.6)
     texts = [_label(box, (style.WIDTH - 0.4) / reach) for box in boxes.itertuples()]
@@ -74,7 +65,7 @@ def lay_out(layers: pd.DataFrame) -> pd.DataFrame:
     for row in layers[layers["total_ms"] > 0].itertuples():
         path = None if pd.isna(row.module) else str(row.module)
         if path is None or row.depth == 0:
-            parent, name = _TOP, _MODEL if path == "" else path or _NO_LAYER
+            parent, name = _TOP, "(the model)" if path == "" else path or "(no layer)"
         else:
             parent, _, name = path.rpartition(".")
         left = ends[parent]
@@ -82,19 +73,14 @@ def lay_out(layers: pd.DataFrame) -> pd.DataFrame:
         ends[path] = left
         error = (row.high_ms - row.low_ms) / 2
         rows.append((path, name, int(row.depth), left, row.total_ms, row.share, error))
-    return pd.DataFrame(rows, columns=_BOX)
+    columns = ["module", "name", "depth", "left", "width", "share", "error"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _label(box, inches_per_ms: float) -> str:
-    """The longest label that fits into a box; empty if none does."""
     room = box.width * inches_per_ms - 0.06
     share = format_share(box.share)
     short = style.shorten(box.name, max(3, int(room / style.text_inches("m", 8))))
-    texts = (
-        f"{box.name}\n{format_time(box.width, box.error)} · {share}",
-        f"{box.name}\n{style.write_ms(box.width)} · {share}",
-        f"{box.name}\n{share}",
-        f"{short}\n{share}",
-        short,
-    )
-    return style.fit(texts, room + 0.06)
+    times = (format_time(box.width, box.error), style.write_ms(box.width))
+    texts = [*(f"{box.name}\n{time} · {share}" for time in times), f"{box.name}\n{share}"]
+    return style.fit([*texts, f"{short}\n{share}", short], room + 0.06)

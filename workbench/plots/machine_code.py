@@ -1,7 +1,5 @@
 """Which machine code ran: a stacked bar of instruction classes for each part, side by side."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import pandas as pd
@@ -18,32 +16,17 @@ from workbench.plots.tables import Table, show_note
 #: From the narrowest vectors to the widest: paler to stronger, x86 blue and Arm green; what needs
 #: the newest extension stands out. Brightness alone tells them apart, too.
 CODE_COLORS = {
-    "unknown": "#FFFFFF",
-    "scalar": "#E0E0E0",
-    "sse": "#C6DBEF",
-    "avx": "#9ECAE1",
-    "avx2": "#4292C6",
-    "avx512": "#084594",
-    "avx512vnni": "#3F007D",
-    "neon": "#C7E9C0",
-    "fp16": "#A1D99B",
-    "dotprod": "#74C476",
-    "bf16": "#41AB5D",
-    "i8mm": "#238B45",
-    "sve": "#005A32",
-    "sme": "#F4A582",
-    "sme2": "#B2182B",
-}
-#: Inches right of the bars.
-_RIGHT = 1.7
+    "unknown": "#FFFFFF", "scalar": "#E0E0E0", "sse": "#C6DBEF", "avx": "#9ECAE1",
+    "avx2": "#4292C6", "avx512": "#084594", "avx512vnni": "#3F007D", "neon": "#C7E9C0",
+    "fp16": "#A1D99B", "dotprod": "#74C476", "bf16": "#41AB5D", "i8mm": "#238B45",
+    "sve": "#005A32", "sme": "#F4A582", "sme2": "#B2182B",
+}  # fmt: skip
+_RIGHT = 1.7  #: Inches right of the bars.
 
 
 @marked
 def plot_machine_code(
-    source: Comparison | Mapping[str, pd.DataFrame],
-    *,
-    by: str = "family",
-    top: int = 8,
+    source: Comparison | Mapping[str, pd.DataFrame], *, by: str = "family", top: int = 8
 ) -> Chart | Table:
     """A bar for every part and side, split into classes of machine code.
 
@@ -54,8 +37,7 @@ def plot_machine_code(
 
     Examples
     --------
-    >>> ab = wb.open_run(wb.sample_run("toy_cnn")).compare()
-    >>> "sme2" in wb.plot_machine_code(ab).alt_text
+    >>> "sme2" in wb.plot_machine_code(wb.open_run(wb.sample_run("toy_cnn")).compare()).alt_text
     True
     """
     if isinstance(source, Comparison):
@@ -86,7 +68,6 @@ def plot_machine_code(
 
 
 def _split(ab: Comparison, by: str) -> dict[str, pd.DataFrame]:
-    """The code shares of both sides, of the whole inference and of its parts."""
     before, after = ab.baseline.machine_code, ab.candidate.machine_code
     if before is None or after is None:
         return {}

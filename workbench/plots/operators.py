@@ -1,7 +1,5 @@
 """The most expensive operators of a measurement, or of both sides of a comparison."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 
@@ -16,11 +14,9 @@ _WHISKERS = {"ecolor": style.INK, "elinewidth": 1, "capsize": 2}
 
 @marked
 def plot_operators(
-    source: Measurement | Comparison | pd.DataFrame,
-    candidate: pd.DataFrame | None = None,
-    *,
+    source: Measurement | Comparison | pd.DataFrame, candidate: pd.DataFrame | None = None, *,
     top: int = 15,
-) -> Chart:
+) -> Chart:  # fmt: skip
     """Bars of mean time with the standard deviation over the iterations, by category.
 
     ``source`` is a measurement, a comparison, or a frame of ``frames.OPERATORS``; a second frame is
@@ -30,40 +26,32 @@ def plot_operators(
 
     Examples
     --------
-    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> "features." in wb.plot_operators(on, top=5).alt_text
+    >>> "features." in wb.plot_operators(wb.open_run(wb.sample_run())["avx512_on"], top=5).alt_text
     True
     """
     if isinstance(source, Comparison):
         source, candidate = source.baseline.operators, source.candidate.operators
     operators = source if isinstance(source, pd.DataFrame) else source.operators
     rows = operators.head(top) if candidate is None else _pair(operators, candidate).head(top)
+    labels = [style.shorten(label, 50) for label in label_operators(rows)]
     figure, axis = style.new_rows(
-        "The most expensive operators",
-        [style.shorten(label, 50) for label in label_operators(rows)],
-        0.27,
-        head=0.75,
-        right=1.65,
+        "The most expensive operators", labels, 0.27, head=0.75, right=1.65
     )
     places, colors = range(len(rows)), [style.color_of(category) for category in rows["category"]]
     unit = "mean time per inference (ms) ± standard deviation"
-    ends = rows["mean_ms"] + rows["std_ms"].fillna(0)
+    ends, times = rows["mean_ms"] + rows["std_ms"].fillna(0), map(style.write_ms, rows["mean_ms"])
     if candidate is None:
         axis.barh(places, rows["mean_ms"], 0.72, xerr=rows["std_ms"], color=colors,
                   error_kw=_WHISKERS)  # fmt: skip
-        texts = [
-            f"{style.write_ms(row.mean_ms)} · {format_share(row.share)}"
-            for row in rows.itertuples()
-        ]
+        shares = map(format_share, rows["share"])
+        texts = [" · ".join(pair) for pair in zip(times, shares, strict=True)]
     else:
         axis.barh(places, rows["before_ms"].fillna(0), 0.72, alpha=0.35, color=colors)
         axis.barh(places, rows["mean_ms"].fillna(0), 0.38, xerr=rows["std_ms"], color=colors,
                   error_kw=_WHISKERS)  # fmt: skip
         ends = ends.combine(rows["before_ms"], np.fmax)
-        texts = [
-            f"{style.write_ms(row.before_ms)} → {style.write_ms(row.mean_ms)}"
-            for row in rows.itertuples()
-        ]
+        before = map(style.write_ms, rows["before_ms"])
+        texts = [" → ".join(pair) for pair in zip(before, times, strict=True)]
         unit += "; pale: baseline, solid: candidate"
     for place, end, text in zip(places, ends, texts, strict=True):
         style.write_after(axis, end, place, text, color=style.FAINT)
@@ -75,7 +63,6 @@ def plot_operators(
 
 
 def _pair(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
-    """The candidate's operators and the baseline's ``before_ms``, the largest time first."""
     texts = [name for name in ("name", "category", "module") if name in baseline]
     both = candidate.set_index("key").reindex(columns=[*texts, "mean_ms", "std_ms"])
     before = baseline.set_index("key")

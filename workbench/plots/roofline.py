@@ -1,7 +1,5 @@
 """The roofline: what every operator reaches, below what the machine can do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np
@@ -19,27 +17,24 @@ NO_ROOFLINE = (
     "No roofline: machine peaks or operator costs are missing. `workbench roofline RUN_DIR` "
     "measures the peaks; exports by the workbench record the costs."
 )
-#: Bandwidths drawn at most: the fastest, the slowest, and some between.
-_LINES = 4
+_LINES = 4  #: Bandwidths drawn at most: the fastest, the slowest, and some between.
 _LARGEST_DOT = 420.0
-#: Operators that are named, unless their names would overlap.
-_NAMED = 8
+_NAMED = 8  #: Operators that are named, unless their names would overlap.
 
 
 @marked
 def plot_roofline(source: Measurement | pd.DataFrame, roof: Roof | None = None) -> Chart | Table:
     """Operations per second over operations per byte, logarithmic; a dot's area is its time.
 
-    ``source`` is a measurement, or a frame of ``frames.ROOFLINE`` with its ``roof``: peaks in
-    GFLOP/s by dtype, the horizontal lines, and bandwidths in GB/s by footprint, the slanted ones.
-    The shade below a line is how much another process fell short of it. Operators without
-    operations, or too short to be timed, are left out; the key says how much time is shown. A
-    sentence where peaks or costs are missing.
+    ``source`` is a measurement, or ``frames.ROOFLINE`` with its ``roof``: peaks in GFLOP/s by
+    dtype, the horizontal lines, and bandwidths in GB/s by footprint, the slanted ones. The shade
+    below a line is how much another process fell short of it. Operators without operations, or too
+    short to time, are left out; the key says how much time is shown. A sentence
+    where peaks or costs are missing.
 
     Examples
     --------
-    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> "GFLOP/s" in wb.plot_roofline(on).alt_text
+    >>> "GFLOP/s" in wb.plot_roofline(wb.open_run(wb.sample_run())["avx512_on"]).alt_text
     True
     """
     title = "Roofline"
@@ -67,15 +62,12 @@ def plot_roofline(source: Measurement | pd.DataFrame, roof: Roof | None = None) 
     style.label_y(axis, "GFLOP/s")
     varied = f"; peaks vary by {100 * roof.spread:.0f} % between processes" if roof.spread else ""
     style.label_x(axis, f"operations per byte; area of a dot: its time{varied}")
-    present = {
-        name: color for name, color in style.COLORS.items() if name in set(shown["category"])
-    }
+    present = {name: c for name, c in style.COLORS.items() if name in set(shown["category"])}
     style.add_key(figure, present, note=f"shown: {100 * shown['share'].sum():.0f} % of the time")
     return figure
 
 
 def _choose(bandwidths: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """A few footprints, each clearly slower than the one before."""
     chosen: list[tuple[int, float]] = []
     for size, rate in bandwidths:
         if not chosen or rate < 0.7 * chosen[-1][1]:

@@ -1,7 +1,5 @@
 """How the bottleneck moves: shares before and after, and each category's part in the change."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 
@@ -16,17 +14,14 @@ from workbench.plots import style
 from workbench.plots.categories import name_sides
 from workbench.plots.style import Chart, marked
 
-#: A smaller change of E2E is not divided into parts.
-_SMALL = 0.02
+_SMALL = 0.02  #: A smaller change of E2E is not divided into parts.
 
 
 @marked
 def plot_shift(
-    source: Comparison | pd.DataFrame,
-    labels: tuple[str, str] = ("baseline", "candidate"),
-    *,
+    source: Comparison | pd.DataFrame, labels: tuple[str, str] = ("baseline", "candidate"), *,
     title: str = "How the bottleneck moves",
-) -> Chart:
+) -> Chart:  # fmt: skip
     """Shares before and after, beside a waterfall from one E2E time to the other.
 
     ``source`` is a comparison, or a frame of ``frames.SHIFT`` with the ``labels`` of both sides.
@@ -35,22 +30,16 @@ def plot_shift(
 
     Examples
     --------
-    >>> ab = wb.open_run(wb.sample_run()).compare()
-    >>> "avx512_off" in wb.plot_shift(ab).alt_text
+    >>> "avx512_off" in wb.plot_shift(wb.open_run(wb.sample_run()).compare()).alt_text
     True
     """
     if isinstance(source, Comparison):
         labels, source = name_sides(source), source.shift
     names = [labels[0], *source["category"], labels[1]]
     rows = [textwrap.fill(style.shorten(name, 44), 22) for name in names]
+    height, left = 1.45 + 0.42 * len(rows), style.label_margin(rows)
     figure, (shares, waterfall) = style.new_figure(
-        title,
-        1.45 + 0.42 * len(rows),
-        columns=2,
-        left=style.label_margin(rows),
-        right=0.35,
-        top=0.75,
-        gap=0.45,
+        title, height, columns=2, left=left, right=0.35, top=0.75, gap=0.45
     )
     style.set_rows(shares, rows)
     _draw_shares(shares, source)
@@ -96,7 +85,7 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
     level = before
     for row, entry in enumerate(shift.itertuples(), start=1):
         style.draw_bar(axis, row, entry.delta_ms, style.color_of(entry.category), left=level)
-        axis.plot([level, level], [row - 1, row], color=style.LINE, linewidth=0.8, zorder=0)
+        axis.vlines(level, row - 1, row, color=style.LINE, linewidth=0.8, zorder=0)
         if math.isfinite(entry.low_ms):
             style.draw_interval(axis, row, level + entry.low_ms, level + entry.high_ms)
         right = level + np.nanmax([0.0, entry.delta_ms, entry.high_ms])
@@ -105,8 +94,6 @@ def _draw_waterfall(axis: Axes, shift: pd.DataFrame) -> None:
         if abs(after - before) > _SMALL * before and math.isfinite(entry.contribution):
             text += f" · {format_share(entry.contribution)}"
         style.write_after(axis, right, row, text)
-    axis.plot(
-        [after, after], [len(shift), len(shift) + 1], color=style.LINE, linewidth=0.8, zorder=0
-    )
+    axis.vlines(after, len(shift), len(shift) + 1, color=style.LINE, linewidth=0.8, zorder=0)
     axis.set_xticks([tick for tick in MaxNLocator(5).tick_values(0, widest) if tick <= widest])
     style.label_x(axis, "mean time per inference (ms)")

@@ -1,7 +1,5 @@
 """Speed-ups with their intervals: of the parts of one comparison, and of layers in many runs."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -26,8 +24,7 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
 
     Examples
     --------
-    >>> ab = wb.open_run(wb.sample_run()).compare()
-    >>> "faster" in wb.plot_speedups(ab).alt_text
+    >>> "faster" in wb.plot_speedups(wb.open_run(wb.sample_run()).compare()).alt_text
     True
     """
     parts = source if isinstance(source, pd.DataFrame) else source.speedups
@@ -55,7 +52,6 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Round ratios within the limits, 1 among them."""
     if high / low < 1.7:
         ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
     elif high / low < 12:
@@ -84,9 +80,8 @@ def plot_heatmap(
     largest = aligned.groupby("name", sort=False)["time_ms"].max().nlargest(top).index
     names = [name for name in dict.fromkeys(aligned["name"]) if name in largest]
     runs = list(dict.fromkeys(aligned["run"]))
-    figure, axis = style.new_rows(
-        title, [style.shorten(name, 40) for name in names], 0.36, head=0.85
-    )
+    labels = [style.shorten(name, 40) for name in names]
+    figure, axis = style.new_rows(title, labels, 0.36, head=0.85)
     cells = aligned[aligned["name"].isin(names)]
     shown = cells["outcome"].isin(["faster", "slower"])
     change = np.where(shown, np.log2(cells["speedup"].where(shown, 1.0)), 0.0)
@@ -104,9 +99,8 @@ def plot_heatmap(
             style.write_inside(axis, column, row, text, color[:3])
     axis.grid(False)
     axis.set_xlim(-0.5, len(runs) - 0.5)
-    heads = [
-        "\n".join(style.shorten(line, 90 // len(runs)) for line in run.split("\n")) for run in runs
-    ]
+    room = 90 // len(runs)
+    heads = ["\n".join(style.shorten(line, room) for line in run.split("\n")) for run in runs]
     axis.set_xticks(range(len(runs)), heads)
     axis.xaxis.tick_top()
     axis.tick_params(axis="x", labelcolor=style.INK)

@@ -1,7 +1,5 @@
 """The path of a model from PyTorch to machine code, as a figure."""
 
-from __future__ import annotations
-
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
@@ -43,11 +41,10 @@ def plot_stack() -> Chart:
     for row, (side, stages) in enumerate(STAGES.items()):
         axis.text(0.03, row + 0.08, side, fontsize=9, color=style.FAINT, va="center")
         for column, (name, about) in enumerate(stages):
-            box = FancyBboxPatch(
+            axis.add_patch(FancyBboxPatch(
                 (column + 0.06, row + 0.2), 0.8, 0.66, boxstyle="round,pad=0,rounding_size=0.05",
                 facecolor=_COLORS[row], edgecolor="none",
-            )  # fmt: skip
-            axis.add_patch(box)
+            ))  # fmt: skip
             ink = style.ink_on(_COLORS[row])
             axis.text(column + 0.46, row + 0.38, name, ha="center", va="center", fontsize=11,
                       fontweight="bold", color=ink)  # fmt: skip

@@ -1,7 +1,5 @@
 """One look for all figures: colours, axes, and the marks that several plots draw."""
 
-from __future__ import annotations
-
 import base64
 import functools
 import html
@@ -36,8 +34,7 @@ COLORS = {
     "Elementwise": "#009E73",
     "Other": "#8A8A8A",
 }
-#: For what belongs to no single category.
-UNSPLIT_COLOR = "#D4D4D4"
+UNSPLIT_COLOR = "#D4D4D4"  #: For what belongs to no single category.
 #: For experiments and samples of them; from Paul Tol's muted palette, apart from the categories'.
 SERIES = ("#332288", "#CC6677", "#999933", "#882255", "#AA4499", "#6E5A4B", "#DDAA33")
 #: For modules, by their path.
@@ -45,25 +42,20 @@ MODULES = (
     "#8C7AB8", "#C77B8B", "#A9A13F", "#7A9E7E", "#9C7450", "#A85C9B",
     "#6F7FB8", "#D49A6A", "#5E8C8A", "#B0BC7A", "#C39BC3", "#806080",
 )  # fmt: skip
-#: For differences that were shown.
-FASTER, SLOWER = "#2455C3", "#D95F0E"
-#: For bars of a whole inference or of one operator.
-PLAIN = "#4D4D4D"
+FASTER, SLOWER = "#2455C3", "#D95F0E"  #: For differences that were shown.
+PLAIN = "#4D4D4D"  #: For bars of a whole inference or of one operator.
 INK = "#222222"
 FAINT = "#6B6B6B"
 LINE = "#9A9A9A"
 HIGHLIGHT = "#C8401F"
 
-#: Inches: the width of a notebook and of a report page.
-WIDTH = 9.0
+WIDTH = 9.0  #: Inches: the width of a notebook and of a report page.
 _DPI = 110
-#: Of a label, in pixels of the figure.
-_LABEL_HEIGHT = 16.0
+_LABEL_HEIGHT = 16.0  #: Of a label, in pixels of the figure.
 _INCH_PER_LETTER = {8: 0.072, 9: 0.081, 10: 0.090}
 #: A block of a model: the path up to its first part with a digit, such as ``features.3``.
 _BLOCK = re.compile(r"^(?:[^.\d]+\.)*[^.]*\d[^.]*")
-#: The part of its colour that a module keeps for each level below its block.
-_KEPT = 0.8
+_KEPT = 0.8  #: The part of its colour that a module keeps for each level below its block.
 
 P = ParamSpec("P")
 F = TypeVar("F")
@@ -99,30 +91,18 @@ class Chart(Figure):
     def _ipython_display_(self) -> None:
         # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.
         width, height = (round(inches * _DPI) for inches in self.get_size_inches())
-        size = {"width": width, "height": height, "alt": self.alt_text}
-        display(
-            {"image/png": self.to_png(), "text/plain": repr(self)},
-            metadata={"image/png": size},
-            raw=True,
-        )
+        size = {"image/png": {"width": width, "height": height, "alt": self.alt_text}}
+        data = {"image/png": self.to_png(), "text/plain": repr(self)}
+        display(data, metadata=size, raw=True)
 
 
 def new_figure(
-    title: str,
-    height: float,
-    *,
-    columns: int = 1,
-    rows: int = 1,
-    left: float = 0.3,
-    right: float = 0.3,
-    top: float = 0.5,
-    bottom: float = 0.5,
-    gap: float = 0.3,
-) -> tuple[Chart, list[Axes]]:
+    title: str, height: float, *, columns: int = 1, rows: int = 1, left: float = 0.3,
+    right: float = 0.3, top: float = 0.5, bottom: float = 0.5, gap: float = 0.3,
+) -> tuple[Chart, list[Axes]]:  # fmt: skip
     """A figure of the standard width with its title and tidied axes; all measures in inches.
 
-    Columns share their rows, and rows their columns. The figure belongs to no window and to no
-    global state: the caller shows or saves it.
+    Columns share their rows, and rows their columns. The caller shows or saves the figure.
     """
     figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
     grid = {
@@ -137,7 +117,13 @@ def new_figure(
         rows, columns, squeeze=False, sharex="col", sharey="row", gridspec_kw=grid
     ).ravel()
     for axis in axes:
-        tidy(axis)
+        for side in ("top", "right", "left"):
+            axis.spines[side].set_visible(False)
+        axis.spines["bottom"].set_color("#BBBBBB")
+        axis.grid(axis="x", color="#E6E6E6", linewidth=0.8)
+        axis.set_axisbelow(True)
+        axis.tick_params(axis="both", length=0, labelsize=9, labelcolor=FAINT)
+        axis.tick_params(axis="y", labelcolor=INK)
     figure.text(0.1 / WIDTH, 1 - 0.12 / height, title, va="top", fontsize=11, fontweight="bold",
                 color=INK)  # fmt: skip
     return figure, list(axes)
@@ -146,26 +132,11 @@ def new_figure(
 def new_rows(
     title: str, labels: Sequence[str], each: float, *, head: float = 0.5, right: float = 0.3
 ) -> tuple[Chart, Axes]:
-    """A figure with one horizontal row of ``each`` inches per label, the first on top.
-
-    ``head`` is the room above the rows, ``right`` that beside them.
-    """
-    height = head + 0.7 + each * len(labels)
-    left = label_margin(labels)
+    """A figure with a row of ``each`` inches per label, below ``head`` inches; see new_figure."""
+    height, left = head + 0.7 + each * len(labels), label_margin(labels)
     figure, (axis,) = new_figure(title, height, left=left, right=right, top=head)
     set_rows(axis, labels)
     return figure, axis
-
-
-def tidy(axis: Axes) -> None:
-    """Reduce axes to a baseline and faint vertical lines, without ticks."""
-    for side in ("top", "right", "left"):
-        axis.spines[side].set_visible(False)
-    axis.spines["bottom"].set_color("#BBBBBB")
-    axis.grid(axis="x", color="#E6E6E6", linewidth=0.8)
-    axis.set_axisbelow(True)
-    axis.tick_params(axis="both", length=0, labelsize=9, labelcolor=FAINT)
-    axis.tick_params(axis="y", labelcolor=INK)
 
 
 def set_head(axis: Axes, text: str) -> None:
@@ -190,10 +161,7 @@ def label_y(axis: Axes, text: str) -> None:
 
 
 def label_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
-    """Name lines at their right ends; names move apart rather than overlap.
-
-    ``ends`` are triples of height, name and colour.
-    """
+    """Name lines at their right ends, from height, name, colour; names move apart to fit."""
     low, high = (axis.transData.transform((1, value))[1] for value in axis.get_ylim())
     gap = min(_LABEL_HEIGHT, (high - low) / max(len(ends), 1))
     ceiling = high
@@ -250,11 +218,6 @@ def fit(texts: Iterable[str], inches: float, size: int = 8) -> str:
     return next((text for text in texts if text_inches(text, size) + 0.06 < inches), "")
 
 
-def axis_inches(axis: Axes) -> float:
-    """The width of an axis."""
-    return WIDTH * axis.get_position().width
-
-
 def text_inches(text: str, size: int = 9) -> float:
     """About how wide the longest line of a text is."""
     return max(map(len, text.split("\n")), default=0) * _INCH_PER_LETTER[size]
@@ -298,9 +261,8 @@ def draw_boxes(
     x, y, wide, high = np.broadcast_arrays(left, top, width, height)
     corners = np.stack([[x, x + wide, x + wide, x], [y, y, y + high, y + high]], axis=-1)
     boxes = list(corners.transpose(1, 0, 2))
-    axis.add_collection(
-        PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=edge)
-    )
+    drawn = PolyCollection(boxes, facecolors=colors, edgecolors="white", linewidths=edge)
+    axis.add_collection(drawn)
 
 
 def use_log_scales(axis: Axes) -> None:
@@ -311,10 +273,7 @@ def use_log_scales(axis: Axes) -> None:
 
 
 def draw_speedup(axis: Axes, row: int, entry: Any) -> None:
-    """A dot with its 95 % interval on the noise floor; hollow where no difference was shown.
-
-    ``entry`` is a row of ``frames.COMPARISON``; its ratio and outcome are written beside.
-    """
+    """A row of ``frames.COMPARISON``: a dot with its 95 % interval, hollow if not significant."""
     floor = getattr(entry, "floor", 0.0)
     if 0 < floor < math.inf:
         axis.fill_betweenx([row - 0.36, row + 0.36], 1 / (1 + floor), 1 + floor, color="#E4E4E4",
@@ -378,14 +337,10 @@ def color_of(category: str) -> str:
 
 
 def color_of_module(path: object) -> str:
-    """The colour of a module, which depends on its path only; grey for the model itself.
-
-    Modules of one block, such as ``features.3``, share a hue, paler further down.
-    """
+    """The hue of a module's block, such as ``features.3``, paler further down; grey for a model."""
     if not isinstance(path, str) or not path or path.startswith("("):
         return UNSPLIT_COLOR
-    found = _BLOCK.match(path)
-    block = found.group() if found else path
+    block = found.group() if (found := _BLOCK.match(path)) else path
     base = MODULES[zlib.crc32(block.encode()) % len(MODULES)]
     return fade(base, _KEPT ** path[len(block) :].count("."))
 

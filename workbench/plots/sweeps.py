@@ -1,7 +1,5 @@
 """ISA levels and thread counts: how latency changes from one to the next."""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -25,14 +23,12 @@ def plot_isa_levels(
     """Latency of every ISA level beside its speed-up over the level below, with intervals.
 
     ``source`` is a run, or a frame of ``frames.LADDER``; of several thread counts, ``threads``
-    (None: the first) is shown. The title says what the emphasised ``level`` gained, if there is
-    one. Median latency in ms, and ratios: hollow dots are equivalent or inconclusive. A sentence
-    where a run has no ISA levels.
+    (None: the first) is shown. The title says what the emphasised ``level`` gained. Median latency
+    in ms, and ratios: hollow dots are equivalent or inconclusive. A sentence if levels are unknown.
 
     Examples
     --------
-    >>> run = wb.open_run(wb.sample_run("squeezesam"))
-    >>> "avx2" in wb.plot_isa_levels(run).alt_text
+    >>> "avx2" in wb.plot_isa_levels(wb.open_run(wb.sample_run("squeezesam"))).alt_text
     True
     """
     levels = source if isinstance(source, pd.DataFrame) else source.isa_levels
@@ -96,8 +92,7 @@ def plot_threads(source: Run | pd.DataFrame) -> Chart | Table:
 
     Examples
     --------
-    >>> run = wb.open_run(wb.sample_run("unet_small"))
-    >>> "avx512_on" in wb.plot_threads(run).alt_text
+    >>> "avx512_on" in wb.plot_threads(wb.open_run(wb.sample_run("unet_small"))).alt_text
     True
     """
     scaling = source if isinstance(source, pd.DataFrame) else source.scaling

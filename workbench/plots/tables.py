@@ -1,7 +1,5 @@
 """Frames as tables for readers: units in the header, a sensible number of digits."""
 
-from __future__ import annotations
-
 import html
 import math
 import re
@@ -27,8 +25,7 @@ _RATIOS = {
 }  # fmt: skip
 #: The unit that the end of a column's name stands for.
 _SUFFIXES = {"_ms": "ms", "_ns": "ns", "_mb": "MB", "_db": "dB"}
-#: Smaller p-values are written as "below".
-_LEAST_P = 0.001
+_LEAST_P = 0.001  #: Smaller p-values are written as "below".
 
 # Inks and lines that read well on a light and on a dark page.
 _TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:inherit;margin:.4em 0"
@@ -88,28 +85,22 @@ def show_note(*lines: str) -> Table:
     """Sentences as a set-off paragraph; whatever they contain is text, never markup."""
     paragraphs = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     quoted = [line.replace("&", "&amp;").replace("<", "&lt;") for line in lines]
-    return Table(
-        f"<blockquote>{paragraphs}</blockquote>", "\n>\n".join(f"> {line}" for line in quoted)
-    )
+    text = "\n>\n".join(f"> {line}" for line in quoted)
+    return Table(f"<blockquote>{paragraphs}</blockquote>", text)
 
 
 def show_table(
-    frame: pd.DataFrame,
-    columns: Sequence[str] | None = None,
-    *,
-    top: int | None = None,
+    frame: pd.DataFrame, columns: Sequence[str] | None = None, *, top: int | None = None,
     caption: str = "",
-) -> Table:
+) -> Table:  # fmt: skip
     """A frame as a table; whatever the frame contains is text, never markup.
 
     Parameters
     ----------
     frame
         Any frame; columns that ``frames`` defines get their unit.
-    columns
-        Which, in this order; None shows all.
-    top
-        How many rows; None shows all.
+    columns, top
+        Which columns, in this order, and how many rows; None shows all.
     caption
         A line above the table.
 
@@ -120,8 +111,7 @@ def show_table(
 
     Examples
     --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> print(wb.show_table(run.statistics, ["experiment", "n"], top=1))
+    >>> print(wb.show_table(wb.open_run(wb.sample_run()).statistics, ["experiment", "n"], top=1))
     | experiment | n |
     | --- | ---: |
     | avx512_off | 516 |
@@ -129,8 +119,7 @@ def show_table(
     for name in columns or ():
         if name not in frame:
             raise unknown_name("column", name, map(str, frame.columns))
-    shown = frame if columns is None else frame[list(columns)]
-    shown = shown if top is None else shown.head(top)
+    shown = (frame if columns is None else frame[list(columns)]).iloc[:top]
     if is_emulated(frame):
         caption = f"{caption} ({EMULATED})" if caption else EMULATED
     shares, ratios = _SHARES, set()
@@ -138,7 +127,10 @@ def show_table(
         ratios = _RATIOS
     elif "share" in frame:
         shares = _SHARES | {"low", "high"}
-    units = _units(frame)
+    # Units are those of the largest of the known frames that this one contains.
+    contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
+    largest = max(contained, key=lambda schema: len(schema.columns), default=None)
+    units = {column.name: column.unit for column in largest.columns} if largest else {}
     made = [_make(str(name), shown[name], shares, ratios, units) for name in shown]
     lines = list(zip(*(column.texts for column in made), strict=True))
     return Table(_html(made, lines, caption), _markdown(made, lines, caption))
@@ -146,8 +138,6 @@ def show_table(
 
 @dataclass(frozen=True)
 class _Column:
-    """A column as it is written."""
-
     name: str
     head: str
     unit: str
@@ -183,13 +173,6 @@ def _make(
     return _Column(name, head.replace("_", " "), unit, number, texts)
 
 
-def _units(frame: pd.DataFrame) -> dict[str, str]:
-    """Units by column, from the largest of the known frames that this one contains."""
-    contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
-    largest = max(contained, key=lambda schema: len(schema.columns), default=None)
-    return {column.name: column.unit for column in largest.columns} if largest else {}
-
-
 def _is_missing(value: object) -> bool:
     return value is None or value is pd.NA or (isinstance(value, Real) and math.isnan(value))
 
@@ -219,10 +202,7 @@ def _html(columns: list[_Column], lines: list[tuple[str, ...]], caption: str) ->
     for column in columns:
         unit = f' <span style="{_UNIT}">{html.escape(column.unit)}</span>' if column.unit else ""
         head += f'<th style="{_HEAD};{column.style}">{html.escape(column.head)}{unit}</th>'
-    rows = "".join(
-        f"<tr>{''.join(_cell(*cell) for cell in zip(columns, line, strict=True))}</tr>"
-        for line in lines
-    )
+    rows = "".join(f"<tr>{''.join(map(_cell, columns, line))}</tr>" for line in lines)
     return f'<table style="{_TABLE}">{head}</tr></thead><tbody>{rows}</tbody></table>'
 
 
@@ -246,5 +226,4 @@ def _markdown(columns: list[_Column], lines: list[tuple[str, ...]], caption: str
 
 
 def _escape(text: str) -> str:
-    """Text that stays text in a Markdown table."""
     return " ".join(html.escape(text, quote=False).replace("|", "\\|").split())

@@ -1,7 +1,5 @@
 """Tables and sentences about runs, measurements and comparisons."""
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Iterator
@@ -15,7 +13,7 @@ from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import label_operators
 from workbench.analysis.quality import summarize_quality
-from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.run import Comparison, Measurement, Run, undelegated
 from workbench.frames import EMULATED, format_ms, format_share, is_emulated, mark_emulated
 from workbench.plots.categories import name_sides
 from workbench.plots.layers import NO_LAYERS
@@ -24,8 +22,7 @@ from workbench.plots.speedups import plot_speedups
 from workbench.plots.sweeps import plot_isa_levels, plot_threads
 from workbench.plots.tables import Table, VStack, show_note, show_table
 
-#: Rows of a table, and findings of a list.
-TOP, TOP_FINDINGS = 12, 8
+TOP, TOP_FINDINGS = 12, 8  #: Rows of a table, and findings of a list.
 
 #: What hiding an extension does not change.
 NOT_COVERED = (
@@ -86,8 +83,7 @@ def show_layers(source: Measurement, *, top: int = TOP) -> Table:
 
     Examples
     --------
-    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> "classifier.3" in str(wb.show_layers(on))
+    >>> "classifier.3" in str(wb.show_layers(wb.open_run(wb.sample_run())["avx512_on"]))
     True
     """
     if source.layers is None:
@@ -115,8 +111,7 @@ def show_speedups(ab: Comparison, *, top: int = TOP) -> VStack:
 
     Examples
     --------
-    >>> ab = wb.open_run(wb.sample_run()).compare()
-    >>> "inconclusive" in str(wb.show_speedups(ab, top=3))
+    >>> "inconclusive" in str(wb.show_speedups(wb.open_run(wb.sample_run()).compare(), top=3))
     True
     """
     counts = {"operators": ab.operators}
@@ -156,14 +151,10 @@ def show_undelegated(run: Run) -> Table:
     >>> "_to_dim_order_copy" in str(wb.show_undelegated(wb.open_run(wb.sample_run())))
     True
     """
-    export = run.record.export
-    if export is None:
+    table = undelegated(run)
+    if table is None:
         return show_note("Unknown: the program has no export record.")
-    if not export.undelegated:
-        return show_note("None: every operator is delegated.")
-    rows = [(u.operator, u.count) for u in export.undelegated]
-    table = pd.DataFrame(rows, columns=["operator", "count"])
-    return show_table(table.sort_values("count", ascending=False, kind="stable"))
+    return show_note("None: every operator is delegated.") if table.empty else show_table(table)
 
 
 def show_sweeps(run: Run) -> VStack:
@@ -174,7 +165,11 @@ def show_sweeps(run: Run) -> VStack:
     >>> "over the level below" in str(wb.show_sweeps(wb.open_run(wb.sample_run("squeezesam"))))
     True
     """
-    parts = [*_isa_levels(run), *_threads(run)]
+    parts = list(_isa_levels(run))
+    if run.scaling is not None:
+        caption = "speedup: over the fewest threads; wall time; 95 % intervals"
+        parts += [plot_threads(run.scaling), show_table(run.scaling, caption=caption)]
+        parts += [show_note(*(run.crossovers or ("No crossover was shown.",)))]
     if not parts:
         parts = [show_note(
             "Measured: one toggle at one thread count. `--isa-ladder` measures every ISA level of "
@@ -198,10 +193,7 @@ def _isa_levels(run: Run) -> Iterator[object]:
 
 
 def codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
-    """The machine code of every level by samples, and how much the level below did not run.
-
-    ``levels`` are ``frames.LADDER`` of one thread count.
-    """
+    """The machine code of every level (``frames.LADDER`` of one thread count) by samples."""
     threads, names = levels["threads"].iloc[0], list(levels["level"])
     proofs = {
         (ab.baseline.name, ab.candidate.name): ab.proof
@@ -214,15 +206,6 @@ def codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
         f"{list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else "not sampled"
         for step in steps
     ]
-
-
-def _threads(run: Run) -> Iterator[object]:
-    if run.scaling is not None:
-        yield plot_threads(run.scaling)
-        yield show_table(
-            run.scaling, caption="speedup: over the fewest threads; wall time; 95 % intervals"
-        )
-        yield show_note(*(run.crossovers or ("No crossover was shown.",)))
 
 
 def show_code(ab: Comparison) -> Table:
@@ -285,8 +268,7 @@ def show_roofline(source: Measurement, *, top: int = TOP) -> Table:
 
     Examples
     --------
-    >>> on = wb.open_run(wb.sample_run())["avx512_on"]
-    >>> "gflops" in str(wb.show_roofline(on, top=3))
+    >>> "gflops" in str(wb.show_roofline(wb.open_run(wb.sample_run())["avx512_on"], top=3))
     True
     """
     if source.roofline is None:
@@ -312,14 +294,9 @@ def show_quality(run: Run) -> VStack:
 
 
 def show_findings(source: Run | Measurement | pd.DataFrame, *, top: int = TOP_FINDINGS) -> Table:
-    """Findings as a numbered list, each with its gain, what to do, and where to look.
+    """The ``top`` findings as a numbered list: the gain of each, what to do, and where to look.
 
-    Parameters
-    ----------
-    source
-        A run or a measurement, or a frame of ``frames.FINDINGS``.
-    top
-        How many, largest gain first.
+    ``source`` is a run, a measurement, or a frame of ``frames.FINDINGS``, largest gain first.
 
     Examples
     --------
@@ -347,13 +324,7 @@ def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:
 
 
 def describe_gain(row: dict[str, Any]) -> str:
-    """The gain of a finding in a few words.
-
-    Examples
-    --------
-    >>> describe_gain({"basis": "bound", "high_ms": 1.5, "share": 0.15, "gain_ms": float("nan")})
-    'at most 1.50 ms (15 %)'
-    """
+    """The gain of a finding in a few words: ``at most 1.50 ms (15 %)``."""
     if row["basis"] == "unknown":
         return "unknown, the run was emulated: measure on the device"
     if row["basis"] == "bound":
@@ -384,6 +355,5 @@ def _item_text(row: dict[str, Any]) -> str:
 
 
 def _plain(text: object) -> str:
-    """Text that stays text in Markdown."""
     escaped = html.escape(" ".join(str(text).split()), quote=False)
     return "".join(f"\\{c}" if c in "*_`[]\\" else c for c in escaped)

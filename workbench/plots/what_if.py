@@ -1,7 +1,5 @@
 """What E2E would be if parts of it were faster."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 
@@ -16,18 +14,14 @@ from workbench.plots.style import Chart, marked
 
 #: Choices for the speed-up of a part, the measured one first.
 FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, math.inf)
-#: Letters of a title's assumptions, beyond which they are counted.
-_LONGEST = 60
+_LONGEST = 60  #: Letters of a title's assumptions, beyond which they are counted.
 
 
 @marked
 def plot_bottlenecks(
-    source: Measurement | pd.DataFrame,
-    *,
-    by: str = "category",
-    top: int = 10,
+    source: Measurement | pd.DataFrame, *, by: str = "category", top: int = 10,
     title: str = "Where is time to gain?",
-) -> Chart:
+) -> Chart:  # fmt: skip
     """For each part the E2E time that would be left if it were free, and if it were faster.
 
     ``source`` is a measurement, split ``by`` category, family, operator, key or layer; or a frame
@@ -76,12 +70,9 @@ def _draw_row(axis: Axes, place: int, row, e2e: float) -> None:
 
 @marked
 def plot_what_if(
-    source: Measurement | pd.DataFrame,
-    factors: Mapping[str, float] | None = None,
-    *,
-    by: str = "category",
-    title: str = "",
-) -> Chart:
+    source: Measurement | pd.DataFrame, factors: Mapping[str, float] | None = None, *,
+    by: str = "category", title: str = "",
+) -> Chart:  # fmt: skip
     """Two bars: E2E as measured and as predicted, with the prediction's 95 % interval.
 
     ``source`` is a measurement whose parts become ``factors`` times faster (``inf``: free), split
@@ -99,7 +90,10 @@ def plot_what_if(
         source = predict_what_if(source.ledger, factors or {}, by=by)
     e2e, parts = source.iloc[0], source[1:]
     if not (parts["level"] == "category").all():
-        parts = _fold(parts)
+        # The parts that become faster, and all others as one.
+        faster = parts["speedup"] != 1
+        rest = parts.loc[~faster, ["measured_ms", "predicted_ms"]].sum().to_frame().T
+        parts = pd.concat([parts[faster], rest.assign(name="all else")], ignore_index=True)
     bars = {}
     for label in ("measured", "predicted"):
         ms, total = parts[f"{label}_ms"], e2e[f"{label}_ms"] or math.nan
@@ -128,10 +122,3 @@ def describe_what_if(what_if: pd.DataFrame) -> str:
         assumed = f"{len(changed)} parts are faster"
     band = f" ({e2e['low']:.2f} to {e2e['high']:.2f})" if math.isfinite(e2e["low"]) else ""
     return f"{e2e['speedup']:.2f}x{band} if {assumed}"
-
-
-def _fold(parts: pd.DataFrame) -> pd.DataFrame:
-    """The parts that become faster, and all others as one."""
-    faster = parts["speedup"] != 1
-    rest = parts.loc[~faster, ["measured_ms", "predicted_ms"]].sum().to_frame().T
-    return pd.concat([parts[faster], rest.assign(name="all else")], ignore_index=True)

@@ -18,7 +18,7 @@ from workbench.errors import ComparisonError, UsageError
 from workbench.frames import COMBINED, COMPARISON, EMULATED, LINED_UP, check
 from workbench.plots.categories import plot_categories
 from workbench.plots.speedups import plot_heatmap
-from workbench.plots.tables import Table, show_note, show_table
+from workbench.plots.tables import show_note, show_table
 from workbench.records.codec import to_document
 from workbench.records.runs import count_threads
 from workbench.report.gate import put_side_by_side, show_aligned
@@ -59,20 +59,16 @@ class Combined:
     def latencies(self) -> pd.DataFrame:
         """Untraced E2E against the first measurement on silicon: ``frames.COMPARISON``."""
         names, found = list(self.silicon), list(self.silicon.values())
-        rows = [
-            Comparison(found[0], m, noise=max(found[0].run.floor, m.run.floor)).latency
-            for m in found[1:]
-        ]
-        if not rows:
+        noise = [max(found[0].run.floor, m.run.floor) for m in found]
+        pairs = [Comparison(found[0], m, noise=n) for m, n in zip(found, noise, strict=True)][1:]
+        if not pairs:
             return pd.DataFrame(columns=COMPARISON.names)
+        rows = [pair.latency for pair in pairs]
         return pd.concat(rows, ignore_index=True).assign(name=names[1:])
 
     @cached_property
     def layers(self) -> pd.DataFrame | None:
-        """The layers of all runs, aligned: ``frames.LINED_UP``; None if a run knows no layers.
-
-        Emulated runs have no times.
-        """
+        """The layers of all runs, aligned: ``frames.LINED_UP``; None if a run knows no layers."""
         return None if isinstance(self._aligned, str) else self._aligned
 
     @property
@@ -93,10 +89,9 @@ class Combined:
         aligned.loc[emulated, _TIMES] = np.nan
         aligned["outcome"] = aligned["outcome"].mask(emulated, "emulated")
         code = {name: _code_by_layer(m) for name, m in found.items()}
+        pairs = list(zip(aligned["run"], aligned["known_as"], strict=True))
         for column in ("operators", "kernels"):
-            aligned[column] = [
-                _join_code(code[row.run], row.known_as, column) for row in aligned.itertuples()
-            ]
+            aligned[column] = [_join_code(code[run], layer, column) for run, layer in pairs]
         return check(aligned, LINED_UP)
 
 
@@ -178,20 +173,7 @@ def _describe(m: Measurement) -> dict[str, object]:
 
 
 def write_combined(names: Sequence[str], out: str | Path | None = None) -> list[Path]:
-    """Write the combined report of several measurements; returns its files.
-
-    Parameters
-    ----------
-    names
-        As for ``combine_runs``.
-    out
-        The folder, ``combined_<model>`` by default.
-
-    Raises
-    ------
-    UsageError
-        As from ``combine_runs``.
-    """
+    """Write the combined report of several measurements; returns its files."""
     combined = combine_runs(names)
     folder = Path(out or f"combined_{safe_name('_'.join(combined.models))}")
     title = f"{', '.join(combined.models)}: {len(combined.runs)} runs side by side"
@@ -223,7 +205,10 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
         yield Section("Latency", items=[show_table(combined.latencies, columns, caption=caption)])
     bars = {name: m.categories for name, m in combined.silicon.items()}
     if bars:
-        yield Section("Time by category", items=[plot_categories(bars), _show_categories(bars)])
+        times = {name: part.set_index("category")["mean_ms"] for name, part in bars.items()}
+        wide = pd.DataFrame(times).rename_axis("category").reset_index()
+        table = show_table(wide, caption="Mean of traced Method::execute, in ms of wall time")
+        yield Section("Time by category", items=[plot_categories(bars), table])
     if combined.layers is None:
         yield Section("Time by layer", f"Not aligned: {combined.problem}")
         return
@@ -231,25 +216,11 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     if len(bars) > 1:
         items: list[Shown] = [plot_heatmap(timed, top=TOP), show_aligned(timed, top=TOP)]
         yield Section("Time by layer", items=items)
-    yield Section("Code of each layer", items=[_show_code(combined.layers)])
-
-
-def _show_categories(bars: dict[str, pd.DataFrame]) -> Table:
-    times = {name: part.set_index("category")["mean_ms"] for name, part in bars.items()}
-    wide = pd.DataFrame(times).rename_axis("category").reset_index()
-    return show_table(wide, caption="Mean of traced Method::execute, in ms of wall time")
-
-
-def _show_code(layers: pd.DataFrame) -> Table:
-    """The code of every layer, one column per run."""
-    texts = layers.assign(
-        text=[
-            f"{row.operators} [{row.kernels}]" if row.kernels else row.operators
-            for row in layers.itertuples()
-        ]
-    )
-    names = list(dict.fromkeys(layers["name"]))
-    wide, runs = put_side_by_side(texts, names)
-    wide.insert(0, "layer", names)
-    caption = "Operators as logged; in brackets the functions that were sampled. "
-    return show_table(wide, caption=caption + runs)
+    layers = combined.layers
+    bracketed = (" [" + layers["kernels"] + "]").where(layers["kernels"] != "", "")
+    layer_names = list(dict.fromkeys(layers["name"]))
+    texts = layers.assign(text=layers["operators"] + bracketed)
+    wide, columns_text = put_side_by_side(texts, layer_names)
+    wide.insert(0, "layer", layer_names)
+    caption = "Operators as logged; in brackets the functions that were sampled. " + columns_text
+    yield Section("Code of each layer", items=[show_table(wide, caption=caption)])

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from workbench.errors import SetupError, TargetError, UsageError, WorkbenchError
 from workbench.store import atomic_write
@@ -33,35 +33,15 @@ CONNECT_S = 20
 _TIMEOUT = "Timeout ("
 
 
-class Executor(Protocol):
-    """Runs jobs: those of a device one at a time, the others in parallel."""
-
-    def submit(self, run: Callable[[J], R], job: J, device: str = "") -> Future[R]:
-        """Schedule ``run(job)``, on a device if one is named."""
-
-
 @contextlib.contextmanager
 def open_executor(jobs: int, devices: Iterable[str], dask: str = "") -> Iterator[Executor]:
-    """Local workers, ``jobs`` of them and one per device, or a Dask cluster; closed at the end.
-
-    Raises
-    ------
-    SetupError
-        Dask is not installed.
-    UsageError
-        A bad number of workers.
-    TargetError
-        No scheduler answers, or no worker has a device.
-    """
+    """Local workers, ``jobs`` of them and one per device, or a Dask cluster; closed at the end."""
     if dask:
         with _connect(dask, list(devices)) as client:
             yield DaskExecutor(client)
         return
-    executor = LocalExecutor(jobs, devices)
-    try:
+    with contextlib.closing(LocalExecutor(jobs, devices)) as executor:
         yield executor
-    finally:
-        executor.close()
 
 
 class LocalExecutor:
@@ -99,10 +79,8 @@ class LocalExecutor:
             self._thread.__dict__.clear()
             if self._closed:
                 break
-        raise WorkbenchError(
-            f"the worker process died {MAX_STARTS} times",
-            hint="if it ran out of memory (see `dmesg`), use fewer --jobs",
-        )
+        hint = "if it ran out of memory (see `dmesg`), use fewer --jobs"
+        raise WorkbenchError(f"the worker process died {MAX_STARTS} times", hint=hint)
 
     def _worker(self) -> ProcessPoolExecutor:
         """The worker process of this thread; started on first use."""
@@ -122,8 +100,7 @@ def _initialize_worker() -> None:
 
 
 def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent:
+    if parent := multiprocessing.parent_process():
         parent.join()
         os._exit(1)
 
@@ -140,14 +117,17 @@ class DaskExecutor:
         return self._client.get_executor(pure=False, resources=resources).submit(run, job)
 
 
+#: Runs jobs: those of a device one at a time, the others in parallel.
+Executor = LocalExecutor | DaskExecutor
+
+
 @contextlib.contextmanager
 def _connect(address: str, devices: list[str]) -> Iterator[Client]:
     try:
         import distributed
     except ModuleNotFoundError:
-        raise SetupError(
-            "Dask is not installed", hint="pip install 'executorch-workbench[cluster]'"
-        ) from None
+        hint = "pip install 'executorch-workbench[cluster]'"
+        raise SetupError("Dask is not installed", hint=hint) from None
     kind, _, count = address.partition(":")
     with contextlib.ExitStack() as stack:
         scheduler: str | LocalCluster = address
@@ -156,11 +136,9 @@ def _connect(address: str, devices: list[str]) -> Iterator[Client]:
         try:
             client = stack.enter_context(distributed.Client(scheduler, timeout=CONNECT_S))
         except (OSError, ValueError) as error:
-            raise TargetError(
-                f"no Dask scheduler answers: {error}",
-                where=address,
-                hint="start one with `dask scheduler`; its address looks like tcp://HOST:8786",
-            ) from None
+            hint = "start one with `dask scheduler`; its address looks like tcp://HOST:8786"
+            reason = f"no Dask scheduler answers: {error}"
+            raise TargetError(reason, where=address, hint=hint) from None
         if kind != LOCAL:
             _check_devices(client, devices)
         yield client
@@ -190,18 +168,13 @@ def _resource(device: str) -> str:
 
 def _check_devices(client: Client, devices: Iterable[str]) -> None:
     """Require one worker per device: without any, a job would wait for ever."""
-    offered = [
-        name
-        for worker in client.scheduler_info(n_workers=-1)["workers"].values()
-        for name in worker.get("resources", {})
-    ]
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    offered = [name for worker in workers for name in worker.get("resources", {})]
     for device in devices:
         if (count := offered.count(_resource(device))) != 1:
-            raise TargetError(
-                f"{count} workers have the device instead of one",
-                where=device,
-                hint=f"dask worker ADDRESS --nthreads 1 --resources '{_resource(device)}=1'",
-            )
+            hint = f"dask worker ADDRESS --nthreads 1 --resources '{_resource(device)}=1'"
+            reason = f"{count} workers have the device instead of one"
+            raise TargetError(reason, where=device, hint=hint)
 
 
 @contextlib.contextmanager

@@ -29,10 +29,7 @@ AXES = ("program",)
 
 @dataclass(frozen=True)
 class History:
-    """Runs over time: ``rows`` (``frames.HISTORY``) and ``changes`` (``frames.CHANGES``).
-
-    ``problems`` has one line per run that could not be read.
-    """
+    """Runs over time, where they changed, and one line per run that could not be read."""
 
     rows: pd.DataFrame
     changes: pd.DataFrame
@@ -98,9 +95,8 @@ def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str
             rows += _rows_of(run_dir, load_run(run_dir), across)
         except WorkbenchError as error:
             problems.append(str(error))
-    table = pd.DataFrame(rows, columns=HISTORY.names).astype(
-        {"threads": "int64", "restarts": "int64", "emulated": "bool"}
-    )
+    kinds = {"threads": "int64", "restarts": "int64", "emulated": "bool"}
+    table = pd.DataFrame(rows, columns=HISTORY.names).astype(kinds)
     table = table.sort_values(["started", "run_dir"], kind="stable").reset_index(drop=True)
     return History(check(table, HISTORY), find_changes(table), tuple(problems))
 
@@ -122,8 +118,7 @@ def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
     for root in map(Path, roots):
         if not root.is_dir():
             raise UsageError("no such folder", where=root)
-        for path in sorted(root.rglob(MANIFEST)):
-            found[path.parent.resolve()] = path.parent
+        found |= {path.parent.resolve(): path.parent for path in sorted(root.rglob(MANIFEST))}
     return list(found.values())
 
 
@@ -162,9 +157,9 @@ def _in_utc(started: str, run_dir: Path) -> str:
 
 def _interval(restarts: Collection[float]) -> dict[str, float]:
     """The geometric mean of latencies, with its 95 % interval by Student's t."""
+    names = ("latency_ms", "low_ms", "high_ms")
     if not restarts or min(restarts) <= 0:
-        return dict.fromkeys(("latency_ms", "low_ms", "high_ms"), np.nan)
+        return dict.fromkeys(names, np.nan)
     logs = np.log(list(restarts))
-    centre, half = logs.mean(), half_width(logs)
-    ends = np.exp([centre, centre - half, centre + half])
-    return dict(zip(("latency_ms", "low_ms", "high_ms"), ends.tolist(), strict=True))
+    ends = np.exp([logs.mean(), logs.mean() - half_width(logs), logs.mean() + half_width(logs)])
+    return dict(zip(names, ends.tolist(), strict=True))

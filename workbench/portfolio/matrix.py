@@ -73,27 +73,15 @@ class Matrix:
     export: ExportOptions = field(default_factory=ExportOptions)
     measure: MeasureOptions = field(default_factory=MeasureOptions)
 
-    def export_options(self, dtype: str) -> ExportOptions:
-        """How to export the cells of a dtype."""
-        return replace(self.export, dtype=dtype)
-
     def measure_options(self, target: str, isa: str) -> MeasureOptions:
         """How to measure the cells of a target and a CPU extension."""
-        levels = isa == LADDER_TOGGLE
-        toggle = "auto" if levels else isa
-        return replace(self.measure, target=target, toggle=toggle, isa_ladder=levels)
+        if isa == LADDER_TOGGLE:
+            return replace(self.measure, target=target, toggle="auto", isa_ladder=True)
+        return replace(self.measure, target=target, toggle=isa, isa_ladder=False)
 
 
 def read_matrix(path: Path) -> Matrix:
-    """Read and check a matrix; paths of model files become absolute.
-
-    Raises
-    ------
-    UsageError
-        An unknown key or name (with the nearest valid one), or a value out of range.
-    StoreError
-        The file cannot be read, is too large, or is not a matrix.
-    """
+    """Read and check a matrix; paths of model files become absolute."""
     try:
         with open(path, "rb") as file:
             text = file.read(MAX_BYTES + 1)
@@ -109,13 +97,11 @@ def read_matrix(path: Path) -> Matrix:
     for key in data:
         if key not in own:
             raise unknown_name("key", key, [*own, *EXPORT_KEYS, *MEASURE_KEYS], where=path)
-    matrix = structure(Matrix, data, path, strict=True)
+    matrix, folder = structure(Matrix, data, path, strict=True), path.parent
     matrix = replace(
         matrix,
-        models=tuple(find_model_file(name, path.parent) for name in matrix.models),
-        exclude=tuple(
-            replace(e, model=find_model_file(e.model, path.parent)) for e in matrix.exclude
-        ),
+        models=tuple(find_model_file(name, folder) for name in matrix.models),
+        exclude=tuple(replace(e, model=find_model_file(e.model, folder)) for e in matrix.exclude),
         export=structure(ExportOptions, export, path, strict=True),
         measure=structure(MeasureOptions, measure, path, strict=True),
     )
@@ -200,22 +186,20 @@ def _check_names(what: str, names: Iterable[str], valid: Iterable[str], where: s
 
 
 def plan_cells(matrix: Matrix) -> list[Cell]:
-    """The cells of a matrix, without those excluded, in the order of its axes.
-
-    Raises
-    ------
-    UsageError
-        No cell is left, two models would share a folder, or a model's file is missing.
-    """
+    """The cells of a matrix, without those excluded, in the order of its axes."""
     runners = {target: identify_runner(matrix.measure.runner, target) for target in matrix.targets}
-    cells = []
+    cells, seen = [], dict[str, str]()
     for model in matrix.models:
         label = parse_name(model).label
+        if (other := seen.setdefault(safe_name(label), model)) != model:
+            reason = f"{model} and {other} would both be called {safe_name(label)}"
+            raise UsageError(reason, where="models", hint="rename one, or write two matrices")
         source = identify_export(model) | {"settings": ""}
         for dtype, target, isa in product(matrix.dtypes, matrix.targets, matrix.isa):
-            if any(_is_excluded(e, (model, dtype, target, isa)) for e in matrix.exclude):
+            axes = (model, dtype, target, isa)
+            if any(_matches(axes, tuple(vars(e).values())) for e in matrix.exclude):
                 continue
-            export = asdict(matrix.export_options(dtype))
+            export = asdict(replace(matrix.export, dtype=dtype))
             measure = asdict(matrix.measure_options(target, isa))
             # The name of any other target identifies its machine.
             cpu = THIS_MACHINE.describe()["cpu"] if target == HOST else ""
@@ -225,18 +209,11 @@ def plan_cells(matrix: Matrix) -> list[Cell]:
             cells.append(Cell(model, label, dtype, target, isa, stem, cache_key))
     if not cells:
         raise UsageError("every cell is excluded", where="exclude")
-    _check_folders(matrix.models)
     return cells
 
 
 def select_cells(cells: list[Cell], pattern: str) -> list[Cell]:
-    """The cells whose name matches a pattern such as ``toy_cnn/*``; without a pattern, all.
-
-    Raises
-    ------
-    UsageError
-        No cell matches.
-    """
+    """The cells whose name matches a pattern such as ``toy_cnn/*``; without a pattern, all."""
     selected = [cell for cell in cells if fnmatch.fnmatchcase(cell.name, pattern or "*")]
     if not selected:
         names = ", ".join(cell.name for cell in cells[:3])
@@ -244,19 +221,5 @@ def select_cells(cells: list[Cell], pattern: str) -> list[Cell]:
     return selected
 
 
-def _is_excluded(exclusion: Exclusion, values: tuple[str, ...]) -> bool:
-    given = vars(exclusion).values()
-    return all(not wanted or wanted == value for wanted, value in zip(given, values, strict=True))
-
-
-def _check_folders(models: Iterable[str]) -> None:
-    seen: dict[str, str] = {}
-    for model in models:
-        label = safe_name(parse_name(model).label)
-        other = seen.setdefault(label, model)
-        if other != model:
-            raise UsageError(
-                f"{model} and {other} would both be called {label}",
-                where="models",
-                hint="rename one, or write two matrices",
-            )
+def _matches(values: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
+    return all(one in ("", value) for one, value in zip(wanted, values, strict=True))

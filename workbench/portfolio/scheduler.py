@@ -6,11 +6,10 @@ import os
 import shlex
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -42,8 +41,8 @@ def batch(
 ) -> Portfolio:
     """Export, measure and report every cell of a matrix; finished cells are skipped.
 
-    On this machine, exports run first, in parallel, then measurements, one at a time, then reports.
-    If a cell fails, the others go on.
+    Exports run first, in parallel, then measurements, one at a time per device, then reports. If a
+    cell fails, the others go on.
 
     Parameters
     ----------
@@ -180,7 +179,7 @@ class Scheduler:
     def _report_progress(self, job: Job, error: BaseException | None) -> None:
         outcomes = [self.state.outcomes[cell.name] for cell in self.cells]
         todo = [(s, o.cell) for o in outcomes if o.state == "open" for s in remaining_stages(o)]
-        timings = StageTimings.of(self.state.outcomes.values())
+        timings = StageTimings(self.state.outcomes.values())
         left = f", {format_duration(timings.estimate(todo, self.jobs))} left" if todo else ""
         states = [outcome.state for outcome in outcomes]
         failed = f", {states.count('failed')} failed" if "failed" in states else ""
@@ -203,15 +202,14 @@ def list_plan(
     path: str | Path, *, out: str | Path | None = None, only: str = ""
 ) -> list[PlannedCell]:
     """What `batch` would do; times are estimated from the stages that the portfolio has."""
-    path = Path(path)
-    cells = plan_cells(read_matrix(path))
-    outcomes = load_outcomes(cells, open_storage(portfolio_location(path, out)))
-    timings = StageTimings.of(outcomes.values())
-    return [
-        PlannedCell(cell, todo, timings.estimate([(stage, cell) for stage in todo], 1))
-        for cell in select_cells(cells, only)
-        for todo in [remaining_stages(outcomes[cell.name])]
-    ]
+    cells, plan = plan_cells(read_matrix(Path(path))), []
+    outcomes = load_outcomes(cells, open_storage(portfolio_location(Path(path), out)))
+    timings = StageTimings(outcomes.values())
+    for cell in select_cells(cells, only):
+        todo = remaining_stages(outcomes[cell.name])
+        seconds = timings.estimate([(stage, cell) for stage in todo], 1)
+        plan.append(PlannedCell(cell, todo, seconds))
+    return plan
 
 
 def describe_plan(plan: list[PlannedCell]) -> Iterator[str]:
@@ -244,31 +242,22 @@ def remaining_stages(outcome: Outcome) -> tuple[str, ...]:
     return ("report",) if outcome.run_dir else STAGES
 
 
-@dataclass(frozen=True)
 class StageTimings:
-    """Seconds that stages took, by stage and cell name."""
+    """Seconds that stages took, those of cached ones left out."""
 
-    seconds: Mapping[tuple[str, str], float]
-
-    @classmethod
-    def of(cls, outcomes: Iterable[Outcome]) -> StageTimings:
-        """The timings of all stages that were not cached."""
+    def __init__(self, outcomes: Iterable[Outcome]):
         pairs = ((outcome.cell.name, s) for outcome in outcomes for s in outcome.stages)
-        return cls({(s.name, cell): s.seconds for cell, s in pairs if not s.cached})
-
-    @cached_property
-    def medians(self) -> dict[str, float]:
-        """The median of all cells, by stage."""
+        self._seconds = {(s.name, cell): s.seconds for cell, s in pairs if not s.cached}
         by_stage: dict[str, list[float]] = {}
-        for (stage, _), seconds in self.seconds.items():
+        for (stage, _), seconds in self._seconds.items():
             by_stage.setdefault(stage, []).append(seconds)
-        return {stage: statistics.median(seconds) for stage, seconds in by_stage.items()}
+        self._medians = {stage: statistics.median(times) for stage, times in by_stage.items()}
 
     def estimate(self, todo: Iterable[tuple[str, Cell]], jobs: int) -> float | None:
         """The seconds of all these stages, measurements one by one; None if one is unknown."""
         total = 0.0
         for stage, cell in todo:
-            seconds = self.seconds.get((stage, cell.name), self.medians.get(stage))
+            seconds = self._seconds.get((stage, cell.name), self._medians.get(stage))
             if seconds is None:
                 return None
             total += seconds if stage == "measure" else seconds / jobs

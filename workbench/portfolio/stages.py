@@ -21,7 +21,7 @@ from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Storage, hash_files
 from workbench.records.portfolio import STAGES, Cell, Outcome, Row, Stage
 from workbench.run.locks import device_behind, lock_device, share_machine
-from workbench.store import artifacts_dir, load_export, load_run, new_run_dir, safe_name
+from workbench.store import artifacts_dir, load_export, new_run_dir, safe_name
 
 Tell = Callable[[str], None]
 
@@ -59,18 +59,11 @@ class Job:
 
 
 def run_job(job: Job) -> Outcome:
-    """Run a job once its device or this machine is free; returns the new outcome of its cell.
-
-    Raises
-    ------
-    WorkbenchError
-        The job failed; its log has the traceback.
-    """
+    """Run a job once its device or this machine is free; returns the new outcome of its cell."""
     _check_worker(job)
     with contextlib.ExitStack() as stack:
         tell = stack.enter_context(_open_log(job))
-        free = lock_device(job.device) if job.device else share_machine()
-        waited = stack.enter_context(free)
+        waited = stack.enter_context(lock_device(job.device) if job.device else share_machine())
         started, clock = datetime.now(UTC), time.monotonic()
         if job.stage == "export":  # the other stages have time limits of their own
             note = (job.storage.folder / job.log).with_suffix(".where")
@@ -106,7 +99,7 @@ def adopt_export(outcome: Outcome, other: Outcome) -> Outcome:
 
 def export_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     """Export the program of a cell, unless that was done before."""
-    cell, options = job.cell, job.matrix.export_options(job.cell.dtype)
+    cell, options = job.cell, replace(job.matrix.export, dtype=job.cell.dtype)
     job.storage.fetch(f"{cell.folder}/artifacts")
     pte = find_cached_export(cell.model, options, root=job.root)
     cached = pte is not None
@@ -134,15 +127,18 @@ def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     cell, storage = job.cell, job.storage
     storage.fetch(f"{cell.folder}/artifacts")
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    run_dir = record(
+    run = record(
         artifacts_dir(job.root) / f"{cell.stem}.pte",
         job.matrix.measure_options(cell.target, cell.isa),
         root=job.root,
         again=job.outcome.damaged,
         progress=lambda text, part: tell(text),
     )
-    run_dir = _name_after_cell(run_dir, cell) if storage.url else run_dir
-    manifest = load_run(run_dir)
+    run_dir, manifest = run.path, run.record
+    unique = f"{manifest.platform}-{cell.cache_key}"
+    if storage.url and not run_dir.name.startswith(unique):
+        # Behind a URL, no worker sees which names the others have used.
+        run_dir = run_dir.replace(new_run_dir(run_dir.parents[1], unique))
     name = run_dir.relative_to(storage.folder).as_posix()
     storage.send(name)
     outcome = replace(
@@ -201,51 +197,35 @@ def tabulate_row(m: Measurement) -> Row:
         bottleneck=str(largest["category"]),
         share=float(largest["share"]),
     )
-    for ab in m.run.comparisons:
-        if ab.candidate is m:
-            latency = ab.latency.iloc[0]
-            return replace(
-                row,
-                against=ab.baseline.name,
-                speedup=float(latency["speedup"]),
-                speedup_low=float(latency["low"]),
-                speedup_high=float(latency["high"]),
-                outcome=ab.verdict.outcome,
-            )
-    return row
+    ab = next((ab for ab in m.run.comparisons if ab.candidate is m), None)
+    if ab is None:
+        return row
+    latency = ab.latency.iloc[0]
+    return replace(
+        row,
+        against=ab.baseline.name,
+        speedup=float(latency["speedup"]),
+        speedup_low=float(latency["low"]),
+        speedup_high=float(latency["high"]),
+        outcome=ab.verdict.outcome,
+    )
 
 
 STAGE_FUNCTIONS = {"export": export_cell, "measure": measure_cell, "report": report_cell}
 
 
-def _name_after_cell(run_dir: Path, cell: Cell) -> Path:
-    """Rename a run: behind a URL, no worker sees which names the others have used."""
-    name = f"{load_run(run_dir).platform}-{cell.cache_key}"
-    if run_dir.name.startswith(name):
-        return run_dir
-    return run_dir.replace(new_run_dir(run_dir.parents[1], name))
-
-
 def _check_worker(job: Job) -> None:
     """Refuse a worker with other versions, or one that does not see the portfolio."""
-    found = versions()
+    found, machine, folder = versions(), platform.node(), job.storage.folder
     if found != job.versions:
-        differences = (
-            f"{name} {found.get(name)} instead of {wanted}"
-            for name, wanted in job.versions.items()
-            if found.get(name) != wanted
-        )
-        raise SetupError(
-            f"this worker has {', '.join(differences)}",
-            where=platform.node(),
-            hint="install the same versions everywhere",
-        )
-    if not job.storage.url and not job.storage.folder.is_dir():
-        raise SetupError(
-            f"this worker ({platform.node()}) cannot see the portfolio",
-            where=job.storage.folder,
-            hint="--out a folder that all machines share, or a URL",
-        )
+        pairs = [(name, found.get(name), wanted) for name, wanted in job.versions.items()]
+        different = ", ".join(f"{name} {has} instead of {w}" for name, has, w in pairs if has != w)
+        hint = "install the same versions everywhere"
+        raise SetupError(f"this worker has {different}", where=machine, hint=hint)
+    if not job.storage.url and not folder.is_dir():
+        hint = "--out a folder that all machines share, or a URL"
+        reason = f"this worker ({machine}) cannot see the portfolio"
+        raise SetupError(reason, where=folder, hint=hint)
 
 
 @contextlib.contextmanager

@@ -60,8 +60,7 @@ class Storage:
         """The local folder to work in."""
         if not self.url:
             return Path(self.location)
-        scratch = hashlib.sha256(self.url.encode()).hexdigest()[:16]
-        return cache_folder() / "portfolios" / scratch
+        return cache_folder() / "portfolios" / hashlib.sha256(self.url.encode()).hexdigest()[:16]
 
     def fetch(self, name: str) -> None:
         """Download a folder of the portfolio; complete files only."""
@@ -80,7 +79,10 @@ class Storage:
             return
         files, root = self._open()
         with self._convert_errors(name):
-            for local in _list_files(self.folder / name):
+            path = self.folder / name
+            for local in [path] if path.is_file() else sorted(path.rglob("[!.]*")):
+                if not local.is_file():
+                    continue
                 remote = f"{root}/{local.relative_to(self.folder).as_posix()}"
                 files.makedirs(remote.rpartition("/")[0], exist_ok=True)
                 # A reader sees the old file or the new one, if the file system can move files.
@@ -108,15 +110,12 @@ class Storage:
     def _convert_errors(self, name: str) -> Iterator[None]:
         # Without a connection or credentials, S3 raises what is no OSError.
         botocore: Any = sys.modules.get("botocore.exceptions")
-        errors: tuple[type[Exception], ...] = (OSError,)
-        errors += (botocore.BotoCoreError,) if botocore else ()
+        errors = (OSError, *([botocore.BotoCoreError] if botocore else []))
         try:
             yield
         except errors as error:
-            reason = getattr(error, "strerror", None) or error
-            raise StoreError(
-                f"cannot be read or written: {reason}", where=f"{self.url}/{name}"
-            ) from None
+            reason = f"cannot be read or written: {getattr(error, 'strerror', None) or error}"
+            raise StoreError(reason, where=f"{self.url}/{name}") from None
 
 
 def open_storage(location: str | Path) -> Storage:
@@ -125,12 +124,6 @@ def open_storage(location: str | Path) -> Storage:
     if found and scheme != "file":
         return Storage(str(location).rstrip("/"))
     return Storage(str(Path("/", rest) if found else Path(location).resolve()))
-
-
-def _list_files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    return sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
 
 
 class PortfolioState:
@@ -183,7 +176,10 @@ def _load_outcome(cell: Cell, storage: Storage) -> Outcome:
         return Outcome(cell)
     if saved.run_dir:
         storage.fetch(saved.run_dir)
-        if not is_intact(saved, storage.folder):
+        found = dict[str, str]()
+        with contextlib.suppress(WorkbenchError):
+            found = hash_files(storage.folder / saved.run_dir)
+        if not found or found != saved.files:
             return Outcome(cell, damaged=True)
         if saved.state == "done" and (storage.folder / saved.run_dir / REPORT_HTML).is_file():
             return replace(saved, cell=cell)
@@ -197,49 +193,33 @@ def read_outcome(path: Path) -> Outcome | None:
     return None
 
 
-def is_intact(outcome: Outcome, folder: Path) -> bool:
-    """Whether the recorded files of a run are as they were written."""
-    try:
-        return bool(outcome.files) and hash_files(folder / outcome.run_dir) == outcome.files
-    except WorkbenchError:
-        return False
-
-
 def hash_files(run_dir: Path) -> dict[str, str]:
     """The SHA-256 of all recorded files of a run; everything else can be regenerated."""
-    recorded = [
-        p for p in sorted(run_dir.rglob("*")) if p.suffix in (".etdump", ".samples", ".log")
-    ]
-    files = [run_dir / MANIFEST, *recorded]
-    return {path.relative_to(run_dir).as_posix(): sha256_of(path) for path in files}
+    suffixes, files = (".etdump", ".samples", ".log"), sorted(run_dir.rglob("*"))
+    recorded = [run_dir / MANIFEST, *(path for path in files if path.suffix in suffixes)]
+    return {path.relative_to(run_dir).as_posix(): sha256_of(path) for path in recorded}
 
 
 def list_failures(portfolio: Portfolio) -> list[str]:
     """Two lines per failure: the error, and the command to retry."""
-    return [
-        line
-        for o in portfolio.outcomes
-        if o.state == "failed"
-        for line in (f"{o.cell.name}: {o.failed_stage} failed: {o.error}", f"  retry: {o.retry}")
-    ]
+    failed = [o for o in portfolio.outcomes if o.state == "failed"]
+    errors = [(f"{o.cell.name}: {o.failed_stage} failed: {o.error}", o.retry) for o in failed]
+    return [line for error, retry in errors for line in (error, f"  retry: {retry}")]
 
 
 def write_csv(outcomes: Iterable[Outcome]) -> str:
     """One line per measurement, and one for a cell without measurements."""
-    lines = [line for outcome in outcomes for line in _flatten(outcome)]
-    text = io.StringIO()
+    lines, text = list[dict[str, object]](), io.StringIO()
+    for outcome in outcomes:
+        axes = {axis: value for axis, value in _axes(outcome).items() if axis != "state"}
+        facts = {name: getattr(outcome, name) for name in FACTS}
+        for row in [asdict(row) for row in outcome.rows] or [{}]:
+            lines.append({**axes, **row, **facts, "cache_key": outcome.cell.cache_key})
     columns = list(dict.fromkeys(name for line in lines for name in line))
     table = csv.DictWriter(text, columns, lineterminator="\n")
     table.writeheader()
     table.writerows(lines)
     return text.getvalue()
-
-
-def _flatten(outcome: Outcome) -> Iterator[dict[str, object]]:
-    axes = {axis: value for axis, value in _axes(outcome).items() if axis != "state"}
-    facts = {name: getattr(outcome, name) for name in FACTS}
-    for row in [asdict(row) for row in outcome.rows] or [{}]:
-        yield {**axes, **row, **facts, "cache_key": outcome.cell.cache_key}
 
 
 def render_index(portfolio: Portfolio) -> str:

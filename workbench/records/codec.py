@@ -1,7 +1,5 @@
 """Records as JSON: written, read and checked, and described by JSON Schema (draft 2020-12)."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -37,8 +35,7 @@ def to_document(content: object) -> str:
 def to_plain(value: Any) -> Any:
     """A value as JSON types.
 
-    Frames become lists of records, records objects, paths text; a missing or infinite number is
-    null.
+    Frames become lists of records, records objects, paths text, numbers that are not finite null.
     """
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -72,11 +69,10 @@ def check_version(data: Mapping[str, Any], where: object, *, least: int = 1) -> 
     """Refuse a document of a newer schema version, or of one older than ``least``."""
     version, known = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
     if type(version) is not int or version not in known:
-        old = type(version) is int and 0 < version < least
-        reads = ", ".join(map(str, known))
         hint = "read it with the workbench version that wrote it"
-        if old:
+        if type(version) is int and 0 < version < least:
             hint = "regenerate it with `workbench analyze`"
+        reads = ", ".join(map(str, known))
         what = f"schema version {version!r:.20}, this workbench reads {reads}"
         raise StoreError(what, where=where, hint=hint)
 
@@ -130,7 +126,6 @@ def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool
 
 @cache
 def _converter(strict: bool) -> Any:
-    """The converter, which compiles a function for every class, once."""
     import cattrs
 
     converter = cattrs.Converter(forbid_extra_keys=True)
@@ -242,7 +237,6 @@ class Contract:
         }
 
     def _row(self, columns: Columns) -> Schema:
-        """The schema of a row, which may carry further columns."""
         if not columns.more and len(columns.known) == len(columns.frame.columns):
             return self._refer(columns.frame.name, lambda: self._properties(columns))
         return self._properties(columns)

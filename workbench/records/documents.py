@@ -1,30 +1,13 @@
 """The JSON files of the workbench; a record declares each, and its JSON Schema follows from it."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+from workbench import frames
 from workbench.errors import StoreError, unknown_name
-from workbench.frames import (
-    ATTRIBUTION,
-    BOTTLENECKS,
-    COMBINED,
-    COMPARISON,
-    FINDINGS,
-    KERNEL_CHANGES,
-    KERNEL_EVIDENCE,
-    LADDER,
-    LAYERS,
-    LINED_UP,
-    QUALITY,
-    SCALING,
-    SHIFT,
-    STATISTICS,
-)
 from workbench.records.codec import Columns, Contract, check_version, structure, upgrade
 from workbench.records.layers import Layers
 from workbench.records.portfolio import Outcome, Portfolio
@@ -36,7 +19,7 @@ T = TypeVar("T")
 Row = Mapping[str, Any]
 Rows = tuple[Row, ...]
 
-_Speedups = Annotated[Rows, Columns(COMPARISON)]
+_Speedups = Annotated[Rows, Columns(frames.COMPARISON)]
 
 
 @dataclass(frozen=True)
@@ -53,17 +36,12 @@ class Metrics:
     latencies: Annotated[
         Rows,
         Columns(
-            STATISTICS,
-            experiment=str,
-            threads=int,
-            clock=Literal["cpu_ns", "wall_ns"],
+            frames.STATISTICS, experiment=str, threads=int, clock=Literal["cpu_ns", "wall_ns"],
             control=bool,
             restarts_ms=Annotated[tuple[Annotated[float, {"minimum": 0}], ...], {"minItems": 1}],
-            tracer_overhead=float | None,
-            load_ms=tuple[float, ...],
-            startup_ms=tuple[float, ...],
+            tracer_overhead=float | None, load_ms=tuple[float, ...], startup_ms=tuple[float, ...],
         ),
-    ]
+    ]  # fmt: skip
     unit: Literal["ms"] = "ms"
     schema_version: int = SCHEMA_VERSION
 
@@ -84,7 +62,7 @@ class ComparisonOutline:
     baseline: Side
     candidate: Side
     verdict: str
-    latency: Annotated[Row, Columns(COMPARISON)]
+    latency: Annotated[Row, Columns(frames.COMPARISON)]
 
 
 @dataclass(frozen=True)
@@ -93,10 +71,10 @@ class ComparisonSummary(ComparisonOutline):
 
     code: Proof | None
     categories: _Speedups
-    operators: Annotated[Rows, Columns(COMPARISON, key=str)]
+    operators: Annotated[Rows, Columns(frames.COMPARISON, key=str)]
     layers: _Speedups | None
-    shift: Annotated[Rows, Columns(SHIFT)]
-    kernels: Annotated[Rows, Columns(KERNEL_EVIDENCE)] | None
+    shift: Annotated[Rows, Columns(frames.SHIFT)]
+    kernels: Annotated[Rows, Columns(frames.KERNEL_EVIDENCE)] | None
 
 
 @dataclass(frozen=True)
@@ -120,7 +98,7 @@ class QualityOutline:
 class QualitySummary(QualityOutline):
     """The grade of a measurement, and where it comes from."""
 
-    criteria: Annotated[Rows, Columns(QUALITY)]
+    criteria: Annotated[Rows, Columns(frames.QUALITY)]
     readings: tuple[Reading, ...]
 
 
@@ -157,29 +135,19 @@ class MeasurementSummary:
 
     experiment: str
     threads: int
-    latency: Annotated[Row, Columns(STATISTICS, clock=str)]
-    e2e: Annotated[Row, Columns(STATISTICS)]
-    bottlenecks: Annotated[Rows, Columns(BOTTLENECKS)]
+    latency: Annotated[Row, Columns(frames.STATISTICS, clock=str)]
+    e2e: Annotated[Row, Columns(frames.STATISTICS)]
+    bottlenecks: Annotated[Rows, Columns(frames.BOTTLENECKS)]
     category_totals_ms: dict[str, float]
     operator_details: Annotated[
         Rows,
         Columns(
-            ATTRIBUTION,
-            without=("module",),
-            name=str,
-            category=str,
-            family=str,
-            rule=str,
-            avg_ms=float | None,
-            count=float | None,
-            total_ms=float | None,
-            share=float | None,
-            kernel_hint=str | None,
-            kernel_evidence=KernelShare | None,
-            layer=str | None,
+            frames.ATTRIBUTION, without=("module",), name=str, category=str, family=str, rule=str,
+            avg_ms=float | None, count=float | None, total_ms=float | None, share=float | None,
+            kernel_hint=str | None, kernel_evidence=KernelShare | None, layer=str | None,
         ),
-    ]
-    layers: Annotated[Rows, Columns(LAYERS)] | None
+    ]  # fmt: skip
+    layers: Annotated[Rows, Columns(frames.LAYERS)] | None
 
 
 @dataclass(frozen=True)
@@ -190,7 +158,7 @@ class TraceSummary:
     experiment: str
     threads: int
     process: int
-    e2e: Annotated[Row, Columns(STATISTICS)]
+    e2e: Annotated[Row, Columns(frames.STATISTICS)]
 
 
 @dataclass(frozen=True)
@@ -203,12 +171,12 @@ class AnalysisSummary(MeasurementSummary):
     etrecord: str | None
     etdump_count: int
     per_etdump: tuple[TraceSummary, ...]
-    findings: Annotated[Rows, Columns(FINDINGS, keys=tuple[str, ...])]
+    findings: Annotated[Rows, Columns(frames.FINDINGS, keys=tuple[str, ...])]
     comparisons: tuple[ComparisonSummary, ...]
-    ladder: Annotated[Rows, Columns(LADDER)] | None
-    scaling: Annotated[Rows, Columns(SCALING)] | None
+    ladder: Annotated[Rows, Columns(frames.LADDER)] | None
+    scaling: Annotated[Rows, Columns(frames.SCALING)] | None
     crossovers: tuple[str, ...]
-    kernel_changes: dict[str, Annotated[Rows, Columns(KERNEL_CHANGES)]]
+    kernel_changes: dict[str, Annotated[Rows, Columns(frames.KERNEL_CHANGES)]]
     measurements: tuple[MeasurementSummary, ...]
     checks: tuple[Check, ...]
     quality: QualitySummary
@@ -247,9 +215,9 @@ class CombinedSummary:
     """``combined_pipeline_summary.json``: several runs side by side."""
 
     models: tuple[str, ...]
-    runs: Annotated[Rows, Columns(COMBINED)]
+    runs: Annotated[Rows, Columns(frames.COMBINED)]
     latencies: _Speedups
-    layers: Annotated[Rows, Columns(LINED_UP)] | None
+    layers: Annotated[Rows, Columns(frames.LINED_UP)] | None
     problem: str
     schema_version: int = SCHEMA_VERSION
 

@@ -1,7 +1,5 @@
 """The layer sidecar of a program: the origin of each instruction in the model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The records of a batch of models: its cells, what became of each, and where the time went."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,15 +1,11 @@
 """Exports, plans, runs and machine peaks as frozen records; ``codec`` converts them to JSON."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Version of all JSON files; adding a field with a default does not change it.
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 3  #: Version of all JSON files; adding a field with a default does not change it.
 
-#: The toggle of a plan with one experiment per ISA level, lowest first.
-LADDER_TOGGLE = "ladder"
+LADDER_TOGGLE = "ladder"  #: The toggle of a plan with one experiment per ISA level, lowest first.
 
 
 @dataclass(frozen=True)
@@ -131,10 +127,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two experiments to compare: ``candidate`` against ``baseline``.
-
-    ``threads`` are the thread counts of the two; empty: all counts that both have.
-    """
+    """``candidate`` against ``baseline`` at the ``threads`` of each; empty: all that both have."""
 
     baseline: str
     candidate: str

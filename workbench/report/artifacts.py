@@ -1,9 +1,8 @@
 """The files of an analysed run: CSV and JSON, and the report."""
 
-from __future__ import annotations
-
+import itertools
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +14,13 @@ from workbench.analysis.run import Comparison, Measurement, Run, identify_run, o
 from workbench.analysis.statistics import describe
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.frames import ATTRIBUTION, STATISTICS
+from workbench.records import documents
 from workbench.records.codec import to_document
-from workbench.records.documents import (
-    AnalysisSummary,
-    Check,
-    ComparisonOutline,
-    ComparisonSummary,
-    KernelShare,
-    MeasurementSummary,
-    Metrics,
-    PipelineRun,
-    PipelineSummary,
-    QualityOutline,
-    QualitySummary,
-    Row,
-    Rows,
-    RunOutline,
-    Side,
-    TraceSummary,
-)
+from workbench.records.documents import Row, Rows
 from workbench.store import METRICS, REPORT_HTML, REPORT_MD, SUMMARY, atomic_write
 from workbench.trace.writers.csv_parquet import write_csvs
 
-#: The notebook that every report is.
-REPORT_NOTEBOOK = "12_report"
+REPORT_NOTEBOOK = "12_report"  #: The notebook that every report is.
 
 
 def make_report(run: Run | str | Path) -> tuple[Path, Path]:
@@ -49,7 +31,7 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     Parameters
     ----------
     run
-        A run, or its folder.
+        A run or its folder.
 
     Returns
     -------
@@ -73,47 +55,38 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     stem, title = run.record.plan.stem, f"{run.record.plan.stem}: where the time goes"
     brief = [section for section in sections if section.brief]
     atomic_write(run.path / f"{stem}_pipeline_summary.md", to_markdown(title, brief))
-    return (
-        atomic_write(run.path / REPORT_HTML, to_html(title, sections)),
-        atomic_write(run.path / REPORT_MD, to_markdown(title, sections)),
-    )
+    page = atomic_write(run.path / REPORT_HTML, to_html(title, sections))
+    return page, atomic_write(run.path / REPORT_MD, to_markdown(title, sections))
 
 
 def write_artifacts(run: Run) -> list[Path]:
-    """Write the CSV and JSON files of a run; returns their paths.
-
-    The CSV files are those of the first process of each measurement.
-    """
-    tables = [path for m in run.measurements if m.sessions for path in _write_csvs(m)]
-    return [*tables, *write_documents(run)]
-
-
-def _write_csvs(measurement: Measurement) -> list[Path]:
-    run, export = measurement.run, measurement.run.record.export
-    return write_csvs(
-        measurement.events,
-        run.path / measurement.sessions[0].etdump,
-        model_id=run.model,
-        delegate_backend=", ".join(export.delegates) if export else "",
-    )
+    """Write the JSON files of a run and the CSV files of each measurement's first process."""
+    export = run.record.export
+    backend = ", ".join(export.delegates) if export else ""
+    tables = [
+        write_csvs(
+            m.events, run.path / m.sessions[0].etdump, model_id=run.model, delegate_backend=backend
+        )
+        for m in run.measurements
+        if m.sessions
+    ]
+    return [*itertools.chain(*tables), *write_documents(run)]
 
 
 def write_documents(run: Run) -> list[Path]:
     """Write ``metrics.json``, ``analysis_summary.json`` and the pipeline summary of a run."""
-    documents = {
+    records = {
         METRICS: summarize_metrics(run),
         SUMMARY: summarize_analysis(run),
         f"{run.record.plan.stem}_pipeline_summary.json": summarize_pipeline(run),
     }
-    return [
-        atomic_write(run.path / name, to_document(record)) for name, record in documents.items()
-    ]
+    return [atomic_write(run.path / name, to_document(record)) for name, record in records.items()]
 
 
-def summarize_metrics(run: Run) -> Metrics:
+def summarize_metrics(run: Run) -> documents.Metrics:
     """The latencies of a run; ``restarts_ms`` has the typical one of every process."""
     identity = identify_run(run.record)
-    return Metrics(
+    return documents.Metrics(
         model=run.model,
         program=identity["program"],
         device=identity["device"],
@@ -121,7 +94,7 @@ def summarize_metrics(run: Run) -> Metrics:
         emulated=run.emulated,
         started=run.record.started,
         floor=run.floor,
-        latencies=tuple(_latency(measurement) for measurement in run.measurements),
+        latencies=tuple(map(_latency, run.measurements)),
     )
 
 
@@ -138,16 +111,16 @@ def _latency(measurement: Measurement) -> Row:
     }
 
 
-def summarize_analysis(run: Run) -> AnalysisSummary:
+def summarize_analysis(run: Run) -> documents.AnalysisSummary:
     """All that a run shows; the figures at the top are those of its subject."""
     measurements = {m: _measurement(m) for m in run.measurements if m.sessions}
     traces = [
-        TraceSummary(s.etdump, s.experiment, s.threads, s.process, _e2e(m.ledger, s.process))
+        documents.TraceSummary(s.etdump, m.name, m.threads, s.process, _e2e(m.ledger, s.process))
         for m in measurements
         for s in m.sessions
     ]
     export = run.record.export
-    return AnalysisSummary(
+    return documents.AnalysisSummary(
         **vars(measurements[run.subject]),
         run_dir=_folder(run.path),
         model=run.model,
@@ -156,60 +129,50 @@ def summarize_analysis(run: Run) -> AnalysisSummary:
         etdump_count=len(traces),
         per_etdump=tuple(traces),
         findings=tuple({**row, "keys": row["keys"].splitlines()} for row in _rows(run.findings)),
-        comparisons=tuple(_comparison(comparison) for comparison in run.comparisons),
+        comparisons=tuple(map(_comparison, run.comparisons)),
         ladder=_optional(run.isa_levels),
         scaling=_optional(run.scaling),
         crossovers=run.crossovers,
         kernel_changes={name: _rows(changes) for name, changes in run.kernel_changes.items()},
         measurements=tuple(measurements.values()),
-        checks=tuple(Check(**row) for row in run.checks.to_dict("records")),
-        quality=QualitySummary(
+        checks=tuple(documents.Check(**row) for row in run.checks.to_dict("records")),
+        quality=documents.QualitySummary(
             **vars(_quality(run)), criteria=_rows(run.quality), readings=run.record.readings
         ),
     )
 
 
-def summarize_pipeline(run: Run) -> PipelineSummary:
+def summarize_pipeline(run: Run) -> documents.PipelineSummary:
     """The verdicts of a run, with what was exported and measured, and where it is."""
-    record = run.record
-    return PipelineSummary(
+    known = {entry.name for entry in fields(documents.PipelineRun)}
+    shared = {name: value for name, value in vars(run.record).items() if name in known}
+    return documents.PipelineSummary(
         model=run.model,
         verdicts=tuple(comparison.text for comparison in run.comparisons),
-        export=record.export,
-        run=PipelineRun(
-            dir=_folder(run.path),
-            state=record.state,
-            platform=record.platform,
-            emulated=record.emulated,
-            host=record.host,
-            runner=record.runner,
-            versions=record.versions,
-            started=record.started,
-            finished=record.finished,
-            plan=record.plan,
-        ),
+        export=run.record.export,
+        run=documents.PipelineRun(dir=_folder(run.path), **shared),
     )
 
 
-def outline_run(run: Run) -> RunOutline:
+def outline_run(run: Run) -> documents.RunOutline:
     """The verdicts of a run with their latencies, and its grade."""
-    return RunOutline(
+    return documents.RunOutline(
         run_dir=str(run.path),
         model=run.model,
         platform=run.record.platform,
         emulated=run.emulated,
-        comparisons=tuple(_outline(comparison) for comparison in run.comparisons),
+        comparisons=tuple(map(_outline, run.comparisons)),
         quality=_quality(run),
     )
 
 
-def _quality(run: Run) -> QualityOutline:
-    return QualityOutline(run.quality["grade"].iloc[0], summarize_quality(run.quality))
+def _quality(run: Run) -> documents.QualityOutline:
+    return documents.QualityOutline(run.quality["grade"].iloc[0], summarize_quality(run.quality))
 
 
-def _measurement(measurement: Measurement) -> MeasurementSummary:
+def _measurement(measurement: Measurement) -> documents.MeasurementSummary:
     categories = measurement.categories
-    return MeasurementSummary(
+    return documents.MeasurementSummary(
         experiment=measurement.name,
         threads=measurement.threads,
         latency=_rows(measurement.statistics[["clock", *STATISTICS.names]])[0],
@@ -219,14 +182,11 @@ def _measurement(measurement: Measurement) -> MeasurementSummary:
         operator_details=tuple(
             {
                 **{name: row.get(name) for name in ATTRIBUTION.names if name != "module"},
+                **{name: row[name] for name in ("category", "family", "rule", "share")},
                 "name": row["operator"],
-                "category": row["category"],
-                "family": row["family"],
-                "rule": row["rule"],
                 "avg_ms": row["mean_ms"] / row["calls"],
                 "count": row["calls"],
                 "total_ms": row["mean_ms"],
-                "share": row["share"],
                 **describe_kernel(row, measurement.kernels),
                 "layer": row.get("module"),
             }
@@ -239,37 +199,28 @@ def _measurement(measurement: Measurement) -> MeasurementSummary:
 def describe_kernel(row: Row, kernels: pd.DataFrame) -> dict[str, Any]:
     """The microkernel of an operator with its share of the samples, or what its name tells."""
     if row["key"] not in kernels.index:
-        return {"kernel_hint": kernel_hint(row["operator"]), "kernel_evidence": None}
+        # Layout, types and microkernel of an operator such as ``Convolution (NHWC, PF32) IGEMM``.
+        found = re.fullmatch(r"[^(]+\(([^)]+)\)(?: (.+))?", row["operator"])
+        hint = ", ".join(filter(None, found.groups())) if found else None
+        return {"kernel_hint": hint, "kernel_evidence": None}
     kernel = kernels.loc[row["key"]]
     evidence = {name: kernel[name] for name in ("code", "share", "low", "high", "samples")}
-    return {"kernel_hint": kernel["function"], "kernel_evidence": KernelShare(**evidence)}
+    return {"kernel_hint": kernel["function"], "kernel_evidence": documents.KernelShare(**evidence)}
 
 
-def kernel_hint(operator: str) -> str | None:
-    """Layout, types and microkernel in a logged name.
-
-    Examples
-    --------
-    >>> kernel_hint("Convolution (NHWC, PF32) IGEMM")
-    'NHWC, PF32, IGEMM'
-    """
-    found = re.fullmatch(r"[^(]+\((?P<types>[^)]+)\)(?: (?P<ukernel>.+))?", operator)
-    return ", ".join(part for part in found.groups() if part) if found else None
-
-
-def _outline(comparison: Comparison) -> ComparisonOutline:
+def _outline(comparison: Comparison) -> documents.ComparisonOutline:
     before, after = comparison.baseline, comparison.candidate
-    return ComparisonOutline(
+    return documents.ComparisonOutline(
         label=comparison.label,
-        baseline=Side(before.name, before.threads),
-        candidate=Side(after.name, after.threads),
+        baseline=documents.Side(before.name, before.threads),
+        candidate=documents.Side(after.name, after.threads),
         verdict=comparison.text,
         latency=_rows(comparison.latency)[0],
     )
 
 
-def _comparison(comparison: Comparison) -> ComparisonSummary:
-    return ComparisonSummary(
+def _comparison(comparison: Comparison) -> documents.ComparisonSummary:
+    return documents.ComparisonSummary(
         **vars(_outline(comparison)),
         code=comparison.proof,
         categories=_rows(comparison.categories),

@@ -1,7 +1,5 @@
 """The verdict of a comparison for CI: JUnit, Markdown and terminal."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,8 +12,7 @@ from workbench.frames import format_ms
 from workbench.plots.tables import Table, show_note, show_table
 from workbench.store import atomic_write
 
-#: Rows of a gate's table.
-MOST_ROWS = 50
+MOST_ROWS = 50  #: Rows of a gate's table.
 
 
 def write_junit(compared: Compared, path: Path) -> Path:
@@ -58,14 +55,7 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
 
 
 def describe_row(row: dict[str, Any]) -> str:
-    """One row of a gate in a line.
-
-    Examples
-    --------
-    >>> describe_row({"baseline_ms": 10.0, "candidate_ms": 11.0, "low": 0.9, "high": 0.92,
-    ...               "outcome": "slower"})
-    'slower: 10.0 ms -> 11.0 ms, latency +8.7 % to +11.1 % (95 % CI)'
-    """
+    """One row of a gate: ``slower: 10.0 ms -> 11.0 ms, latency +8.7 % to +11.1 % (95 % CI)``."""
     text = f"{row['outcome']}: {format_ms(row['baseline_ms'])} -> {format_ms(row['candidate_ms'])}"
     if math.isnan(row["low"]):
         return f"{text}, too few restarts for an interval"
@@ -74,28 +64,13 @@ def describe_row(row: dict[str, Any]) -> str:
 
 
 def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
-    """The parts with the most time in any run, with the time and speed-up of each run.
-
-    A speed-up over the first run is given only where it is significant; E2E comes first.
-
-    Examples
-    --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> sides = {name: run[name] for name in ("avx512_off", "avx512_on")}
-    >>> aligned = wb.align_measurements(sides, by="category")
-    >>> "1.93 ms (1.27x)" in str(wb.show_aligned(aligned, top=1))
-    True
-    """
+    """E2E and the parts with the most time in any run; speed-ups only where significant."""
     largest = aligned.groupby("name", sort=False)["time_ms"].max()
     parts = largest.drop("E2E", errors="ignore").nlargest(top).index
     chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
-    cells = aligned.assign(
-        text=[
-            format_ms(row.time_ms)
-            + (f" ({row.speedup:.2f}x)" if row.outcome in ("faster", "slower") else "")
-            for row in aligned.itertuples()
-        ]
-    )
+    significant = aligned["outcome"].isin(["faster", "slower"])
+    ratios = aligned["speedup"].map(" ({:.2f}x)".format).where(significant, "")
+    cells = aligned.assign(text=aligned["time_ms"].map(format_ms) + ratios)
     wide, caption = put_side_by_side(cells, chosen)
     wide.insert(0, aligned["level"].iloc[-1], chosen)
     return show_table(wide, caption=caption)

@@ -1,7 +1,5 @@
 """Self-contained HTML pages, and sections as HTML and as Markdown."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Sequence
@@ -44,10 +42,7 @@ class Section:
 
 def to_html(title: str, sections: Sequence[Section]) -> str:
     """Sections as a self-contained page."""
-    shown = [
-        (section.heading, section.text, [item._repr_html_() for item in section.items])
-        for section in sections
-    ]
+    shown = [(s.heading, s.text, [item._repr_html_() for item in s.items]) for s in sections]
     timelines = any(PAGE_CLASS in item for _, _, items in shown for item in items)
     script = timeline_script() if timelines else ""
     return render_page(title, "report/sections.html.j2", script=script, sections=shown)
@@ -76,13 +71,9 @@ def render_template(template: str, **data: object) -> str:
 @cache
 def _templates() -> Environment:
     templates = Environment(
-        loader=PackageLoader("workbench", "."),
-        autoescape=select_autoescape(["html.j2"]),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+        loader=PackageLoader("workbench", "."), autoescape=select_autoescape(["html.j2"]),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
+    )  # fmt: skip
     templates.filters["base64"] = lambda data: base64.b64encode(data).decode()
     templates.filters["markdown"] = mistune.html
     return templates

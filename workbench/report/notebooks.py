@@ -1,7 +1,5 @@
 """The numbered notebooks: run one as a report, or open them in JupyterLab and Voila."""
 
-from __future__ import annotations
-
 import ast
 import contextlib
 import json
@@ -17,8 +15,7 @@ from workbench.errors import ReportError, SetupError, WorkbenchError, unknown_na
 from workbench.explorer.widgets import WIDGETS
 from workbench.report.html import Section, Shown
 
-#: The notebook that ``workbench app`` serves.
-EXPLORER = "05_categories_and_the_ledger"
+EXPLORER = "05_categories_and_the_ledger"  #: The notebook that ``workbench app`` serves.
 
 
 def notebooks_dir() -> Path:
@@ -40,8 +37,7 @@ def find_notebook(name: str) -> Path:
 def run_notebook(name: str, **parameters: object) -> list[Section]:
     """Run a notebook in this process; returns its sections with the results of their cells.
 
-    Parameters are passed as objects. A section whose cells have no result is left out; one without
-    cells stays.
+    Parameters are passed as objects. A section whose cells all have no result is left out.
     """
     path = find_notebook(name)
     names: dict[str, Any] = {}
@@ -85,15 +81,11 @@ def _start_section(source: str, *, brief: bool) -> Section:
 
 
 def _flatten(result: Any) -> Iterator[Shown]:
-    """The figures and tables that a result consists of."""
-    if result is None:
-        return
-    parts = getattr(result, "parts", None)
-    if parts is None:
+    if hasattr(result, "parts"):
+        for part in result.parts:
+            yield from _flatten(part)
+    elif result is not None:
         yield result
-        return
-    for part in parts:
-        yield from _flatten(part)
 
 
 def _run_cell(source: str, names: dict[str, Any], where: str) -> Any:

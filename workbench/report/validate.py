@@ -1,7 +1,5 @@
 """Whether the files of a run are complete, consistent, and like those of a known good run."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator
@@ -19,8 +17,7 @@ from workbench.trace.etdump import read_etdump
 
 #: Shares of categories may differ by this much from those of a known good run.
 SHARE_TOLERANCE = 0.05
-#: Relative error of a number that was written to JSON and read again.
-ROUNDING = 1e-9
+ROUNDING = 1e-9  #: Relative error of a number that was written to JSON and read again.
 #: Where a program lies in ``out_<model>``, from the run's folder.
 PROGRAM = Path("..") / ".." / "artifacts"
 #: CSV files beside the first ETDump of every experiment.
@@ -32,12 +29,10 @@ Row = tuple[str, str, str]
 def validate_run(run: Run | str | Path, known_good: Run | str | Path | None = None) -> pd.DataFrame:
     """Check that a run is complete and its files agree, and compare it with a known good run.
 
-    In a folder without a manifest of the workbench, every ETDump is checked by itself.
-
     Parameters
     ----------
     run
-        A run, or its folder.
+        A run or its folder; without a workbench manifest, every ETDump is checked by itself.
     known_good
         Another run of the same program, which must have the same operators and, within
         :data:`SHARE_TOLERANCE`, the same shares of categories.
@@ -89,7 +84,6 @@ def _row(check: str, failures: list[str], evidence: str) -> Row:
 
 
 def _attempt(check: Callable[[Any], Iterator[Row]], subject: Any) -> Iterator[Row]:
-    """The rows of a check, one of which fails if it raises."""
     try:
         yield from check(subject)
     except WorkbenchError as error:
@@ -114,7 +108,6 @@ def _traces(run: Run) -> Row:
 
 
 def _artifacts(run: Run) -> Row:
-    """Every file that `workbench analyze` writes exists."""
     stem = run.record.plan.stem
     wanted = [METRICS, SUMMARY, f"{stem}_pipeline_summary.json"]
     for measurement in run.measurements:
@@ -127,7 +120,6 @@ def _artifacts(run: Run) -> Row:
 
 
 def _summary(run: Run) -> Iterator[Row]:
-    """The summary has the latencies of the traces and the verdicts of the run."""
     path = run.path / SUMMARY
     if not path.is_file():
         return
@@ -144,7 +136,6 @@ def _summary(run: Run) -> Iterator[Row]:
     if len(summary.per_etdump) != len(traced):
         failures.append(f"{len(summary.per_etdump)} of {len(traced)} traces")
     yield _row("summary has the latency of the traces", failures, f"{len(traced)} traces")
-
     said = [comparison.verdict for comparison in summary.comparisons]
     found = [comparison.text for comparison in run.comparisons]
     failures = [] if said == found else [f"says {said}, the data {found}"]
@@ -152,7 +143,6 @@ def _summary(run: Run) -> Iterator[Row]:
 
 
 def _metrics(run: Run) -> Iterator[Row]:
-    """The metrics have the latencies of the manifest."""
     path = run.path / METRICS
     if not path.is_file():
         return
@@ -176,7 +166,6 @@ def _pipeline(run: Run) -> Iterator[Row]:
 
 
 def _program(run: Run) -> Iterator[Row]:
-    """The program and its sidecar are those that ran."""
     plan = run.record.plan
     pte = run.path / PROGRAM / Path(plan.pte).name
     if pte.is_file():
@@ -192,7 +181,6 @@ def _program(run: Run) -> Iterator[Row]:
 
 
 def _like(run: Run, good: Run) -> Iterator[Row]:
-    """The same operators as in a known good run, in about the same proportions."""
     for name in run.experiments:
         pairs = [(one.operators, one.categories) for one in (good, run)]
         parts = [operators[operators["experiment"] == name] for operators, _ in pairs]
@@ -217,7 +205,6 @@ def _like(run: Run, good: Run) -> Iterator[Row]:
 
 
 def _foreign(run_dir: Path) -> Iterator[Row]:
-    """Checks of the traces in a folder, and of tables beside them."""
     if (run_dir / MANIFEST).is_file():
         yield "manifest", "note", "written by another tool: only traces and tables are checked"
     for path in sorted(run_dir.rglob("*.etdump")):
@@ -237,7 +224,6 @@ def _foreign(run_dir: Path) -> Iterator[Row]:
 
 
 def _totals(path: Path, events: pd.DataFrame) -> Iterator[Row]:
-    """Whether the rows of a timeline table beside a trace add up to its latency."""
     table = path.with_name(path.stem + TABLES[0])
     if not table.is_file():
         return

@@ -1,7 +1,4 @@
-"""The native runner: compiled on first use against the installed ExecuTorch wheel, then cached.
-
-Without a C++ compiler, Zig compiles it: a C++ compiler and library that pip can download.
-"""
+"""The native runner, compiled on first use by C++ or Zig against the installed ExecuTorch wheel."""
 
 from __future__ import annotations
 
@@ -68,20 +65,14 @@ def find_architecture(machine: str) -> Architecture:
 
 
 def find_sdk() -> Path:
-    """The folder of the installed executorch package, with its headers and libraries.
-
-    Does not import the package, which would take seconds.
-    """
-    spec = importlib.util.find_spec("executorch")
+    """The folder of the installed executorch package, with its headers and libraries."""
+    # Importing it would take seconds.
+    spec, hint = importlib.util.find_spec("executorch"), "pip install executorch==1.5.1"
     if spec is None or not spec.submodule_search_locations:
-        raise SetupError("executorch is not installed", hint="pip install executorch==1.5.1")
+        raise SetupError("executorch is not installed", hint=hint)
     sdk = Path(next(iter(spec.submodule_search_locations)))
     if not (sdk / "include").is_dir() or not library_path(sdk, "executorch").is_file():
-        raise SetupError(
-            "this executorch has no C++ libraries",
-            where=sdk,
-            hint="pip install executorch==1.5.1",
-        )
+        raise SetupError("this executorch has no C++ libraries", where=sdk, hint=hint)
     return sdk
 
 
@@ -98,10 +89,8 @@ def installed_compiler() -> list[str] | None:
         if not shutil.which(chosen[0]):
             raise SetupError(f"no such compiler: {chosen[0]!r}", where="$CXX", hint="unset it")
         return chosen
-    for name in ("c++", "g++", "clang++"):
-        if found := shutil.which(name):
-            return [found]
-    return None
+    found = filter(None, map(shutil.which, ("c++", "g++", "clang++")))
+    return next(([compiler] for compiler in found), None)
 
 
 def find_compiler() -> list[str]:
@@ -144,28 +133,23 @@ def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
 def _pip() -> list[str]:
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
-    for name in ("pip3", "pip"):
-        if found := shutil.which(name):
-            return [found]
+    if found := shutil.which("pip3") or shutil.which("pip"):
+        return [found]
     raise SetupError("no pip", hint="install pip (Debian: apt install python3-pip)")
 
 
 def download(command: Sequence[str], *, what: str, cwd: Path | None = None) -> None:
     """Run a package manager's command; SetupError with its reason if it fails."""
     try:
-        done = subprocess.run(
-            command, cwd=cwd, capture_output=True, timeout=DOWNLOAD_TIMEOUT_S, check=False
-        )
+        done = subprocess.run(command, cwd=cwd, capture_output=True, timeout=DOWNLOAD_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         raise SetupError(f"cannot get {what}: timed out after {DOWNLOAD_TIMEOUT_S:g} s") from None
     if done.returncode:
         lines = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()
         reasons = [line for line in lines if line.lower().startswith(("e:", "error"))] or lines
-        raise SetupError(
-            f"cannot get {what}: {reasons[0] if reasons else 'no reason given'}",
-            where=Path(command[0]).name,
-            hint="check the network and the configuration of pip and apt",
-        )
+        problem = f"cannot get {what}: {reasons[0] if reasons else 'no reason given'}"
+        hint = "check the network and the configuration of pip and apt"
+        raise SetupError(problem, where=Path(command[0]).name, hint=hint)
 
 
 def compile_flags(sdk: Path, rpath: str = "") -> list[str]:
@@ -193,7 +177,16 @@ def build_runner() -> Path:
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:
     """Compile the runner against the executorch package ``sdk``; SetupError if that fails."""
-    _compile([*compiler, *compile_flags(sdk, rpath), "-o", str(binary)])
+    command = [*compiler, *compile_flags(sdk, rpath), "-o", str(binary)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=COMPILE_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        raise SetupError("the C++ compiler timed out", where=command[0]) from None
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").splitlines()
+        errors = [line for line in lines if "error" in line] or lines or ["no reason given"]
+        what = f"the runner does not compile: {errors[0].strip()}"
+        raise SetupError(what, where=command[0], hint="set $CXX to another C++17 compiler")
 
 
 def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) -> dict[str, str]:
@@ -216,35 +209,13 @@ def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) ->
 
 
 def fingerprint(sdk: Path, compiler: Sequence[str], rpath: str = "") -> str:
-    """A short hash of everything that a runner's binary depends on.
-
-    Libraries count by name, size and time, because hashing 15 MB at every start takes too long.
-    """
+    """A short hash of everything that a runner's binary depends on."""
+    said = subprocess.run([*compiler, "--version"], capture_output=True, timeout=60).stdout
     parts = [*compiler, *compile_flags(sdk, rpath), metadata.version("executorch")]
-    parts.append(_first_line([*compiler, "--version"]))
+    parts.append(said.decode(errors="replace").partition("\n")[0])
     for source in sorted(NATIVE.iterdir()):
         parts += [source.name, sha256_of(source)]
-    for name in LIBRARIES:
+    for name in LIBRARIES:  # by size and time: hashing 15 MB at every start takes too long
         status = library_path(sdk, name).stat()
         parts += [name, str(status.st_size), str(status.st_mtime_ns)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
-
-
-def _first_line(command: Sequence[str]) -> str:
-    done = subprocess.run(command, capture_output=True, timeout=60, check=False)
-    return done.stdout.decode(errors="replace").partition("\n")[0]
-
-
-def _compile(command: Sequence[str]) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=COMPILE_TIMEOUT_S, check=False)
-    except subprocess.TimeoutExpired:
-        raise SetupError("the C++ compiler timed out", where=command[0]) from None
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").splitlines()
-        errors = [line for line in lines if "error" in line] or lines or ["no reason given"]
-        raise SetupError(
-            f"the runner does not compile: {errors[0].strip()}",
-            where=command[0],
-            hint="set $CXX to another C++17 compiler",
-        )

@@ -1,9 +1,4 @@
-"""The native runner for another machine, with everything it needs, in one folder.
-
-The folder holds the runner, ExecuTorch's libraries from the wheel of that platform, a C library
-and its loader: it runs on any kernel of that architecture, whatever else is installed. Packages
-are downloaded with pip and apt and unpacked into the cache; nothing is installed.
-"""
+"""The native runner for another machine with all its libraries, from pip and apt, in a folder."""
 
 from __future__ import annotations
 
@@ -62,16 +57,11 @@ class Bundle:
 def make_bundle(machine: str) -> Bundle:
     """The bundle for an architecture, by ``uname -m``; made on first use, then cached."""
     architecture = find_architecture(machine)
-    sdk = fetch_sdk(architecture)
-    compiler = find_cross_compiler(architecture)
+    # In the version that is installed here.
+    wheel = fetch_wheel("executorch", metadata.version("executorch"), architecture.wheel)
+    sdk, compiler = wheel / "executorch", find_cross_compiler(architecture)
     name = f"bundles/{machine}-{fingerprint(sdk, compiler, '$ORIGIN')}"
     return Bundle(cached(name, partial(_fill, architecture, sdk, compiler)), architecture)
-
-
-def fetch_sdk(architecture: Architecture) -> Path:
-    """The executorch package for an architecture, in the version that is installed here."""
-    wheel = fetch_wheel("executorch", metadata.version("executorch"), architecture.wheel)
-    return wheel / "executorch"
 
 
 def find_cross_compiler(architecture: Architecture) -> list[str]:
@@ -80,19 +70,11 @@ def find_cross_compiler(architecture: Architecture) -> list[str]:
     return [installed] if installed else zig_compiler(architecture)
 
 
-def fetch_c_library(architecture: Architecture) -> Path:
-    """A folder with the loader, the C and the C++ library of an architecture."""
-    libraries = f"usr/lib/{architecture.triplet}"
-    names = (architecture.loader, *C_LIBRARIES, *CPP_LIBRARIES)
-    return fetch_debian(
-        ("libc6", "libstdc++6", "libgcc-s1"),
-        [f"{libraries}/{name}" for name in names],
-        architecture=architecture.debian,
-    )
-
-
 def _fill(architecture: Architecture, sdk: Path, compiler: list[str], folder: Path) -> None:
-    shutil.copytree(fetch_c_library(architecture), folder)
+    names = (architecture.loader, *C_LIBRARIES, *CPP_LIBRARIES)
+    files = [f"usr/lib/{architecture.triplet}/{name}" for name in names]
+    packages = ("libc6", "libstdc++6", "libgcc-s1")
+    shutil.copytree(fetch_debian(packages, files, architecture=architecture.debian), folder)
     for name in (*LIBRARIES, *KERNELS, *BACKENDS):
         shutil.copy(sdk / "lib" / f"lib{name}.so", folder)
     compile_runner(sdk, compiler, folder / "runner", rpath="$ORIGIN")
@@ -141,15 +123,9 @@ def _download_debian(packages: Sequence[str], architecture: str, suite: str, fol
 def _mirrors() -> list[str]:
     """The mirrors of Debian's main archive that apt is configured for."""
     if not (shutil.which("apt-get") and shutil.which("dpkg-deb")):
-        raise SetupError(
-            "no apt to download Debian packages with",
-            hint=BY_HAND,
-        )
-    targets = subprocess.run(
-        ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"],
-        capture_output=True,
-        text=True,
-    ).stdout
+        raise SetupError("no apt to download Debian packages with", hint=BY_HAND)
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI) $(RELEASE) $(COMPONENT)"]
+    targets = subprocess.run(command, capture_output=True, text=True).stdout
     rows = [line.split() for line in targets.splitlines()]
     mirrors = [row[0] for row in rows if row[-1:] == ["main"] and "-" not in row[1]]
     return list(dict.fromkeys(mirrors))

@@ -29,10 +29,10 @@ def measure_ceilings(
     *,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Ceilings:
-    """Run each probe in two fresh processes and keep its shortest times.
+    """The peaks: each probe's shortest iteration of two fresh processes.
 
-    The peak is the shortest iteration of the better process; ``spread`` is how much longer the
-    other one's took. Times are CPU time with one thread and wall time with several.
+    ``spread`` is how much longer the worse process took. Times are CPU time with one thread and
+    wall time with several.
     """
     measured = []
     with lock_device(device_behind(runner.target.name), tell):
@@ -41,14 +41,7 @@ def measure_ceilings(
             times = sorted(_run(probe, folder, runner, isa, threads, n) for n in range(PROCESSES))
             measured.append(replace(probe, ms=times[0], spread=times[-1] / times[0] - 1))
     device = device_of(runner.target.describe(), runner.description)
-    return Ceilings(
-        cpu=device["cpu"],
-        runner=device["runner"],
-        isa=isa,
-        threads=threads,
-        measured=timestamp(),
-        probes=tuple(measured),
-    )
+    return Ceilings(device["cpu"], device["runner"], isa, threads, timestamp(), tuple(measured))
 
 
 def device_of(host: dict[str, Any], runner: dict[str, Any]) -> dict[str, str]:

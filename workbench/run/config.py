@@ -100,27 +100,21 @@ def read_config(path: Path) -> Config:
 def plan_config(config: Config, folder: Path) -> Plan:
     """The plan that a config describes; relative paths are looked up here, then in ``folder``.
 
-    A config has either experiments with a ``runner_path``, measured in interleaved processes, or
-    experiments with the workbench's runner, measured in live processes. The baseline of the first
-    comparison is measured again as a control.
+    All experiments have a ``runner_path``, or none. The baseline of the first comparison is
+    measured again as a control.
     """
     pte = find_file(config.model, folder)
     if pte is None:
         raise StoreError("no such file", where=config.model, hint="workbench export makes one")
     foreign = [bool(entry.runner_path) for entry in config.experiments]
     if any(foreign) != all(foreign):
-        raise UsageError(
-            "only some experiments have a runner_path",
-            hint="write two configs and compare the runs with `workbench compare`",
-        )
+        hint = "write two configs and compare the runs with `workbench compare`"
+        raise UsageError("only some experiments have a runner_path", hint=hint)
     experiments = [plan_entry(entry, folder) for entry in config.experiments]
     pairs = plan_pairs(config, experiments)
-    names = {e.name: e for e in experiments}
-    repeated = names[pairs[0].baseline]
+    repeated = next(e for e in experiments if e.name == pairs[0].baseline)
     control = replace(repeated, name=f"{repeated.name}_control", control=True)
-    pairs = tuple(
-        pair if pair.candidate else replace(pair, candidate=control.name) for pair in pairs
-    )
+    pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
     files = [_find_input(name, folder) for name in config.inputs]
     return replace(
         begin_plan(pte, [*experiments, control], pairs),
@@ -144,9 +138,8 @@ def complete_plan(plan: Plan, runner: Runner) -> Plan:
         inputs, source = default_inputs(pte, found)
         return replace(plan, inputs=inputs, input_source=source)
     if len(plan.inputs) != len(found):
-        raise UsageError(
-            f"{len(plan.inputs)} input files, the program takes {len(found)}", where="inputs"
-        )
+        what = f"{len(plan.inputs)} input files, the program takes {len(found)}"
+        raise UsageError(what, where="inputs")
     typed = zip(plan.inputs, found, strict=True)
     return replace(
         plan, inputs=tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
@@ -177,30 +170,25 @@ def plan_entry(entry: Entry, folder: Path) -> Experiment:
 
 
 def plan_pairs(config: Config, experiments: list[Experiment]) -> tuple[Pair, ...]:
-    """The config's comparisons; by default, each timed experiment against the first.
-
-    A single experiment is paired with its control, whose name is left empty here.
-    """
+    """The config's comparisons; by default, each timed experiment against the first."""
     asked = tuple(_plan_pair(pair, experiments) for pair in config.analysis.compare_pairs)
     first, *others = (e.name for e in experiments if e.mode == "timing")
     if any(pair.baseline in (first, *others) for pair in asked):
         return tuple(sorted(asked, key=lambda pair: pair.baseline not in (first, *others)))
     pairs = tuple(Pair(first, name, f"as {name}") for name in others)
+    # The name of the control of a single experiment is left empty here.
     return pairs + asked or (Pair(first, "", "with nothing changed"),)
 
 
 def output_place(config: Config) -> tuple[Path, str]:
     """The output folder, and the name of the run in it; empty for the platform's name.
 
-    The kit's ``output_root`` is the folder of one run, ``<root>/runs/<name>``; any other path is
-    the root.
+    The kit's ``output_root`` may be the folder of one run, ``<root>/runs/<name>``.
     """
     if not config.output_root:
         return default_root(Path(config.model).stem), ""
     place = Path(config.output_root)
-    if place.parent.name == "runs":
-        return place.parent.parent, place.name
-    return place, ""
+    return (place.parent.parent, place.name) if place.parent.name == "runs" else (place, "")
 
 
 def _find_input(name: str, folder: Path) -> Path:
@@ -248,21 +236,18 @@ def _check(config: Config, path: Path) -> None:
         _check_entry(entry, f"{path}: {entry.name[:40]}")
     if not any(entry.mode == "timing" for entry in config.experiments):
         raise UsageError("no experiment of mode timing: nothing to compare", where=path)
-    for side in (
-        s for pair in config.analysis.compare_pairs for s in (pair.baseline, pair.candidate)
-    ):
-        if side.experiment not in names:
-            raise unknown_name("experiment", side.experiment, names, where=f"{path}: compare_pairs")
+    for pair in config.analysis.compare_pairs:
+        for name in (pair.baseline.experiment, pair.candidate.experiment):
+            if name not in names:
+                raise unknown_name("experiment", name, names, where=f"{path}: compare_pairs")
 
 
 def _check_entry(entry: Entry, where: str) -> None:
     # The name becomes a folder name.
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]{0,99}", entry.name, re.ASCII):
-        raise UsageError(
-            f"{entry.name!r:.60} is not a valid experiment name",
-            where=where,
-            hint="use up to 100 letters, digits, '.', '_' and '-', a letter or digit first",
-        )
+        hint = "use up to 100 letters, digits, '.', '_' and '-', a letter or digit first"
+        what = f"{entry.name!r:.60} is not a valid experiment name"
+        raise UsageError(what, where=where, hint=hint)
     if entry.mode not in MODES:
         raise unknown_name("mode", entry.mode, MODES, where)
     if entry.runner not in KINDS:
@@ -287,9 +272,8 @@ def _plan_pair(pair: Comparison, experiments: list[Experiment]) -> Pair:
     for side in (baseline, candidate):
         counts = names[side.experiment].threads
         if side.threads is not None and side.threads not in counts:
-            raise unknown_name(
-                "thread count", str(side.threads), map(str, counts), where=side.experiment
-            )
+            known = map(str, counts)
+            raise unknown_name("thread count", str(side.threads), known, side.experiment)
     threads: tuple[int, ...] = ()
     if baseline.threads is not None or candidate.threads is not None:
         first = baseline.threads or names[baseline.experiment].threads[0]

@@ -1,7 +1,6 @@
 """Measure with a custom ``executor_runner``: interleaved processes instead of live sessions.
 
-Such a runner has no server mode and reports no times. Each process loads the program, runs it
-several times with ETDump enabled, and ends; the times come from its trace.
+Such a runner reports no times: they come from the ETDump of each process.
 """
 
 from __future__ import annotations
@@ -46,10 +45,7 @@ def run_processes(
     target: Host = HOST,
     progress: Progress = lambda text, part: None,
 ) -> Path:
-    """Measure a plan of custom runners; returns the run's folder.
-
-    The folder is called ``name``, or like the target's platform; an interrupted run continues.
-    """
+    """Measure a plan of custom runners in the folder ``name``, or continue; returns its path."""
     runner = Runner("executor_runner", (), describe_runners(plan), target)
     with record_run(plan, runner, root, lambda text: progress(text, 0.0), name) as recorder:
         measure_processes(recorder, target, progress)
@@ -66,11 +62,7 @@ def describe_runners(plan: Plan) -> dict[str, str]:
 
 
 def measure_processes(recorder: RunRecorder, target: Host, progress: Progress) -> None:
-    """Run and record every experiment of the plan in interleaved processes.
-
-    A restart is one process of every experiment; their order is rotated and reversed between
-    restarts. Experiments of mode ``xnntrace`` run once, for their log.
-    """
+    """Run the plan's experiments in interleaved processes; those of ``xnntrace`` only once."""
     plan = recorder.run.plan
     steps = [
         (threads, process, order)
@@ -93,21 +85,14 @@ def measure_processes(recorder: RunRecorder, target: Host, progress: Progress) -
 
 def order_experiments(experiments: Sequence[Experiment], processes: int) -> list[list[Experiment]]:
     """The order of the experiments in every restart: forwards, then backwards, rotated."""
-    by_name = {e.name: e for e in experiments}
-    orders = []
-    for palindrome in interleave(list(by_name), math.ceil(processes / 2)):
-        half = len(palindrome) // 2
-        orders += [palindrome[:half], palindrome[half:]]
+    count, by_name = len(experiments), {e.name: e for e in experiments}
+    palindromes = interleave(list(by_name), math.ceil(processes / 2))
+    orders = [half for order in palindromes for half in (order[:count], order[count:])]
     return [[by_name[name] for name in order] for order in orders[:processes]]
 
 
 def run_process(
-    run_dir: Path,
-    plan: Plan,
-    experiment: Experiment,
-    threads: int,
-    process: int,
-    target: Host = HOST,
+    run_dir: Path, plan: Plan, experiment: Experiment, threads: int, process: int, target: Host
 ) -> Session:
     """One process of an experiment: its ETDump and its log in the run's folder."""
     trace = trace_path(run_dir, plan.stem, experiment.name, threads, process)
@@ -128,12 +113,8 @@ def run_process(
         if isinstance(error, RunnerError):
             raise
     if timed and not trace.is_file():
-        raise RunnerError(
-            f"wrote no ETDump{words}",
-            where=experiment.runner,
-            hint="build it with -DEXECUTORCH_ENABLE_EVENT_TRACER=ON",
-            kind="protocol",
-        )
+        what, hint = f"wrote no ETDump{words}", "build it with -DEXECUTORCH_ENABLE_EVENT_TRACER=ON"
+        raise RunnerError(what, where=experiment.runner, hint=hint, kind="protocol")
     return Session(
         experiment=experiment.name,
         threads=threads,
@@ -151,17 +132,9 @@ def run_process(
 
 
 def process_command(
-    plan: Plan,
-    experiment: Experiment,
-    threads: int,
-    count: int,
-    trace: str,
-    target: Host = HOST,
+    plan: Plan, experiment: Experiment, threads: int, count: int, trace: str, target: Host = HOST
 ) -> list[str]:
-    """The command line of one process, with flags that every ``executor_runner`` has.
-
-    ``trace`` is the path of its ETDump, empty for none; all paths are the target's.
-    """
+    """The command line of one process; ``trace`` is the target's path for its ETDump, or empty."""
     command = [target.push(Path(experiment.runner), executable=True)]
     command += ["--model_path", target.push(Path(plan.pte)), "--num_executions", str(count)]
     command += ["--cpu_threads", str(threads)]
@@ -193,9 +166,8 @@ def run_to_end(command: Sequence[str], log: Path, timeout_s: float) -> str:
         try:
             code = started.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise RunnerTimeout(
-                f"did not end within {timeout_s:g} s", where=name, kind="timeout"
-            ) from None
+            what = f"did not end within {timeout_s:g} s"
+            raise RunnerTimeout(what, where=name, kind="timeout") from None
         finally:
             if started.poll() is None:
                 with contextlib.suppress(ProcessLookupError):

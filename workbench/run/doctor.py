@@ -58,10 +58,8 @@ def _qemu() -> Check:
 
 
 def _cross_compiler() -> Check:
-    subject, compiler = "cross compiler", f"{ARCHITECTURES[MACHINE].triplet}-g++"
-    if installed := shutil.which(compiler):
-        return Check(subject, "ok", installed)
-    return Check(subject, "ok", _zig())
+    installed = shutil.which(f"{ARCHITECTURES[MACHINE].triplet}-g++")
+    return Check("cross compiler", "ok", installed or _zig())
 
 
 def _zig() -> str:
@@ -81,11 +79,10 @@ def _android() -> Iterator[Check]:
     if not devices:
         yield Check(subject, "note", f"{name}, no device", "connect one with USB debugging on")
     for serial, state in sorted(devices.items()):
-        about = f"{subject}:{serial}"
+        status, detail, fix = "note", state, "allow USB debugging on its screen"
         if state == "device":
-            yield Check(about, "ok", f"{name}, {_describe_cpu(serial)}")
-        else:
-            yield Check(about, "note", f"{name}, {state}", "allow USB debugging on its screen")
+            status, detail, fix = "ok", _describe_cpu(serial), ""
+        yield Check(f"{subject}:{serial}", status, f"{name}, {detail}", fix)
 
 
 def _describe_cpu(serial: str) -> str:
@@ -123,20 +120,9 @@ def examine_machine() -> list[Check]:
     ...     print(check.status, check.subject, check.detail, check.fix)
     ok Python 3.11.7 at /usr/bin/python3
     """
-    return [
-        _python(),
-        *_packages(),
-        _sdk(),
-        _compiler(),
-        *_runner(),
-        _load(),
-        _disk(),
-        *examine_targets(),
-    ]
-
-
-def _python() -> Check:
-    return Check("Python", "ok", f"{platform.python_version()} at {sys.executable}")
+    python = Check("Python", "ok", f"{platform.python_version()} at {sys.executable}")
+    needed = [python, *_packages(), _sdk(), _compiler(), *_runner(), _load(), _disk()]
+    return [*needed, *examine_targets()]
 
 
 def _packages() -> Iterator[Check]:
@@ -146,9 +132,8 @@ def _packages() -> Iterator[Check]:
         except metadata.PackageNotFoundError:
             yield Check(package, "fail", "not installed", "python3 dev.py setup")
             continue
-        numbers = tuple(
-            int(part) for part in version.split("+")[0].split(".")[:3] if part.isdigit()
-        )
+        parts = version.split("+")[0].split(".")[:3]
+        numbers = tuple(int(part) for part in parts if part.isdigit())
         if package == "executorch" and numbers < OLDEST_EXECUTORCH:
             yield Check(package, "fail", f"{version} cannot trace", "python3 dev.py setup")
         else:
@@ -173,9 +158,8 @@ def _compiler() -> Check:
         return Check("compiler", "ok", " ".join(compiler))
     if sys.platform != "linux":
         return Check("compiler", "fail", "no C++ compiler", "xcode-select --install")
-    return Check(
-        "compiler", "note", f"{_zig()}: the first build takes minutes", "Debian: apt install g++"
-    )
+    text = f"{_zig()}: the first build takes minutes"
+    return Check("compiler", "note", text, "Debian: apt install g++")
 
 
 def _runner() -> Iterator[Check]:
@@ -187,10 +171,8 @@ def _runner() -> Iterator[Check]:
         return
     yield Check("runner", "ok", f"native, {runner.command[0]}")
     yield Check("CPU features", "ok", ", ".join(isa.features) or "none that XNNPACK uses")
-    if "sme2" in isa.features:
-        yield Check("SME2", "ok", "this CPU has it")
-    else:
-        yield Check("SME2", "note", "not in this CPU", "--target qemu shows which code runs")
+    missing = Check("SME2", "note", "not in this CPU", "--target qemu shows which code runs")
+    yield Check("SME2", "ok", "this CPU has it") if "sme2" in isa.features else missing
     if isa.self_check != "ok":
         fix = "--toggle none measures without hiding features"
         yield Check("hiding features", "fail", isa.self_check, fix)

@@ -36,19 +36,12 @@ def run_plan(
     progress: Progress = lambda text, part: None,
     enough: Enough = lambda run: False,
 ) -> Path:
-    """Measure what a plan says; returns the run's folder, with ``manifest.json`` and ETDumps.
+    """Measure what a plan says on a locked device; returns the run's folder.
 
-    Each thread count is measured in several fresh processes. Within each process, the experiments
-    are interleaved in batches: first untraced, for latency, then with ETDump, for the operators'
-    shares. Finally each experiment is sampled in a process of its own. The device is locked
-    meanwhile. An interrupted run keeps its measurements, and the same plan continues it.
-
-    Examples
-    --------
-    >>> runner = wb.find_runner()  # doctest: +SKIP
-    >>> plan = wb.make_plan(pte, wb.MeasureOptions(toggle="avx512"), runner)  # doctest: +SKIP
-    >>> wb.run_plan(plan, runner, Path("out"))  # doctest: +SKIP
-    PosixPath('out/runs/linux')
+    Each thread count is measured in several fresh processes, their experiments interleaved: first
+    untraced, for latency, then with ETDump, for the operators' shares. Finally each experiment is
+    sampled in a process of its own. An interrupted run keeps its measurements; the same plan
+    continues it.
     """
     with record_run(plan, runner, root, lambda text: progress(text, 0.0)) as recorder:
         inputs = locate_inputs(plan, recorder.run_dir)
@@ -57,7 +50,9 @@ def run_plan(
                 progress(describe_step(plan, step), progress_of(recorder.run, step))
                 if not recorder.has(step.threads, step.process, step.traced):
                     measure_step(recorder, runner, inputs, step)
-        for threads in plan.threads if plan.sampled_ms and can_sample(runner) else ():
+        # The native runner has a sampler on Linux.
+        can_sample = runner.kind == "native" and runner.target.platform != "mac"
+        for threads in plan.threads if plan.sampled_ms and can_sample else ():
             progress(f"{count_threads(threads)}, sampled", 1.0)
             sample_experiments(recorder, runner, inputs, threads)
     progress("done", 1.0)
@@ -70,11 +65,10 @@ def restarts(recorder: RunRecorder, enough: Enough) -> Iterator[int]:
     if not plan.budget_s:
         yield from range(plan.processes)
         return
-    for process in itertools.count():
-        spent = recorder.run.spent_s
-        if process >= MIN_RESTARTS and (
-            spent * (process + 1) / process > plan.budget_s or enough(recorder.run)
-        ):
+    yield from range(MIN_RESTARTS)
+    for process in itertools.count(MIN_RESTARTS):
+        needed_s = recorder.run.spent_s * (process + 1) / process
+        if needed_s > plan.budget_s or enough(recorder.run):
             return
         yield process
 
@@ -86,9 +80,8 @@ def steps_of(plan: Plan, process: int) -> list[Step]:
 
 def describe_step(plan: Plan, step: Step) -> str:
     """What is being measured, in words."""
-    planned = "" if plan.budget_s else f"/{plan.processes}"
-    traced = ", traced" if step.traced else ""
-    return f"{count_threads(step.threads)}, process {step.process + 1}{planned}{traced}"
+    rest = ("" if plan.budget_s else f"/{plan.processes}") + (", traced" if step.traced else "")
+    return f"{count_threads(step.threads)}, process {step.process + 1}{rest}"
 
 
 def progress_of(run: RunRecord, step: Step) -> float:
@@ -103,10 +96,7 @@ def progress_of(run: RunRecord, step: Step) -> float:
 def sample_experiments(
     recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], threads: int
 ) -> None:
-    """Run every experiment but controls once more, traced and sampled.
-
-    If a runner fails, its message is recorded and the run continues without these samples.
-    """
+    """Run every experiment but controls once more, sampled; a failure is recorded."""
     plan = recorder.run.plan
     for experiment in plan.experiments:
         known = (experiment.name, threads)
@@ -120,25 +110,16 @@ def sample_experiments(
         recorder.add_sampling(sampling)
 
 
-def can_sample(runner: Runner) -> bool:
-    """Whether a runner has a sampler: the native runner has one on Linux."""
-    return runner.kind == "native" and runner.target.platform != "mac"
-
-
 def sample_experiment(
-    recorder: RunRecorder,
-    runner: Runner,
-    inputs: Sequence[Path],
-    experiment: Experiment,
-    threads: int,
+    recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], which: Experiment, threads: int
 ) -> Sampling:
     """Sample one experiment in a process of its own; RunnerError if the runner fails."""
     plan, run_dir, target = recorder.run.plan, recorder.run_dir, runner.target
-    samples, etdump = samples_path(run_dir, plan.stem, experiment.name, threads)
+    samples, etdump = samples_path(run_dir, plan.stem, which.name, threads)
     samples.parent.mkdir(parents=True, exist_ok=True)
     core = Step(threads, 0, True).core_of(target)
     flags = [
-        *runner_flags(plan, experiment, inputs, threads, core, target),
+        *runner_flags(plan, which, inputs, threads, core, target),
         *("--etdump_path", target.place(etdump), "--samples_path", target.place(samples)),
     ]
     with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
@@ -148,7 +129,7 @@ def sample_experiment(
         session.etdump(etdump)
         session.samples(samples)
         return Sampling(
-            experiment.name,
+            which.name,
             threads,
             masked=session.ready.masked,
             runs=runs,

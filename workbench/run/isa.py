@@ -1,7 +1,6 @@
 """Instruction set extensions: the levels that a runner can hide, and toggles between two of them.
 
-The runner hides CPU features from XNNPACK by level: each level hides all that the one above it
-hides, and more. The levels are declared in ``native/isa_<arch>.def``; runners report them.
+Each level hides all that the one above it hides, and more (``native/isa_<arch>.def``).
 """
 
 from __future__ import annotations
@@ -17,10 +16,7 @@ from workbench.errors import RunnerError, SetupError, UsageError, unknown_name
 
 @dataclass(frozen=True)
 class Isa:
-    """A CPU's features and the features that each level hides, from a runner.
-
-    ``self_check`` is ``ok``, or the reason why the runner refuses to hide anything.
-    """
+    """A CPU's features, those that each level hides, and ``ok`` or why none can be hidden."""
 
     arch: str
     features: tuple[str, ...]
@@ -34,11 +30,7 @@ class Isa:
 
 @dataclass(frozen=True)
 class Toggle:
-    """Two levels to compare: ``on`` leaves an extension visible, ``off`` hides it.
-
-    ``feature`` is the CPU feature that the toggle requires; ``hidden`` are all features of this
-    CPU that differ between the two levels.
-    """
+    """Two levels: ``on`` leaves ``feature`` visible, ``off`` hides it, and all of ``hidden``."""
 
     name: str
     on: str
@@ -91,9 +83,7 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
     """
     where = Path(command[0]).name
     try:
-        done = subprocess.run(
-            [*command, "--print_isa"], capture_output=True, timeout=timeout_s, check=False
-        )
+        done = subprocess.run([*command, "--print_isa"], capture_output=True, timeout=timeout_s)
         answer = json.loads(done.stdout)
         features = {feature["name"]: feature for feature in answer["features"]}
         names = [level["name"] for level in answer["levels"]]
@@ -101,10 +91,8 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
             arch=answer["arch"],
             features=tuple(name for name, feature in features.items() if feature["on"]),
             levels={
-                level: tuple(
-                    name for name, f in features.items() if f["level"] in names[: index + 1]
-                )
-                for index, level in enumerate(names)
+                level: tuple(name for name, f in features.items() if f["level"] in names[:count])
+                for count, level in enumerate(names, 1)
             },
             self_check=answer["self_check"],
         )
@@ -114,19 +102,13 @@ def read_isa(command: Sequence[str], *, timeout_s: float = 60.0) -> Isa:
         raise RunnerError("no answer to --print_isa", where=where, kind="timeout") from None
     except (ValueError, TypeError, KeyError):
         words = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise RunnerError(
-            f"no answer to --print_isa{''.join(f' ({word})' for word in words)}",
-            where=where,
-            hint="is this the workbench's runner?",
-            kind="protocol",
-        ) from None
+        what = f"no answer to --print_isa{''.join(f' ({word})' for word in words)}"
+        hint = "is this the workbench's runner?"
+        raise RunnerError(what, where=where, hint=hint, kind="protocol") from None
 
 
 def find_levels(isa: Isa) -> tuple[str, ...]:
-    """The levels that differ on this CPU, lowest first.
-
-    A level that hides no more than the one above it is left out.
-    """
+    """The levels that differ on this CPU, lowest first."""
     _check_layout(isa)
     seen: dict[frozenset[str], str] = {}
     for level in isa.levels:
@@ -155,20 +137,16 @@ def resolve_toggle(name: str, isa: Isa) -> Toggle:
         return _on_this_cpu(present[0], isa) if present else Toggle("none", "native", "native")
     if elsewhere[name] not in present:
         valid = ", ".join([toggle.name for toggle in present] + ["none"])
-        raise UsageError(
-            f"this {isa.arch} CPU has no {elsewhere[name].feature}",
-            where=f"toggle {name}",
-            hint=f"it has {', '.join(isa.features) or 'no extension'}; valid here: {valid}",
-        )
+        hint = f"it has {', '.join(isa.features) or 'no extension'}; valid here: {valid}"
+        what = f"this {isa.arch} CPU has no {elsewhere[name].feature}"
+        raise UsageError(what, where=f"toggle {name}", hint=hint)
     return _on_this_cpu(known[name], isa)
 
 
 def _check_layout(isa: Isa) -> None:
     if isa.self_check != "ok":
-        raise SetupError(
-            f"CPU features cannot be hidden: {isa.self_check}",
-            hint="toggle none compares the program with itself",
-        )
+        hint = "toggle none compares the program with itself"
+        raise SetupError(f"CPU features cannot be hidden: {isa.self_check}", hint=hint)
 
 
 def _on_this_cpu(toggle: Toggle, isa: Isa) -> Toggle:

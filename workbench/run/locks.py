@@ -1,7 +1,4 @@
-"""File locks: one measurement at a time on a device, one batch at a time on a folder.
-
-A lock ends with the process that holds it.
-"""
+"""File locks: one measurement at a time on a device, one batch at a time on a folder."""
 
 from __future__ import annotations
 
@@ -31,10 +28,7 @@ def device_behind(target: str) -> str:
 
 @contextlib.contextmanager
 def lock_device(device: str, tell: Callable[[str], None] = lambda text: None) -> Iterator[float]:
-    """Lock a device exclusively, waiting if necessary; yields the seconds spent waiting.
-
-    Nested locks of the same device succeed at once. ``tell`` gets one message before a wait.
-    """
+    """Lock a device, after a message if it is in use; yields the seconds waited. May be nested."""
     if device in _locked.get():
         yield 0.0
         return
@@ -46,11 +40,11 @@ def lock_device(device: str, tell: Callable[[str], None] = lambda text: None) ->
             _locked.reset(token)
 
 
-@contextlib.contextmanager
-def share_machine(tell: Callable[[str], None] = lambda text: None) -> Iterator[float]:
+def share_machine(
+    tell: Callable[[str], None] = lambda text: None,
+) -> contextlib.AbstractContextManager[float]:
     """Lock this machine for work that may run beside other work, but not beside a measurement."""
-    with _hold_device(THIS_MACHINE, fcntl.LOCK_SH, tell) as waited:
-        yield waited
+    return _hold_device(THIS_MACHINE, fcntl.LOCK_SH, tell)
 
 
 def is_locked(device: str) -> bool:
@@ -67,11 +61,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder for one batch; UsageError if another batch holds it."""
 
     def refuse(holder: str) -> None:
-        raise UsageError(
-            f"another batch is running here ({holder or 'unknown'})",
-            where=folder,
-            hint="wait for it, or choose another --out",
-        )
+        what = f"another batch is running here ({holder or 'unknown'})"
+        raise UsageError(what, where=folder, hint="wait for it, or choose another --out")
 
     with _hold(folder / BATCH_LOCK, fcntl.LOCK_EX, refuse):
         yield
@@ -85,13 +76,9 @@ def _device_lock(device: str) -> Path:
 
 @contextlib.contextmanager
 def _hold_device(device: str, mode: int, tell: Callable[[str], None]) -> Iterator[float]:
-    name = "this machine" if device == THIS_MACHINE else device
-    started = time.monotonic()
-    with _hold(
-        _device_lock(device),
-        mode,
-        lambda holder: tell(f"another measurement or batch is running on {name}: waiting"),
-    ):
+    name, started = "this machine" if device == THIS_MACHINE else device, time.monotonic()
+    text = f"another measurement or batch is running on {name}: waiting"
+    with _hold(_device_lock(device), mode, lambda holder: tell(text)):
         yield time.monotonic() - started
 
 

@@ -39,11 +39,7 @@ class Step:
     traced: bool
 
     def core_of(self, target: Host) -> int | None:
-        """The core that all experiments of the step share if they run one thread each.
-
-        No two cores are equally fast (other guests, other clocks): an experiment on the faster one
-        would win by it. The next process uses the next core.
-        """
+        """The core that all single-threaded experiments share: no two cores are equally fast."""
         cores = target.cores() if self.threads == 1 else []
         return cores[self.process % len(cores)] if cores else None
 
@@ -51,16 +47,16 @@ class Step:
 def measure_step(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], step: Step) -> None:
     """Measure a step; records readings of the machine before and after, and the time it took.
 
-    If an untraced step was disturbed, it is measured again after a pause, as long as the plan has
-    retries left. The less disturbed attempt is kept, marked as the second. An interrupted retry
-    leaves the first attempt.
+    A disturbed untraced step is measured again after a pause if the plan has retries left; the less
+    disturbed attempt is kept, marked as the second.
     """
     plan, started = recorder.run.plan, time.monotonic()
     recorder.add_reading(_read(runner.target, step, "before"))
     measure_once(recorder, runner, inputs, step)
     first = recorder.sessions_of(step.threads, step.process, step.traced)
+    repeated = {(s.threads, s.process, s.traced) for s in recorder.run.sessions if s.attempts > 1}
     # A budget is better spent on another restart.
-    left = 0 if plan.budget_s else plan.retries - count_repeated(recorder.run.sessions)
+    left = 0 if plan.budget_s else plan.retries - len(repeated)
     if not step.traced and left > 0 and disturbance(first) > DISTURBED:
         try:
             time.sleep(plan.cool_down_s)
@@ -76,10 +72,7 @@ def measure_step(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], 
 
 
 def measure_once(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], step: Step) -> None:
-    """Measure every experiment of the plan once.
-
-    Measurements before an interruption are recorded too, as incomplete.
-    """
+    """Measure every experiment of the plan once; if interrupted, record it as incomplete."""
     plan, run_dir = recorder.run.plan, recorder.run_dir
     if sha256_of(Path(plan.pte)) != plan.sha256:
         raise StoreError("changed since the run was planned", where=plan.pte, hint="plan it again")
@@ -137,14 +130,8 @@ def runner_flags(
     target: Host = HOST,
 ) -> list[str]:
     """The runner's flags for one experiment, with the target's paths."""
-    flags = [
-        "--model_path",
-        target.push(Path(plan.pte)),
-        "--cpu_threads",
-        str(threads),
-        "--isa",
-        experiment.isa,
-    ]
+    flags = ["--model_path", target.push(Path(plan.pte)), "--cpu_threads", str(threads)]
+    flags += ["--isa", experiment.isa]
     if experiment.isa_off:
         flags += ["--isa_off", ",".join(experiment.isa_off)]
     for path in inputs:
@@ -169,7 +156,9 @@ def time_interleaved(
         largest = math.ceil(runs / (2 * plan.processes))  # two batches a round
         sizes = {name: min(size, largest) for name, size in sizes.items()}
     rounds = rounds_needed(runs, plan.processes, min(sizes.values()), least)
-    share_s, start = time_share(plan), time.monotonic()
+    # What a budget allows for one step, traced or untraced.
+    share_s = plan.budget_s / (2 * plan.processes * len(plan.threads))
+    start = time.monotonic()
     if share_s and not traced:
         rounds = MAX_ROUNDS
     for number, order in enumerate(interleave(list(sessions), rounds)):
@@ -177,26 +166,15 @@ def time_interleaved(
             break
         for position, name in enumerate(order):
             timed = sessions[name].run(sizes[name])
-            batches[name].append(
-                Batch(number, position, timed.wall_ns, timed.cpu_ns, timed.preempted)
-            )
-
-
-def time_share(plan: Plan) -> float:
-    """The seconds that a budget allows for one step, traced or untraced."""
-    return plan.budget_s / (2 * plan.processes * len(plan.threads))
+            times = (timed.wall_ns, timed.cpu_ns, timed.preempted)
+            batches[name].append(Batch(number, position, *times))
 
 
 def interleave(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
-    """The order of the batches in each round: forwards, then backwards, rotated in each round.
+    """The order of the batches in each round, such as A B B A, B A A B.
 
-    A palindrome (A B C C B A) gives every experiment the same mean time of measurement within the
-    round, which cancels linear drift; the rotation gives every experiment every position.
-
-    Examples
-    --------
-    >>> [" ".join(order) for order in interleave(["A", "B"], 2)]
-    ['A B B A', 'B A A B']
+    A palindrome gives every experiment the same mean time of measurement within the round, which
+    cancels linear drift; the rotation gives every experiment every position.
     """
     for number in range(rounds):
         first = number % len(names)
@@ -244,42 +222,26 @@ def compare_experiments(sessions: dict[str, Session], plan: Plan, threads: int) 
     pairs = [(p.baseline, p.candidate) for p in plan.pairs] + [(first, name) for name in others]
     pairs = [pair for pair in pairs if sessions.keys() >= set(pair) and pair[0] != pair[1]]
     return [
-        compare_outputs(
-            a, b, names=(one, other), threads=threads, output=number, dtype=tensor.dtype
-        )
-        for one, other in dict.fromkeys(pairs)
-        for number, (a, b, tensor) in enumerate(
-            zip(values[one], values[other], outputs[one], strict=True)
+        compare_outputs(a, b, names=pair, threads=threads, output=number, dtype=tensor.dtype)
+        for pair in dict.fromkeys(pairs)
+        for number, (tensor, a, b) in enumerate(
+            zip(outputs[pair[0]], values[pair[0]], values[pair[1]], strict=True)
         )
     ]
 
 
 def _read(target: Host, step: Step, moment: str) -> Reading:
-    return Reading(
-        time=timestamp(),
-        moment=moment,
-        threads=step.threads,
-        process=step.process,
-        traced=step.traced,
-        **read_environment(target),
-    )
+    found = read_environment(target)
+    return Reading(timestamp(), moment, step.threads, step.process, step.traced, **found)
 
 
 def disturbance(sessions: Sequence[SessionRecord]) -> float:
-    """The fraction of the wall time in which other processes had the core.
-
-    With several threads, CPU times add up; the fraction of preempted inferences is used instead.
-    """
+    """The fraction of the wall time in which other processes had the core."""
     batches = [batch for session in sessions for batch in session.batches]
     if not batches:
         return 0.0
-    if sessions[0].threads > 1:
+    if sessions[0].threads > 1:  # their CPU times add up
         preempted = [count > 0 for batch in batches for count in batch.preempted]
         return sum(preempted) / len(preempted)
     wall, cpu = (sum(sum(getattr(b, clock)) for b in batches) for clock in ("wall_ns", "cpu_ns"))
     return max(0.0, 1 - cpu / max(wall, 1))
-
-
-def count_repeated(sessions: Sequence[SessionRecord]) -> int:
-    """How many steps were measured twice."""
-    return len({(s.threads, s.process, s.traced) for s in sessions if s.attempts > 1})

@@ -12,42 +12,35 @@ from workbench.options import MeasureOptions
 from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan, Tensor
 from workbench.run.isa import Isa, Toggle, find_levels, read_isa, resolve_toggle
 from workbench.run.runner import Runner, open_runner
-from workbench.run.tensor_files import RANDOM_SOURCE, strip_files
+from workbench.run.tensor_files import RANDOM_SOURCE
 from workbench.store import load_export, safe_name, sha256_of
 
 #: Inferences of every experiment on an emulated CPU.
 EMULATED_RUNS = 2
+#: CPU time for which an experiment is sampled, about five hundred times.
+SAMPLED_MS = 2000.0
 
 
 def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
     """Plan an A/B run of a program: an ISA extension off (baseline) against on (candidate).
 
     Loads the program once, so that a broken one fails before anything is measured.
-
-    Examples
-    --------
-    >>> options = wb.MeasureOptions(toggle="avx512", threads=(1, 2))
-    >>> plan = wb.make_plan(pte, options, wb.find_runner())  # doctest: +SKIP
-    >>> [experiment.name for experiment in plan.experiments]  # doctest: +SKIP
-    ['avx512_off', 'avx512_on', 'avx512_off_control']
     """
-    for name, least, values in (
-        ("threads", 1, options.threads),
-        ("runs", 1, [options.runs]),
-        ("warmup", 0, [options.warmup]),
-        ("processes", 1, [options.processes]),
-        ("budget", 0, [options.budget_s]),
+    for name, least, value in (
+        ("threads", 1, min(options.threads, default=0)),
+        ("runs", 1, options.runs),
+        ("warmup", 0, options.warmup),
+        ("processes", 1, options.processes),
+        ("budget", 0, options.budget_s),
     ):
-        if not values or min(values) < least:
+        if value < least:
             raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
     if not pte.is_file():
         raise StoreError("no such file", where=pte, hint="workbench export MODEL makes one")
     name, experiments, pairs = choose_experiments(options, read_isa(runner.command))
-    taken = load_inputs(pte, runner, options.timeout_s)
-    plan = begin_plan(pte, experiments, pairs)
-    inputs, source = default_inputs(pte, taken)
+    inputs, source = default_inputs(pte, load_inputs(pte, runner, options.timeout_s))
     plan = replace(
-        plan,
+        begin_plan(pte, experiments, pairs),
         inputs=inputs,
         input_source=source,
         toggle=name,
@@ -90,15 +83,11 @@ def default_inputs(pte: Path, taken: Sequence[Tensor]) -> tuple[tuple[Tensor, ..
     """The inputs saved with a program, or random ones; and a description of their source."""
     if export := load_export(pte):
         return export.inputs, export.input_source
-    return strip_files(taken), RANDOM_SOURCE
+    return tuple(Tensor(tensor.dtype, tuple(tensor.shape)) for tensor in taken), RANDOM_SOURCE
 
 
 def shorten_plan(plan: Plan) -> Plan:
-    """The plan for an emulated CPU, where inferences are slow and their times meaningless.
-
-    Every experiment runs once, in batches of one inference, without warm-up or control: the run
-    shows which code runs, and whether the outputs agree.
-    """
+    """The plan for an emulated CPU: slow, its times meaningless; no warm-up, no control."""
     compared = {name for pair in plan.pairs for name in (pair.baseline, pair.candidate)}
     return replace(
         plan,
@@ -130,10 +119,7 @@ def choose_experiments(
 
 
 def plan_levels(levels: Sequence[str]) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
-    """An experiment for every ISA level, lowest first, and a control that equals the highest.
-
-    The pairs are the lowest against the highest, then each level against the one below it.
-    """
+    """The ISA levels, a control like the highest; pairs of the extremes and of neighbours."""
     experiments = [Experiment(level, isa=level) for level in levels]
     control = Experiment(f"{levels[-1]}_control", isa=levels[-1], control=True)
     steps = dict.fromkeys([(levels[0], levels[-1]), *pairwise(levels)])
@@ -152,7 +138,3 @@ def plan_experiments(switch: Toggle) -> tuple[tuple[Experiment, ...], Pair]:
         label = f"with {switch.name}"
     control = Experiment(f"{baseline.name}_control", isa=baseline.isa, control=True)
     return (baseline, candidate, control), Pair(baseline.name, candidate.name, label)
-
-
-#: CPU time for which an experiment is sampled, about five hundred times.
-SAMPLED_MS = 2000.0

@@ -47,14 +47,13 @@ class RunRecorder:
 
     def sessions_of(self, threads: int, process: int, traced: bool) -> tuple[Session, ...]:
         """The sessions of a step."""
-        step = (threads, process, traced)
-        return tuple(session for session in self.run.sessions if _step(session) == step)
+        return tuple(s for s in self.run.sessions if _step(s) == (threads, process, traced))
 
     def add_sessions(self, sessions: Iterable[Session]) -> None:
         """Add the sessions of a step; replaces those of an interrupted attempt."""
         new = tuple(sessions)
         steps = {_step(session) for session in new}
-        others = tuple(session for session in self.run.sessions if _step(session) not in steps)
+        others = tuple(s for s in self.run.sessions if _step(s) not in steps)
         self.run = replace(self.run, sessions=others + new)
         self._save()
 
@@ -85,16 +84,12 @@ class RunRecorder:
 
     @contextlib.contextmanager
     def concluded(self) -> Iterator[None]:
-        """Write the final state at the end: ``complete`` or ``failed``.
-
-        A run that lost its device stays ``incomplete``, so that it can continue.
-        """
+        """Write the final state at the end: ``complete`` or ``failed``."""
         try:
             yield
-        except TargetError:
-            raise
-        except WorkbenchError:
-            self._close("failed")
+        except WorkbenchError as error:
+            if not isinstance(error, TargetError):  # a run that lost its device can continue
+                self._close("failed")
             raise
         self._close("complete")
 
@@ -110,10 +105,7 @@ class RunRecorder:
 def record_run(
     plan: Plan, runner: Runner, root: Path, tell: Callable[[str], None], name: str = ""
 ) -> Iterator[RunRecorder]:
-    """Record a run of a plan on a locked device; continues an interrupted run of the same plan.
-
-    The folder of a new run is called ``name``, or like the platform.
-    """
+    """Record a run of a plan on a locked device; continues an interrupted run of the same plan."""
     with lock_device(device_behind(runner.target.name), tell):
         run_dir = find_run(plan, runner, root, "incomplete")
         run_dir = run_dir or new_run_dir(root, name or runner.target.platform)

@@ -29,10 +29,9 @@ KINDS = ("wheel", "native")
 
 @dataclass(frozen=True)
 class Runner:
-    """A runner: its command line and its entry in the manifest.
+    """A runner: the local command that starts it on its target, its entry in the manifest.
 
-    ``command`` is a local command that starts the runner on its ``target``; ``libraries`` is the
-    local folder with the same libraries that it loads there.
+    ``libraries`` is the local folder with the same libraries that it loads there.
     """
 
     kind: str
@@ -67,10 +66,8 @@ def find_runner(choice: str = "wheel", target: Host = HOST) -> Runner:
     if choice not in KINDS:
         raise unknown_name("runner", choice, KINDS)
     if target is HOST:
-        binary = build_runner()
-        return Runner(
-            "native", (str(binary),), describe_runner(binary), libraries=find_sdk() / "lib"
-        )
+        binary, libraries = build_runner(), find_sdk() / "lib"
+        return Runner("native", (str(binary),), describe_runner(binary), libraries=libraries)
     bundle = make_bundle(target.machine)
     command = target.command(bundle.command(target.push_folder(bundle.folder)))
     description = describe_runner(command, bundle.runner)

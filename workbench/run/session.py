@@ -1,7 +1,6 @@
-"""A live runner process: commands in, answers out, a deadline for each answer.
+"""A live runner process: commands in, one line of JSON out, a deadline for each answer.
 
-The protocol is one JSON object per line. The runner sends ``ready`` when it has loaded the program,
-then answers each command with one line: an event, or ``{"error": kind, "message": ...}``.
+An answer is an event, first ``ready``, or ``{"error": kind, "message": ...}``.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any, TypeVar
 
 from workbench.errors import (
@@ -64,9 +62,8 @@ T = TypeVar("T")
 class Ready:
     """A runner's description of itself and of the program it loaded.
 
-    ``masked`` are the CPU features hidden from XNNPACK, ``features`` the visible ones; ``clock`` is
-    what an iteration's time includes; ``startup_ms`` counts from the start of the process,
-    ``load_ms`` is the time to load the method.
+    ``masked`` CPU features are hidden from XNNPACK, ``features`` visible; ``clock`` is what an
+    iteration's time includes; ``startup_ms`` counts from the start of the process.
     """
 
     runner: str
@@ -98,8 +95,7 @@ class Iterations:
 class Session:
     """A runner process that has loaded a program; made by `open_session`, ended by ``with``.
 
-    Every method raises RunnerTimeout if there is no answer in time (the process is killed),
-    RunnerCrash if the process crashed, and RunnerError for a failure or an invalid answer.
+    Every method may raise RunnerTimeout (the process is killed), RunnerCrash and RunnerError.
     """
 
     ready: Ready
@@ -123,9 +119,8 @@ class Session:
             )
         except OSError as error:
             self._errors.close()
-            raise SetupError(
-                f"cannot start the runner: {error.strerror}", where=self.command[0]
-            ) from None
+            what = f"cannot start the runner: {error.strerror}"
+            raise SetupError(what, where=self.command[0]) from None
         assert self._process.stdin and self._process.stdout
         self._stdin: IO[bytes] = self._process.stdin
         self._stdout: IO[bytes] = self._process.stdout
@@ -146,8 +141,8 @@ class Session:
         tensors = []
         for file in written.files:
             name = f"-{file.index}.bin"
-            self.target.pull(there + name, Path(f"{os.fspath(base)}{name}"))
             tensors.append(Tensor(file.dtype, file.shape, file=f"{os.fspath(base)}{name}"))
+            self.target.pull(there + name, Path(tensors[-1].file))
         return tuple(tensors)
 
     def etdump(self, path: Path) -> None:
@@ -160,7 +155,7 @@ class Session:
 
     def reset(self) -> None:
         """Discard the trace and the samples."""
-        self._ask("reset", "reset", _Done)
+        self._ask("reset", "reset", dict)
 
     def close(self) -> None:
         """Ask the process to quit; kill it if it does not."""
@@ -186,17 +181,12 @@ class Session:
     def __enter__(self) -> Session:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.kill() if kind else self.close()
 
     def _write(self, what: str, path: Path) -> None:
         there = self.target.place(path)
-        self._ask(f"{what} {_one_line(there)}", what, _Done)
+        self._ask(f"{what} {_one_line(there)}", what, dict)
         self.target.pull(there, path)
 
     def _ask(self, command: str, event: str, answer: type[T]) -> T:
@@ -236,12 +226,9 @@ class Session:
             if size > LONGEST_ANSWER:
                 raise self._invalid("a line without end")
             if not self._selector.select(max(0.0, deadline - time.monotonic())):
-                raise RunnerTimeout(
-                    f"no answer to {command.split()[0]!r} within {self.timeout_s:g} s",
-                    where=self._name,
-                    hint="raise --timeout, or stop other programs",
-                    kind="timeout",
-                )
+                what = f"no answer to {command.split()[0]!r} within {self.timeout_s:g} s"
+                hint = "raise --timeout, or stop other programs"
+                raise RunnerTimeout(what, where=self._name, hint=hint, kind="timeout")
             chunks.append(os.read(self._stdout.fileno(), 2**18))
             size += len(chunks[-1])
             if not chunks[-1]:
@@ -253,17 +240,12 @@ class Session:
         kind = str(answer["error"])
         log = [str(line) for line in answer.get("log") or []] or self._last_lines()
         reason = f" ({'; '.join(log)})" if log else ""
-        return RunnerError(
-            f"{answer.get('message', 'failed')}{reason}", hint=HINTS.get(kind), kind=kind
-        )
+        what = f"{answer.get('message', 'failed')}{reason}"
+        return RunnerError(what, hint=HINTS.get(kind), kind=kind)
 
     def _invalid(self, text: str) -> RunnerError:
-        return RunnerError(
-            f"unexpected answer: {text!r}",
-            where=self._name,
-            hint="is this the workbench's runner?",
-            kind="protocol",
-        )
+        what, hint = f"unexpected answer: {text!r}", "is this the workbench's runner?"
+        return RunnerError(what, where=self._name, hint=hint, kind="protocol")
 
     def _crash(self, rest: bytes) -> RunnerCrash | TargetError:
         try:
@@ -272,27 +254,20 @@ class Session:
             code = 0
         if self.target.is_lost(code):
             words = self._last_lines(1)
-            return TargetError(
-                f"connection lost during a run{f' ({words[0]})' if words else ''}",
-                where=self.target.name,
-                hint="connect it again; the same command continues the run",
-            )
+            what = f"connection lost during a run{f' ({words[0]})' if words else ''}"
+            hint = "connect it again; the same command continues the run"
+            return TargetError(what, where=self.target.name, hint=hint)
         if SHELL_SIGNAL < code < LAST_CODE:
             code = SHELL_SIGNAL - code
+        what = f"ended with code {code}, without an answer"
         if code < 0:
             what = f"was killed by {_signal_name(-code)}"
-        else:
-            what = f"ended with code {code}, without an answer"
         words = self._last_lines()
         if rest:
             words.append(f"incomplete answer: {rest[:80].decode(errors='replace')!r}")
         log = f" ({'; '.join(words)})" if words else ""
-        return RunnerCrash(
-            f"the runner {what}{log}",
-            where=self._name,
-            hint="the program may be damaged: export it again",
-            kind="crash",
-        )
+        hint = "the program may be damaged: export it again"
+        return RunnerCrash(f"the runner {what}{log}", where=self._name, hint=hint, kind="crash")
 
     def _last_lines(self, count: int = 3) -> list[str]:
         """The last lines on standard error since the last command, without the runner's summary."""
@@ -329,11 +304,6 @@ class _File:
 @dataclass(frozen=True)
 class _Output:
     files: tuple[_File, ...]
-
-
-@dataclass(frozen=True)
-class _Done:
-    event: str
 
 
 def _one_line(path: str) -> str:

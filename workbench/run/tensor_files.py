@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,11 +44,6 @@ def random_bytes(tensor: Tensor, seed: int) -> bytes:
     return rng.integers(0, 2, tensor.shape).astype(dtype).tobytes()
 
 
-def strip_files(tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """The tensors without files, for a program of unknown origin."""
-    return tuple(Tensor(dtype=tensor.dtype, shape=tuple(tensor.shape)) for tensor in tensors)
-
-
 #: Largest difference, relative to the largest value, that counts as agreement. Reordered sums
 #: differ by a few ulp (between ISA levels 6e-7 in fp32 and 6.5e-3 in fp16); the bounds leave room
 #: for deep models. Integers must be equal.
@@ -86,17 +80,8 @@ def compare_outputs(
         finite = np.isfinite(a)
         scale = float(np.abs(a[finite]).max(initial=0.0))
         max_abs = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
-    return Agreement(
-        baseline=names[0],
-        candidate=names[1],
-        threads=threads,
-        output=output,
-        dtype=dtype,
-        max_abs=max_abs,
-        scale=scale,
-        tolerance=tolerance,
-        agree=max_abs is not None and max_abs <= tolerance * scale,
-    )
+    agree = max_abs is not None and max_abs <= tolerance * scale
+    return Agreement(*names, threads, output, dtype, max_abs, scale, tolerance, agree)
 
 
 def _special(values: np.ndarray) -> np.ndarray:

@@ -1,15 +1,7 @@
 """ETDump files to the events frame, straight from the bytes as they lie in memory.
 
-:func:`read_etdump` works from the outside in:
-
-1. :class:`Trace` maps the file; :mod:`~workbench.trace.recover` repairs one that was cut short.
-2. :meth:`Trace.blocks` finds the blocks: the runtime starts one for loading and one for every
-   execution.
-3. :func:`find_repeats` finds blocks that differ from an earlier one in their times only.
-4. :func:`_decode_blocks` decodes the profile events of the others, and
-   :mod:`~workbench.trace.nesting` finds the span that each lies in.
-5. :func:`_expand` copies them to the blocks that repeat them, and reads the times of all.
-6. :func:`_frame` makes the frame.
+The runtime starts a block for loading and one for every execution. Most blocks differ from an
+earlier one in their times only: their events are decoded once, and copied.
 """
 
 from __future__ import annotations
@@ -42,15 +34,11 @@ from workbench.trace.flatbuffer import (
 from workbench.trace.nesting import KINDS, METHOD, classify, nest
 from workbench.trace.recover import recover_blocks
 
-IDENTIFIER = b"ED00"
-VERSION = 0
-
+IDENTIFIER, VERSION = b"ED00", 0
 # Size prefix, reference to the root, identifier.
 _HEADER = 12
-
 # Events processed at a time: the arrays then stay in the processor's cache.
 _CHUNK = 1 << 14
-
 # Beyond this, sums of durations would no longer fit 64 bits.
 _LONGEST_NS = 2**62
 
@@ -64,22 +52,20 @@ def read_etdump(
 
     The runtime writes an event when it ends, so children precede their parent;
     :mod:`workbench.trace.nesting` describes how ``parent`` and ``run`` are found. Allocation and
-    debug events get no row, but ``event`` counts them: it is the position among all events of the
-    file. A run that never reached the end of its ``Method::execute`` keeps its rows, with ``run``
-    -1 and a warning: the ledger and all statistics leave it out.
+    debug events get no row, but ``event`` counts them. A run that never reached the end of its
+    ``Method::execute`` keeps its rows, with ``run`` -1 and a warning; statistics leave it out.
 
     Parameters
     ----------
     path
         An ETDump (identifier ``ED00``), with or without the 4-byte size prefix.
     ticks_per_second
-        Rate of the clock that the runtime logged; its default clock counts nanoseconds. The
-        ends of an event are each rounded down to a nanosecond.
+        Rate of the clock that the runtime logged; its default clock counts nanoseconds. Both ends
+        of an event are rounded down to a nanosecond.
     partial
-        If the file was cut short, read the runs that are complete, and warn. These are the last
-        ones, for the runtime writes a trace back to front; they are numbered from 0. It works
-        for files by the writer of ExecuTorch 1.5 whose complete blocks hold only profile events;
-        see :mod:`workbench.trace.recover`.
+        If the file was cut short, read the runs that are complete (the last ones, numbered from
+        0), and warn. The file must come from the writer of ExecuTorch 1.5, with only profile
+        events in its complete blocks; see :mod:`workbench.trace.recover`.
 
     Returns
     -------
@@ -91,8 +77,7 @@ def read_etdump(
     Raises
     ------
     TraceError
-        The file cannot be read, is no ETDump, is cut short, or is malformed: what, and at which
-        byte.
+        The file cannot be read, is no ETDump, is cut short, or is malformed at some byte.
     UsageError
         ``ticks_per_second`` is no clock rate.
 
@@ -108,8 +93,7 @@ def read_etdump(
     12             method                     Method::execute
     """
     rate = _clock_rate(ticks_per_second)
-    (events,) = _frames(Trace(Path(path), partial=partial), rate)
-    return events
+    return next(_frames(Trace(Path(path), partial=partial), rate))
 
 
 def stream_etdump(
@@ -118,22 +102,11 @@ def stream_etdump(
     """Read an ETDump that may be larger than memory, some runs at a time.
 
     The chunks put together are the frame of :func:`read_etdump`, except that later chunks may add
-    categories. The runtime starts a block for every run, and a chunk is so many whole blocks.
-
-    Examples
-    --------
-    The ledger of a trace of any length, a chunk at a time:
-
-    >>> import workbench as wb
-    >>> trace = wb.sample_run("toy_cnn") / "sme2_on" / "toy_cnn_xnnpack_fp32_sme2_on_t1.etdump"
-    >>> methods = wb.find_methods(wb.stream_etdump(trace))
-    >>> for events in wb.stream_etdump(trace, runs_per_chunk=10):
-    ...     ledger = wb.build_ledger(events, methods)
+    categories. A chunk is so many whole blocks, one for every run.
     """
     if runs_per_chunk < 1:
         raise UsageError("runs_per_chunk must be at least 1", where=runs_per_chunk)
-    rate = _clock_rate(ticks_per_second)
-    trace = Trace(Path(path))
+    trace, rate = Trace(Path(path)), _clock_rate(ticks_per_second)
     for events in _frames(trace, rate, runs_per_chunk):
         yield events
         trace.release_pages()
@@ -142,8 +115,8 @@ def stream_etdump(
 def read_allocations(path: str | Path) -> pd.DataFrame:
     """Read the allocation events of an ETDump, one row each, in the order of the file.
 
-    The runtime logs what is taken from an allocator for which this was turned on
-    (``MemoryAllocator::enable_profiling``); it does not log what is given back.
+    The runtime logs only what is taken, and only from an allocator for which this was turned on
+    (``MemoryAllocator::enable_profiling``).
 
     Parameters
     ----------
@@ -171,10 +144,8 @@ def read_allocations(path: str | Path) -> pd.DataFrame:
     >>> len(allocations), list(allocations.columns)
     (0, ['block', 'event', 'allocator', 'allocator_id', 'size'])
     """
-    trace = Trace(Path(path))
-    buffer = trace.buffer
-    (blocks,) = trace.blocks()
-    what = "an allocation event"
+    trace, what = Trace(Path(path)), "an allocation event"
+    buffer, blocks = trace.buffer, next(trace.blocks())
     events = find_events(buffer, blocks.entries, blocks.counts, Event.ALLOCATION, what)
     parts = ({"block": block, "place": place, "at": at} for block, place, at in events)
     columns = _collect(parts, blocks.counts.sum())
@@ -182,10 +153,8 @@ def read_allocations(path: str | Path) -> pd.DataFrame:
     size = buffer.u64(table.field(Allocation.SIZE, 8), 0)
     buffer.require(size < np.uint64(2**63), table.at, "an allocation of more than 2**63 bytes")
     number = buffer.i32(table.field(Allocation.ALLOCATOR), 0)
-    last_named = np.maximum.accumulate(
-        np.where(blocks.allocators > 0, np.arange(len(blocks.counts)), 0)
-    )
-    names = _allocator_names(buffer, blocks.allocators[last_named][block], number)
+    named = np.where(blocks.allocators > 0, np.arange(len(blocks.counts)), 0)
+    names = _allocator_names(buffer, blocks.allocators[np.maximum.accumulate(named)][block], number)
     frame = {
         "block": block,
         "event": columns["place"] + blocks.first_events[block],
@@ -211,10 +180,7 @@ def _allocator_names(buffer: FlatBuffer, vectors: np.ndarray, number: np.ndarray
 
 
 class Trace:
-    """An ETDump, mapped into memory: its buffer, and the texts that were read so far.
-
-    If the file was cut short, ``partial`` takes its complete blocks and warns, instead of raising.
-    """
+    """An ETDump, mapped into memory: its buffer, and the texts that were read so far."""
 
     def __init__(self, path: Path, *, partial: bool = False):
         self._mapped, data, base = _map_file(path, partial)
@@ -321,10 +287,10 @@ def _recognise(head: bytes) -> str:
 def find_events(
     buffer: FlatBuffer, entries: np.ndarray, counts: np.ndarray, slot: int, what: str
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """The events of one kind in some blocks, a few thousand at a time.
+    """The events in some blocks that have the field ``slot``, a few thousand at a time.
 
-    The field ``slot`` of an event, such as ``Event.PROFILE``, tells the kind. Yields the index of
-    the block in ``entries``, the place among all events of the block, and the table's position.
+    Yields the index of the block in ``entries``, the place among all events of the block, and the
+    position of the field's table.
     """
     block = np.repeat(np.arange(len(counts), dtype=np.int32), counts)
     before = np.cumsum(counts) - counts
@@ -338,18 +304,10 @@ def find_events(
         yield its, place, buffer.follow(at, what)
 
 
-def _read_spans(trace: Trace, blocks: Blocks) -> Arrays:
-    """The profile events of some blocks: one array for each field."""
-    originals, of_block = np.unique(find_repeats(trace.buffer, blocks), return_inverse=True)
-    spans = _decode_blocks(trace, blocks.entries[originals], blocks.counts[originals])
-    return _expand(trace.buffer, spans, blocks, originals, of_block)
-
-
 def _decode_blocks(trace: Trace, entries: np.ndarray, counts: np.ndarray) -> Arrays:
-    """The profile events of the blocks of these ``entries``, relative to their block.
+    """The profile events of some blocks: codes of names and metadata, positions of times.
 
-    Names and metadata are codes, ``start_at`` and ``end_at`` the positions of the times. ``parent``
-    is a place in the block, and ``run`` is counted from the first run of the block.
+    ``parent`` is a place in the block, and ``run`` is counted from the first run of the block.
     """
     buffer, what = trace.buffer, "a profile event"
     events = find_events(buffer, entries, counts, Event.PROFILE, what)
@@ -407,10 +365,7 @@ def _name(at: np.ndarray, delegate_id: np.ndarray, names: Contents[str]) -> np.n
 def _expand(
     buffer: FlatBuffer, spans: Arrays, blocks: Blocks, originals: np.ndarray, of_block: np.ndarray
 ) -> Arrays:
-    """The spans of every block, each a copy from the original that ``of_block`` gives.
-
-    ``event`` and ``parent`` become positions in the file, ``run`` is counted through.
-    """
+    """The spans of every block, each a copy from its original, numbered through the file."""
     rows = np.bincount(spans["block"], minlength=len(originals))
     runs = np.bincount(spans["block"][spans["kind"] == METHOD], minlength=len(originals))
     block = np.repeat(np.arange(len(of_block), dtype=np.int32), rows[of_block])
@@ -473,14 +428,11 @@ def _collect(parts: Iterable[Arrays], most: int) -> Arrays:
 
 # --- blocks that repeat an earlier one -----------------------------------------------------------
 #
-# A runtime that executes a method again writes the same bytes again, except for the times, and for
-# the distance from a table to its layout, which is stored once per file. Every other byte that the
-# decoder would read is compared, so a repeat has the very events of the block that it repeats.
+# Such a block has the same bytes, except for the times, and for the distance from a table to its
+# layout, which is stored once per file. Every other byte that the decoder would read is compared.
 
 # Most blocks that others are compared with, and least number of blocks for which it pays.
-_MOST_PATTERNS = 8
-_FEWEST_BLOCKS = 4
-
+_MOST_PATTERNS, _FEWEST_BLOCKS = 8, 4
 # Words compared at a time: they then stay in the processor's cache.
 _WORDS = 1 << 16
 
@@ -488,8 +440,7 @@ _WORDS = 1 << 16
 def find_repeats(buffer: FlatBuffer, blocks: Blocks) -> np.ndarray:
     """For each block the index of an earlier one that it repeats, or its own."""
     twin = np.arange(len(blocks.counts))
-    # Only blocks with as many events in as many bytes are compared. Later blocks lie before
-    # earlier ones.
+    # Only blocks with as many events in as many bytes are compared; later blocks lie first.
     size = -np.diff(blocks.entries, prepend=blocks.entries[:1])
     look, _ = pd.factorize(size << 32 | blocks.counts)
     left = np.flatnonzero(blocks.counts)
@@ -531,8 +482,8 @@ def _outline(
 ) -> tuple[int, np.ndarray, np.ndarray]:
     """The length of a block in words; which words hold times, and which lead to a layout.
 
-    A word that is also read as something else, as in a forged file only, is in neither list. The
-    length is 0 if it would be more than ``most``.
+    A word that is also read as something else, as in a forged file only, is in neither list. A
+    length of more than ``most`` is 0.
     """
     references = entry + 4 * np.arange(count)
     events = buffer.tables(buffer.follow(references, "an event"), "an event")
@@ -541,9 +492,8 @@ def _outline(
     times = np.concatenate([spans.field(slot, 8) for slot in (Profile.START, Profile.END)])
     times = times[times > 0]
     fields = np.concatenate([profile, *(spans.field(slot) for slot in range(Profile.START))])
-    vectors = np.concatenate(
-        [spans.field(slot) for slot in (Profile.NAME, Profile.DELEGATE_STR, Profile.METADATA)]
-    )
+    texts = (Profile.NAME, Profile.DELEGATE_STR, Profile.METADATA)
+    vectors = np.concatenate([spans.field(slot) for slot in texts])
     vectors = buffer.follow(vectors[vectors > 0], "a name")
     ends = vectors + 4 + buffer.words[vectors >> 2].astype(np.int64)
 
@@ -569,7 +519,9 @@ def _frames(trace: Trace, rate: Fraction, at_a_time: int | None = None) -> Itera
     """The events of all blocks, or of so many at a time."""
     runs = 0
     for blocks in trace.blocks(at_a_time):
-        spans = _read_spans(trace, blocks)
+        originals, of_block = np.unique(find_repeats(trace.buffer, blocks), return_inverse=True)
+        spans = _decode_blocks(trace, blocks.entries[originals], blocks.counts[originals])
+        spans = _expand(trace.buffer, spans, blocks, originals, of_block)
         spans["run"][spans["run"] >= 0] += runs
         runs = max(runs, int(spans["run"].max(initial=-1)) + 1)
         yield _frame(trace, blocks, spans, rate)
@@ -587,14 +539,10 @@ def _frame(trace: Trace, blocks: Blocks, spans: Arrays, rate: Fraction) -> pd.Da
         "block": block + np.int32(blocks.first),
         "block_name": _categorical(blocks.name[block], trace.block_names.values),
         "bundled_input": blocks.bundled_input[block],
-        "run": spans["run"],
-        "event": spans["event"],
-        "parent": spans["parent"],
+        **{name: spans[name] for name in ("run", "event", "parent")},
         "kind": _categorical(spans["kind"], KINDS),
         "name": _categorical(spans["name"], trace.names.values),
-        "chain": spans["chain"],
-        "instruction": spans["instruction"],
-        "delegate_id": spans["delegate_id"],
+        **{name: spans[name] for name in ("chain", "instruction", "delegate_id")},
         "metadata": _categorical(spans["metadata"], trace.metadata.values),
         "start_ns": start,
         "duration_ns": duration,

@@ -1,9 +1,8 @@
 """FlatBuffer tables by the thousand: numpy arrays of positions instead of one accessor per table.
 
-A position is a byte offset from the start of the file. Every function takes and returns whole
-arrays of them, and checks each against the file before it reads, so a malformed file ends in a
-:class:`TraceError` that names the first byte at fault. Position 0 stands for "absent": the header
-of the file is stored there, so nothing else can be.
+A position is a byte offset from the start of the file; 0, where the header is, means "absent".
+Every position is checked before it is read: a malformed file ends in a :class:`TraceError` that
+names the first byte at fault.
 """
 
 from __future__ import annotations
@@ -38,11 +37,8 @@ class FlatBuffer:
     def __init__(self, data: np.ndarray, path: Path):
         if len(data) % 4:
             data = np.pad(data, (0, -len(data) % 4))
-        self.path = path
-        self.size = len(data)
-        self.bytes = data
-        self.halves = data.view("<u2")
-        self.words = data.view("<u4")
+        self.path, self.size, self.bytes = path, len(data), data
+        self.halves, self.words = data.view("<u2"), data.view("<u4")
         self.signed_words = data.view("<i4")
 
     def require(self, fine: np.ndarray, at: np.ndarray, what: str) -> None:
@@ -145,9 +141,8 @@ class Tables:
 #: Longest content that is compared by its hash, in bytes.
 LONGEST = 1020
 
-# One odd weight per word: a multilinear hash. Equality is checked afterwards, so a collision
-# costs time but never a wrong content. Every process draws its own weights: a file cannot be made
-# to collide on purpose.
+# One odd weight per word: a multilinear hash. Equality is checked afterwards, so a collision only
+# costs time. Every process draws its own weights: a file cannot be made to collide on purpose.
 _WEIGHTS = np.random.default_rng().integers(1, 2**63, LONGEST // 4 + 1, np.uint64) * 2 + 1
 
 Content = TypeVar("Content", bound=Hashable)
@@ -204,11 +199,7 @@ class Contents(Generic[Content]):
         return codes
 
     def _intern_rows(self, at: np.ndarray, width: int) -> np.ndarray:
-        """Codes of contents that take ``width`` words each.
-
-        Only one of each content is decoded. The last word may include padding; if that differs,
-        equal contents are decoded more than once, to the same code.
-        """
+        """Codes of contents of ``width`` words, padding included; one of each is decoded."""
         rows = np.lib.stride_tricks.sliding_window_view(self._buffer.words, width)[at >> 2]
         codes, distinct = pd.factorize(rows @ _WEIGHTS[:width])
         first = np.empty(len(distinct), np.int64)
@@ -219,7 +210,7 @@ class Contents(Generic[Content]):
         return self._intern_each(at[first])[codes]
 
     def _intern_each(self, at: np.ndarray) -> np.ndarray:
-        return np.array([self._read(position) for position in at.tolist()], np.int32)
+        return np.array(list(map(self._read, at.tolist())), np.int32)
 
     def _read(self, position: int) -> int:
         """The code of one vector; what is read may not overlap, or it could exceed the file."""

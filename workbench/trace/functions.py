@@ -27,14 +27,12 @@ if TYPE_CHECKING:
 #: From the narrowest to the widest. ``scalar`` is all that computes without vectors; loads and
 #: stores of vector registers count as that, since copying memory uses them everywhere.
 AARCH64_CLASSES = ("scalar", "neon", "fp16", "dotprod", "bf16", "i8mm", "sve", "sme", "sme2")
-
 #: From the narrowest to the widest, along the ISA levels: ``avx2`` includes FMA3 and F16C,
 #: ``avx512vnni`` VBMI, which comes with VNNI.
 X86_CLASSES = ("scalar", "sse", "avx", "avx2", "avx512", "avx512vnni")
 
-#: Longer stretches of code than this are no function; they are not disassembled.
-_LONGEST = 1 << 20
-_HIGHEST = 1 << 62
+#: The longest function and the highest address: what exceeds them is no function.
+_LONGEST, _HIGHEST = 1 << 20, 1 << 62
 
 # (mask, value, class): an instruction is of the first class whose value its masked bits have.
 _AARCH64 = (
@@ -90,24 +88,19 @@ _EVEX, _VEX = b"\x62", (b"\xc4", b"\xc5")
 def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataFrame | None:
     """The functions that hold the addresses; None if the file is not the one with this build id.
 
-    Exported functions have a name. The others, such as the microkernels of XNNPACK, are known from
-    ``.eh_frame`` and named ``<library>+0x<address>``. Code without either, such as assembly,
-    reaches from one return instruction to the next. Addresses are virtual ones in the ELF file;
-    those outside any code have no row.
+    Functions without an exported name, such as XNNPACK's microkernels, are known from ``.eh_frame``
+    and named ``<library>+0x<address>``. Code without either, such as assembly, reaches from one
+    return instruction to the next. Addresses are virtual; those outside any code have no row.
     """
     image = _open(path)
     if image is None or image.build_id != build_id:
         return None
     located = {image.locate(address) for address in np.unique(addresses).tolist()}
     library = path.name.partition(".so")[0].removeprefix("libexecutorch_")
-    rows = [
-        (
-            *(path.name, build_id, begin, end - begin),
-            image.names.get(begin, f"{library}+{begin:#x}"),
-            image.classify(begin, end),
-        )
-        for begin, end in sorted(filter(None, located))
-    ]
+    rows = []
+    for begin, end in sorted(filter(None, located)):
+        name = image.names.get(begin, f"{library}+{begin:#x}")
+        rows.append((path.name, build_id, begin, end - begin, name, image.classify(begin, end)))
     return check(pd.DataFrame(rows, columns=FUNCTIONS.names), FUNCTIONS)
 
 
@@ -176,21 +169,14 @@ def _open(path: Path) -> _Image | None:
     notes = [n for n in elf.notes if n.type == lief.ELF.Note.TYPE.GNU_BUILD_ID]
     if machine is None or not notes:
         return None
-    executable = lief.ELF.Section.FLAGS.EXECINSTR
-    known = sorted(
-        (f.address, f.address + f.size)
-        for f in elf.functions
-        if f.size and f.address + f.size < _HIGHEST
-    )
+    executable = [s for s in elf.sections if s.has(lief.ELF.Section.FLAGS.EXECINSTR)]
+    known = sorted((f.address, f.address + f.size) for f in elf.functions if f.size)
+    known = [(begin, end) for begin, end in known if end < _HIGHEST]
     return _Image(
         elf=elf,
         machine=machine,
         build_id=bytes(notes[0].description).hex(),
-        sections=[
-            (s.virtual_address, s.virtual_address + s.size)
-            for s in elf.sections
-            if s.has(executable)
-        ],
+        sections=[(s.virtual_address, s.virtual_address + s.size) for s in executable],
         begins=[begin for begin, _ in known],
         ends=[end for _, end in known],
         names=_exported_names(elf),
@@ -222,8 +208,7 @@ def classify_aarch64(words: np.ndarray) -> np.ndarray:
 def disassemble_x86(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:
     """Address, position in :data:`X86_CLASSES` and mnemonic of every instruction.
 
-    Bytes that are no instruction are skipped, except after the prefix of AVX-512, since capstone
-    does not know all of its extensions.
+    Unknown ones are skipped, except those of AVX-512: capstone does not know all its extensions.
     """
     import capstone
 

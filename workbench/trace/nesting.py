@@ -26,10 +26,7 @@ _KERNEL_PREFIX = "native_call_"
 
 
 def classify(name: np.ndarray, texts: list[str], delegated: np.ndarray) -> np.ndarray:
-    """Codes of :data:`KINDS` for events of the names ``texts[name]``.
-
-    An event with a delegate's id is an operator of it, whatever its name.
-    """
+    """Codes of :data:`KINDS` for events by name; with a delegate's id, an operator of it."""
     by_name = [_KIND_OF.get(t, KERNEL if t.startswith(_KERNEL_PREFIX) else OTHER) for t in texts]
     kind = np.array(by_name, np.int8)[name]
     kind[delegated] = DELEGATE_OPERATOR
@@ -43,14 +40,9 @@ def nest(
     instruction: np.ndarray,
     start: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The run of each event, and the row of its parent; -1 for none.
-
-    All arrays have one value per event, in the order of the file; ``kind`` are codes of
-    :data:`KINDS`.
-    """
-    is_method = kind == METHOD
+    """The run of each event, and the row of its parent; -1 for none. ``kind`` are codes."""
+    is_method, in_instruction = kind == METHOD, chain >= 0
     is_call = (kind == DELEGATE_CALL) | (kind == OPERATOR_CALL)
-    in_instruction = chain >= 0
 
     run, method = _next(is_method)
     inside = (method >= 0) & (block[method] == block)
@@ -99,9 +91,8 @@ def _nest_timed(
     nested = np.isin(group, group[1:][began_earlier])
 
     enclosing: list[tuple[int, int, int]] = []
-    for row, its_group, began in zip(
-        *(values[nested][::-1].tolist() for values in (rows, group, start[rows])), strict=True
-    ):
+    columns = (values[nested][::-1].tolist() for values in (rows, group, start[rows]))
+    for row, its_group, began in zip(*columns, strict=True):
         while enclosing and (enclosing[-1][1] != its_group or enclosing[-1][2] > began):
             enclosing.pop()
         if enclosing:

@@ -1,11 +1,9 @@
 """Traces that were cut short: their complete blocks, made into a trace of their own.
 
-The runtime writes a trace back to front. The newest block comes first, and the layouts (vtables)
-of tables are stored where each was first used, mostly at the end: a file that was cut while it was
-written or copied lacks them, and without its layout a table cannot be read. But the runtime's
-writer uses few layouts, and it packs tables, vectors and strings without gaps. So layouts count as
-found if every table makes sense by them, if every byte of the blocks then belongs to exactly one
-item, and if no other layouts do as well. Otherwise nothing is read.
+The runtime writes a trace back to front. The layouts (vtables) of tables are stored where each was
+first used, mostly at the end, so a cut file lacks them. But the runtime's writer uses few layouts
+and leaves no gaps. So layouts count as found if every table makes sense by them, if every byte of
+the blocks then belongs to exactly one item, and if no other layouts do as well.
 """
 
 from __future__ import annotations
@@ -39,8 +37,7 @@ _PROFILES: tuple[Layout, ...] = (
 _DEFAULTS = {Profile.CHAIN: 0, Profile.INSTRUCTION: -1, Profile.DELEGATE_INT: -1}
 _VECTORS = (Profile.NAME, Profile.DELEGATE_STR, Profile.METADATA)
 
-_MOST_GUESSES = 64
-_MOST_PADDING = 7
+_MOST_GUESSES, _MOST_PADDING = 64, 7
 
 
 def recover_blocks(data: np.ndarray, path: Path) -> tuple[np.ndarray, int, int]:
@@ -122,12 +119,8 @@ def _find_layouts(buffer: FlatBuffer, runs: np.ndarray) -> tuple[_Tables, _Table
     profiles = buffer.follow(events.field(Event.PROFILE), "a profile event")
     buffer.require(profiles > 0, at, "is cut short, and holds other events than spans")
 
-    items = [
-        blocks.extents(buffer),
-        events.extents(buffer),
-        (vectors, vectors + 4 + 4 * counts),
-        (names, names + 5 + buffer.words[names >> 2]),
-    ]
+    items = [blocks.extents(buffer), events.extents(buffer), (vectors, vectors + 4 + 4 * counts)]
+    items.append((names, names + 5 + buffer.words[names >> 2]))
     found = [
         spans
         for spans in _readings(buffer, profiles, _PROFILES, _are_spans)
@@ -186,9 +179,8 @@ def _read_layout(buffer: FlatBuffer, place: int) -> Layout | None:
 
 def _write_layout(layout: Layout) -> np.ndarray:
     slots = 1 + max(layout)
-    offsets = [layout.get(slot, 0) for slot in range(slots)]
-    halves = [4 + 2 * slots, layout[_SIZE], *offsets, *[0] * (slots % 2)]
-    return np.array(halves, "<u2").view(np.uint8)
+    offsets = [layout.get(slot, 0) for slot in range(slots + slots % 2)]
+    return np.array([4 + 2 * slots, layout[_SIZE], *offsets], "<u2").view(np.uint8)
 
 
 def _are_inside(buffer: FlatBuffer, at: np.ndarray, layout: Layout) -> bool:

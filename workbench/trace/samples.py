@@ -1,13 +1,10 @@
 """PC samples, where the CPU was while a program ran, and the functions that they fell into.
 
-The native runner writes one JSON object: ``format`` ("workbench samples"), ``version`` (1),
-``machine`` (x86_64 or aarch64), ``hz`` (samples a second of each thread, on average), ``lost``
-(how many did not fit), ``modules`` (loaded files, each with ``path`` and ``build_id``), and one
-array each with a value for every sample: ``time_ns`` on the clock of the ETDump of the same
-process, ``cpu_ns`` on the thread's CPU clock, ``thread``, ``module`` (position in ``modules``, -1
-for none) and ``address`` (the program counter as a virtual address in the module's file).
-
-The table of functions, which another machine can use without the libraries, is JSON too.
+The native runner writes a JSON object: ``format``, ``version``, ``machine``, ``hz`` (samples a
+second of each thread, on average), ``lost`` (how many did not fit), ``modules`` (loaded files, each
+with ``path`` and ``build_id``), and an array each of ``time_ns`` (on the clock of the ETDump),
+``cpu_ns`` (on the thread's CPU clock), ``thread``, ``module`` (position in ``modules``, -1 for
+none) and ``address`` (the program counter as a virtual address in the module's file).
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ _ARRAYS = ("time_ns", "cpu_ns", "thread", "module", "address")
 
 #: The runner keeps 65536 samples, which take about 4 MB.
 _LARGEST = 64 * 2**20
-
 #: A thread that computed for less than this part of the sampling period was waiting.
 _BUSY = 0.25
 
@@ -38,9 +34,8 @@ _BUSY = 0.25
 def read_samples(path: str | Path) -> pd.DataFrame:
     """Read the PC samples of one process, in the order of time.
 
-    A thread's timer counts real time, so a waiting thread is sampled too; its CPU clock shows it,
-    and it is not ``busy``. The first sample of a thread is not ``busy`` either, for lack of an
-    earlier clock reading.
+    A waiting thread is sampled too, but is not ``busy`` by its CPU clock. Nor is the first sample
+    of a thread, for lack of an earlier clock reading.
     """
     path = Path(path)
     content = _load(path, "samples")
@@ -48,22 +43,17 @@ def read_samples(path: str | Path) -> pd.DataFrame:
     lengths = {name: len(values) for name, values in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise TraceError(f"arrays of different lengths: {lengths}", where=path)
+    hz = content.get("hz")
+    if type(hz) is not int or not 0 < hz <= 10**6:
+        raise TraceError(f"a rate of {hz!r} samples a second", where=path)
     modules = _modules(content, path)
     module = arrays["module"]
     if len(module) and not -1 <= module.min() <= module.max() < len(modules):
         raise TraceError(f"a sample in module {module.max()} of {len(modules)}", where=path)
     # -1 picks the last: code outside any file
     names = np.array([*modules, ("", "")], object)[module]
-    frame = pd.DataFrame(
-        {
-            "time_ns": arrays["time_ns"],
-            "thread": arrays["thread"],
-            "busy": _busy(arrays, _rate(content, path)),
-            "library": names[:, 0],
-            "build_id": names[:, 1],
-            "address": arrays["address"],
-        }
-    )
+    columns = arrays | {"busy": _busy(arrays, hz), "library": names[:, 0], "build_id": names[:, 1]}
+    frame = pd.DataFrame(columns)[SAMPLES.names]
     return check(frame.sort_values("time_ns", kind="stable", ignore_index=True), SAMPLES)
 
 
@@ -108,13 +98,6 @@ def _modules(content: dict[str, Any], path: Path) -> list[tuple[str, str]]:
     return modules
 
 
-def _rate(content: dict[str, Any], path: Path) -> int:
-    hz = content.get("hz")
-    if not isinstance(hz, int) or isinstance(hz, bool) or not 0 < hz <= 10**6:
-        raise TraceError(f"a rate of {hz!r} samples a second", where=path)
-    return hz
-
-
 def _busy(arrays: dict[str, np.ndarray], hz: int) -> np.ndarray:
     """Whether each sample's thread computed for a while before it."""
     order = np.lexsort((arrays["time_ns"], arrays["thread"]))
@@ -130,10 +113,9 @@ def _busy(arrays: dict[str, np.ndarray], hz: int) -> np.ndarray:
 def resolve_functions(
     samples: Iterable[pd.DataFrame], folders: Sequence[Path] = ()
 ) -> pd.DataFrame:
-    """The functions that busy samples fell into, of the libraries that are found.
+    """The functions that busy samples fell into, of the libraries found, by their build id.
 
-    ``folders`` hold copies of the libraries, for samples of another machine. A library is
-    identified by its build id.
+    ``folders`` hold copies of the libraries, for samples of another machine.
     """
     busy = pd.concat([s[s["busy"]] for s in samples], ignore_index=True)
     found = []
@@ -149,10 +131,7 @@ def resolve_functions(
 
 
 def locate_samples(samples: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
-    """The samples with the columns ``function`` and ``code``: of the function that each fell into.
-
-    Where that is not known, ``function`` is ``<library>`` in brackets, and ``code`` is ``unknown``.
-    """
+    """The samples with ``function`` and ``code``; where unknown, ``[library]`` and ``unknown``."""
     names = np.array([f"[{Path(p).name or 'no file'}]" for p in samples["library"]], object)
     codes = np.full(len(samples), "unknown", object)
     for build_id, part in functions.groupby("build_id"):
@@ -169,11 +148,8 @@ def locate_samples(samples: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFra
 
 def write_functions(functions: pd.DataFrame, path: Path) -> Path:
     """Write the functions as JSON; returns the path."""
-    content = {
-        "format": "workbench functions",
-        "version": _VERSION,
-        "functions": functions.to_dict("records"),
-    }
+    head = {"format": "workbench functions", "version": _VERSION}
+    content = {**head, "functions": functions.to_dict("records")}
     return atomic_write(path, json.dumps(content, indent=0) + "\n")
 
 

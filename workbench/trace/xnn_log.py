@@ -1,13 +1,11 @@
 """XNNPACK's log, if it was built to log: which microkernels were registered.
 
-The first operator of a kind makes XNNPACK choose the microkernels for it, once per process, and
-each choice is a line ``Using gemm microkernel 'xnn_...'.``, in newer versions followed by the
-function, file and line that made it. Several variants are chosen at a time, for one row and for
-many, and for big and little cores. So a line says that a microkernel was *registered* and can run
-from then on; that it did run, and how long, is not in the log.
+The first operator of a kind makes XNNPACK choose its microkernels, once per process. Each choice is
+a line ``Using gemm microkernel 'xnn_...'.``, in newer versions followed by the function, file and
+line that made it. A line says that a microkernel was *registered*, not that it ran.
 
-What a name says is documented by the two libraries, XNNPACK in
-``doc/microkernel-naming-conventions.md`` and KleidiAI in ``docs/microkernel_names.md``::
+Names are documented by XNNPACK in ``doc/microkernel-naming-conventions.md`` and by KleidiAI in
+``docs/microkernel_names.md``::
 
     xnn_<data types>_<type>[_<variant>]_ukernel[_<tile>]__<arch>
     kai_<type>[_<variant>]_<buffers, the output first>[_<tile>][_<arch>]
@@ -34,7 +32,6 @@ _USING = re.compile(
     rb"Using (?P<operator>\w{1,64}) microkernel '(?P<kernel>\w{1,255})'"
     rb"(?:\.? \((?P<config>\w{1,255}),)?"
 )
-
 _XNNPACK = re.compile(
     r"xnn_(?:generate_)?(?P<head>\w+?)_ukernel(?:_(?P<tile>(?:(?!__)\w)+))?__(?P<arch>\w+)",
     re.ASCII,
@@ -47,7 +44,6 @@ _HEAD = re.compile(
 )
 # A transpose has its tile behind the double underscore.
 _LATE_TILE = re.compile(r"(?P<tile>\d+x\d+)_(?P<arch>\w+)", re.ASCII)
-
 _KLEIDIAI = re.compile(
     r"kai_(?:run_)?(?P<type>[a-z_]+?)(?:_(?P<variant>clamp))?"
     r"(?P<buffers>(?:_(?:q[as])?(?:b?f|[iux])\d[a-z\d]*)+)"
@@ -103,12 +99,9 @@ def read_xnn_log(path: str | Path) -> pd.DataFrame:
                     count[found.groups(b"")] += 1
     except OSError as error:
         raise TraceError(error.strerror or str(error), where=path) from None
+    hint = "build XNNPACK with XNN_LOG_LEVEL=4 to have it log them"
     if not count:
-        raise TraceError(
-            "names no microkernel",
-            where=path,
-            hint="build XNNPACK with XNN_LOG_LEVEL=4 to have it log them",
-        )
+        raise TraceError("names no microkernel", where=path, hint=hint)
     rows = []
     for key, line in first.items():
         operator, kernel, config = (part.decode("ascii") for part in key)
@@ -150,13 +143,7 @@ class KernelName:
 
 
 def parse_kernel_name(name: str) -> KernelName:
-    """Parse the name of a microkernel.
-
-    Examples
-    --------
-    >>> parse_kernel_name("xnn_f32_gemm_minmax_ukernel_7x16__avx512f_broadcast")
-    KernelName(type='gemm', dtype='f32', variant='minmax', tile='7x16', arch='avx512f_broadcast')
-    """
+    """Parse the name of a microkernel."""
     if (found := _XNNPACK.fullmatch(name)) and (head := _HEAD.fullmatch(found["head"])):
         tile, arch = found["tile"] or "", found["arch"]
         if not tile and (late := _LATE_TILE.fullmatch(arch)):

@@ -204,11 +204,8 @@ class RuleContext:
         slow, typical, fast = (passes * self.least_ms(keys) / part for part in EFFICIENCY)
         if now.ms + around.ms <= typical:
             return Gain.at_most(now.ms + around.ms - fast)
-        return Gain(
-            now.ms + around.ms - typical,
-            max(0.0, now.low - slow),
-            min(now.high + around.high, self.e2e_ms) - fast,
-        )
+        low, high = max(0.0, now.low - slow), min(now.high + around.high, self.e2e_ms) - fast
+        return Gain(now.ms + around.ms - typical, low, high)
 
 
 def instruction_of(key: str) -> int:
@@ -227,12 +224,11 @@ def layers_of(rows: pd.DataFrame) -> str:
     """The layers and source lines of some rows in words: two at most, then a count."""
     if "module" not in rows:
         return ""
+    known = rows.dropna(subset="module")[["module", "source"]].drop_duplicates()
     places = [
         f"{module or 'the model'}" + (f" ({source})" if isinstance(source, str) else "")
-        for module, source in rows[["module", "source"]].itertuples(index=False)
-        if isinstance(module, str)
+        for module, source in known.itertuples(index=False)
     ]
-    places = list(dict.fromkeys(places))
     more = f" and {len(places) - 2} more" if len(places) > 2 else ""
     return ", ".join(places[:2]) + more
 
@@ -255,15 +251,15 @@ def build_context(measurement: Measurement) -> RuleContext:
         roofline = place_operators(operators, roof, computed_dtype(run.record))
     names = measurement.kernels.get("function", pd.Series(dtype=object))
     return RuleContext(
-        operators=operators,
-        runs=runs,
-        method=method,
-        export=export,
+        operators,
+        runs,
+        method,
+        export,
         changes=changes[0].operators if changes else None,
         toggle=changes[0].toggle if changes else "",
+        kernels={key: str(name) for key, name in names.items() if name},
         statistics=wall[wall["experiment"] == measurement.name],
         threads=measurement.threads,
-        kernels={key: str(name) for key, name in names.items() if name},
         latency_ms=measurement.latency_ms,
         own=own,
         alternatives=tuple(alternatives.values()),
@@ -285,7 +281,8 @@ def _measured_dtypes(measurement: Measurement) -> list[AlternativeDtype]:
     found: dict[str, AlternativeDtype] = {}
     for record in records.values():
         dtype = record.export.dtype if record.export else ""
-        if dtype in found or not _is_alike(record, own.record):
+        alike = record.state == "complete" and _identity(record) == _identity(own.record)
+        if dtype in found or not record.export or record.export.problem or not alike:
             continue
         alone = record is own.record
         table = own.statistics if alone else describe_latencies(tabulate_latencies(record))
@@ -295,15 +292,9 @@ def _measured_dtypes(measurement: Measurement) -> list[AlternativeDtype]:
     return list(found.values())
 
 
-def _is_alike(record: RunRecord, own: RunRecord) -> bool:
-    """Whether a run differs in its dtype at most, and computes what the model does."""
-    if not record.export or not own.export or record.state != "complete":
-        return False
-    return not record.export.problem and _identity(record) == _identity(own)
-
-
 def _identity(record: RunRecord) -> tuple[object, ...]:
+    """What two runs share that differ in their dtype at most."""
     shapes = tuple(tensor.shape for tensor in record.plan.inputs)
     machine = (record.platform, record.emulated, record.host.get("cpu"), record.runner.get("kind"))
-    backend = record.export.backend if record.export else ""
+    backend = record.export.backend if record.export else None
     return (record.plan.model, backend, shapes, record.versions.get("executorch"), *machine)

@@ -97,8 +97,11 @@ class Dataflow:
 
         None in a program with control flow, or with sizes computed at run time.
         """
-        if any(map(_decides_at_run_time, self.method.instructions)):
-            return frozenset()
+        for instruction in self.method.instructions:
+            # It jumps, or computes a number rather than a tensor.
+            computes_number = instruction.kind == "kernel" and not instruction.outputs
+            if instruction.kind == "jump" or computes_number:
+                return frozenset()
         known = {tensor_id for tensor_id, tensor in self.tensors.items() if tensor.constant}
         found = set()
         for step in self.steps:
@@ -132,14 +135,11 @@ class Dataflow:
         elif instruction.xnodes:
             ids_of = self._tensor_ids(number, instruction)
             for index, node in enumerate(instruction.xnodes):
-                yield Step(
-                    (number, index),
-                    node.type,
-                    tuple(ids_of[value] for value in node.inputs),
-                    tuple(ids_of[value] for value in node.outputs),
-                    self._origin(node.origins[0] if node.origins else None),
-                    node,
+                reads, writes = (
+                    tuple(ids_of[value] for value in side) for side in (node.inputs, node.outputs)
                 )
+                origin = self._origin(node.origins[0] if node.origins else None)
+                yield Step((number, index), node.type, reads, writes, origin, node)
         elif instruction.kind == "delegate":
             yield Step((number, -1), instruction.name, inputs, outputs)
 
@@ -154,10 +154,7 @@ class Dataflow:
         for role, arguments in (("input", delegate.inputs), ("output", delegate.outputs)):
             ids = sorted(value.id for value in delegate.xvalues if value.role == role)
             if len(ids) == len(arguments):
-                ids_of.update(
-                    (value, (_METHOD, argument))
-                    for value, argument in zip(ids, arguments, strict=True)
-                )
+                ids_of |= {i: (_METHOD, value) for i, value in zip(ids, arguments, strict=True)}
         return ids_of
 
     def _origin(self, number: int | None) -> Origin | None:
@@ -167,8 +164,3 @@ class Dataflow:
 def elements(tensor: Tensor) -> int:
     """The number of values of a tensor."""
     return math.prod(tensor.shape)
-
-
-def _decides_at_run_time(instruction: Instruction) -> bool:
-    """Whether an instruction jumps, or computes a number rather than a tensor."""
-    return instruction.kind == "jump" or (instruction.kind == "kernel" and not instruction.outputs)

@@ -90,24 +90,20 @@ ADVICE = {
     ),
 }
 
-_REASONS = (
-    ("dynamic", "make its shape static", "example inputs of the size that is deployed"),
-    ("dtype", "compute it in a dtype that XNNPACK supports", "x.float()"),
-    ("type", "compute it in a dtype that XNNPACK supports", "x.float()"),
-)
+_REASONS = {
+    "dynamic": Advice("make its shape static", "example inputs of the size that is deployed"),
+    "type": Advice("compute it in a dtype that XNNPACK supports", "x.float()"),
+}
 _PARTITION = "workbench export MODEL  # lists the operators that were not delegated, where and why"
+_REWRITE = Advice(
+    "rewrite it with operators that XNNPACK supports, or remove it from the model", _PARTITION
+)
 
 
 def advise(operator: str, reason: str) -> Advice:
     """Advice on an operator that was not delegated, for the reason that the partitioner gave."""
-    if operator in ADVICE:
-        return ADVICE[operator]
-    for word, action, hint in _REASONS:
-        if word in reason.lower():
-            return Advice(action, hint)
-    return Advice(
-        "rewrite it with operators that XNNPACK supports, or remove it from the model", _PARTITION
-    )
+    found = (advice for word, advice in _REASONS.items() if word in reason.lower())
+    return ADVICE.get(operator) or next(found, _REWRITE)
 
 
 _SAFE_SOFTMAX = {"eq", "logical_not", "any", "where"}
@@ -148,7 +144,10 @@ def find_safe_softmax(context: RuleContext, left: Collection[str]) -> Iterator[F
     """Attention whose guard against fully masked rows is not delegated."""
     if not context.flow:
         return
-    lines = _kernels_by_line(context.flow.steps)
+    lines: dict[tuple[str, str], list[Step]] = {}
+    for step in context.flow.steps:
+        if step.is_kernel and step.origin:
+            lines.setdefault((step.origin.module, step.origin.source), []).append(step)
     guarded = [steps for steps in lines.values() if {step.type for step in steps} >= _SAFE_SOFTMAX]
     keys = _keys_of(context, (step for steps in guarded for step in steps), left)
     if not keys:
@@ -190,14 +189,9 @@ def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Fi
         around = f", with {count(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
         layers = layers_of(part) or source
-        yield Finding(
-            f"{name} runs outside the delegate{because}: {times}{around}; "
-            + (f"in {layers}" if layers else "layer unknown"),
-            gain,
-            (*keys, *layouts, *calls),
-            advice.action,
-            advice.hint,
-        )
+        title = f"{name} runs outside the delegate{because}: {times}{around}; "
+        title += f"in {layers}" if layers else "layer unknown"
+        yield Finding(title, gain, (*keys, *layouts, *calls), advice.action, advice.hint)
 
 
 def find_needless_transposes(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -215,20 +209,15 @@ def find_needless_transposes(context: RuleContext, left: Collection[str]) -> Ite
     if not keys:
         return
     passed = f"only {', '.join(sorted(between))}" if between else "nothing"
+    layers = layers_of(context.rows.loc[keys])
     if all(step.made_up for step in pairs.values()):
         action = "keep the graph in one piece: the exporter converts the layout at each delegate"
         hint = _PARTITION
     else:
         action = "remove both: the operators in between treat every element alike"
         hint = "torch.relu(x)  # for x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2)"
-    yield Finding(
-        f"{len(keys)} transposes cancel out, with {passed} in between; in "
-        f"{layers_of(context.rows.loc[keys])}",
-        context.spent(keys),
-        tuple(keys),
-        action,
-        hint,
-    )
+    title = f"{len(keys)} transposes cancel out, with {passed} in between; in {layers}"
+    yield Finding(title, context.spent(keys), tuple(keys), action, hint)
 
 
 def find_layout_changes(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -244,18 +233,11 @@ def find_layout_changes(context: RuleContext, left: Collection[str]) -> Iterator
             action = "pass channels-last inputs, the layout that XNNPACK computes in"
             hint = "example_inputs = (x.to(memory_format=torch.channels_last),)"
         else:
-            action = (
-                "keep one layout through the block: channels-last images throughout, or tokens "
-                "that are reshaped once"
-            )
+            action = "keep one layout through the block: channels-last images throughout, or tokens"
+            action += " that are reshaped once"
             hint = "x = x.flatten(2).transpose(1, 2)  # once, before the blocks, not in each"
-        yield Finding(
-            f"{count(len(keys), 'layout conversion')} for {cause}",
-            Gain.at_most(context.spent(keys).ms),
-            tuple(keys),
-            action,
-            hint,
-        )
+        title = f"{count(len(keys), 'layout conversion')} for {cause}"
+        yield Finding(title, Gain.at_most(context.spent(keys).ms), tuple(keys), action, hint)
 
 
 def find_fragments(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -264,7 +246,15 @@ def find_fragments(context: RuleContext, left: Collection[str]) -> Iterator[Find
     keys = [key for key in overhead if key in left]
     if len(keys) < 2:
         return
-    layouts = _keys_of(context, _boundary_layouts(context.flow), left) if context.flow else []
+    layouts = []
+    if flow := context.flow:
+        boundary = (
+            step
+            for step in flow.steps
+            if step.made_up
+            and any(other.id[0] != step.id[0] for other in (*flow.before(step), *flow.after(step)))
+        )
+        layouts = _keys_of(context, boundary, left)
     gain, calls = context.spent(keys + layouts), context.spent(keys)
     costs = [f"{count(len(layouts), 'layout conversion') if layouts else 'no layout conversions'}"]
     if not context.emulated:
@@ -305,20 +295,16 @@ def find_chains(context: RuleContext, left: Collection[str]) -> Iterator[Finding
     """Pointwise operators in a row, each of which reads and writes a whole tensor."""
     if not context.flow:
         return
-    keys: list[str] = []
-    kept = 0.0
-    examples: list[str] = []
-    for chain in _chains(context.flow):
-        rows = _keys_of(context, chain, left)
-        if len(rows) >= _CHAIN:
-            keys += rows
-            kept += max(context.spent([key]).ms for key in rows)
-            examples.append(" ".join(step.type for step in chain))
-    if not keys:
+    chains = [(chain, _keys_of(context, chain, left)) for chain in _chains(context.flow)]
+    chains = [(chain, rows) for chain, rows in chains if len(rows) >= _CHAIN]
+    if not chains:
         return
+    keys = [key for _, rows in chains for key in rows]
+    kept = sum(max(context.spent([key]).ms for key in rows) for _, rows in chains)
+    example = " ".join(step.type for step in chains[0][0])
     yield Finding(
-        f"{count(len(examples), 'pointwise chain')} ({examples[0]}): each operator reads and "
-        "writes a whole tensor",
+        f"{count(len(chains), 'pointwise chain')} ({example}): each operator reads and writes a "
+        "whole tensor",
         Gain.at_most(max(0.0, context.spent(keys).ms - kept)),
         tuple(keys),
         "use the one operator that XNNPACK has for it (Hardswish, GELU, Sigmoid ...), or fold "
@@ -357,15 +343,6 @@ def _joined_calls_ms(context: RuleContext, keys: Collection[str]) -> float:
     numbers = sorted({instruction_of(key) for key in keys})
     groups = sum(1 for _ in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
     return float(calls.mean() * min(groups, len(calls) - 1)) if len(calls) > 1 else 0.0
-
-
-def _kernels_by_line(steps: Iterable[Step]) -> dict[tuple[str, str], list[Step]]:
-    """Kernels by layer and source line."""
-    lines: dict[tuple[str, str], list[Step]] = {}
-    for step in steps:
-        if step.is_kernel and step.origin:
-            lines.setdefault((step.origin.module, step.origin.source), []).append(step)
-    return lines
 
 
 def _layouts_around(context: RuleContext, keys: Collection[str]) -> list[str]:
@@ -418,16 +395,6 @@ def _cause(flow: Dataflow, step: Step) -> str:
     if step.made_up and (flow.returns(step) or not flow.before(step)):
         return _PROGRAM_EDGE
     return min(others, key=lambda kind: (kind in POINTWISE, kind), default="convolutions")
-
-
-def _boundary_layouts(flow: Dataflow) -> list[Step]:
-    """Layout conversions between a delegate and another part of the program."""
-    return [
-        step
-        for step in flow.steps
-        if step.made_up
-        and any(other.id[0] != step.id[0] for other in (*flow.before(step), *flow.after(step)))
-    ]
 
 
 def _chains(flow: Dataflow) -> Iterator[list[Step]]:

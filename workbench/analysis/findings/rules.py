@@ -63,17 +63,11 @@ RULES = (
 
 
 def find_bottlenecks(facts: RuleContext) -> pd.DataFrame:
-    """List optimisation opportunities, largest gain first.
+    """Optimisation opportunities above 1 % of E2E, largest gain first: ``frames.FINDINGS``.
 
-    Findings with a measured or estimated gain come before those with only an upper bound. Gains do
-    not add up: two findings may have one cause.
-
-    Returns
-    -------
-    DataFrame
-        ``frames.FINDINGS``, without gains below 1 % of E2E. For an emulated run, only rules that
-        need no times apply: all their findings in the order of the rules, those with the most
-        operators first, without gain or share.
+    Those with only an upper bound come last. Gains do not add up: two findings may have one cause.
+    For an emulated run, only rules that need no times apply: their findings in the order of the
+    rules, those with the most operators first, without gain or share.
     """
     left = set(facts.rows.index)
     found = []
@@ -84,13 +78,12 @@ def find_bottlenecks(facts: RuleContext) -> pd.DataFrame:
         if facts.emulated:
             findings.sort(key=lambda finding: -len(finding.keys))
         else:
-            findings = [finding for finding in findings if _matters(finding, facts)]
+            findings = [each for each in findings if _share(each, facts) >= LEAST_SHARE]
         found += [(rule, finding) for finding in findings]
         if rule.claims:
             left -= {key for finding in findings for key in finding.keys}
     table = pd.DataFrame(
-        [_row(rule, finding, facts) for rule, finding in found],
-        columns=FINDINGS.names,
+        [_row(rule, finding, facts) for rule, finding in found], columns=FINDINGS.names
     )
     if facts.emulated:
         return _rank(table)
@@ -104,10 +97,6 @@ def find_bottlenecks(facts: RuleContext) -> pd.DataFrame:
 def _rank(table: pd.DataFrame) -> pd.DataFrame:
     ranks = np.arange(1, len(table) + 1)
     return check(table.reset_index(drop=True).assign(rank=ranks).astype(_TYPES), FINDINGS)
-
-
-def _matters(finding: Finding, facts: RuleContext) -> bool:
-    return _share(finding, facts) >= LEAST_SHARE
 
 
 def _share(finding: Finding, facts: RuleContext) -> float:

@@ -89,9 +89,8 @@ def find_wide_weights(context: RuleContext, left: Collection[str]) -> Iterator[F
 def find_tiny_operators(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Operators so short that the calls around them dominate."""
     rows = context.rows[context.rows.index.isin(left)]
-    kinds = rows["kind"]
-    tiny = rows[(rows["mean_ms"] < _TINY_MS * rows["calls"]) & kinds.isin(["portable"])]
-    calls = rows[kinds.isin(["call_overhead", "framework"])]
+    tiny = rows[(rows["mean_ms"] < _TINY_MS * rows["calls"]) & (rows["kind"] == "portable")]
+    calls = rows[rows["kind"].isin(["call_overhead", "framework"])]
     keys = [*calls.index, *tiny.index]
     if len(tiny) < 2:
         return
@@ -116,15 +115,11 @@ def find_threads(context: RuleContext, left: Collection[str]) -> Iterator[Findin
     if fewer.empty:
         return
     best = fewer.loc[fewer["median"].idxmin()]
+    gain = own["median"] - best["median"], own["low"] - best["high"], own["high"] - best["low"]
     yield Finding(
         f"{context.threads} threads are slower than {best['threads']}: {own['median']:.3g} ms "
         f"against {best['median']:.3g} ms",
-        Gain(
-            own["median"] - best["median"],
-            own["low"] - best["high"],
-            own["high"] - best["low"],
-            "measured",
-        ),
+        Gain(*gain, "measured"),
         (),
         f"run with {best['threads']} threads",
         f"workbench run MODEL.pte --threads {best['threads']}",
@@ -146,9 +141,8 @@ def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
         )
     if context.alternatives or not context.export or context.export.dtype != "fp32":
         return
-    matrices = context.rows["category"].isin(_MATRICES)
-    rows = context.rows[(context.rows["kind"] == "delegated") & matrices]
-    keys = [key for key in rows.index if key in left]
+    matrices = context.rows["category"].isin(_MATRICES) & (context.rows["kind"] == "delegated")
+    keys = [key for key in context.rows.index[matrices] if key in left]
     yield Finding(
         "convolutions and matmuls run in fp32; int8 would read a quarter of the bytes (not "
         "measured)",
@@ -199,12 +193,8 @@ def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[
     if context.roofline is None or context.roof is None:
         return
     table = _roofline(context.roofline, context.scale)
-    rows = table[
-        (table["bound"] == "compute")
-        & (table["roof_share"] >= EFFICIENCY[1])
-        & table["key"].isin(left)
-        & (table["dtype"] == "fp32")
-    ]
+    near = (table["bound"] == "compute") & (table["roof_share"] >= EFFICIENCY[1])
+    rows = table[near & table["key"].isin(left) & (table["dtype"] == "fp32")]
     ratio = context.roof.peak("int8") / context.roof.peak("fp32")
     if rows.empty or not ratio > 1:
         return
@@ -229,18 +219,12 @@ def find_far_from_roof(context: RuleContext, left: Collection[str]) -> Iterator[
     if context.roofline is None:
         return
     table = _roofline(context.roofline, context.scale)
-    rows = table[
-        table["key"].isin(left)
-        & (table["roof_share"] < EFFICIENCY[1])
-        & table["bound"].isin(["compute", "memory"])
-    ]
+    far = (table["roof_share"] < EFFICIENCY[1]) & table["bound"].isin(["compute", "memory"])
+    rows = table[far & table["key"].isin(left)]
     rows = rows.assign(lost=rows["mean_ms"] - rows["least_ms"]).nlargest(3, "lost")
     for row in rows.itertuples():
-        if row.bound == "memory":
-            action = (
-                "if it is faster there, its data leaves the caches: use less data or fewer bytes"
-            )
-        else:
+        action = "if it is faster there, its data leaves the caches: use less data or fewer bytes"
+        if row.bound != "memory":
             action = "if it is as slow there, its shape does not suit the kernel: try channels in"
             action += " multiples of 16"
         layer, source = context.rows.loc[row.key, ["module", "source"]]

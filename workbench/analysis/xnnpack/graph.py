@@ -13,7 +13,7 @@ from workbench.records.layers import XNode, XValue
 class Tensor:
     """A value of the graph.
 
-    `Graph.count` updates ``producer``, ``reader`` (the first one) and ``readers`` (their number, an
+    `Graph.count` updates ``producer``, ``reader`` (the first) and ``readers`` (their number, an
     output of the graph counting as one).
     """
 
@@ -197,8 +197,8 @@ def define_graph(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> Graph:
     """The graph of a delegate's operators, each with the number of its exported one."""
     graph = Graph()
     for value in xvalues:
-        constant, shape = value.role == "constant", value.shape
-        tensor = Tensor(value.id, value.dtype, shape, constant, shape_known=constant)
+        constant = value.role == "constant"
+        tensor = Tensor(value.id, value.dtype, value.shape, constant, shape_known=constant)
         tensor.is_input, tensor.is_output = value.role == "input", value.role == "output"
         tensor.zero_point = value.zero_point
         graph.values[value.id] = tensor
@@ -227,7 +227,8 @@ def _define(graph: Graph, number: int, xnode: XNode) -> None:
     graph.nodes.append(node)
     if bounds and xnode.type in _CLAMPED_APART:
         _append_unary(graph, node, "Clamp", result.dtype)
-    if xnode.type == "FullyConnected" and _all_bf16(graph, node):
+    operands = (*xnode.inputs[:2], xnode.outputs[0])
+    if xnode.type == "FullyConnected" and {graph.values[v].dtype for v in operands} == {"bf16"}:
         _append_unary(graph, node, "Convert", "fp32")
 
 
@@ -252,8 +253,3 @@ def _is_pointwise(xnode: XNode) -> bool:
 def _packs(source: str, result: str) -> bool:
     """Whether a conversion quantises per row or per channel, which is a separate operator."""
     return result in ("qdint8", "qduint8") or (source, result) == ("qint8", "qcint8")
-
-
-def _all_bf16(graph: Graph, node: Node) -> bool:
-    operands = (*node.inputs[:2], node.outputs[0])
-    return all(graph.values[value].dtype == "bf16" for value in operands)

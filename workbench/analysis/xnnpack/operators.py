@@ -11,26 +11,16 @@ from workbench.analysis.xnnpack.rewrites import compute_in_single, kind_of, opti
 from workbench.records.layers import XNode, XValue
 
 _NAMES = {
-    "argmaxpool": r"Arg ?Max Pooling \(",
-    "avgpool": r"Average Pooling \(",
-    "bmm": r"Batch Matrix Multiply \(",
-    "concat": r"(Copy|Concatenate) \(",
-    "conv": r"Convolution \(N",
-    "copy": r"Copy \(",
-    "deconv": r"Deconvolution \(",
-    "dwconv": r"Convolution \(N",
-    "fc": r"(Dynamic )?Fully Connected \(",
-    "lut": r"Invalid Unary Op|Unary Elementwise|LUT",
-    "maxpool": r"Max Pooling \(",
-    "mean": r"(Mean|Global Average Pooling) \(",
-    "meansq": r"Mean Squared \(",
-    "pad": r"Constant Pad \(",
-    "reshape": r"(Static Reshape|Copy) \(",
-    "resize": r"Resize Bilinear \(",
-    "slice": r"(Static )?Slice \(",
-    "softmax": r"Softmax \(",
+    "argmaxpool": r"Arg ?Max Pooling \(", "avgpool": r"Average Pooling \(",
+    "bmm": r"Batch Matrix Multiply \(", "concat": r"(Copy|Concatenate) \(",
+    "conv": r"Convolution \(N", "copy": r"Copy \(", "deconv": r"Deconvolution \(",
+    "dwconv": r"Convolution \(N", "fc": r"(Dynamic )?Fully Connected \(",
+    "lut": r"Invalid Unary Op|Unary Elementwise|LUT", "maxpool": r"Max Pooling \(",
+    "mean": r"(Mean|Global Average Pooling) \(", "meansq": r"Mean Squared \(",
+    "pad": r"Constant Pad \(", "reshape": r"(Static Reshape|Copy) \(",
+    "resize": r"Resize Bilinear \(", "slice": r"(Static )?Slice \(", "softmax": r"Softmax \(",
     "transpose": r"Transpose \(",
-}
+}  # fmt: skip
 _TYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16", "qint8": "QS8", "quint8": "QU8"}
 _PRODUCTS = ("conv", "dwconv", "deconv", "fc", "bmm")
 _SIZED = ("transpose", "pad", "copy", "concat", "slice")
@@ -61,10 +51,7 @@ class Operator:
 def predict_operators(
     xvalues: Sequence[XValue], xnodes: Sequence[XNode], lacking: frozenset[str] = frozenset()
 ) -> list[Operator]:
-    """The operators of an exported delegate, in the order in which they run.
-
-    ``lacking`` has the kinds without fp16 kernels on the CPU, see `compute_in_single`.
-    """
+    """The operators of an exported delegate, in order; ``lacking`` as for `compute_in_single`."""
     graph = define_graph(xvalues, xnodes)
     optimize(graph)
     compute_in_single(graph, "fp16", lacking)
@@ -80,17 +67,14 @@ def half_kinds(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> list[str]:
 
 
 def _operator(graph: Graph, node: Node) -> Operator:
+    pattern = _NAMES.get(node.kind, re.escape(node.kind))
     return Operator(
-        pattern=re.escape(node.operator) + r" \(" if node.operator else _pattern(node.kind),
+        pattern=re.escape(node.operator) + r" \(" if node.operator else pattern,
         types=_expected_types(graph, node),
         sources=tuple(node.sources),
         serves=tuple(node.serves),
         light=node.kind in _LIGHT_KINDS or node.operator in _LIGHT,
     )
-
-
-def _pattern(kind: str) -> str:
-    return _NAMES.get(kind, re.escape(kind))
 
 
 def _expected_types(graph: Graph, node: Node) -> str:
@@ -103,10 +87,6 @@ def _expected_types(graph: Graph, node: Node) -> str:
     if node.kind in ("softmax", "avgpool"):
         return base
     if node.kind in _SIZED:
-        return f"X{_width(graph.values[node.outputs[0]].dtype)}"
+        width = re.search(r"\d+$", graph.values[node.outputs[0]].dtype)
+        return f"X{max(8, int(width[0])) if width else 32}"
     return ""
-
-
-def _width(dtype: str) -> int:
-    found = re.search(r"\d+$", dtype)
-    return max(8, int(found[0])) if found else 32

@@ -1,8 +1,8 @@
 """XNNPACK's subgraph optimiser, as far as it changes which operators run.
 
-It works in phases, each over the whole graph: fusion of padding and copies, 8-bit functions into
-lookup tables, simplification until nothing changes, conversions into the operators that read them.
-Last, half precision becomes fp32 for operators that the CPU has no kernels for.
+In phases over the whole graph: fusion of padding and copies, 8-bit functions into lookup tables,
+simplification until nothing changes, conversions into the operators that read them. Last, half
+precision becomes fp32 for operators that the CPU has no kernels for.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ def compute_in_single(graph: Graph, dtype: str, lacking: frozenset[str]) -> None
     """Let nodes without kernels of a 16-bit type compute in fp32, with conversions around them.
 
     ``dtype`` is ``bf16``, which only matrix products compute in, or ``fp16``: then ``lacking`` has
-    the kinds of nodes (`kind_of`) without kernels. The graph has been rewritten, and is changed in
-    place.
+    the kinds of nodes (`kind_of`) without kernels. Changes the rewritten graph in place.
     """
     graph.count()
     widened: dict[int, int] = {}
@@ -83,11 +82,10 @@ def _widen(
     follows = any(tensor.dtype == "fp32" and tensor.was_half for tensor in inputs)
     if not follows and (node.kind in _MOVING or not lacks):
         return False
-    changed = False
+    changed = any(tensor.dtype == dtype for tensor in (*inputs, *outputs))
     for place, tensor in enumerate(outputs):
         if tensor.dtype != dtype:
             continue
-        changed = True
         if not tensor.external:
             tensor.dtype, tensor.was_half = "fp32", True
             continue
@@ -100,7 +98,6 @@ def _widen(
     for place, tensor in enumerate(inputs):
         if tensor.dtype != dtype:
             continue
-        changed = True
         if tensor.id not in widened:
             wide = graph.new_tensor("fp32", tensor.shape)
             wide.constant = tensor.constant
@@ -134,10 +131,7 @@ def optimize(graph: Graph) -> None:
 
 
 def fuse_pads_and_copies(graph: Graph) -> None:
-    """Fuse pads into convolutions, and copies into their producer or reader.
-
-    Only if the value between them has one reader.
-    """
+    """Fuse pads into convolutions, copies into producer or reader, if one node reads between."""
     place = {id(node): number for number, node in enumerate(graph.nodes)}
 
     def untouched(value: int, producer: Node, reader: Node) -> bool:

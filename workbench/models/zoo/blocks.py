@@ -1,7 +1,5 @@
 """What several networks share: registration, random weights, and building blocks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -17,24 +15,14 @@ Network = type[nn.Module]
 def zoo_model(
     name: str, *shapes: tuple[int, ...], norm_batch: tuple[int, ...] = (), **arguments: Any
 ) -> Callable[[Network], Network]:
-    """Register a network under a name, with random weights and example inputs of noise.
+    """Register a network with random weights and noise of some ``shapes`` as example inputs.
 
-    Parameters
-    ----------
-    name
-        The model's name; it is loaded from the file that `BUILTIN` maps it to.
-    shapes
-        The shapes of its inputs.
-    norm_batch
-        The shape of the batch that sets the statistics of the batch norms; empty: 0 and 1.
-    arguments
-        Of the network's constructor.
+    ``norm_batch`` is the shape of the batch that sets the statistics of the batch norms (empty: 0
+    and 1); ``arguments`` are the constructor's. `BUILTIN` has the file of each name.
     """
 
     def register(network: Network) -> Network:
         class ZooModel(EagerModelBase):
-            """A network of the zoo."""
-
             def get_eager_model(self) -> nn.Module:
                 module = initialize(network(**arguments))
                 if norm_batch:
@@ -106,10 +94,7 @@ def convolution(
 
 
 class InvertedResidual(nn.Module):
-    """Expand, convolve depthwise, project; add the input if the shapes allow it.
-
-    ``layers`` compute that; ``name`` is what the state dict calls them.
-    """
+    """Add the input to what ``layers`` compute, if wanted; the state dict calls them ``name``."""
 
     def __init__(self, layers: nn.Sequential, name: str, residual: bool):
         super().__init__()
@@ -127,11 +112,8 @@ def inverted_residual(
     """The block of MobileNetV2 (Sandler et al. 2018, figure 4)."""
     width = expansion * inputs
     expand = [convolution(inputs, width, activation=activation)] if expansion > 1 else []
-    layers = nn.Sequential(
-        *expand,
-        convolution(width, width, 3, stride, width, activation),
-        *convolution(width, outputs),
-    )
+    depthwise = convolution(width, width, 3, stride, width, activation)
+    layers = nn.Sequential(*expand, depthwise, *convolution(width, outputs))
     return InvertedResidual(layers, name, stride == 1 and inputs == outputs)
 
 
@@ -169,12 +151,7 @@ class Block(nn.Module):
     """A transformer's encoder block: attention and an MLP, with layer norms and residuals."""
 
     def __init__(
-        self,
-        width: int,
-        heads: int,
-        hidden: int,
-        activation: type[nn.Module] = nn.GELU,
-        eps: float = 1e-6,
+        self, width: int, heads: int, hidden: int, activation: Network = nn.GELU, eps: float = 1e-6
     ):
         super().__init__()
         self.norm1 = nn.LayerNorm(width, eps)

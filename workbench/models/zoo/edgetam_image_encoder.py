@@ -4,8 +4,6 @@ RepViT-M1 (Wang et al. 2023, "RepViT: Revisiting Mobile CNN From ViT Perspective
 pyramid of SAM 2 (Ravi et al. 2024). The parallel branches of RepViT are merged for export.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
@@ -38,8 +36,7 @@ class RepDepthwise(nn.Module):
         weight = weight + pad(state["conv1.weight"] + 1, (1, 1, 1, 1))
         bias = shift + state["conv1.bias"]
         scale, shift = norm_scale(state, "bn")
-        channels = len(bias)
-        merged = nn.Conv2d(channels, channels, 3, padding=1, groups=channels)
+        merged = nn.Conv2d(len(bias), len(bias), 3, padding=1, groups=len(bias))
         weights = {"weight": weight * scale[:, None, None, None], "bias": bias * scale + shift}
         merged.load_state_dict(weights)
         return merged
@@ -107,7 +104,6 @@ class RepVit(nn.Module):
             inputs = outputs
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """The features of each stage, the finest first."""
         x = self.stem(x)
         features = []
         for stage in self.stages:
@@ -125,9 +121,8 @@ class FeaturePyramid(nn.Module):
 
     def forward(self, features: list[Tensor]) -> list[Tensor]:
         """The levels but the coarsest, the finest first."""
-        *finer, second, coarsest = (
-            conv(level) for conv, level in zip(self.convs, features, strict=True)
-        )
+        pairs = zip(self.convs, features, strict=True)
+        *finer, second, coarsest = (conv(level) for conv, level in pairs)
         return [*finer, second + interpolate(coarsest, scale_factor=2.0, mode="nearest")]
 
 
@@ -166,13 +161,10 @@ class EdgeTamImageEncoderModel(EagerModelBase):
     """The encoder at its published input size, 3 x 1024 x 1024; merged, 4 882 736 parameters."""
 
     def get_eager_model(self) -> nn.Module:
-        """The network before merging, with random weights."""
         return set_norm_statistics(initialize(EdgeTamImageEncoder()), torch.rand(2, 3, 128, 128))
 
     def prepare_for_export(self, module: nn.Module) -> nn.Module:
-        """Merge the branches."""
         return merge_branches(module)
 
     def get_example_inputs(self) -> tuple[Tensor, ...]:
-        """One image of noise."""
         return (torch.rand(1, 3, 1024, 1024),)

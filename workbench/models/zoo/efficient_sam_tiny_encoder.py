@@ -4,8 +4,6 @@ A ViT-Ti/16 without class token, and SAM's neck of two convolutions. As in the p
 position embedding, trained for 14 x 14 patches, is resized at every inference.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
@@ -30,16 +28,14 @@ class ChannelNorm(nn.Module):
 
 @zoo_model("efficient_sam_tiny_encoder", (1, 3, 1024, 1024))
 class EfficientSamEncoder(nn.Module):
-    """Images ``(n, 3, size, size)`` to embeddings ``(n, 256, size / patch, size / patch)``."""
+    """Images ``(n, 3, size, size)`` to embeddings ``(n, 256, size / 16, size / 16)``."""
 
-    def __init__(
-        self, patch: int = 16, width: int = 192, depth: int = 12, heads: int = 3, trained: int = 14
-    ):
+    def __init__(self, width: int = 192, depth: int = 12, trained: int = 14):
         super().__init__()
         self.trained = trained
-        self.patch_embed = nn.Conv2d(3, width, patch, patch)
+        self.patch_embed = nn.Conv2d(3, width, 16, 16)
         self.pos_embed = nn.Parameter(torch.randn(1, trained * trained + 1, width) * 0.02)
-        self.blocks = nn.Sequential(*(Block(width, heads, 4 * width) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(Block(width, 3, 4 * width) for _ in range(depth)))
         self.neck = nn.Sequential(
             nn.Conv2d(width, 256, 1, bias=False),
             ChannelNorm(256),
@@ -51,8 +47,7 @@ class EfficientSamEncoder(nn.Module):
         x = self.patch_embed(x)
         n, width, height, breadth = x.shape
         grid = self.pos_embed[:, 1:].reshape(1, self.trained, self.trained, width)
-        positions = interpolate(
-            grid.permute(0, 3, 1, 2), (height, breadth), mode="bicubic", align_corners=False
-        )
+        grid = grid.permute(0, 3, 1, 2)
+        positions = interpolate(grid, (height, breadth), mode="bicubic", align_corners=False)
         x = self.blocks((x + positions).flatten(2).transpose(1, 2))
         return self.neck(x.transpose(1, 2).reshape(n, width, height, breadth))

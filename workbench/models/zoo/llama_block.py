@@ -3,8 +3,6 @@
 The size is SmolLM2-135M's (Allal et al. 2025): it exports and runs in seconds.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention, silu
@@ -42,7 +40,6 @@ class LlamaBlock(nn.Module):
         kv_heads: int = 3,
         hidden: int = 1536,
         cached: int = 127,
-        theta: float = 100_000.0,
     ):
         super().__init__()
         self.head_width = width // heads
@@ -56,25 +53,15 @@ class LlamaBlock(nn.Module):
         self.gate_proj = nn.Linear(width, hidden, bias=False)
         self.up_proj = nn.Linear(width, hidden, bias=False)
         self.down_proj = nn.Linear(hidden, width, bias=False)
-        rates = theta ** -(torch.arange(0, self.head_width, 2) / self.head_width)
+        rates = 100_000.0 ** -(torch.arange(0, self.head_width, 2) / self.head_width)
         angles = (cached * rates).repeat(2)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
     def forward(self, x: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Advance by one token.
+        """The new ``x``, ``(1, 1, width)``, of the next token; the cache with its key and value.
 
-        Parameters
-        ----------
-        x
-            ``(1, 1, width)``, the token at position ``cached``.
-        keys, values
-            ``(1, kv_heads, cached, width / heads)``, of the tokens before it.
-
-        Returns
-        -------
-        tuple
-            The token's new ``x``, and ``keys`` and ``values`` with its own added.
+        ``keys`` and ``values``, ``(1, kv_heads, cached, width / heads)``, are of those before it.
         """
         normed = self.input_layernorm(x)
         query, key, value = (

@@ -1,7 +1,5 @@
 """MobileNetV2 (Sandler et al. 2018, "Inverted Residuals and Linear Bottlenecks", table 2)."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from workbench.models.zoo.blocks import convolution, inverted_residual, zoo_model
@@ -20,10 +18,9 @@ STAGES = (
 
 @zoo_model("mobilenet_v2", (1, 3, 224, 224), norm_batch=(2, 3, 64, 64))
 class MobileNetV2(nn.Module):
-    """The classifier: images ``(n, 3, h, w)`` to ``(n, classes)`` logits.
+    """Images ``(n, 3, h, w)`` to ``(n, classes)`` logits; 3 504 872 parameters.
 
-    3 504 872 parameters, with the names of torchvision's ``mobilenet_v2``
-    (``features.0.0.weight`` to ``classifier.1.bias``): its state dict loads.
+    The state dict of torchvision's ``mobilenet_v2`` loads.
     """
 
     def __init__(self, classes: int = 1000):

@@ -1,17 +1,10 @@
 """MobileNetV3-Small (Howard et al. 2019, table 2), with the usual names of its parameters."""
 
-from __future__ import annotations
-
 from functools import partial
 
 from torch import Tensor, nn
 
-from workbench.models.zoo.blocks import (
-    InvertedResidual,
-    convolution,
-    round_channels,
-    zoo_model,
-)
+from workbench.models.zoo.blocks import InvertedResidual, convolution, round_channels, zoo_model
 
 # kernel, expanded channels, output channels, squeeze-and-excitation, activation, stride
 BLOCKS = (
@@ -72,10 +65,9 @@ def gated_residual(
 
 @zoo_model("mobilenet_v3_small", (1, 3, 224, 224))
 class MobileNetV3Small(nn.Module):
-    """The classifier: images ``(n, 3, h, w)`` to ``(n, classes)`` logits.
+    """Images ``(n, 3, h, w)`` to ``(n, classes)`` logits; 2 542 856 parameters.
 
-    2 542 856 parameters, with the names of torchvision's ``mobilenet_v3_small``
-    (``features.0.0.weight`` to ``classifier.3.bias``): its state dict loads.
+    The state dict of torchvision's ``mobilenet_v3_small`` loads.
     """
 
     def __init__(self, classes: int = 1000):

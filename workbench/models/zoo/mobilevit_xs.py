@@ -1,7 +1,5 @@
 """MobileViT-XS (Mehta and Rastegari 2021, "MobileViT", table 4): convolutions and transformers."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -20,10 +18,7 @@ def inverted(inputs: int, outputs: int, stride: int = 1) -> InvertedResidual:
 
 
 class MobileVitBlock(nn.Module):
-    """Convolutions, then attention among the pixels at the same position of each patch.
-
-    The patch size divides height and width.
-    """
+    """Convolutions, then attention among the pixels at the same position of each patch."""
 
     def __init__(self, channels: int, width: int, depth: int, patch: int = 2):
         super().__init__()
@@ -32,9 +27,8 @@ class MobileVitBlock(nn.Module):
             convolution(channels, channels, 3, activation=nn.SiLU),
             nn.Conv2d(channels, width, 1, bias=False),
         )
-        self.blocks = nn.Sequential(
-            *(Block(width, 4, 2 * width, nn.SiLU, 1e-5) for _ in range(depth))
-        )
+        blocks = (Block(width, 4, 2 * width, nn.SiLU, 1e-5) for _ in range(depth))
+        self.blocks = nn.Sequential(*blocks)
         self.norm = nn.LayerNorm(width)
         self.project = convolution(width, channels, activation=nn.SiLU)
         self.fuse = convolution(2 * channels, channels, 3, activation=nn.SiLU)
@@ -56,10 +50,7 @@ class MobileVitBlock(nn.Module):
 
 @zoo_model("mobilevit_xs", (1, 3, 256, 256), norm_batch=(2, 3, 64, 64))
 class MobileVitXs(nn.Module):
-    """The classifier: images ``(n, 3, h, w)`` to ``(n, classes)`` logits; 64 divides h and w.
-
-    2 317 848 parameters.
-    """
+    """Images ``(n, 3, h, w)``, 64 divides h and w, to logits; 2 317 848 parameters."""
 
     def __init__(self, classes: int = 1000):
         super().__init__()

@@ -1,7 +1,5 @@
 """ResNet-18 and -50 (He et al. 2015, "Deep Residual Learning for Image Recognition", table 1)."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from workbench.models.zoo.blocks import zoo_model
@@ -60,18 +58,12 @@ class Bottleneck(nn.Module):
 @zoo_model("resnet18", IMAGE, norm_batch=BATCH, block=BasicBlock, depths=(2, 2, 2, 2))
 @zoo_model("resnet50", IMAGE, norm_batch=BATCH, block=Bottleneck, depths=(3, 4, 6, 3))
 class ResNet(nn.Module):
-    """The classifier: images ``(n, 3, h, w)`` to ``(n, classes)`` logits.
+    """Images ``(n, 3, h, w)`` to ``(n, 1000)`` logits; ``depths`` are the blocks of each stage.
 
-    ``depths`` are the blocks of each of the four stages. 11 689 512 and 25 557 032 parameters, with
-    torchvision's names (``conv1.weight`` to ``fc.bias``): its state dicts load.
+    11 689 512 and 25 557 032 parameters; torchvision's state dicts load.
     """
 
-    def __init__(
-        self,
-        block: type[BasicBlock] | type[Bottleneck],
-        depths: tuple[int, ...],
-        classes: int = 1000,
-    ):
+    def __init__(self, block: type[BasicBlock] | type[Bottleneck], depths: tuple[int, ...]):
         super().__init__()
         self.conv1 = convolution(3, 64, 7, 2)
         self.bn1 = nn.BatchNorm2d(64)
@@ -80,10 +72,9 @@ class ResNet(nn.Module):
         inputs = 64
         for stage, depth in enumerate(depths):
             width = 64 * 2**stage
-            layers = []
+            outputs, layers = block.expansion * width, []
             for number in range(depth):
                 stride = 2 if stage and not number else 1
-                outputs = block.expansion * width
                 downsample = None
                 if stride > 1 or inputs != outputs:
                     projection = convolution(inputs, outputs, 1, stride)
@@ -92,7 +83,7 @@ class ResNet(nn.Module):
                 inputs = outputs
             self.add_module(f"layer{stage + 1}", nn.Sequential(*layers))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.fc = nn.Linear(inputs, classes)
+        self.fc = nn.Linear(inputs, 1000)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))

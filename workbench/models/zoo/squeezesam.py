@@ -5,8 +5,6 @@ image. The layout follows the paper, "SqueezeSAM: User-Friendly Mobile Interacti
 section 3; the widths, which it does not list, are this file's.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import torch
@@ -23,12 +21,12 @@ def convolve(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
 
 
 class Bottleneck(nn.Module):
-    """Transformer blocks over the pixels of the coarsest level, with position embeddings."""
+    """Two transformer blocks over the pixels of the coarsest level, with position embeddings."""
 
-    def __init__(self, width: int, heads: int, depth: int, tokens: int):
+    def __init__(self, width: int, tokens: int):
         super().__init__()
         self.positions = nn.Parameter(torch.randn(1, tokens, width) * 0.02)
-        self.blocks = nn.Sequential(*(Block(width, heads, 2 * width) for _ in range(depth)))
+        self.blocks = nn.Sequential(Block(width, 4, 2 * width), Block(width, 4, 2 * width))
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.blocks(x.flatten(2).transpose(1, 2) + self.positions)
@@ -38,42 +36,24 @@ class Bottleneck(nn.Module):
 class SqueezeSam(nn.Module):
     """Image, clicks and box to the logits of three masks and their estimated quality."""
 
-    def __init__(
-        self,
-        size: int = 512,
-        widths: tuple[int, ...] = (24, 32, 64, 128, 256),
-        heads: int = 4,
-        depth: int = 2,
-        masks: int = 3,
-    ):
+    def __init__(self, size: int = 512, widths: tuple[int, ...] = (24, 32, 64, 128, 256)):
         super().__init__()
         self.stem = convolve(5, widths[0], 2)
         pairs = list(itertools.pairwise(widths))
         self.down = nn.ModuleList(
             nn.Sequential(convolve(low, high, 2), convolve(high, high)) for low, high in pairs
         )
-        tokens = (size // 2 ** len(widths)) ** 2
-        self.bottleneck = Bottleneck(widths[-1], heads, depth, tokens)
+        self.bottleneck = Bottleneck(widths[-1], (size // 2 ** len(widths)) ** 2)
         pairs.reverse()
         self.reduce = nn.ModuleList(nn.Conv2d(high, low, 1) for low, high in pairs)
         self.up = nn.ModuleList(convolve(2 * low, low) for low, _ in pairs)
-        self.mask = nn.Conv2d(widths[0], masks, 1)
-        self.quality = nn.Linear(widths[-1], masks)
+        self.mask = nn.Conv2d(widths[0], 3, 1)
+        self.quality = nn.Linear(widths[-1], 3)
 
     def forward(self, image: Tensor, points: Tensor, box: Tensor) -> tuple[Tensor, Tensor]:
-        """Segment.
+        """Logits ``(n, 3, size, size)`` and qualities ``(n, 3)`` of an image of that shape.
 
-        Parameters
-        ----------
-        image
-            ``(n, 3, size, size)``.
-        points, box
-            ``(n, 1, size, size)``, 1 at what was clicked and inside of the box, 0 elsewhere.
-
-        Returns
-        -------
-        tuple
-            Logits ``(n, masks, size, size)`` and qualities ``(n, masks)``.
+        ``points`` and ``box``, ``(n, 1, size, size)``, are 1 at what was clicked and in the box.
         """
         x = self.stem(torch.cat([image, points, box], 1))
         skipped = []
@@ -103,10 +83,8 @@ class SqueezeSamModel(EagerModelBase):
     """The network on one image of 3 x 512 x 512, a click and a box; 2 742 942 parameters."""
 
     def get_eager_model(self) -> nn.Module:
-        """The network, with random weights."""
         module = initialize(SqueezeSam())
         return set_norm_statistics(module, torch.randn(1, 3, 512, 512), *click_and_box(512))
 
     def get_example_inputs(self) -> tuple[Tensor, ...]:
-        """An image of noise, a click in its middle, a box around that."""
         return (torch.randn(1, 3, 512, 512), *click_and_box(512))

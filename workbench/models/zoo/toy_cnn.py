@@ -1,7 +1,5 @@
 """A small convolutional image classifier that exports and runs in seconds."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from workbench.models.zoo.blocks import zoo_model
@@ -9,10 +7,7 @@ from workbench.models.zoo.blocks import zoo_model
 
 @zoo_model("toy_cnn", (1, 3, 224, 224))
 class ToyCnn(nn.Module):
-    """Three 3x3 convolutions, a 1x1 convolution, pooling, and a linear layer.
-
-    Images ``(n, 3, h, w)`` to ``(n, classes)`` logits.
-    """
+    """Three 3x3 convolutions, a 1x1 one, pooling, a linear layer; ``(n, 3, h, w)`` to logits."""
 
     def __init__(self, classes: int = 10):
         super().__init__()

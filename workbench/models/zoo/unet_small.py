@@ -3,8 +3,6 @@
 Padded convolutions with batch norm, as is usual today, instead of cropping.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import torch

@@ -1,7 +1,5 @@
 """Whisper tiny's audio encoder (Radford et al. 2022, "Robust Speech Recognition", figure 1)."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -40,9 +38,8 @@ class EncoderBlock(nn.Module):
         self.attn_ln = nn.LayerNorm(width)
         self.attn = Attention(width, heads)
         self.mlp_ln = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
+        first, last = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.mlp = nn.Sequential(first, nn.GELU(), last)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.attn_ln(x))

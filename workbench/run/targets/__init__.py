@@ -9,14 +9,7 @@ TARGETS = ("host", "qemu[:CPU]", "android[:SERIAL]", "ssh:HOST")
 
 
 def open_target(name: str, *, power: str = "") -> Host:
-    """Open a target: where a runner runs.
-
-    Examples
-    --------
-    >>> with wb.open_target("host") as target:
-    ...     target.name
-    'host'
-    """
+    """Open a target: where a runner runs."""
     from workbench.run.targets.android import Android
     from workbench.run.targets.qemu import Qemu
     from workbench.run.targets.remote import Ssh

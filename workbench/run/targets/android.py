@@ -1,7 +1,6 @@
 """An Android device reached with adb, by USB or network, and its power mode during a run.
 
-A device's own settings are saved in the run's folder and on the device before they are changed: if
-the device is unplugged during a run, they are restored when it is reached again.
+Its own settings, saved on the device, are restored even if it is unplugged and reached later.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _PROPERTIES = {
 class Android(Remote):
     """A device by its serial number or ``host:port``; by default, the only one connected.
 
-    ``power`` is the device's power mode during a run (`MODES`); empty to leave it unchanged.
+    ``power`` is its power mode during a run (`MODES`); empty to leave it unchanged.
     """
 
     platform = "android"
@@ -74,11 +73,8 @@ def find_device(serial: str = "") -> str:
         connect_device(serial)
     devices = list_devices()
     if not serial and len(devices) > 1:
-        raise UsageError(
-            "several devices are connected",
-            where="--target android",
-            hint=f"select one, such as android:{min(devices)}",
-        )
+        hint = f"select one, such as android:{min(devices)}"
+        raise UsageError("several devices are connected", where="--target android", hint=hint)
     serial = serial or next(iter(devices), "")
     state = devices.get(serial)
     if state == "device":
@@ -87,11 +83,10 @@ def find_device(serial: str = "") -> str:
         "unauthorized": "allow USB debugging on its screen",
         "offline": "unplug and plug it in, or run `adb reconnect`",
     }
-    raise TargetError(
-        f"is {state}" if state else "no such device" if serial else "no device is connected",
-        where=f"android:{serial}" if serial else "android",
-        hint=hints.get(state or "", f"`adb devices` lists {', '.join(sorted(devices)) or 'none'}"),
-    )
+    what = f"is {state}" if state else "no such device" if serial else "no device is connected"
+    listed = f"`adb devices` lists {', '.join(sorted(devices)) or 'none'}"
+    where = f"android:{serial}" if serial else "android"
+    raise TargetError(what, where=where, hint=hints.get(state or "", listed))
 
 
 def connect_device(address: str) -> None:
@@ -173,10 +168,8 @@ def restore_saved(device: Remote) -> None:
 
 def read_settings(device: Remote, names: Mapping[str, str]) -> dict[str, str]:
     """The values of global settings."""
-    return {
-        name: device.sh(f"settings get global {device.quote(name)}").decode().strip()
-        for name in names
-    }
+    ask = "settings get global"
+    return {name: device.sh(f"{ask} {device.quote(name)}").decode().strip() for name in names}
 
 
 def apply_settings(device: Remote, wanted: Mapping[str, str]) -> None:
@@ -188,11 +181,9 @@ def apply_settings(device: Remote, wanted: Mapping[str, str]) -> None:
         device.sh(f"settings {change}")
     for name, value in read_settings(device, wanted).items():
         if value != wanted[name]:
-            raise TargetError(
-                f"setting {name} is {value}, not {wanted[name]}",
-                where=device.name,
-                hint="set it on the device, or run without --power",
-            )
+            what = f"setting {name} is {value}, not {wanted[name]}"
+            hint = "set it on the device, or run without --power"
+            raise TargetError(what, where=device.name, hint=hint)
 
 
 def saved_path(device: Remote) -> str:

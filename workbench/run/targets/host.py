@@ -1,8 +1,4 @@
-"""The local machine, the interface that all targets share, and readings of their state.
-
-The interface between the driver and a device is small: how to start a command there, and how to
-copy a file there and back. `Host` does both locally; other targets override what differs.
-"""
+"""The local machine, the interface that all targets share, and readings of their state."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
-from types import TracebackType
 from typing import Any, Self
 
 
@@ -27,10 +22,7 @@ def platform_name(system: str, machine: str) -> str:
 
 
 class Host:
-    """The local machine; also the interface of all targets, which are context managers.
-
-    ``name`` is the user's name for it; times measured on an ``emulated`` target are meaningless.
-    """
+    """The local machine, and the interface of targets; times of ``emulated`` ones mean nothing."""
 
     name = "host"
     emulated = False
@@ -74,10 +66,11 @@ class Host:
 
     def describe(self) -> dict[str, Any]:
         """CPU, cores, memory, kernel, frequency governor and load, as far as they are known."""
+        cpu = platform.processor()
+        if sys.platform != "darwin":
+            cpu = name_cpu(_read("/proc/cpuinfo"), platform.machine())
         return {
-            "cpu": platform.processor()
-            if sys.platform == "darwin"
-            else name_cpu(_read("/proc/cpuinfo"), platform.machine()),
+            "cpu": cpu,
             "machine": platform.machine(),
             "cores": os.cpu_count(),
             "cores_usable": len(_usable_cores()) or os.cpu_count(),
@@ -90,13 +83,10 @@ class Host:
 
     def cores(self) -> list[int]:
         """The cores to pin measurements to, without a mixed CPU's slow ones; [] if unknown."""
-        texts = {
-            core: _read(f"/sys/devices/system/cpu/cpu{core}/cpu_capacity")
-            for core in _usable_cores()
-        }
-        return fastest_cores(
-            list(texts), {core: int(text) for core, text in texts.items() if text.isdecimal()}
-        )
+        path = "/sys/devices/system/cpu/cpu{}/cpu_capacity"
+        texts = {core: _read(path.format(core)) for core in _usable_cores()}
+        known = {core: int(text) for core, text in texts.items() if text.isdecimal()}
+        return fastest_cores(list(texts), known)
 
     def is_lost(self, code: int) -> bool:
         """Whether a command ended with ``code`` because the target is out of reach."""
@@ -113,12 +103,7 @@ class Host:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -136,8 +121,7 @@ def run_there(
 
 def name_cpu(cpuinfo: str, machine: str) -> str:
     """The CPU's name from the text of ``/proc/cpuinfo``, or Arm's implementer and part numbers."""
-    named = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    if named:
+    if named := re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE):
         return named[1].strip()
     ids = [re.search(rf"^CPU {key}\s*:\s*(\S+)$", cpuinfo, re.M) for key in ("implementer", "part")]
     found = " ".join(match[1] for match in ids if match)
@@ -156,9 +140,8 @@ def _usable_cores() -> list[int]:
 
 def _is_virtual() -> bool | None:
     cpuinfo = _read("/proc/cpuinfo")
-    if "flags" not in cpuinfo:
-        return None
-    return bool(re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE))
+    found = bool(re.search(r"^flags\s*:.*\bhypervisor\b", cpuinfo, re.MULTILINE))
+    return found if "flags" in cpuinfo else None
 
 
 def _read(path: str) -> str:
@@ -197,13 +180,7 @@ def read_environment(target: Host) -> dict[str, Any]:
 
 
 def parse_environment(text: str) -> dict[str, Any]:
-    r"""Parse the output of ``READINGS``; other lines are skipped.
-
-    Examples
-    --------
-    >>> parse_environment("load 0.52 0.3 0.1 1/99 7\nkhz 1800000\nmillidegrees 41000")
-    {'load': 0.52, 'mhz': 1800.0, 'temperature_c': 41.0}
-    """
+    """Parse the output of ``READINGS``, in kHz and millidegrees; other lines are skipped."""
     number = r"(\d{1,12}(?:\.\d{1,6})?)"
     found: dict[str, Any] = {}
     if load := re.search(rf"^(?:load|\{{) ?{number} ", text, re.MULTILINE):
@@ -212,8 +189,7 @@ def parse_environment(text: str) -> dict[str, Any]:
     clocks = clocks or _numbers(rf"^cpu MHz\s*: {number}$", text)
     if clocks:
         found["mhz"] = round(median(clocks), 1)
-    governors = re.findall(r"^governor (\w{1,40})$", text, re.MULTILINE)
-    if governors:
+    if governors := re.findall(r"^governor (\w{1,40})$", text, re.MULTILINE):
         found["governor"] = ", ".join(dict.fromkeys(governors))
     zones = [value / 1e3 for value in _numbers(rf"^millidegrees {number}$", text)]
     low, high = PLAUSIBLE_C

@@ -47,14 +47,9 @@ class Qemu(Host):
 
     def describe(self) -> dict[str, Any]:
         """The emulated CPU, the emulator, and the machine that it runs on."""
-        host = HOST.describe()
-        version = ".".join(map(str, qemu_version(self.emulator)))
-        return {
-            **host,
-            "cpu": f"{self.cpu} of QEMU {version}",
-            "machine": MACHINE,
-            "emulated_on": f"{host['cpu']} ({host['machine']})",
-        }
+        host, version = HOST.describe(), ".".join(map(str, qemu_version(self.emulator)))
+        names = {"cpu": f"{self.cpu} of QEMU {version}", "machine": MACHINE}
+        return {**host, **names, "emulated_on": f"{host['cpu']} ({host['machine']})"}
 
 
 def find_qemu() -> Path:
@@ -74,8 +69,7 @@ def find_qemu() -> Path:
 
 def qemu_version(emulator: Path) -> tuple[int, ...]:
     """The version of an emulator, as numbers; () if unknown."""
-    said = _ask(emulator, "--version")
-    found = re.search(r"version (\d+)\.(\d+)\.(\d+)", said)
+    found = re.search(r"version (\d+)\.(\d+)\.(\d+)", _ask(emulator, "--version"))
     return tuple(map(int, found.groups())) if found else ()
 
 

@@ -1,9 +1,4 @@
-"""A machine behind a shell, such as one reached with ssh: all files and commands go through it.
-
-Targets differ in a single method, ``shell``: the local command that runs a script there. Pushed
-files are stored under their hash, once. A run writes to a folder of its own, removed at its end or
-by the next run.
-"""
+"""A machine behind a shell, such as one reached with ssh: all files and commands go through it."""
 
 from __future__ import annotations
 
@@ -187,8 +182,7 @@ class Remote(Host, abc.ABC):
 
     def _remove_leftovers(self) -> None:
         """Delete run folders of this machine and user whose process has ended."""
-        listed = self.sh(f"ls {self.quote(self.base)}").decode(errors="replace").split()
-        for name in listed:
+        for name in self.sh(f"ls {self.quote(self.base)}").decode(errors="replace").split():
             found = re.fullmatch(rf"{_owner()}-(\d+)-\w{{8}}", name)
             path = f"{self.base}/{name}"
             if found and path not in _OPEN and not _is_running(int(found[1])):
@@ -257,11 +251,8 @@ class Ssh(Remote):
             errors.seek(0)
             words = errors.read().decode(errors="replace").strip().splitlines()[-1:]
         if done.returncode:
-            raise TargetError(
-                words[0] if words else "no connection",
-                where=self.name,
-                hint=f"`ssh {self.host} true` must work without a prompt",
-            )
+            hint = f"`ssh {self.host} true` must work without a prompt"
+            raise TargetError(words[0] if words else "no connection", where=self.name, hint=hint)
 
     def _disconnect(self) -> None:
         command = ["ssh", *self._options, "-O", "exit", self.host]
@@ -276,12 +267,10 @@ def _owner() -> str:
 
 
 def _is_running(pid: int) -> bool:
-    if pid == os.getpid():
-        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except PermissionError:
         pass
-    return True
+    return pid != os.getpid()

@@ -37,19 +37,16 @@ def write_csvs(
 ) -> list[Path]:
     """Write the three tables of a trace beside it; returns their paths.
 
-    They are ``<stem>_all_runs_timeline.csv``, ``<stem>_run0_timeline.csv`` and
-    ``<stem>_ops_stats.csv``; see :func:`timeline` and :func:`operator_statistics`. Names are
-    untrusted: control characters become spaces, and a text that a spreadsheet would interpret as a
-    formula gets an apostrophe in front.
+    Names are untrusted: control characters become spaces, and a text that a spreadsheet would
+    interpret as a formula gets an apostrophe in front.
     """
     if model_id is None:
         model_id = etdump.stem.encode(errors="replace").decode()
     spans = timeline(events, delegate_backend)
-    statistics = operator_statistics(events, delegate_backend)
     tables = {
         "all_runs_timeline": (spans, TIMELINE),
         "run0_timeline": (spans[spans["run_index"] == 0], TIMELINE),
-        "ops_stats": (statistics, STATISTICS),
+        "ops_stats": (operator_statistics(events, delegate_backend), STATISTICS),
     }
     paths = []
     for suffix, (table, columns) in tables.items():
@@ -62,11 +59,9 @@ def write_csvs(
 def timeline(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.DataFrame:
     """One row per event of every run, with the columns of the kit but for ``model_id``.
 
-    ``type`` is the name without its ordinal; ``start_us`` and ``end_us`` are microseconds of the
-    device's clock; ``pct_total`` is the duration in percent of the run's ``Method::execute``;
-    ``node_id`` is the position within the run; ``delegate_backend`` is empty for a span that
-    contains others. Spans are nested, so neither durations nor percentages of a run may be summed;
-    sum the ledger instead.
+    ``type`` is the name without its ordinal; times are on the device's clock; ``pct_total`` is of
+    the run's ``Method::execute``; ``node_id`` is the position within the run; ``delegate_backend``
+    is empty for a span that contains others. Spans are nested: only the ledger may be summed.
     """
     events = _runs(events)
     run, duration = events["run"].to_numpy(), events["duration_ns"].to_numpy()
@@ -90,9 +85,8 @@ def timeline(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.Da
 def operator_statistics(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.DataFrame:
     """One row per operator and backend, longest first.
 
-    Only events that contain no others are counted, so the rows do not overlap. ``count`` and
-    ``total_ms`` are over all runs; ``pct_total`` is in percent of all ``Method::execute``;
-    median, 90th percentile (linear interpolation), minimum and maximum are over single events.
+    Only events that contain no others are counted. ``count`` and ``total_ms`` are over all runs;
+    ``pct_total`` is of all ``Method::execute``; the other statistics are over single events.
     """
     events = _runs(events)
     leaves = events[are_leaves(events) & (events["kind"] != "method").to_numpy()]
@@ -143,12 +137,8 @@ def _types(names: pd.Series) -> pd.Categorical:
 
 
 def _backends(events: pd.DataFrame, delegate_backend: str) -> np.ndarray:
-    backend_of = {
-        "delegate_operator": delegate_backend,
-        "delegate_call": delegate_backend,
-        "kernel": "portable",
-        "operator_call": "portable",
-    }
+    backend_of = dict.fromkeys(("delegate_operator", "delegate_call"), delegate_backend)
+    backend_of |= dict.fromkeys(("kernel", "operator_call"), "portable")
     backends = np.array([backend_of.get(kind, "") for kind in events["kind"]], object)
     return np.where(are_leaves(events), backends, "")
 
@@ -157,31 +147,26 @@ def _defuse(table: pd.DataFrame) -> pd.DataFrame:
     """The table with texts that are one line each and no formula."""
     for column in table.select_dtypes(exclude="number").columns:
         codes, texts = pd.factorize(table[column].astype(object))
-        table[column] = np.array([_as_plain_text(text) for text in texts], object)[codes]
+        plain = [re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", t).lstrip() for t in texts]
+        plain = [f"'{text}" if text.startswith(_FORMULA) else text for text in plain]
+        table[column] = np.array(plain, object)[codes]
     return table
-
-
-def _as_plain_text(text: str) -> str:
-    text = re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text).lstrip()
-    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def write_parquet(
     frame: pd.DataFrame, schema: Frame, path: Path, *, about: Mapping[str, str] | None = None
 ) -> Path:
-    """Write a frame so that ``pandas.read_parquet`` restores it, categoricals included.
+    """Write a frame without its index so that ``pandas.read_parquet`` restores it.
 
-    Unit and meaning of each column go to the metadata of its field, and the name of the schema
-    to that of the file, with what else is known ``about`` it: ``pyarrow.parquet.read_schema(path)``
-    shows them. The index of the frame is not written.
+    ``pyarrow.parquet.read_schema(path)`` shows unit and meaning of each column, the name of the
+    schema, and what else is known ``about`` the frame.
     """
     try:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
-        raise SetupError(
-            "Parquet needs pyarrow", hint="pip install 'executorch-workbench[parquet]'"
-        ) from None
+        hint = "pip install 'executorch-workbench[parquet]'"
+        raise SetupError("Parquet needs pyarrow", hint=hint) from None
 
     table = pa.Table.from_pandas(check(frame, schema), preserve_index=False)
     described = {c.name: {"unit": c.unit, "meaning": c.meaning} for c in schema.columns}

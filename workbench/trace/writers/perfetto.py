@@ -1,13 +1,10 @@
-"""Spans as a Perfetto trace: each trace a process, side by side on one time axis.
+"""Spans as a Perfetto trace: each trace a process, side by side on one time axis from 0.
 
-The axis starts at 0, and the first ``Method::execute`` of every trace begins at the same time.
-
-Perfetto nests slices by their times, so a slice must be *drawn* within its parent, and apart from
-its siblings. The logged times may violate both: XNNPACK logs whole microseconds laid end to end
-from the start of the call, so its last operators may end after their ``DELEGATE_CALL``, and the
-user's own events may overlap with those of the runtime. Therefore a slice ends no later than its
-parent, and no later than its next sibling begins. Where that differs from what was logged, the
-arguments ``start_ns`` (on the device's clock) and ``duration_ns`` hold the logged times.
+The first ``Method::execute`` of every trace begins at the same time. Perfetto nests slices by their
+times, which may overlap as logged: XNNPACK logs whole microseconds laid end to end from the start
+of the call. Therefore a slice is drawn to end no later than its parent, and no later than its next
+sibling begins. The arguments ``start_ns`` (on the device's clock) and ``duration_ns`` hold the
+logged times where they differ.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ from workbench.trace.nesting import are_leaves
 
 if TYPE_CHECKING:
     from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
-
 
 # Columns that become arguments of a slice: where they are not -1; of a leaf, if the frame has them.
 _NUMBERS = ("run", "instruction", "delegate_id")
@@ -49,9 +45,8 @@ class Step(NamedTuple):
 def write_perfetto(traces: Mapping[str, pd.DataFrame], path: Path) -> Path:
     """Write spans as a protobuf trace for the Perfetto UI and its ``trace_processor``.
 
-    Every trace is a process with one thread. The category of a slice that contains no other is
-    that of its operator; of any other, it is the kind of event. A delegate's operators have the
-    argument ``start`` = ``synthetic``, because no clock was read at their start.
+    The category of a slice is that of its operator, or the kind of event if it contains others. A
+    delegate's operators have the argument ``start=synthetic``: no clock was read at their start.
     """
     # Takes a tenth of a second to import.
     from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
@@ -177,8 +172,8 @@ class _Slices:
             annotation = event.debug_annotations.add()
             annotation.name_iid = self._intern(packet, "debug_annotation_names", name)
             if isinstance(value, str):
-                iid = self._intern(packet, "debug_annotation_string_values", value)
-                annotation.string_value_iid = iid
+                field = "debug_annotation_string_values"
+                annotation.string_value_iid = self._intern(packet, field, value)
             else:
                 annotation.int_value = value
 

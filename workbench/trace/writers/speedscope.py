@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 
 from workbench.store import atomic_write
@@ -18,10 +17,8 @@ def write_speedscope(
 ) -> Path:
     """Write flame graphs in speedscope's file format, one profile for each frame.
 
-    The rows are samples in their order: the time order view shows the sequence, the other views
-    the sums. The format has no negative times. A row may have one, such as the overhead of a
-    delegate that is smaller than the rounding of its operators; it counts as 0, and all others are
-    shortened in proportion, so that the total stays.
+    The format has no negative times. A row that has one, such as the overhead of a delegate below
+    the rounding of its operators, counts as 0; all others are shortened so that the total stays.
     """
     frames: dict[tuple[str, str], int] = {}
     written = []
@@ -30,10 +27,13 @@ def write_speedscope(
             [frames.setdefault(frame, len(frames)) for frame in zip(stack, row, strict=True)]
             for row in table[list(stack)].astype(str).itertuples(index=False)
         ]
-        weights = _without_negatives(table[weight].to_numpy(float)).tolist()
+        weights = table[weight].to_numpy(float)
+        if (weights < 0).any():
+            positive = weights.clip(0)
+            weights = positive * (math.fsum(weights) / math.fsum(positive))
         sizes = {"startValue": 0, "endValue": math.fsum(weights)}
         profile = {"type": "sampled", "name": name, "unit": "nanoseconds", **sizes}
-        written.append({**profile, "samples": samples, "weights": weights})
+        written.append({**profile, "samples": samples, "weights": weights.tolist()})
     content = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "exporter": "executorch-workbench",
@@ -43,11 +43,3 @@ def write_speedscope(
         "profiles": written,
     }
     return atomic_write(path, json.dumps(content, allow_nan=False, separators=(",", ":")))
-
-
-def _without_negatives(weights: np.ndarray) -> np.ndarray:
-    """The weights with negative ones at 0 and the others scaled, so that their sum stays."""
-    positive = weights.clip(0)
-    if not (weights < 0).any():
-        return positive
-    return positive * (math.fsum(weights) / math.fsum(positive))
