@@ -11,10 +11,8 @@ import pandas as pd
 
 from workbench.errors import StoreError
 from workbench.frames import EVENTS, LEDGER, check
-
-#: Values of the column ``kind`` of events; their positions are the codes below.
-EVENT_KINDS = ("method", "delegate_call", "operator_call", "kernel", "delegate_operator", "other")
-METHOD, DELEGATE_CALL, OPERATOR_CALL, KERNEL, DELEGATE_OPERATOR, OTHER = range(len(EVENT_KINDS))
+from workbench.trace.nesting import DELEGATE_CALL, METHOD, OPERATOR_CALL, OTHER
+from workbench.trace.nesting import KINDS as EVENT_KINDS
 
 
 @dataclass(frozen=True)
