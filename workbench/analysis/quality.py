@@ -202,7 +202,7 @@ def check_run(run: Run) -> pd.DataFrame:
         _state(run.record),
         *_platform(run.record),
         *_direction(run.record),
-        *_export(run.record),
+        *_export(run),
         *(row for comparison in run.comparisons for row in _comparison(comparison)),
         *(_outputs(comparison) for comparison in run.comparisons),
         _ledger(run),
@@ -242,16 +242,19 @@ def _direction(record: RunRecord) -> Iterator[Row]:
         yield "baseline", "note" if how == BY_ORDER else "ok", how
 
 
-def _export(record: RunRecord) -> Iterator[Row]:
-    """Whether the exported program computes what the model does, where that was checked."""
-    export = record.export
-    name = "the program computes what the model does"
-    if export and export.problem:
-        yield name, "fail", export.problem
-    elif export and export.fidelity:
-        found = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None]
-        evidence = f"SQNR against eager at least {min(found):.0f} dB" if found else "outputs equal"
-        yield name, "ok", evidence
+def _export(run: Run) -> Iterator[Row]:
+    """Whether each exported program computes what its model does, where that was checked."""
+    several = run.record.plan.programs
+    for program, export in {
+        m.program.name: (m.program, m.export) for m in run.measurements
+    }.values():
+        name = f"{program.stem if several else 'the program'} computes what the model does"
+        if export and export.problem:
+            yield name, "fail", export.problem
+        elif export and export.fidelity:
+            found = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None]
+            least = f"SQNR against eager at least {min(found):.0f} dB" if found else "outputs equal"
+            yield name, "ok", least
 
 
 def _comparison(comparison: Comparison) -> Iterator[Row]:
