@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from workbench.cli.options import (
+    BASELINE,
     EXPORT_OPTIONS,
     OUT,
     PATH,
@@ -79,6 +80,7 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
 @click.argument("subject", type=PATH, metavar="MODEL.pte|CONFIG.json")
 @RUN_OPTIONS
 @OUT
+<<<<<<< HEAD
 @click.option("--only", multiple=True, metavar="NAME", help="Only this experiment of the config.")
 @click.option("--verbose", is_flag=True, help="Print the command line of every runner.")
 @click.pass_context
@@ -89,6 +91,12 @@ def run(
     measure: MeasureOptions,
     only: tuple[str, ...],
     verbose: bool,
+=======
+@BASELINE
+@click.pass_context
+def run(
+    context: click.Context, subject: Path, out: Path | None, measure: MeasureOptions, baseline: str
+>>>>>>> main
 ) -> Output:
     """Measure a .pte with a CPU extension off and on; prints the run's folder.
 
@@ -102,10 +110,18 @@ def run(
         logging.basicConfig(level=logging.INFO, format="%(message)s")
     with show_progress() as progress:
         if subject.suffix == ".json":
+<<<<<<< HEAD
             given = _refuse_options(context, measure)
             result = workflow.run_config(subject, root=out, only=only, progress=progress, **given)
         elif only:
             raise UsageError("only a config has experiments to choose from", where="--only")
+=======
+            _refuse_options(context)
+            result = workflow.run_config(subject, root=out, baseline=baseline, progress=progress)
+        elif baseline:
+            hint = "a toggle's baseline is the side with the extension off"
+            raise UsageError("chooses among a config's experiments", where="--baseline", hint=hint)
+>>>>>>> main
         else:
             result = workflow.measure(subject, measure, root=out, progress=progress)
     if not result.traced:
