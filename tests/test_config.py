@@ -135,6 +135,8 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
 
 @needs_compiler
 def test_chosen_experiments_that_only_log_kernels_run_alone(kit, capsys):
+    kit["experiments"].reverse()  # the kit lists the candidate first
+    Path("kit.json").write_text(json.dumps(kit))
     names = ["--only", "trace_off", "--only", "trace_on"]
     with pytest.raises(SystemExit) as ended:
         main(["run", "kit.json", *names, "--target", "host", "--verbose"])
@@ -143,7 +145,7 @@ def test_chosen_experiments_that_only_log_kernels_run_alone(kit, capsys):
     assert "trace_on against trace_off: 1 of 1 kinds of microkernel differ" in out
     run_dir = Path(out.splitlines()[-1])
     run = wb.open_run(run_dir)
-    assert [s.experiment for s in run.record.sessions] == ["trace_off", "trace_on"]
+    assert [s.experiment for s in run.record.sessions] == ["trace_on", "trace_off"]
     tables = [
         f"trace_{side}/conv_xnnpack_fp32_trace_{side}_t1_kernels.csv" for side in ("off", "on")
     ]

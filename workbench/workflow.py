@@ -180,13 +180,10 @@ def run_config(
     path: str | Path,
     *,
     root: Path | None = None,
-<<<<<<< HEAD
     only: Sequence[str] = (),
     target: str = "",
     power: str = "",
-=======
     baseline: str = "",
->>>>>>> main
     progress: Progress = lambda text, part: None,
 ) -> Run:
     """Measure the experiments of a config file, the kit's or ours.
@@ -199,16 +196,13 @@ def run_config(
         The JSON file, as `read_config` describes it.
     root
         The output folder; None takes the config's ``output_root``, or ``out_<model>``.
-<<<<<<< HEAD
     only
         Names of the experiments to run; all by default.
     target, power
         Where to run, and the Android power mode; empty for the config's.
-=======
     baseline
         The experiment to compare all others with; by default the config's comparisons, else the
         side whose name says that the extension is off.
->>>>>>> main
     progress
         Called with what is being done and the fraction done.
 
@@ -236,15 +230,10 @@ def run_config(
     from workbench.run.targets import open_target
 
     path = Path(path)
-<<<<<<< HEAD
     config = read_config(path, lambda text: progress(text, 0.0))
     config = replace(config, target=target or config.target, power=power or config.power)
     config = select_experiments(config, only) if only else config
-    plan = plan_config(config, path.parent)
-=======
-    config = read_config(path)
     plan = plan_config(config, path.parent, baseline)
->>>>>>> main
     place, name = output_place(config)
     place = root or place
     libraries = None

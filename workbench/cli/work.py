@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -80,9 +80,9 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
 @click.argument("subject", type=PATH, metavar="MODEL.pte|CONFIG.json")
 @RUN_OPTIONS
 @OUT
-<<<<<<< HEAD
 @click.option("--only", multiple=True, metavar="NAME", help="Only this experiment of the config.")
 @click.option("--verbose", is_flag=True, help="Print the command line of every runner.")
+@BASELINE
 @click.pass_context
 def run(
     context: click.Context,
@@ -91,12 +91,7 @@ def run(
     measure: MeasureOptions,
     only: tuple[str, ...],
     verbose: bool,
-=======
-@BASELINE
-@click.pass_context
-def run(
-    context: click.Context, subject: Path, out: Path | None, measure: MeasureOptions, baseline: str
->>>>>>> main
+    baseline: str,
 ) -> Output:
     """Measure a .pte with a CPU extension off and on; prints the run's folder.
 
@@ -110,18 +105,13 @@ def run(
         logging.basicConfig(level=logging.INFO, format="%(message)s")
     with show_progress() as progress:
         if subject.suffix == ".json":
-<<<<<<< HEAD
-            given = _refuse_options(context, measure)
-            result = workflow.run_config(subject, root=out, only=only, progress=progress, **given)
+            given = _refuse_options(context, measure) | {"only": only, "baseline": baseline}
+            result = workflow.run_config(subject, root=out, progress=progress, **given)
         elif only:
             raise UsageError("only a config has experiments to choose from", where="--only")
-=======
-            _refuse_options(context)
-            result = workflow.run_config(subject, root=out, baseline=baseline, progress=progress)
         elif baseline:
             hint = "a toggle's baseline is the side with the extension off"
             raise UsageError("chooses among a config's experiments", where="--baseline", hint=hint)
->>>>>>> main
         else:
             result = workflow.measure(subject, measure, root=out, progress=progress)
     if not result.traced:
@@ -143,7 +133,7 @@ def _summarize(run: Run) -> list[str]:
     return [*(ab.text for ab in run.comparisons), summarize_quality(run.quality)]
 
 
-def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, str]:
+def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:
     """The given options that replace a config's own; refuses the others."""
     given = {}
     for option in context.command.params:

@@ -113,7 +113,6 @@ def read_config(path: Path, tell: Callable[[str], None] = lambda text: None) -> 
     return config
 
 
-<<<<<<< HEAD
 def select_experiments(config: Config, names: Sequence[str]) -> Config:
     """The config with these experiments only, and the comparisons between them."""
     known = [entry.name for entry in config.experiments]
@@ -126,18 +125,12 @@ def select_experiments(config: Config, names: Sequence[str]) -> Config:
     return replace(config, experiments=kept, analysis=AnalysisConfig(chosen))
 
 
-def plan_config(config: Config, folder: Path) -> Plan:
+def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
     """The plan that a config describes; see `find_file` for its relative paths.
 
     All experiments have a ``runner_path``, or none. The baseline of the first comparison is
-    measured again as a control, unless the experiments only log kernels.
-=======
-def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
-    """The plan that a config describes; relative paths are looked up here, then in ``folder``.
-
-    All experiments have a ``runner_path``, or none. The baseline of the first comparison is
-    measured again as a control; ``baseline`` replaces the config's comparisons.
->>>>>>> main
+    measured again as a control, unless the experiments only log kernels; ``baseline`` replaces the
+    config's comparisons.
     """
     pte = find_file(config.model, folder)
     if pte is None:
@@ -149,20 +142,17 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
         hint = "write two configs and compare the runs with `workbench compare`"
         raise UsageError("only some experiments have a runner_path", hint=hint)
     experiments = [plan_entry(entry, folder) for entry in config.experiments]
-<<<<<<< HEAD
-    pairs: tuple[Pair, ...] = ()
-    if any(e.mode == "timing" for e in experiments):
-        pairs = plan_pairs(config, experiments)
+    logs = [e.name for e in experiments if e.mode != "timing"]
+    chosen = baseline if baseline in logs or len(logs) == len(experiments) else ""
+    pairs, direction = pair_experiments(logs, baseline=chosen) if logs else ((), "")
+    if len(logs) < len(experiments):
+        compared, direction = plan_pairs(config, experiments, baseline)
+        known = {(pair.baseline, pair.candidate) for pair in compared}
+        pairs = compared + tuple(p for p in pairs if (p.baseline, p.candidate) not in known)
         repeated = next(e for e in experiments if e.name == pairs[0].baseline)
         control = replace(repeated, name=f"{repeated.name}_control", control=True)
         pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
         experiments.append(control)
-=======
-    pairs, direction = plan_pairs(config, experiments, baseline)
-    repeated = next(e for e in experiments if e.name == pairs[0].baseline)
-    control = replace(repeated, name=f"{repeated.name}_control", control=True)
-    pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
->>>>>>> main
     files = [_find_input(name, folder) for name in config.inputs]
     return replace(
         begin_plan(pte, experiments, pairs),
