@@ -16,10 +16,16 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.attribution import attribute_layers
+from workbench.analysis.categories import Scheme, add_categories, load_scheme
 from workbench.analysis.compare import compare_apart, compare_latencies, compare_parts
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
-from workbench.analysis.layers import add_layers, place_rows, summarize_layers
+from workbench.analysis.layers import (
+    add_layers,
+    place_rows,
+    summarize_layer_types,
+    summarize_layers,
+)
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import (
     compare_evidence,
@@ -98,7 +104,7 @@ class Run:
     """A recorded run: its measurements, its comparisons and what they show.
 
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
-    record is None.
+    record is None. ``scheme`` has the rules of the categories.
 
     Examples
     --------
@@ -111,6 +117,7 @@ class Run:
 
     path: Path
     record: RunRecord
+    scheme: Scheme = field(default_factory=load_scheme)
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
@@ -506,7 +513,7 @@ class Measurement:
     @frame_property
     def spans(self) -> pd.DataFrame:
         """The same events with their categories: ``frames.SPANS``."""
-        return describe_spans(self.events)
+        return describe_spans(self.events, self.run.scheme)
 
     @cached_property
     def _rows(self) -> pd.DataFrame:
@@ -562,13 +569,21 @@ class Measurement:
         return summarize_layers(self.operators, self.run.sidecar, total_runs(self._rows, "key"))
 
     @frame_property
+    def layer_types(self) -> pd.DataFrame | None:
+        """Time by class of layer and category of operator: ``frames.LAYER_TYPES``."""
+        if self.layers is None:
+            return None
+        return summarize_layer_types(self.operators, total_runs(self._rows, "key"))
+
+    @frame_property
     def machine_code(self) -> pd.DataFrame | None:
         """Samples of the program counter by operator and function: ``frames.EVIDENCE``."""
         found = self.run._samples.get((self.name, self.threads))
         if found is None:
             return None
         samples, etdump = found
-        return gather_evidence(read_etdump(etdump), locate_samples(samples, self.run._functions))
+        located = locate_samples(samples, self.run._functions)
+        return gather_evidence(read_etdump(etdump), located, self.run.scheme)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
@@ -607,7 +622,7 @@ class Measurement:
         ledger = build_ledger(events)
         closed = closed_runs(events, ledger)
         kept = kept_runs(session, len(closed), self.run.path / session.etdump)
-        ledger = ledger[kept[ledger["run"]]].reset_index(drop=True)
+        ledger = add_categories(ledger[kept[ledger["run"]]], self.run.scheme)
         for place, (name, *_) in enumerate(SOURCE):
             ledger.insert(place, name, getattr(session, name))
         return ledger, closed
@@ -716,6 +731,11 @@ class Comparison:
         known = self.baseline.run.has_layers and self.candidate.run.has_layers
         return self._compare("layer") if known else None
 
+    @frame_property
+    def kinds(self) -> pd.DataFrame:
+        """Time in the delegate, in portable kernels and in overhead: ``frames.COMPARISON``."""
+        return self._compare("kind")
+
     @property
     def speedups(self) -> pd.DataFrame:
         """E2E and every category: ``frames.COMPARISON``."""
@@ -765,15 +785,21 @@ class Comparison:
         return compare_parts(level, *sides, apart=not self.within_run, **self._control)
 
 
-def open_run(path: str | Path | Run) -> Run:
+def open_run(path: str | Path | Run, categories: str | Path = "") -> Run:
     """Open a recorded run; its traces are read when a frame needs them.
 
-    A `Run` is returned as is.
+    Parameters
+    ----------
+    path
+        The run's folder. A `Run` is returned as is, or opened again for other categories.
+    categories
+        The categories of its operators: ``kit`` for those of Arm's profiling kit, or a YAML file of
+        rules such as ``workbench/analysis/schemes/kit.yaml``.
 
     Raises
     ------
     UsageError
-        The folder is no run.
+        The folder is no run, or there are no such categories.
     StoreError
         The manifest is corrupt or names a file outside of the folder, or nothing was measured
         completely.
@@ -783,8 +809,9 @@ def open_run(path: str | Path | Run) -> Run:
     >>> wb.open_run(wb.sample_run()).model
     'mobilenet_v3_small'
     """
+    scheme = load_scheme(categories or "workbench")
     if isinstance(path, Run):
-        return path
+        return replace(path, scheme=scheme) if categories else path
     path = Path(path)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
@@ -793,7 +820,7 @@ def open_run(path: str | Path | Run) -> Run:
     names = [name for s in record.sessions for name in (s.etdump, s.log)]
     for name in names + [name for s in record.samplings for name in (s.etdump, s.samples)]:
         inside(path, name)
-    return Run(path, record)
+    return Run(path, record, scheme)
 
 
 def model_spec(export: Export) -> str:
@@ -853,6 +880,7 @@ def describe_run(run: Run) -> pd.DataFrame:
             f"{plan.batch_ms:g} ms; at least {plan.runs} timed inferences each"
         ),
         "experiments": "; ".join(experiments),
+        "categories": run.scheme.label,
         "measured": f"{record.started} to {record.finished or 'interrupted'}",
     }
     if export := record.export:

@@ -23,7 +23,7 @@ from workbench.trace.writers.csv_parquet import write_csvs
 REPORT_NOTEBOOK = "12_report"  #: The notebook that every report is.
 
 
-def make_report(run: Run | str | Path) -> tuple[Path, Path]:
+def make_report(run: Run | str | Path, categories: str | Path = "") -> tuple[Path, Path]:
     """Write ``report.html`` and ``report.md`` of a run: the notebook ``12_report`` without code.
 
     Its brief sections become ``<stem>_pipeline_summary.md``.
@@ -32,6 +32,8 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     ----------
     run
         A run or its folder.
+    categories
+        As for `open_run`.
 
     Returns
     -------
@@ -48,7 +50,7 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     from workbench.report.html import to_html, to_markdown
     from workbench.report.notebooks import run_notebook
 
-    run = open_run(run)
+    run = open_run(run, categories)
     # The title takes the place of the notebook's.
     first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run)
     sections = [replace(first, heading=""), *others]
@@ -136,6 +138,7 @@ def summarize_analysis(run: Run) -> documents.AnalysisSummary:
         kernel_changes={name: _rows(changes) for name, changes in run.kernel_changes.items()},
         measurements=tuple(measurements.values()),
         checks=tuple(documents.Check(**row) for row in run.checks.to_dict("records")),
+        categories=run.scheme.label,
         quality=documents.QualitySummary(
             **vars(_quality(run)), criteria=_rows(run.quality), readings=run.record.readings
         ),
@@ -193,6 +196,8 @@ def _measurement(measurement: Measurement) -> documents.MeasurementSummary:
             for row in _rows(measurement.operators)
         ),
         layers=_optional(measurement.layers),
+        layer_types=_optional(measurement.layer_types),
+        kind_totals_ms=measurement.operators.groupby("kind")["mean_ms"].sum().to_dict(),
     )
 
 
