@@ -493,9 +493,8 @@ def test_a_suggested_command_names_the_run_and_its_model(sample, monkeypatch, tm
     monkeypatch.chdir(tmp_path)
     commands = "\n".join(sample.findings["hint"])
     assert "workbench profile mobilenet_v3_small --dtype int8" in commands
-    assert f"workbench replay {sample.path.resolve()} --layer" in wb.open_run(
-        sample.path
-    ).complete_command("workbench replay RUN_DIR --layer")
+    replay = sample.subject.complete_command("workbench replay RUN_DIR --layer")
+    assert f"workbench replay {sample.path.resolve()} --layer" in replay
     assert "MODEL" not in commands
 
 

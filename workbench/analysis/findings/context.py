@@ -235,7 +235,7 @@ def layers_of(rows: pd.DataFrame) -> str:
 
 def build_context(measurement: Measurement) -> RuleContext:
     """The data of a measurement that the rules use."""
-    run, export = measurement.run, measurement.run.record.export
+    run, export = measurement.run, measurement.export
     changes = [c for c in run.comparisons if c.candidate is measurement and c.toggle != "none"]
     wall = describe_latencies(run.latencies, clock="wall_ns")
     alternatives = {other.dtype: other for other in _measured_dtypes(measurement)}
@@ -244,11 +244,11 @@ def build_context(measurement: Measurement) -> RuleContext:
     operators = measurement.operators.copy()
     operators["mean_ms"] = operators["key"].map(runs.mean())
     method = None
-    if run.sidecar:
-        method = find_method(measurement.ledger.drop_duplicates("key"), run.sidecar)
+    if measurement.sidecar:
+        method = find_method(measurement.ledger.drop_duplicates("key"), measurement.sidecar)
     roof, roofline = measurement.roof, None
     if roof is not None and "flops" in operators:
-        roofline = place_operators(operators, roof, computed_dtype(run.record))
+        roofline = place_operators(operators, roof, computed_dtype(export))
     names = measurement.kernels.get("function", pd.Series(dtype=object))
     return RuleContext(
         operators,
