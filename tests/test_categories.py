@@ -169,9 +169,9 @@ def test_no_pattern_of_a_user_can_hang(tmp_path):
     patterns = ", ".join(f"'{'*a' * 48}{n}b'" for n in range(300))
     text = f"rules: [{{name: slow, operators: [{patterns}], category: Other}}]"
     place = load_scheme(scheme_of(tmp_path, text)).place
-    start = time.perf_counter()
+    start = time.process_time()
     assert place("a" * 100_000).rule == "unknown operator"
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 5
 
 
 def kit_classifier():

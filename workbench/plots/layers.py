@@ -55,6 +55,7 @@ def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None)
     return figure
 
 
+@marked
 def plot_layer_types(source: Measurement | pd.DataFrame, *, top: int = 12) -> Chart | Table:
     """One bar per class of layers, as long as its time in ms, split into categories of operators.
 
