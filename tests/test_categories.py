@@ -217,7 +217,7 @@ def test_the_scheme_of_the_kit_is_that_of_its_scripts():
 
 def test_a_run_opened_with_other_categories_sums_to_the_same_time(tmp_path):
     run = wb.open_run(wb.sample_run("squeezesam"))
-    kit = wb.open_run(run, "kit")
+    kit = wb.open_run(run, categories="kit")
     assert wb.open_run(run) is run and kit.record is run.record
     ours, theirs = run.subject, kit.subject
     assert theirs.categories["mean_ms"].sum() == pytest.approx(ours.categories["mean_ms"].sum())
@@ -236,13 +236,13 @@ def test_a_run_opened_with_other_categories_sums_to_the_same_time(tmp_path):
 
 def test_files_written_with_other_categories_say_so_and_are_valid(tmp_path):
     folder = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")
-    write_documents(wb.open_run(folder, "kit"))
+    write_documents(wb.open_run(folder, categories="kit"))
     summary = json.loads((folder / "analysis_summary.json").read_text())
     assert summary["categories"] == "kit"
     checks = wb.validate_run(folder).set_index("check")["status"]
     assert checks["summary has the verdicts of the data"] == "ok"
     mine = scheme_of(tmp_path, "rules: [{name: all, operators: ['*'], category: Other}]")
-    write_documents(wb.open_run(folder, mine))
+    write_documents(wb.open_run(folder, categories=mine))
     found = wb.validate_run(folder).set_index("check")
     assert found.loc["summary has the verdicts of the data", "status"] == "note"
     assert "mine.yaml" in found.loc["summary has the verdicts of the data", "evidence"]

@@ -98,7 +98,7 @@ def profile_model(
         check_toggle(measure, find_runner(measure.runner, there))
     with share_machine(tell):
         pte = export_model(model, export, root=root, tell=tell)
-    run = open_run(record(pte, measure, progress=tell), categories)
+    run = open_run(record(pte, measure, progress=tell), categories=categories)
     write_artifacts(run)
     tell("reporting", 1.0)
     with share_machine(tell):
@@ -182,7 +182,11 @@ def is_precise(record: RunRecord) -> bool:
 
 
 def run_config(
-    path: str | Path, *, root: Path | None = None, progress: Progress = lambda text, part: None
+    path: str | Path,
+    *,
+    root: Path | None = None,
+    baseline: str = "",
+    progress: Progress = lambda text, part: None,
 ) -> Run:
     """Measure the experiments of a config file, the kit's or ours.
 
@@ -192,6 +196,9 @@ def run_config(
         The JSON file, as `read_config` describes it.
     root
         The output folder; None takes the config's ``output_root``, or ``out_<model>``.
+    baseline
+        The experiment to compare all others with; by default the config's comparisons, else the
+        side whose name says that the extension is off.
     progress
         Called with what is being done and the fraction done.
 
@@ -214,7 +221,7 @@ def run_config(
 
     path = Path(path)
     config = read_config(path)
-    plan = plan_config(config, path.parent)
+    plan = plan_config(config, path.parent, baseline)
     place, name = output_place(config)
     place = root or place
     libraries = None

@@ -126,7 +126,7 @@ def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict
     found = {}
     for name in names:
         folder, experiment, threads = split_name(name)
-        run = opened(folder, categories)
+        run = opened(folder, categories=categories)
         if not experiment:
             experiment = run.subject.name
         if not threads:

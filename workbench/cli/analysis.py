@@ -10,43 +10,57 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.options import CATEGORIES, PATH, Output, Percent, command, show_progress
+from workbench.cli.options import (
+    BASELINE,
+    CATEGORIES,
+    PATH,
+    Output,
+    Percent,
+    command,
+    show_progress,
+)
 from workbench.errors import UsageError, unknown_name
 from workbench.options import MeasureOptions
 
 
 @command()
 @click.argument("run_dir", type=PATH)
+@BASELINE
 @CATEGORIES
-def analyze(run_dir: Path, categories: str) -> Output:
+def analyze(run_dir: Path, baseline: str, categories: str) -> Output:
     """Regenerate the CSV and JSON files of a run from its ETDumps."""
     from workbench.analysis.run import open_run
     from workbench.report.artifacts import write_artifacts
 
-    files = write_artifacts(open_run(run_dir, categories))
+    files = write_artifacts(open_run(run_dir, baseline=baseline, categories=categories))
     return Output(files, {"run_dir": run_dir, "files": files})
 
 
 @command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--out", type=PATH, help="Folder for several runs [default: combined_MODEL].")
+@BASELINE
 @CATEGORIES
-def report(runs: tuple[str, ...], out: Path | None, categories: str) -> Output:
+def report(runs: tuple[str, ...], out: Path | None, baseline: str, categories: str) -> Output:
     """Write report.html and report.md of a run, or one report of several runs.
 
     Several runs, each RUN_DIR[:EXPERIMENT[:THREADS]], are shown side by side, layer by layer: other
     platforms, or other versions of a model. Emulated runs show which code ran, without times.
     """
+    from workbench.analysis.run import open_run
     from workbench.portfolio.combined import write_combined
     from workbench.report.artifacts import make_report
 
     if len(runs) == 1 and out:
         hint = "the report of one run is in its folder"
         raise UsageError("needs several runs", where="--out", hint=hint)
+    if len(runs) > 1 and baseline:
+        raise UsageError("of several runs, the first is the baseline", where="--baseline")
     if len(runs) > 1:
         files = write_combined(runs, out, categories)
     else:
-        files = list(make_report(runs[0], categories))
+        run = open_run(runs[0], baseline=baseline, categories=categories)
+        files = list(make_report(run))
     return Output(files, {"runs": runs, "files": files})
 
 
@@ -54,13 +68,15 @@ def report(runs: tuple[str, ...], out: Path | None, categories: str) -> Output:
 @click.argument("run_dir", type=PATH)
 @click.option("--experiment", default="", help="Which one [default: the first candidate].")
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
-def findings(run_dir: Path, experiment: str, threads: int | None) -> Output:
+@BASELINE
+def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str) -> Output:
     """List optimisation opportunities, largest gain first."""
-    from workbench.analysis.compare_runs import find_measurements
+    from workbench.analysis.run import open_run
     from workbench.plots.text import list_findings
 
-    name = f"{run_dir}:{experiment}:{threads or ''}"
-    measurement = find_measurements([name])[name]
+    run = open_run(run_dir, baseline=baseline)
+    name = experiment or run.subject.name
+    measurement = run[name, threads] if threads else run[name]
     found = measurement.findings
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": found}
     return Output(list_findings(found, len(found)) or ["no findings"], record)

@@ -134,6 +134,9 @@ def options_of(record: type[Record], name: str) -> Callable[[Callable[..., T]], 
     return decorate
 
 
+BASELINE = click.option(
+    "--baseline", default="", help="Experiment to compare the others with [default: chosen]."
+)
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
 CATEGORIES = click.option(
     "--categories",

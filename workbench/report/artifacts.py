@@ -23,7 +23,7 @@ from workbench.trace.writers.csv_parquet import write_csvs
 REPORT_NOTEBOOK = "12_report"  #: The notebook that every report is.
 
 
-def make_report(run: Run | str | Path, categories: str | Path = "") -> tuple[Path, Path]:
+def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     """Write ``report.html`` and ``report.md`` of a run: the notebook ``12_report`` without code.
 
     Its brief sections become ``<stem>_pipeline_summary.md``.
@@ -32,8 +32,6 @@ def make_report(run: Run | str | Path, categories: str | Path = "") -> tuple[Pat
     ----------
     run
         A run or its folder.
-    categories
-        As for `open_run`.
 
     Returns
     -------
@@ -50,7 +48,7 @@ def make_report(run: Run | str | Path, categories: str | Path = "") -> tuple[Pat
     from workbench.report.html import to_html, to_markdown
     from workbench.report.notebooks import run_notebook
 
-    run = open_run(run, categories)
+    run = open_run(run)
     # The title takes the place of the notebook's.
     first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run)
     sections = [replace(first, heading=""), *others]
