@@ -1,10 +1,10 @@
 """Do the findings name a cause of slowness, and does the fix gain what they promise?
 
-Each case of ``_planted.py`` is a network of timm, torchvision, transformers or ExecuTorch's examples
-with one cause, planted or as published, and the same network with the cause fixed. Both are
-exported and measured. The table has the rank of the finding that names the cause, the gain that it
-promises with its interval, and the gain that the fixed program has. Libraries that are not
-installed are skipped.
+Each case of ``_planted.py`` is a network of timm, torchvision, transformers or ExecuTorch's
+examples with one cause, planted or as published, and the same network with the cause fixed. Both
+are exported and measured. The table has the rank of the finding that names the cause, the gain
+that it promises with its interval, and the gain that the fixed program has. Libraries that are
+not installed are skipped.
 
     python tests/benchmarks/findings.py [--folder FOLDER] [--processes 5] [--runs 20] [NAME...]
 
