@@ -12,6 +12,7 @@ import click
 
 from workbench.cli.options import (
     BASELINE,
+    CATEGORIES,
     EXPORT_OPTIONS,
     OUT,
     PATH,
@@ -124,9 +125,14 @@ def _refuse_options(context: click.Context) -> None:
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @EXPORT_OPTIONS
 @RUN_OPTIONS
+@CATEGORIES
 @OUT
 def profile(
-    models: tuple[str, ...], out: Path | None, export: ExportOptions, measure: MeasureOptions
+    models: tuple[str, ...],
+    categories: str,
+    out: Path | None,
+    export: ExportOptions,
+    measure: MeasureOptions,
 ) -> Output:
     """Export, measure, analyse and report, in one command.
 
@@ -143,7 +149,9 @@ def profile(
     def profile_each() -> Iterator[str]:
         for model in models:
             with show_progress() as progress:
-                found = profile_model(model, export, measure, root=out, progress=progress)
+                found = profile_model(
+                    model, export, measure, categories=categories, root=out, progress=progress
+                )
             page = found.path / REPORT_HTML
             record = {"findings": found.findings, "report": page}
             profiles.append({**vars(outline_run(found)), **record})
