@@ -204,7 +204,29 @@ def load_run(run_dir: Path) -> RunRecord:
     if not path.is_file():
         found = ", ".join(str(p) for p in find_runs(run_dir)) or "none below it"
         raise UsageError(f"no {MANIFEST}: not a run folder", where=run_dir, hint=f"runs: {found}")
-    return from_json(RunRecord, path.read_bytes(), path)
+    run = from_json(RunRecord, path.read_bytes(), path)
+    _check_names(run, path)
+    return run
+
+
+#: What becomes part of a file's name.
+_NAME = re.compile(r"\w[\w.+-]{0,199}", re.ASCII)
+
+
+def _check_names(run: RunRecord, path: Path) -> None:
+    """StoreError if a manifest, which may be a stranger's, has a name that is unsafe or unknown."""
+    plan, experiments = run.plan, {e.name for e in run.plan.experiments}
+    names = [name for program in plan.programs for name in (program.name, program.stem)]
+    names += [plan.stem, *experiments, *(e.isa for e in plan.experiments)]
+    if unsafe := [name for name in names if not _NAME.fullmatch(name)]:
+        raise StoreError(f"{unsafe[0]!r:.60} is no valid name", where=path)
+    used = [side for pair in plan.pairs for side in (pair.baseline, pair.candidate)]
+    used += [step.experiment for step in (*run.sessions, *run.samplings)]
+    used += [side for a in run.agreements for side in (a.baseline, a.candidate)]
+    if unknown := [name for name in used if name not in experiments]:
+        raise StoreError(f"experiment {unknown[0]!r:.60} is not in its plan", where=path)
+    if any(s.complete and s.traced and not (s.etdump or s.log) for s in run.sessions):
+        raise StoreError("a traced process has no trace", where=path)
 
 
 def find_runs(root: Path) -> list[Path]:
