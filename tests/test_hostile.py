@@ -1,15 +1,24 @@
 """Files of strangers: nothing outside of the run is touched, no code of theirs runs."""
 
 import json
+import math
+import os
 import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 import workbench as wb
 from workbench import store
 from workbench.cli import main
-from workbench.errors import StoreError, UsageError
+from workbench.errors import RunnerError, StoreError, TraceError, UsageError
+from workbench.models.sources import find_sources
+from workbench.portfolio.state import Storage
 from workbench.report.artifacts import write_artifacts
+from workbench.run.config import plan_config, read_config
+from workbench.run.plan import make_plan
 from workbench.workflow import measure_roof
 
 
@@ -107,3 +116,57 @@ def test_a_host_is_contacted_only_if_the_user_names_it(change, monkeypatch, caps
         main(["roofline", str(folder)])
     assert "--target ssh:evil.invalid" in capsys.readouterr().err
     assert not contacted
+
+
+@pytest.mark.parametrize("reader", [wb.read_etdump, wb.read_xnn_log, wb.read_allocations])
+def test_a_pipe_is_refused_instead_of_read(tmp_path, reader):
+    os.mkfifo(tmp_path / "x.etdump")
+    with pytest.raises(TraceError, match="is not a regular file"):
+        reader(tmp_path / "x.etdump")
+
+
+@pytest.mark.parametrize("timeout", [math.inf, math.nan, -1, 0])
+def test_a_timeout_is_a_positive_number(tmp_path, timeout):
+    with pytest.raises(UsageError, match="timeout must be above 0"):
+        make_plan(tmp_path / "x.pte", wb.MeasureOptions(timeout_s=timeout), None)
+
+
+def test_names_that_are_too_long_for_a_file_are_one_line(tmp_path):
+    config = {"model": "m" * 5000, "experiments": [{"name": "a"}]}
+    (tmp_path / "x.json").write_text(json.dumps(config))
+    with pytest.raises(StoreError, match="no such file"):
+        plan_config(read_config(tmp_path / "x.json"), tmp_path)
+    text = f"import {'x' * 300}\nTEXT = {'a sentence. ' * 40!r}\n"
+    (tmp_path / "model.py").write_text(text)
+    assert find_sources(tmp_path / "model.py").files == (tmp_path / "model.py",)
+
+
+def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch):
+    storage = Storage("memory://portfolio")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = ["/portfolio/cells/a.json", "/portfolio/cells/../../../../escaped"]
+    files = SimpleNamespace(find=lambda _: found, cat_file=lambda _: b"{}")
+    monkeypatch.setattr(Storage, "_open", lambda self: (files, "/portfolio"))
+    with pytest.raises(StoreError, match=r"memory://portfolio: has a file '.*escaped'"):
+        storage.fetch("cells")
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_names_that_collide_under_fixed_weights_take_no_longer(tmp_path):
+    """Names were once compared by a hash that anybody could compute: many could be made alike."""
+    code = "from workbench.trace.flatbuffer import _WEIGHTS as w; print(w[:4])"
+    runs = [subprocess.check_output([sys.executable, "-c", code]) for _ in range(2)]
+    assert runs[0] != runs[1]
+
+
+def test_an_empty_trace_is_noticed_at_once(tmp_path):
+    runner = tmp_path / "executor_runner"
+    runner.write_text('#!/bin/sh\necho run >> "$0.log"\nwhile [ $# -gt 0 ]; do\n'
+                      '[ "$1" = --etdump_path ] && : > "$2"\nshift; done\n')  # fmt: skip
+    runner.chmod(0o755)
+    (tmp_path / "x.pte").write_bytes(b"x")
+    config = {"model": "x.pte", "experiments": [{"name": "a", "runner_path": str(runner)}]}
+    (tmp_path / "x.json").write_text(json.dumps(config))
+    with pytest.raises(RunnerError, match="wrote no ETDump"):
+        wb.run_config(tmp_path / "x.json", root=tmp_path / "out")
+    assert (tmp_path / "executor_runner.log").read_text() == "run\n"

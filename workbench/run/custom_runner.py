@@ -122,7 +122,7 @@ def run_process(
             raise TargetError("connection lost during a run", where=target.name) from None
         if isinstance(error, RunnerError):
             raise
-    if timed and not trace.is_file():
+    if timed and not (trace.is_file() and trace.stat().st_size):
         what, hint = f"wrote no ETDump{words}", "build it with -DEXECUTORCH_ENABLE_EVENT_TRACER=ON"
         raise RunnerError(what, where=experiment.runner, hint=hint, kind="protocol")
     return Session(
