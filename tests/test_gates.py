@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from synthetic import synthetic_latencies
 
 import workbench as wb
-from workbench.analysis.compare import compare_apart, compare_restarts, typical_restarts
+from workbench.analysis.compare import compare_apart, compare_restarts
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics, judge_rows
 from workbench.analysis.run import open_run
+from workbench.analysis.statistics import restart_latencies
 from workbench.errors import ComparisonError, StoreError, UsageError
 from workbench.records.codec import from_json, to_document, to_json
 from workbench.records.runs import RunRecord
@@ -144,7 +145,7 @@ def test_restarts_alone_say_what_all_latencies_say():
         for ms, seed, n in ((10, 1, 5), (11, 2, 7))
     ]
     whole = compare_apart(*sides, floor=0.01)
-    restarts = [[typical_restarts(side)] for side in sides]
+    restarts = [[restart_latencies(side)] for side in sides]
     short = compare_restarts(["latency"], *restarts, floor=0.01)
     pd.testing.assert_frame_equal(whole, short, check_exact=False, rtol=1e-9)
 
