@@ -14,6 +14,7 @@ from workbench import store
 from workbench.cli import workbench
 from workbench.export import artifact as cache
 from workbench.export.artifact import export_model
+from workbench.models import sources
 from workbench.models.sources import find_sources
 from workbench.options import ExportOptions
 
@@ -220,3 +221,27 @@ def test_imports_of_every_form_are_followed(tmp_path, monkeypatch):
         "late.py", "main.py", "__init__.py", "inner.py", "other.py", "sibling.py",
     ]  # fmt: skip
     assert found.packages == ()
+
+
+def test_packages_that_pip_put_on_pythonpath_are_not_the_users(tmp_path, monkeypatch):
+    package, metadata = (
+        tmp_path / "extra" / "elsewhere",
+        tmp_path / "extra" / "elsewhere-1.2.dist-info",
+    )
+    package.mkdir(parents=True)
+    metadata.mkdir()
+    (package / "__init__.py").touch()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.2\n")
+    (metadata / "RECORD").write_text("elsewhere/__init__.py,,\n")
+    (tmp_path / "main.py").write_text("import elsewhere\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "extra"))
+    sources._distributions.cache_clear()
+    found = find_sources(tmp_path / "main.py")
+    assert [path.name for path in found.files] == ["main.py"]
+    assert found.packages == ("elsewhere 1.2",)
+
+
+@pytest.mark.parametrize("text", ["a. " + "b" * 300, "/" * 500, "x/" * 250])
+def test_a_sentence_is_not_taken_for_a_file(tmp_path, text):
+    (tmp_path / "main.py").write_text(f"TEXT = {text!r}\n")
+    assert [path.name for path in find_sources(tmp_path / "main.py").files] == ["main.py"]

@@ -7,11 +7,12 @@ import functools
 import importlib.metadata
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,8 +102,21 @@ def _own_files(name: str) -> Iterator[Path]:
         return
     if spec and spec.has_location and spec.origin:
         origin = Path(spec.origin)
-        if _INSTALLED.isdisjoint(origin.parts):
+        if _INSTALLED.isdisjoint(origin.parts) and not _is_installed(top, origin):
             yield from _module_files(origin.parents[bool(spec.submodule_search_locations)], name)
+
+
+def _is_installed(package: str, origin: Path) -> bool:
+    """Whether an installer put a package there, for example into a folder on PYTHONPATH."""
+    found = map(importlib.metadata.distribution, _distributions().get(package, ()))
+    return any(
+        d.read_text("RECORD") and origin.is_relative_to(str(d.locate_file(""))) for d in found
+    )
+
+
+@functools.cache
+def _distributions() -> Mapping[str, list[str]]:
+    return importlib.metadata.packages_distributions()
 
 
 def _named_files(tree: ast.Module, path: Path) -> Iterator[Path]:
@@ -113,7 +127,8 @@ def _named_files(tree: ast.Module, path: Path) -> Iterator[Path]:
             continue
         if "." in text or "/" in text:
             candidates = (folder / text for folder in {path.parent, Path.cwd()})
-            yield from (file.resolve() for file in candidates if file.is_file())
+            # Path.is_file raises an error for a sentence that is too long for a file name.
+            yield from (file.resolve() for file in candidates if os.path.isfile(file))  # noqa: PTH113
 
 
 def installed_version(package: str) -> str:
