@@ -46,7 +46,7 @@ def show_verdicts(source: Run | Comparison) -> Table:
     Examples
     --------
     >>> print(wb.show_verdicts(wb.open_run(wb.sample_run())))
-    > mobilenet_v3_small: 1.27x faster ...
+    > mobilenet_v3_small: 1.28x faster ...
     """
     comparisons = source.comparisons if isinstance(source, Run) else (source,)
     mark = [f"{EMULATED.capitalize()}."] if source.emulated else []

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from workbench.analysis.ledger import build_ledger
@@ -149,8 +150,9 @@ def _metrics(run: Run) -> Iterator[Row]:
     metrics = read_document(path, Metrics)
     yield "metrics fit their schema", "ok", f"version {metrics.schema_version}"
     known = run.statistics.set_index(MEASUREMENT)["latency"]
+    # Older files have the restarts alone.
     found = {
-        (row["experiment"], row["threads"]): sum(row["restarts_ms"]) / len(row["restarts_ms"])
+        (row["experiment"], row["threads"]): row.get("latency", np.mean(row["restarts_ms"]))
         for row in metrics.latencies
     }
     failures = [
