@@ -18,6 +18,7 @@ from workbench.records.codec import to_document
 from workbench.records.documents import Row, Rows
 from workbench.store import METRICS, REPORT_HTML, REPORT_MD, SUMMARY, atomic_write
 from workbench.trace.writers.csv_parquet import write_csvs
+from workbench.trace.xnn_log import read_xnn_log
 
 REPORT_NOTEBOOK = "12_report"  #: The notebook that every report is.
 
@@ -48,6 +49,7 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     from workbench.report.notebooks import run_notebook
 
     run = open_run(run)
+    _ = run.subject  # refuses a run without times
     # The title takes the place of the notebook's.
     first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run)
     sections = [replace(first, heading=""), *others]
@@ -59,7 +61,18 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
 
 
 def write_artifacts(run: Run) -> list[Path]:
-    """Write the JSON files of a run and the CSV files of each measurement's first process."""
+    """Write the JSON files of a run and the CSV files of each measurement's first process.
+
+    A run of kernel logs alone gets a CSV file of each.
+    """
+    if not run.traced:
+        logs = [run.locate(s.log) for s in run.record.sessions if s.log]
+        return [
+            atomic_write(
+                log.with_name(f"{log.stem}_kernels.csv"), read_xnn_log(log).to_csv(index=False)
+            )
+            for log in logs
+        ]
     tables = [
         write_csvs(
             m.events,
@@ -136,6 +149,7 @@ def summarize_analysis(run: Run) -> documents.AnalysisSummary:
         kernel_changes={name: _rows(changes) for name, changes in run.kernel_changes.items()},
         measurements=tuple(measurements.values()),
         checks=tuple(documents.Check(**row) for row in run.checks.to_dict("records")),
+        categories=run.scheme.label,
         quality=documents.QualitySummary(
             **vars(_quality(run)), criteria=_rows(run.quality), readings=run.record.readings
         ),
@@ -193,6 +207,8 @@ def _measurement(measurement: Measurement) -> documents.MeasurementSummary:
             for row in _rows(measurement.operators)
         ),
         layers=_optional(measurement.layers),
+        layer_types=_optional(measurement.layer_types),
+        kind_totals_ms=measurement.operators.groupby("kind")["mean_ms"].sum().to_dict(),
     )
 
 
