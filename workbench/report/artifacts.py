@@ -8,10 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.compare import typical_restarts
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run, identify_run, open_run
-from workbench.analysis.statistics import describe
+from workbench.analysis.statistics import describe, restart_latencies
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.records import documents
@@ -118,7 +117,7 @@ def _latency(measurement: Measurement) -> Row:
     return {
         **_rows(measurement.statistics)[0],
         "control": measurement.control,
-        "restarts_ms": typical_restarts(measurement.latencies),
+        "restarts_ms": restart_latencies(measurement.latencies).to_list(),
         "tracer_overhead": measurement.run.tracer_overhead.get(key),
         "load_ms": [s.load_ms for s in sessions],
         "startup_ms": [s.startup_ms for s in sessions],
@@ -252,7 +251,7 @@ def _e2e(ledger: pd.DataFrame, process: int | None = None) -> Row:
     """Statistics of ``Method::execute`` in the traced runs, of one process or of all."""
     ledger = ledger if process is None else ledger[ledger["process"] == process]
     runs = ledger.groupby(["process", "run"], sort=False)["duration_ns"].sum() / 1e6
-    return describe(runs.to_numpy())
+    return describe(runs.to_numpy(), runs.index.get_level_values("process"))
 
 
 def _rows(frame: pd.DataFrame) -> Rows:
