@@ -100,10 +100,10 @@ def _list_operators(measurements: Sequence[Measurement]) -> pd.DataFrame:
     rows = pd.concat([m.ledger.drop_duplicates("key") for m in measurements])
     rows = rows.astype({"key": object}).drop_duplicates("key").set_index("key")
     table = known.loc[rows.index].assign(instruction=rows["instruction"]).reset_index()
-    dtype = computed_dtype(measurements[0].export)
-    return table.assign(
-        label=label_operators(table), dtype=[dtype_of(name, dtype) for name in table["operator"]]
-    )
+    dtype, labels = computed_dtype(measurements[0].export), label_operators(table)
+    # Measurements may number operators differently.
+    labels = labels.where(~labels.duplicated(keep=False), labels + " (" + table["key"] + ")")
+    return table.assign(label=labels, dtype=[dtype_of(name, dtype) for name in table["operator"]])
 
 
 def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> documents.ExplorerProgram:
@@ -165,12 +165,12 @@ def link_operators(method: Method, table: pd.DataFrame) -> set[tuple[int, int]]:
 
     made: dict[int, set[int]] = {}
     for place, each in enumerate(method.instructions):
-        ends = {
-            role: [v.id for v in each.xvalues if v.role == role] for role in ("input", "output")
-        }
         if each.xnodes:
+            entries, exits = (
+                [v.id for v in each.xvalues if v.role == r] for r in ("input", "output")
+            )
             given = (made.get(value, set()) for value in each.inputs)
-            inner = dict(zip(ends["input"], given, strict=False))
+            inner = dict(zip(entries, given, strict=False))
             for index, node in enumerate(each.xnodes):
                 found = run(owner.get((place, index)), union(inner, node.inputs))
                 inner |= dict.fromkeys(node.outputs, found)
