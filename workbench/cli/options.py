@@ -141,11 +141,17 @@ RUN_OPTIONS = options_of(MeasureOptions, "measure")
 
 @contextlib.contextmanager
 def show_progress() -> Iterator[Callable[[str, float], None]]:
-    """A bar on a terminal, plain lines elsewhere; all on stderr."""
+    """Show the progress of a long job: a bar on a terminal, elsewhere lines.
+
+    Examples
+    --------
+    >>> with wb.show_progress() as progress:
+    ...     run = wb.profile_model("toy_cnn", progress=progress)  # doctest: +SKIP
+    """
     from tqdm import tqdm
 
     if not sys.stderr.isatty():
-        yield lambda text, part: click.echo(text, err=True)
+        yield lambda text, part: click.echo(text, err="ipykernel" not in sys.modules)
         return
     bar_format = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
     with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar:
