@@ -88,6 +88,7 @@ from .plots.categories import plot_categories as plot_categories
 from .plots.history import plot_history as plot_history
 from .plots.latencies import plot_iterations as plot_iterations
 from .plots.latencies import plot_latencies as plot_latencies
+from .plots.layers import plot_layer_types as plot_layer_types
 from .plots.layers import plot_layers as plot_layers
 from .plots.machine_code import plot_machine_code as plot_machine_code
 from .plots.operators import plot_operators as plot_operators
@@ -221,6 +222,7 @@ __all__ = [
     "plot_isa_levels",
     "plot_iterations",
     "plot_latencies",
+    "plot_layer_types",
     "plot_layers",
     "plot_machine_code",
     "plot_operators",

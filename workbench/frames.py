@@ -93,7 +93,7 @@ _SHARED = {
         ("mean_ms", "float", "ms/run", "mean time per Method::execute"),
         ("share", "float", "", "mean time / mean E2E"),
         ("build_id", "text", "", "its GNU build id, in hexadecimal"),
-        ("level", "text", "", "e2e | category | operator | layer"),
+        ("level", "text", "", "e2e | category | operator | layer | kind"),
         ("baseline_ms", "float", "ms", "time of the baseline"),
         ("candidate_ms", "float", "ms", "time of the candidate"),
         *_interval("the speed-up's"),
@@ -285,6 +285,16 @@ LAYERS = make_frame(
     ("share", "float", "", "total time / mean E2E"),
     ("operators", "int", "", "distinct operators in it and all layers in it"),
     ("flops", "float", "1/run", "floating-point operations of those that are known"),
+)
+
+LAYER_TYPES = make_frame(
+    "layer types",
+    ("module_class", "text", "", "class of the layers, such as Conv2d"),
+    "category mean_ms",
+    *_interval("its", "ms/run", suffix="_ms"),
+    "share",
+    ("operators", "int", "", "distinct operators"),
+    ("layers", "int", "", "layers of this class that ran them"),
 )
 
 ROOFLINE = make_frame(

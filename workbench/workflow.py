@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from workbench.analysis.categories import load_scheme
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.findings.context import RuleContext
 from workbench.analysis.ledger import build_ledger
@@ -48,6 +49,7 @@ def profile_model(
     export: ExportOptions = ExportOptions(),
     measure: MeasureOptions = MeasureOptions(),
     *,
+    categories: str | Path = "",
     root: Path | None = None,
     progress: Progress = lambda text, part: None,
 ) -> Run:
@@ -61,6 +63,8 @@ def profile_model(
         What `load_model` takes.
     export, measure
         How to export, and what to measure.
+    categories
+        As for `open_run`.
     root
         The output folder, ``out_<model>`` by default.
     progress
@@ -89,11 +93,12 @@ def profile_model(
     def tell(text: str, part: float = 0.0) -> None:
         progress(f"{model}: {text}", part)
 
+    load_scheme(categories or "workbench")
     with open_target(measure.target) as there:
         check_toggle(measure, find_runner(measure.runner, there))
     with share_machine(tell):
         pte = export_model(model, export, root=root, tell=tell)
-    run = record(pte, measure, progress=tell)
+    run = open_run(record(pte, measure, progress=tell), categories=categories)
     write_artifacts(run)
     tell("reporting", 1.0)
     with share_machine(tell):
@@ -177,7 +182,11 @@ def is_precise(record: RunRecord) -> bool:
 
 
 def run_config(
-    path: str | Path, *, root: Path | None = None, progress: Progress = lambda text, part: None
+    path: str | Path,
+    *,
+    root: Path | None = None,
+    baseline: str = "",
+    progress: Progress = lambda text, part: None,
 ) -> Run:
     """Measure the experiments of a config file, the kit's or ours.
 
@@ -187,6 +196,9 @@ def run_config(
         The JSON file, as `read_config` describes it.
     root
         The output folder; None takes the config's ``output_root``, or ``out_<model>``.
+    baseline
+        The experiment to compare all others with; by default the config's comparisons, else the
+        side whose name says that the extension is off.
     progress
         Called with what is being done and the fraction done.
 
@@ -209,7 +221,7 @@ def run_config(
 
     path = Path(path)
     config = read_config(path)
-    plan = plan_config(config, path.parent)
+    plan = plan_config(config, path.parent, baseline)
     place, name = output_place(config)
     place = root or place
     libraries = None

@@ -252,7 +252,7 @@ def _midmeans(times: pd.Series) -> pd.Series:
 _RESOLUTION_MS = 1e-3 / np.sqrt(12)
 
 #: What is compared at each level: the values of a column of the ledger.
-_COLUMNS = {"category": "category", "operator": "key", "layer": "layer"}
+_COLUMNS = {"category": "category", "operator": "key", "layer": "layer", "kind": "kind"}
 
 
 def compare_parts(
@@ -266,9 +266,9 @@ def compare_parts(
 ) -> pd.DataFrame:
     """Compare the time of every category, operator or layer: ``frames.COMPARISON``, ``restarts``.
 
-    ``level`` is ``category``; ``operator``, paired by ``key``, from runs of one program; or
-    ``layer``, for ledgers with the column that `place_rows` adds. ``control``, a repetition of the
-    baseline or of ``control_of``, gives each row its noise floor. ``apart``: the two are of
+    ``level`` is ``category``; ``kind``; ``operator``, paired by ``key``, from runs of one program;
+    or ``layer``, for ledgers with the column that `place_rows` adds. ``control``, a repetition of
+    the baseline or of ``control_of``, gives each row its noise floor. ``apart``: the two are of
     different runs, whose restarts have nothing in common.
 
     Categories keep their usual order; operators and layers are sorted by change of time. Operators

@@ -116,17 +116,17 @@ def compare(
     )
 
 
-def find_measurements(names: Sequence[str]) -> dict[str, Measurement]:
+def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict[str, Measurement]:
     """The measurements named ``RUN_DIR[:EXPERIMENT[:THREADS]]``, by name.
 
     Without an experiment, that is the candidate of the run's first comparison; without threads,
-    the first thread count.
+    the first thread count. ``categories`` is as for `open_run`.
     """
     opened = cache(open_run)
     found = {}
     for name in names:
         folder, experiment, threads = split_name(name)
-        run = opened(folder)
+        run = opened(folder, categories=categories)
         if not experiment:
             experiment = run.subject.name
         if not threads:
@@ -240,6 +240,7 @@ def compare_many(
     across: Collection[str] = (),
     by: str | None = None,
     fail_above: float | None = None,
+    categories: str | Path = "",
 ) -> Compared:
     """Compare measurements with the first of them, as the command line does.
 
@@ -249,7 +250,7 @@ def compare_many(
     if len(names) < 2 or len(set(names)) < len(names):
         raise UsageError("needs two or more measurements, each once", where="compare")
     _check_axes(across)
-    found = find_measurements(names)
+    found = find_measurements(names, categories)
     verdicts: tuple[str, ...] = ()
     rows, aligned = [], None
     if len(names) == 2:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from itertools import pairwise
@@ -16,10 +17,16 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.attribution import attribute_layers
+from workbench.analysis.categories import Scheme, add_categories, load_scheme
 from workbench.analysis.compare import compare_apart, compare_latencies, compare_parts
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
-from workbench.analysis.layers import add_layers, place_rows, summarize_layers
+from workbench.analysis.layers import (
+    add_layers,
+    place_rows,
+    summarize_layer_types,
+    summarize_layers,
+)
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import (
     compare_evidence,
@@ -35,7 +42,7 @@ from workbench.analysis.operators import (
     summarize_operators,
     total_runs,
 )
-from workbench.analysis.quality import check_run, grade_run
+from workbench.analysis.quality import check_run, grade_run, is_foreign
 from workbench.analysis.roofline import (
     Roof,
     computed_dtype,
@@ -69,6 +76,7 @@ from workbench.records.runs import (
     Session,
     count_threads,
 )
+from workbench.run.plan import BY_ORDER, pair_experiments
 from workbench.store import FUNCTIONS, inside, kept_layers, load_layers, load_run
 from workbench.trace.etdump import read_etdump
 from workbench.trace.samples import locate_samples, read_functions, read_samples, resolve_functions
@@ -99,7 +107,7 @@ class Run:
     """A recorded run: its measurements, its comparisons and what they show.
 
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
-    record is None.
+    record is None. ``scheme`` has the rules of the categories.
 
     Examples
     --------
@@ -112,6 +120,7 @@ class Run:
 
     path: Path
     record: RunRecord
+    scheme: Scheme = field(default_factory=load_scheme)
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
     _sidecars: dict[str, Layers | None] = field(default_factory=dict, init=False)
 
@@ -515,7 +524,7 @@ class Measurement:
     @frame_property
     def spans(self) -> pd.DataFrame:
         """The same events with their categories: ``frames.SPANS``."""
-        return describe_spans(self.events)
+        return describe_spans(self.events, self.run.scheme)
 
     @cached_property
     def _rows(self) -> pd.DataFrame:
@@ -571,13 +580,21 @@ class Measurement:
         return summarize_layers(self.operators, self.sidecar, total_runs(self._rows, "key"))
 
     @frame_property
+    def layer_types(self) -> pd.DataFrame | None:
+        """Time by class of layer and category of operator: ``frames.LAYER_TYPES``."""
+        if self.layers is None:
+            return None
+        return summarize_layer_types(self.operators, total_runs(self._rows, "key"))
+
+    @frame_property
     def machine_code(self) -> pd.DataFrame | None:
         """Samples of the program counter by operator and function: ``frames.EVIDENCE``."""
         found = self.run._samples.get((self.name, self.threads))
         if found is None:
             return None
         samples, etdump = found
-        return gather_evidence(read_etdump(etdump), locate_samples(samples, self.run._functions))
+        located = locate_samples(samples, self.run._functions)
+        return gather_evidence(read_etdump(etdump), located, self.run.scheme)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
@@ -627,7 +644,7 @@ class Measurement:
         ledger = build_ledger(events)
         closed = closed_runs(events, ledger)
         kept = kept_runs(session, len(closed), self.run.path / session.etdump)
-        ledger = ledger[kept[ledger["run"]]].reset_index(drop=True)
+        ledger = add_categories(ledger[kept[ledger["run"]]], self.run.scheme)
         for place, (name, *_) in enumerate(SOURCE):
             ledger.insert(place, name, getattr(session, name))
         return ledger, closed
@@ -736,6 +753,11 @@ class Comparison:
         known = self.baseline.has_layers and self.candidate.has_layers
         return self._compare("layer") if known else None
 
+    @frame_property
+    def kinds(self) -> pd.DataFrame:
+        """Time in the delegate, in portable kernels and in overhead: ``frames.COMPARISON``."""
+        return self._compare("kind")
+
     @property
     def speedups(self) -> pd.DataFrame:
         """E2E and every category: ``frames.COMPARISON``."""
@@ -785,15 +807,23 @@ class Comparison:
         return compare_parts(level, *sides, apart=not self.within_run, **self._control)
 
 
-def open_run(path: str | Path | Run) -> Run:
+def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Path = "") -> Run:
     """Open a recorded run; its traces are read when a frame needs them.
 
-    A `Run` is returned as is.
+    Parameters
+    ----------
+    path
+        The run's folder. A `Run` is returned as is, or opened again for other categories.
+    baseline
+        The experiment to compare all others with, in place of the run's own comparisons.
+    categories
+        The categories of its operators: ``kit`` for those of Arm's profiling kit, or a YAML file of
+        rules such as ``workbench/analysis/schemes/kit.yaml``.
 
     Raises
     ------
     UsageError
-        The folder is no run.
+        The folder is no run, the baseline no experiment, or there are no such categories.
     StoreError
         The manifest is corrupt or names a file outside of the folder, or nothing was measured
         completely.
@@ -803,8 +833,9 @@ def open_run(path: str | Path | Run) -> Run:
     >>> wb.open_run(wb.sample_run()).model
     'mobilenet_v3_small'
     """
+    scheme = load_scheme(categories or "workbench")
     if isinstance(path, Run):
-        return path
+        return replace(path, scheme=scheme) if categories else path
     path = Path(path)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
@@ -815,7 +846,49 @@ def open_run(path: str | Path | Run) -> Run:
     programs = map(record.plan.program_of, record.plan.experiments)
     for name in [*names, *(str(kept_layers(Path(), program.name)) for program in programs)]:
         inside(path, name)
-    return Run(path, record)
+    return _orient(Run(path, record, scheme), baseline)
+
+
+#: XNNPACK's operators with kernels for packed operands, which need SME: ``(NHWC, PF32)``.
+_SME_OPERATOR = re.compile(r"\bP(?:F16|F32|QS8)\b")
+
+
+def _orient(run: Run, baseline: str) -> Run:
+    """Choose the run's baselines where nothing but the order of its experiments did, or anew."""
+    plan = run.record.plan
+    if baseline or plan.direction == BY_ORDER:
+        names = [e.name for e in plan.experiments if not e.control and e.mode == "timing"]
+        lacking, shown = ([], "") if baseline else _find_lacking(run, names)
+        pairs, how = pair_experiments(names, baseline=baseline, lacking=lacking, shown=shown)
+        planned = {(pair.baseline, pair.candidate): pair for pair in plan.pairs}
+        pairs = tuple(planned.get((pair.baseline, pair.candidate), pair) for pair in pairs)
+        plan = replace(plan, pairs=pairs or plan.pairs, direction=how)
+        run.record = replace(run.record, plan=plan)
+    return run
+
+
+def _find_lacking(run: Run, names: Sequence[str]) -> tuple[list[str], str]:
+    """The experiments that ran with fewer CPU features than others, and what shows it."""
+    masks = {name: run.masked(name) for name in names}
+    if lacking := [n for n in names if any(masks[n] > mask for mask in masks.values())]:
+        return lacking, f"{lacking[0]}: it hides {', '.join(sorted(masks[lacking[0]]))}"
+    sme = [name for name in names if _runs_sme(run, name)]
+    lacking = [name for name in names if name not in sme] if sme else []
+    evidence = f"the traces or logs of {', '.join(sme)} name SME kernels"
+    return lacking, f"{''.join(lacking[:1])}: {evidence}"
+
+
+def _runs_sme(run: Run, experiment: str) -> bool:
+    """Whether a trace or log of an experiment names kernels that need SME."""
+    sessions = [s for s in run.record.sessions if s.experiment == experiment and s.complete]
+    for session in sessions:
+        if session.log:
+            with contextlib.suppress(TraceError):  # names no kernel
+                if read_xnn_log(run.locate(session.log))["sme"].any():
+                    return True
+    traced = [session for session in sessions if session.etdump][:1]
+    names = [name for s in traced for name in run.read_trace(s)["name"].cat.categories]
+    return any(_SME_OPERATOR.search(name) for name in names)
 
 
 def model_spec(export: Export) -> str:
@@ -858,9 +931,6 @@ def describe_run(run: Run) -> pd.DataFrame:
     record, plan, host = run.record, run.record.plan, run.record.host
     machine = [host.get("cpu"), f"{host.get('cores_usable')} cores", host.get("system")]
     machine += ["virtual"] if host.get("virtual") else []
-    experiments = (
-        f"{e.name}: ISA level {e.isa}{', control' if e.control else ''}" for e in plan.experiments
-    )
     shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in plan.inputs)
     facts = {
         "program": f"{plan.stem}.pte, SHA-256 {plan.sha256[:16]}",
@@ -870,11 +940,10 @@ def describe_run(run: Run) -> pd.DataFrame:
         "load at the start": " ".join(str(load) for load in host.get("load_average", [])),
         "runner": ", ".join(f"{k} {v}" for k, v in record.runner.items()),
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
-        "protocol": (
-            f"{plan.processes} processes per experiment, interleaved in batches of about "
-            f"{plan.batch_ms:g} ms; at least {plan.runs} timed inferences each"
-        ),
-        "experiments": "; ".join(experiments),
+        "protocol": _describe_protocol(record),
+        "experiments": "; ".join(map(_describe_experiment, plan.experiments)),
+        "baseline": plan.direction,
+        "categories": run.scheme.label,
         "measured": f"{record.started} to {record.finished or 'interrupted'}",
     }
     if export := record.export:
@@ -884,7 +953,29 @@ def describe_run(run: Run) -> pd.DataFrame:
             f"{export.dtype}, {export.backend}, {export.size_bytes / 1e6:.1f} MB, "
             f"delegates: {delegates or 'none'}"
         )
-    return pd.DataFrame(facts.items(), columns=["what", "value"])
+    known = [(what, value) for what, value in facts.items() if value]
+    return pd.DataFrame(known, columns=["what", "value"])
+
+
+def _describe_experiment(experiment: Experiment) -> str:
+    """What was run; which CPU features a custom runner uses is unknown."""
+    custom = "/" in experiment.runner
+    how = experiment.runner if custom else f"ISA level {experiment.isa}"
+    return f"{experiment.name}: {how}{', control' if experiment.control else ''}"
+
+
+def _describe_protocol(record: RunRecord) -> str:
+    plan = record.plan
+    if is_foreign(record):
+        return (
+            f"{plan.processes} processes per experiment, run alternately; at least {plan.runs} "
+            "inferences each, timed in their traces"
+        )
+    batches = f"batches of about {plan.batch_ms:g} ms" if plan.batch_ms else "single inferences"
+    return (
+        f"{plan.processes} processes per experiment, interleaved in {batches}; at least "
+        f"{plan.runs} timed inferences each"
+    )
 
 
 def identify_run(record: RunRecord, program: Program | None = None) -> dict[str, str]:

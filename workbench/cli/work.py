@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import click
 
 from workbench.cli.options import (
+    BASELINE,
+    CATEGORIES,
     EXPORT_OPTIONS,
     OUT,
     PATH,
@@ -79,8 +81,11 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
 @click.argument("subject", type=PATH, metavar="MODEL.pte|CONFIG.json")
 @RUN_OPTIONS
 @OUT
+@BASELINE
 @click.pass_context
-def run(context: click.Context, subject: Path, out: Path | None, measure: MeasureOptions) -> Output:
+def run(
+    context: click.Context, subject: Path, out: Path | None, measure: MeasureOptions, baseline: str
+) -> Output:
     """Measure a .pte with a CPU extension off and on; prints the run's folder.
 
     A config, the JSON of Arm's profiling kit, sets all options itself.
@@ -91,7 +96,10 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
     with show_progress() as progress:
         if subject.suffix == ".json":
             _refuse_options(context)
-            result = workflow.run_config(subject, root=out, progress=progress)
+            result = workflow.run_config(subject, root=out, baseline=baseline, progress=progress)
+        elif baseline:
+            hint = "a toggle's baseline is the side with the extension off"
+            raise UsageError("chooses among a config's experiments", where="--baseline", hint=hint)
         else:
             result = workflow.measure(subject, measure, root=out, progress=progress)
     return Output([*_summarize(result), result.path], vars(outline_run(result)))
@@ -117,9 +125,14 @@ def _refuse_options(context: click.Context) -> None:
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @EXPORT_OPTIONS
 @RUN_OPTIONS
+@CATEGORIES
 @OUT
 def profile(
-    models: tuple[str, ...], out: Path | None, export: ExportOptions, measure: MeasureOptions
+    models: tuple[str, ...],
+    categories: str,
+    out: Path | None,
+    export: ExportOptions,
+    measure: MeasureOptions,
 ) -> Output:
     """Export, measure, analyse and report, in one command.
 
@@ -136,7 +149,9 @@ def profile(
     def profile_each() -> Iterator[str]:
         for model in models:
             with show_progress() as progress:
-                found = profile_model(model, export, measure, root=out, progress=progress)
+                found = profile_model(
+                    model, export, measure, categories=categories, root=out, progress=progress
+                )
             page = found.path / REPORT_HTML
             record = {"findings": found.findings, "report": page}
             profiles.append({**vars(outline_run(found)), **record})

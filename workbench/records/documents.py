@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -130,7 +130,8 @@ class MeasurementSummary:
     """One measurement.
 
     ``latency`` is that of untraced inferences; ``e2e`` is ``Method::execute`` of the traced ones,
-    to whose mean the categories add up.
+    to whose mean the categories add up, and so do the kinds: the time in delegates, in portable
+    kernels and in overhead.
     """
 
     experiment: str
@@ -148,6 +149,10 @@ class MeasurementSummary:
         ),
     ]  # fmt: skip
     layers: Annotated[Rows, Columns(frames.LAYERS)] | None
+    layer_types: Annotated[Rows, Columns(frames.LAYER_TYPES)] | None = field(
+        default=None, kw_only=True
+    )
+    kind_totals_ms: dict[str, float] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -163,7 +168,10 @@ class TraceSummary:
 
 @dataclass(frozen=True)
 class AnalysisSummary(MeasurementSummary):
-    """``analysis_summary.json``: the candidate of the first comparison, then all of the run."""
+    """``analysis_summary.json``: the candidate of the first comparison, then all of the run.
+
+    ``categories`` names the rules that placed the operators.
+    """
 
     run_dir: str
     model: str
@@ -180,6 +188,7 @@ class AnalysisSummary(MeasurementSummary):
     measurements: tuple[MeasurementSummary, ...]
     checks: tuple[Check, ...]
     quality: QualitySummary
+    categories: str = "workbench"
     schema_version: int = SCHEMA_VERSION
 
 

@@ -148,6 +148,7 @@ def summarize_analysis(run: Run) -> documents.AnalysisSummary:
         kernel_changes={name: _rows(changes) for name, changes in run.kernel_changes.items()},
         measurements=tuple(measurements.values()),
         checks=tuple(documents.Check(**row) for row in run.checks.to_dict("records")),
+        categories=run.scheme.label,
         quality=documents.QualitySummary(
             **vars(_quality(run)), criteria=_rows(run.quality), readings=run.record.readings
         ),
@@ -205,6 +206,8 @@ def _measurement(measurement: Measurement) -> documents.MeasurementSummary:
             for row in _rows(measurement.operators)
         ),
         layers=_optional(measurement.layers),
+        layer_types=_optional(measurement.layer_types),
+        kind_totals_ms=measurement.operators.groupby("kind")["mean_ms"].sum().to_dict(),
     )
 
 
