@@ -319,6 +319,9 @@ def test_half_precision_convolutions_with_wide_weights(weights, count):
         dtypes={"x": "fp16", "a": "fp16", "b": "fp16", "W": weights},
     )
     assert len(found(facts, "wide weights")) == count
+    arm, other = (dataclasses.replace(facts, machine=name) for name in ("aarch64", "x86_64"))
+    assert len(found(arm, "wide weights")) == count
+    assert found(other, "wide weights").empty, "no other CPU has kernels that need them"
 
 
 def test_tiny_kernels_are_overhead():

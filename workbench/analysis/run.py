@@ -213,6 +213,8 @@ class Run:
     @property
     def subject(self) -> Measurement:
         """What the report is about: the candidate of the first comparison."""
+        if not self.measurements:
+            raise StoreError("has no times, only kernel logs", where=self.path)
         return self.comparisons[0].candidate if self.comparisons else self.measurements[0]
 
     @frame_property

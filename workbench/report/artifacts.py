@@ -27,6 +27,7 @@ from workbench.store import (
     atomic_write,
 )
 from workbench.trace.writers.csv_parquet import write_csvs
+from workbench.trace.xnn_log import read_xnn_log
 
 REPORT_NOTEBOOK = "12_report"  #: The notebook that every report is.
 
@@ -58,6 +59,7 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     from workbench.report.notebooks import run_notebook
 
     run = open_run(run)
+    _ = run.subject  # refuses a run without times
     # The title takes the place of the notebook's.
     first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run)
     link = f"[Explore this run interactively]({EXPLORER_HTML})"
@@ -71,7 +73,18 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
 
 
 def write_artifacts(run: Run) -> list[Path]:
-    """Write the JSON files of a run and the CSV files of each measurement's first process."""
+    """Write the JSON files of a run and the CSV files of each measurement's first process.
+
+    A run of kernel logs alone gets a CSV file of each.
+    """
+    if not run.traced:
+        logs = [run.locate(s.log) for s in run.record.sessions if s.log]
+        return [
+            atomic_write(
+                log.with_name(f"{log.stem}_kernels.csv"), read_xnn_log(log).to_csv(index=False)
+            )
+            for log in logs
+        ]
     tables = [
         write_csvs(
             m.events,

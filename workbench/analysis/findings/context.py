@@ -36,7 +36,7 @@ EFFICIENCY = (0.2, 0.5, 1.0)
 #: Shorter operators do not count for the best rates: XNNPACK logs whole microseconds, and the
 #: maximum would be the rate of the operator whose time is most underestimated.
 _RATED_MS = 0.02
-_LEAST_TWINS = 3
+LEAST_TWINS = 3
 
 #: Share of the best rates, worst, typical and best, and the basis of an estimate from it.
 Pace = tuple[tuple[float, float, float], str]
@@ -117,6 +117,7 @@ class RuleContext:
     roof: Roof | None = None
     roofline: pd.DataFrame | None = None
     emulated: bool = False
+    machine: str = ""
 
     @cached_property
     def e2e_ms(self) -> float:
@@ -214,7 +215,7 @@ class RuleContext:
         known = [key for key in twins if key in self._rated.index]
         shares = [self.least_ms([key]) / float(self._rated.at[key, "mean_ms"]) for key in known]
         shares = [share for share in shares if share > 0]
-        if len(shares) < _LEAST_TWINS:
+        if len(shares) < LEAST_TWINS:
             return usual, "roofline"
         worst, typical, best = np.percentile(shares, (10, 50, 90))
         return (float(worst), float(typical), float(best)), "twin"
@@ -303,6 +304,7 @@ def build_context(measurement: Measurement) -> RuleContext:
         roof=roof,
         roofline=roofline,
         emulated=run.emulated,
+        machine=str(run.record.host.get("machine", "")),
     )
 
 
