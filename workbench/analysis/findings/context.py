@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,8 +18,9 @@ from workbench.analysis.operators import total_runs
 from workbench.analysis.roofline import Roof, computed_dtype, place_operators
 from workbench.analysis.statistics import (
     blocks_of,
-    describe_latencies,
     half_width,
+    pick_timed,
+    restart_latencies,
     tabulate_latencies,
     undisturbed_times,
 )
@@ -84,22 +85,13 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class AlternativeDtype:
-    """The same model in another dtype, measured in the same way: median latency in ms."""
-
-    dtype: str
-    ms: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class RuleContext:
     """The data of one measurement that the rules use.
 
     ``runs`` is time in ms by key, from `undisturbed_times`; ``changes`` the extension's effect on
-    every operator; ``statistics`` latency by wall time at all thread counts; ``latency_ms`` the
-    median untraced latency, 0 if unknown; ``alternatives`` other dtypes, and ``own`` this one.
+    every operator; ``scaling`` has the wall time of every restart in ms by thread count,
+    ``dtypes`` the latency of those of separate runs by dtype, this one's among them;
+    ``latency_ms`` is the untraced latency, 0 if unknown.
     """
 
     operators: pd.DataFrame
@@ -109,11 +101,10 @@ class RuleContext:
     changes: pd.DataFrame | None = None
     toggle: str = ""
     kernels: dict[str, str] = field(default_factory=dict)
-    statistics: pd.DataFrame | None = None
+    scaling: Mapping[int, pd.Series] = field(default_factory=dict)
     threads: int = 1
     latency_ms: float = 0.0
-    own: AlternativeDtype | None = None
-    alternatives: tuple[AlternativeDtype, ...] = ()
+    dtypes: Mapping[str, Sequence[float]] = field(default_factory=dict)
     roof: Roof | None = None
     roofline: pd.DataFrame | None = None
     emulated: bool = False
@@ -275,9 +266,8 @@ def build_context(measurement: Measurement) -> RuleContext:
     """The data of a measurement that the rules use."""
     run, export = measurement.run, measurement.export
     changes = [c for c in run.comparisons if c.candidate is measurement and c.toggle != "none"]
-    wall = describe_latencies(run.latencies, clock="wall_ns")
-    alternatives = {other.dtype: other for other in _measured_dtypes(measurement)}
-    own = alternatives.pop(export.dtype, None) if export else None
+    timed = pick_timed(run.latencies)
+    timed = timed[timed["experiment"] == measurement.name]
     runs = undisturbed_times(total_runs(measurement.ledger, "key"))
     operators = measurement.operators.copy()
     operators["mean_ms"] = operators["key"].map(runs.mean())
@@ -296,11 +286,10 @@ def build_context(measurement: Measurement) -> RuleContext:
         changes=changes[0].operators if changes else None,
         toggle=changes[0].toggle if changes else "",
         kernels={key: str(name) for key, name in names.items() if name},
-        statistics=wall[wall["experiment"] == measurement.name],
+        scaling={int(n): restart_latencies(t, "wall_ns") for n, t in timed.groupby("threads")},
         threads=measurement.threads,
         latency_ms=measurement.latency_ms,
-        own=own,
-        alternatives=tuple(alternatives.values()),
+        dtypes=_measured_dtypes(measurement),
         roof=roof,
         roofline=roofline,
         emulated=run.emulated,
@@ -308,8 +297,8 @@ def build_context(measurement: Measurement) -> RuleContext:
     )
 
 
-def _measured_dtypes(measurement: Measurement) -> list[AlternativeDtype]:
-    """The latency of every dtype that was measured alike, the program's own first."""
+def _measured_dtypes(measurement: Measurement) -> dict[str, list[float]]:
+    """The latency in ms of every restart, by dtype measured alike, the program's own first."""
     own = measurement.run
     records = {own.path.resolve(): own.record}
     folder = own.path.resolve().parent
@@ -317,18 +306,17 @@ def _measured_dtypes(measurement: Measurement) -> list[AlternativeDtype]:
         if path.resolve() not in records:
             with contextlib.suppress(WorkbenchError):  # not readable: no alternative
                 records[path.resolve()] = load_run(path)
-    found: dict[str, AlternativeDtype] = {}
+    found: dict[str, list[float]] = {}
     for record in records.values():
         dtype = record.export.dtype if record.export else ""
         alike = record.state == "complete" and _identity(record) == _identity(own.record)
         if dtype in found or not record.export or record.export.problem or not alike:
             continue
-        alone = record is own.record
-        table = own.statistics if alone else describe_latencies(tabulate_latencies(record))
-        same = (table["experiment"] == measurement.name) & (table["threads"] == measurement.threads)
-        for row in table[same].to_dict("records"):
-            found[dtype] = AlternativeDtype(dtype, row["median"], row["low"], row["high"])
-    return list(found.values())
+        timed = own.latencies if record is own.record else tabulate_latencies(record)
+        same = (timed["experiment"] == measurement.name) & (timed["threads"] == measurement.threads)
+        if same.any():
+            found[dtype] = restart_latencies(timed[same]).to_list()
+    return found
 
 
 def _identity(record: RunRecord) -> tuple[object, ...]:

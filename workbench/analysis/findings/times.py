@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.compare import MARGIN, judge, shared_restarts
 from workbench.analysis.findings.context import (
     EFFICIENCY,
     LEAST_TWINS,
@@ -19,6 +20,8 @@ from workbench.analysis.findings.context import (
 )
 from workbench.analysis.findings.dataflow import WEIGHTED, Dataflow, NodeId, Step, Tensor
 from workbench.analysis.operators import label_operator
+from workbench.analysis.speedup import Speedup, speedup_of_restarts, speedup_of_runs
+from workbench.frames import format_ms
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
@@ -161,41 +164,55 @@ def find_tiny_operators(context: RuleContext, left: Collection[str]) -> Iterator
 
 def find_threads(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """More threads than are useful."""
-    table = context.statistics
-    if table is None or len(table) < 2:
+    own = context.scaling.get(context.threads)
+    fewer = [count for count in sorted(context.scaling) if count < context.threads]
+    if own is None or not fewer:
         return
-    own = table[table["threads"] == context.threads].iloc[0]
-    fewer = table[(table["threads"] < context.threads) & (table["high"] < own["low"])]
-    if fewer.empty:
+    found = [speedup_of_restarts(*shared_restarts(own, context.scaling[count])) for count in fewer]
+    for at, gain in _best_shown(float(own.mean()), found):
+        best = fewer[at]
+        yield Finding(
+            f"{context.threads} threads are slower than {best}: {format_ms(own.mean())} against "
+            f"{format_ms(context.scaling[best].mean())}",
+            gain,
+            (),
+            f"run with {best} thread{'s' if best > 1 else ''}",
+            f"workbench run MODEL.pte --threads {best}",
+        )
+
+
+def _best_shown(own_ms: float, speedups: Sequence[Speedup]) -> Iterator[tuple[int, Gain]]:
+    """Which alternative is fastest of those shown to be faster, if any, and its measured gain.
+
+    The alternatives are judged as one family; the gain's interval is that of the speed-up.
+    """
+    joined = Speedup.concatenate(speedups)
+    outcome, _ = judge(joined, [Speedup.exactly(MARGIN)])
+    if not (outcome == "faster").any():
         return
-    best = fewer.loc[fewer["median"].idxmin()]
-    gain = own["median"] - best["median"], own["low"] - best["high"], own["high"] - best["low"]
-    yield Finding(
-        f"{context.threads} threads are slower than {best['threads']}: {own['median']:.3g} ms "
-        f"against {best['median']:.3g} ms",
-        Gain(*gain, "measured"),
-        (),
-        f"run with {best['threads']} threads",
-        f"workbench run MODEL.pte --threads {best['threads']}",
-    )
+    best = int(np.argmax(np.where(outcome == "faster", joined.log, -np.inf)))
+    value, low, high = (own_ms * (1 - 1 / x[best]) for x in (joined.value, joined.low, joined.high))
+    yield best, Gain(float(value), float(low), float(high), "measured")
 
 
 def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Another dtype: measured if it was exported, otherwise bounded by the matrix products."""
-    own = context.own
-    faster = [other for other in context.alternatives if own and other.high < own.low]
-    if own and faster:
-        best = min(faster, key=lambda other: other.ms)
-        yield Finding(
-            f"{best.dtype} takes {best.ms:.3g} ms instead of {own.ms:.3g} ms",
-            Gain(own.ms - best.ms, own.low - best.high, own.high - best.low, "measured"),
-            (),
-            f"use {best.dtype} if its accuracy suffices: see the record of its export",
-            f"workbench profile MODEL --dtype {best.dtype}",
-        )
+    dtype = context.export.dtype if context.export else ""
+    own, others = context.dtypes.get(dtype), [name for name in context.dtypes if name != dtype]
+    if own and others:
+        found = [speedup_of_runs(own, context.dtypes[name]) for name in others]
+        for at, gain in _best_shown(float(np.mean(own)), found):
+            best = others[at]
+            yield Finding(
+                f"{best} takes {format_ms(float(np.mean(context.dtypes[best])))} instead of "
+                f"{format_ms(float(np.mean(own)))} (separate runs)",
+                gain,
+                (),
+                f"use {best} if its accuracy suffices: see the record of its export",
+                f"workbench profile MODEL --dtype {best}",
+            )
     # Peaks say more: see `find_memory_bound` and `find_compute_bound`.
-    known = context.alternatives or context.roofline is not None
-    if known or not context.export or context.export.dtype != "fp32":
+    if others or context.roofline is not None or dtype != "fp32":
         return
     matrices = context.rows["category"].isin(_MATRICES) & (context.rows["kind"] == "delegated")
     keys = [key for key in context.rows.index[matrices] if key in left]
