@@ -100,7 +100,7 @@ export class Inspector {
   #roof(i) {
     const { sides, theme } = this.view;
     const dots = [["A", sides.a && sides.a.program === sides.b.program ? sides.a : null], ["B", sides.b]]
-      .filter(([, m]) => known(m?.roofline?.gflops[i]) && known(m.roofline.intensity[i]));
+      .filter(([, m]) => m?.roofline?.gflops[i] > 0 && m.roofline.intensity[i] > 0 && known(m.roofline.roof_gflops[i]));
     const section = h("section", { class: "roof" }, h("h3", null, "Roofline"));
     if (!dots.length) {
       section.append(h("p", { class: "soft" }, "No roofline: machine peaks or operator costs are missing."));
