@@ -93,18 +93,17 @@ def repeat_operators(document: dict[str, Any], count: int) -> dict[str, Any]:
     for m in document["measurements"]:
         m["mean_ms"], m["std_ms"] = tile(m["mean_ms"]), tile(m["std_ms"])
         m["restarts_ms"] = [tile(column) for column in m["restarts_ms"]]
-        m["layers"] = None
         for name in m["roofline"] or ():
             m["roofline"][name] = tile(m["roofline"][name])
         if m["bound"]:
             m["bound"]["codes"] = tile(m["bound"]["codes"])
         for shape in m["trace"]["shapes"]:
-            shape["operators"] = [
+            shape[0] = [
                 number if number < 0 else (number + copy * size) % count
                 for copy in range(copies)
-                for number in shape["operators"]
+                for number in shape[0]
             ]
-            shape["depths"] *= copies
+            shape[1] *= copies
         for inference in m["trace"]["inferences"]:
             inference["gaps"] = [inference["durations"][0], *inference["gaps"][1:]] * copies
             inference["durations"] *= copies

@@ -20,7 +20,7 @@ export class Head {
       h("div", { class: "facts" },
         h("h1", null, head.model),
         ...[head.dtype, head.device, `${day} UTC`].filter(Boolean).map(text => h("span", { class: "fact" }, text)),
-        h("span", { class: `grade grade-${head.grade}`, title: head.quality }, `quality ${head.grade}`),
+        h("span", { class: `grade grade-${head.grade}`, title: head.summary }, `quality ${head.grade}`),
         h("span", { class: "spring" }), view.menu.root,
         h("button", { type: "button", title: "Keys ( ? )", "aria-label": "Keys", onclick: () => view.help() }, "?")),
       h("div", { class: "answer" }, this.verdict, this.selectors), this.caveats);
@@ -34,7 +34,7 @@ export class Head {
     const described = model.pairs.map(pair => {
       const [a, b] = [side(pair.baseline), side(pair.candidate)];
       const threads = a && a.threads !== b.threads ? `${a.threads} → ${b.threads}` : String(b.threads);
-      return { names: a ? (a.name === b.name ? b.name : `${a.name} → ${b.name}`) : b.name, threads, phase: b.phase };
+      return { names: a ? (a.experiment === b.experiment ? b.experiment : `${a.experiment} → ${b.experiment}`) : b.experiment, threads, phase: b.phase };
     });
     const parts = { names: model.data.comparisons.length ? "A → B" : "Measurement", threads: "Threads", phase: "Phase" };
     this.lists = Object.entries(parts).flatMap(([part, text]) => {
@@ -70,7 +70,7 @@ export class Head {
         h("span", null, h("b", { class: "side" }, "B"), `${b.label} `, ...time(b)), note));
     } else {
       lines.push(h("p", { class: "big" }, h("strong", null, ms(b.latency.latency)), h("span", null, `${interval(b.latency)} E2E latency`)));
-      lines.push(h("p", null, `${b.label}, n = ${b.latency.n}, ${b.restarts} process restart${b.restarts === 1 ? "" : "s"}`));
+      lines.push(h("p", null, `${b.label}, n = ${b.latency.n}, ${b.latency.restarts} process restart${b.latency.restarts === 1 ? "" : "s"}`));
     }
     const guess = this.view.prediction();
     if (guess) {

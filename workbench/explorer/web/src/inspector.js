@@ -107,7 +107,7 @@ export class Inspector {
       return section;
     }
     section.append(drawRoof(dots.map(([name, m]) => ({
-      name: sides.a ? name : m.label, roof: m.roof, peak: m.roofline.roof_gflops[i], bandwidth: m.roofline.roof_gbps[i],
+      name: sides.a ? name : m.label, peak: m.roofline.roof_gflops[i], bandwidth: m.roofline.roof_gbps[i],
       intensity: m.roofline.intensity[i], gflops: m.roofline.gflops[i],
     })), theme), facts(dots.map(([name, m]) => [sides.a ? `side ${name}` : "rate",
       `${quantity(1e9 * m.roofline.gflops[i], "FLOP/s")}, ${known(m.roofline.roof_share[i]) ? `${share(m.roofline.roof_share[i])} of the roof` : "too short to tell its share of the roof"}; bound by ${m.bound[i]}`])));
@@ -150,8 +150,8 @@ export class Inspector {
   #run(b) {
     const { head } = this.view.model;
     return h("section", null, h("h3", null, "Measurement"), facts([
-      ["quality", head.quality], ["shown", b.label], ["ISA level", b.isa], ["hidden features", b.hidden.join(", ")],
-      ["traced inferences", `${b.inferences} in ${b.restarts} process restarts`],
+      ["quality", head.summary], ["shown", b.label], ["ISA level", b.isa], ["hidden features", b.hidden.join(", ")],
+      ["traced inferences", `${b.inferences} in ${b.latency.restarts} process restarts`],
       ["versions", Object.entries(head.versions).map(([name, version]) => `${name} ${version}`).join(", ")],
     ]));
   }
