@@ -225,6 +225,14 @@ def move_controls(cell, page):
     return moved
 
 
+def use_explorer(cell):
+    """Select a category; its own tests do the rest."""
+    explorer = cell.locator(".wb-explorer")
+    explorer.locator(".chip").first.click()
+    assert explorer.locator(".crumbs li").count() == 2
+    assert explorer.evaluate("e => e.scrollWidth <= e.parentElement.clientWidth")
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_without_a_red_cell_and_its_controls_change_the_view(path, open_notebook):
     page = open_notebook(path.name)
@@ -232,7 +240,9 @@ def test_it_runs_without_a_red_cell_and_its_controls_change_the_view(path, open_
     for number, cell in enumerate(page.locator(".jp-CodeCell:has(.jp-OutputArea-output)").all()):
         cell.scroll_into_view_if_needed()
         keep(cell, f"{path.stem}-{number:02d}")
-        if cell.locator(CONTROLS).count():
+        if cell.locator(".wb-explorer").count():
+            use_explorer(cell)
+        elif cell.locator(CONTROLS).count():
             assert move_controls(cell, page) == cell.locator(CONTROLS).count()
             keep(cell, f"{path.stem}-{number:02d}-moved")
     assert complaints_of(page) == []
