@@ -141,7 +141,7 @@ def find_measurements(names: Sequence[str]) -> dict[str, Measurement]:
 
 def split_name(name: str) -> tuple[str, str, str]:
     """Folder, experiment and threads of ``RUN_DIR[:EXPERIMENT[:THREADS]]``; empty if not given."""
-    plain = (Path(name) / MANIFEST).exists()
+    plain = (Path(name) / MANIFEST).exists() or Path(name).is_file()
     folder, experiment, threads, *_ = [*([name] if plain else name.split(":", 2)), "", ""]
     return folder, experiment, threads
 
@@ -169,7 +169,8 @@ def _check_identity(
     before: Mapping[str, str], after: Mapping[str, str], across: str | Collection[str]
 ) -> None:
     for axis in AXES:
-        if axis in after and before[axis] != after[axis] and axis not in across:
+        known = before.get(axis) and after.get(axis)
+        if known and before[axis] != after[axis] and axis not in across:
             raise ComparisonError(
                 f"the two differ in {axis}: {before[axis]} against {after[axis]}",
                 hint=f"add --across {axis} to compare them all the same",
@@ -261,9 +262,10 @@ def compare_many(
         aligned = align_measurements(found, across=across, by=by or PARTS[0])
         parts = list_others(aligned)
         rows.append(parts[parts["level"] != "e2e"] if verdicts else parts)
-    return judge_rows(
-        pd.concat(rows, ignore_index=True), fail_above, verdicts=verdicts, aligned=aligned
-    )
+    unknown = [name for name, m in found.items() if m.run.recording]
+    notes = [f"device and build are unknown, and not compared: {', '.join(unknown)}"]
+    facts = {"verdicts": verdicts, "aligned": aligned, "notes": tuple(notes if unknown else ())}
+    return judge_rows(pd.concat(rows, ignore_index=True), fail_above, **facts)
 
 
 def list_others(aligned: pd.DataFrame) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.compare import compare_apart, compare_latencies, compare_parts
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
+from workbench.analysis.foreign import OUTPUT, Recording, read_recording
 from workbench.analysis.layers import add_layers, place_rows, summarize_layers
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import (
@@ -56,7 +57,7 @@ from workbench.analysis.statistics import (
 from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
 from workbench.analysis.verdict import Verdict, reach_verdict, summarize_verdict
 from workbench.errors import StoreError, TraceError, unknown_name
-from workbench.frames import SOURCE, mark_emulated
+from workbench.frames import COMPARISON, SOURCE, mark_emulated
 from workbench.models.registry import list_models
 from workbench.records.layers import Layers
 from workbench.records.runs import (
@@ -64,6 +65,7 @@ from workbench.records.runs import (
     Agreement,
     Experiment,
     Export,
+    Pair,
     Program,
     Proof,
     RunRecord,
@@ -71,7 +73,7 @@ from workbench.records.runs import (
     count_threads,
 )
 from workbench.run.plan import BY_ORDER, pair_experiments
-from workbench.store import FUNCTIONS, inside, kept_layers, load_layers, load_run
+from workbench.store import FUNCTIONS, inside, is_ours, kept_layers, load_layers, load_run
 from workbench.trace.etdump import read_etdump
 from workbench.trace.samples import locate_samples, read_functions, read_samples, resolve_functions
 from workbench.trace.xnn_log import read_xnn_log
@@ -101,7 +103,7 @@ class Run:
     """A recorded run: its measurements, its comparisons and what they show.
 
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
-    record is None.
+    record is None. ``recording`` is set if another tool recorded it.
 
     Examples
     --------
@@ -114,6 +116,7 @@ class Run:
 
     path: Path
     record: RunRecord
+    recording: Recording | None = None
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
     _sidecars: dict[str, Layers | None] = field(default_factory=dict, init=False)
 
@@ -124,6 +127,13 @@ class Run:
     def model(self) -> str:
         """What was run."""
         return self.record.plan.model
+
+    @property
+    def output(self) -> Path:
+        """Where files about the run are written: for others' recordings, a folder of our own."""
+        if self.recording is None:
+            return self.path
+        return self.path / OUTPUT if self.path.is_dir() else self.path.with_suffix(f".{OUTPUT}")
 
     @property
     def emulated(self) -> bool:
@@ -306,12 +316,14 @@ class Run:
             for s in self.record.sessions
             if s.complete and s.log and not s.etdump
         }
-        pairs = [(p.baseline, p.candidate) for p in self.record.plan.pairs]
-        pairs = [pair for pair in pairs if set(pair) <= logs.keys()]
-        first, *others = logs or [""]
+        planned = [p for p in self.record.plan.pairs if {p.baseline, p.candidate} <= logs.keys()]
+        sme = [name for name, kernels in logs.items() if kernels["sme"].any()]
+        pairs = planned or pair_experiments([*logs], lacking=logs.keys() - set(sme))[0]
         return {
-            f"{after} against {before}": compare_kernels(logs[after], logs[before])
-            for before, after in pairs or [(first, other) for other in others]
+            f"{p.candidate} against {p.baseline}": compare_kernels(
+                logs[p.candidate], logs[p.baseline]
+            )
+            for p in pairs
         }
 
     @cached_property
@@ -337,7 +349,8 @@ class Run:
     @frame_property
     def quality(self) -> pd.DataFrame:
         """How good the measurement is: ``frames.QUALITY``; the first row's grade is the run's."""
-        comparisons = pd.concat([c.latency for c in self.comparisons], ignore_index=True)
+        none = [pd.DataFrame(columns=COMPARISON.names, dtype=float)]
+        comparisons = pd.concat([c.latency for c in self.comparisons] or none, ignore_index=True)
         overhead = max(self.tracer_overhead.values(), default=math.nan)
         return grade_run(self.record, self.latencies, comparisons, overhead)
 
@@ -354,7 +367,7 @@ class Run:
 
     def locate(self, name: str) -> Path:
         """The path of a file that the manifest names."""
-        return inside(self.path, name)
+        return inside(self.path.parent if self.path.is_file() else self.path, name)
 
     def masked(self, experiment: str) -> set[str]:
         """The CPU features that every process of an experiment hid."""
@@ -615,7 +628,7 @@ class Measurement:
         inside_cwd = folder.is_relative_to(Path.cwd())
         names = {
             "RUN_DIR": str(folder.relative_to(Path.cwd()) if inside_cwd else folder),
-            "MODEL.pte": self.program.pte,
+            "MODEL.pte": self.program.pte or "MODEL.pte",
             "MODEL": model_spec(export) if export else "MODEL",
         }
         return re.sub(r"RUN_DIR|MODEL(\.pte)?", lambda m: shlex.quote(names[m[0]]), command)
@@ -674,9 +687,14 @@ class Comparison:
         return self.baseline.run.path.resolve() == self.candidate.run.path.resolve()
 
     @property
+    def apart(self) -> bool:
+        """Whether nothing shows that the restarts of both sides alternated."""
+        return not self.within_run or self.run.recording is not None
+
+    @property
     def interleaved(self) -> bool:
         """Whether both sides were measured interleaved."""
-        return self.within_run and self.baseline.threads == self.candidate.threads
+        return not self.apart and self.baseline.threads == self.candidate.threads
 
     @property
     def threads_text(self) -> str:
@@ -705,7 +723,7 @@ class Comparison:
     @cached_property
     def _control(self) -> dict[str, pd.DataFrame]:
         """The ledgers that show the noise."""
-        if not self.within_run:
+        if self.apart:
             return {}
         return self.run.find_noise(self.baseline.name, self.candidate.threads)
 
@@ -747,7 +765,7 @@ class Comparison:
     def shift(self) -> pd.DataFrame:
         """How the bottleneck moves: ``frames.SHIFT``."""
         shift = bottleneck_shift(self.baseline.categories, self.candidate.categories)
-        if not self.within_run:
+        if self.apart:
             return shift
         return bound_shift(shift, self.baseline.ledger, self.candidate.ledger)
 
@@ -772,7 +790,10 @@ class Comparison:
             dtype = self.candidate.export.dtype if self.candidate.export else ""
             unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
         subject, frames = self.subject or self.run.model, (self.latency, self.shift)
-        found = reach_verdict(subject, self.label, *frames, self.agreements, unchanged)
+        restarts = max(len(m.sessions) for m in (self.baseline, self.candidate))
+        apart = ", measured apart" + (", one process each" if restarts == 1 else "")
+        change = self.label + (apart if self.run.recording else "")
+        found = reach_verdict(subject, change, *frames, self.agreements, unchanged)
         if not self.emulated:
             return found
         return replace(found, outcome="emulated", before=None, after=None)
@@ -784,7 +805,7 @@ class Comparison:
 
     def _compare(self, level: str) -> pd.DataFrame:
         sides = (self.baseline.ledger, self.candidate.ledger)
-        return compare_parts(level, *sides, apart=not self.within_run, **self._control)
+        return compare_parts(level, *sides, apart=self.apart, **self._control)
 
 
 def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
@@ -795,7 +816,9 @@ def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
     Parameters
     ----------
     path
-        The folder of a run.
+        The folder of a run, one of Arm's profiling kit, any folder with ETDumps, or an ETDump. Of
+        the latter, subfolders or file names name the experiments, ``_t4`` is a thread count and
+        ``_p2`` a restart; a ``.pte`` (with its ``.etrecord``) and logs of XNNPACK nearby are used.
     baseline
         The experiment to compare all others with, in place of the run's own comparisons.
 
@@ -804,8 +827,8 @@ def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
     UsageError
         The folder is no run, or the baseline no experiment.
     StoreError
-        The manifest is corrupt or names a file outside of the folder, or nothing was measured
-        completely.
+        The manifest is corrupt or names a file outside of the folder, nothing was measured
+        completely, or no ETDump can be read.
 
     Examples
     --------
@@ -815,6 +838,11 @@ def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
     if isinstance(path, Run):
         return path
     path = Path(path)
+    if not is_ours(path):
+        found = read_recording(path)
+        run = Run(path, found.record, found)
+        run._traces, run._sidecars = found.traces, found.layers
+        return _orient(run, baseline)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
         hint = "repeat the `workbench run` command: it resumes where it stopped"
@@ -834,14 +862,25 @@ _SME_OPERATOR = re.compile(r"\bP(?:F16|F32|QS8)\b")
 def _orient(run: Run, baseline: str) -> Run:
     """Choose the run's baselines where nothing but the order of its experiments did, or anew."""
     plan = run.record.plan
-    if baseline or plan.direction == BY_ORDER:
-        names = [e.name for e in plan.experiments if not e.control and e.mode == "timing"]
-        lacking, shown = ([], "") if baseline else _find_lacking(run, names)
-        pairs, how = pair_experiments(names, baseline=baseline, lacking=lacking, shown=shown)
-        planned = {(pair.baseline, pair.candidate): pair for pair in plan.pairs}
-        pairs = tuple(planned.get((pair.baseline, pair.candidate), pair) for pair in pairs)
-        plan = replace(plan, pairs=pairs or plan.pairs, direction=how)
-        run.record = replace(run.record, plan=plan)
+    if not baseline and plan.direction != BY_ORDER and run.recording is None:
+        return run
+    timed = [e for e in plan.experiments if not e.control and e.mode == "timing"]
+    pairs: list[Pair] = []
+    how: list[str] = []
+    for program in dict.fromkeys(e.program for e in timed if not baseline):
+        names = [e.name for e in timed if e.program == program]
+        lacking, shown = _find_lacking(run, names)
+        found, why = pair_experiments(names, lacking=lacking, shown=shown)
+        pairs += found
+        how += [why] if found else []
+    if baseline:
+        found, why = pair_experiments([e.name for e in timed], baseline=baseline)
+        pairs, how = [*found], [why]
+    planned = {(pair.baseline, pair.candidate): pair for pair in plan.pairs}
+    pairs = [planned.get((pair.baseline, pair.candidate), pair) for pair in pairs]
+    direction = "; ".join(dict.fromkeys(how))
+    plan = replace(plan, pairs=tuple(pairs) or plan.pairs, direction=direction)
+    run.record = replace(run.record, plan=plan)
     return run
 
 
@@ -911,9 +950,10 @@ def describe_run(run: Run) -> pd.DataFrame:
     machine += ["virtual"] if host.get("virtual") else []
     shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in plan.inputs)
     facts = {
-        "program": f"{plan.stem}.pte, SHA-256 {plan.sha256[:16]}",
-        "inputs": f"{shapes} ({plan.input_source})",
-        "machine": ", ".join(map(str, machine)),
+        "program": f"{plan.stem}.pte, SHA-256 {plan.sha256[:16]}" if plan.pte else plan.stem,
+        "recorded by": run.recording.source if run.recording else "",
+        "inputs": f"{shapes} ({plan.input_source})" if plan.input_source else "",
+        "machine": ", ".join(map(str, machine)) if host else "",
         "platform": record.platform + (" (emulated)" if run.emulated else ""),
         "load at the start": " ".join(str(load) for load in host.get("load_average", [])),
         "runner": ", ".join(f"{k} {v}" for k, v in record.runner.items()),
@@ -923,6 +963,8 @@ def describe_run(run: Run) -> pd.DataFrame:
         "baseline": plan.direction,
         "measured": f"{record.started} to {record.finished or 'interrupted'}",
     }
+    if run.recording:
+        facts["measured"] = record.started
     if export := record.export:
         delegates = ", ".join(f"{name} x{count}" for name, count in export.delegates.items())
         facts["weights"] = export.weights or "not recorded"
@@ -936,18 +978,20 @@ def describe_run(run: Run) -> pd.DataFrame:
 
 def _describe_experiment(experiment: Experiment) -> str:
     """What was run; which CPU features a custom runner uses is unknown."""
-    custom = "/" in experiment.runner
+    custom = "/" in experiment.runner or not experiment.runner
     how = experiment.runner if custom else f"ISA level {experiment.isa}"
-    return f"{experiment.name}: {how}{', control' if experiment.control else ''}"
+    named = f"{experiment.name}: {how}" if how else experiment.name
+    return f"{named}{', control' if experiment.control else ''}"
 
 
 def _describe_protocol(record: RunRecord) -> str:
     plan = record.plan
     if is_foreign(record):
-        return (
-            f"{plan.processes} processes per experiment, run alternately; at least {plan.runs} "
-            "inferences each, timed in their traces"
-        )
+        order = "run alternately" if record.runner else "in an unknown order"
+        processes = f"{plan.processes} process" + ("es" if plan.processes > 1 else "")
+        warmup = f", without the first {plan.warmup}" if plan.warmup else ""
+        times = f"each at least {plan.runs} inferences{warmup}, timed in its trace"
+        return f"{processes} per experiment, {order}; {times}"
     batches = f"batches of about {plan.batch_ms:g} ms" if plan.batch_ms else "single inferences"
     return (
         f"{plan.processes} processes per experiment, interleaved in {batches}; at least "
@@ -956,10 +1000,14 @@ def _describe_protocol(record: RunRecord) -> str:
 
 
 def identify_run(record: RunRecord, program: Program | None = None) -> dict[str, str]:
-    """The program, device and build of a measurement, which must agree for a comparison.
+    """The program, device and build of a measurement, empty if unknown; others must agree.
 
     The default is the run's first program.
     """
+    if not record.runner:  # another tool's recording
+        chosen = program or record.plan.all_programs[0]
+        program_name = f"{chosen.stem} {chosen.sha256[:12]}" if chosen.pte else chosen.sha256
+        return {"program": program_name, "device": "", "build": ""}
     device = f"{record.platform}, {record.host.get('cpu')}"
     device += ", emulated" if record.emulated else ""
     build = f"executorch {record.versions.get('executorch')}, {record.runner.get('kind')} runner"

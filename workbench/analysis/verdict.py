@@ -118,7 +118,7 @@ def _outcome(verdict: Verdict) -> str:
 def _latency_bounds(verdict: Verdict) -> str:
     """The interval of the change of latency, in per cent of the baseline."""
     if math.isnan(verdict.low) or math.isnan(verdict.high):
-        return "too few rounds for an interval"
+        return f"observed {verdict.speedup:.2f}x; too few restarts for an interval"
     low, high = 100 * (1 / verdict.high - 1), 100 * (1 / verdict.low - 1)
     digits = digits_of(low, high)
     return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % CI"

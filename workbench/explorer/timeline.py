@@ -12,7 +12,7 @@ import pandas as pd
 import traitlets
 
 from workbench.analysis.operators import label_operator
-from workbench.analysis.run import Comparison
+from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import StoreError
 from workbench.explorer.widgets import is_interactive
 from workbench.frames import EMULATED, SPANS, check
@@ -58,8 +58,8 @@ def timeline_script() -> str:
     return _SCRIPT.read_text() + "\ndrawAll(document);\n"
 
 
-def show_timeline(ab: Comparison) -> Timeline | Page:
-    """Show the first traces of a comparison on one time axis, the baseline above the candidate.
+def show_timeline(source: Comparison | Measurement) -> Timeline | Page:
+    """Show the first trace of a measurement, or those of a comparison, the baseline above.
 
     Raises
     ------
@@ -71,8 +71,12 @@ def show_timeline(ab: Comparison) -> Timeline | Page:
     >>> "avx512_on" in wb.show_timeline(wb.open_run(wb.sample_run()).compare()).figure.alt_text
     True
     """
-    traces = dict(zip(name_sides(ab), (ab.baseline.spans, ab.candidate.spans), strict=True))
-    return draw_timeline(traces, ab.candidate.operators, note=EMULATED if ab.emulated else "")
+    if isinstance(source, Comparison):
+        subject, spans = source.candidate, (source.baseline.spans, source.candidate.spans)
+        traces = dict(zip(name_sides(source), spans, strict=True))
+    else:
+        subject, traces = source, {source.label: source.spans}
+    return draw_timeline(traces, subject.operators, note=EMULATED if source.emulated else "")
 
 
 def draw_timeline(
