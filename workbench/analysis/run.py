@@ -17,11 +17,17 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.attribution import attribute_layers
+from workbench.analysis.categories import Scheme, add_categories, load_scheme
 from workbench.analysis.compare import compare_apart, compare_latencies, compare_parts
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import OUTPUT, Recording, read_recording
-from workbench.analysis.layers import add_layers, place_rows, summarize_layers
+from workbench.analysis.layers import (
+    add_layers,
+    place_rows,
+    summarize_layer_types,
+    summarize_layers,
+)
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import (
     compare_evidence,
@@ -103,7 +109,8 @@ class Run:
     """A recorded run: its measurements, its comparisons and what they show.
 
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
-    record is None. ``recording`` is set if another tool recorded it.
+    record is None. ``scheme`` has the rules of the categories; ``recording`` is set if another
+    tool recorded it.
 
     Examples
     --------
@@ -116,9 +123,14 @@ class Run:
 
     path: Path
     record: RunRecord
+    scheme: Scheme = field(default_factory=load_scheme)
     recording: Recording | None = None
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
     _sidecars: dict[str, Layers | None] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if self.recording:
+            self._traces, self._sidecars = self.recording.traces, self.recording.layers
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {', '.join(m.label for m in self.measurements)})"
@@ -216,6 +228,8 @@ class Run:
     @property
     def subject(self) -> Measurement:
         """What the report is about: the candidate of the first comparison."""
+        if not self.measurements:
+            raise StoreError("has no times, only kernel logs", where=self.path)
         return self.comparisons[0].candidate if self.comparisons else self.measurements[0]
 
     @frame_property
@@ -517,8 +531,8 @@ class Measurement:
 
     @property
     def latency_ms(self) -> float:
-        """Median latency; that of traced inferences where no other was measured."""
-        return float(self.statistics["median"].iloc[0])
+        """The latency: mean over the restarts of the midmean of each; untraced if measured so."""
+        return float(self.statistics["latency"].iloc[0])
 
     @property
     def events(self) -> pd.DataFrame:
@@ -530,7 +544,7 @@ class Measurement:
     @frame_property
     def spans(self) -> pd.DataFrame:
         """The same events with their categories: ``frames.SPANS``."""
-        return describe_spans(self.events)
+        return describe_spans(self.events, self.run.scheme)
 
     @cached_property
     def _rows(self) -> pd.DataFrame:
@@ -586,13 +600,21 @@ class Measurement:
         return summarize_layers(self.operators, self.sidecar, total_runs(self._rows, "key"))
 
     @frame_property
+    def layer_types(self) -> pd.DataFrame | None:
+        """Time by class of layer and category of operator: ``frames.LAYER_TYPES``."""
+        if self.layers is None:
+            return None
+        return summarize_layer_types(self.operators, total_runs(self._rows, "key"))
+
+    @frame_property
     def machine_code(self) -> pd.DataFrame | None:
         """Samples of the program counter by operator and function: ``frames.EVIDENCE``."""
         found = self.run._samples.get((self.name, self.threads))
         if found is None:
             return None
         samples, etdump = found
-        return gather_evidence(read_etdump(etdump), locate_samples(samples, self.run._functions))
+        located = locate_samples(samples, self.run._functions)
+        return gather_evidence(read_etdump(etdump), located, self.run.scheme)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
@@ -642,7 +664,7 @@ class Measurement:
         ledger = build_ledger(events)
         closed = closed_runs(events, ledger)
         kept = kept_runs(session, len(closed), self.run.path / session.etdump)
-        ledger = ledger[kept[ledger["run"]]].reset_index(drop=True)
+        ledger = add_categories(ledger[kept[ledger["run"]]], self.run.scheme)
         for place, (name, *_) in enumerate(SOURCE):
             ledger.insert(place, name, getattr(session, name))
         return ledger, closed
@@ -692,6 +714,15 @@ class Comparison:
         return not self.within_run or self.run.recording is not None
 
     @property
+    def separation(self) -> str:
+        """In words, how both sides were measured apart; empty if they were not."""
+        if not self.within_run:
+            return "separate runs"
+        single = max(len(m.sessions) for m in (self.baseline, self.candidate)) == 1
+        one = ", one process each" if single else ""
+        return f"measured apart{one}" if self.apart else ""
+
+    @property
     def interleaved(self) -> bool:
         """Whether both sides were measured interleaved."""
         return not self.apart and self.baseline.threads == self.candidate.threads
@@ -732,8 +763,13 @@ class Comparison:
         """E2E latency, one row of ``frames.COMPARISON``."""
         before, after = self.baseline, self.candidate
         if not self.interleaved:
-            clock = "wall_ns" if self.within_run else None
-            return compare_apart(before.latencies, after.latencies, floor=self.noise, clock=clock)
+            return compare_apart(
+                before.latencies,
+                after.latencies,
+                floor=self.noise,
+                clock="wall_ns" if self.within_run else None,
+                separate=self.apart,
+            )
         original, control = self.run.find_control(before.name) if self._control else (None, None)
         timed, threads = self.run.latencies, after.threads
         return compare_latencies(
@@ -755,6 +791,11 @@ class Comparison:
         """Own time of every layer, the largest change first: ``frames.COMPARISON``."""
         known = self.baseline.has_layers and self.candidate.has_layers
         return self._compare("layer") if known else None
+
+    @frame_property
+    def kinds(self) -> pd.DataFrame:
+        """Time in the delegate, in portable kernels and in overhead: ``frames.COMPARISON``."""
+        return self._compare("kind")
 
     @property
     def speedups(self) -> pd.DataFrame:
@@ -790,10 +831,9 @@ class Comparison:
             dtype = self.candidate.export.dtype if self.candidate.export else ""
             unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
         subject, frames = self.subject or self.run.model, (self.latency, self.shift)
-        restarts = max(len(m.sessions) for m in (self.baseline, self.candidate))
-        apart = ", measured apart" + (", one process each" if restarts == 1 else "")
-        change = self.label + (apart if self.run.recording else "")
-        found = reach_verdict(subject, change, *frames, self.agreements, unchanged)
+        found = reach_verdict(
+            subject, self.label, *frames, self.agreements, unchanged, separate=self.separation
+        )
         if not self.emulated:
             return found
         return replace(found, outcome="emulated", before=None, after=None)
@@ -808,10 +848,8 @@ class Comparison:
         return compare_parts(level, *sides, apart=self.apart, **self._control)
 
 
-def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
+def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Path = "") -> Run:
     """Open a recorded run; its traces are read when a frame needs them.
-
-    A `Run` is returned as is.
 
     Parameters
     ----------
@@ -819,13 +857,17 @@ def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
         The folder of a run, one of Arm's profiling kit, any folder with ETDumps, or an ETDump. Of
         the latter, subfolders or file names name the experiments, ``_t4`` is a thread count and
         ``_p2`` a restart; a ``.pte`` (with its ``.etrecord``) and logs of XNNPACK nearby are used.
+        A `Run` is returned as is, or opened again for other categories.
     baseline
         The experiment to compare all others with, in place of the run's own comparisons.
+    categories
+        The categories of its operators: ``kit`` for those of Arm's profiling kit, or a YAML file of
+        rules such as ``workbench/analysis/schemes/kit.yaml``.
 
     Raises
     ------
     UsageError
-        The folder is no run, or the baseline no experiment.
+        The folder is no run, the baseline no experiment, or there are no such categories.
     StoreError
         The manifest is corrupt or names a file outside of the folder, nothing was measured
         completely, or no ETDump can be read.
@@ -835,14 +877,13 @@ def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
     >>> wb.open_run(wb.sample_run()).model
     'mobilenet_v3_small'
     """
+    scheme = load_scheme(categories or "workbench")
     if isinstance(path, Run):
-        return path
+        return replace(path, scheme=scheme) if categories else path
     path = Path(path)
     if not is_ours(path):
         found = read_recording(path)
-        run = Run(path, found.record, found)
-        run._traces, run._sidecars = found.traces, found.layers
-        return _orient(run, baseline)
+        return _orient(Run(path, found.record, scheme, found), baseline)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
         hint = "repeat the `workbench run` command: it resumes where it stopped"
@@ -852,7 +893,7 @@ def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
     programs = map(record.plan.program_of, record.plan.experiments)
     for name in [*names, *(str(kept_layers(Path(), program.name)) for program in programs)]:
         inside(path, name)
-    return _orient(Run(path, record), baseline)
+    return _orient(Run(path, record, scheme), baseline)
 
 
 #: XNNPACK's operators with kernels for packed operands, which need SME: ``(NHWC, PF32)``.
@@ -961,6 +1002,7 @@ def describe_run(run: Run) -> pd.DataFrame:
         "protocol": _describe_protocol(record),
         "experiments": "; ".join(map(_describe_experiment, plan.experiments)),
         "baseline": plan.direction,
+        "categories": run.scheme.label,
         "measured": f"{record.started} to {record.finished or 'interrupted'}",
     }
     if run.recording:
