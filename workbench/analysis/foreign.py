@@ -22,7 +22,7 @@ from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.layers import describe_pte
 from workbench.records.codec import from_json
 from workbench.records.layers import Layers
-from workbench.records.runs import Experiment, Export, Plan, Program, RunRecord, Session
+from workbench.records.runs import Experiment, Plan, Program, RunRecord, Session
 from workbench.run.custom_runner import CLOCK
 from workbench.run.plan import names_feature
 from workbench.store import (
@@ -106,40 +106,43 @@ def read_recording(path: Path) -> Recording:
     stem = safe_name(found or kit.model or path.resolve().stem)
     sessions = [_session(names[Path(name)], name, events) for name, events in traces.items()]
     programs: dict[str, tuple[Program, Layers | None]] = {}
-    experiments: dict[str, Experiment] = {}
+    experiments = {}
     for session in sessions:
-        events = traces[session.etdump]
+        events, name = traces[session.etdump], session.experiment
         if (calls := hash_calls(events)) not in programs:
             layers, pte = _match_program(folder, ptes, stem, events)
-            sha256, name = layers.sha256 if layers else f"calls {calls}", calls if programs else ""
-            model = kit.model or (pte.stem if pte else stem)
-            program = Program(name, str(pte or ""), sha256, model, pte.stem if pte else stem)
+            sha256, file = layers.sha256 if layers else f"calls {calls}", pte.stem if pte else stem
+            model = kit.model or file
+            program = Program(calls if programs else "", str(pte or ""), sha256, model, file)
             programs[calls] = program, layers
-        which = programs[calls][0].name
-        name = session.experiment
         control = any(name == f"{other.experiment}_control" for other in sessions)
-        experiments.setdefault(name, Experiment(name, runner="", control=control, program=which))
+        program = programs[calls][0]
+        experiments[name] = Experiment(name, runner="", control=control, program=program.name)
     logs = list(_read_logs(folder, files, [found, *stems], kit.labels))
     for log in logs:
         silent = Experiment(log.experiment, runner="", mode="xnntrace")
         experiments.setdefault(log.experiment, silent)
     first, *others = (program for program, _ in programs.values())
-    counts = [int(events["run"].max()) + 1 for events in traces.values()]
     plan = Plan(
         **{name: value for name, value in vars(first).items() if name != "name"},
         experiments=tuple(experiments.values()),
         pairs=(),
         threads=tuple(sorted({s.threads for s in sessions})),
-        runs=min(count - s.skipped for count, s in zip(counts, sessions, strict=True)),
+        runs=min(int(traces[s.etdump]["run"].max()) + 1 - s.skipped for s in sessions),
         warmup=max(s.skipped for s in sessions),
         processes=max(Counter((s.experiment, s.threads) for s in sessions).values()),
         batch_ms=0.0,
         programs=tuple(others),
     )
-    exports = {program.name: _find_export(program) for program, _ in programs.values()}
+    exports = {}
+    for program in (first, *others):
+        with contextlib.suppress(WorkbenchError):  # no record, or one of another program
+            if program.pte and (export := load_export(Path(program.pte))):
+                exports[program.name] = export
+    place = folder.resolve()
     record = RunRecord(
         plan,
-        platform=folder.resolve().name if folder.resolve().parent.name == RUNS else "",
+        platform=place.name if place.parent.name == RUNS else "",
         emulated=False,
         state="complete",
         started=kit.started,
@@ -148,13 +151,14 @@ def read_recording(path: Path) -> Recording:
         runner={},
         versions=kit.versions,
         sessions=(*sessions, *logs),
-        export=exports[""],
-        exports={name: export for name, export in exports.items() if name and export},
+        export=exports.pop("", None),
+        exports=exports,
     )
     sidecars = {program.name: layers for program, layers in programs.values()}
     missing = ["untraced latencies", "PC samples", "outputs", "CPU features"]
     if not all(sidecars.values()):
-        missing.append(f"layers ({_explain_no_layers(ptes)})")
+        advice = "put the .pte and its .etrecord beside the traces"
+        missing.append(f"layers ({'no .pte nearby is of these traces' if ptes else advice})")
     if not all(name.threads for name in names.values()):
         missing.append("thread counts (1 assumed where no name has one)")
     return Recording(record, kit.source, tuple(missing), unreadable, traces, sidecars)
@@ -311,11 +315,9 @@ def _name_by_folder(
 ) -> dict[Path, str]:
     """Experiments named by their folders, with the file names where one folder has several."""
     shared = len(Path(os.path.commonpath([path.parent for path in folders])).parts)
-    several = {
-        f for f in folders.values() if len({rests[p] for p in folders if folders[p] == f}) > 1
-    }
+    one = Counter(folder for folder, _ in {(folders[path], rests[path]) for path in folders})
     return {
-        path: "_".join([*folder[shared:], *([rests[path]] if folder in several else [])])
+        path: "_".join([*folder[shared:], *([rests[path]] if one[folder] > 1 else [])])
         for path, folder in folders.items()
     }
 
@@ -346,25 +348,13 @@ def _number(names: dict[Path, TraceName], restarts: Mapping[Path, int]) -> dict[
     }
 
 
-def _session(name: TraceName, trace: str, events: pd.DataFrame) -> Session:
-    """A process that was traced; its first inference does not count."""
-    first = int(events["run"].max() > 1)
-    return _process(name, etdump=trace, skipped=first)
-
-
-def _process(name: TraceName, **files: Any) -> Session:
-    return Session(
-        experiment=name.experiment,
-        threads=name.threads or 1,
-        process=name.process,
-        traced=True,
-        masked=(),
-        load_ms=0.0,
-        startup_ms=0.0,
-        batches=(),
-        clock=CLOCK,
-        **files,
-    )
+def _session(
+    name: TraceName, etdump: str, events: pd.DataFrame | None = None, log: str = ""
+) -> Session:
+    """A process; the first of several inferences that it traced does not count."""
+    skipped = 0 if events is None else int(events["run"].max() > 1)
+    key = (name.experiment, name.threads or 1, name.process)
+    return Session(*key, True, (), 0.0, 0.0, (), CLOCK, etdump=etdump, skipped=skipped, log=log)
 
 
 def _read_logs(
@@ -381,7 +371,7 @@ def _read_logs(
     plain = {path: path.with_name(re.sub(r"_(xnntrace|latency)$", "", path.stem)) for path in known}
     _, names = name_traces(list(dict.fromkeys(plain.values())), stems)
     for path in known:
-        yield _process(labels.get(path.name, names[plain[path]]), log=str(path))
+        yield _session(labels.get(path.name, names[plain[path]]), "", log=str(path))
 
 
 def hash_calls(events: pd.DataFrame) -> str:
@@ -397,14 +387,12 @@ def _find_programs(folder: Path, files: Sequence[Path]) -> dict[Path, Path | Non
     above = folder.resolve().parent
     near = [folder, above, artifacts_dir(above), artifacts_dir(above.parent)]
     found = [folder / name for name in files] + [p for place in near for p in place.glob("*.*")]
-    programs = dict.fromkeys(path for path in found if path.suffix == ".pte")
-    records = [path for path in found if path.suffix == ".etrecord"]
-
-    def match(pte: Path) -> Path | None:
-        named = [path for path in records if path.stem in (pte.stem, pte.name)]
-        return next(iter(named or (records if len(set(records)) == 1 else [])), None)
-
-    return {pte: match(pte) for pte in programs}
+    records = {path.name: path for path in found if path.suffix == ".etrecord"}
+    return {
+        pte: records.get(f"{pte.name}.etrecord", records.get(f"{pte.stem}.etrecord"))
+        for pte in found
+        if pte.suffix == ".pte"
+    }
 
 
 def _match_program(
@@ -444,16 +432,3 @@ def _fits(ledger: pd.DataFrame, layers: Layers) -> bool:
     known = attribute_layers(ledger, layers).set_index("key")["confidence"]
     delegated = known[rows.loc[rows["kind"] == "delegated", "key"]]
     return delegated.empty or bool(delegated.isin(["exact", "fitted"]).mean() > 1 / 2)
-
-
-def _explain_no_layers(programs: Mapping[Path, Path | None]) -> str:
-    if programs:
-        return "no .pte nearby is the program of these traces"
-    return "put the .pte and its .etrecord beside the traces"
-
-
-def _find_export(program: Program) -> Export | None:
-    if program.pte:
-        with contextlib.suppress(WorkbenchError):  # of another program, or malformed
-            return load_export(Path(program.pte))
-    return None
