@@ -12,6 +12,7 @@ import workbench as wb
 from workbench.analysis.foreign import TraceName, name_traces
 from workbench.cli import main
 from workbench.errors import ComparisonError, StoreError, UsageError
+from workbench.explorer.widgets import list_measurements
 
 QEMU, LINUX = wb.sample_run("toy_cnn"), wb.sample_run()
 
@@ -299,6 +300,14 @@ def test_every_trace_has_a_name_of_its_own(paths, stems):
     for name in names.values():
         restarts.setdefault((name.experiment, name.threads), []).append(name.process)
     assert all(sorted(found) == list(range(len(found))) for found in restarts.values())
+
+
+def test_a_recording_among_the_runs_can_be_picked_and_a_broken_one_is_skipped(kit):
+    broken = kit.with_name("linux")
+    broken.mkdir()
+    (broken / "manifest.json").write_text("{")
+    assert "x faster" in str(wb.pick_measurements(kit.parents[1]))
+    assert any("mac_sme2_on" in name for name in list_measurements(kit.parents[1]))
 
 
 def test_names_known_from_a_manifest_come_first():
