@@ -338,7 +338,8 @@ class ExplorerMeasurement:
     """One measurement; columns follow the operators of its program, those of layers its modules.
 
     ``restarts_ms`` are mean times by process restart, empty for a single one; ``quantile`` is that
-    of Student's t for a 95 % interval over them.
+    of Student's t for a 95 % interval over them. ``note`` compares latency and
+    traced times.
     """
 
     program: int
@@ -364,6 +365,7 @@ class ExplorerMeasurement:
     samples: dict[str, Numbers] | None
     findings: tuple[ExplorerFinding, ...]
     trace: ExplorerTrace
+    note: str = ""
 
 
 @dataclass(frozen=True)

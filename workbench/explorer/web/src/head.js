@@ -63,20 +63,21 @@ export class Head {
           ? `${intervalText(outcome, latency.low, latency.high)} 95 % interval` : ratio(latency.speedup, latency.low, latency.high))));
       const time = value => outcome === "emulated" ? null : h("b", null, ms(value));
       lines.push(h("p", null, h("b", { class: "side" }, "A"), ` ${a.label} `, time(latency.baseline_ms), "   →   ",
-        h("b", { class: "side" }, "B"), ` ${b.label} `, time(latency.candidate_ms), outcome === "emulated" ? null : h("span", { class: "soft" }, `   E2E latency without tracing, ${b.restarts} process restart${b.restarts === 1 ? "" : "s"}`)));
+        h("b", { class: "side" }, "B"), ` ${b.label} `, time(latency.candidate_ms), outcome === "emulated" ? null : h("span", { class: "soft" }, `   E2E latency without tracing, n = ${latency.restarts} process restart${latency.restarts === 1 ? "" : "s"}`)));
     } else {
-      lines.push(h("p", { class: "big" }, h("strong", null, ms(b.latency.median)), h("span", null, "median E2E latency")));
-      lines.push(h("p", null, `${b.label}, n = ${b.latency.n}, ${b.restarts} process restart${b.restarts === 1 ? "" : "s"}`));
+      lines.push(h("p", { class: "big" }, h("strong", null, ms(b.latency.latency)), h("span", null, "E2E latency")));
+      lines.push(h("p", null, `${b.label}, ${b.latency.restarts > 1 ? `95 % interval ${ms(b.latency.low)} to ${ms(b.latency.high)}, n = ${b.latency.restarts} process restarts` : "1 process restart: no interval"}`));
     }
     const guess = this.view.prediction();
     if (guess) {
-      const headline = latency ? latency.candidate_ms : b.latency.median;
+      const headline = latency ? latency.candidate_ms : b.latency.latency;
       lines.push(h("p", { class: "guess" }, `what if: ${ms(headline)} → `, h("b", null, ms(headline / guess.speedup)),
         `, ${ratio(guess.speedup, guess.low, guess.high)}${latency ? "; against A: " : ""}`,
         latency ? h("b", null, `${(latency.speedup * guess.speedup).toFixed(2)}x`) : null));
     }
     this.verdict.replaceChildren(...lines);
     const notes = [...(pair.caveats ?? (model.head.emulated ? ["emulated: which code runs, not how fast"] : []))];
+    if (b.note && !model.head.emulated) notes.push(b.note);
     if (a && !sides.paired) notes.push("A and B are different programs: their operators are not paired");
     if (state.swap) notes.push("A and B are exchanged: A is the candidate of the comparison as planned");
     this.caveats.replaceChildren(...notes.map(text => h("p", { role: "note" }, text)));
