@@ -356,9 +356,9 @@ def test_a_verdict_says_what_it_lacks():
     said = {"detectable": 0.07}
     alone = replace(verdict("faster", 1.5, 1.4, 1.6, **said), floor=0.0)
     assert summarize_verdict(alone).endswith("(95 % CI 1.4-1.6, no A/A control)")
-    apart = replace(alone, separate=True)
+    apart = replace(alone, separate="separate runs")
     assert "separate runs, minimum detectable change 7 %" in summarize_verdict(apart)
-    apart = verdict("inconclusive", 1.02, 0.95, 1.08, separate=True, **said)
+    apart = verdict("inconclusive", 1.02, 0.95, 1.08, separate="separate runs", **said)
     assert summarize_verdict(apart).count("minimum detectable change") == 1
 
 
