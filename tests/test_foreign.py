@@ -314,3 +314,18 @@ def test_names_known_from_a_manifest_come_first():
     path = Path("whatever.etdump")
     _, names = name_traces([path], labels={path.name: TraceName("mac_sme2_on", 3)})
     assert names == {path: TraceName("mac_sme2_on", 3)}
+
+
+def test_a_program_that_explains_most_operators_is_not_the_one_without_its_name(tmp_path):
+    """Variants of a model in other dtypes have the same calls, and nearly the same operators."""
+    put(tmp_path, {"on.etdump": mobilenet("on")})
+    text = (LINUX / "layers.json").read_text()
+    content = json.loads(text)
+    nodes = [n for m in content["methods"] for i in m["instructions"] for n in i["xnodes"]]
+    for node in nodes[::6]:
+        node["type"] = "Tanh"
+    (tmp_path / "layers.json").write_text(json.dumps(content))
+    run = wb.open_run(tmp_path)
+    assert run.layers is None
+    (tmp_path / "layers.json").write_text(text)
+    assert wb.open_run(tmp_path).layers is not None
