@@ -104,6 +104,8 @@ def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
             toggle="none", runs=1, processes=options.processes, against=tuple(map(str, against))
         )
         plan = replace(make_plan(pte, asked, runner), batch_ms=options.batch_ms)
+        if not against:  # without the second of two equal experiments
+            plan = replace(plan, experiments=(plan.experiments[0], plan.experiments[-1]))
         return plan, measure(plan, runner, folder / name)
 
     plan, together = time_plan("together", baseline, others)
@@ -115,10 +117,10 @@ def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
     alone, floors = {}, {}
     for slowdown, pte in programs.items():
         plan, latencies = time_plan(f"alone{slowdown}", pte)
-        pair, control = plan.pairs[0], plan.experiments[-1].name
-        first = compare_latencies(latencies, pair.baseline, pair.candidate, control=control)
-        floors[slowdown] = float(first["floor"].iloc[0])
-        alone[slowdown] = latencies[latencies["experiment"] == pair.baseline]
+        first, control = (e.name for e in plan.experiments)
+        compared = compare_latencies(latencies, first, control, control=control)
+        floors[slowdown] = float(compared["floor"].iloc[0])
+        alone[slowdown] = latencies[latencies["experiment"] == first]
     separate = {
         slowdown: compare_apart(alone[-1], alone[slowdown], floor=max(floors[-1], floors[slowdown]))
         for slowdown in BLOCKS
