@@ -14,6 +14,7 @@ or if more than 5 % of its verdicts on equal programs are wrong.
 import argparse
 import json
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -58,10 +59,11 @@ def main() -> int:
     programs = export_programs(options.folder / "programs")
     results = options.folder / RESULTS
     results.touch()
-    for number in range(len(results.read_text().splitlines()), options.trials):
+    for _ in range(len(results.read_text().splitlines()), options.trials):
         if time.monotonic() > end:
             break
-        found = run_trial(programs, options, options.folder / "trials" / str(number))
+        with tempfile.TemporaryDirectory() as folder:
+            found = run_trial(programs, options, Path(folder))
         with open(results, "a") as file:
             file.write(json.dumps(found) + "\n")
     trials = [json.loads(line) for line in results.read_text().splitlines()]
@@ -95,7 +97,6 @@ def blocks_model(count: int) -> type:
 
 def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
     """Verdict and speed-up of every candidate, by way and slowdown."""
-    folder.mkdir(parents=True, exist_ok=True)
     runner = wb.find_runner()
     baseline, *others = programs.values()
 
