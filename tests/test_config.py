@@ -220,7 +220,7 @@ def test_a_config_with_additional_keys(conv_pte, tmp_path, monkeypatch):
     run_dir = run_config(Path("x.json")).path
     run = store.load_run(run_dir)
     assert {(s.experiment, s.threads) for s in run.sessions if not s.traced} == {
-        *(("all", 1), ("all", 2), ("none", 1), ("none_control", 1))
+        *(("all", 1), ("all", 2), ("none", 1), ("control", 1))
     }
     assert [(c.candidate.name, c.candidate.threads) for c in wb.open_run(run_dir).comparisons] == [
         ("all", 1)

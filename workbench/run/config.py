@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from workbench.options import MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
 from workbench.run.plan import (
+    CONTROL,
     SAMPLED_MS,
     begin_plan,
     default_inputs,
@@ -120,7 +122,9 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
     experiments = [plan_entry(entry, folder) for entry in config.experiments]
     pairs, direction = plan_pairs(config, experiments, baseline)
     repeated = next(e for e in experiments if e.name == pairs[0].baseline)
-    control = replace(repeated, name=f"{repeated.name}_control", control=True)
+    taken = [e.name for e in experiments]
+    name = next(n for n in (CONTROL, *(f"{CONTROL}_{k}" for k in count(2))) if n not in taken)
+    control = replace(repeated, name=name, control=True)
     pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
     files = [_find_input(name, folder) for name in config.inputs]
     return replace(
