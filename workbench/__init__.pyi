@@ -54,12 +54,12 @@ from .datasets import (
 from .datasets import (
     sample_run as sample_run,
 )
-from .explorer.timeline import show_timeline as show_timeline
-from .explorer.widgets import (
-    explore as explore,
-)
+from .explorer.page import explore as explore
 from .explorer.widgets import (
     explore_isa_levels as explore_isa_levels,
+)
+from .explorer.widgets import (
+    interact as interact,
 )
 from .explorer.widgets import (
     list_runs as list_runs,
@@ -138,6 +138,7 @@ from .plots.text import (
 from .plots.text import (
     show_verdicts as show_verdicts,
 )
+from .plots.timeline import plot_timeline as plot_timeline
 from .plots.what_if import (
     FACTORS as FACTORS,
 )
@@ -230,6 +231,7 @@ __all__ = [
     "plot_speedups",
     "plot_stack",
     "plot_threads",
+    "plot_timeline",
     "plot_what_if",
     "predict_what_if",
     "profile_model",
@@ -260,7 +262,6 @@ __all__ = [
     "show_speedups",
     "show_sweeps",
     "show_table",
-    "show_timeline",
     "show_undelegated",
     "show_verdicts",
     "summarize_categories",

@@ -218,6 +218,9 @@ LATENCIES = make_frame(
 
 STATISTICS = make_frame(
     "statistics",
+    ("latency", "float", "ms", "mean over the process restarts of the midmean of each"),
+    *_interval("the latency's", "ms"),
+    ("restarts", "int", "", "process restarts; a single one has no interval"),
     ("n", "int", "", "number of values"),
     ("mean", "float", "ms", "arithmetic mean"),
     ("median", "float", "ms", "50th percentile"),
@@ -228,7 +231,6 @@ STATISTICS = make_frame(
     *((f"p{rank}", "float", "ms", f"{rank}th percentile") for rank in (50, 90, 95, 99)),
     ("max", "float", "ms", "largest value"),
     ("outliers", "int", "", "values beyond 1.5 interquartile ranges from the quartiles"),
-    *_interval("the median's", "ms"),
 )
 
 OPERATORS = make_frame(
@@ -378,9 +380,10 @@ COMPARISON = make_frame(
     ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
     "low high",
     ("outcome", "text", "", f"{_OUTCOMES} | emulated"),
-    ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
+    ("q", "float", "", "p-value of a difference within the noise, adjusted for all of its level"),
     ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
     ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
+    ("restarts", "int", "", "process restarts of the side with fewer"),
     ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
 )
 
@@ -402,7 +405,7 @@ LADDER = make_frame(
     ("level", "text", "", "ISA level, the lowest first"),
     ("adds", "text", "", "CPU features that this level adds to the one below"),
     "threads",
-    ("latency_ms", "float", "ms", "median latency of one inference"),
+    ("latency_ms", "float", "ms", "latency of one inference, as in the statistics"),
     *_interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
     "low high",
@@ -415,7 +418,7 @@ LADDER = make_frame(
 SCALING = make_frame(
     "scaling",
     "experiment threads",
-    ("latency_ms", "float", "ms", "median wall time of one inference"),
+    ("latency_ms", "float", "ms", "wall time of one inference, as in the statistics"),
     *_interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("speedup", "float", "", "latency with the fewest threads / this one's"),
     "low high",
@@ -509,7 +512,7 @@ COMBINED = make_frame(
     ("run", "text", "", "what the run is called here"),
     ("run_dir", "text", "", "its folder"),
     "model program device build experiment threads emulated",
-    ("latency_ms", "float", "ms", "median of untraced E2E"),
+    ("latency_ms", "float", "ms", "untraced E2E, as in the statistics"),
     *_interval("its", "ms", suffix="_ms"),
     ("grade", "text", "", "quality of the measurement, A to D"),
     ("verdict", "text", "", "what the run itself says, against its own baseline"),
@@ -523,7 +526,7 @@ HISTORY = make_frame(
     "model program device build experiment threads emulated",
     ("clock", "text", "", "cpu_ns | wall_ns"),
     ("restarts", "int", "", "process restarts"),
-    ("latency_ms", "float", "ms", "untraced E2E: geometric mean of the restarts' midmeans"),
+    ("latency_ms", "float", "ms", "untraced E2E, as in the statistics"),
     *_interval("its", "ms", suffix="_ms"),
 )
 

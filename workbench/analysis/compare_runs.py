@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs, tabulate_runs
-from workbench.analysis.compare import compare_parts, compare_restarts, typical_restarts
+from workbench.analysis.compare import compare_parts, compare_restarts
 from workbench.analysis.run import Comparison, Measurement, Run, identify_run, open_run
-from workbench.analysis.statistics import clock_of, pick_timed
+from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
 from workbench.analysis.verdict import reach_verdict, summarize_verdict
 from workbench.errors import ComparisonError, UsageError, unknown_name
 from workbench.frames import EMULATED, JUDGED, check
@@ -346,7 +346,7 @@ def compare_with_metrics(
 
 
 def _find_restarts(run: Run, row: Mapping[str, Any]) -> list[float]:
-    """The typical latencies of the restarts of what a row of ``metrics.json`` measured."""
+    """The latencies of the restarts of what a row of ``metrics.json`` measured."""
     latencies = run.latencies
     same = (latencies["experiment"] == row["experiment"]) & (latencies["threads"] == row["threads"])
     latencies = pick_timed(latencies[same])
@@ -357,4 +357,4 @@ def _find_restarts(run: Run, row: Mapping[str, Any]) -> list[float]:
     if clock_of(latencies) != row["clock"]:
         problem = f"the clocks differ: {row['clock']} against {clock_of(latencies)}"
         raise ComparisonError(problem, where=run.path, hint="measure both with the same runner")
-    return typical_restarts(latencies)
+    return restart_latencies(latencies).to_list()

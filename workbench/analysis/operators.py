@@ -24,11 +24,20 @@ def label_operator(name: str, module: str | None = None) -> str:
 
 
 def label_operators(operators: pd.DataFrame) -> pd.Series:
-    """`label_operator` of every row, from the columns ``name`` and, if there, ``module``."""
+    """`label_operator` of every row, from the columns ``name`` and, if there, ``module``.
+
+    Where several have one label, the key's instruction follows.
+    """
     names = operators["name"].astype(object)
     modules = operators.get("module", pd.Series(None, operators.index, dtype=object))
-    labels = [label_operator(*pair) for pair in zip(names, modules, strict=True)]
-    return pd.Series(labels, operators.index, dtype=object, name="label")
+    found = [label_operator(*pair) for pair in zip(names, modules, strict=True)]
+    labels = pd.Series(found, operators.index, dtype=object, name="label")
+    if "key" in operators:
+        place = operators["key"].astype(object).str.extract(r"^(.*?)/[^/]*/\d+$")[0].fillna("")
+        labels = labels.where(
+            ~labels.duplicated(keep=False), labels + " (instruction " + place + ")"
+        )
+    return labels
 
 
 def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:

@@ -213,6 +213,8 @@ class Run:
     @property
     def subject(self) -> Measurement:
         """What the report is about: the candidate of the first comparison."""
+        if not self.measurements:
+            raise StoreError("has no times, only kernel logs", where=self.path)
         return self.comparisons[0].candidate if self.comparisons else self.measurements[0]
 
     @frame_property
@@ -511,8 +513,8 @@ class Measurement:
 
     @property
     def latency_ms(self) -> float:
-        """Median latency; that of traced inferences where no other was measured."""
-        return float(self.statistics["median"].iloc[0])
+        """The latency: mean over the restarts of the midmean of each; untraced if measured so."""
+        return float(self.statistics["latency"].iloc[0])
 
     @property
     def events(self) -> pd.DataFrame:
@@ -735,8 +737,13 @@ class Comparison:
         """E2E latency, one row of ``frames.COMPARISON``."""
         before, after = self.baseline, self.candidate
         if not self.interleaved:
-            clock = "wall_ns" if self.within_run else None
-            return compare_apart(before.latencies, after.latencies, floor=self.noise, clock=clock)
+            return compare_apart(
+                before.latencies,
+                after.latencies,
+                floor=self.noise,
+                clock="wall_ns" if self.within_run else None,
+                separate=not self.within_run,
+            )
         original, control = self.run.find_control(before.name) if self._control else (None, None)
         timed, threads = self.run.latencies, after.threads
         return compare_latencies(
@@ -798,7 +805,9 @@ class Comparison:
             dtype = self.candidate.export.dtype if self.candidate.export else ""
             unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
         subject, frames = self.subject or self.run.model, (self.latency, self.shift)
-        found = reach_verdict(subject, self.label, *frames, self.agreements, unchanged)
+        found = reach_verdict(
+            subject, self.label, *frames, self.agreements, unchanged, separate=not self.within_run
+        )
         if not self.emulated:
             return found
         return replace(found, outcome="emulated", before=None, after=None)

@@ -160,7 +160,7 @@ def _join_code(code: dict[str, dict[str, list[str]]], known_as: object, column: 
 def _describe(m: Measurement) -> dict[str, object]:
     times = [np.nan] * 3
     if len(m.statistics) and not m.emulated:
-        times = m.statistics[["median", "low", "high"]].to_numpy(float)[0].tolist()
+        times = m.statistics[["latency", "low", "high"]].to_numpy(float)[0].tolist()
     return {
         **identify_run(m.run.record, m.program),
         **dict(zip(("latency_ms", "low_ms", "high_ms"), times, strict=True)),
@@ -200,7 +200,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     marks = [f"{emulated}: {EMULATED}."] if emulated else []
     yield Section("Verdicts", items=[show_note(*marks, *verdicts)], brief=True)
     columns = ["run", "latency_ms", "low_ms", "high_ms", "grade", "device", "program", "build"]
-    table = show_table(runs, columns, caption="Median of untraced E2E")
+    table = show_table(runs, columns, caption="Untraced E2E")
     yield Section("Runs", items=[table], brief=True)
     if len(combined.latencies):
         first = next(iter(combined.silicon))

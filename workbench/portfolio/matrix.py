@@ -118,7 +118,8 @@ def _check(matrix: Matrix, path: Path) -> None:
             raise UsageError("is empty", where=f"{path}: {key}")
         if len(set(values)) < len(values):
             raise UsageError("has a value twice", where=f"{path}: {key}")
-    plain = [model for model in matrix.models if parse_name(model).label == model]
+    parsed = map(parse_name, matrix.models)
+    plain = [model.name for model in parsed if not model.library and not model.file]
     _check_names("model", plain, list_models(), f"{path}: models")
     _check_names("toggle", matrix.isa, [*list_toggles(), LADDER_TOGGLE], f"{path}: isa")
     _check_names("dtype", matrix.dtypes, DTYPES, f"{path}: dtypes")
