@@ -9,7 +9,6 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +151,9 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
         known = {(pair.baseline, pair.candidate) for pair in compared}
         pairs = compared + tuple(p for p in pairs if (p.baseline, p.candidate) not in known)
         repeated = next(e for e in experiments if e.name == pairs[0].baseline)
-        taken = [e.name for e in experiments]
-        name = next(n for n in (CONTROL, *(f"{CONTROL}_{k}" for k in count(2))) if n not in taken)
+        name = CONTROL
+        while name in (e.name for e in experiments):
+            name += "_"
         control = replace(repeated, name=name, control=True)
         pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
         experiments.append(control)
