@@ -33,7 +33,10 @@ _Speedups = Annotated[Rows, Columns(frames.COMPARISON)]
 
 @dataclass(frozen=True)
 class Metrics:
-    """``metrics.json``: the latencies of a run, from which a later run is compared with it."""
+    """``metrics.json``: the latencies of a run, from which a later run is compared with it.
+
+    ``programs`` has those of experiments that ran another one than the first, ``program``.
+    """
 
     model: str
     program: str
@@ -53,6 +56,7 @@ class Metrics:
     ]  # fmt: skip
     unit: Literal["ms"] = "ms"
     results: tuple[KitResult, ...] = ()
+    programs: Mapping[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
 

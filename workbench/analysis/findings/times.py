@@ -18,7 +18,7 @@ from workbench.analysis.findings.context import (
     count,
     layers_of,
 )
-from workbench.analysis.findings.dataflow import WEIGHTED, Dataflow, NodeId, Step, Tensor
+from workbench.analysis.findings.dataflow import SEALED, WEIGHTED, Dataflow, NodeId, Step, Tensor
 from workbench.analysis.operators import label_operator
 from workbench.analysis.speedup import Speedup, speedup_of_restarts, speedup_of_runs
 from workbench.frames import format_ms
@@ -232,7 +232,8 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
         return
     keys, kept, fastest, size = [], 0.0, 0.0, 0.0
     memory = context.roof.bandwidths[-1][1]
-    for key in _memory_bound(context):
+    products = _products(context)
+    for key in (key for key in _memory_bound(context) if key in products):
         share = _weight_share(context.flow, context.node_ids.get(key, ())) if key in left else 0.0
         if share > 0.5:
             keys.append(key)
@@ -330,7 +331,8 @@ def _products(context: RuleContext) -> dict[str, Step]:
     for step in steps:
         shape = step.xnode.attributes if step.xnode else {}
         wide = shape.get("group_input_channels", _TILE) > _IMAGE_CHANNELS
-        if step.type in ("Conv2d", "FullyConnected") and wide:
+        sealed = step.origin is not None and step.origin.module_class in SEALED
+        if step.type in ("Conv2d", "FullyConnected") and wide and not sealed:
             found |= dict.fromkeys(context.keys_of([step]), step)
     return found
 
