@@ -29,8 +29,8 @@ class Verdict:
     ``subject`` is the model, ``change`` what the candidate does differently (``with avx512``);
     ``speedup`` to ``margin`` and ``detectable`` are columns of the comparison. ``before`` and
     ``after`` are the bottlenecks, if traced; ``differences`` the outputs that do not agree;
-    ``unchanged`` the reason if the same machine code ran on both sides; ``separate``: the sides are
-    of separate runs.
+    ``unchanged`` the reason if the same machine code ran on both sides; ``separate`` says how the
+    sides were measured apart, if they were.
     """
 
     subject: str
@@ -46,7 +46,7 @@ class Verdict:
     differences: tuple[str, ...] = ()
     detectable: float = math.nan
     unchanged: str = ""
-    separate: bool = False
+    separate: str = ""
 
 
 def reach_verdict(
@@ -57,7 +57,7 @@ def reach_verdict(
     agreements: Iterable[Agreement] = (),
     unchanged: str = "",
     *,
-    separate: bool = False,
+    separate: str = "",
 ) -> Verdict:
     """The verdict on a candidate, from `compare_latencies` and `bottleneck_shift`.
 
@@ -133,14 +133,14 @@ def _caveats(verdict: Verdict) -> str:
     """What makes a comparison weaker than an interleaved one with an A/A control."""
     if verdict.separate:
         least = f", minimum detectable change {100 * verdict.detectable:.2g} %"
-        return f", separate runs{least if verdict.detectable < 10 else ''}"
+        return f", {verdict.separate}{least if verdict.detectable < 10 else ''}"
     return ", no A/A control" if verdict.floor == 0 else ""
 
 
 def _latency_bounds(verdict: Verdict) -> str:
     """The interval of the change of latency, in per cent of the baseline."""
     if math.isnan(verdict.low) or math.isnan(verdict.high):
-        return "no interval: needs two or more process restarts"
+        return f"observed {verdict.speedup:.2f}x, no interval: needs two or more process restarts"
     low, high = 100 * (1 / verdict.high - 1), 100 * (1 / verdict.low - 1)
     digits = digits_of(low, high)
     return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % CI"

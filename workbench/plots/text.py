@@ -50,7 +50,10 @@ def show_verdicts(source: Run | Comparison) -> Table:
     """
     comparisons = source.comparisons if isinstance(source, Run) else (source,)
     mark = [f"{EMULATED.capitalize()}."] if source.emulated else []
-    return show_note(*mark, *(ab.text for ab in comparisons))
+    texts = [ab.text for ab in comparisons]
+    return show_note(
+        *mark, *(texts or ["No comparison: the run has no two experiments of one program."])
+    )
 
 
 def show_latencies(source: Run | Measurement) -> Table:
