@@ -133,6 +133,9 @@ from .plots.text import (
     show_sweeps as show_sweeps,
 )
 from .plots.text import (
+    show_times as show_times,
+)
+from .plots.text import (
     show_undelegated as show_undelegated,
 )
 from .plots.text import (
@@ -262,6 +265,7 @@ __all__ = [
     "show_speedups",
     "show_sweeps",
     "show_table",
+    "show_times",
     "show_undelegated",
     "show_verdicts",
     "summarize_categories",

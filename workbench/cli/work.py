@@ -128,10 +128,15 @@ def run(
 
 
 def _summarize(run: Run) -> list[str]:
-    """The verdicts of a run, and the grade of its measurement."""
+    """The verdicts and latencies of a run, and the grade of its measurement."""
     from workbench.analysis.quality import summarize_quality
 
-    return [*(ab.text for ab in run.comparisons), summarize_quality(run.quality)]
+    latencies = (
+        []
+        if run.emulated
+        else [f"{m.label}: {m.latency_text}" for m in run.measurements if not m.control]
+    )
+    return [*(ab.text for ab in run.comparisons), *latencies, summarize_quality(run.quality)]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:

@@ -240,6 +240,7 @@ def _measurement(
         samples=None if kernels is None else {n: _numbers(kernels[n], 4) for n in _SAMPLES},
         findings=tuple(_findings(m, index)) if with_findings else (),
         trace=_sample_trace(m, index, inferences),
+        note=m.times_text,
     )
 
 

@@ -323,7 +323,8 @@ class ExplorerMeasurement(Side):
     """One measurement; columns follow the operators of its program.
 
     ``restarts_ms`` are mean times by process restart, empty for a single one; ``quantile`` is that
-    of Student's t for a 95 % interval over them. Findings have positions of operators.
+    of Student's t for a 95 % interval over them. Findings have positions of operators. ``note``
+    compares latency and traced times.
     """
 
     program: int
@@ -344,6 +345,7 @@ class ExplorerMeasurement(Side):
     samples: dict[str, Numbers] | None
     findings: Annotated[Rows, Columns(frames.FINDINGS, gain=str, operators=tuple[int, ...])]
     trace: ExplorerTrace
+    note: str = ""
 
 
 @dataclass(frozen=True)

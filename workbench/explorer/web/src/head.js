@@ -81,6 +81,7 @@ export class Head {
     }
     this.verdict.replaceChildren(...lines);
     const notes = [...(pair.caveats ?? (model.head.emulated ? ["emulated: which code runs, not how fast"] : []))];
+    if (b.note && !model.head.emulated) notes.push(b.note);
     if (a && !sides.paired) notes.push("A and B are different programs: their operators are not paired");
     if (state.swap) notes.push("A and B are exchanged: A is the candidate of the comparison as planned");
     this.caveats.replaceChildren(...notes.map(text => h("p", { role: "note" }, text)));
