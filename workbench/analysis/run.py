@@ -229,7 +229,9 @@ class Run:
             if same and threads in (None, after.threads):
                 return known
         if baseline is None or candidate is None:
-            raise StoreError("compares no two experiments", where=self.path, hint="name both")
+            several = len({m.name for m in self.measurements}) > 1
+            hint = "name both" if several else "it has one experiment: add traces of another"
+            raise StoreError("compares no two experiments", where=self.path, hint=hint)
         counts = () if threads is None else (threads,)
         before, after = self[baseline, *counts], self[candidate, *counts]
         return Comparison(before, after, f"as {candidate} instead of {baseline}")
