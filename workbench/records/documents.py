@@ -333,6 +333,7 @@ class ExplorerMeasurement(Side):
     isa: str
     hidden: tuple[str, ...]
     latency: Annotated[Row, Columns(frames.STATISTICS, clock=str)]
+    untraced: bool
     inferences: int
     mean_ms: Numbers
     std_ms: Numbers
