@@ -338,10 +338,13 @@ def show_findings(source: Run | Measurement | pd.DataFrame, *, top: int = TOP_FI
     items = findings.head(top).to_dict("records")
     pages = "".join(f"<li>{_item_html(row)}</li>" for row in items)
     texts = "\n".join(f"{number}. {_item_text(row)}" for number, row in enumerate(items, 1))
+    marks = []
     if is_emulated(findings):
-        mark = f"{EMULATED.capitalize()}. These are not sorted by gain."
-        return Table(f"<p>{mark}</p><ol>{pages}</ol>", f"{mark}\n\n{texts}")
-    return Table(f"<ol>{pages}</ol>", texts)
+        marks.append(f"{EMULATED.capitalize()}. These are not sorted by gain.")
+    if isinstance(source, Run) and source.record.plan.programs:
+        marks.append(f"About {source.subject.label}, the first program after the baseline.")
+    head = f"<p>{html.escape(' '.join(marks))}</p>" if marks else ""
+    return Table(f"{head}<ol>{pages}</ol>", "\n\n".join([*marks, texts]))
 
 
 def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:
