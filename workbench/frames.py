@@ -367,7 +367,7 @@ COMPARISON = make_frame(
     "baseline_ms candidate_ms",
     ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
     "low high",
-    ("outcome", "text", "", f"{_OUTCOMES} | emulated"),
+    ("outcome", "text", "", f"{_OUTCOMES} | wrong outputs | emulated"),
     ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
     ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
     ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
@@ -512,6 +512,7 @@ HISTORY = make_frame(
     ("started", "text", "", "when it began, UTC"),
     "model program device build experiment threads emulated",
     ("clock", "text", "", "cpu_ns | wall_ns"),
+    ("problem", "text", "", "what is wrong with the program's outputs; such runs are no change"),
     ("restarts", "int", "", "process restarts"),
     ("latency_ms", "float", "ms", "untraced E2E: geometric mean of the restarts' midmeans"),
     *_interval("its", "ms", suffix="_ms"),
@@ -535,6 +536,9 @@ CHANGES = make_frame(
 FRAMES = tuple(value for value in list(globals().values()) if isinstance(value, Frame))
 
 # --- emulation -----------------------------------------------------------------------------------
+
+#: The outcome of every comparison of a program whose outputs are wrong.
+WRONG = "wrong outputs"
 
 #: What every figure, table and sentence about emulated times says.
 EMULATED = "emulated: which code runs, not how fast"

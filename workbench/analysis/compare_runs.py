@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -12,11 +12,18 @@ import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs, tabulate_runs
 from workbench.analysis.compare import compare_parts, compare_restarts, typical_restarts
-from workbench.analysis.run import Comparison, Measurement, Run, identify_run, open_run
+from workbench.analysis.run import (
+    Comparison,
+    Measurement,
+    Run,
+    describe_program,
+    identify_run,
+    open_run,
+)
 from workbench.analysis.statistics import clock_of, pick_timed
-from workbench.analysis.verdict import reach_verdict, summarize_verdict
+from workbench.analysis.verdict import describe_faults, reach_verdict, summarize_verdict
 from workbench.errors import ComparisonError, UsageError, unknown_name
-from workbench.frames import EMULATED, JUDGED, check
+from workbench.frames import EMULATED, JUDGED, WRONG, check
 from workbench.records.documents import Metrics, read_document
 from workbench.records.runs import count_threads
 from workbench.store import MANIFEST
@@ -39,7 +46,7 @@ class Compared:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is proven slower than the limit."""
+        """Whether nothing is proven slower than the limit, and no outputs are wrong."""
         return not (self.rows["gate"] == "failed").any()
 
     @property
@@ -51,8 +58,8 @@ class Compared:
 def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Compared:
     """Hold comparisons to a limit.
 
-    A row has ``failed`` if it was shown to be slower and its whole 95 % interval lies beyond the
-    limit; it has ``passed`` if the whole interval lies within. In between, or without an interval,
+    A row has ``failed`` if outputs are wrong, or if it was shown to be slower and its whole 95 %
+    interval lies beyond the limit; it has ``passed`` if the whole interval lies within. In between, or without an interval,
     it is ``undecided``: more restarts would tell.
     """
     gate = pd.Series("open", index=rows.index)
@@ -61,6 +68,7 @@ def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Co
         gate[:] = "undecided"
         gate[rows["low"] >= least] = "passed"
         gate[(rows["high"] < least) & (rows["outcome"] == "slower")] = "failed"
+        gate[rows["outcome"] == WRONG] = "failed"
     judged = check(rows.assign(gate=gate)[JUDGED.names].reset_index(drop=True), JUDGED)
     return Compared(judged, fail_above=fail_above, **facts)
 
@@ -231,7 +239,17 @@ def align_measurements(
         for name, m in measurements.items()
     }
     e2e = tabulate_runs(latencies, ["E2E"])
-    return pd.concat([e2e, _align(measurements, by)], ignore_index=True)
+    return reject_wrong(pd.concat([e2e, _align(measurements, by)], ignore_index=True), measurements)
+
+
+def reject_wrong(aligned: pd.DataFrame, measurements: Mapping[str, Measurement]) -> pd.DataFrame:
+    """``frames.ALIGNED`` without outcomes of programs whose outputs are wrong."""
+    wrong = [name for name, measurement in measurements.items() if measurement.wrong]
+    if next(iter(measurements)) in wrong:
+        wrong = list(measurements)
+    judged = aligned["outcome"].notna() & (aligned["outcome"] != "first")
+    is_wrong = judged & aligned["run"].isin(wrong)
+    return aligned.assign(outcome=aligned["outcome"].mask(is_wrong, WRONG))
 
 
 def compare_many(
@@ -261,9 +279,21 @@ def compare_many(
         aligned = align_measurements(found, across=across, by=by or PARTS[0])
         parts = list_others(aligned)
         rows.append(parts[parts["level"] != "e2e"] if verdicts else parts)
-    return judge_rows(
-        pd.concat(rows, ignore_index=True), fail_above, verdicts=verdicts, aligned=aligned
-    )
+    facts = {"verdicts": verdicts, "aligned": aligned}
+    if not verdicts:
+        facts["notes"] = tuple(describe_programs(found))
+    return judge_rows(pd.concat(rows, ignore_index=True), fail_above, **facts)
+
+
+def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
+    """Wrong outputs, and the SQNR and size of programs of different dtypes, one line each."""
+    exports = {name: m.export for name, m in measurements.items() if m.export}
+    several = len({export.dtype for export in exports.values()}) > 1
+    for name, export in exports.items():
+        if export.fault:
+            yield f"{name}: outputs are wrong ({export.fault}): no speed-up is claimed"
+        if several:
+            yield f"{name}: {describe_program(export)}"
 
 
 def list_others(aligned: pd.DataFrame) -> pd.DataFrame:
@@ -334,8 +364,11 @@ def compare_with_metrics(
         [_find_restarts(run, row) for row in wanted],
         floor=max(metrics.floor or 0.0, run.floor),
     )
+    wrong = describe_faults(run.wrong, metrics.problem)
+    if wrong:
+        table["outcome"] = WRONG
     verdicts = tuple(
-        summarize_verdict(reach_verdict(subject, "", table.iloc[[number]]))
+        summarize_verdict(reach_verdict(subject, "", table.iloc[[number]], wrong=wrong))
         for number, subject in enumerate(subjects)
     )
     started = run.record.started

@@ -53,9 +53,15 @@ from workbench.analysis.statistics import (
     tabulate_latencies,
 )
 from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
-from workbench.analysis.verdict import Verdict, reach_verdict, summarize_verdict
+from workbench.analysis.verdict import (
+    Verdict,
+    describe_differences,
+    describe_faults,
+    reach_verdict,
+    summarize_verdict,
+)
 from workbench.errors import StoreError, TraceError, unknown_name
-from workbench.frames import SOURCE, mark_emulated
+from workbench.frames import SOURCE, WRONG, mark_emulated
 from workbench.models.registry import list_models
 from workbench.records.layers import Layers
 from workbench.records.runs import (
@@ -80,15 +86,16 @@ MEASUREMENT = ["experiment", "threads"]
 
 
 def frame_property(compute: Callable[[Any], F]) -> cached_property[F]:
-    """A frame that is computed once; that of an emulated run is marked, and judges nothing."""
+    """A frame that is computed once; wrong outputs and emulated times are no outcome."""
 
     @wraps(compute)
     def marked(owner: Any) -> F:
         frame = compute(owner)
-        if frame is None or not owner.emulated:
+        if frame is None:
             return frame
-        judged = {"outcome": "emulated"} if "outcome" in frame else {}
-        return mark_emulated(frame.assign(**judged))
+        if "outcome" in frame and (owner.emulated or owner.wrong):
+            frame = frame.assign(outcome="emulated" if owner.emulated else WRONG)
+        return mark_emulated(frame.copy(deep=False)) if owner.emulated else frame
 
     return cached_property(marked)
 
@@ -125,6 +132,11 @@ class Run:
     def emulated(self) -> bool:
         """Whether an emulated CPU ran it, so that times mean nothing."""
         return self.record.emulated
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with the outputs of some program; empty if nothing is."""
+        return next((m.wrong for m in self.measurements if m.wrong), "")
 
     @cached_property
     def sidecar(self) -> Layers | None:
@@ -466,6 +478,16 @@ class Measurement:
         return self.run.emulated
 
     @property
+    def export(self) -> Export | None:
+        """How its program was exported; None if that is unknown."""
+        return self.run.record.export
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with its program's outputs; empty if nothing is known to be."""
+        return self.export.fault if self.export else ""
+
+    @property
     def label(self) -> str:
         """The experiment, with the threads where the run has several counts."""
         parts = [self.phase] if self.phase else []
@@ -646,6 +668,20 @@ class Comparison:
         """Whether a side's times mean nothing."""
         return self.baseline.emulated or self.candidate.emulated
 
+    @cached_property
+    def wrong(self) -> str:
+        """Why no speed-up can be claimed: wrong outputs of a side, or different ones of both."""
+        faults = describe_faults(self.candidate.wrong, self.baseline.wrong)
+        return faults or describe_differences(self.agreements)
+
+    @property
+    def programs(self) -> str:
+        """The SQNR and size of two programs of different dtypes; empty if they have one dtype."""
+        exports = [side.export for side in (self.candidate, self.baseline) if side.export]
+        if len({export.dtype for export in exports}) < 2:
+            return ""
+        return " against ".join(map(describe_program, exports))
+
     @property
     def within_run(self) -> bool:
         """Whether both sides are of one run."""
@@ -750,7 +786,8 @@ class Comparison:
             dtype = self.run.record.export.dtype if self.run.record.export else ""
             unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
         subject, frames = self.subject or self.run.model, (self.latency, self.shift)
-        found = reach_verdict(subject, self.label, *frames, self.agreements, unchanged)
+        facts = {"unchanged": unchanged, "wrong": self.wrong, "programs": self.programs}
+        found = reach_verdict(subject, self.label, *frames, **facts)
         if not self.emulated:
             return found
         return replace(found, outcome="emulated", before=None, after=None)
@@ -794,6 +831,12 @@ def open_run(path: str | Path | Run) -> Run:
     for name in names + [name for s in record.samplings for name in (s.etdump, s.samples)]:
         inside(path, name)
     return Run(path, record)
+
+
+def describe_program(export: Export) -> str:
+    """``int8: SQNR 25.0 dB, 2.7 MB``."""
+    ratio = "unknown" if export.sqnr_db is None else f"{export.sqnr_db:.1f} dB"
+    return f"{export.dtype}: SQNR {ratio}, {export.size_bytes / 1e6:.1f} MB"
 
 
 def model_spec(export: Export) -> str:

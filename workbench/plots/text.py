@@ -44,6 +44,7 @@ def show_verdicts(source: Run | Comparison) -> Table:
     """
     comparisons = source.comparisons if isinstance(source, Run) else (source,)
     mark = [f"{EMULATED.capitalize()}."] if source.emulated else []
+    mark += [f"Outputs are wrong: {source.wrong}."] if source.wrong and not comparisons else []
     return show_note(*mark, *(ab.text for ab in comparisons))
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from workbench.analysis.run import Measurement, open_run
 from workbench.errors import SetupError
+from workbench.frames import WRONG
 from workbench.export.artifact import export_model, find_cached_export, versions
 from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
@@ -113,7 +114,7 @@ def export_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     outcome = replace(
         job.outcome,
         size_bytes=export.size_bytes,
-        sqnr_db=min((f.sqnr_db for f in export.fidelity if f.sqnr_db is not None), default=None),
+        sqnr_db=export.sqnr_db,
         undelegated=sum(left.count for left in export.undelegated),
         problem=export.problem,
     )
@@ -200,6 +201,8 @@ def tabulate_row(m: Measurement) -> Row:
     ab = next((ab for ab in m.run.comparisons if ab.candidate is m), None)
     if ab is None:
         return row
+    if ab.wrong:
+        return replace(row, against=ab.baseline.name, outcome=WRONG)
     latency = ab.latency.iloc[0]
     return replace(
         row,

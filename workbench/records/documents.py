@@ -24,7 +24,10 @@ _Speedups = Annotated[Rows, Columns(frames.COMPARISON)]
 
 @dataclass(frozen=True)
 class Metrics:
-    """``metrics.json``: the latencies of a run, from which a later run is compared with it."""
+    """``metrics.json``: the latencies of a run, from which a later run is compared with it.
+
+    ``problem`` is what is wrong with the outputs of its program, or empty.
+    """
 
     model: str
     program: str
@@ -43,6 +46,7 @@ class Metrics:
         ),
     ]  # fmt: skip
     unit: Literal["ms"] = "ms"
+    problem: str = ""
     schema_version: int = SCHEMA_VERSION
 
 

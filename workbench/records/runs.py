@@ -101,6 +101,17 @@ class Export:
     files: dict[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
+    @property
+    def sqnr_db(self) -> float | None:
+        """The signal to noise ratio of the worst output; None if unknown, or without noise."""
+        known = [output.sqnr_db for output in self.fidelity if output.sqnr_db is not None]
+        return min(known, default=None)
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with its outputs, without the likely cause; empty if nothing is."""
+        return self.problem.partition("; ")[0].rpartition("model's: ")[2]
+
 
 @dataclass(frozen=True)
 class Experiment:

@@ -95,6 +95,7 @@ def summarize_metrics(run: Run) -> documents.Metrics:
         started=run.record.started,
         floor=run.floor,
         latencies=tuple(map(_latency, run.measurements)),
+        problem=run.wrong,
     )
 
 
