@@ -146,6 +146,11 @@ def save_layers(layers: Layers, path: Path) -> Path:
     return atomic_write(path, to_json(layers))
 
 
+def kept_layers(run_dir: Path, program: str) -> Path:
+    """The sidecar of one of a run's programs in its folder."""
+    return run_dir / (f"{program}.{LAYERS}" if program else LAYERS)
+
+
 def load_layers(path: Path, sha256: str) -> Layers | None:
     """Read the sidecar of the program with this SHA-256; None if there is none for it."""
     if not path.exists():
@@ -154,11 +159,11 @@ def load_layers(path: Path, sha256: str) -> Layers | None:
     return layers if layers.sha256 == sha256 else None
 
 
-def keep_layers(pte: Path, run_dir: Path) -> None:
+def keep_layers(pte: Path, run_dir: Path, program: str = "") -> None:
     """Copy the sidecar beside a ``.pte`` into a run's folder, to make that self-contained."""
     source = layers_path(pte)
     if source.exists():
-        atomic_write(run_dir / LAYERS, source.read_bytes())
+        atomic_write(kept_layers(run_dir, program), source.read_bytes())
 
 
 def trace_path(run_dir: Path, stem: str, experiment: str, threads: int, process: int) -> Path:

@@ -160,7 +160,7 @@ def check_comparable(
     """Refuse measurements that differ from the first along an axis not named in ``across``."""
     _check_axes(across)
     first, *others = (
-        identify_run(m.run.record) | {"threads": str(m.threads)} for m in measurements
+        identify_run(m.run.record, m.program) | {"threads": str(m.threads)} for m in measurements
     )
     for other in others:
         _check_identity(first, other, across)
@@ -315,7 +315,7 @@ def _align(measurements: Mapping[str, Measurement], by: str) -> pd.DataFrame:
         traced = {name: Traced(m.ledger, m.operators) for name, m in measurements.items()}
         return align_runs(traced, apart=apart)
     first = next(iter(measurements.values()))
-    programs = {m.run.record.plan.sha256 for m in measurements.values()}
+    programs = {m.program.sha256 for m in measurements.values()}
     if by == "operator" and len(programs) > 1:
         raise ComparisonError("operators of different programs have no pairs", hint="--by layer")
     pairs = {

@@ -200,7 +200,7 @@ def check_run(run: Run) -> pd.DataFrame:
     rows = [
         _state(run.record),
         *_platform(run.record),
-        *_export(run.record),
+        *_export(run),
         *(row for comparison in run.comparisons for row in _comparison(comparison)),
         *(_outputs(comparison) for comparison in run.comparisons),
         _ledger(run),
@@ -234,16 +234,19 @@ def _platform(record: RunRecord) -> Iterator[Row]:
         yield "runner", "ok", f"{record.runner.get('kind')} runner; an iteration is {clocks}"
 
 
-def _export(record: RunRecord) -> Iterator[Row]:
-    """Whether the exported program computes what the model does, where that was checked."""
-    export = record.export
-    name = "the program computes what the model does"
-    if export and export.problem:
-        yield name, "fail", export.problem
-    elif export and export.fidelity:
-        found = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None]
-        evidence = f"SQNR against eager at least {min(found):.0f} dB" if found else "outputs equal"
-        yield name, "ok", evidence
+def _export(run: Run) -> Iterator[Row]:
+    """Whether each exported program computes what its model does, where that was checked."""
+    several = run.record.plan.programs
+    for program, export in {
+        m.program.name: (m.program, m.export) for m in run.measurements
+    }.values():
+        name = f"{program.stem if several else 'the program'} computes what the model does"
+        if export and export.problem:
+            yield name, "fail", export.problem
+        elif export and export.fidelity:
+            found = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None]
+            least = f"SQNR against eager at least {min(found):.0f} dB" if found else "outputs equal"
+            yield name, "ok", least
 
 
 def _comparison(comparison: Comparison) -> Iterator[Row]:

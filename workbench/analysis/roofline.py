@@ -14,7 +14,7 @@ import pandas as pd
 from workbench.errors import StoreError
 from workbench.frames import LAYERS, OPERATORS, ROOFLINE, check
 from workbench.records.codec import from_json
-from workbench.records.runs import Ceilings, Experiment, RunRecord
+from workbench.records.runs import Ceilings, Experiment, Export
 
 #: XNNPACK logs whole microseconds: of a shorter call, nobody can say how fast it was.
 RESOLVED_MS = 0.01
@@ -194,9 +194,9 @@ def list_ceilings(run_dir: Path) -> pd.DataFrame:
     return tabulate_ceilings(from_json(Ceilings, path.read_bytes(), path) for path in paths)
 
 
-def computed_dtype(run: RunRecord) -> str:
-    """In which dtype a run's matrix products are computed, as far as its export says."""
-    dtype = run.export.dtype if run.export else "fp32"
+def computed_dtype(export: Export | None) -> str:
+    """In which dtype a program's matrix products are computed, as far as its export says."""
+    dtype = export.dtype if export else "fp32"
     return _COMPUTED.get(dtype, dtype)
 
 

@@ -69,12 +69,13 @@ from workbench.records.runs import (
     Agreement,
     Experiment,
     Export,
+    Program,
     Proof,
     RunRecord,
     Session,
     count_threads,
 )
-from workbench.store import FUNCTIONS, LAYERS, inside, load_layers, load_run
+from workbench.store import FUNCTIONS, inside, kept_layers, load_layers, load_run
 from workbench.trace.etdump import read_etdump
 from workbench.trace.samples import locate_samples, read_functions, read_samples, resolve_functions
 from workbench.trace.xnn_log import read_xnn_log
@@ -119,6 +120,7 @@ class Run:
     path: Path
     record: RunRecord
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
+    _sidecars: dict[str, Layers | None] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {', '.join(m.label for m in self.measurements)})"
@@ -137,11 +139,6 @@ class Run:
     def wrong(self) -> str:
         """What is wrong with the outputs of some program; empty if nothing is."""
         return next((m.wrong for m in self.measurements if m.wrong), "")
-
-    @cached_property
-    def sidecar(self) -> Layers | None:
-        """What the program's instructions were in the model."""
-        return load_layers(self.path / LAYERS, self.record.plan.sha256)
 
     @cached_property
     def measurements(self) -> tuple[Measurement, ...]:
@@ -251,17 +248,12 @@ class Run:
     @frame_property
     def layers(self) -> pd.DataFrame | None:
         """Every layer of every measurement: ``frames.LAYERS``."""
-        return self._stack("layers") if self.has_layers else None
+        return self._stack("layers") if any(m.has_layers for m in self.traced) else None
 
     @frame_property
     def evidence(self) -> pd.DataFrame | None:
         """Which machine code ran: ``frames.EVIDENCE``."""
         return self._stack("machine_code") if self._samples else None
-
-    @property
-    def has_layers(self) -> bool:
-        """Whether the layers of the program are known."""
-        return self.sidecar is not None and any(m.modules for m in self.sidecar.methods)
 
     @property
     def experiments(self) -> list[str]:
@@ -370,17 +362,6 @@ class Run:
 
         return wb.make_report(self)
 
-    def complete_command(self, command: str) -> str:
-        """A command with this run's names for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
-        folder, export = self.path.resolve(), self.record.export
-        inside_cwd = folder.is_relative_to(Path.cwd())
-        names = {
-            "RUN_DIR": str(folder.relative_to(Path.cwd()) if inside_cwd else folder),
-            "MODEL.pte": self.record.plan.pte,
-            "MODEL": model_spec(export) if export else "MODEL",
-        }
-        return re.sub(r"RUN_DIR|MODEL(\.pte)?", lambda m: shlex.quote(names[m[0]]), command)
-
     def locate(self, name: str) -> Path:
         """The path of a file that the manifest names."""
         return inside(self.path, name)
@@ -398,6 +379,13 @@ class Run:
         if session.process == 0:
             self._traces[session.etdump] = events
         return events
+
+    def read_sidecar(self, program: Program) -> Layers | None:
+        """What a program's instructions were in the model, if the run's folder has it."""
+        if program.name not in self._sidecars:
+            path = kept_layers(self.path, program.name)
+            self._sidecars[program.name] = load_layers(path, program.sha256)
+        return self._sidecars[program.name]
 
     def find_control(self, experiment: str) -> tuple[str | None, str | None]:
         """An experiment and its repetition, which show the noise; its own if it has one."""
@@ -477,6 +465,27 @@ class Measurement:
         """Whether its times mean nothing."""
         return self.run.emulated
 
+    @cached_property
+    def program(self) -> Program:
+        """What was run."""
+        return self.run.record.plan.program_of(self.experiment)
+
+    @property
+    def export(self) -> Export | None:
+        """How its program was exported; None if that is unknown."""
+        record, name = self.run.record, self.program.name
+        return record.exports.get(name) if name else record.export
+
+    @property
+    def sidecar(self) -> Layers | None:
+        """What its program's instructions were in the model."""
+        return self.run.read_sidecar(self.program)
+
+    @property
+    def has_layers(self) -> bool:
+        """Whether the layers of its program are known."""
+        return self.sidecar is not None and any(m.modules for m in self.sidecar.methods)
+
     @property
     def export(self) -> Export | None:
         """How its program was exported; None if that is unknown."""
@@ -554,7 +563,7 @@ class Measurement:
 
     @cached_property
     def _attribution(self) -> pd.DataFrame | None:
-        return attribute_layers(self._rows, self.run.sidecar) if self.run.sidecar else None
+        return attribute_layers(self._rows, self.sidecar) if self.sidecar else None
 
     @frame_property
     def ledger(self) -> pd.DataFrame:
@@ -579,9 +588,9 @@ class Measurement:
     @frame_property
     def layers(self) -> pd.DataFrame | None:
         """Time by layer of the model: ``frames.LAYERS``."""
-        if self.run.sidecar is None or not self.run.has_layers:
+        if self.sidecar is None or not self.has_layers:
             return None
-        return summarize_layers(self.operators, self.run.sidecar, total_runs(self._rows, "key"))
+        return summarize_layers(self.operators, self.sidecar, total_runs(self._rows, "key"))
 
     @frame_property
     def machine_code(self) -> pd.DataFrame | None:
@@ -607,7 +616,7 @@ class Measurement:
         """Every operator below the roof: ``frames.ROOFLINE``."""
         if self.roof is None or "flops" not in self.operators:
             return None
-        return place_operators(self.operators, self.roof, computed_dtype(self.run.record))
+        return place_operators(self.operators, self.roof, computed_dtype(self.export))
 
     @cached_property
     def context(self) -> RuleContext:
@@ -618,7 +627,18 @@ class Measurement:
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
         found = find_bottlenecks(self.context)
-        return found.assign(hint=found["hint"].map(self.run.complete_command))
+        return found.assign(hint=found["hint"].map(self.complete_command))
+
+    def complete_command(self, command: str) -> str:
+        """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
+        folder, export = self.run.path.resolve(), self.export
+        inside_cwd = folder.is_relative_to(Path.cwd())
+        names = {
+            "RUN_DIR": str(folder.relative_to(Path.cwd()) if inside_cwd else folder),
+            "MODEL.pte": self.program.pte,
+            "MODEL": model_spec(export) if export else "MODEL",
+        }
+        return re.sub(r"RUN_DIR|MODEL(\.pte)?", lambda m: shlex.quote(names[m[0]]), command)
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)
@@ -749,7 +769,7 @@ class Comparison:
     @frame_property
     def layers(self) -> pd.DataFrame | None:
         """Own time of every layer, the largest change first: ``frames.COMPARISON``."""
-        known = self.baseline.run.has_layers and self.candidate.run.has_layers
+        known = self.baseline.has_layers and self.candidate.has_layers
         return self._compare("layer") if known else None
 
     @property
@@ -783,7 +803,7 @@ class Comparison:
         unchanged = ""
         if self.proof and self.proof.outcome == "same" and self.toggled:
             hidden = self.run.masked(self.baseline.name) ^ self.run.masked(self.candidate.name)
-            dtype = self.run.record.export.dtype if self.run.record.export else ""
+            dtype = self.candidate.export.dtype if self.candidate.export else ""
             unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
         subject, frames = self.subject or self.run.model, (self.latency, self.shift)
         facts = {"unchanged": unchanged, "wrong": self.wrong, "programs": self.programs}
@@ -828,7 +848,9 @@ def open_run(path: str | Path | Run) -> Run:
         hint = "repeat the `workbench run` command: it resumes where it stopped"
         raise StoreError("nothing was measured completely", where=path, hint=hint)
     names = [name for s in record.sessions for name in (s.etdump, s.log)]
-    for name in names + [name for s in record.samplings for name in (s.etdump, s.samples)]:
+    names += [name for s in record.samplings for name in (s.etdump, s.samples)]
+    programs = map(record.plan.program_of, record.plan.experiments)
+    for name in [*names, *(str(kept_layers(Path(), program.name)) for program in programs)]:
         inside(path, name)
     return Run(path, record)
 
@@ -908,19 +930,23 @@ def describe_run(run: Run) -> pd.DataFrame:
     return pd.DataFrame(facts.items(), columns=["what", "value"])
 
 
-def identify_run(record: RunRecord) -> dict[str, str]:
-    """The program, device and build of a run, which must agree for a comparison."""
+def identify_run(record: RunRecord, program: Program | None = None) -> dict[str, str]:
+    """The program, device and build of a measurement, which must agree for a comparison.
+
+    The default is the run's first program.
+    """
     device = f"{record.platform}, {record.host.get('cpu')}"
     device += ", emulated" if record.emulated else ""
     build = f"executorch {record.versions.get('executorch')}, {record.runner.get('kind')} runner"
     build += f" {str(record.runner.get('sha256', ''))[:12]}".rstrip()
-    program = f"{record.plan.stem} {record.plan.sha256[:12]}"
-    return {"program": program, "device": device, "build": build}
+    chosen = program or record.plan.all_programs[0]
+    name = f"{chosen.stem} {chosen.sha256[:12]}"
+    return {"program": name, "device": device, "build": build}
 
 
 def undelegated(run: Run) -> pd.DataFrame | None:
     """Operators that the partitioner left to portable kernels; None if the export is unknown."""
-    export = run.record.export
+    export = run.subject.export
     if export is None:
         return None
     rows = [(u.operator, u.count) for u in export.undelegated]

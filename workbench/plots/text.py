@@ -31,6 +31,12 @@ NOT_COVERED = (
     "compiled for one level, the C library, or kernels that XNNPACK selects by "
     "microarchitecture. A level is this CPU without some features, not another CPU."
 )
+#: What a gain was concluded from.
+_BASES = {
+    "removal": "the time of what goes away",
+    "twin": "from similar operators of this run",
+    "roofline": "estimated from the machine's peaks",
+}
 _NOTHING = "No findings: no rule found one per cent of the time to gain."
 
 
@@ -331,8 +337,9 @@ def describe_gain(row: dict[str, Any]) -> str:
     if row["basis"] == "bound":
         return f"at most {format_ms(row['high_ms'])} ({format_share(row['share'])})"
     return (
-        f"{format_ms(row['gain_ms'])} ({format_share(row['share'])}), {row['basis']}; "
-        f"between {format_ms(row['low_ms'])} and {format_ms(row['high_ms'])}"
+        f"{format_ms(row['gain_ms'])} ({format_share(row['share'])}), "
+        f"between {format_ms(row['low_ms'])} and {format_ms(row['high_ms'])}; "
+        f"{_BASES.get(row['basis'], row['basis'])}"
     )
 
 

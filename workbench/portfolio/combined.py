@@ -51,7 +51,7 @@ class Combined:
     @property
     def models(self) -> list[str]:
         """The models that were run."""
-        return list(dict.fromkeys(m.run.model for m in self.measurements.values()))
+        return list(dict.fromkeys(m.program.model for m in self.measurements.values()))
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -131,7 +131,7 @@ def combine_runs(names: Sequence[str]) -> Combined:
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:
     """A short name for each, made of what they differ in."""
     facts = [
-        (m.run.record.platform, m.run.record.plan.stem, m.name, count_threads(m.threads))
+        (m.run.record.platform, m.program.stem, m.name, count_threads(m.threads))
         for m in measurements
     ]
     different = [column for column in zip(*facts, strict=True) if len(set(column)) > 1]
@@ -164,10 +164,10 @@ def _describe(m: Measurement) -> dict[str, object]:
     if len(m.statistics) and not m.emulated:
         times = m.statistics[["median", "low", "high"]].to_numpy(float)[0].tolist()
     return {
-        **identify_run(m.run.record),
+        **identify_run(m.run.record, m.program),
         **dict(zip(("latency_ms", "low_ms", "high_ms"), times, strict=True)),
         "run_dir": str(m.run.path),
-        "model": m.run.model,
+        "model": m.program.model,
         "experiment": m.name,
         "threads": m.threads,
         "emulated": m.emulated,

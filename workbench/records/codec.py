@@ -84,6 +84,9 @@ def upgrade(data: dict[str, Any]) -> dict[str, Any]:
         data = step(data)
     if isinstance(export := data.get("export"), dict):
         data = {**data, "export": upgrade(export)}
+    if isinstance(exports := data.get("exports"), dict):
+        exports = {k: upgrade(v) if isinstance(v, dict) else v for k, v in exports.items()}
+        data = {**data, "exports": exports}
     return {**data, "schema_version": SCHEMA_VERSION} if "schema_version" in data else data
 
 

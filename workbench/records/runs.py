@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.errors import StoreError
+
 SCHEMA_VERSION = 3  #: Version of all JSON files; adding a field with a default does not change it.
 
 LADDER_TOGGLE = "ladder"  #: The toggle of a plan with one experiment per ISA level, lowest first.
@@ -114,8 +116,24 @@ class Export:
 
 
 @dataclass(frozen=True)
+class Program:
+    """A program to measure, its inputs, and their source.
+
+    ``name`` is unique in a plan, and empty for its first program.
+    """
+
+    name: str
+    pte: str
+    sha256: str
+    model: str
+    stem: str
+    inputs: tuple[Tensor, ...] = ()
+    input_source: str = ""
+
+
+@dataclass(frozen=True)
 class Experiment:
-    """One way to run the program.
+    """One way to run a program, of the plan's the one named ``program``.
 
     ``isa`` is an ISA level, ``isa_off`` further features to hide; ``runner`` is ``wheel`` (the
     native runner; old runs also have ``python``) or the path of an ``executor_runner``. The fields
@@ -134,6 +152,7 @@ class Experiment:
     warmup: int = 0
     extra_args: tuple[str, ...] = ()
     cpu_affinity: tuple[int, ...] = ()
+    program: str = ""
 
 
 @dataclass(frozen=True)
@@ -150,7 +169,8 @@ class Pair:
 class Plan:
     """What to measure, and how.
 
-    ``runs`` is the minimum number of timed inferences per experiment and thread count;
+    The first six fields are the first program; ``programs`` are further ones, measured interleaved
+    with it. ``runs`` is the minimum number of timed inferences per experiment and thread count;
     ``batch_ms`` the length of a batch between two experiments, 0 for single inferences;
     ``processes`` the number of restarts of every runner; ``sampled_ms`` the CPU time for which
     each experiment is sampled, 0 for none.
@@ -182,6 +202,22 @@ class Plan:
     precision: float = 0.01
     retries: int = 3
     cool_down_s: float = 1.0
+    programs: tuple[Program, ...] = ()
+
+    @property
+    def all_programs(self) -> tuple[Program, ...]:
+        """Every program, the first one too."""
+        first = Program(
+            "", self.pte, self.sha256, self.model, self.stem, self.inputs, self.input_source
+        )
+        return first, *self.programs
+
+    def program_of(self, experiment: Experiment) -> Program:
+        """The program that an experiment runs."""
+        for program in self.all_programs:
+            if program.name == experiment.program:
+                return program
+        raise StoreError(f"unknown program {experiment.program!r:.60}", where=experiment.name)
 
 
 def count_threads(threads: int) -> str:
@@ -286,7 +322,8 @@ class RunRecord:
     """``manifest.json``: all measurements of a run, its machine and its runner.
 
     ``state`` is ``incomplete`` until everything is measured, then ``complete``; or ``failed``.
-    ``export`` is None for a program of unknown origin.
+    ``export`` is that of the first program, None if its origin is unknown; ``exports`` has those of
+    further programs by name.
     """
 
     plan: Plan
@@ -304,6 +341,7 @@ class RunRecord:
     spent_s: float = 0.0
     samplings: tuple[Sampling, ...] = ()
     export: Export | None = None
+    exports: dict[str, Export] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
 

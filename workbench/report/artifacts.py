@@ -61,11 +61,12 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
 
 def write_artifacts(run: Run) -> list[Path]:
     """Write the JSON files of a run and the CSV files of each measurement's first process."""
-    export = run.record.export
-    backend = ", ".join(export.delegates) if export else ""
     tables = [
         write_csvs(
-            m.events, run.path / m.sessions[0].etdump, model_id=run.model, delegate_backend=backend
+            m.events,
+            run.path / m.sessions[0].etdump,
+            model_id=m.program.model,
+            delegate_backend=", ".join(m.export.delegates) if m.export else "",
         )
         for m in run.measurements
         if m.sessions
@@ -120,7 +121,7 @@ def summarize_analysis(run: Run) -> documents.AnalysisSummary:
         for m in measurements
         for s in m.sessions
     ]
-    export = run.record.export
+    export = run.subject.export
     return documents.AnalysisSummary(
         **vars(measurements[run.subject]),
         run_dir=_folder(run.path),

@@ -36,20 +36,26 @@ EFFICIENCY = (0.2, 0.5, 1.0)
 #: Shorter operators do not count for the best rates: XNNPACK logs whole microseconds, and the
 #: maximum would be the rate of the operator whose time is most underestimated.
 _RATED_MS = 0.02
+_LEAST_TWINS = 3
+
+#: Share of the best rates, worst, typical and best, and the basis of an estimate from it.
+Pace = tuple[tuple[float, float, float], str]
 
 
 @dataclass(frozen=True)
 class Gain:
     """The expected reduction of E2E latency in ms, with its interval.
 
-    ``basis`` is ``measured`` (both sides were), ``estimated``, ``bound`` (only the limits ``low``
-    and ``high`` are known; ``ms`` is NaN) or ``unknown`` (not measured; all three are NaN).
+    ``basis`` is ``measured`` (both sides were), ``removal`` (the measured time of what goes away),
+    ``twin`` (what comes instead runs like similar operators of this program), ``roofline`` (or at
+    the usual share of the machine's peaks), ``bound`` (only the limits ``low`` and ``high`` are
+    known; ``ms`` is NaN) or ``unknown`` (not measured; all three are NaN).
     """
 
     ms: float
     low: float
     high: float
-    basis: str = "estimated"
+    basis: str = "roofline"
 
     @classmethod
     def at_most(cls, high: float) -> Gain:
@@ -170,7 +176,7 @@ class RuleContext:
         ms, half = float(times.mean()), self.e2e_ms * float(half_width(shares.to_numpy()))
         if math.isnan(half):  # one run has no interval
             half = self.e2e_ms
-        return Gain(ms, max(0.0, ms - half), min(ms + half, self.e2e_ms), "measured")
+        return Gain(ms, max(0.0, ms - half), min(ms + half, self.e2e_ms), "removal")
 
     def share(self, ms: float) -> float:
         """A time as a part of E2E."""
@@ -179,13 +185,18 @@ class RuleContext:
     @cached_property
     def best_rates(self) -> tuple[float, float]:
         """The highest operations and bytes per ms that a delegated operator reached."""
-        known = self.operators
+        known = self._rated
         if "flops" not in known:
             return math.nan, math.nan
-        known = known[(known["kind"] == "delegated") & (known["mean_ms"] > _RATED_MS)]
         rates = known[["flops", "bytes"]].mul(known["calls"] / known["mean_ms"], axis=0)
         # If no operator was long enough to be timed well, assume a slow core: 1 GFLOP/s, 1 GB/s.
         return tuple(rates.max().replace(0.0, np.nan).fillna(1e6))
+
+    @cached_property
+    def _rated(self) -> pd.DataFrame:
+        """The delegated operators that are long enough to be timed well, by key."""
+        rows = self.rows
+        return rows[(rows["kind"] == "delegated") & (rows["mean_ms"] > _RATED_MS * rows["calls"])]
 
     def least_ms(self, keys: Iterable[str]) -> float:
         """How long some rows would take at the best rates."""
@@ -194,18 +205,44 @@ class RuleContext:
         per_flop, per_byte = self.best_rates
         return float(np.maximum(flops / per_flop, size / per_byte).sum())
 
-    def replaced(self, keys: Collection[str], passes: int, extra: Collection[str] = ()) -> Gain:
-        """The gain of delegating some rows: their time less that of their replacements.
+    def pace(self, twins: Iterable[str], usual: tuple[float, float, float] = EFFICIENCY) -> Pace:
+        """The share of the best rates that similar operators reach, and the basis of an estimate.
 
-        Each is replaced by ``passes`` delegated operators. ``extra`` rows exist only because of
-        them; the lower bound assumes that these stay.
+        Tenth, median and ninetieth percentile of the ``twins`` that are timed well; with fewer than
+        three, the ``usual`` shares.
+        """
+        known = [key for key in twins if key in self._rated.index]
+        shares = [self.least_ms([key]) / float(self._rated.at[key, "mean_ms"]) for key in known]
+        shares = [share for share in shares if share > 0]
+        if len(shares) < _LEAST_TWINS:
+            return usual, "roofline"
+        worst, typical, best = np.percentile(shares, (10, 50, 90))
+        return (float(worst), float(typical), float(best)), "twin"
+
+    def replaced(
+        self,
+        keys: Collection[str],
+        passes: int,
+        extra: Collection[str] = (),
+        pace: Pace | None = None,
+    ) -> Gain:
+        """The gain of replacing some rows: their time less that of their replacements.
+
+        Each is replaced by ``passes`` delegated operators, at a ``pace``: by default that of the
+        delegated operators of its category. ``extra`` rows exist only because of them; the lower
+        bound assumes that these stay.
         """
         now, around = self.spent(keys), self.spent(extra)
-        slow, typical, fast = (passes * self.least_ms(keys) / part for part in EFFICIENCY)
-        if now.ms + around.ms <= typical:
-            return Gain.at_most(now.ms + around.ms - fast)
+        if not passes:
+            high = min(now.high + around.high, self.e2e_ms)
+            return Gain(now.ms + around.ms, now.low, high, "removal")
+        if pace is None:
+            categories = set(self.rows.loc[list(keys), "category"])
+            pace = self.pace(self.rows.index[self.rows["category"].isin(categories)])
+        shares, basis = pace
+        slow, typical, fast = (passes * self.least_ms(keys) / share for share in shares)
         low, high = max(0.0, now.low - slow), min(now.high + around.high, self.e2e_ms) - fast
-        return Gain(now.ms + around.ms - typical, low, high)
+        return Gain(now.ms + around.ms - typical, low, high, basis)
 
 
 def instruction_of(key: str) -> int:
@@ -235,7 +272,7 @@ def layers_of(rows: pd.DataFrame) -> str:
 
 def build_context(measurement: Measurement) -> RuleContext:
     """The data of a measurement that the rules use."""
-    run, export = measurement.run, measurement.run.record.export
+    run, export = measurement.run, measurement.export
     changes = [c for c in run.comparisons if c.candidate is measurement and c.toggle != "none"]
     wall = describe_latencies(run.latencies, clock="wall_ns")
     alternatives = {other.dtype: other for other in _measured_dtypes(measurement)}
@@ -244,11 +281,11 @@ def build_context(measurement: Measurement) -> RuleContext:
     operators = measurement.operators.copy()
     operators["mean_ms"] = operators["key"].map(runs.mean())
     method = None
-    if run.sidecar:
-        method = find_method(measurement.ledger.drop_duplicates("key"), run.sidecar)
+    if measurement.sidecar:
+        method = find_method(measurement.ledger.drop_duplicates("key"), measurement.sidecar)
     roof, roofline = measurement.roof, None
     if roof is not None and "flops" in operators:
-        roofline = place_operators(operators, roof, computed_dtype(run.record))
+        roofline = place_operators(operators, roof, computed_dtype(export))
     names = measurement.kernels.get("function", pd.Series(dtype=object))
     return RuleContext(
         operators,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
+import numpy as np
 import pandas as pd
 
 from workbench.analysis.findings.context import (
@@ -16,7 +17,14 @@ from workbench.analysis.findings.context import (
     instruction_of,
     layers_of,
 )
-from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, NodeId, Step, elements
+from workbench.analysis.findings.dataflow import (
+    POINTWISE,
+    WEIGHTED,
+    Dataflow,
+    NodeId,
+    Step,
+    elements,
+)
 
 
 @dataclass(frozen=True)
@@ -52,9 +60,19 @@ ADVICE = {
     "select_copy": Advice(
         "slice and reshape instead of selecting", "x[:, :1].flatten(1)  # for x[:, 0]", 1
     ),
+    "split_with_sizes_copy": Advice(
+        "slice instead of splitting",
+        "a, b = x[:, :n], x[:, n:]  # for x.split(n, 1), x.chunk(2, 1)",
+        1,
+    ),
+    "alias_copy": Advice(
+        "drop what returns its input: a slice of everything, .contiguous(), .detach()",
+        "x if x.shape[1] == n else x[:, :n]  # for x[:, :n]",
+        0,
+    ),
     "squeeze_copy": Advice(
         "reshape instead of squeezing or unbinding",
-        "q, k, v = qkv.chunk(3, dim=-1)  # for qkv.reshape(..., 3, ...).unbind(...)",
+        "q = qkv[..., :n]  # and so on, for qkv.reshape(..., 3, ...).unbind(...)",
         1,
     ),
     "expand_copy": Advice(
@@ -63,7 +81,11 @@ ADVICE = {
         1,
     ),
     "hardsigmoid": Advice("write it with clamp", "torch.clamp(x + 3, 0, 6) / 6", 3),
-    "pow": Advice("multiply instead of raising to a power", "x * x", 1),
+    "pow": Advice(
+        "multiply, or take the square root, instead of raising to a power",
+        "x * x  # for x ** 2; torch.sqrt(x) for x ** 0.5",
+        1,
+    ),
     "native_layer_norm": Advice(
         "use a norm that folds into a convolution (batch norm), or normalise less often: XNNPACK "
         "has no layer norm",
@@ -76,6 +98,7 @@ ADVICE = {
     "_to_dim_order_copy": Advice(
         "keep everything in one dtype: each cast splits the graph",
         "workbench export MODEL  # --rewrite (default) folds casts of constants",
+        0,
     ),
     "_softmax": Advice(
         "apply the softmax to the last dimension, the only one that XNNPACK supports",
@@ -106,6 +129,13 @@ def advise(operator: str, reason: str) -> Advice:
     return ADVICE.get(operator) or next(found, _REWRITE)
 
 
+#: Layers of PyTorch whose operators the user cannot change.
+_SEALED = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
+_UNSEAL = Advice(
+    "write the recurrence out in the model's own code, with slices for the gates: the operators of "
+    "PyTorch's layer cannot be changed",
+    "i, f, g, o = (gates[:, k * n : (k + 1) * n] for k in range(4))  # of an LSTM",
+)
 _SAFE_SOFTMAX = {"eq", "logical_not", "any", "where"}
 #: Operators of a delegate that compute channels last: the exporter converts the layout around them.
 _CHANNELS_LAST = frozenset(
@@ -117,6 +147,7 @@ _CHANNELS_LAST = frozenset(
 _TRANSPOSES = ("StaticTranspose", "permute_copy", "transpose_copy")
 #: Least number of pointwise operators in a row that make a chain.
 _CHAIN = 3
+_LINEAR = {"Add", "Subtract", "Multiply", "Divide"}
 _PROGRAM_EDGE = "the program's inputs and outputs"
 
 
@@ -125,6 +156,7 @@ def find_fixed(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
     if not context.flow:
         return
     keys = [key for key in context.keys_within(context.flow.fixed) if key in left]
+    keys = [key for key in keys if context.rows.at[key, "module_class"] not in _SEALED]
     if not keys:
         return
     keys += context.call_keys(keys)
@@ -133,7 +165,7 @@ def find_fixed(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
     yield Finding(
         "work that depends on no input is repeated at every inference: "
         f"{_names(rows)} in {layers_of(rows)}",
-        Gain(gain.ms, gain.low, gain.high + _joined_calls_ms(context, keys)),
+        replace(gain, high=gain.high + _joined_calls_ms(context, keys)),
         tuple(keys),
         "compute it once, when the model is built, and keep the result as a buffer",
         'self.register_buffer("table", compute_table(...))  # in __init__; forward() only reads it',
@@ -153,33 +185,41 @@ def find_safe_softmax(context: RuleContext, left: Collection[str]) -> Iterator[F
     if not keys:
         return
     rows, calls = context.rows.loc[keys], context.call_keys(keys)
-    gain, around = context.replaced(keys, 0), context.spent(calls)
-    high = gain.high + around.high + _joined_calls_ms(context, keys)
+    gain = context.replaced(keys, 0, calls)
     yield Finding(
         f"{count(len(guarded), 'softmax')} with a guard for fully masked rows that is not "
         f"delegated: {_names(rows)} in {layers_of(rows)}",
-        Gain(gain.ms + around.ms, gain.low, high),
+        replace(gain, high=gain.high + _joined_calls_ms(context, keys)),
         tuple(keys + calls),
         "write attention as two matrix products and a softmax",
-        "((q * d**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v"
-        "  # `workbench export --rewrite` (default) does it for attention without a mask",
+        "((q * d**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v  # in transformers: "
+        'attn_implementation="eager"; `--rewrite` (default) does it for attention without a mask',
     )
 
 
 def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Kernels outside the delegate, one finding for each operator, with what they split."""
+    if context.export and context.export.backend == "portable":
+        return
+    casts = _casts_of_norms(context)
     rows = context.rows[context.rows["kind"] == "portable"]
     rows = rows[rows.index.isin(left) & (rows["category"] != "")]
     names = rows["operator"].map(_kernel_name)
     for name, part in rows.groupby(names, sort=False):
         if name == "OPERATOR_CALL":
             continue
-        keys = list(part.index)
+        keys = [key for key in part.index if key not in casts]
+        if not keys:
+            continue
         reason, source = _reason(context, name)
-        advice = advise(name, reason)
+        part, advice = part.loc[keys], advise(name, reason)
+        if name == "native_layer_norm":
+            keys += [key for key in casts if key in left]
+        if part.get("module_class", pd.Series(dtype=object)).isin(_SEALED).any():
+            advice = _UNSEAL
         layouts = [key for key in _layouts_around(context, keys) if key in left]
         # Only an operator that treats all elements alike can join the delegates around it.
-        joins = layouts if name in POINTWISE else []
+        joins = layouts if name in POINTWISE or not advice.passes else []
         calls = context.call_keys(keys)
         if advice.passes is None or "bytes" not in rows:
             gain = Gain.at_most(context.spent(keys + layouts + calls).ms)
@@ -210,14 +250,9 @@ def find_needless_transposes(context: RuleContext, left: Collection[str]) -> Ite
         return
     passed = f"only {', '.join(sorted(between))}" if between else "nothing"
     layers = layers_of(context.rows.loc[keys])
-    if all(step.made_up for step in pairs.values()):
-        action = "keep the graph in one piece: the exporter converts the layout at each delegate"
-        hint = _PARTITION
-    else:
-        action = "remove both: the operators in between treat every element alike"
-        hint = "torch.relu(x)  # for x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2)"
+    advice = _undo(context, list(pairs.values()), between)
     title = f"{len(keys)} transposes cancel out, with {passed} in between; in {layers}"
-    yield Finding(title, context.spent(keys), tuple(keys), action, hint)
+    yield Finding(title, context.spent(keys), tuple(keys), advice.action, advice.hint)
 
 
 def find_layout_changes(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -236,8 +271,9 @@ def find_layout_changes(context: RuleContext, left: Collection[str]) -> Iterator
             action = "keep one layout through the block: channels-last images throughout, or tokens"
             action += " that are reshaped once"
             hint = "x = x.flatten(2).transpose(1, 2)  # once, before the blocks, not in each"
-        title = f"{count(len(keys), 'layout conversion')} for {cause}"
-        yield Finding(title, Gain.at_most(context.spent(keys).ms), tuple(keys), action, hint)
+        title, gain = f"{count(len(keys), 'layout conversion')} for {cause}", context.spent(keys)
+        gain = gain if cause == _PROGRAM_EDGE else Gain.at_most(gain.ms)
+        yield Finding(title, gain, tuple(keys), action, hint)
 
 
 def find_fragments(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -255,7 +291,11 @@ def find_fragments(context: RuleContext, left: Collection[str]) -> Iterator[Find
             and any(other.id[0] != step.id[0] for other in (*flow.before(step), *flow.after(step)))
         )
         layouts = _keys_of(context, boundary, left)
-    gain, calls = context.spent(keys + layouts), context.spent(keys)
+    calls, around = context.spent(keys), context.spent(layouts)
+    # A call that does little shows what each costs; the rest of a call is its operators'.
+    fewer, least = len(keys) - 1, float(context.runs[keys].mean().min())
+    high = calls.ms * fewer / len(keys) + around.high
+    gain = Gain(fewer * least + around.ms, fewer * least / 2 + around.low, high, "twin")
     costs = [f"{count(len(layouts), 'layout conversion') if layouts else 'no layout conversions'}"]
     if not context.emulated:
         costs.insert(0, f"{calls.ms / len(keys) * 1e3:.0f} µs per delegate call")
@@ -264,7 +304,7 @@ def find_fragments(context: RuleContext, left: Collection[str]) -> Iterator[Find
     yield Finding(
         f"the graph is split into {len(keys)} delegates{f' by {common}' if common else ''}: "
         f"{', '.join(costs)}",
-        Gain.at_most(gain.ms * (1 - 1 / len(keys))),
+        gain,
         tuple(keys + layouts),
         "replace the operators that split it, the most frequent first",
         _PARTITION,
@@ -280,37 +320,54 @@ def find_batch_norm(context: RuleContext, left: Collection[str]) -> Iterator[Fin
     keys = [key for key in norms.index if key in left]
     if not keys:
         return
-    yield Finding(
-        f"{count(len(keys), 'batch-norm operator')} not folded into a convolution; in "
-        f"{layers_of(norms.loc[keys])}",
-        context.spent(keys),
-        tuple(keys),
-        "put the norm directly after a convolution whose result nothing else reads, where it costs "
-        "nothing; one before a convolution can be folded into its weights by hand",
-        "torch.nn.utils.fusion.fuse_conv_bn_eval(conv, norm)",
-    )
+    for foldable in (True, False):
+        chosen = [key for key in keys if _folds(context, key) is foldable]
+        if not chosen:
+            continue
+        action, hint = (
+            "fold the norm into the weights of the convolution after it, by hand",
+            "w * scale[:, None, None], b + w.sum((2, 3)) @ shift  # scale and shift of each input",
+        )
+        if not foldable:
+            action = "put the norm directly after a convolution whose result nothing else reads, "
+            action += "where it costs nothing (another network: retrain it)"
+            hint = "nn.Sequential(conv, norm, nn.ReLU())"
+        yield Finding(
+            f"{count(len(chosen), 'batch-norm operator')} not folded into a convolution; in "
+            f"{layers_of(norms.loc[chosen])}",
+            context.spent(chosen),
+            tuple(chosen),
+            action,
+            hint,
+        )
 
 
 def find_chains(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Pointwise operators in a row, each of which reads and writes a whole tensor."""
     if not context.flow:
         return
-    chains = [(chain, _keys_of(context, chain, left)) for chain in _chains(context.flow)]
-    chains = [(chain, rows) for chain, rows in chains if len(rows) >= _CHAIN]
-    if not chains:
-        return
-    keys = [key for _, rows in chains for key in rows]
-    kept = sum(max(context.spent([key]).ms for key in rows) for _, rows in chains)
-    example = " ".join(step.type for step in chains[0][0])
-    yield Finding(
-        f"{count(len(chains), 'pointwise chain')} ({example}): each operator reads and writes a "
-        "whole tensor",
-        Gain.at_most(max(0.0, context.spent(keys).ms - kept)),
-        tuple(keys),
-        "use the one operator that XNNPACK has for it (Hardswish, GELU, Sigmoid ...), or fold "
-        "factors and offsets into the weights of the layer before",
-        "F.hardswish(x)  # for x * torch.clamp(x + 3, 0, 6) / 6",
-    )
+    found: dict[Advice, list[tuple[list[Step], list[str]]]] = {}
+    for chain in _chains(context.flow):
+        if len(keys := _keys_of(context, chain, left)) >= _CHAIN:
+            found.setdefault(_fusion(context, chain), []).append((chain, keys))
+    for fusion, chains in found.items():
+        keys = [key for _, rows in chains for key in rows]
+        gain, ms = context.spent(keys), context.runs.mean()
+        kept = [sum(f(ms[rows]) for _, rows in chains) for f in (max, np.median, min)]
+        if fusion.passes == 0:
+            kept = [0.0, 0.0, 0.0]
+        gain = Gain(gain.ms - kept[1], max(0.0, gain.low - kept[0]), gain.high - kept[2], "twin")
+        if fusion.passes is None:
+            gain = Gain.at_most(gain.ms)
+        example = " ".join(step.type for step in chains[0][0])
+        yield Finding(
+            f"{count(len(chains), 'pointwise chain')} ({example}): each operator reads and writes "
+            f"a whole tensor; in {layers_of(context.rows.loc[keys])}",
+            gain,
+            tuple(keys),
+            fusion.action,
+            fusion.hint,
+        )
 
 
 def _keys_of(context: RuleContext, steps: Iterable[Step], left: Collection[str]) -> list[str]:
@@ -354,6 +411,63 @@ def _layouts_around(context: RuleContext, keys: Collection[str]) -> list[str]:
     kernels = [flow.by_id[node_id] for node_id in ids if node_id in flow.by_id]
     around = [step for k in kernels for step in (*flow.before(k), *flow.after(k))]
     return context.keys_of(step for step in around if step.made_up)
+
+
+def _folds(context: RuleContext, key: str) -> bool:
+    """Whether a norm's results are read only by convolutions that pad nothing."""
+    flow = context.flow
+    if not flow:
+        return False
+    steps = [flow.by_id[n] for n in context.node_ids.get(key, ()) if n in flow.by_id]
+    if any(step.xnode and step.xnode.clamp for step in steps):
+        return False
+    users = [user for step in steps for user in flow.after(step) if user not in steps]
+    return bool(users) and all(
+        user.type in WEIGHTED
+        and user.xnode is not None
+        and not any(v for k, v in user.xnode.attributes.items() if k.startswith("padding"))
+        for user in users
+    )
+
+
+_REMOVE_BOTH = Advice(
+    "remove both: the operators in between treat every element alike",
+    "torch.relu(x)  # for x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2)",
+)
+_NO_PERMUTATION = Advice(
+    "do without the permutation, which undoes what the exporter converts: a 1x1 convolution, for "
+    "example, computes a linear layer on channels",
+    "nn.Conv2d(channels, wider, 1)  # for permute + nn.Linear + permute",
+)
+_ONE_DELEGATE = Advice(
+    "let one delegate compute both ends: the exporter converts the layout at its borders",
+    _PARTITION,
+)
+_FOUR_DIMENSIONS = Advice(
+    "use operands of four dimensions: around others, such as scalars, the exporter leaves channels "
+    "last",
+    'self.register_buffer("half", torch.full((1, 1, 1, 1), 0.5))  # x * self.half',
+)
+_HALF_GELU = Advice(
+    "use an activation that XNNPACK has in half precision: `--rewrite` computes GELU with these "
+    "operators, which is still faster than outside the delegate",
+    "nn.Hardswish()  # or ReLU; another function: retrain or check",
+    1,
+)
+
+
+def _undo(context: RuleContext, ends: list[Step], between: Collection[str]) -> Advice:
+    """How to avoid transposes that cancel out."""
+    made_up = [step.made_up for step in ends]
+    if not all(made_up):
+        return _NO_PERMUTATION if any(made_up) else _REMOVE_BOTH
+    if _is_half(context) and "Tanh" in between:
+        return _HALF_GELU
+    return _ONE_DELEGATE if len({step.id[0] for step in ends}) > 1 else _FOUR_DIMENSIONS
+
+
+def _is_half(context: RuleContext) -> bool:
+    return context.export is not None and context.export.dtype.startswith("fp16")
 
 
 def _find_inverses(flow: Dataflow, start: Step) -> tuple[list[Step], set[str]] | None:
@@ -410,6 +524,42 @@ def _chains(flow: Dataflow) -> Iterator[list[Step]]:
             current = users[0] if len(users) == 1 and not flow.returns(current) else None
         if len(chain) >= _CHAIN:
             yield chain
+
+
+_HARDSWISH = Advice(
+    "use the one operator that XNNPACK has for it",
+    "F.hardswish(x)  # for x * torch.clamp(x + 3, 0, 6) / 6",
+    1,
+)
+_AFFINE = Advice(
+    "fold the factors and offsets into the weights of the layer before",
+    "weight * factor[:, None], bias * factor + offset",
+    0,
+)
+_FEWER = Advice("write it with fewer operators, or fold constants into the weights before", "x * c")
+
+
+def _fusion(context: RuleContext, chain: list[Step]) -> Advice:
+    """What a chain of pointwise operators can become."""
+    flow, types = context.flow, [step.type for step in chain]
+    assert flow
+    if types[:2] == ["Add", "Clamp"] and {*types[2:]} <= {"Multiply", "Divide"}:
+        return _HARDSWISH
+    makers = [maker.type for maker in flow.before(chain[0]) if flow.after(maker) == chain[:1]]
+    constants = sum(flow.tensors[t].constant for step in chain for t in step.reads)
+    if {*types} <= _LINEAR and constants == len(chain) and not {*makers}.isdisjoint(WEIGHTED):
+        return _AFFINE
+    if _is_half(context) and "Tanh" in types:
+        return _HALF_GELU
+    return _FEWER
+
+
+def _casts_of_norms(context: RuleContext) -> list[str]:
+    """The casts around layer norms, which the export makes in half precision."""
+    flow = context.flow
+    norms = [s for s in flow.steps if s.type == "native_layer_norm"] if flow else []
+    around = [step for norm in norms if flow for step in (*flow.before(norm), *flow.after(norm))]
+    return context.keys_of(step for step in around if step.type == "_to_dim_order_copy")
 
 
 def _can_fuse(flow: Dataflow, step: Step, chain: list[Step]) -> bool:

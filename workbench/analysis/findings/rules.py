@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -48,6 +49,7 @@ RULES = (
     Rule("undelegated", graph.find_undelegated, True, _UNDELEGATED),
     Rule("needless transposes", graph.find_needless_transposes, True, _OPERATORS),
     Rule("batch norm", graph.find_batch_norm, True, _LAYERS),
+    Rule("grouped convolution", times.find_grouped, True, _OPERATORS, timed=True),
     Rule("memory-bound", times.find_memory_bound, True, _OPERATORS, timed=True),
     Rule("compute-bound", times.find_compute_bound, True, _OPERATORS, timed=True),
     Rule("layout", graph.find_layout_changes, False, _CATEGORIES),
@@ -63,80 +65,69 @@ RULES = (
 
 
 def find_bottlenecks(facts: RuleContext) -> pd.DataFrame:
-    """Optimisation opportunities above 1 % of E2E, largest gain first: ``frames.FINDINGS``.
+    """Optimisation opportunities above 1 % of latency, by expected gain: ``frames.FINDINGS``.
 
-    Those with only an upper bound come last. Gains do not add up: two findings may have one cause.
-    For an emulated run, only rules that need no times apply: their findings in the order of the
-    rules, those with the most operators first, without gain or share.
+    Of a gain with only an upper bound, half is expected. Gains do not add up: two findings may have
+    one cause. For an emulated run, only rules that need no times apply: their findings in the order
+    of the rules, those with the most operators first, without gain or share.
     """
     left = set(facts.rows.index)
     found = []
     for rule in RULES:
         if facts.emulated and rule.timed:
             continue
-        findings = list(rule.find(facts, left))
+        rows = [_row(rule, finding, facts) for finding in rule.find(facts, left)]
         if facts.emulated:
-            findings.sort(key=lambda finding: -len(finding.keys))
+            rows.sort(key=lambda row: -len(row["keys"].splitlines()))
         else:
-            findings = [each for each in findings if _share(each, facts) >= LEAST_SHARE]
-        found += [(rule, finding) for finding in findings]
+            rows = [row for row in rows if row["share"] >= LEAST_SHARE]
+        found += rows
         if rule.claims:
-            left -= {key for finding in findings for key in finding.keys}
-    table = pd.DataFrame(
-        [_row(rule, finding, facts) for rule, finding in found], columns=FINDINGS.names
-    )
-    if facts.emulated:
-        return _rank(table)
-    order = table.assign(bound=table["basis"] == "bound", size=table["gain_ms"].fillna(0.0))
-    order = order.sort_values(
-        ["bound", "size", "high_ms"], ascending=[True, False, False], kind="stable"
-    )
-    return _rank(table.loc[order.index])
-
-
-def _rank(table: pd.DataFrame) -> pd.DataFrame:
+            left -= {key for row in rows for key in row["keys"].splitlines()}
+    table = pd.DataFrame(found, columns=FINDINGS.names)
+    if not facts.emulated:
+        expected = table["gain_ms"].fillna(table["high_ms"] / 2)
+        table = table.loc[expected.sort_values(ascending=False, kind="stable").index]
     ranks = np.arange(1, len(table) + 1)
     return check(table.reset_index(drop=True).assign(rank=ranks).astype(_TYPES), FINDINGS)
-
-
-def _share(finding: Finding, facts: RuleContext) -> float:
-    """The gain, or its upper bound, as a part of E2E."""
-    gain = finding.gain
-    reached = gain.high if gain.basis == "bound" else gain.ms
-    return facts.share(reached if finding.keys else reached / facts.scale)
 
 
 def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
     """Untraced latency per traced millisecond of a finding: typical, least, most.
 
-    Tracing and interference lengthen traced inferences. Typically this is spread evenly over the
-    rows; in the extreme, all or none of it is in the finding's rows.
+    Tracing lengthens inferences by an amount that is spread over the rows by their time, by the
+    number of events, or not over these rows at all.
     """
     if not finding.keys:
         return 1.0, 1.0, 1.0
-    spent, latency = facts.spent(finding.keys).ms, facts.scale * facts.e2e_ms
-    if not spent:
-        return facts.scale, facts.scale, facts.scale
-    left = latency - (facts.e2e_ms - spent)
-    least, most = sorted((spent, left))
-    return facts.scale, max(0.0, least) / spent, min(most, latency) / spent
+    spent, added = facts.spent(finding.keys).ms, facts.e2e_ms * (1 - facts.scale)
+    least = min(facts.scale, 1.0)
+    if added > 0 and spent:
+        calls = facts.rows["calls"]
+        by_calls = 1 - added * calls[list(finding.keys)].sum() / calls.sum() / spent
+        least = min(least, max(0.0, by_calls))
+    return facts.scale, least, max(facts.scale, 1.0)
 
 
-def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, object]:
-    gain, title, share = finding.gain, finding.title, _share(finding, facts)
+def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
+    gain, title = finding.gain, finding.title
     if facts.emulated:
-        gain, share = Gain.unknown(), np.nan
+        gain = Gain.unknown()
     elif finding.keys:
         title += f"; {100 * facts.share(facts.spent(finding.keys).ms):.0f} % of the time"
+    latency = facts.scale * facts.e2e_ms
     scale, least, most = _scales(finding, facts)
+    if gain.basis == "bound":
+        most = scale
+    typical, high = scale * gain.ms, min(most * gain.high, latency)
     return {
         "rank": 0,
         "rule": rule.name,
         "title": title,
-        "gain_ms": scale * gain.ms,
+        "gain_ms": typical,
         "low_ms": least * gain.low,
-        "high_ms": min(most * gain.high, facts.scale * facts.e2e_ms),
-        "share": share,
+        "high_ms": high,
+        "share": (high if gain.basis == "bound" else typical) / latency if latency else np.nan,
         "basis": gain.basis,
         "action": finding.action,
         "hint": finding.hint,

@@ -15,7 +15,7 @@ from workbench.analysis.findings.context import (
     count,
     layers_of,
 )
-from workbench.analysis.findings.dataflow import Dataflow, NodeId, Tensor
+from workbench.analysis.findings.dataflow import WEIGHTED, Dataflow, NodeId, Step, Tensor
 from workbench.analysis.operators import label_operator
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
@@ -27,7 +27,55 @@ _TINY_MS = 0.005
 #: inference come from further away than the data that a probe reads again and again.
 _MEMORY_BOUND = 1 / 3
 _MATRICES = ("Convolution", "GEMM")
-_WEIGHTED = ("Conv2d", "FullyConnected", "ConvTranspose2d", "DepthwiseConv2d")
+#: XNNPACK's depthwise kernels read at most 5x5 values; it runs larger filters as one matrix product
+#: of a single column for each channel.
+_MOST_TAPS = 25
+#: Share of the best rate of matrix products that depthwise kernels reach: worst, typical, best.
+_DEPTHWISE, _DENSE = (0.08, 0.16, 0.3), (0.7, 0.9, 1.0)
+
+
+def find_grouped(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+    """Convolutions in groups, which run as one narrow matrix product for each group."""
+    if not context.flow or "flops" not in context.rows:
+        return
+    sizes: dict[str, list[Step]] = {"dense": [], "grouped": [], "large": [], "depthwise": []}
+    for step in context.flow.steps:
+        if step.xnode and step.type in ("Conv2d", "DepthwiseConv2d"):
+            sizes[_grouping(step)].append(step)
+    rows = {kind: context.keys_of(steps) for kind, steps in sizes.items()}
+    runs_in_groups = context.rows["operator"].str.contains("IGEMM")
+    for kind, twins in (("large", "depthwise"), ("grouped", "dense")):
+        keys = [key for key in rows[kind] if key in left and runs_in_groups[key]]
+        if not keys:
+            continue
+        pace = context.pace(rows[twins], _DEPTHWISE if kind == "large" else _DENSE)
+        gain, part = context.replaced(keys, 1, pace=pace), context.rows.loc[keys]
+        place = f"; in {layers_of(part)}"
+        now = (part["flops"] * part["calls"]).sum() / part["mean_ms"].sum() / 1e6
+        if kind == "large":
+            yield Finding(
+                f"{count(len(keys), 'depthwise convolution')} with more than {_MOST_TAPS} filter "
+                f"taps run without a depthwise kernel, at {now:.0f} GFLOP/s{place}",
+                gain,
+                tuple(keys),
+                f"use filters of at most {_MOST_TAPS} taps, such as 5x5, or split the filter into "
+                "parts of rows and add their results, which computes the same",
+                "conv(x, w[:, :, :3])[:, :, :h] + conv(x, w[:, :, 3:4]) + conv(x, w[:, :, 4:])"
+                "[:, :, 4:]  # 7x7",
+            )
+        else:
+            widths = {s.xnode.attributes["group_output_channels"] for s in sizes[kind] if s.xnode}
+            channels = " to ".join(str(width) for width in sorted({min(widths), max(widths)}))
+            yield Finding(
+                f"{count(len(keys), 'grouped convolution')} with groups of {channels} channels "
+                f"run at {now:.0f} GFLOP/s: XNNPACK multiplies one group at a time, each padded to "
+                f"its tile{place}",
+                gain,
+                tuple(keys),
+                "use fewer and wider groups, or a dense convolution with as much arithmetic "
+                "(another network: retrain it)",
+                "nn.Conv2d(64, 64, 3, groups=2)  # at least 32 channels a group",
+            )
 
 
 def find_slow_products(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -45,7 +93,7 @@ def find_slow_products(context: RuleContext, left: Collection[str]) -> Iterator[
         gain = Gain.at_most(spent.ms)
         if len(peers) >= 3:
             least, typical, most = (1 - 1 / np.percentile(peers, q) for q in (10, 50, 90))
-            gain = Gain(spent.ms * typical, spent.low * least, spent.high * most)
+            gain = Gain(spent.ms * typical, spent.low * least, spent.high * most, "twin")
         ratio = part["baseline_ms"].sum() / part["candidate_ms"].sum()
         layers = layers_of(context.rows.loc[keys])
         functions = dict.fromkeys(context.kernels[key] for key in keys if key in context.kernels)
@@ -239,6 +287,16 @@ def find_far_from_roof(context: RuleContext, left: Collection[str]) -> Iterator[
         )
 
 
+def _grouping(step: Step) -> str:
+    """Whether a convolution is dense, in groups, depthwise, or depthwise with a large filter."""
+    shape = step.xnode.attributes if step.xnode else {}
+    if shape.get("groups", 1) == 1:
+        return "dense"
+    if step.type == "Conv2d":
+        return "grouped"
+    return "large" if shape["kernel_height"] * shape["kernel_width"] > _MOST_TAPS else "depthwise"
+
+
 def _memory_bound(context: RuleContext) -> list[str]:
     """Operators that run near the memory roof."""
     if context.roofline is None:
@@ -259,7 +317,7 @@ def _weight_share(flow: Dataflow, node_ids: Collection[NodeId]) -> float:
     total = weights = 0.0
     for node_id in node_ids:
         step = flow.by_id.get(node_id)
-        if step and step.type in _WEIGHTED:
+        if step and step.type in WEIGHTED:
             tensors = [flow.tensors[tensor] for tensor in (*step.reads, *step.writes)]
             total += sum(tensor.size_bytes for tensor in tensors)
             weights += sum(t.size_bytes for t in tensors if t.constant and t.dtype == "fp32")
