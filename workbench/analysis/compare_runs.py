@@ -59,8 +59,8 @@ def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Co
     """Hold comparisons to a limit.
 
     A row has ``failed`` if outputs are wrong, or if it was shown to be slower and its whole 95 %
-    interval lies beyond the limit; it has ``passed`` if the whole interval lies within. In between, or without an interval,
-    it is ``undecided``: more restarts would tell.
+    interval lies beyond the limit; it has ``passed`` if the whole interval lies within. In between,
+    or without an interval, it is ``undecided``: more restarts would tell.
     """
     gate = pd.Series("open", index=rows.index)
     if fail_above is not None:

@@ -487,11 +487,6 @@ class Measurement:
         return self.sidecar is not None and any(m.modules for m in self.sidecar.methods)
 
     @property
-    def export(self) -> Export | None:
-        """How its program was exported; None if that is unknown."""
-        return self.run.record.export
-
-    @property
     def wrong(self) -> str:
         """What is wrong with its program's outputs; empty if nothing is known to be."""
         return self.export.fault if self.export else ""

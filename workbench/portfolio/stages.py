@@ -15,8 +15,8 @@ from pathlib import Path
 
 from workbench.analysis.run import Measurement, open_run
 from workbench.errors import SetupError
-from workbench.frames import WRONG
 from workbench.export.artifact import export_model, find_cached_export, versions
+from workbench.frames import WRONG
 from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Storage, hash_files
