@@ -28,6 +28,7 @@ from workbench.models.zoo.blocks import Block, initialize, set_norm_statistics
 from workbench.models.zoo.mobilenet_v3_small import gated_residual
 from workbench.models.zoo.squeezesam import SqueezeSam, click_and_box
 from workbench.options import ExportOptions
+from workbench.records.layers import Instruction, Layers, Method, Origin, XNode
 
 
 class Mixed(nn.Module):
@@ -224,9 +225,10 @@ def test_a_kernel_that_refuses_its_tensors_is_the_cause_that_is_told(tmp_path):
             return torch.add(x, last.sin())
 
     model = LoadedModel("mingling", Mingling(), (torch.randn(1, 3, 4, 5),))
-    export = export_quietly(model, tmp_path, backend="portable")
-    assert export.fidelity == ()
-    assert "does not run here; cause: RuntimeError: aten::add.out fails: " in export.problem
+    with pytest.raises(ExportError, match="does not run here: aten::add") as error:
+        export_quietly(model, tmp_path, backend="portable")
+    export = store.load_export(error.value.where)
+    assert error.value.where.exists() and not export.runs and export.fidelity == ()
     assert "different dim orders" in export.problem
 
 
@@ -269,6 +271,50 @@ def test_a_log_without_a_cause_tells_none(log):
     assert explain_log(log) == ""
 
 
+def test_an_operator_that_xnnpack_rejects_is_named():
+    nodes = tuple(
+        XNode("StaticSlice", (0,), (1,), {}, 0, 0, handle, origins=origins)
+        for handle, origins in ((3, ()), (17, (0,)))
+    )
+    origin = Origin("slice_1", "aten.slice_copy.Tensor", "neck.gate", "Gate", "net.py:12")
+    method = Method("forward", (Instruction("delegate", xnodes=nodes),), {}, (), (origin,))
+    log = "E [XNNCompiler.cpp:1] Failed to create static slice node {} with code: xnn_status_x_y\n"
+    told = "XNNPACK rejects a static slice node"
+    layers = Layers("", (method,))
+    assert explain_log(log.format(17), layers) == f"{told} in neck.gate (net.py:12) (x_y)"
+    assert explain_log(log.format(3), layers) == f"{told} (x_y)"
+    assert explain_log("XNN Runtime creation failed with code: x") == (
+        "XNN Runtime creation fails (x)"
+    )
+
+
+class Spiky(nn.Module):
+    """One layer reads an outlier, which leaves all other values less than a step of int8."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.spiky, self.last = (nn.Linear(64, 64) for _ in range(3))
+        self.register_buffer("spike", torch.eye(64)[0] * 2000)
+        with torch.no_grad():
+            self.spiky.weight[:, 0] = 0
+
+    def forward(self, x):
+        return self.last(torch.relu(self.spiky(self.first(x) + self.spike)))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "8da4w"])
+def test_the_layers_where_quantisation_noise_enters_are_named(dtype, tmp_path):
+    torch.manual_seed(0)
+    model = LoadedModel("spiky", Spiky().eval(), (torch.randn(1, 64),))
+    noisy = export_quietly(model, tmp_path, dtype=dtype)
+    assert noisy.sqnr_db < 20
+    worst, *others = noisy.noise
+    assert worst.module == "spiky" and worst.own_db < min(n.own_db for n in others) - 10
+    assert any("noise enters in spiky (" in line for line in list_problems(noisy))
+    helped = export_quietly(model, tmp_path / "kept", dtype=dtype, keep_float=(worst.module,))
+    assert helped.sqnr_db > noisy.sqnr_db + 10
+
+
 def test_an_export_that_collapses_is_told(tmp_path):
     """Small values in a range that a large constant stretches: int8 rounds them all to zero."""
 
@@ -287,7 +333,7 @@ def test_an_export_that_collapses_is_told(tmp_path):
     export = store.load_export(pte)
     assert export.problem == "output 0 is constant, the model's is not"
     assert export.fidelity[0].faithful is False
-    assert list_problems(export) == [f"this export is wrong: {export.problem}"]
+    assert list_problems(export)[0] == f"this export is wrong: {export.problem}"
 
 
 def test_a_program_that_computes_something_else_is_told(tmp_path):
@@ -371,7 +417,7 @@ def test_a_residual_stream_that_is_normalised_stays_in_float():
     torch.manual_seed(0)
     x = torch.randn(1, 4, 16) * torch.logspace(-3, 3, 16)
     exported = torch.export.export(Residual().eval(), (x,))
-    graph = quantize_activations(exported, "int8", [((x,), {})]).graph
+    graph = quantize_activations(exported, "int8", [((x,), {})])[0].graph
     (total,) = (node for node in graph.nodes if node.target is torch.ops.aten.add.Tensor)
     assert not any("quantize" in str(user.target) for user in total.users)
     (linear,) = (node for node in graph.nodes if node.target is torch.ops.aten.linear.default)

@@ -801,8 +801,8 @@ class Comparison:
             dtype = self.candidate.export.dtype if self.candidate.export else ""
             unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
         subject, frames = self.subject or self.run.model, (self.latency, self.shift)
-        facts = {"unchanged": unchanged, "wrong": self.wrong, "programs": self.programs}
-        found = reach_verdict(subject, self.label, *frames, **facts)
+        facts = {"wrong": self.wrong, "programs": self.programs}
+        found = reach_verdict(subject, self.label, *frames, unchanged=unchanged, **facts)
         if not self.emulated:
             return found
         return replace(found, outcome="emulated", before=None, after=None)

@@ -55,11 +55,14 @@ def reach_verdict(
     change: str,
     comparison: pd.DataFrame,
     shift: pd.DataFrame | None = None,
-    **facts: str,
+    *,
+    unchanged: str = "",
+    wrong: str = "",
+    programs: str = "",
 ) -> Verdict:
     """The verdict on a candidate, from `compare_latencies` and `bottleneck_shift`.
 
-    ``shift`` is None if nothing was traced; ``facts`` are further texts of the verdict.
+    ``shift`` is None if nothing was traced; the texts are those of the verdict.
     """
     rows = comparison[comparison["level"] == "e2e"]
     if len(rows) != 1:
@@ -67,11 +70,10 @@ def reach_verdict(
     row = rows.iloc[0]
     columns = ("speedup", "low", "high", "floor", "margin", "detectable")
     numbers = {name: float(row[name]) for name in (*columns, "baseline_ms", "candidate_ms")}
-    outcome = WRONG if facts.get("wrong") else row["outcome"]
-    return Verdict(subject, change, outcome, **numbers, **facts,
+    return Verdict(subject, change, WRONG if wrong else row["outcome"], **numbers,
                    before=None if shift is None else _bottleneck(shift, "share_before"),
                    after=None if shift is None else _bottleneck(shift, "share_after"),
-                   )  # fmt: skip
+                   unchanged=unchanged, wrong=wrong, programs=programs)  # fmt: skip
 
 
 def summarize_verdict(verdict: Verdict) -> str:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.errors import ExportError
-from workbench.export import failure, quantize
+from workbench.export import accuracy, failure, quantize
 from workbench.export.layers import describe_program
 from workbench.export.program import Contents, bind_constants, cast_floats, read_contents
 from workbench.export.rewrite import rewrite_graph, transform_passes
 from workbench.models.sources import user_line_of_stack
-from workbench.records.runs import Partition
+from workbench.records.runs import LayerNoise, Partition
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +80,7 @@ class Lowered:
     layers: Layers
     notes: dict[str, str]
     partition: tuple[Partition, ...]
+    measure_noise: Callable[[], tuple[LayerNoise, ...]] | None = None
 
 
 def lower_model(
@@ -97,7 +98,7 @@ def lower_model(
         module = copy.deepcopy(model.module).to(torch_dtype).eval()
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
         traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
-    exported, notes = _export(module, (args, kwargs), traced, model, options)
+    exported, notes, noise = _export(module, (args, kwargs), traced, model, options)
     failure.check_operands(exported, dtype, model.origin)
     if options.rewrite:
         counts = sorted(rewrite_graph(exported, backend).items())
@@ -114,12 +115,14 @@ def lower_model(
     _check_inputs(inputs, contents, model.origin)
     with failure.explain_lowering(exported, model.origin):
         etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
-    return Lowered(program.buffer, etrecord, contents, inputs, layers, notes, partition)
+    return Lowered(program.buffer, etrecord, contents, inputs, layers, notes, partition, noise)
 
 
 def _export(
     module: nn.Module, run: Call, traced: Call, model: LoadedModel, options: ExportOptions
-) -> tuple[ExportedProgram, dict[str, str]]:
+) -> tuple[ExportedProgram, dict[str, str], Callable[[], tuple[LayerNoise, ...]] | None]:
+    from torch.utils._pytree import tree_leaves
+
     recipe = RECIPES[options.dtype]
     with failure.explain_tracing(model.origin):
         if recipe.quantizes == "weights":
@@ -129,10 +132,10 @@ def _export(
         if recipe.quantizes == "graph":
             batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
             keep = options.keep_float
-            graph = quantize.quantize_activations(exported, options.dtype, batches, keep)
+            graph, before = quantize.quantize_activations(exported, options.dtype, batches, keep)
             exported = _trace(graph, args, kwargs, model.dynamic_shapes)
     if not recipe.quantizes:
-        return exported, {}
+        return exported, {}, None
     quantized, layers = quantize.count_quantized(exported)
     if not quantized:
         text = f"nothing to quantise for {options.dtype} ({recipe.meaning})"
@@ -141,7 +144,17 @@ def _export(
     notes = {"quantized": f"{quantized} of {layers} convolutions and linear layers"}
     if recipe.calibrated:
         notes["calibration"] = f"{1 + len(model.calibration)} batches: {model.input_source}"
-    return exported, notes
+
+    def measure_noise() -> tuple[LayerNoise, ...]:
+        if recipe.quantizes == "graph":
+            inputs = tree_leaves(exported.example_inputs)
+            walks = [accuracy.walk_graph(each, inputs) for each in (before, graph)]
+            return accuracy.measure_noise(*walks, quantize.list_places(graph.graph))
+        walks = [accuracy.walk_module(each, *run) for each in (model.module, module)]
+        places = {path: (path, type(layer).__name__) for path, layer in module.named_modules()}
+        return accuracy.measure_noise(*walks, places)
+
+    return exported, notes, measure_noise
 
 
 def _trace(
