@@ -181,6 +181,34 @@ def test_a_custom_runner_runs_on_a_target(kit, tmp_path):
     assert not list(there.glob("*.etdump"))
 
 
+@needs_compiler
+def test_the_extension_is_credited_though_the_config_lists_it_first(kit, capsys):
+    """As all of the kit's configs: ``sme2_on`` first, ``compare_pairs`` empty."""
+    on_first = kit["experiments"][1::-1]
+    for entry in on_first:
+        entry.update(runs=2, warmup=0, threads=[1])
+    Path("kit.json").write_text(
+        json.dumps({**kit, "experiments": on_first, "analysis": {"compare_pairs": []}})
+    )
+    run = run_config(Path("kit.json"))
+    (ab,) = run.comparisons
+    assert (ab.baseline.name, ab.candidate.name) == ("sme2_off", "sme2_on")
+    about = wb.describe_run(run).set_index("what")["value"]
+    assert about["baseline"] == "sme2_off, by name"
+    assert "ISA level" not in about["experiments"]
+    assert "batches" not in about["protocol"]
+    swapped = wb.open_run(run.path, baseline="sme2_on")
+    assert [ab.candidate.name for ab in swapped.comparisons] == ["sme2_off"]
+    for command in ("analyze", "report", "findings"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, str(run.path), "--baseline", "sme2_on"])
+        assert ended.value.code == 0, capsys.readouterr().err
+    assert "as sme2_off" in (run.path / "report.md").read_text()
+    assert "fail" not in set(wb.validate_run(run.path)["status"])
+    with pytest.raises(UsageError, match="unknown experiment 'sme'"):
+        run_config(Path("kit.json"), baseline="sme")
+
+
 @pytest.mark.slow
 @needs_compiler
 def test_a_config_with_additional_keys(conv_pte, tmp_path, monkeypatch):
@@ -192,11 +220,12 @@ def test_a_config_with_additional_keys(conv_pte, tmp_path, monkeypatch):
     run_dir = run_config(Path("x.json")).path
     run = store.load_run(run_dir)
     assert {(s.experiment, s.threads) for s in run.sessions if not s.traced} == {
-        *(("all", 1), ("all", 2), ("all_control", 1), ("all_control", 2), ("none", 1))
+        *(("all", 1), ("all", 2), ("none", 1), ("none_control", 1))
     }
     assert [(c.candidate.name, c.candidate.threads) for c in wb.open_run(run_dir).comparisons] == [
-        ("none", 1)
+        ("all", 1)
     ]
+    assert run.plan.direction == "none, by isa and isa_off"
 
 
 def read_levels():

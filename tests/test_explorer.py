@@ -120,8 +120,19 @@ def test_what_cannot_be_shown_is_said_in_a_line(capsys, monkeypatch):
 
 
 def test_nothing_to_choose_from():
-    with pytest.raises(UsageError, match="nothing to choose from for 'top'"):
-        explore(print, top=[])
+    assert "no layer to choose" in str(explore(print, layer={}))
+
+
+def test_views_that_share_a_picker_show_the_run_that_was_picked(monkeypatch):
+    picked = wb.pick_run(wb.sample_run("vit_tiny"))
+    assert explore(lambda run, top: f"{run.model} {top}", run=picked, top=[1, 2]) == "vit_tiny 1"
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
+    seen = []
+    views = [explore(lambda run: seen.append(run.model), run=picked) for _ in range(2)]
+    assert [view.children[0].children for view in views] == [(picked,)] * 2
+    picked.value = next(name for name in picked.options if "squeezesam" in name)
+    assert seen[-2:] == ["squeezesam"] * 2
+    assert picked.run is picked.run
 
 
 def test_sliders_start_with_nothing_changed(monkeypatch):

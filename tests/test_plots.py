@@ -155,6 +155,8 @@ def test_the_case_study_shows_what_was_not_published():
     assert "not published" in words
     assert "1163 ms" in words and "298 ms" in words
     assert "40 %" in words
+    every = " ".join(words_of(plot_categories(study.bars, title=study.title)))
+    assert "556 ms" in every and "304 ms" in every
 
 
 def test_the_waterfall_goes_from_one_total_to_the_other(categories):

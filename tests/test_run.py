@@ -1,5 +1,6 @@
 """Runs, measurements and comparisons: computed once, when first asked for."""
 
+import json
 import shutil
 import time
 from collections import Counter
@@ -14,6 +15,7 @@ from workbench.analysis import run as run_module
 from workbench.errors import ComparisonError, StoreError, UsageError
 from workbench.records.codec import from_json
 from workbench.report.artifacts import write_artifacts
+from workbench.run.plan import BY_ORDER
 
 
 @pytest.fixture
@@ -186,3 +188,18 @@ def test_files_outside_the_folder_are_refused(run_dir):
     store.save_run(replace(record, sessions=sessions), run_dir)
     with pytest.raises(StoreError, match="outside its folder"):
         wb.open_run(run_dir)
+
+
+@pytest.mark.parametrize("masks", [True, False], ids=["features", "kernels"])
+def test_what_ran_decides_where_names_do_not(tmp_path, masks):
+    folder = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")
+    text = (folder / "manifest.json").read_text()
+    content = json.loads(text.replace('"sme2_on"', '"one"').replace('"sme2_off"', '"two"'))
+    content["plan"].update(direction=BY_ORDER, experiments=content["plan"]["experiments"][::-1])
+    for session in content["sessions"]:
+        session["masked"] = session["masked"] if masks else []
+    (folder / "manifest.json").write_text(json.dumps(content))
+    run = wb.open_run(folder)
+    assert [(ab.baseline.name, ab.candidate.name) for ab in run.comparisons] == [("two", "one")]
+    how = "two: it hides sme" if masks else "the traces or logs of one name SME kernels"
+    assert how in run.checks.set_index("check").at["baseline", "evidence"]

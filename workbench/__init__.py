@@ -23,12 +23,13 @@ Figures
     plot_roofline, plot_shift, plot_speedups, plot_stack, plot_threads, plot_what_if
 
 Tables
-    show, show_code, show_findings, show_kernels, show_latencies, show_layers, show_operators,
-    show_quality, show_roofline, show_speedups, show_sweeps, show_table, show_undelegated,
-    show_verdicts
+    show, show_answer, show_code, show_findings, show_kernels, show_latencies, show_layers,
+    show_operators, show_quality, show_roofline, show_speedups, show_sweeps, show_table,
+    show_undelegated, show_verdicts
 
 Widgets
-    FACTORS, explore, explore_isa_levels, pick_measurements, show_timeline, LiveRun
+    FACTORS, explore, explore_isa_levels, pick_measurements, pick_run, show_progress,
+    show_timeline, LiveRun
 
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.
 """

@@ -41,6 +41,7 @@ from .analysis.what_if import (
 from .analysis.what_if import (
     rank_bottlenecks as rank_bottlenecks,
 )
+from .cli.options import show_progress as show_progress
 from .datasets import (
     load_case_study as load_case_study,
 )
@@ -65,6 +66,9 @@ from .explorer.widgets import (
 )
 from .explorer.widgets import (
     pick_measurements as pick_measurements,
+)
+from .explorer.widgets import (
+    pick_run as pick_run,
 )
 from .export.artifact import export_model as export_model
 from .live import LiveRun as LiveRun
@@ -95,6 +99,7 @@ from .plots.stack import plot_stack as plot_stack
 from .plots.sweeps import plot_isa_levels as plot_isa_levels
 from .plots.sweeps import plot_threads as plot_threads
 from .plots.tables import show as show
+from .plots.tables import show_answer as show_answer
 from .plots.tables import show_table as show_table
 from .plots.text import (
     show_code as show_code,
@@ -206,6 +211,7 @@ __all__ = [
     "measure_roof",
     "open_run",
     "pick_measurements",
+    "pick_run",
     "place_layers",
     "plot_bottlenecks",
     "plot_categories",
@@ -239,12 +245,14 @@ __all__ = [
     "sample_model",
     "sample_run",
     "show",
+    "show_answer",
     "show_code",
     "show_findings",
     "show_kernels",
     "show_latencies",
     "show_layers",
     "show_operators",
+    "show_progress",
     "show_quality",
     "show_roofline",
     "show_speedups",

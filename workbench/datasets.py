@@ -115,16 +115,17 @@ class CaseStudy:
         return table.assign(speedup=table["baseline_ms"] / table["candidate_ms"])
 
     @property
+    def bars(self) -> dict[str, pd.DataFrame]:
+        """``frames.CATEGORIES`` of every experiment; without categories, its total alone."""
+        return {e.name: _tabulate(e) for e in self.experiments}
+
+    @property
     def categories(self) -> dict[str, pd.DataFrame]:
         """``frames.CATEGORIES`` by experiment, for experiments with published categories.
 
         The rest of the E2E time is one row, "not published".
         """
-        return {
-            e.name: _tabulate(e)
-            for e in self.experiments
-            if any(ms is not None for ms in e.categories_ms.values())
-        }
+        return {name: frame for name, frame in self.bars.items() if len(frame) > 1}
 
 
 def load_case_study(name: str | Path) -> CaseStudy:

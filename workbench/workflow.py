@@ -177,7 +177,11 @@ def is_precise(record: RunRecord) -> bool:
 
 
 def run_config(
-    path: str | Path, *, root: Path | None = None, progress: Progress = lambda text, part: None
+    path: str | Path,
+    *,
+    root: Path | None = None,
+    baseline: str = "",
+    progress: Progress = lambda text, part: None,
 ) -> Run:
     """Measure the experiments of a config file, the kit's or ours.
 
@@ -187,6 +191,9 @@ def run_config(
         The JSON file, as `read_config` describes it.
     root
         The output folder; None takes the config's ``output_root``, or ``out_<model>``.
+    baseline
+        The experiment to compare all others with; by default the config's comparisons, else the
+        side whose name says that the extension is off.
     progress
         Called with what is being done and the fraction done.
 
@@ -209,7 +216,7 @@ def run_config(
 
     path = Path(path)
     config = read_config(path)
-    plan = plan_config(config, path.parent)
+    plan = plan_config(config, path.parent, baseline)
     place, name = output_place(config)
     place = root or place
     libraries = None

@@ -14,6 +14,7 @@ from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.statistics import SOURCE_NAMES, clock_of, pick_timed
 from workbench.frames import EMULATED, QUALITY, check, format_share
 from workbench.records.runs import RunRecord, Session, count_threads
+from workbench.run.plan import BY_ORDER
 
 if TYPE_CHECKING:
     from workbench.analysis.run import Comparison, Run
@@ -200,6 +201,7 @@ def check_run(run: Run) -> pd.DataFrame:
     rows = [
         _state(run.record),
         *_platform(run.record),
+        *_direction(run.record),
         *_export(run),
         *(row for comparison in run.comparisons for row in _comparison(comparison)),
         *(_outputs(comparison) for comparison in run.comparisons),
@@ -232,6 +234,12 @@ def _platform(record: RunRecord) -> Iterator[Row]:
         yield "runner", "note", f"custom runners; an iteration is {clocks}, and not cross-checked"
     else:
         yield "runner", "ok", f"{record.runner.get('kind')} runner; an iteration is {clocks}"
+
+
+def _direction(record: RunRecord) -> Iterator[Row]:
+    """How the baselines were chosen, where no toggle does that."""
+    if how := record.plan.direction:
+        yield "baseline", "note" if how == BY_ORDER else "ok", how
 
 
 def _export(run: Run) -> Iterator[Row]:

@@ -106,8 +106,8 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
     return check(table[ROOFLINE.names].reset_index(drop=True), ROOFLINE)
 
 
-def place_layers(roofline: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
-    """Sum a roofline by layer, over the operators that each layer owns.
+def place_layers(roofline: pd.DataFrame | None, layers: pd.DataFrame | None) -> pd.DataFrame | None:
+    """Sum a roofline by layer, over the operators that each layer owns; None without either.
 
     Parameters
     ----------
@@ -129,6 +129,8 @@ def place_layers(roofline: pd.DataFrame, layers: pd.DataFrame) -> pd.DataFrame:
     >>> layers.loc[layers["mean_ms"].idxmax(), "bound"]
     'compute'
     """
+    if roofline is None or layers is None:
+        return None
     check(layers, LAYERS)
     rows = roofline[roofline["module"].notna()].assign(flop=lambda t: t["gflops"] * t["mean_ms"])
     by = rows.groupby("module")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from itertools import pairwise
@@ -35,7 +36,7 @@ from workbench.analysis.operators import (
     summarize_operators,
     total_runs,
 )
-from workbench.analysis.quality import check_run, grade_run
+from workbench.analysis.quality import check_run, grade_run, is_foreign
 from workbench.analysis.roofline import (
     Roof,
     computed_dtype,
@@ -75,6 +76,7 @@ from workbench.records.runs import (
     Session,
     count_threads,
 )
+from workbench.run.plan import BY_ORDER, pair_experiments
 from workbench.store import FUNCTIONS, inside, kept_layers, load_layers, load_run
 from workbench.trace.etdump import read_etdump
 from workbench.trace.samples import locate_samples, read_functions, read_samples, resolve_functions
@@ -817,15 +819,22 @@ class Comparison:
         return compare_parts(level, *sides, apart=not self.within_run, **self._control)
 
 
-def open_run(path: str | Path | Run) -> Run:
+def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
     """Open a recorded run; its traces are read when a frame needs them.
 
     A `Run` is returned as is.
 
+    Parameters
+    ----------
+    path
+        The folder of a run.
+    baseline
+        The experiment to compare all others with, in place of the run's own comparisons.
+
     Raises
     ------
     UsageError
-        The folder is no run.
+        The folder is no run, or the baseline no experiment.
     StoreError
         The manifest is corrupt or names a file outside of the folder, or nothing was measured
         completely.
@@ -847,7 +856,49 @@ def open_run(path: str | Path | Run) -> Run:
     programs = map(record.plan.program_of, record.plan.experiments)
     for name in [*names, *(str(kept_layers(Path(), program.name)) for program in programs)]:
         inside(path, name)
-    return Run(path, record)
+    return _orient(Run(path, record), baseline)
+
+
+#: XNNPACK's operators with kernels for packed operands, which need SME: ``(NHWC, PF32)``.
+_SME_OPERATOR = re.compile(r"\bP(?:F16|F32|QS8)\b")
+
+
+def _orient(run: Run, baseline: str) -> Run:
+    """Choose the run's baselines where nothing but the order of its experiments did, or anew."""
+    plan = run.record.plan
+    if baseline or plan.direction == BY_ORDER:
+        names = [e.name for e in plan.experiments if not e.control and e.mode == "timing"]
+        lacking, shown = ([], "") if baseline else _find_lacking(run, names)
+        pairs, how = pair_experiments(names, baseline=baseline, lacking=lacking, shown=shown)
+        planned = {(pair.baseline, pair.candidate): pair for pair in plan.pairs}
+        pairs = tuple(planned.get((pair.baseline, pair.candidate), pair) for pair in pairs)
+        plan = replace(plan, pairs=pairs or plan.pairs, direction=how)
+        run.record = replace(run.record, plan=plan)
+    return run
+
+
+def _find_lacking(run: Run, names: Sequence[str]) -> tuple[list[str], str]:
+    """The experiments that ran with fewer CPU features than others, and what shows it."""
+    masks = {name: run.masked(name) for name in names}
+    if lacking := [n for n in names if any(masks[n] > mask for mask in masks.values())]:
+        return lacking, f"{lacking[0]}: it hides {', '.join(sorted(masks[lacking[0]]))}"
+    sme = [name for name in names if _runs_sme(run, name)]
+    lacking = [name for name in names if name not in sme] if sme else []
+    evidence = f"the traces or logs of {', '.join(sme)} name SME kernels"
+    return lacking, f"{''.join(lacking[:1])}: {evidence}"
+
+
+def _runs_sme(run: Run, experiment: str) -> bool:
+    """Whether a trace or log of an experiment names kernels that need SME."""
+    sessions = [s for s in run.record.sessions if s.experiment == experiment and s.complete]
+    for session in sessions:
+        if session.log:
+            with contextlib.suppress(TraceError):  # names no kernel
+                if read_xnn_log(run.locate(session.log))["sme"].any():
+                    return True
+    traced = [session for session in sessions if session.etdump][:1]
+    names = [name for s in traced for name in run.read_trace(s)["name"].cat.categories]
+    return any(_SME_OPERATOR.search(name) for name in names)
 
 
 def describe_program(export: Export) -> str:
@@ -896,9 +947,6 @@ def describe_run(run: Run) -> pd.DataFrame:
     record, plan, host = run.record, run.record.plan, run.record.host
     machine = [host.get("cpu"), f"{host.get('cores_usable')} cores", host.get("system")]
     machine += ["virtual"] if host.get("virtual") else []
-    experiments = (
-        f"{e.name}: ISA level {e.isa}{', control' if e.control else ''}" for e in plan.experiments
-    )
     shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in plan.inputs)
     facts = {
         "program": f"{plan.stem}.pte, SHA-256 {plan.sha256[:16]}",
@@ -908,11 +956,9 @@ def describe_run(run: Run) -> pd.DataFrame:
         "load at the start": " ".join(str(load) for load in host.get("load_average", [])),
         "runner": ", ".join(f"{k} {v}" for k, v in record.runner.items()),
         "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
-        "protocol": (
-            f"{plan.processes} processes per experiment, interleaved in batches of about "
-            f"{plan.batch_ms:g} ms; at least {plan.runs} timed inferences each"
-        ),
-        "experiments": "; ".join(experiments),
+        "protocol": _describe_protocol(record),
+        "experiments": "; ".join(map(_describe_experiment, plan.experiments)),
+        "baseline": plan.direction,
         "measured": f"{record.started} to {record.finished or 'interrupted'}",
     }
     if export := record.export:
@@ -922,7 +968,29 @@ def describe_run(run: Run) -> pd.DataFrame:
             f"{export.dtype}, {export.backend}, {export.size_bytes / 1e6:.1f} MB, "
             f"delegates: {delegates or 'none'}"
         )
-    return pd.DataFrame(facts.items(), columns=["what", "value"])
+    known = [(what, value) for what, value in facts.items() if value]
+    return pd.DataFrame(known, columns=["what", "value"])
+
+
+def _describe_experiment(experiment: Experiment) -> str:
+    """What was run; which CPU features a custom runner uses is unknown."""
+    custom = "/" in experiment.runner
+    how = experiment.runner if custom else f"ISA level {experiment.isa}"
+    return f"{experiment.name}: {how}{', control' if experiment.control else ''}"
+
+
+def _describe_protocol(record: RunRecord) -> str:
+    plan = record.plan
+    if is_foreign(record):
+        return (
+            f"{plan.processes} processes per experiment, run alternately; at least {plan.runs} "
+            "inferences each, timed in their traces"
+        )
+    batches = f"batches of about {plan.batch_ms:g} ms" if plan.batch_ms else "single inferences"
+    return (
+        f"{plan.processes} processes per experiment, interleaved in {batches}; at least "
+        f"{plan.runs} timed inferences each"
+    )
 
 
 def identify_run(record: RunRecord, program: Program | None = None) -> dict[str, str]:

@@ -10,38 +10,46 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.options import PATH, Output, Percent, command, show_progress
+from workbench.cli.options import BASELINE, PATH, Output, Percent, command, show_progress
 from workbench.errors import UsageError, unknown_name
 from workbench.options import MeasureOptions
 
 
 @command()
 @click.argument("run_dir", type=PATH)
-def analyze(run_dir: Path) -> Output:
+@BASELINE
+def analyze(run_dir: Path, baseline: str) -> Output:
     """Regenerate the CSV and JSON files of a run from its ETDumps."""
     from workbench.analysis.run import open_run
     from workbench.report.artifacts import write_artifacts
 
-    files = write_artifacts(open_run(run_dir))
+    files = write_artifacts(open_run(run_dir, baseline=baseline))
     return Output(files, {"run_dir": run_dir, "files": files})
 
 
 @command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--out", type=PATH, help="Folder for several runs [default: combined_MODEL].")
-def report(runs: tuple[str, ...], out: Path | None) -> Output:
+@BASELINE
+def report(runs: tuple[str, ...], out: Path | None, baseline: str) -> Output:
     """Write report.html and report.md of a run, or one report of several runs.
 
     Several runs, each RUN_DIR[:EXPERIMENT[:THREADS]], are shown side by side, layer by layer: other
     platforms, or other versions of a model. Emulated runs show which code ran, without times.
     """
+    from workbench.analysis.run import open_run
     from workbench.portfolio.combined import write_combined
     from workbench.report.artifacts import make_report
 
     if len(runs) == 1 and out:
         hint = "the report of one run is in its folder"
         raise UsageError("needs several runs", where="--out", hint=hint)
-    files = write_combined(runs, out) if len(runs) > 1 else list(make_report(runs[0]))
+    if len(runs) > 1 and baseline:
+        raise UsageError("of several runs, the first is the baseline", where="--baseline")
+    if len(runs) > 1:
+        files = write_combined(runs, out)
+    else:
+        files = list(make_report(open_run(runs[0], baseline=baseline)))
     return Output(files, {"runs": runs, "files": files})
 
 
@@ -49,13 +57,15 @@ def report(runs: tuple[str, ...], out: Path | None) -> Output:
 @click.argument("run_dir", type=PATH)
 @click.option("--experiment", default="", help="Which one [default: the first candidate].")
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
-def findings(run_dir: Path, experiment: str, threads: int | None) -> Output:
+@BASELINE
+def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str) -> Output:
     """List optimisation opportunities, largest gain first."""
-    from workbench.analysis.compare_runs import find_measurements
+    from workbench.analysis.run import open_run
     from workbench.plots.text import list_findings
 
-    name = f"{run_dir}:{experiment}:{threads or ''}"
-    measurement = find_measurements([name])[name]
+    run = open_run(run_dir, baseline=baseline)
+    name = experiment or run.subject.name
+    measurement = run[name, threads] if threads else run[name]
     found = measurement.findings
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": found}
     return Output(list_findings(found, len(found)) or ["no findings"], record)

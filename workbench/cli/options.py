@@ -134,6 +134,9 @@ def options_of(record: type[Record], name: str) -> Callable[[Callable[..., T]], 
     return decorate
 
 
+BASELINE = click.option(
+    "--baseline", default="", help="Experiment to compare the others with [default: chosen]."
+)
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
 EXPORT_OPTIONS = options_of(ExportOptions, "export")
 RUN_OPTIONS = options_of(MeasureOptions, "measure")
@@ -141,11 +144,17 @@ RUN_OPTIONS = options_of(MeasureOptions, "measure")
 
 @contextlib.contextmanager
 def show_progress() -> Iterator[Callable[[str, float], None]]:
-    """A bar on a terminal, plain lines elsewhere; all on stderr."""
+    """Show the progress of a long job: a bar on a terminal, elsewhere lines.
+
+    Examples
+    --------
+    >>> with wb.show_progress() as progress:
+    ...     run = wb.profile_model("toy_cnn", progress=progress)  # doctest: +SKIP
+    """
     from tqdm import tqdm
 
     if not sys.stderr.isatty():
-        yield lambda text, part: click.echo(text, err=True)
+        yield lambda text, part: click.echo(text, err="ipykernel" not in sys.modules)
         return
     bar_format = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
     with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar:

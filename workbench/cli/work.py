@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from workbench.cli.options import (
+    BASELINE,
     EXPORT_OPTIONS,
     OUT,
     PATH,
@@ -79,8 +80,11 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
 @click.argument("subject", type=PATH, metavar="MODEL.pte|CONFIG.json")
 @RUN_OPTIONS
 @OUT
+@BASELINE
 @click.pass_context
-def run(context: click.Context, subject: Path, out: Path | None, measure: MeasureOptions) -> Output:
+def run(
+    context: click.Context, subject: Path, out: Path | None, measure: MeasureOptions, baseline: str
+) -> Output:
     """Measure a .pte with a CPU extension off and on; prints the run's folder.
 
     A config, the JSON of Arm's profiling kit, sets all options itself.
@@ -91,7 +95,10 @@ def run(context: click.Context, subject: Path, out: Path | None, measure: Measur
     with show_progress() as progress:
         if subject.suffix == ".json":
             _refuse_options(context)
-            result = workflow.run_config(subject, root=out, progress=progress)
+            result = workflow.run_config(subject, root=out, baseline=baseline, progress=progress)
+        elif baseline:
+            hint = "a toggle's baseline is the side with the extension off"
+            raise UsageError("chooses among a config's experiments", where="--baseline", hint=hint)
         else:
             result = workflow.measure(subject, measure, root=out, progress=progress)
     return Output([*_summarize(result), result.path], vars(outline_run(result)))

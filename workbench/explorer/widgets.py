@@ -1,5 +1,6 @@
 """Controls for views; without a live front end, a view is shown with its first choices."""
 
+import functools
 import html
 import itertools
 import os
@@ -13,9 +14,9 @@ from IPython.core.getipython import get_ipython
 from IPython.display import HTML, display
 
 from workbench.analysis import compare_runs
-from workbench.analysis.run import Run
+from workbench.analysis.run import Run, open_run
 from workbench.datasets import SAMPLES, sample_run
-from workbench.errors import UsageError, WorkbenchError
+from workbench.errors import WorkbenchError
 from workbench.plots.categories import plot_categories
 from workbench.plots.speedups import plot_heatmap
 from workbench.plots.sweeps import NO_LEVELS, plot_isa_levels
@@ -51,17 +52,13 @@ def explore(view: Callable[..., object], **choices: Choice) -> object:
     choices
         By name of the argument, the first is shown first: a bool becomes a check box, a sequence of
         numbers a slider, any other sequence a list. Of a mapping the keys are chosen, and the view
-        gets the values. A widget is used directly.
+        gets the values. A widget is used directly; of `pick_run` the view gets the run.
 
     Returns
     -------
     object
-        The widgets above the view; without a live front end, the view of the first choices.
-
-    Raises
-    ------
-    UsageError
-        A choice is empty.
+        The widgets above the view; without a live front end, the view of the first choices. A
+        sentence if there is nothing to choose from.
 
     Examples
     --------
@@ -70,7 +67,7 @@ def explore(view: Callable[..., object], **choices: Choice) -> object:
     """
     for name, options in choices.items():
         if not isinstance(options, bool | widgets.Widget) and not len(options):
-            raise UsageError(f"nothing to choose from for {name!r}")
+            return show_note(f"There is no {name} to choose in this run.")
     controls = {name: _control(name, options) for name, options in choices.items()}
 
     def draw(**chosen: str) -> object:
@@ -78,6 +75,8 @@ def explore(view: Callable[..., object], **choices: Choice) -> object:
         for name, value in chosen.items():
             options = choices[name]
             meant[name] = options[value] if isinstance(options, Mapping) else value
+            if isinstance(options, RunPicker):
+                meant[name] = options.run
         return view(**meant)
 
     if not is_interactive():
@@ -104,6 +103,33 @@ def _control(name: str, options: Choice) -> widgets.Widget:
             options=sorted(options), value=options[0], continuous_update=False, **look
         )
     return widgets.Dropdown(options=list(options), layout={"width": "max-content"}, **look)
+
+
+class RunPicker(widgets.Dropdown):
+    """A list of runs; every view that it is given to shows the chosen one."""
+
+    def __init__(self, paths: Mapping[str, str | Path]):
+        super().__init__(options=list(paths), description="run", layout={"width": "max-content"})
+        self._open = functools.lru_cache(maxsize=4)(lambda label: open_run(paths[label]))
+
+    @property
+    def run(self) -> Run:
+        """The chosen run."""
+        return self._open(self.value)
+
+
+def pick_run(run_dir: str | Path = "", *, folder: str | Path = ".") -> RunPicker:
+    """A list of the runs below a folder and the recorded ones, for `explore`.
+
+    ``run_dir`` is chosen first, if given.
+
+    Examples
+    --------
+    >>> wb.pick_run(wb.sample_run()).run.model
+    'mobilenet_v3_small'
+    """
+    first = {str(run_dir): run_dir} if run_dir else {}
+    return RunPicker(first | list_runs(folder))
 
 
 def list_runs(folder: str | Path = ".") -> dict[str, Path]:

@@ -89,8 +89,21 @@ def show_note(*lines: str) -> Table:
     return Table(f"<blockquote>{paragraphs}</blockquote>", text)
 
 
+def show_answer(*parts: str | Table) -> Table:
+    """The answer to an exercise, folded until the reader opens it.
+
+    Examples
+    --------
+    >>> print(wb.show_answer("42 %"))
+    Answer: 42 %
+    """
+    texts = [part.html if isinstance(part, Table) else html.escape(part) for part in parts]
+    page = f"<details><summary>Answer</summary>{'<br>'.join(texts)}</details>"
+    return Table(page, "Answer: " + "\n\n".join(map(str, parts)))
+
+
 def show_table(
-    frame: pd.DataFrame, columns: Sequence[str] | None = None, *, top: int | None = None,
+    frame: pd.DataFrame | None, columns: Sequence[str] | None = None, *, top: int | None = None,
     caption: str = "",
 ) -> Table:  # fmt: skip
     """A frame as a table; whatever the frame contains is text, never markup.
@@ -98,7 +111,7 @@ def show_table(
     Parameters
     ----------
     frame
-        Any frame; columns that ``frames`` defines get their unit.
+        Any frame; columns that ``frames`` defines get their unit. None: a run did not record it.
     columns, top
         Which columns, in this order, and how many rows; None shows all.
     caption
@@ -116,6 +129,8 @@ def show_table(
     | --- | ---: |
     | avx512_off | 516 |
     """
+    if frame is None:
+        return show_note(f"{caption or 'This'}: not recorded in this run")
     for name in columns or ():
         if name not in frame:
             raise unknown_name("column", name, map(str, frame.columns))

@@ -195,7 +195,8 @@ class Plan:
     With a ``budget_s``, in seconds, restarts continue until half the width of every speed-up's
     interval is below ``precision`` (relative) or the time is spent; each of ``processes`` restarts
     gets an equal share. At most ``retries`` disturbed steps are measured again, after a pause of
-    ``cool_down_s``.
+    ``cool_down_s``. ``direction`` says which experiments are baselines and why, where no toggle
+    does.
     """
 
     pte: str
@@ -220,6 +221,7 @@ class Plan:
     precision: float = 0.01
     retries: int = 3
     cool_down_s: float = 1.0
+    direction: str = ""
     programs: tuple[Program, ...] = ()
 
     @property

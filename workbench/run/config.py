@@ -14,7 +14,14 @@ from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.options import MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
-from workbench.run.plan import SAMPLED_MS, begin_plan, default_inputs, load_inputs, shorten_plan
+from workbench.run.plan import (
+    SAMPLED_MS,
+    begin_plan,
+    default_inputs,
+    load_inputs,
+    pair_experiments,
+    shorten_plan,
+)
 from workbench.run.runner import KINDS, Runner
 from workbench.store import default_root, sha256_of
 
@@ -97,11 +104,11 @@ def read_config(path: Path) -> Config:
     return config
 
 
-def plan_config(config: Config, folder: Path) -> Plan:
+def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
     """The plan that a config describes; relative paths are looked up here, then in ``folder``.
 
     All experiments have a ``runner_path``, or none. The baseline of the first comparison is
-    measured again as a control.
+    measured again as a control; ``baseline`` replaces the config's comparisons.
     """
     pte = find_file(config.model, folder)
     if pte is None:
@@ -111,7 +118,7 @@ def plan_config(config: Config, folder: Path) -> Plan:
         hint = "write two configs and compare the runs with `workbench compare`"
         raise UsageError("only some experiments have a runner_path", hint=hint)
     experiments = [plan_entry(entry, folder) for entry in config.experiments]
-    pairs = plan_pairs(config, experiments)
+    pairs, direction = plan_pairs(config, experiments, baseline)
     repeated = next(e for e in experiments if e.name == pairs[0].baseline)
     control = replace(repeated, name=f"{repeated.name}_control", control=True)
     pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
@@ -124,6 +131,7 @@ def plan_config(config: Config, folder: Path) -> Plan:
         threads=tuple(sorted({count for e in experiments for count in e.threads})),
         runs=max(e.runs for e in experiments),
         warmup=max(e.warmup for e in experiments),
+        direction=direction,
     )
 
 
@@ -169,15 +177,24 @@ def plan_entry(entry: Entry, folder: Path) -> Experiment:
     )
 
 
-def plan_pairs(config: Config, experiments: list[Experiment]) -> tuple[Pair, ...]:
-    """The config's comparisons; by default, each timed experiment against the first."""
+def plan_pairs(
+    config: Config, experiments: list[Experiment], baseline: str = ""
+) -> tuple[tuple[Pair, ...], str]:
+    """The config's comparisons and how their baselines were chosen: `pair_experiments`.
+
+    The comparisons that the config names come first, if they compare times.
+    """
+    timed = [e for e in experiments if e.mode == "timing"]
+    names = [e.name for e in timed]
+    masked = [e.name for e in timed if e.isa != "native" or e.isa_off]
+    shown = f"{''.join(masked[:1])}, by isa and isa_off"
+    pairs, how = pair_experiments(names, baseline=baseline, lacking=masked, shown=shown)
     asked = tuple(_plan_pair(pair, experiments) for pair in config.analysis.compare_pairs)
-    first, *others = (e.name for e in experiments if e.mode == "timing")
-    if any(pair.baseline in (first, *others) for pair in asked):
-        return tuple(sorted(asked, key=lambda pair: pair.baseline not in (first, *others)))
-    pairs = tuple(Pair(first, name, f"as {name}") for name in others)
+    if not baseline and any(pair.baseline in names for pair in asked):
+        asked = tuple(sorted(asked, key=lambda pair: pair.baseline not in names))
+        return asked, "named in the config"
     # The name of the control of a single experiment is left empty here.
-    return pairs + asked or (Pair(first, "", "with nothing changed"),)
+    return pairs + asked or (Pair(names[0], "", "with nothing changed"),), how
 
 
 def output_place(config: Config) -> tuple[Path, str]:
