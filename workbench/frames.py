@@ -287,6 +287,16 @@ LAYERS = make_frame(
     ("flops", "float", "1/run", "floating-point operations of those that are known"),
 )
 
+DTYPES = make_frame(
+    "dtypes",
+    "key name operator",
+    ("module", "text", "", "path of its layer in the model"),
+    ("asked", "text", "", "dtype in which the program was to compute"),
+    ("dtype", "text", "", "dtype in which it ran, by the logged name"),
+    "mean_ms share",
+    ("reason", "text", "", "why not in the dtype that was asked for; empty where it is"),
+)
+
 ROOFLINE = make_frame(
     "roofline",
     "key name operator category family",

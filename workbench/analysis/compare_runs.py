@@ -287,13 +287,12 @@ def compare_many(
 
 def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
     """Wrong outputs, and the SQNR and size of programs of different dtypes, one line each."""
-    exports = {name: m.export for name, m in measurements.items() if m.export}
-    several = len({export.dtype for export in exports.values()}) > 1
-    for name, export in exports.items():
-        if export.fault:
-            yield f"{name}: outputs are wrong ({export.fault}): no speed-up is claimed"
-        if several:
-            yield f"{name}: {describe_program(export)}"
+    several = len({m.export.dtype for m in measurements.values() if m.export}) > 1
+    for name, measurement in measurements.items():
+        if measurement.wrong:
+            yield f"{name}: outputs are wrong ({measurement.wrong}): no speed-up is claimed"
+        if several and measurement.export:
+            yield f"{name}: {describe_program(measurement)}"
 
 
 def list_others(aligned: pd.DataFrame) -> pd.DataFrame:

@@ -18,6 +18,7 @@ import pandas as pd
 
 from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.compare import compare_apart, compare_latencies, compare_parts
+from workbench.analysis.dtypes import describe_coverage, tabulate_dtypes
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.layers import add_layers, place_rows, summarize_layers
@@ -615,6 +616,17 @@ class Measurement:
             return None
         return place_operators(self.operators, self.roof, computed_dtype(self.export))
 
+    @frame_property
+    def dtypes(self) -> pd.DataFrame | None:
+        """In which dtype convolutions and matrix products ran: ``frames.DTYPES``.
+
+        None for fp32, and for a program of unknown origin.
+        """
+        if self.export is None or self.export.dtype == "fp32":
+            return None
+        found = tabulate_dtypes(self.operators, self.export)
+        return None if found.empty else found
+
     @cached_property
     def context(self) -> RuleContext:
         """What the rules for findings look at."""
@@ -694,10 +706,10 @@ class Comparison:
     @property
     def programs(self) -> str:
         """The SQNR and size of two programs of different dtypes; empty if they have one dtype."""
-        exports = [side.export for side in (self.candidate, self.baseline) if side.export]
-        if len({export.dtype for export in exports}) < 2:
+        sides = [side for side in (self.candidate, self.baseline) if side.export]
+        if len({side.export.dtype for side in sides if side.export}) < 2:
             return ""
-        return " against ".join(map(describe_program, exports))
+        return " against ".join(map(describe_program, sides))
 
     @property
     def within_run(self) -> bool:
@@ -901,10 +913,16 @@ def _runs_sme(run: Run, experiment: str) -> bool:
     return any(_SME_OPERATOR.search(name) for name in names)
 
 
-def describe_program(export: Export) -> str:
-    """``int8: SQNR 25.0 dB, 2.7 MB``."""
+def describe_program(measurement: Measurement) -> str:
+    """``int8: SQNR 25.0 dB, 2.7 MB``, and how much ran in this dtype; of unknown origin: empty."""
+    export = measurement.export
+    if export is None:
+        return ""
     ratio = "unknown" if export.sqnr_db is None else f"{export.sqnr_db:.1f} dB"
-    return f"{export.dtype}: SQNR {ratio}, {export.size_bytes / 1e6:.1f} MB"
+    parts = [f"{export.dtype}: SQNR {ratio}", f"{export.size_bytes / 1e6:.1f} MB"]
+    if measurement.dtypes is not None:
+        parts.append(describe_coverage(measurement.dtypes))
+    return ", ".join(parts)
 
 
 def model_spec(export: Export) -> str:

@@ -105,10 +105,12 @@ def run(
 
 
 def _summarize(run: Run) -> list[str]:
-    """The verdicts of a run, and the grade of its measurement."""
+    """The verdicts of a run, what ran in its dtype, and the grade of its measurement."""
+    from workbench.analysis.dtypes import describe_dtypes
     from workbench.analysis.quality import summarize_quality
 
-    return [*(ab.text for ab in run.comparisons), summarize_quality(run.quality)]
+    dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
+    return [*(ab.text for ab in run.comparisons), *dtypes, summarize_quality(run.quality)]
 
 
 def _refuse_options(context: click.Context) -> None:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.dtypes import (
+    PRODUCTS,
+    cannot_quantize,
+    is_quantized,
+    tabulate_dtypes,
+)
 from workbench.analysis.findings.context import (
     EFFICIENCY,
     Finding,
@@ -20,18 +26,32 @@ from workbench.analysis.operators import label_operator
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
-_PRODUCTS = ("convolution", "gemm", "bmm", "deconvolution")
 #: Operators shorter than the least time of one runtime call are overhead.
 _TINY_MS = 0.005
 #: Share of the memory roof above which an operator is memory-bound: weights that are used once per
 #: inference come from further away than the data that a probe reads again and again.
 _MEMORY_BOUND = 1 / 3
-_MATRICES = ("Convolution", "GEMM")
 #: XNNPACK's depthwise kernels read at most 5x5 values; it runs larger filters as one matrix product
 #: of a single column for each channel.
 _MOST_TAPS = 25
 #: Share of the best rate of matrix products that depthwise kernels reach: worst, typical, best.
 _DEPTHWISE, _DENSE = (0.08, 0.16, 0.3), (0.7, 0.9, 1.0)
+
+#: By the start of the reason: what to do about layers that were not quantised.
+_QUANTIZE = {
+    "inside nn.": (
+        "write the cell with nn.Linear layers, which the quantiser sees",
+        "gates = self.input(x) + self.hidden(h)  # two nn.Linear, in a loop over the steps",
+    ),
+    "no linear layer": (
+        "export in int8, which quantises convolutions too",
+        "workbench profile MODEL --dtype int8",
+    ),
+    "its inputs": (
+        "give these layers inputs in multiples of 32, or export in int8dyn",
+        "workbench profile MODEL --dtype int8dyn",
+    ),
+}
 
 
 def find_grouped(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -83,7 +103,7 @@ def find_slow_products(context: RuleContext, left: Collection[str]) -> Iterator[
     if context.changes is None or not context.toggle:
         return
     changes = context.changes.set_index("key").join(context.rows[["family", "mean_ms"]])
-    products = changes[changes["family"].isin(_PRODUCTS)]
+    products = changes[changes["family"].isin(PRODUCTS)]
     peers = products[products["low"] > _SPEEDUP]["speedup"]
     same = products[(products["high"] < _NO_SPEEDUP) & products.index.isin(left)]
     same = same[~same.index.isin(_memory_bound(context))]
@@ -189,11 +209,15 @@ def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
         )
     if context.alternatives or not context.export or context.export.dtype != "fp32":
         return
-    matrices = context.rows["category"].isin(_MATRICES) & (context.rows["kind"] == "delegated")
-    keys = [key for key in context.rows.index[matrices] if key in left]
+    products = context.rows.index[context.rows["family"].isin(PRODUCTS)]
+    keys = _quantizable(context, [key for key in products if key in left])
+    if not keys:
+        return
+    possible = len(_quantizable(context, products))
+    part = f", and {possible} of {len(products)} can be quantised"
     yield Finding(
-        "convolutions and matmuls run in fp32; int8 would read a quarter of the bytes (not "
-        "measured)",
+        f"convolutions and matmuls run in fp32{'' if possible == len(products) else part}; int8 "
+        "would read a quarter of the bytes (not measured)",
         Gain.at_most(0.75 * context.spent(keys).ms),
         tuple(keys),
         "export the model in int8 and measure it",
@@ -201,12 +225,37 @@ def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
     )
 
 
+def find_float_layers(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+    """Layers that were to be quantised and ran in floating point."""
+    if context.export is None or not is_quantized(context.export.dtype):
+        return
+    table = tabulate_dtypes(context.operators, context.export)
+    for start, (action, hint) in _QUANTIZE.items():
+        part = table[table["reason"].str.startswith(start) & table["key"].isin(left)]
+        keys = list(part["key"])
+        if keys:
+            yield Finding(
+                f"{context.export.dtype} was asked for, but {len(keys)} of {len(table)} "
+                f"convolutions and matrix products ran in {part['dtype'].iloc[0]}: "
+                f"{part['reason'].iloc[0]}; in {layers_of(context.rows.loc[keys])}",
+                Gain.at_most(0.75 * context.spent(keys).ms),
+                tuple(keys),
+                action,
+                hint,
+            )
+
+
+def _quantizable(context: RuleContext, keys: Iterable[str], dtype: str = "int8") -> list[str]:
+    """Those of some rows that nothing is known to keep from being quantised."""
+    return [key for key in keys if not cannot_quantize(context.rows.loc[key].to_dict(), dtype)]
+
+
 def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Operators limited by reading their weights."""
     if not context.flow or context.roof is None or context.roofline is None:
         return
     keys, kept, fastest, size = [], 0.0, 0.0, 0.0
-    for key in _memory_bound(context):
+    for key in _quantizable(context, _memory_bound(context)):
         share = _weight_share(context.flow, context.node_ids.get(key, ())) if key in left else 0.0
         if share > 0.5:
             keys.append(key)
@@ -224,6 +273,8 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
     speed = (roof["bytes_per_run"].sum() / 1e6) / roof["mean_ms"].sum() / context.scale
     near = roof["least_ms"].sum() / roof["mean_ms"].sum()
     slower = (spent.ms - kept) / 2
+    linear = _quantizable(context, keys, "int8dyn") == keys
+    dtype = "int8dyn" if linear else "int8"
     yield Finding(
         f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
         f"read at {speed:.0f} GB/s, {100 * near:.0f} % of this core's peak; in "
@@ -232,7 +283,7 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
         tuple(keys),
         "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
         "not help",
-        "workbench profile MODEL --dtype int8dyn  # one byte per weight",
+        f"workbench profile MODEL --dtype {dtype}  # one byte per weight",
     )
 
 
@@ -242,7 +293,8 @@ def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[
         return
     table = _roofline(context.roofline, context.scale)
     near = (table["bound"] == "compute") & (table["roof_share"] >= EFFICIENCY[1])
-    rows = table[near & table["key"].isin(left) & (table["dtype"] == "fp32")]
+    keys = _quantizable(context, [key for key in table["key"] if key in left])
+    rows = table[near & table["key"].isin(keys) & (table["dtype"] == "fp32")]
     ratio = context.roof.peak("int8") / context.roof.peak("fp32")
     if rows.empty or not ratio > 1:
         return
