@@ -3,6 +3,7 @@
 import functools
 import math
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -283,9 +284,33 @@ def test_an_operator_that_xnnpack_rejects_is_named():
     layers = Layers("", (method,))
     assert explain_log(log.format(17), layers) == f"{told} in neck.gate (net.py:12) (x_y)"
     assert explain_log(log.format(3), layers) == f"{told} (x_y)"
-    assert explain_log("XNN Runtime creation failed with code: x") == (
-        "XNN Runtime creation fails (x)"
+    log = "[a.cpp:1] Internal Error: Propagating input shapes failed with code: xnn_status_x_y"
+    rejects = "XNNPACK rejects a delegate: "
+    assert explain_log(log) == f"{rejects}Propagating input shapes failed (x_y)"
+    log = "[a.cpp:1] XNN Runtime creation failed with code: xnn_status_z"
+    assert explain_log(log) == f"{rejects}XNN Runtime creation failed (z)"
+
+
+def test_a_program_that_does_not_run_is_kept_and_reported_each_time(tmp_path, monkeypatch):
+    """In ExecuTorch 1.5.1, a convolution whose result is squared stays half quantised."""
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(
+        "import torch\nfrom torch import nn\nfrom workbench import EagerModelBase\n"
+        "class Square(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.stem, self.head = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 8, 1)\n"
+        "    def forward(self, x):\n"
+        "        return self.head(self.stem(x) * self.stem(x))\n"
+        "class Squared(EagerModelBase):\n"
+        "    def get_eager_model(self): return Square()\n"
+        "    def get_example_inputs(self): return (torch.randn(1, 3, 8, 8),)\n"
     )
+    words = r"does not run here: XNNPACK rejects a convolution node in stem \(net.py:9\)"
+    for _ in range(2):
+        with pytest.raises(ExportError, match=words) as error:
+            export_model("net.py:Squared", ExportOptions(dtype="int8"))
+    assert error.value.where.exists() and not store.load_export(error.value.where).runs
 
 
 class Spiky(nn.Module):
@@ -294,12 +319,12 @@ class Spiky(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.spiky, self.last = (nn.Linear(64, 64) for _ in range(3))
-        self.register_buffer("spike", torch.eye(64)[0] * 2000)
         with torch.no_grad():
+            self.first.bias[0] = 2000
             self.spiky.weight[:, 0] = 0
 
     def forward(self, x):
-        return self.last(torch.relu(self.spiky(self.first(x) + self.spike)))
+        return self.last(torch.relu(self.spiky(self.first(x))))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "8da4w"])
@@ -311,7 +336,8 @@ def test_the_layers_where_quantisation_noise_enters_are_named(dtype, tmp_path):
     worst, *others = noisy.noise
     assert worst.module == "spiky" and worst.own_db < min(n.own_db for n in others) - 10
     assert any("noise enters in spiky (" in line for line in list_problems(noisy))
-    helped = export_quietly(model, tmp_path / "kept", dtype=dtype, keep_float=(worst.module,))
+    kept = ("first", worst.module)
+    helped = export_quietly(model, tmp_path / "kept", dtype=dtype, keep_float=kept)
     assert helped.sqnr_db > noisy.sqnr_db + 10
 
 

@@ -101,8 +101,9 @@ def explain_log(log: str, layers: Layers | None = None) -> str:
     ):
         place = _place_of_node(int(node[2]), layers)
         return f"XNNPACK rejects a {node[1]} node{place} ({node[3]})"
-    if stage := re.search(r"(XNN .+) failed with code: (\w+)", log):
-        return f"{stage[1]} fails ({stage[2]})"
+    stopped = r"([A-Z][\w ]+?) [Ff]ailed with code: (?:xnn_status_)?(\w+)"
+    if stage := re.search(stopped, log):
+        return f"XNNPACK rejects a delegate: {stage[1]} failed ({stage[2]})"
     kernel = re.search(r"KernelCall failed at .* in operator (\S+):", log)
     check = re.search(r"Check failed \(.*\): (\S.*)", log)
     return f"{kernel[1]} fails: {check[1]}" if kernel and check else ""

@@ -208,7 +208,7 @@ def list_problems(export: Export) -> list[str]:
         layers = [f"{n.module or 'the model'} ({n.own_db:.1f} dB)" for n in export.noise[:3]]
         found.append(
             f"{ratio}most quantisation noise enters in {', '.join(layers)}: --keep-float keeps a "
-            "layer in floating point"
+            "layer in floating point; name the layer before it, too"
         )
     return found
 
