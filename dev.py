@@ -35,6 +35,7 @@ def main() -> int:
         "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
         "lab": (lab, "open JupyterLab on the notebooks"),
         "fuzz": (fuzz, "feed the trace reader mutated files (--seconds N or --count N, --seed N)"),
+        "web": (web, "bundle the explorer's scripts (needs npm)"),
         "bench": (bench, "run the benchmarks (or the named ones)"),
     }
     parser = argparse.ArgumentParser(prog="dev.py", description="Set-up, demo and tests.")
@@ -43,7 +44,7 @@ def main() -> int:
         subparsers.add_parser(name, help=text, add_help=False)
     options, rest = parser.parse_known_args()
     try:
-        if options.command != "setup":
+        if options.command not in ("setup", "web"):
             setup([])
         return commands[options.command][0](rest)
     except SetupFailure as failure:
@@ -119,6 +120,15 @@ def lab(arguments: list[str]) -> int:
 def fuzz(arguments: list[str]) -> int:
     """Feed the trace reader mutated files; exits 1 if it mishandles one."""
     return _run(str(ROOT / "tests" / "fuzz_etdump.py"), *arguments)
+
+
+def web(_: list[str]) -> int:
+    """Bundle the scripts of the explorer with esbuild into one file, which is committed."""
+    if not shutil.which("npm"):
+        raise SetupFailure("npm is not installed (Debian: apt install npm)")
+    folder = ROOT / "workbench" / "explorer" / "web"
+    commands = (["npm", "ci", "--no-audit", "--no-fund"], ["npm", "run", "build"])
+    return max(subprocess.run(command, cwd=folder).returncode for command in commands)
 
 
 def bench(arguments: list[str]) -> int:

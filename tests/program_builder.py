@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.categories import categorize
+from workbench.analysis.categories import load_scheme
 from workbench.analysis.findings.context import RuleContext
 from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
 
@@ -83,7 +83,7 @@ def build_facts(*program, shapes=None, dtypes=None, noise=0.002, **facts):
 
     def row(key, operator, kind, node=None, ms=0.0, **more):
         size = sum(bytes_of[n] for n in {*node.reads.split(), *node.writes.split()}) if node else 0
-        found = categorize(operator, kind)
+        found = load_scheme().place(operator, kind)
         rows.append(
             {
                 "key": key, "name": operator, "operator": operator, "kind": kind,

@@ -1,23 +1,30 @@
+import importlib.util
+import json
+import os
+import shutil
+import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
+import workbench as wb
 from workbench.analysis.categories import (
     CATEGORIES,
     KINDS,
-    RULES,
     add_categories,
-    categorize,
+    load_scheme,
     tabulate_rules,
 )
-from workbench.errors import UsageError
+from workbench.errors import UsageError, WorkbenchError
+from workbench.report.artifacts import write_documents
 
 GOLDEN = [
     tuple(line.split("\t"))
     for line in (Path(__file__).parent / "data" / "op_names.txt").read_text().splitlines()
     if not line.startswith("#")
 ]
+RULES, categorize = load_scheme().rules, load_scheme().place
 UNKNOWN = {"Invalid", "17", "conv_relu_fused", "native_call_my_custom_op.out"}
 
 
@@ -66,7 +73,7 @@ def test_a_kind_that_the_ledger_does_not_have():
 
 def test_the_table_is_sound():
     table = tabulate_rules()
-    assert list(table.columns) == ["name", "kind", "pattern", "category", "family", "why"]
+    assert list(table.columns) == ["name", "operators", "category", "kind", "family", "why"]
     assert table["name"].is_unique
     assert set(table["category"]) == set(CATEGORIES)
     assert table["why"].str.len().gt(0).all()
@@ -94,3 +101,148 @@ def test_add_categories_keeps_the_rows():
     assert list(placed["rule"]) == ["elementwise", "framework", "elementwise", "activation"]
     assert "category" not in ledger
     pd.testing.assert_frame_equal(add_categories(placed), placed)
+
+
+def scheme_of(folder, text):
+    path = folder / "mine.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_rules_of_a_user_come_first_and_ours_place_the_rest(tmp_path):
+    text = """
+    rules:
+    - {name: norms move data, category: Data Movement, operators: ["*NORM*"]}
+    - {name: fp adds, kind: delegated, category: GEMM, operators: Add}
+    """
+    place = load_scheme(scheme_of(tmp_path, text)).place
+    norm = place("native_call__native_batch_norm_legit_no_training.out", "portable")
+    assert (norm.category, norm.family, norm.rule) == (
+        "Data Movement", "normalisation", "norms move data",
+    )  # fmt: skip
+    assert place("Add (ND) #4").category == "GEMM"
+    assert place("native_call_add.out", "portable").category == "Elementwise"
+    assert place("norm", "framework").category == "Other", "only operators have names"
+    assert place("Clamp (NC)") == categorize("Clamp (NC)")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("rules: [{name: a, operators: [x], category: Conv}]", "unknown category 'Conv'"),
+        ("rules: [{name: a, operators: [x], category: Other, kind: y}]", "unknown kind of ledger"),
+        (
+            "rules: [{name: a, operators: [], category: Other}]",
+            "rule 1: needs a name and operators",
+        ),
+        ("rules: [{name: '', operators: [x], category: Other}]", "needs a name"),
+        (
+            "rules: [{name: a, operators: [x], category: Other, pattern: y}]",
+            "unknown key 'pattern'",
+        ),
+        ("rules: [{name: a, operators: [7], category: Other}]", "not a Scheme record"),
+        ("rules: 7", "not a Scheme record"),
+        (
+            f"rules: [{{name: a, operators: [{'x' * 101}], category: Other}}]",
+            "up to 100 characters",
+        ),
+        ("rules: &r [*r]", "aliases"),
+        ("rules: [", "not YAML"),
+        ("- a", "expected a mapping"),
+        ("x" * 200_000, "too large"),
+    ],
+)
+def test_a_bad_scheme_is_refused_in_one_line(tmp_path, text, problem):
+    with pytest.raises(WorkbenchError, match=problem) as caught:
+        load_scheme(scheme_of(tmp_path, text))
+    assert "mine.yaml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_an_unknown_scheme_is_named_with_the_known_ones(tmp_path):
+    with pytest.raises(UsageError, match=r"unknown categories 'kitt' .* workbench or kit"):
+        load_scheme("kitt")
+    with pytest.raises(WorkbenchError, match="No such file"):
+        load_scheme(tmp_path / "none.yaml")
+
+
+def test_no_pattern_of_a_user_can_hang(tmp_path):
+    patterns = ", ".join(f"'{'*a' * 48}{n}b'" for n in range(300))
+    text = f"rules: [{{name: slow, operators: [{patterns}], category: Other}}]"
+    place = load_scheme(scheme_of(tmp_path, text)).place
+    start = time.process_time()
+    assert place("a" * 100_000).rule == "unknown operator"
+    assert time.process_time() - start < 5
+
+
+def kit_classifier():
+    """The classifier of the checkout of Arm's profiling kit that PROFILING_KIT names."""
+    if not (folder := os.environ.get("PROFILING_KIT")):
+        pytest.skip("PROFILING_KIT names no checkout of Arm's profiling kit")
+    script = Path(folder) / "model_profiling" / "scripts" / "generate_report.py"
+    spec = importlib.util.spec_from_file_location("kit_report", script)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.categorize_op
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "category"),
+    [
+        ("delegated", "Convolution (NHWC, PF32) IGEMM", "Convolution"),
+        ("delegated", "Convert (NC, F32, QD8)", "Convolution"),  # it begins with "conv"
+        ("delegated", "Fully Connected (NC, PF32) GEMM", "GEMM"),
+        ("delegated", "Fully Connected (NC, PF32)", "Other"),
+        ("delegated", "Resize Bilinear (NHWC)", "GEMM"),  # it contains "linear"
+        ("delegated", "Transpose (ND, X32) Transpose", "Data Movement"),
+        ("delegated", "HardSwish (NC)", "Elementwise"),
+        ("delegated", "Softmax (NC, F32)", "Other"),
+        ("portable", "native_call__native_batch_norm_legit_no_training.out", "Other"),
+        ("portable", "native_call_permute_copy.out", "Data Movement"),
+        ("portable", "native_call_cat.out", "Other"),
+        ("portable", "native_call_addmm.out", "Elementwise"),
+        ("delegate_overhead", "DELEGATE_CALL", "Other"),
+    ],
+)
+def test_the_scheme_of_the_kit(kind, name, category):
+    placed = load_scheme("kit").place(f"{name} #3", kind)
+    assert placed.category == category
+    assert placed.family == categorize(name, kind).family
+
+
+def test_the_scheme_of_the_kit_is_that_of_its_scripts():
+    theirs, place = kit_classifier(), load_scheme("kit").place
+    differ = {name: (place(name, kind).category, theirs(name)) for kind, name, *_ in GOLDEN}
+    assert not {name: pair for name, pair in differ.items() if len(set(pair)) > 1}
+
+
+def test_a_run_opened_with_other_categories_sums_to_the_same_time(tmp_path):
+    run = wb.open_run(wb.sample_run("squeezesam"))
+    kit = wb.open_run(run, categories="kit")
+    assert wb.open_run(run) is run and kit.record is run.record
+    ours, theirs = run.subject, kit.subject
+    assert theirs.categories["mean_ms"].sum() == pytest.approx(ours.categories["mean_ms"].sum())
+    by_category = theirs.operators.groupby("category")["mean_ms"].sum()
+    for frame in (theirs.categories, theirs.spans.groupby("category", observed=True)["own_ns"]):
+        assert set(getattr(frame, "category", pd.DataFrame(frame.sum()).index)) == set(CATEGORIES)
+    shown = theirs.categories.set_index("category")["mean_ms"]
+    pd.testing.assert_series_equal(by_category, shown[by_category.index], check_names=False)
+    resized = theirs.operators[theirs.operators["operator"].str.startswith("Resize")]
+    assert set(resized["category"]) == {"GEMM"} and set(resized["family"]) == {"resize"}
+    assert list(ours.findings["title"]) == list(theirs.findings["title"])
+    assert list(kit.compare().categories["name"]) == list(CATEGORIES)
+    described = wb.describe_run(kit).set_index("what")["value"]
+    assert described["categories"] == "kit"
+
+
+def test_files_written_with_other_categories_say_so_and_are_valid(tmp_path):
+    folder = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")
+    write_documents(wb.open_run(folder, categories="kit"))
+    summary = json.loads((folder / "analysis_summary.json").read_text())
+    assert summary["categories"] == "kit"
+    checks = wb.validate_run(folder).set_index("check")["status"]
+    assert checks["summary has the verdicts of the data"] == "ok"
+    mine = scheme_of(tmp_path, "rules: [{name: all, operators: ['*'], category: Other}]")
+    write_documents(wb.open_run(folder, categories=mine))
+    found = wb.validate_run(folder).set_index("check")
+    assert found.loc["summary has the verdicts of the data", "status"] == "note"
+    assert "mine.yaml" in found.loc["summary has the verdicts of the data", "evidence"]

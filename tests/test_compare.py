@@ -4,6 +4,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from scipy.special import stdtrit
 from synthetic import synthetic_latencies, synthetic_ledger
 
 from workbench.analysis.compare import (
@@ -14,7 +15,8 @@ from workbench.analysis.compare import (
 )
 from workbench.analysis.operators import summarize_categories, summarize_operators
 from workbench.analysis.shift import bottleneck_shift
-from workbench.analysis.speedup import Speedup, speedup_of_pairs
+from workbench.analysis.speedup import Speedup, speedup_of_restarts
+from workbench.analysis.statistics import describe_latencies
 from workbench.analysis.verdict import (
     Verdict,
     describe_differences,
@@ -42,8 +44,10 @@ def test_a_known_speedup_is_found():
     assert row["low"] < 2.0 < row["high"]
     assert row["speedup"] == pytest.approx(2.0, rel=0.02)
     assert row["baseline_ms"] == pytest.approx(6.0, rel=0.05)
-    assert row["speedup"] == pytest.approx(row["baseline_ms"] / row["candidate_ms"], rel=0.01)
-    assert (row["restarts"], row["rounds"]) == (5, 40)
+    assert row["speedup"] == pytest.approx(row["baseline_ms"] / row["candidate_ms"])
+    described = describe_latencies(latencies).set_index("experiment")["latency"]
+    assert described[["off", "on"]].tolist() == row[["baseline_ms", "candidate_ms"]].tolist()
+    assert row["restarts"] == 5
     assert 0 < row["floor"] < 0.05
 
 
@@ -107,17 +111,11 @@ def test_traced_latencies_are_left_out_where_there_are_others():
         compare_latencies(traced[:0], "off", "on")
 
 
-def test_an_interrupted_round_is_left_out():
-    latencies = synthetic_latencies({"off": 6.0, "on": 3.0}, outliers=0)
-    last = (latencies["process"] == 4) & (latencies["round"] == 7) & (latencies["batch"] >= 2)
-    assert only(compare_latencies(latencies[~last], "off", "on"))["rounds"] == 39
-
-
 def test_mistakes_are_named():
     latencies = synthetic_latencies({"off": 6.0, "on": 3.0})
     with pytest.raises(UsageError, match="unknown experiment 'onn' -> did you mean 'on'"):
         compare_latencies(latencies, "off", "onn")
-    with pytest.raises(ComparisonError, match="no round holds both"):
+    with pytest.raises(ComparisonError, match="no restart in common"):
         moved = latencies["process"] + 10 * (latencies["experiment"] == "on")
         compare_latencies(latencies.assign(process=moved), "off", "on")
     with pytest.raises(ComparisonError, match="did not tick"):
@@ -126,22 +124,24 @@ def test_mistakes_are_named():
 
 
 @pytest.mark.parametrize(
-    ("numbers", "outcome"),
+    ("change", "half", "bound", "outcome"),
     [
-        ((1.5, 1.4, 1.6, 0.0), "faster"),
-        ((0.7, 0.6, 0.8, 0.0), "slower"),
-        ((1.0, 0.99, 1.01, 0.0), "equivalent"),
-        ((1.01, 1.005, 1.015, 0.0), "equivalent"),
-        ((1.0, 0.9, 1.1, 0.0), "inconclusive"),
-        ((1.05, 1.03, 1.07, 0.06), "inconclusive"),
-        ((0.95, 0.93, 0.97, 0.06), "inconclusive"),
-        ((1.5, 1.4, 1.6, math.inf), "inconclusive"),
-        ((1.5, math.nan, math.nan, 0.0), "inconclusive"),
-        ((math.nan, math.nan, math.nan, 0.0), "inconclusive"),
+        (0.5, 0.1, 0.0, "faster"),
+        (-0.3, 0.1, 0.0, "slower"),
+        (0.0, 0.01, 0.0, "equivalent"),
+        (0.01, 0.005, 0.0, "equivalent"),
+        (0.0, 0.1, 0.0, "inconclusive"),
+        (0.05, 0.02, 0.04, "inconclusive"),
+        (0.07, 0.02, 0.04, "faster"),
+        (-0.05, 0.02, 0.04, "inconclusive"),
+        (0.5, 0.1, np.nan, "inconclusive"),
+        (0.5, np.nan, 0.0, "inconclusive"),
+        (np.nan, np.nan, 0.0, "inconclusive"),
     ],
 )
-def test_outcomes(numbers, outcome):
-    assert judge(*numbers, margin=0.02) == outcome
+def test_outcomes(change, half, bound, outcome):
+    found = Speedup(*(np.array([x]) for x in (change, half / stdtrit(4, 0.975), 4.0)))
+    assert judge(found, [Speedup.exactly(bound)])[0] == outcome
 
 
 def test_one_row_among_many_needs_stronger_evidence():
@@ -149,32 +149,50 @@ def test_one_row_among_many_needs_stronger_evidence():
     q = adjust_for_many(p)
     assert q[:2] == pytest.approx([0.005, 0.1])
     assert np.isnan(q[5])
-    assert judge(1.5, 1.4, 1.6, 0.0, 0.02, q[0]) == "faster"
-    assert judge(1.5, 1.01, 2.2, 0.0, 0.02, q[1]) == "inconclusive"
+    error, freedom = np.full(6, 0.1), np.full(6, 1e6)
+    rows = Speedup(error * stdtrit(1e6, 1 - p / 2), error, freedom)
+    outcome, adjusted = judge(rows, [Speedup.exactly(0.0)])
+    assert adjusted[:5] == pytest.approx(q[:5])
+    assert list(outcome) == ["faster", *["inconclusive"] * 5]
     assert np.isnan(adjust_for_many(np.array([np.nan]))).all()
 
 
-def test_the_noise_floor_is_part_of_what_could_be_shown():
+def test_what_is_found_beyond_the_margin_is_never_called_equivalent_too():
+    """Of rows corrected together, none may be taken out afterwards."""
+    rng = np.random.default_rng(0)
+    rows = Speedup(rng.normal(0, 0.05, 2000), rng.uniform(1e-4, 0.02, 2000), np.full(2000, 4.0))
+    shown = judge(rows, [Speedup.exactly(0.02)])[1] <= 0.05
+    outcome, _ = judge(rows, [Speedup.exactly(0.02)], margin=0.02)
+    assert shown.sum() > 100
+    assert set(outcome[shown]) == {"faster", "slower"}
+    assert {"equivalent", "inconclusive"} == set(outcome[~shown])
+
+
+def test_without_a_control_more_is_needed():
+    latencies = synthetic_latencies({"off": 6.06, "on": 6.0, "again": 6.06}, restart=0, noise=0.001)
+    alone = only(compare_latencies(latencies, "off", "on"))
+    assert (alone["floor"], alone["outcome"]) == (0, "equivalent")
+    held = only(compare_latencies(latencies, "off", "on", control="again"))
+    assert 0 < held["floor"] < 0.01 and held["detectable"] < alone["detectable"]
+
+
+def test_the_bound_is_part_of_what_could_be_shown():
     found = Speedup(np.zeros(1), np.full(1, 0.01), np.full(1, 4.0))
-    assert found.minimum_detectable_change() == pytest.approx(
-        np.expm1(0.01 * (2.7764 + 0.9410)), rel=1e-3
-    )
-    assert found.minimum_detectable_change(0.01) == found.minimum_detectable_change()
-    assert found.minimum_detectable_change(0.10) == pytest.approx(
-        1.10 * np.exp(0.01 * 0.9410) - 1, rel=1e-3
-    )
+    for bound in (0.0, 0.1):
+        least = found.minimum_detectable_change(Speedup.exactly(bound))
+        assert least == pytest.approx(
+            np.exp(np.log1p(bound) + 0.01 * (2.7764 + 0.9410)) - 1, rel=1e-3
+        )
 
 
-@pytest.mark.slow
 def test_what_is_called_detectable_is_detected_in_4_of_5_repetitions():
     rng = np.random.default_rng(0)
     restarts, repetitions = 5, 20_000
     known = Speedup(np.zeros(1), np.full(1, 0.01 / np.sqrt(restarts)), np.full(1, restarts - 1.0))
-    times = (1 + known.minimum_detectable_change()) * np.exp(
-        rng.normal(0, 0.01, (restarts, 1, repetitions))
-    )
-    found = speedup_of_pairs(list(times), list(np.ones_like(times)))
-    assert 0.78 < np.mean(found.low > 1) < 0.82
+    least = 1 + known.minimum_detectable_change(Speedup.exactly(0.02))
+    times = least * np.exp(rng.normal(0, 0.01, (restarts, repetitions)))
+    found = speedup_of_restarts(times, np.ones_like(times))
+    assert 0.78 < np.mean(found.low > 1.02) < 0.82
 
 
 # Ledgers.
@@ -191,7 +209,7 @@ def test_categories_show_their_own_speedups():
 
 
 def test_a_control_gives_every_category_its_floor():
-    before, after = synthetic_ledger(), synthetic_ledger({"Convolution": 1.03}, seed=1)
+    before, after = synthetic_ledger(), synthetic_ledger({"Convolution": 1.08}, seed=1)
     control = synthetic_ledger({"Convolution": 0.9}, seed=2)
     alone = compare_parts("category", before, after).set_index("name")
     held = compare_parts("category", before, after, control=control).set_index("name")
@@ -336,7 +354,7 @@ def test_an_a_a_run_names_no_speedup():
 def test_an_inconclusive_verdict_tells_the_noise_floor():
     assert "noise floor 1.3 %" in summarize_verdict(verdict("inconclusive", 1.1, 0.9, 1.3))
     line = summarize_verdict(verdict("inconclusive", 1.1, math.nan, math.nan))
-    assert "too few rounds for an interval" in line
+    assert "no interval: needs two or more process restarts" in line
 
 
 def test_slower_is_told_as_a_factor_above_one():

@@ -134,6 +134,44 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
 
 
 @needs_compiler
+def test_chosen_experiments_that_only_log_kernels_run_alone(kit, capsys):
+    kit["experiments"].reverse()  # the kit lists the candidate first
+    Path("kit.json").write_text(json.dumps(kit))
+    names = ["--only", "trace_off", "--only", "trace_on"]
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "kit.json", *names, "--target", "host", "--verbose"])
+    out, err = capsys.readouterr()
+    assert ended.value.code == 0, err
+    assert "trace_on against trace_off: 1 of 1 kinds of microkernel differ" in out
+    run_dir = Path(out.splitlines()[-1])
+    run = wb.open_run(run_dir)
+    assert [s.experiment for s in run.record.sessions] == ["trace_on", "trace_off"]
+    tables = [
+        f"trace_{side}/conv_xnnpack_fp32_trace_{side}_t1_kernels.csv" for side in ("off", "on")
+    ]
+    assert all("xnn_f32_gemm" in (run_dir / name).read_text() for name in tables)
+    with pytest.raises(StoreError, match="only kernel logs"):
+        wb.make_report(run)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "kit.json", "--only", "trace_onn"])
+    assert ended.value.code == 2
+    assert "did you mean 'trace_on'?" in capsys.readouterr().err
+
+
+def test_a_config_can_name_a_power_mode(tmp_path, capsys):
+    runner = str(make_executable(tmp_path / "runner"))
+    config = {"model": str(tmp_path / "x.pte"), "experiments": [{**ENTRY, "runner_path": runner}]}
+    (tmp_path / "x.pte").write_bytes(b"x")
+    (tmp_path / "x.json").write_text(json.dumps({**config, "power": "boost"}))
+    for more in ([], ["--power", "developer"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["run", str(tmp_path / "x.json"), *more])
+        assert ended.value.code == 2
+        word = more[-1] if more else "boost"
+        assert f"--power {word}: only Android devices" in capsys.readouterr().err
+
+
+@needs_compiler
 def test_the_same_config_continues_and_never_overwrites(kit):
     first = run_config(Path("kit.json")).path
     assert run_config(Path("kit.json")).path.name == "mac-2"
@@ -238,16 +276,12 @@ ENTRY = {"name": "a", "runner_path": "/bin/true"}
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"modle": "x"}, "unknown key 'modle' -> did you mean 'model'?"),
-        ({"experiments": [{**ENTRY, "runer_path": "x"}]}, "did you mean 'runner_path'?"),
-        ({"analysis": {"compare_pair": []}}, "did you mean 'compare_pairs'?"),
         ({"experiments": []}, "1 to 64 experiments"),
         ({"experiments": 5}, "not a list of experiments"),
         ({"experiments": [ENTRY, ENTRY]}, "two experiments have the name 'a'"),
         ({"experiments": [{**ENTRY, "name": "../../etc"}]}, "is not a valid experiment name"),
         ({"experiments": [{**ENTRY, "name": "a b"}]}, "is not a valid experiment name"),
         ({"experiments": [{**ENTRY, "mode": "timming"}]}, "did you mean 'timing'?"),
-        ({"experiments": [{**ENTRY, "mode": "xnntrace"}]}, "no experiment of mode timing"),
         ({"experiments": [{**ENTRY, "threads": [0]}]}, "threads is out of range"),
         ({"experiments": [{**ENTRY, "threads": ["2"]}]}, "expected int: $.experiments[0].th"),
         ({"experiments": [{**ENTRY, "runs": 1.5}]}, "expected int | None: $.experiments[0].runs"),
@@ -256,6 +290,9 @@ ENTRY = {"name": "a", "runner_path": "/bin/true"}
         ({"experiments": [{**ENTRY, "cpu_affinity": "zz"}]}, "not a CPU mask"),
         ({"experiments": [{**ENTRY, "extra_args": ["x" * 5000]}]}, "too long"),
         ({"experiments": [{**ENTRY, "runner": "gpu"}]}, "valid: native, wheel"),
+        ({"experiments": [{**ENTRY, "extra_args": ["--warmup", "x"]}]}, "invalid int value: 'x'"),
+        ({"experiments": [{**ENTRY, "extra_args": ["--timing-runs=-1"]}]}, "runs is out of range"),
+        ({"model": "REPLACE_WITH_PATH_TO_MODEL_PTE"}, "write the path of a .pte there"),
         ({"experiments": [ENTRY, {"name": "b"}]}, "only some experiments"),
         ({"experiments": [{**ENTRY, "runner_path": "none/such"}]}, "no such runner"),
         ({"experiments": [{**ENTRY, "runner_path": "config.json"}]}, "not executable"),
@@ -281,6 +318,109 @@ def test_a_bad_config_names_what_is_wrong(tmp_path, monkeypatch, change, words):
     with pytest.raises((UsageError, StoreError)) as caught:
         plan_config(read_config(path), path.parent)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"modle": "x"}, "unknown key 'modle' is ignored -> did you mean 'model'?"),
+        ({"experiments": [{**ENTRY, "runer_path": "x"}]}, "did you mean 'runner_path'?"),
+        ({"analysis": {"compare_pair": []}}, "did you mean 'compare_pairs'?"),
+        ({"description": "of the kit"}, "unknown key 'description' is ignored"),
+    ],
+)
+def test_an_unknown_key_is_a_warning(tmp_path, change, words):
+    path, warnings = tmp_path / "config.json", []
+    path.write_text(json.dumps({"model": "x.pte", "experiments": [ENTRY], **change}))
+    assert read_config(path, warnings.append).experiments[0].name == "a"
+    (warning,) = warnings
+    assert words in warning
+
+
+#: The configs of the kit: platform, model, and the keys that vary between its versions.
+KIT_CONFIGS = {
+    f"{platform}_{stem}": {
+        "model": f"{place}/artifacts/{stem}.pte",
+        "output_root": f"{place}/runs/{platform}",
+        "experiments": [
+            {
+                "name": f"{platform}_sme2_{side}",
+                key: f"executorch/cmake-out/{build}{ending}/executor_runner",
+                "mode": "timing",
+                "runs": 10,
+                "warmup": 1,
+                "threads": [1],
+            }
+            for side, ending in (("on", ""), ("off", "-sme2-off"))
+        ],
+        "analysis": {"compare_pairs": []},
+    }
+    for platform, build, place, stem, key in (
+        ("mac", "mac-arm64", "model_profiling/out_toy_cnn", "toy_cnn_xnnpack_fp16", "runner_path"),
+        ("mac", "mac-arm64", "out_mobilenet", "mobilenet_v3_small_xnnpack_fp16", "quiet_runner"),
+        ("android", "android-arm64-v9a", "out_a/b", "efficient_sam_xnnpack_fp32", "runner_path"),
+    )
+}
+
+
+def make_executable(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("name", KIT_CONFIGS)
+@pytest.mark.parametrize("start", [".", "executorch", "elsewhere"])
+def test_paths_of_the_kit_are_found_from_its_checkouts(tmp_path, monkeypatch, name, start):
+    config = KIT_CONFIGS[name]
+    place = tmp_path / "model_profiling" / "configs" / "examples"
+    place.mkdir(parents=True)
+    for folder in ("executorch", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    (place / "x.json").write_text(json.dumps(config))
+    runners = [
+        make_executable(tmp_path / (entry.get("runner_path") or entry["quiet_runner"]))
+        for entry in config["experiments"]
+    ]
+    # The workbench exports beside the kit's checkout, without its folder.
+    pte = tmp_path / config["model"].removeprefix("model_profiling/")
+    pte.parent.mkdir(parents=True)
+    pte.write_bytes(b"x")
+    monkeypatch.chdir(tmp_path / start)
+    warnings = []
+    plan = plan_config(read_config(place / "x.json", warnings.append), place)
+    assert not warnings
+    assert Path(plan.pte).resolve() == pte
+    assert [Path(e.runner) for e in plan.experiments[:2]] == runners
+    assert {(e.runs, e.warmup) for e in plan.experiments} == {(10, 1)}
+
+
+def read_entry(tmp_path, **keys):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model": "x.pte", "experiments": [{"name": "a", **keys}]}))
+    (tmp_path / "x.pte").write_bytes(b"x")
+    (experiment, *_) = plan_config(read_config(path), tmp_path).experiments
+    return experiment
+
+
+def test_defaults_are_those_of_the_kit_for_its_runners(tmp_path):
+    runner = str(make_executable(tmp_path / "executorch" / "cmake-out" / "executor_runner"))
+    for name in ("executorch/cmake-out/executor_runner", "cmake-out/executor_runner", runner):
+        kit = read_entry(tmp_path, runner_path=name)
+        assert (kit.runner, kit.runs, kit.warmup) == (runner, 100, 10)
+    own = read_entry(tmp_path)
+    assert (own.runs, own.warmup) == (wb.MeasureOptions.runs, wb.MeasureOptions.warmup)
+    assert read_entry(tmp_path, runner_path=runner, warmup=0).warmup == 0
+
+
+def test_options_of_the_kits_script_are_not_passed_to_the_runner(tmp_path):
+    quiet, verbose = (str(make_executable(tmp_path / name)) for name in ("quiet", "verbose"))
+    extra = ["--verbose-runner", verbose, "--timing-runs=7", "--warmup", "2", "--data_path", "x"]
+    for mode, runner in (("timing", quiet), ("xnntrace", verbose)):
+        found = read_entry(tmp_path, runner_path=quiet, mode=mode, extra_args=extra)
+        assert (found.runner, found.runs, found.warmup) == (runner, 7, 2)
+        assert found.extra_args == ("--data_path", "x")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"\xff", b"{" * 5000, b" " * 1_000_001])

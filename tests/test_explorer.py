@@ -18,8 +18,8 @@ from workbench.errors import ComparisonError, RunnerError, UsageError
 from workbench.explorer import widgets as controls
 from workbench.explorer.widgets import (
     compare_picked,
-    explore,
     explore_isa_levels,
+    interact,
     is_interactive,
     list_measurements,
     pick_measurements,
@@ -74,15 +74,15 @@ def test_only_a_front_end_that_accepts_requests_gets_widgets(monkeypatch):
 
 
 def test_without_a_front_end_the_first_choices_are_shown():
-    seen = explore(lambda **chosen: chosen, top=range(5, 9), of=["a", "b"], log=True)
+    seen = interact(lambda **chosen: chosen, top=range(5, 9), of=["a", "b"], log=True)
     assert seen == {"top": 5, "of": "a", "log": True}
     frames = {"a": pd.DataFrame({"x": [1]}), "b": pd.DataFrame({"x": [2]})}
-    assert explore(lambda of: of["x"].iloc[0], of=frames) == 1
+    assert interact(lambda of: of["x"].iloc[0], of=frames) == 1
 
 
 def test_with_a_front_end_every_choice_has_a_control_that_redraws(front_end):
     drawn = []
-    box = explore(lambda **chosen: drawn.append(chosen), top=range(5, 9), of=["a", "b"], log=True)
+    box = interact(lambda **chosen: drawn.append(chosen), top=range(5, 9), of=["a", "b"], log=True)
     slider, menu, check_box = box.children[0].children
     assert [type(c).__name__ for c in box.children[0].children] == [
         "SelectionSlider", "Dropdown", "Checkbox",
@@ -97,13 +97,13 @@ def test_the_keys_of_a_mapping_are_chosen_and_a_widget_is_taken_as_it_is(front_e
     frames = {"a": pd.DataFrame({"x": [1]}), "b": pd.DataFrame({"x": [2]})}
     knob = widgets.IntSlider(value=3)
     seen = []
-    box = explore(lambda of, n: seen.append((of["x"].iloc[0], n)), of=frames, n=knob)
+    box = interact(lambda of, n: seen.append((of["x"].iloc[0], n)), of=frames, n=knob)
     box.children[0].children[0].value, knob.value = "b", 4
     assert seen == [(1, 3), (2, 3), (2, 4)]
 
 
 def test_a_slider_ascends_and_starts_with_the_first_choice(front_end):
-    box = explore(lambda depth: None, depth=[3, 1, 2])
+    box = interact(lambda depth: None, depth=[3, 1, 2])
     (slider,) = box.children[0].children
     assert (list(slider.options), slider.value) == ([1, 2, 3], 3)
 
@@ -113,22 +113,22 @@ def test_what_cannot_be_shown_is_said_in_a_line(capsys, monkeypatch):
         raise UsageError(f"not {of}")
 
     with pytest.raises(UsageError, match="not a"):
-        explore(refuse, of=["a", "b"])
+        interact(refuse, of=["a", "b"])
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    explore(refuse, of=["a", "b"])
+    interact(refuse, of=["a", "b"])
     assert "HTML" in capsys.readouterr().out
 
 
 def test_nothing_to_choose_from():
-    assert "no layer to choose" in str(explore(print, layer={}))
+    assert "no layer to choose" in str(interact(print, layer={}))
 
 
 def test_views_that_share_a_picker_show_the_run_that_was_picked(monkeypatch):
     picked = wb.pick_run(wb.sample_run("vit_tiny"))
-    assert explore(lambda run, top: f"{run.model} {top}", run=picked, top=[1, 2]) == "vit_tiny 1"
+    assert interact(lambda run, top: f"{run.model} {top}", run=picked, top=[1, 2]) == "vit_tiny 1"
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
     seen = []
-    views = [explore(lambda run: seen.append(run.model), run=picked) for _ in range(2)]
+    views = [interact(lambda run: seen.append(run.model), run=picked) for _ in range(2)]
     assert [view.children[0].children for view in views] == [(picked,)] * 2
     picked.value = next(name for name in picked.options if "squeezesam" in name)
     assert seen[-2:] == ["squeezesam"] * 2
@@ -137,10 +137,10 @@ def test_views_that_share_a_picker_show_the_run_that_was_picked(monkeypatch):
 
 def test_sliders_start_with_nothing_changed(monkeypatch):
     ledger, knobs = synthetic_ledger(processes=4), dict.fromkeys(CATEGORIES, FACTORS)
-    figure = explore(lambda **factors: plot_what_if(predict_what_if(ledger, factors)), **knobs)
+    figure = interact(lambda **factors: plot_what_if(predict_what_if(ledger, factors)), **knobs)
     assert "Nothing faster" in figure.alt_text
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    widget = explore(lambda **factors: pd.Series(factors), **knobs)
+    widget = interact(lambda **factors: pd.Series(factors), **knobs)
     assert [slider.value for slider in widget.children[0].children] == [1.0] * 5
 
 

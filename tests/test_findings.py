@@ -14,13 +14,12 @@ from program_builder import Delegate, Kernel, Node, build_facts, layout, transpo
 
 import workbench as wb
 from workbench import store
-from workbench.analysis.findings.context import AlternativeDtype
 from workbench.analysis.findings.graph import ADVICE, advise
 from workbench.analysis.findings.rules import NOTEBOOK, RULES, find_bottlenecks
 from workbench.analysis.statistics import undisturbed_times
 from workbench.cli import workbench as workbench_command
 from workbench.errors import UsageError
-from workbench.frames import FINDINGS, STATISTICS, check, mark_emulated
+from workbench.frames import FINDINGS, check, mark_emulated
 from workbench.plots.text import list_findings, show_findings
 from workbench.records.codec import to_plain
 from workbench.records.runs import Export, Partition
@@ -319,6 +318,9 @@ def test_half_precision_convolutions_with_wide_weights(weights, count):
         dtypes={"x": "fp16", "a": "fp16", "b": "fp16", "W": weights},
     )
     assert len(found(facts, "wide weights")) == count
+    arm, other = (dataclasses.replace(facts, machine=name) for name in ("aarch64", "x86_64"))
+    assert len(found(arm, "wide weights")) == count
+    assert found(other, "wide weights").empty, "no other CPU has kernels that need them"
 
 
 def test_tiny_kernels_are_overhead():
@@ -332,45 +334,53 @@ def test_tiny_kernels_are_overhead():
     assert found(build_facts(PLAIN), "tiny operators").empty
 
 
-def statistics_of(*medians):
-    rows = [
-        dict.fromkeys(STATISTICS.names, 1.0)
-        | {"threads": n, "median": ms, "low": 0.98 * ms, "high": 1.02 * ms}
-        for n, ms in enumerate(medians, 1)
-    ]
-    return pd.DataFrame(rows)
+def scaling_of(*latencies_ms, scatter=0.01):
+    """Wall times of five restarts at 1, 2, ... threads."""
+    steps = scatter * np.array([-1.5, -0.5, 0.0, 0.5, 1.5])
+    return {n: pd.Series(ms * (1 + (-1) ** n * steps)) for n, ms in enumerate(latencies_ms, 1)}
 
 
 def test_threads_that_do_not_pay():
-    facts = build_facts(PLAIN, statistics=statistics_of(3.0, 5.0), threads=2)
+    facts = build_facts(PLAIN, scaling=scaling_of(3.0, 5.0), threads=2)
     row = only(facts, "threads")
     assert row["gain_ms"] == pytest.approx(2.0)
+    assert row["low_ms"] < 2.0 < row["high_ms"] < 2.2
     assert row["basis"] == "measured"
-    for medians, threads in (((5.0, 3.0), 2), ((3.0, 5.0), 1), ((3.0, 3.03), 2), ((3.0,), 1)):
-        facts = build_facts(PLAIN, statistics=statistics_of(*medians), threads=threads)
+    for times, threads in (((5.0, 3.0), 2), ((3.0, 5.0), 1), ((3.0, 3.03), 2), ((3.0,), 1)):
+        facts = build_facts(PLAIN, scaling=scaling_of(*times), threads=threads)
         assert found(facts, "threads").empty
 
 
+def test_a_gain_is_measured_only_if_a_comparison_shows_it():
+    """Restarts that scatter by more than the gain, or a single one, prove nothing."""
+    for scaling in (scaling_of(3.0, 3.5, scatter=0.2), {1: pd.Series([3.0]), 2: pd.Series([5.0])}):
+        assert found(build_facts(PLAIN, scaling=scaling, threads=2), "threads").empty
+    for one, other in (([5.0], [2.0]), ([5.0, 3.0, 4.0], [2.0, 4.0, 3.0])):
+        facts = build_facts(PLAIN, export=exported())
+        facts = dataclasses.replace(facts, dtypes={"fp32": one, "int8": other})
+        assert found(facts, "dtype").empty
+
+
 def test_a_faster_dtype_is_measured_or_only_bounded():
-    own = AlternativeDtype("fp32", 5.0, 4.9, 5.1)
-    facts = build_facts(PLAIN, export=exported(), own=own)
+    own = {"fp32": [5.0, 4.99, 5.01]}
+    facts = dataclasses.replace(build_facts(PLAIN, export=exported()), dtypes=own)
     assert only(facts, "dtype")["basis"] == "bound"
-    faster = dataclasses.replace(facts, alternatives=(AlternativeDtype("int8", 2.0, 1.9, 2.1),))
+    faster = dataclasses.replace(facts, dtypes=own | {"int8": [2.0, 2.01, 1.99]})
     row = only(faster, "dtype")
-    assert (row["gain_ms"], row["basis"]) == (3.0, "measured")
-    slower = dataclasses.replace(facts, alternatives=(AlternativeDtype("fp16", 6.0, 5.9, 6.1),))
+    assert (row["gain_ms"], row["basis"]) == (pytest.approx(3.0), "measured")
+    assert 2.8 < row["low_ms"] < row["high_ms"] < 3.2
+    slower = dataclasses.replace(facts, dtypes=own | {"fp16": [6.0, 6.01, 5.99]})
     assert found(slower, "dtype").empty
 
 
 def test_int8_promises_nothing_for_what_cannot_be_quantised():
     lstm = {"module": "lstm", "module_class": "LSTM"}
     gates = Delegate([Node("FullyConnected", "x W", "a", 3.0, **lstm), conv("a", "b", 1.0)])
-    own = AlternativeDtype("fp32", 5.0, 4.9, 5.1)
-    row = only(build_facts(gates, export=exported(), own=own), "dtype")
+    row = only(build_facts(gates, export=exported()), "dtype")
     assert "1 of 2 can be quantised" in row["title"]
     assert row["high_ms"] == pytest.approx(0.75, rel=0.1)
     only_gates = Delegate(gates.nodes[:1])
-    assert found(build_facts(only_gates, export=exported(), own=own), "dtype").empty
+    assert found(build_facts(only_gates, export=exported()), "dtype").empty
     row = only(build_facts(gates, export=exported("int8")), "float layers")
     assert "int8 was asked for, but 1 of 2 convolutions" in row["title"]
     assert "inside nn.LSTM" in row["title"] and row["basis"] == "bound"
@@ -457,14 +467,14 @@ def test_gains_are_those_of_untraced_latency():
     halved = dataclasses.replace(everything, latency_ms=everything.e2e_ms / 2)
     whole, half = only(everything, "undelegated"), only(halved, "undelegated")
     assert half["high_ms"] == pytest.approx(whole["high_ms"] / 2, rel=0.01), "there is no other"
-    threads = {"statistics": statistics_of(3.0, 5.0), "threads": 2, "latency_ms": 5.0}
+    threads = {"scaling": scaling_of(3.0, 5.0), "threads": 2, "latency_ms": 5.0}
     measured = only(build_facts(PLAIN, **threads), "threads")
     assert (measured["gain_ms"], measured["share"]) == pytest.approx((2.0, 0.4))
 
 
 def test_an_emulated_run_promises_nothing():
     program = (*broken_by_gelu(), *(Kernel("sort", f"e{n}", f"e{n + 1}", 0.001) for n in range(3)))
-    given = {"statistics": statistics_of(3.0, 5.0), "threads": 2, "export": exported()}
+    given = {"scaling": scaling_of(3.0, 5.0), "threads": 2, "export": exported()}
     facts = build_facts(*program, **given)
     timed, table = (
         find_bottlenecks(facts),

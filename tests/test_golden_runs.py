@@ -24,6 +24,10 @@ TOP = 15
 
 STATISTICS = [
     "clock",
+    "latency",
+    "low",
+    "high",
+    "restarts",
     "n",
     "mean",
     "median",
@@ -35,8 +39,6 @@ STATISTICS = [
     "p99",
     "max",
     "outliers",
-    "low",
-    "high",
 ]
 OPERATORS = [
     "key",

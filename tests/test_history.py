@@ -10,9 +10,9 @@ import pytest
 from synthetic import resample_run
 
 import workbench as wb
-from workbench.analysis.compare import list_restarts, typical_restarts
+from workbench.analysis.compare import list_restarts
 from workbench.analysis.history import estimate_noise, find_changes, split_pieces
-from workbench.analysis.statistics import clock_of, tabulate_latencies
+from workbench.analysis.statistics import clock_of, restart_latencies, tabulate_latencies
 from workbench.datasets import SAMPLES
 from workbench.errors import UsageError
 from workbench.frames import HISTORY, check
@@ -135,7 +135,7 @@ def test_restarts_are_those_of_the_frames(path):
     parts = dict(list(latencies[~latencies["traced"]].groupby(["experiment", "threads"])))
     assert found.keys() == parts.keys()
     for key, part in parts.items():
-        assert found[key] == (clock_of(part), pytest.approx(typical_restarts(part)))
+        assert found[key] == (clock_of(part), pytest.approx(restart_latencies(part)))
 
 
 @pytest.fixture(scope="module")

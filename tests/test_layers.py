@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import workbench as wb
 from workbench.analysis.layers import add_layers, build_model_tree, summarize_layers
 from workbench.errors import StoreError
-from workbench.frames import ATTRIBUTION, LAYERS, OPERATORS, TREE, check
+from workbench.frames import ATTRIBUTION, LAYER_TYPES, LAYERS, OPERATORS, TREE, check
 from workbench.records.layers import Layers, Method
 
 paths = st.lists(st.sampled_from("abc"), max_size=3).map(".".join)
@@ -156,3 +157,27 @@ def test_where_nothing_was_repeated_there_is_no_interval():
     assert once["high_ns"].isna().all()
     runs = runs_of(rows, 1, 4) * np.array([[0.9], [1.1], [1.0], [1.0]])
     assert build_model_tree(operators_of(rows), runs=runs)["high_ns"].gt(0).all()
+
+
+def test_types_of_layers_split_into_categories_and_sum_to_the_latency():
+    on = wb.open_run(wb.sample_run())["avx512_on"]
+    types = check(on.layer_types, LAYER_TYPES)
+    assert types["mean_ms"].sum() == pytest.approx(on.categories["mean_ms"].sum())
+    assert types["operators"].sum() == len(on.operators)
+    by_category = types.groupby("category")["mean_ms"].sum()
+    assert by_category.to_dict() == pytest.approx(
+        dict(zip(on.categories["category"], on.categories["mean_ms"], strict=True))
+    )
+    whole = types.groupby("module_class", sort=False)["mean_ms"].sum()
+    assert list(whole) == sorted(whole, reverse=True)
+    as_gemm = types[(types["module_class"] == "Conv2d") & (types["category"] == "GEMM")]
+    pointwise = on.operators[
+        on.operators["operator"].str.startswith("Fully Connected")
+        & (on.operators["module_class"] == "Conv2d")
+    ]
+    assert len(pointwise)
+    assert as_gemm["mean_ms"].item() == pytest.approx(pointwise["mean_ms"].sum())
+    assert as_gemm["layers"].item() == pointwise["module"].nunique()
+    assert types["low_ms"].le(types["mean_ms"]).all()
+    assert types["high_ms"].ge(types["mean_ms"]).all()
+    assert "Conv2d" in wb.plot_layer_types(types).alt_text

@@ -1,8 +1,10 @@
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,11 @@ import torch
 from torch import nn
 
 from workbench import store
-from workbench.errors import ModelError, SetupError, UsageError
+from workbench.errors import ModelError, SetupError, UsageError, WorkbenchError
 from workbench.export.artifact import export_model
 from workbench.models import registry
 from workbench.models.loader import load_model
-from workbench.models.registry import EagerModelBase, list_models, register_model
+from workbench.models.registry import EagerModelBase, list_models, parse_name, register_model
 from workbench.models.sources import reason, user_line_of_stack
 from workbench.options import ExportOptions
 
@@ -498,6 +500,81 @@ def test_a_folder_of_that_name_is_no_library(install):
     install("timm", "")
     with pytest.raises(SetupError, match="timm: cannot be used"):
         load_model("timm:net")
+
+
+# A package of models as the profiling kit has one, and the definitions in ExecuTorch's wheel
+
+KIT_MODEL = """\
+    import torch
+    from ..base import EagerModelBase
+    from .sizes import WIDTH
+
+    class Tiny(EagerModelBase):
+        def get_eager_model(self):
+            return torch.nn.Linear(4, WIDTH)
+
+        def get_example_inputs(self):
+            return (torch.ones(1, 4),)
+"""
+
+
+@pytest.mark.parametrize("is_package", [True, False])
+@pytest.mark.parametrize("spec", ["models/tiny/model.py:Tiny", "models/tiny:Tiny"])
+def test_a_model_in_a_package_may_import_relatively(write, spec, is_package):
+    for width in (2, 3):  # a second load sees the changed files
+        write("class EagerModelBase: pass\n", "models/base.py")
+        write(f"WIDTH = {width}\n", "models/tiny/sizes.py")
+        write(KIT_MODEL, "models/tiny/model.py")
+        write("from .model import Tiny\nfrom .. import base\n", "models/tiny/__init__.py")
+        if is_package:
+            write("from . import tiny\n", "models/__init__.py")
+        assert load_model(spec).module.out_features == width
+    assert not [name for name in sys.modules if name.startswith(("models", "model_file"))]
+
+
+def test_a_name_of_upstream_is_known_with_and_without_its_prefix():
+    for spec in ("executorch:resnet8", "resnet8"):
+        model = load_model(spec)
+        assert model.name == spec.replace(":", "_")
+        assert tuple(model.example_inputs[0].shape) == (1, 3, 32, 32)
+    assert parse_name("efficient_sam").library == "executorch"
+    # A network of the workbench has random weights; upstream's downloads them.
+    assert parse_name("resnet18").library == ""
+    with pytest.raises(UsageError, match="did you mean 'resnet8'"):
+        load_model("executorch:resnt8")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "__import__('urllib.request').request.urlopen('http://weights.invalid/x')",
+            "has to be downloaded from weights.invalid -> fetch it once: python -c",
+        ),
+        ("import torchsr_of_no_kind", "needs torchsr_of_no_kind -> pip install torchsr_of_no_kind"),
+        ("import executorch.examples.models.gone", "is not in the installed wheel"),
+        ("raise RuntimeError('broken')", "cannot be built: RuntimeError: broken"),
+    ],
+)
+def test_an_upstream_model_that_lacks_something_says_what(monkeypatch, body, words):
+    from executorch.examples import models
+
+    class Definition:
+        def get_eager_model(self):
+            exec(body)
+
+        def get_example_inputs(self):
+            return ()
+
+    module = types.ModuleType("executorch.examples.models.sketch")
+    module.Sketch = Definition
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(models.MODEL_NAME_TO_MODEL, "sketch", ("sketch", "Sketch"))
+    resolve = socket.getaddrinfo
+    with pytest.raises(WorkbenchError) as caught:
+        load_model("executorch:sketch")
+    assert words in str(caught.value)
+    assert socket.getaddrinfo is resolve
 
 
 # The adapters in data/adapters; a small stand-in replaces the clone

@@ -194,7 +194,7 @@ def test_a_change_too_small_to_divide_has_no_parts(categories):
     assert not any("ms ·" in word for word in words)
 
 
-def test_every_latency_is_a_dot_and_the_median_has_its_interval(latencies):
+def test_every_latency_is_a_dot_and_the_latency_has_its_interval(latencies):
     statistics = describe_latencies(latencies)
     (axis,) = plot_latencies(latencies).axes
     dots, interval = axis.collections[0], axis.collections[1]
@@ -202,7 +202,7 @@ def test_every_latency_is_a_dot_and_the_median_has_its_interval(latencies):
     assert list(dots.get_offsets()[:, 0]) == pytest.approx(list(own["cpu_ns"] / 1e6))
     low, high = interval.get_datalim(axis.transData).intervalx
     assert (low, high) == pytest.approx(tuple(statistics.loc[0, ["low", "high"]]))
-    assert axis.lines[0].get_xdata()[0] == statistics.loc[0, "median"]
+    assert axis.lines[0].get_xdata()[0] == statistics.loc[0, "latency"]
     assert "untraced (ms, CPU time)" in axis.get_xlabel()
     (axis,) = plot_latencies(latencies.assign(traced=True)).axes
     assert "inference, traced" in axis.get_xlabel()

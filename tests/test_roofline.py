@@ -262,6 +262,36 @@ def test_products_at_the_roof_of_arithmetic_are_found():
     assert first["gain_ms"] == pytest.approx(10 * (1 - 1 / 4 / 0.75), rel=0.01)
 
 
+@pytest.mark.parametrize(
+    ("kind", "attributes", "found"),
+    [
+        ("Conv2d", {"group_input_channels": 3}, False),
+        ("Conv2d", {"group_input_channels": 32}, True),
+        ("DepthwiseConv2d", {"groups": 64, "kernel_height": 3, "kernel_width": 3}, False),
+        ("BatchMatrixMultiply", {}, False),
+    ],
+    ids=["first convolution", "convolution", "depthwise", "product of activations"],
+)
+def test_int8_is_promised_only_to_what_it_accelerates(kind, attributes, found):
+    node = Node(kind, "x W", "y", 0, attributes, flops=9 * 10**8)
+    rules = set(find_bottlenecks(bound_facts(node, 10.0, {}))["rule"])
+    assert ("compute-bound" in rules) is found
+
+
+def test_a_slow_product_gains_what_its_twins_reach():
+    size, flops = (1, 64, 32, 32), 9 * 10**7
+    nodes = [Node("Conv2d", f"a{n} W", f"a{n + 1}", 1.2, flops=flops) for n in range(4)]
+    slow = Node("Conv2d", "a4 W", "y", 6.0, flops=flops)
+    for shape, channels in ((size, False), ((1, 32, 32, 60), True)):
+        facts = build_facts(Delegate([*nodes, slow]), shapes={"y": shape})
+        roof = build_roof(ceilings())
+        facts = replace(facts, roof=roof, roofline=place_operators(facts.operators, roof))
+        table = find_bottlenecks(facts)
+        row = table[table["rule"] == "far from the roof"].iloc[0]
+        assert (row["gain_ms"], row["basis"]) == (pytest.approx(6.0 - 1.2, rel=0.02), "twin")
+        assert ("64 output channels" in row["action"]) is channels
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_probes_are_exported_measured_and_kept(tmp_path, monkeypatch):

@@ -213,7 +213,8 @@ def test_a_crash_is_not_a_lost_device(shell):
 @needs_compiler
 def test_custom_runners_run_on_a_target(conv_pte, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        "workbench.run.targets.open_target", lambda name: LocalShell(tmp_path / "a $device")
+        "workbench.run.targets.open_target",
+        lambda name, power: LocalShell(tmp_path / "a $device"),
     )
     (runner,) = find_runner("native").command
     for name, level in (("slow", "--isa=native"), ("fast", "--isa=native")):

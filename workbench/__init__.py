@@ -19,8 +19,9 @@ Traces and frames
 
 Figures
     plot_bottlenecks, plot_categories, plot_heatmap, plot_history, plot_isa_levels,
-    plot_iterations, plot_latencies, plot_layers, plot_machine_code, plot_operators,
-    plot_roofline, plot_shift, plot_speedups, plot_stack, plot_threads, plot_what_if
+    plot_iterations, plot_latencies, plot_layer_types, plot_layers, plot_machine_code,
+    plot_operators, plot_roofline, plot_shift, plot_speedups, plot_stack, plot_threads,
+    plot_timeline, plot_what_if
 
 Tables
     show, show_answer, show_code, show_dtypes, show_findings, show_kernels, show_latencies,
@@ -28,8 +29,8 @@ Tables
     show_table, show_undelegated, show_verdicts
 
 Widgets
-    FACTORS, explore, explore_isa_levels, pick_measurements, pick_run, show_progress,
-    show_timeline, LiveRun
+    explore, explore_isa_levels, interact, pick_measurements, pick_run, show_progress,
+    FACTORS, LiveRun
 
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.
 """

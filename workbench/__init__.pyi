@@ -54,12 +54,12 @@ from .datasets import (
 from .datasets import (
     sample_run as sample_run,
 )
-from .explorer.timeline import show_timeline as show_timeline
-from .explorer.widgets import (
-    explore as explore,
-)
+from .explorer.page import explore as explore
 from .explorer.widgets import (
     explore_isa_levels as explore_isa_levels,
+)
+from .explorer.widgets import (
+    interact as interact,
 )
 from .explorer.widgets import (
     list_runs as list_runs,
@@ -88,6 +88,7 @@ from .plots.categories import plot_categories as plot_categories
 from .plots.history import plot_history as plot_history
 from .plots.latencies import plot_iterations as plot_iterations
 from .plots.latencies import plot_latencies as plot_latencies
+from .plots.layers import plot_layer_types as plot_layer_types
 from .plots.layers import plot_layers as plot_layers
 from .plots.machine_code import plot_machine_code as plot_machine_code
 from .plots.operators import plot_operators as plot_operators
@@ -140,6 +141,7 @@ from .plots.text import (
 from .plots.text import (
     show_verdicts as show_verdicts,
 )
+from .plots.timeline import plot_timeline as plot_timeline
 from .plots.what_if import (
     FACTORS as FACTORS,
 )
@@ -223,6 +225,7 @@ __all__ = [
     "plot_isa_levels",
     "plot_iterations",
     "plot_latencies",
+    "plot_layer_types",
     "plot_layers",
     "plot_machine_code",
     "plot_operators",
@@ -231,6 +234,7 @@ __all__ = [
     "plot_speedups",
     "plot_stack",
     "plot_threads",
+    "plot_timeline",
     "plot_what_if",
     "predict_what_if",
     "profile_model",
@@ -262,7 +266,6 @@ __all__ = [
     "show_speedups",
     "show_sweeps",
     "show_table",
-    "show_timeline",
     "show_undelegated",
     "show_verdicts",
     "summarize_categories",

@@ -93,7 +93,7 @@ _SHARED = {
         ("mean_ms", "float", "ms/run", "mean time per Method::execute"),
         ("share", "float", "", "mean time / mean E2E"),
         ("build_id", "text", "", "its GNU build id, in hexadecimal"),
-        ("level", "text", "", "e2e | category | operator | layer"),
+        ("level", "text", "", "e2e | category | operator | layer | kind"),
         ("baseline_ms", "float", "ms", "time of the baseline"),
         ("candidate_ms", "float", "ms", "time of the candidate"),
         *_interval("the speed-up's"),
@@ -218,6 +218,9 @@ LATENCIES = make_frame(
 
 STATISTICS = make_frame(
     "statistics",
+    ("latency", "float", "ms", "mean over the process restarts of the midmean of each"),
+    *_interval("the latency's", "ms"),
+    ("restarts", "int", "", "process restarts; a single one has no interval"),
     ("n", "int", "", "number of values"),
     ("mean", "float", "ms", "arithmetic mean"),
     ("median", "float", "ms", "50th percentile"),
@@ -228,7 +231,6 @@ STATISTICS = make_frame(
     *((f"p{rank}", "float", "ms", f"{rank}th percentile") for rank in (50, 90, 95, 99)),
     ("max", "float", "ms", "largest value"),
     ("outliers", "int", "", "values beyond 1.5 interquartile ranges from the quartiles"),
-    *_interval("the median's", "ms"),
 )
 
 OPERATORS = make_frame(
@@ -295,6 +297,16 @@ DTYPES = make_frame(
     ("dtype", "text", "", "dtype in which it ran, by the logged name"),
     "mean_ms share",
     ("reason", "text", "", "why not in the dtype that was asked for; empty where it is"),
+)
+
+LAYER_TYPES = make_frame(
+    "layer types",
+    ("module_class", "text", "", "class of the layers, such as Conv2d"),
+    "category mean_ms",
+    *_interval("its", "ms/run", suffix="_ms"),
+    "share",
+    ("operators", "int", "", "distinct operators"),
+    ("layers", "int", "", "layers of this class that ran them"),
 )
 
 ROOFLINE = make_frame(
@@ -378,9 +390,10 @@ COMPARISON = make_frame(
     ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
     "low high",
     ("outcome", "text", "", f"{_OUTCOMES} | wrong outputs | emulated"),
-    ("q", "float", "", "p-value of no difference, adjusted for all rows of its level"),
+    ("q", "float", "", "p-value of a difference within the noise, adjusted for all of its level"),
     ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
     ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
+    ("restarts", "int", "", "process restarts of the side with fewer"),
     ("margin", "float", "", "difference (ratio - 1) up to which times count as equal"),
 )
 
@@ -402,7 +415,7 @@ LADDER = make_frame(
     ("level", "text", "", "ISA level, the lowest first"),
     ("adds", "text", "", "CPU features that this level adds to the one below"),
     "threads",
-    ("latency_ms", "float", "ms", "median latency of one inference"),
+    ("latency_ms", "float", "ms", "latency of one inference, as in the statistics"),
     *_interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("speedup", "float", "", "latency of the level below / this one's; NaN for the lowest"),
     "low high",
@@ -415,7 +428,7 @@ LADDER = make_frame(
 SCALING = make_frame(
     "scaling",
     "experiment threads",
-    ("latency_ms", "float", "ms", "median wall time of one inference"),
+    ("latency_ms", "float", "ms", "wall time of one inference, as in the statistics"),
     *_interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("speedup", "float", "", "latency with the fewest threads / this one's"),
     "low high",
@@ -509,7 +522,7 @@ COMBINED = make_frame(
     ("run", "text", "", "what the run is called here"),
     ("run_dir", "text", "", "its folder"),
     "model program device build experiment threads emulated",
-    ("latency_ms", "float", "ms", "median of untraced E2E"),
+    ("latency_ms", "float", "ms", "untraced E2E, as in the statistics"),
     *_interval("its", "ms", suffix="_ms"),
     ("grade", "text", "", "quality of the measurement, A to D"),
     ("verdict", "text", "", "what the run itself says, against its own baseline"),
@@ -524,7 +537,7 @@ HISTORY = make_frame(
     ("clock", "text", "", "cpu_ns | wall_ns"),
     ("problem", "text", "", "what is wrong with the program's outputs; such runs are no change"),
     ("restarts", "int", "", "process restarts"),
-    ("latency_ms", "float", "ms", "untraced E2E: geometric mean of the restarts' midmeans"),
+    ("latency_ms", "float", "ms", "untraced E2E, as in the statistics"),
     *_interval("its", "ms", suffix="_ms"),
 )
 

@@ -9,6 +9,7 @@ import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from workbench.errors import SetupError, StoreError, UsageError
 from workbench.records.codec import from_json, to_json
@@ -20,6 +21,7 @@ METRICS = "metrics.json"
 SUMMARY = "analysis_summary.json"
 REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
+EXPLORER_HTML = "explore.html"
 LAYERS = "layers.json"
 FUNCTIONS = "functions.json"
 RUNS = "runs"
@@ -218,3 +220,41 @@ def inside(run_dir: Path, name: str) -> Path:
     if not path.resolve().is_relative_to(run_dir.resolve()):
         raise StoreError("names a file outside its folder", where=run_dir / MANIFEST)
     return path
+
+
+#: Limits of a YAML file that a person writes.
+_MAX_BYTES, _MAX_DEPTH = 100_000, 4
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML file as a mapping. No duplicate keys; no aliases, which can expand to gigabytes."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = 0
+    try:
+        with path.open("rb") as file:
+            text = file.read(_MAX_BYTES + 1)
+        if len(text) > _MAX_BYTES:
+            raise StoreError(f"too large: more than {_MAX_BYTES} bytes", where=path)
+        for event in yaml.parse(text, loader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
+                raise StoreError("has aliases (*) or is nested too deeply", where=path)
+        root: Any = yaml.compose(text, loader)
+        data = yaml.load(text, loader)  # noqa: S506
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), where=path) from None
+    except (yaml.YAMLError, ValueError) as error:
+        reason = getattr(error, "problem", None) or str(error)
+        mark = getattr(error, "problem_mark", None)
+        line = f" (line {mark.line + 1})" if mark else ""
+        raise StoreError(f"not YAML: {reason}{line}", where=path) from None
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
+        raise StoreError("expected a mapping of keys", where=path)
+    names = [key.value for key, _ in root.value]
+    for name in names:
+        if names.count(name) > 1:
+            raise UsageError(f"duplicate key {name!r:.40}", where=path)
+    return data

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from workbench.analysis.categories import load_scheme
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.findings.context import RuleContext
 from workbench.analysis.ledger import build_ledger
@@ -48,6 +49,7 @@ def profile_model(
     export: ExportOptions = ExportOptions(),
     measure: MeasureOptions = MeasureOptions(),
     *,
+    categories: str | Path = "",
     root: Path | None = None,
     progress: Progress = lambda text, part: None,
 ) -> Run:
@@ -61,6 +63,8 @@ def profile_model(
         What `load_model` takes.
     export, measure
         How to export, and what to measure.
+    categories
+        As for `open_run`.
     root
         The output folder, ``out_<model>`` by default.
     progress
@@ -89,11 +93,12 @@ def profile_model(
     def tell(text: str, part: float = 0.0) -> None:
         progress(f"{model}: {text}", part)
 
+    load_scheme(categories or "workbench")
     with open_target(measure.target) as there:
         check_toggle(measure, find_runner(measure.runner, there))
     with share_machine(tell):
         pte = export_model(model, export, root=root, tell=tell)
-    run = record(pte, measure, progress=tell)
+    run = open_run(record(pte, measure, progress=tell), categories=categories)
     write_artifacts(run)
     tell("reporting", 1.0)
     with share_machine(tell):
@@ -180,10 +185,15 @@ def run_config(
     path: str | Path,
     *,
     root: Path | None = None,
+    only: Sequence[str] = (),
+    target: str = "",
+    power: str = "",
     baseline: str = "",
     progress: Progress = lambda text, part: None,
 ) -> Run:
     """Measure the experiments of a config file, the kit's or ours.
+
+    Experiments of mode ``xnntrace`` alone make a run without times: only `Run.kernel_changes`.
 
     Parameters
     ----------
@@ -191,6 +201,10 @@ def run_config(
         The JSON file, as `read_config` describes it.
     root
         The output folder; None takes the config's ``output_root``, or ``out_<model>``.
+    only
+        Names of the experiments to run; all by default.
+    target, power
+        Where to run, and the Android power mode; empty for the config's.
     baseline
         The experiment to compare all others with; by default the config's comparisons, else the
         side whose name says that the extension is off.
@@ -208,19 +222,27 @@ def run_config(
     --------
     >>> wb.run_config("mac_sme2.json").findings  # doctest: +SKIP
     """
-    from workbench.run.config import complete_plan, output_place, plan_config, read_config
+    from workbench.run.config import (
+        complete_plan,
+        output_place,
+        plan_config,
+        read_config,
+        select_experiments,
+    )
     from workbench.run.custom_runner import run_processes
     from workbench.run.execute import run_plan
     from workbench.run.runner import find_runner
     from workbench.run.targets import open_target
 
     path = Path(path)
-    config = read_config(path)
+    config = read_config(path, lambda text: progress(text, 0.0))
+    config = replace(config, target=target or config.target, power=power or config.power)
+    config = select_experiments(config, only) if only else config
     plan = plan_config(config, path.parent, baseline)
     place, name = output_place(config)
     place = root or place
     libraries = None
-    with open_target(config.target) as there:
+    with open_target(config.target, power=config.power) as there:
         if config.experiments[0].runner_path:
             run_dir = run_processes(plan, place, name, target=there, progress=progress)
         else:

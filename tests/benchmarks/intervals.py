@@ -1,19 +1,22 @@
-"""Coverage of the workbench's intervals, and its false discovery rate.
+"""Coverage of the workbench's intervals, its false discovery rate and its power, by simulation.
 
     python tests/benchmarks/intervals.py [--repeats 2000]
 
 Simulated are log-normal scatter, disturbed inferences and batches, drift, differences between
-restarts, and times in whole microseconds. The benchmark prints
+restarts (of the machine, and of each process), and times in whole microseconds. The benchmark
+prints
 
-- how often the 95 % interval of a speed-up from interleaved rounds covers the truth: Student's t
-  over the restarts, which the workbench uses, and a bootstrap over restarts and rounds;
+- how often the 95 % interval of a latency, and of a speed-up from interleaved rounds, covers the
+  truth: Student's t over the restarts;
 - the same for single operators, from traces in whole microseconds;
-- how many operators are falsely called faster or slower, and how many changes are found;
+- among operators called faster or slower, how many differ by less than the margin (40 that differ
+  truly by 0 to 30 % and 30 that are equal), with and without an A/A control; how many real changes
+  are found;
+- for one E2E comparison with a control, how often changes of 0 to 10 % are found;
 - how often a minimum detectable change is detected.
 
-Exits 1 if Student's interval covers less than 93 % or more than 97 % (only the lower limit counts
-for operators near the clock's resolution), or if more than 5 % of the discoveries are false (plus
-twice the error of the simulation).
+Exits 1 if an interval covers less than 93 % or more than 97 % (only the lower limit counts for
+operators near the clock's resolution), or if more than 5 % of the discoveries are false.
 """
 
 import argparse
@@ -24,15 +27,17 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from simulate import bootstrap_interval, simulate_operators, simulate_ratios
+from simulate import simulate_operators, simulate_restarts
 
-from workbench.analysis.compare import tabulate_comparison
-from workbench.analysis.speedup import Speedup, speedup_of_pairs, speedup_of_runs
+from workbench.analysis.compare import MARGIN, judge, tabulate_comparison
+from workbench.analysis.speedup import Speedup, speedup_of_restarts
+from workbench.analysis.statistics import half_width
 
 COVERAGE = (0.93, 0.97)
 MAX_FALSE = 0.05
 RESTARTS = (3, 5, 8, 20)
-SCATTER = (0, 0.003, 0.01, 0.03)
+#: Scatter between restarts: of each process, and of the machine, which both sides share.
+SCATTER = ((0, 0), (0.003, 0.03), (0.01, 0.1), (0.03, 0.3))
 #: The speed-up of operators; the clock's resolution blurs shorter ones.
 TRUE, SHORT_US = 1.1, 300
 #: XNNPACK logs whole microseconds, as in ``analysis.compare``.
@@ -49,29 +54,31 @@ def main() -> int:
         cover_latency(rng, repeats),
         cover_operators(rng, repeats),
         count_false_discoveries(rng, max(20, repeats // 10)),
+        find_changes(rng, 10 * repeats),
         detect(rng, 10 * repeats),
     ]
     return 0 if all(held) else 1
 
 
 def cover_latency(rng, repeats: int) -> bool:
-    """Coverage of the E2E speed-up, by restarts and their scatter."""
-    print(f"E2E speed-up, 8 rounds, {repeats} repetitions: % of intervals that cover the truth")
-    print("restarts  " + "".join(f"{100 * s:>12.1f} % scatter" for s in SCATTER))
+    """Coverage of the latency and of the E2E speed-up, by restarts and their scatter."""
+    print(f"8 rounds, {repeats} repetitions: % of the intervals of latency, speed-up that cover")
+    heads = (f"{100 * machine:g} + {100 * own:g} %" for own, machine in SCATTER)
+    print("restarts  " + "".join(f"{head:>16}" for head in heads))
     held = True
     for restarts in RESTARTS:
-        found = []
-        for scatter in SCATTER:
-            ratios = simulate_ratios(rng, repeats, restarts, 8, scatter)
-            sides = np.exp(ratios).transpose(1, 2, 0)
-            speedup = speedup_of_pairs(list(sides), list(np.ones_like(sides)))
-            student = np.mean((speedup.low <= 1) & (speedup.high >= 1))
-            few = ratios[: max(100, repeats // 5)]
-            ends = [bootstrap_interval(rng, one) for one in few]
-            bootstrap = np.mean([low <= 0 <= high for low, high in ends])
-            held &= COVERAGE[0] <= student <= COVERAGE[1]
-            found.append(f"t {100 * student:.1f}, bootstrap {100 * bootstrap:.0f}")
-        print(f"{restarts:>8}  " + "".join(f"{text:>22}" for text in found))
+        texts = []
+        for own, machine in SCATTER:
+            sides = simulate_restarts(rng, repeats, restarts, 8, own, machine)
+            speedup = speedup_of_restarts(*sides)
+            latency = sides[0].mean(axis=0)
+            found = [
+                np.mean(np.abs(latency - latency.mean()) <= half_width(sides[0])),
+                np.mean((speedup.low <= 1) & (speedup.high >= 1)),
+            ]
+            held &= all(COVERAGE[0] <= share <= COVERAGE[1] for share in found)
+            texts.append("{:.1f}, {:.1f}".format(*(100 * share for share in found)))
+        print(f"{restarts:>8}  " + "".join(f"{text:>16}" for text in texts))
     return held
 
 
@@ -84,7 +91,7 @@ def cover_operators(rng, repeats: int) -> bool:
         times = us * rng.uniform(0.8, 1.2, repeats)
         sides = [independent(rng, t, 5, 10, 0.01) for t in (times, times / TRUE)]
         resolution = np.sqrt(1 + TRUE**2) * RESOLUTION_MS / (times / 1e3)
-        speedup = speedup_of_runs(*sides, resolution=resolution)
+        speedup = speedup_of_restarts(*sides, resolution=resolution)
         covered = np.mean((speedup.low <= TRUE) & (speedup.high >= TRUE))
         width = np.median(speedup.high / speedup.low) - 1
         held &= COVERAGE[0] <= covered and (us < SHORT_US or covered <= COVERAGE[1])
@@ -99,43 +106,72 @@ def independent(rng, times, restarts, runs, scatter):
 
 
 def count_false_discoveries(rng, repeats: int) -> bool:
-    """The false discovery rate with 0, 5 and 40 of 100 operators changed."""
-    print(f"\n100 operators, {repeats} repetitions, without a noise floor")
+    """The false discovery rate where 40 of 70 operators differ, by much or by next to nothing."""
+    print(f"\n40 operators that differ, 30 equal, {repeats} repetitions, 5 restarts, 0.5 % scatter")
+    print("difference  control  false discoveries  found")
     held = True
-    for changed in (0, 5, 40):
-        false, found, single = [], [], []
-        for _ in range(repeats):
-            before = rng.lognormal(4, 1, 100)
-            factor = np.ones(100)
-            factor[:changed] = np.exp(rng.uniform(0.02, 0.5, changed))
-            sides = [simulate_operators(rng, t, 5, 10, 0.005) for t in (before, before / factor)]
-            resolution = np.hypot(1, factor) * RESOLUTION_MS / (before / 1e3)
-            speedup = speedup_of_runs(*sides, resolution=resolution)
-            table = tabulate_comparison(
-                "operator", [*map(str, range(100))], (before, before), speedup, 0.0, 0.0
-            )
-            called = table["outcome"].isin(["faster", "slower"]).to_numpy()
-            false.append(called[changed:].sum() / max(1, called.sum()))
-            found.append(called[:changed].mean() if changed else np.nan)
-            single.append(np.mean(speedup.p[changed:] < 0.05))
-        error = np.std(false) / np.sqrt(repeats)
-        held &= np.mean(false) <= MAX_FALSE + 2 * error
-        power = f", {100 * np.mean(found):.0f} % of the changes found" if changed else ""
-        print(
-            f"{changed:>8} changed: {100 * np.mean(false):.1f} +- {100 * error:.1f} % of the "
-            f"discoveries are false{power}; without correction, "
-            f"{100 * np.mean(single):.0f} % of the unchanged would be called different"
-        )
+    for change in (0.0, 0.008, 0.015, 0.03, 0.05, 0.1, 0.3):
+        factor = np.where(np.arange(70) < 40, 1 + change, 1.0)
+        for controlled in (True, False):
+            false, found = [], []
+            for _ in range(repeats):
+                true = rng.lognormal(6, 1, 70)
+                sides = [simulate_operators(rng, t, 5, 10, 0.005) for t in (true, true / factor)]
+                resolution = np.sqrt(2) * RESOLUTION_MS / (true / 1e3)
+                control = None
+                if controlled:
+                    again = simulate_operators(rng, true, 5, 10, 0.005)
+                    control = speedup_of_restarts(sides[0], again, resolution=resolution)
+                speedup = speedup_of_restarts(*sides, resolution=resolution)
+                names = [*map(str, range(70))]
+                table = tabulate_comparison(
+                    "operator", names, (true, true), speedup, control, restarts=5
+                )
+                called = table["outcome"].isin(["faster", "slower"]).to_numpy()
+                false.append((called & (factor <= 1 + MARGIN)).sum() / max(1, called.sum()))
+                found.append(called[:40].mean())
+            held &= np.mean(false) <= MAX_FALSE
+            shares = 100 * np.mean(false), 100 * np.mean(found)
+            text = "{:>16.1f} %  {:>3.0f} %".format(*shares)
+            print(f"{100 * change:>8.1f} %  {'yes' if controlled else 'no':>7}{text}")
+    return held
+
+
+def find_changes(rng, repeats: int) -> bool:
+    """How often one E2E comparison, with 1 % scatter between processes, finds a change."""
+    print("\nE2E comparisons with a control, 1 % scatter: % called faster or slower")
+    changes = (0.0, 0.01, 0.02, 0.05, 0.1)
+    print("restarts  " + "".join(f"{100 * change:>8.0f} %" for change in changes))
+    held = True
+    for restarts in RESTARTS:
+        found = []
+        for change in changes:
+            level = rng.normal(0, 0.1, (restarts, repeats))
+            sides = [np.exp(level + rng.normal(0, 0.01, level.shape)) for _ in range(3)]
+            speedup = speedup_of_restarts(sides[0] * (1 + change), sides[1])
+            control = speedup_of_restarts(sides[0], sides[2])
+            # Every repetition is a family of its own: p-values need no adjustment.
+            found.append(np.mean(speedup.p_beyond(control) <= 0.05))
+        held &= found[0] <= MAX_FALSE
+        print(f"{restarts:>8}  " + "".join(f"{100 * share:>8.1f} %" for share in found))
     return held
 
 
 def detect(rng, repeats: int) -> bool:
     """How often a minimum detectable change is detected, with 5 restarts."""
+    bound = Speedup.exactly(MARGIN)
     known = Speedup(np.zeros(1), np.full(1, 0.01 / np.sqrt(5)), np.full(1, 4.0))
-    times = (1 + known.minimum_detectable_change()) * np.exp(rng.normal(0, 0.01, (5, 1, repeats)))
-    shown = np.mean(speedup_of_pairs(list(times), list(np.ones_like(times))).low > 1)
+    least = 1 + known.minimum_detectable_change(bound)
+    times = least * np.exp(rng.normal(0, 0.01, (5, repeats)))
+    speedup = speedup_of_restarts(times, np.ones_like(times))
+    shown = np.mean([judge(Speedup(*one), [bound])[0] == "faster" for one in _each(speedup)])
     print(f"\na minimum detectable change is detected in {100 * shown:.0f} % of {repeats}")
     return 0.75 < shown < 0.85
+
+
+def _each(speedup: Speedup):
+    columns = zip(speedup.log, speedup.error, speedup.freedom, strict=True)
+    return (tuple(np.array([value]) for value in row) for row in columns)
 
 
 if __name__ == "__main__":

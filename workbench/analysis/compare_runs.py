@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs, tabulate_runs
-from workbench.analysis.compare import compare_parts, compare_restarts, typical_restarts
+from workbench.analysis.compare import compare_parts, compare_restarts
 from workbench.analysis.run import (
     Comparison,
     Measurement,
@@ -20,7 +20,7 @@ from workbench.analysis.run import (
     identify_run,
     open_run,
 )
-from workbench.analysis.statistics import clock_of, pick_timed
+from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
 from workbench.analysis.verdict import describe_faults, reach_verdict, summarize_verdict
 from workbench.errors import ComparisonError, UsageError, unknown_name
 from workbench.frames import EMULATED, JUDGED, WRONG, check
@@ -124,17 +124,17 @@ def compare(
     )
 
 
-def find_measurements(names: Sequence[str]) -> dict[str, Measurement]:
+def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict[str, Measurement]:
     """The measurements named ``RUN_DIR[:EXPERIMENT[:THREADS]]``, by name.
 
     Without an experiment, that is the candidate of the run's first comparison; without threads,
-    the first thread count.
+    the first thread count. ``categories`` is as for `open_run`.
     """
     opened = cache(open_run)
     found = {}
     for name in names:
         folder, experiment, threads = split_name(name)
-        run = opened(folder)
+        run = opened(folder, categories=categories)
         if not experiment:
             experiment = run.subject.name
         if not threads:
@@ -258,6 +258,7 @@ def compare_many(
     across: Collection[str] = (),
     by: str | None = None,
     fail_above: float | None = None,
+    categories: str | Path = "",
 ) -> Compared:
     """Compare measurements with the first of them, as the command line does.
 
@@ -267,7 +268,7 @@ def compare_many(
     if len(names) < 2 or len(set(names)) < len(names):
         raise UsageError("needs two or more measurements, each once", where="compare")
     _check_axes(across)
-    found = find_measurements(names)
+    found = find_measurements(names, categories)
     verdicts: tuple[str, ...] = ()
     rows, aligned = [], None
     if len(names) == 2:
@@ -377,7 +378,7 @@ def compare_with_metrics(
 
 
 def _find_restarts(run: Run, row: Mapping[str, Any]) -> list[float]:
-    """The typical latencies of the restarts of what a row of ``metrics.json`` measured."""
+    """The latencies of the restarts of what a row of ``metrics.json`` measured."""
     latencies = run.latencies
     same = (latencies["experiment"] == row["experiment"]) & (latencies["threads"] == row["threads"])
     latencies = pick_timed(latencies[same])
@@ -388,4 +389,4 @@ def _find_restarts(run: Run, row: Mapping[str, Any]) -> list[float]:
     if clock_of(latencies) != row["clock"]:
         problem = f"the clocks differ: {row['clock']} against {clock_of(latencies)}"
         raise ComparisonError(problem, where=run.path, hint="measure both with the same runner")
-    return typical_restarts(latencies)
+    return restart_latencies(latencies).to_list()

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from workbench.analysis.compare import MARGIN, adjust_for_many, judge
+from workbench.analysis.compare import MARGIN, judge
 from workbench.analysis.speedup import Speedup
 from workbench.frames import CHANGES, check
 
@@ -40,14 +40,12 @@ def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFra
         for _, line in history[counted].groupby("line", sort=False)
         for row in _changes_of(line.dropna(subset="latency_ms").sort_values("started"))
     ]
-    names = [*CHANGES.names, "p"]
-    table = pd.DataFrame(rows, columns=names).astype({"line": "str", "runs": "int64"})
-    q = adjust_for_many(table["p"].to_numpy(float))
-    outcomes = [
-        judge(row.speedup, row.low, row.high, margin, margin, chance)
-        for row, chance in zip(table.itertuples(), q, strict=True)
-    ]
-    table = table.assign(outcome=pd.Series(outcomes, dtype="str"))
+    found = Speedup(*(np.array([row.pop(name) for row in rows], float) for name in _FIELDS))
+    outcome, _ = judge(found, [Speedup.exactly(margin)], margin)
+    table = pd.DataFrame(rows, columns=CHANGES.names).astype({"line": "str", "runs": "int64"})
+    table = table.assign(
+        speedup=found.value, low=found.low, high=found.high, outcome=pd.Series(outcome, dtype="str")
+    )
     shown = table[table["outcome"].isin(["faster", "slower"])]
     return check(shown[CHANGES.names].reset_index(drop=True), CHANGES)
 
@@ -81,28 +79,30 @@ def estimate_noise(logs: np.ndarray, within: np.ndarray) -> float:
 
 def _changes_of(line: pd.DataFrame) -> Iterator[dict[str, object]]:
     logs = np.log(line["latency_ms"].to_numpy(float))
-    low, high = (np.log(line[name].to_numpy(float)) for name in ("low_ms", "high_ms"))
     # Half of a 95 % interval, over Student's quantile for the restarts: the standard error.
+    half = (line["high_ms"] - line["latency_ms"]).to_numpy(float)
     quantile = stdtrit(np.maximum(line["restarts"].to_numpy(float) - 1, 1), 0.975)
-    noise = estimate_noise(logs, (high - low) / 2 / quantile)
+    noise = estimate_noise(logs, half / quantile / line["latency_ms"].to_numpy(float))
     bounds = [0, *split_pieces(logs, noise)]
     pieces = [logs[start:end] for start, end in pairwise(bounds)]
     freedom = max(len(logs) - len(pieces), 1)
     named = line[["line", "run_dir", "started"]].to_dict("records")
     for start, (before, after) in zip(bounds[1:], pairwise(pieces), strict=False):
         error = noise * np.sqrt(_MEDIAN / len(before) + _MEDIAN / len(after))
-        found = _speedup(np.median(before), np.median(after), error, freedom)
+        found = _difference(float(np.median(before)), float(np.median(after)), error, freedom)
         yield {**named[start], "status": "confirmed", "runs": len(after), **found}
     *earlier, latest = pieces[-1] if len(logs) else [np.nan]
     if len(earlier) >= RECURRENCE:
         error = noise * np.sqrt(1 + _MEDIAN / len(earlier))
-        found = _speedup(float(np.median(earlier)), latest, error, freedom)
+        found = _difference(float(np.median(earlier)), latest, error, freedom)
         yield {**named[-1], "status": "suspected", "runs": 1, **found}
 
 
-def _speedup(before: float, after: float, error: float, freedom: int) -> dict[str, float]:
-    """The speed-up between two logarithms of latencies, with its interval and p-value."""
-    found = Speedup(np.array(before - after), np.array(error), np.array(float(freedom)))
-    times = {"baseline_ms": np.exp(before), "candidate_ms": np.exp(after)}
-    names = {"speedup": found.value, "low": found.low, "high": found.high, "p": found.p}
-    return times | {name: float(value) for name, value in names.items()}
+#: The fields of a `Speedup`.
+_FIELDS = ("log", "error", "freedom")
+
+
+def _difference(before: float, after: float, error: float, freedom: int) -> dict[str, float]:
+    """Two logarithms of latencies as times, and the fields of their speed-up."""
+    times = {"baseline_ms": float(np.exp(before)), "candidate_ms": float(np.exp(after))}
+    return times | dict(zip(_FIELDS, (before - after, error, freedom), strict=True))

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.categories import CATEGORIES
 from workbench.analysis.statistics import blocks_of, half_width
-from workbench.frames import ATTRIBUTION, LAYERS, LEDGER, OPERATORS, TREE, check
+from workbench.frames import ATTRIBUTION, LAYER_TYPES, LAYERS, LEDGER, OPERATORS, TREE, check
 from workbench.records.layers import Layers
 
 #: Names for the empty path, which is the model, and for no layer.
@@ -45,6 +46,32 @@ def summarize_layers(
     tree[list(names)] /= _NANOSECONDS
     tree = tree.rename(columns=names | {"path": "module", "class": "module_class"})
     return check(tree[LAYERS.names], LAYERS)
+
+
+def summarize_layer_types(operators: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """The time of each class of layers, by category of its operators: ``frames.LAYER_TYPES``.
+
+    The class with the most time comes first; ``runs`` is as for `build_model_tree`.
+    """
+    types = operators["module_class"].where(operators["module"].notna(), NO_LAYER)
+    named = operators.assign(module_class=types.replace("", THE_MODEL))
+    groups = named.groupby(["module_class", "category"])
+    table = groups.agg(
+        mean_ms=("mean_ms", "sum"),
+        share=("share", "sum"),
+        operators=("key", "size"),
+        layers=("module", "nunique"),
+    ).reset_index()
+    times = runs[list(operators["key"])].fillna(0.0).T.groupby(groups.ngroup().to_numpy()).sum().T
+    half = half_width(blocks_of(times).to_numpy())
+    table = table.assign(
+        low_ms=(table["mean_ms"] - half).clip(lower=0),
+        high_ms=table["mean_ms"] + half,
+        whole=-table.groupby("module_class")["mean_ms"].transform("sum"),
+        order=table["category"].map(CATEGORIES.index),
+    )
+    table = table.sort_values(["whole", "module_class", "order"], ignore_index=True)
+    return check(table[LAYER_TYPES.names], LAYER_TYPES)
 
 
 def build_model_tree(

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import bdtr, ndtri
 
-from workbench.analysis.categories import add_categories
+from workbench.analysis.categories import Scheme, add_categories
 from workbench.analysis.ledger import build_ledger
 from workbench.frames import CODE_SHARES, EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS, check
 from workbench.records.runs import Proof, RunRecord
@@ -76,7 +76,9 @@ def _spans(events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 UNSURE = "(between two operators)"
 
 
-def gather_evidence(events: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame:
+def gather_evidence(
+    events: pd.DataFrame, samples: pd.DataFrame, scheme: Scheme | None = None
+) -> pd.DataFrame:
     """Samples of every function in every operator of one traced process: ``frames.EVIDENCE``.
 
     Samples too close to a boundary between two operators have the key ``""``.
@@ -90,7 +92,7 @@ def gather_evidence(events: pd.DataFrame, samples: pd.DataFrame) -> pd.DataFrame
     rows["library"] = [path.rpartition("/")[2] for path in rows["library"]]
     by = ["key", "operator", "kind", "function", "code", "library"]
     counts = rows.groupby(by, sort=False).size().rename("samples").reset_index()
-    counts = add_categories(counts)
+    counts = add_categories(counts, scheme)
     total = counts.groupby("key")["samples"].transform("sum")
     counts = counts.assign(**_shares(counts["samples"], total))
     counts = counts.sort_values("samples", ascending=False, kind="stable", ignore_index=True)

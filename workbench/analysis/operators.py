@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.categories import CATEGORIES, add_categories
+from workbench.analysis.categories import CATEGORIES, Scheme, add_categories
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.statistics import blocks_of, half_width
 from workbench.errors import ComparisonError
@@ -24,11 +24,20 @@ def label_operator(name: str, module: str | None = None) -> str:
 
 
 def label_operators(operators: pd.DataFrame) -> pd.Series:
-    """`label_operator` of every row, from the columns ``name`` and, if there, ``module``."""
+    """`label_operator` of every row, from the columns ``name`` and, if there, ``module``.
+
+    Where several have one label, the key's instruction follows.
+    """
     names = operators["name"].astype(object)
     modules = operators.get("module", pd.Series(None, operators.index, dtype=object))
-    labels = [label_operator(*pair) for pair in zip(names, modules, strict=True)]
-    return pd.Series(labels, operators.index, dtype=object, name="label")
+    found = [label_operator(*pair) for pair in zip(names, modules, strict=True)]
+    labels = pd.Series(found, operators.index, dtype=object, name="label")
+    if "key" in operators:
+        place = operators["key"].astype(object).str.extract(r"^(.*?)/[^/]*/\d+$")[0].fillna("")
+        labels = labels.where(
+            ~labels.duplicated(keep=False), labels + " (instruction " + place + ")"
+        )
+    return labels
 
 
 def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
@@ -114,8 +123,9 @@ def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
 
 def first_rows(ledger: pd.DataFrame) -> pd.DataFrame:
     """Name, operator, kind, category, family and rule of every operator, by ``key``."""
-    first = ledger.drop_duplicates("key")[["key", "name", "operator", "kind"]].astype(object)
-    return add_categories(first).set_index("key")
+    first = add_categories(ledger.drop_duplicates("key"))
+    columns = ["key", "name", "operator", "kind", "category", "family", "rule"]
+    return first[columns].astype(dict.fromkeys(columns[:4], object)).set_index("key")
 
 
 def _shares(mean: pd.Series) -> pd.Series:
@@ -158,12 +168,12 @@ def add_up_spans(events: pd.DataFrame, ledger: pd.DataFrame) -> pd.DataFrame:
 _IN_SPANS = ["ledger_kind", "operator", "key", "own_ns", "category", "family", "rule"]
 
 
-def describe_spans(events: pd.DataFrame) -> pd.DataFrame:
+def describe_spans(events: pd.DataFrame, scheme: Scheme | None = None) -> pd.DataFrame:
     """The events of a trace with the columns of their ledger rows: ``frames.SPANS``.
 
     These columns are empty for events outside any whole run.
     """
-    ledger = add_categories(build_ledger(events))
+    ledger = add_categories(build_ledger(events), scheme)
     # The ledger has a row for every event of its runs, in their order.
     rows = np.flatnonzero(events["run"].isin(ledger["run"].unique()))
     described = ledger.rename(columns={"kind": "ledger_kind", "duration_ns": "own_ns"})[_IN_SPANS]

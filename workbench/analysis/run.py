@@ -17,11 +17,17 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.attribution import attribute_layers
+from workbench.analysis.categories import Scheme, add_categories, load_scheme
 from workbench.analysis.compare import compare_apart, compare_latencies, compare_parts
 from workbench.analysis.dtypes import describe_coverage, tabulate_dtypes
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
-from workbench.analysis.layers import add_layers, place_rows, summarize_layers
+from workbench.analysis.layers import (
+    add_layers,
+    place_rows,
+    summarize_layer_types,
+    summarize_layers,
+)
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import (
     compare_evidence,
@@ -109,7 +115,7 @@ class Run:
     """A recorded run: its measurements, its comparisons and what they show.
 
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
-    record is None.
+    record is None. ``scheme`` has the rules of the categories.
 
     Examples
     --------
@@ -122,6 +128,7 @@ class Run:
 
     path: Path
     record: RunRecord
+    scheme: Scheme = field(default_factory=load_scheme)
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
     _sidecars: dict[str, Layers | None] = field(default_factory=dict, init=False)
 
@@ -219,6 +226,8 @@ class Run:
     @property
     def subject(self) -> Measurement:
         """What the report is about: the candidate of the first comparison."""
+        if not self.measurements:
+            raise StoreError("has no times, only kernel logs", where=self.path)
         return self.comparisons[0].candidate if self.comparisons else self.measurements[0]
 
     @frame_property
@@ -522,8 +531,8 @@ class Measurement:
 
     @property
     def latency_ms(self) -> float:
-        """Median latency; that of traced inferences where no other was measured."""
-        return float(self.statistics["median"].iloc[0])
+        """The latency: mean over the restarts of the midmean of each; untraced if measured so."""
+        return float(self.statistics["latency"].iloc[0])
 
     @property
     def events(self) -> pd.DataFrame:
@@ -535,7 +544,7 @@ class Measurement:
     @frame_property
     def spans(self) -> pd.DataFrame:
         """The same events with their categories: ``frames.SPANS``."""
-        return describe_spans(self.events)
+        return describe_spans(self.events, self.run.scheme)
 
     @cached_property
     def _rows(self) -> pd.DataFrame:
@@ -591,13 +600,21 @@ class Measurement:
         return summarize_layers(self.operators, self.sidecar, total_runs(self._rows, "key"))
 
     @frame_property
+    def layer_types(self) -> pd.DataFrame | None:
+        """Time by class of layer and category of operator: ``frames.LAYER_TYPES``."""
+        if self.layers is None:
+            return None
+        return summarize_layer_types(self.operators, total_runs(self._rows, "key"))
+
+    @frame_property
     def machine_code(self) -> pd.DataFrame | None:
         """Samples of the program counter by operator and function: ``frames.EVIDENCE``."""
         found = self.run._samples.get((self.name, self.threads))
         if found is None:
             return None
         samples, etdump = found
-        return gather_evidence(read_etdump(etdump), locate_samples(samples, self.run._functions))
+        located = locate_samples(samples, self.run._functions)
+        return gather_evidence(read_etdump(etdump), located, self.run.scheme)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
@@ -658,7 +675,7 @@ class Measurement:
         ledger = build_ledger(events)
         closed = closed_runs(events, ledger)
         kept = kept_runs(session, len(closed), self.run.path / session.etdump)
-        ledger = ledger[kept[ledger["run"]]].reset_index(drop=True)
+        ledger = add_categories(ledger[kept[ledger["run"]]], self.run.scheme)
         for place, (name, *_) in enumerate(SOURCE):
             ledger.insert(place, name, getattr(session, name))
         return ledger, closed
@@ -757,8 +774,13 @@ class Comparison:
         """E2E latency, one row of ``frames.COMPARISON``."""
         before, after = self.baseline, self.candidate
         if not self.interleaved:
-            clock = "wall_ns" if self.within_run else None
-            return compare_apart(before.latencies, after.latencies, floor=self.noise, clock=clock)
+            return compare_apart(
+                before.latencies,
+                after.latencies,
+                floor=self.noise,
+                clock="wall_ns" if self.within_run else None,
+                separate=not self.within_run,
+            )
         original, control = self.run.find_control(before.name) if self._control else (None, None)
         timed, threads = self.run.latencies, after.threads
         return compare_latencies(
@@ -780,6 +802,11 @@ class Comparison:
         """Own time of every layer, the largest change first: ``frames.COMPARISON``."""
         known = self.baseline.has_layers and self.candidate.has_layers
         return self._compare("layer") if known else None
+
+    @frame_property
+    def kinds(self) -> pd.DataFrame:
+        """Time in the delegate, in portable kernels and in overhead: ``frames.COMPARISON``."""
+        return self._compare("kind")
 
     @property
     def speedups(self) -> pd.DataFrame:
@@ -815,8 +842,9 @@ class Comparison:
             dtype = self.candidate.export.dtype if self.candidate.export else ""
             unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
         subject, frames = self.subject or self.run.model, (self.latency, self.shift)
-        facts = {"wrong": self.wrong, "programs": self.programs}
-        found = reach_verdict(subject, self.label, *frames, unchanged=unchanged, **facts)
+        facts = {"wrong": self.wrong, "programs": self.programs, "unchanged": unchanged}
+        apart = not self.within_run
+        found = reach_verdict(subject, self.label, *frames, separate=apart, **facts)
         if not self.emulated:
             return found
         return replace(found, outcome="emulated", before=None, after=None)
@@ -831,22 +859,23 @@ class Comparison:
         return compare_parts(level, *sides, apart=not self.within_run, **self._control)
 
 
-def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
+def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Path = "") -> Run:
     """Open a recorded run; its traces are read when a frame needs them.
-
-    A `Run` is returned as is.
 
     Parameters
     ----------
     path
-        The folder of a run.
+        The run's folder. A `Run` is returned as is, or opened again for other categories.
     baseline
         The experiment to compare all others with, in place of the run's own comparisons.
+    categories
+        The categories of its operators: ``kit`` for those of Arm's profiling kit, or a YAML file of
+        rules such as ``workbench/analysis/schemes/kit.yaml``.
 
     Raises
     ------
     UsageError
-        The folder is no run, or the baseline no experiment.
+        The folder is no run, the baseline no experiment, or there are no such categories.
     StoreError
         The manifest is corrupt or names a file outside of the folder, or nothing was measured
         completely.
@@ -856,8 +885,9 @@ def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
     >>> wb.open_run(wb.sample_run()).model
     'mobilenet_v3_small'
     """
+    scheme = load_scheme(categories or "workbench")
     if isinstance(path, Run):
-        return path
+        return replace(path, scheme=scheme) if categories else path
     path = Path(path)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
@@ -868,7 +898,7 @@ def open_run(path: str | Path | Run, *, baseline: str = "") -> Run:
     programs = map(record.plan.program_of, record.plan.experiments)
     for name in [*names, *(str(kept_layers(Path(), program.name)) for program in programs)]:
         inside(path, name)
-    return _orient(Run(path, record), baseline)
+    return _orient(Run(path, record, scheme), baseline)
 
 
 #: XNNPACK's operators with kernels for packed operands, which need SME: ``(NHWC, PF32)``.
@@ -977,6 +1007,7 @@ def describe_run(run: Run) -> pd.DataFrame:
         "protocol": _describe_protocol(record),
         "experiments": "; ".join(map(_describe_experiment, plan.experiments)),
         "baseline": plan.direction,
+        "categories": run.scheme.label,
         "measured": f"{record.started} to {record.finished or 'interrupted'}",
     }
     if export := record.export:

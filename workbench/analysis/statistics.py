@@ -13,12 +13,6 @@ from workbench.errors import ComparisonError, StoreError
 from workbench.frames import LATENCIES, SOURCE, STATISTICS, check
 from workbench.records.runs import RunRecord
 
-#: Resamplings of every bootstrap; the ends of a 95 % interval then move by about 2 % of its width.
-DRAWS = 2000
-
-#: Elements of the largest temporary array of a bootstrap.
-CHUNK = 4_000_000
-
 
 def midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
     """The mean of the middle half along an axis.
@@ -46,30 +40,48 @@ def half_width(blocks: np.ndarray) -> np.ndarray:
     return stdtrit(count - 1, 0.975) * blocks.std(axis=0, ddof=1) / np.sqrt(count)
 
 
-def describe(
-    values_ms: Sequence[float], blocks: Sequence[object] | None = None, seed: int = 0
-) -> dict[str, float]:
-    """The statistics of ``frames.STATISTICS`` for one set of times.
+def typical_restarts(times: pd.DataFrame) -> pd.DataFrame:
+    """The midmean of every column over the rows of each process restart, by ``process``."""
+    restarts = {p: midmean(part.to_numpy()) for p, part in times.groupby(level="process")}
+    return pd.DataFrame.from_dict(restarts, orient="index", columns=times.columns)
 
-    ``blocks`` is the block, such as a round, of each time. Times of one block are correlated, so
-    the bootstrap of the median resamples whole blocks; None resamples the values.
+
+def restart_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.Series:
+    """The midmean in ms of every process restart of one experiment and thread count.
+
+    Their mean is *the* latency wherever one number is shown. Traced inferences count only if there
+    are no others; ``clock`` None chooses as `clock_of` does.
+    """
+    timed = pick_timed(latencies)
+    column = clock or clock_of(timed)
+    return typical_restarts(timed.set_index("process")[[column]] / 1e6)[column]
+
+
+def describe(values_ms: Sequence[float], processes: Sequence[int] = ()) -> dict[str, float]:
+    """The statistics of ``frames.STATISTICS`` for one set of times, and the process of each time.
+
+    Without processes, all times are of one. The interval is Student's over the restarts; one
+    restart has none, because inferences of one process do not show how processes differ.
     """
     values = np.asarray(values_ms, dtype=float)
     if not values.size:
         raise ComparisonError("no times to describe")
+    index = pd.Index(processes if len(processes) else np.zeros(values.size, int), name="process")
+    restarts = typical_restarts(pd.DataFrame({"ms": values}, index))["ms"].to_numpy()
     ordered = np.sort(values)
     tenth = values.size // 10
     mean = values.mean()
     std = values.std(ddof=1) if values.size > 1 else np.nan
     p25, p50, p75, p90, p95, p99 = np.percentile(values, [25, 50, 75, 90, 95, 99])
     reach = 1.5 * (p75 - p25)
-    low, high = _median_interval(values, blocks, seed)
+    latency, half = restarts.mean(), half_width(restarts)
     found = {
+        "latency": latency, "low": np.maximum(latency - half, 0.0), "high": latency + half,
+        "restarts": restarts.size,
         "trimmed_mean": ordered[tenth : values.size - tenth].mean(),
         "outliers": np.count_nonzero((values < p25 - reach) | (values > p75 + reach)),
         "n": values.size, "mean": mean, "median": p50, "std": std, "cv": std / mean,
         "min": ordered[0], "p50": p50, "p90": p90, "p95": p95, "p99": p99, "max": ordered[-1],
-        "low": low, "high": high,
     }  # fmt: skip
     return {name: np.asarray(found[name]).item() for name in STATISTICS.names}
 
@@ -77,39 +89,16 @@ def describe(
 def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.DataFrame:
     """The statistics in milliseconds of every experiment and thread count, in order.
 
-    The interval of the median says how well *this* run determines it; `compare_latencies` says
-    whether two experiments differ.
+    The interval covers the latency that further restarts in *this* run would show;
+    `compare_latencies` says whether two experiments differ.
     """
     timed = pick_timed(latencies)
     rows = []
     for (experiment, threads), part in timed.groupby(["experiment", "threads"], sort=False):
         column = clock or clock_of(part)
-        blocks = part["process"].astype(str) + "/" + part["round"].astype(str)
-        found = describe(part[column].to_numpy() / 1e6, blocks.to_numpy())
+        found = describe(part[column].to_numpy() / 1e6, part["process"].to_numpy())
         rows.append({"experiment": experiment, "threads": threads, "clock": column, **found})
     return pd.DataFrame(rows, columns=["experiment", "threads", "clock", *STATISTICS.names])
-
-
-def _median_interval(
-    values: np.ndarray, blocks: Sequence[object] | None, seed: int
-) -> tuple[float, float]:
-    """Percentile interval of the median, resampling whole blocks."""
-    block_of = np.arange(values.size) if blocks is None else pd.factorize(np.asarray(blocks))[0]
-    count = block_of.max() + 1
-    if count < 2:
-        return np.nan, np.nan
-    rng = np.random.default_rng(seed)
-    order = np.argsort(values)
-    ordered, block_of = values[order], block_of[order]
-    step = max(1, CHUNK // values.size)
-    medians = []
-    for done in range(0, DRAWS, step):
-        # Draw how often each block occurs: the values then need sorting only once.
-        drawn = rng.multinomial(count, np.full(count, 1 / count), min(step, DRAWS - done))
-        seen = np.cumsum(drawn[:, block_of], axis=1)
-        medians.append(ordered[np.argmax(2 * seen >= seen[:, -1:], axis=1)])
-    low, high = np.percentile(np.concatenate(medians), [2.5, 97.5])
-    return low, high
 
 
 #: Largest share of its wall time that an undisturbed run spends off the CPU.

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import MARGIN, compare_latencies, judge
-from workbench.analysis.speedup import speedup_of_runs
-from workbench.analysis.statistics import describe_latencies, pick_timed
+from workbench.analysis.compare import MARGIN, compare_latencies, judge, shared_restarts
+from workbench.analysis.speedup import Speedup, speedup_of_restarts
+from workbench.analysis.statistics import describe_latencies, pick_timed, restart_latencies
 from workbench.frames import LADDER, SCALING, check
 
 
@@ -32,12 +32,12 @@ def compare_isa_levels(
     for one thread and wall time for several.
     """
     part = latencies[latencies["threads"] == threads]
-    medians = describe_latencies(part).set_index("experiment")
+    described = describe_latencies(part).set_index("experiment")
     judged = partial(compare_latencies, part, control=control, control_of=control_of)
     compare = cache(partial(judged, threads=threads))
     rows = []
     for below, level in pairwise(["", *levels]):
-        setup = (level, (adds or {}).get(level, ""), threads, *medians.loc[level, _LATENCY])
+        setup = (level, (adds or {}).get(level, ""), threads, *described.loc[level, _LATENCY])
         if below:
             step, total = (compare(name, level).iloc[0] for name in (below, levels[0]))
             against = (*step[[*_SPEEDUP, "outcome"]], *total[_SPEEDUP], step["floor"])
@@ -50,7 +50,7 @@ def compare_isa_levels(
 #: With several threads, latency is the time that the caller waits; the same clock for one.
 _CLOCK = "wall_ns"
 
-_LATENCY, _SPEEDUP = ["median", "low", "high"], ["speedup", "low", "high"]
+_LATENCY, _SPEEDUP = ["latency", "low", "high"], ["speedup", "low", "high"]
 _Setup = tuple[str, int]
 
 
@@ -65,13 +65,12 @@ def sweep_threads(latencies: pd.DataFrame, experiments: Sequence[str]) -> pd.Dat
     rows = []
     for name in experiments:
         part = timed[timed["experiment"] == name]
-        medians = describe_latencies(part, _CLOCK).set_index("threads").sort_index()
-        fewest = int(medians.index[0])
-        for threads, statistics in medians.iterrows():
-            found, outcome = (1.0, 1.0, 1.0), None
+        described = describe_latencies(part, _CLOCK).set_index("threads").sort_index()
+        fewest = int(described.index[0])
+        for threads, statistics in described.iterrows():
+            found, outcome = [1.0, 1.0, 1.0], None
             if threads != fewest:
-                found = _compare_setups(restarts, (name, fewest), (name, int(threads)))
-                outcome = judge(*found, 0.0, MARGIN)
+                *found, outcome = _compare_setups(restarts, (name, fewest), (name, int(threads)))
             efficiency = found[0] * fewest / threads
             rows.append((name, threads, *statistics[_LATENCY], *found, outcome, efficiency))
     return check(pd.DataFrame(rows, columns=SCALING.names), SCALING)
@@ -91,7 +90,7 @@ def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list
 
     @cache
     def verdict(baseline: _Setup, candidate: _Setup) -> str:
-        return judge(*_compare_setups(restarts, baseline, candidate), 0.0, MARGIN)
+        return _compare_setups(restarts, baseline, candidate)[-1]
 
     found = []
     for few, more in pairwise(counts):
@@ -121,20 +120,18 @@ def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list
     return found
 
 
-def _split_restarts(timed: pd.DataFrame) -> dict[_Setup, dict[int, np.ndarray]]:
-    """Times in ms by experiment and thread count, then by process."""
-    found: dict[_Setup, dict[int, np.ndarray]] = {}
-    for (name, threads, process), times in timed.groupby(["experiment", "threads", "process"]):
-        setup = (str(name), int(threads))
-        found.setdefault(setup, {})[int(process)] = times[_CLOCK].to_numpy() / 1e6
-    return found
+def _split_restarts(timed: pd.DataFrame) -> dict[_Setup, pd.Series]:
+    """The latency of every restart by experiment and thread count."""
+    return {
+        (str(name), int(threads)): restart_latencies(part, _CLOCK)
+        for (name, threads), part in timed.groupby(["experiment", "threads"])
+    }
 
 
 def _compare_setups(
-    restarts: Mapping[_Setup, Mapping[int, np.ndarray]], baseline: _Setup, candidate: _Setup
-) -> tuple[float, float, float]:
-    """The speed-up in wall time and its interval, over the restarts that both setups have."""
-    before, after = restarts[baseline], restarts[candidate]
-    shared = sorted(before.keys() & after.keys())
-    found = speedup_of_runs(*([side[process] for process in shared] for side in (before, after)))
-    return float(found.value[0]), float(found.low[0]), float(found.high[0])
+    restarts: Mapping[_Setup, pd.Series], baseline: _Setup, candidate: _Setup
+) -> tuple[float, float, float, str]:
+    """The speed-up in wall time, its interval and the verdict, over the restarts of both setups."""
+    found = speedup_of_restarts(*shared_restarts(restarts[baseline], restarts[candidate]))
+    outcome, _ = judge(found, [Speedup.exactly(MARGIN)])
+    return float(found.value[0]), float(found.low[0]), float(found.high[0]), str(outcome[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -29,7 +30,8 @@ class Verdict:
     ``speedup`` to ``margin``, ``detectable`` and the times are columns of the comparison.
     ``before`` and ``after`` are the bottlenecks, if traced; ``unchanged`` the reason if the same
     machine code ran on both sides; ``wrong`` why no speed-up can be claimed; ``programs`` what
-    differs between the two programs beside their speed.
+    differs between the two programs beside their speed; ``separate``: the sides are of separate
+    runs.
     """
 
     subject: str
@@ -48,6 +50,7 @@ class Verdict:
     programs: str = ""
     baseline_ms: float = math.nan
     candidate_ms: float = math.nan
+    separate: bool = False
 
 
 def reach_verdict(
@@ -59,6 +62,7 @@ def reach_verdict(
     unchanged: str = "",
     wrong: str = "",
     programs: str = "",
+    separate: bool = False,
 ) -> Verdict:
     """The verdict on a candidate, from `compare_latencies` and `bottleneck_shift`.
 
@@ -68,12 +72,14 @@ def reach_verdict(
     if len(rows) != 1:
         raise ComparisonError(f"a verdict needs one E2E comparison, not {len(rows)}")
     row = rows.iloc[0]
-    columns = ("speedup", "low", "high", "floor", "margin", "detectable")
-    numbers = {name: float(row[name]) for name in (*columns, "baseline_ms", "candidate_ms")}
-    return Verdict(subject, change, WRONG if wrong else row["outcome"], **numbers,
+    names = ("speedup", "low", "high", "floor", "margin", "detectable")
+    times = ("baseline_ms", "candidate_ms")
+    columns: dict[str, Any] = {name: float(row[name]) for name in (*names, *times)}
+    return Verdict(subject, change, WRONG if wrong else row["outcome"], **columns,
                    before=None if shift is None else _bottleneck(shift, "share_before"),
                    after=None if shift is None else _bottleneck(shift, "share_after"),
-                   unchanged=unchanged, wrong=wrong, programs=programs)  # fmt: skip
+                   unchanged=unchanged, wrong=wrong, programs=programs,
+                   separate=separate)  # fmt: skip
 
 
 def summarize_verdict(verdict: Verdict) -> str:
@@ -114,20 +120,36 @@ def _outcome(verdict: Verdict) -> str:
             value, low, high = 1 / value, 1 / high, 1 / low
         digits = digits_of(low, high)
         interval = f"95 % CI {low:.{digits}f}-{high:.{digits}f}"
-        return f"{value:.{digits}f}x {verdict.outcome}{change} ({interval})"
+        return f"{value:.{digits}f}x {verdict.outcome}{change} ({interval}{_caveats(verdict)})"
     bounds = _latency_bounds(verdict)
     if verdict.outcome == "equivalent":
-        return f"equivalent{change} ({bounds}, within the margin of {100 * verdict.margin:g} %)"
+        margin = f", within the margin of {100 * verdict.margin:g} %"
+        return f"equivalent{change} ({bounds}{margin}{_caveats(verdict)})"
+    if TOO_BUSY < verdict.floor < math.inf:
+        equal = f"two equal experiments differed by up to {100 * verdict.floor:.0f} %"
+        return f"inconclusive{change}: the machine was too busy to compare ({equal})"
     floor = f", noise floor {100 * verdict.floor:.2g} %" if 0 < verdict.floor < math.inf else ""
-    if verdict.detectable < 10:
+    if not verdict.separate and verdict.detectable < 10:
         floor += f", minimum detectable change {100 * verdict.detectable:.2g} %"
-    return f"inconclusive{change} ({bounds}{floor})"
+    return f"inconclusive{change} ({bounds}{floor}{_caveats(verdict)})"
+
+
+#: Noise floor (ratio - 1) above which a measurement compares nothing.
+TOO_BUSY = 0.5
+
+
+def _caveats(verdict: Verdict) -> str:
+    """What makes a comparison weaker than an interleaved one with an A/A control."""
+    if verdict.separate:
+        least = f", minimum detectable change {100 * verdict.detectable:.2g} %"
+        return f", separate runs{least if verdict.detectable < 10 else ''}"
+    return ", no A/A control" if verdict.floor == 0 else ""
 
 
 def _latency_bounds(verdict: Verdict) -> str:
     """The interval of the change of latency, in per cent of the baseline."""
     if math.isnan(verdict.low) or math.isnan(verdict.high):
-        return "too few rounds for an interval"
+        return "no interval: needs two or more process restarts"
     low, high = 100 * (1 / verdict.high - 1), 100 * (1 / verdict.low - 1)
     digits = digits_of(low, high)
     return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % CI"

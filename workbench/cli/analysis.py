@@ -10,7 +10,15 @@ from pathlib import Path
 
 import click
 
-from workbench.cli.options import BASELINE, PATH, Output, Percent, command, show_progress
+from workbench.cli.options import (
+    BASELINE,
+    CATEGORIES,
+    PATH,
+    Output,
+    Percent,
+    command,
+    show_progress,
+)
 from workbench.errors import UsageError, unknown_name
 from workbench.options import MeasureOptions
 
@@ -18,12 +26,13 @@ from workbench.options import MeasureOptions
 @command()
 @click.argument("run_dir", type=PATH)
 @BASELINE
-def analyze(run_dir: Path, baseline: str) -> Output:
+@CATEGORIES
+def analyze(run_dir: Path, baseline: str, categories: str) -> Output:
     """Regenerate the CSV and JSON files of a run from its ETDumps."""
     from workbench.analysis.run import open_run
     from workbench.report.artifacts import write_artifacts
 
-    files = write_artifacts(open_run(run_dir, baseline=baseline))
+    files = write_artifacts(open_run(run_dir, baseline=baseline, categories=categories))
     return Output(files, {"run_dir": run_dir, "files": files})
 
 
@@ -31,7 +40,8 @@ def analyze(run_dir: Path, baseline: str) -> Output:
 @click.argument("runs", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--out", type=PATH, help="Folder for several runs [default: combined_MODEL].")
 @BASELINE
-def report(runs: tuple[str, ...], out: Path | None, baseline: str) -> Output:
+@CATEGORIES
+def report(runs: tuple[str, ...], out: Path | None, baseline: str, categories: str) -> Output:
     """Write report.html and report.md of a run, or one report of several runs.
 
     Several runs, each RUN_DIR[:EXPERIMENT[:THREADS]], are shown side by side, layer by layer: other
@@ -47,9 +57,10 @@ def report(runs: tuple[str, ...], out: Path | None, baseline: str) -> Output:
     if len(runs) > 1 and baseline:
         raise UsageError("of several runs, the first is the baseline", where="--baseline")
     if len(runs) > 1:
-        files = write_combined(runs, out)
+        files = write_combined(runs, out, categories)
     else:
-        files = list(make_report(open_run(runs[0], baseline=baseline)))
+        run = open_run(runs[0], baseline=baseline, categories=categories)
+        files = list(make_report(run))
     return Output(files, {"runs": runs, "files": files})
 
 
@@ -142,6 +153,7 @@ def kernels(log: Path, baseline: Path | None) -> Output:
 @click.option("--baseline", type=PATH, help="metrics.json of an earlier run, instead of BASELINE.")
 @click.option("--across", multiple=True, help="What may differ: program, threads, device, build.")
 @click.option("--by", help="Also compare by layer, category or operator.")
+@CATEGORIES
 @click.option("--fail-above", type=Percent(), help="Exit 1 if slower by more than this.")
 @click.option("--junit", type=PATH, help="Also write JUnit XML; with --fail-above.")
 @click.option("--markdown", type=PATH, help="Also write Markdown.")
@@ -150,6 +162,7 @@ def compare(
     baseline: Path | None,
     across: tuple[str, ...],
     by: str | None,
+    categories: str,
     fail_above: float | None,
     junit: Path | None,
     markdown: Path | None,
@@ -166,8 +179,10 @@ def compare(
     if junit and fail_above is None:
         raise UsageError("needs --fail-above", where="--junit")
     if baseline is None:
-        found = compare_many(names, across=across, by=by, fail_above=fail_above)
-    elif len(names) > 1 or by:
+        found = compare_many(
+            names, across=across, by=by, fail_above=fail_above, categories=categories
+        )
+    elif len(names) > 1 or by or categories:
         raise UsageError("compares the E2E latency of one run", where="--baseline")
     else:
         found = compare_with_metrics(baseline, names[0], across=across, fail_above=fail_above)

@@ -138,6 +138,12 @@ BASELINE = click.option(
     "--baseline", default="", help="Experiment to compare the others with [default: chosen]."
 )
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
+CATEGORIES = click.option(
+    "--categories",
+    default="",
+    metavar="FILE|kit",
+    help="Categories of operators: a YAML file of rules, or those of Arm's profiling kit.",
+)
 EXPORT_OPTIONS = options_of(ExportOptions, "export")
 RUN_OPTIONS = options_of(MeasureOptions, "measure")
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from workbench.cli.options import (
     BASELINE,
+    CATEGORIES,
     EXPORT_OPTIONS,
     OUT,
     PATH,
@@ -60,8 +61,8 @@ def models() -> Output:
 def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     """Export MODEL to a .pte.
 
-    MODEL is a registered name, path/to/file.py:NAME, torchvision:NAME or timm:NAME. An up-to-date
-    export is reused.
+    MODEL is a registered name, path/to/file.py:NAME, executorch:NAME (a model definition of its
+    wheel), torchvision:NAME or timm:NAME. An up-to-date export is reused.
 
     Operators that were not delegated, and differences from the outputs of the PyTorch model, are
     listed on stderr.
@@ -80,27 +81,49 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
 @click.argument("subject", type=PATH, metavar="MODEL.pte|CONFIG.json")
 @RUN_OPTIONS
 @OUT
+@click.option("--only", multiple=True, metavar="NAME", help="Only this experiment of the config.")
+@click.option("--verbose", is_flag=True, help="Print the command line of every runner.")
 @BASELINE
 @click.pass_context
 def run(
-    context: click.Context, subject: Path, out: Path | None, measure: MeasureOptions, baseline: str
+    context: click.Context,
+    subject: Path,
+    out: Path | None,
+    measure: MeasureOptions,
+    only: tuple[str, ...],
+    verbose: bool,
+    baseline: str,
 ) -> Output:
     """Measure a .pte with a CPU extension off and on; prints the run's folder.
 
-    A config, the JSON of Arm's profiling kit, sets all options itself.
+    A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target and --power
+    replace its own.
     """
     from workbench import workflow
     from workbench.report.artifacts import outline_run
 
+    if verbose:
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
     with show_progress() as progress:
         if subject.suffix == ".json":
-            _refuse_options(context)
-            result = workflow.run_config(subject, root=out, baseline=baseline, progress=progress)
+            given = _refuse_options(context, measure) | {"only": only, "baseline": baseline}
+            result = workflow.run_config(subject, root=out, progress=progress, **given)
+        elif only:
+            raise UsageError("only a config has experiments to choose from", where="--only")
         elif baseline:
             hint = "a toggle's baseline is the side with the extension off"
             raise UsageError("chooses among a config's experiments", where="--baseline", hint=hint)
         else:
             result = workflow.measure(subject, measure, root=out, progress=progress)
+    if not result.traced:
+        changes = result.kernel_changes
+        lines = [
+            f"{name}: {(table['change'] != 'same').sum()} of {len(table)} kinds of microkernel "
+            "differ"
+            for name, table in changes.items()
+        ]
+        record = {"run_dir": result.path, "kernel_changes": changes}
+        return Output([*lines, "no times: the experiments only log kernels", result.path], record)
     return Output([*_summarize(result), result.path], vars(outline_run(result)))
 
 
@@ -113,22 +136,32 @@ def _summarize(run: Run) -> list[str]:
     return [*(ab.text for ab in run.comparisons), *dtypes, summarize_quality(run.quality)]
 
 
-def _refuse_options(context: click.Context) -> None:
-    """Refuse options that a config sets itself."""
-    known = {field.name for field in fields(MeasureOptions)}
+def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:
+    """The given options that replace a config's own; refuses the others."""
+    given = {}
     for option in context.command.params:
-        given = context.get_parameter_source(str(option.name))
-        if option.name in known and given is not click.core.ParameterSource.DEFAULT:
+        name = str(option.name)
+        is_default = context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
+        if is_default or name not in vars(measure):
+            continue
+        if name not in ("target", "power"):
             raise UsageError("the config sets this", where=option.opts[0])
+        given[name] = getattr(measure, name)
+    return given
 
 
 @command()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL...")
 @EXPORT_OPTIONS
 @RUN_OPTIONS
+@CATEGORIES
 @OUT
 def profile(
-    models: tuple[str, ...], out: Path | None, export: ExportOptions, measure: MeasureOptions
+    models: tuple[str, ...],
+    categories: str,
+    out: Path | None,
+    export: ExportOptions,
+    measure: MeasureOptions,
 ) -> Output:
     """Export, measure, analyse and report, in one command.
 
@@ -145,7 +178,9 @@ def profile(
     def profile_each() -> Iterator[str]:
         for model in models:
             with show_progress() as progress:
-                found = profile_model(model, export, measure, root=out, progress=progress)
+                found = profile_model(
+                    model, export, measure, categories=categories, root=out, progress=progress
+                )
             page = found.path / REPORT_HTML
             record = {"findings": found.findings, "report": page}
             profiles.append({**vars(outline_run(found)), **record})

@@ -42,7 +42,7 @@ def is_interactive() -> bool:
     return bool(request.get("content", {}).get("allow_stdin"))
 
 
-def explore(view: Callable[..., object], **choices: Choice) -> object:
+def interact(view: Callable[..., object], **choices: Choice) -> object:
     """Widgets for the arguments of a view, which is redrawn whenever one changes.
 
     Parameters
@@ -62,7 +62,7 @@ def explore(view: Callable[..., object], **choices: Choice) -> object:
 
     Examples
     --------
-    >>> wb.explore(lambda top, share: f"{top} {share}", top=range(5, 20), share=False)
+    >>> wb.interact(lambda top, share: f"{top} {share}", top=range(5, 20), share=False)
     '5 False'
     """
     for name, options in choices.items():
@@ -119,7 +119,7 @@ class RunPicker(widgets.Dropdown):
 
 
 def pick_run(run_dir: str | Path = "", *, folder: str | Path = ".") -> RunPicker:
-    """A list of the runs below a folder and the recorded ones, for `explore`.
+    """A list of the runs below a folder and the recorded ones, for `interact`.
 
     ``run_dir`` is chosen first, if given.
 
@@ -180,7 +180,7 @@ def pick_measurements(folder: str | Path = ".") -> object:
     )
     axes = compare_runs.AXES
     differ = widgets.SelectMultiple(options=axes, rows=len(axes), description="may differ")
-    return explore(
+    return interact(
         lambda measurements, parts, across: compare_picked(
             measurements, labels, by=parts, across=across
         ),
@@ -230,7 +230,7 @@ def explore_isa_levels(run: Run) -> object:
     )  # fmt: skip
     counts = list(dict.fromkeys(run.isa_levels["threads"]))
     several = {"threads": counts} if len(counts) > 1 else {}
-    return explore(
+    return interact(
         lambda level, threads=counts[0]: show_level(run, level, threads), level=slider, **several
     )
 

@@ -10,7 +10,9 @@ import importlib.metadata
 import importlib.util
 import inspect
 import os
+import socket
 import sys
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,9 +27,16 @@ from workbench.models.registry import (
     find_model,
     is_eager_model,
     list_models,
+    list_upstream,
     parse_name,
 )
-from workbench.models.sources import forward_line, reason, shown_path, user_line
+from workbench.models.sources import (
+    forward_line,
+    reason,
+    relative_depth,
+    shown_path,
+    user_line,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -75,11 +84,12 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
     Parameters
     ----------
     spec
-        A registered name, ``timm:NAME``, ``torchvision:NAME``, or ``path/to/file.py:NAME``. In a
-        file, ``NAME`` is an `EagerModelBase`-like class, an ``nn.Module`` class whose constructor
-        needs no arguments, an instance of either, or a function that returns one. An ``nn.Module``
-        finds its inputs in ``example_inputs``, ``EXAMPLE_INPUTS`` or ``get_example_inputs()``, its
-        own or the file's. The file may import its neighbours.
+        A registered name, ``executorch:NAME``, ``timm:NAME``, ``torchvision:NAME``, or
+        ``path/to/file.py:NAME`` (the folder, for a package). In a file, ``NAME`` is an
+        `EagerModelBase`-like class, an ``nn.Module`` class whose constructor needs no arguments, an
+        instance of either, or a function that returns one. An ``nn.Module`` finds its inputs in
+        ``example_inputs``, ``EXAMPLE_INPUTS`` or ``get_example_inputs()``, its own or the file's.
+        The file may import its neighbours.
     state_dict
         Weights to load into it: a file that ``torch.save(model.state_dict(), ...)`` wrote.
 
@@ -88,7 +98,7 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
     UsageError
         No such name or file.
     SetupError
-        The library is not installed.
+        The library is not installed, or the model has to be downloaded first.
     ModelError
         The file, the constructor, the weights, or the forward pass fails; with the line in the
         user's source.
@@ -106,6 +116,11 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
+        if wanted.library == "executorch":
+            module, _ = known = find_upstream(wanted.name)
+            with _refuse_downloads(wanted.name, *known):
+                package = importlib.import_module(f"{_UPSTREAM}.{module}")
+                return _prepare(wanted.label, getattr(package, known[1]), None, state_dict)
         if not wanted.file:
             found = find_in_library(wanted) if wanted.library else find_model(wanted.name)
             return _prepare(wanted.label, found, None, state_dict)
@@ -140,6 +155,50 @@ class LibraryModel(EagerModelBase):
         return (torch.randn(1, *self.size),)
 
 
+_UPSTREAM = "executorch.examples.models"
+
+
+def find_upstream(name: str) -> tuple[str, str]:
+    """The module and the class of one of the models that ExecuTorch's wheel defines."""
+    known = list_upstream()
+    if name not in known:
+        raise unknown_name("model", name, known, where="executorch")
+    return known[name]
+
+
+@contextlib.contextmanager
+def _refuse_downloads(name: str, module: str, cls: str) -> Iterator[None]:
+    """Explain what a model of ExecuTorch's lacks; no code in here reaches the network."""
+    hosts: list[str] = []
+
+    def refuse(host: Any, *_: Any, **__: Any) -> Any:
+        hosts.append(str(host))
+        raise socket.gaierror(socket.EAI_NONAME, "downloads are refused here")
+
+    resolve, socket.getaddrinfo = socket.getaddrinfo, refuse
+    where = f"executorch:{name}"
+    try:
+        yield
+    except (WorkbenchError, ImportError, AttributeError, RuntimeError) as error:
+        if hosts:
+            code = f"from {_UPSTREAM}.{module} import {cls} as M; M().get_eager_model()"
+            hint = f'fetch it once: python -c "{code}"'
+            raise SetupError(
+                f"has to be downloaded from {hosts[0]}", where=where, hint=hint
+            ) from error
+        missing = error if isinstance(error, ImportError) else error.__cause__
+        if not isinstance(missing, ImportError) or not missing.name:
+            raise
+        package = missing.name.partition(".")[0]
+        if package == "executorch":
+            raise SetupError("is not in the installed wheel", where=where) from error
+        pin = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
+        hint = f"pip install {package} {pin}"
+        raise SetupError(f"needs {missing.name}", where=where, hint=hint) from error
+    finally:
+        socket.getaddrinfo = resolve
+
+
 def find_in_library(wanted: ModelName) -> LibraryModel:
     """A model of timm or torchvision; errors name the package to install, or similar models."""
     library, name = wanted.library, wanted.name
@@ -160,14 +219,33 @@ def find_in_library(wanted: ModelName) -> LibraryModel:
     return LibraryModel(package, name)
 
 
+#: Of the names of modules that are run from a user's file.
+_FILE_PREFIX = "model_file_"
+
+
 def _run_file(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"model_file_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise UsageError("cannot be imported", where=file)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
+    """Import a file; one with relative imports as a part of its package, under another name."""
+    depth = relative_depth(file)
+    name = f"{_FILE_PREFIX}{file.parents[depth - 1].name if depth else file.stem}"
     with _explain_errors("cannot be imported", shown_path(file)):
-        spec.loader.exec_module(module)
+        if not depth:
+            return _import_from(name, file)
+        root = file.parents[depth - 1]
+        init = root / "__init__.py"
+        if init.is_file():
+            _import_from(name, init, [str(root)])
+        else:
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__path__ = [str(root)]
+        parts = file.relative_to(root).with_suffix("").parts
+        return importlib.import_module(".".join([name, *parts]).removesuffix(".__init__"))
+
+
+def _import_from(name: str, file: Path, folders: list[str] | None = None) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, file, submodule_search_locations=folders)
+    assert spec and spec.loader
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     return module
 
 
@@ -284,6 +362,7 @@ def _siblings_importable(folder: Path) -> Iterator[None]:
         for name in set(sys.modules) - known:
             file = Path(getattr(sys.modules[name], "__file__", None) or "/")
             is_sibling = file.is_relative_to(folder) and "site-packages" not in file.parts
+            is_sibling |= name.startswith(_FILE_PREFIX)
             if is_sibling and name.partition(".")[0] not in known:
                 del sys.modules[name]
 

@@ -141,38 +141,51 @@ def module_of(name: str) -> str:
 
 
 FILE_FORM = "path/to/file.py:NAME"
+#: The libraries whose models have names such as ``timm:NAME``.
+LIBRARIES = ("executorch", "timm", "torchvision")
+
+
+def list_upstream() -> dict[str, tuple[str, str]]:
+    """The module and the class of each model that ExecuTorch's wheel defines, by name."""
+    try:
+        from executorch.examples.models import MODEL_NAME_TO_MODEL
+    except ImportError:
+        return {}
+    return dict(MODEL_NAME_TO_MODEL)
 
 
 @dataclass(frozen=True)
 class ModelName:
-    """A model's name, and the file or the library that defines it."""
+    """A model's name, and the file or the library that defines it; ``label`` names artifacts."""
 
     name: str
+    label: str
     file: Path | None = None
     library: str = ""
 
-    @property
-    def label(self) -> str:
-        """The name of its artifacts."""
-        return f"{self.library}_{self.name}" if self.library else self.name
-
 
 def parse_name(spec: str) -> ModelName:
-    """Parse ``NAME``, ``file.py:NAME`` or ``library:NAME``; `UsageError` without such a file."""
+    """Parse ``NAME``, ``file.py:NAME`` or ``library:NAME``; `UsageError` without such a file.
+
+    A plain name that is not registered may be one of ExecuTorch's, as in the profiling kit.
+    """
     library, _, name = spec.partition(":")
-    if library in ("timm", "torchvision") and name:
-        return ModelName(name, library=library)
+    if library in LIBRARIES and name:
+        return ModelName(name, f"{library}_{name}", library=library)
     if ":" not in spec and not spec.endswith(".py"):
-        return ModelName(spec)
+        upstream = spec not in list_models() and spec in list_upstream()
+        return ModelName(spec, spec, library="executorch" if upstream else "")
     path, _, name = spec.rpartition(":")
     if not path or not name:
         raise UsageError("no model named in the file", where=spec, hint=FILE_FORM)
     file = Path(path).resolve()
+    if (file / "__init__.py").is_file():
+        file /= "__init__.py"
     if file.suffix != ".py":
         raise UsageError("not a Python file", where=path, hint=FILE_FORM)
     if not file.is_file():
         raise UsageError("no such file", where=path)
-    return ModelName(name, file)
+    return ModelName(name, name, file)
 
 
 def sources_of(model: ModelName) -> Sources | None:

@@ -14,6 +14,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,14 @@ def _imports(tree: ast.Module, path: Path) -> Iterator[tuple[Path, str]]:
             folder = path.parents[node.level - 1] if node.level else path.parent
             base = f"{node.module}." if node.module else ""
             yield from ((folder, base + alias.name) for alias in node.names)
+
+
+def relative_depth(file: Path) -> int:
+    """How many folders above a file belong to its package, if it has relative imports; else 0."""
+    nodes = [n for n in ast.walk(_parse(file)) if isinstance(n, ast.ImportFrom)]
+    levels = max((node.level for node in nodes), default=0)
+    packages = takewhile(lambda folder: (folder / "__init__.py").is_file(), file.parents)
+    return max(levels, len(list(packages))) if levels else 0
 
 
 def _module_files(folder: Path, name: str) -> Iterator[Path]:

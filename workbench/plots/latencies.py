@@ -17,7 +17,7 @@ _CLOCKS = {"cpu_ns": "CPU time", "wall_ns": "wall time"}
 
 @marked
 def plot_latencies(source: Run | Measurement | pd.DataFrame) -> Chart:
-    """One row of dots per measurement, with the median and its 95 % interval.
+    """One row of dots per measurement, with the latency and its 95 % interval.
 
     ``source`` is a run, a measurement, or a frame of ``frames.LATENCIES``. Latencies in ms; traced
     inferences are left out where there are others. The axis ends a tenth beyond the largest 99th
@@ -48,7 +48,7 @@ def plot_latencies(source: Run | Measurement | pd.DataFrame) -> Chart:
     clocks = set(statistics["clock"])
     clock = _CLOCKS[clocks.pop()] if len(clocks) == 1 else "CPU time if one thread, else wall"
     what = "latency of one inference, " + ("" if latencies["traced"].all() else "un") + "traced"
-    style.label_x(axis, f"{what} (ms, {clock}); median with 95 % interval")
+    style.label_x(axis, f"{what} (ms, {clock}); line: latency with 95 % interval")
     return figure
 
 
@@ -65,8 +65,8 @@ def _draw_row(axis: Axes, row: int, values: np.ndarray, entry) -> None:
     if np.isfinite([entry.low, entry.high]).all():
         axis.fill_betweenx([row - 0.36, row + 0.36], entry.low, entry.high, color=style.HIGHLIGHT,
                            alpha=0.35, linewidth=0)  # fmt: skip
-    axis.plot([entry.median] * 2, [row - 0.36, row + 0.36], color=style.HIGHLIGHT, linewidth=1.8)
-    style.write_beside(axis, row, style.write_ms(entry.median), bold=True)
+    axis.plot([entry.latency] * 2, [row - 0.36, row + 0.36], color=style.HIGHLIGHT, linewidth=1.8)
+    style.write_beside(axis, row, style.write_ms(entry.latency), bold=True)
     if beyond := np.count_nonzero(values > axis.get_xlim()[1]):
         style.write_beside(axis, row + 0.36, f"{beyond} beyond", color=style.FAINT)
 

@@ -6,6 +6,7 @@ import pandas as pd
 from workbench.analysis.run import Measurement
 from workbench.frames import format_share, format_time
 from workbench.plots import style
+from workbench.plots.categories import plot_categories
 from workbench.plots.style import Chart, marked
 from workbench.plots.tables import Table, show_note
 
@@ -52,6 +53,26 @@ def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None)
         axis, "mean time per inference (ms) with 95 % interval; below each module its parts"
     )
     return figure
+
+
+@marked
+def plot_layer_types(source: Measurement | pd.DataFrame, *, top: int = 12) -> Chart | Table:
+    """One bar per class of layers, as long as its time in ms, split into categories of operators.
+
+    ``source`` is a measurement, or its ``frames.LAYER_TYPES``; ``top`` classes are shown. A
+    convolution with a 1x1 kernel is a ``Conv2d``, although it runs as a matrix product (GEMM). A
+    sentence where layers are unknown.
+
+    Examples
+    --------
+    >>> "Conv2d" in wb.plot_layer_types(wb.open_run(wb.sample_run())["avx512_on"]).alt_text
+    True
+    """
+    types = source if isinstance(source, pd.DataFrame) else source.layer_types
+    if types is None:
+        return show_note(NO_LAYERS)
+    bars = dict(list(types.groupby("module_class", sort=False))[:top])
+    return plot_categories(bars, title="Where the time goes, by type of layer")
 
 
 def lay_out(layers: pd.DataFrame) -> pd.DataFrame:

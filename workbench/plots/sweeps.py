@@ -62,7 +62,7 @@ def plot_isa_levels(
     steps.xaxis.set_major_locator(MaxNLocator(4))
     style.set_head(times, "latency of one inference")
     style.set_head(steps, "speed-up over the level below")
-    style.label_x(times, "median with 95 % interval (ms)")
+    style.label_x(times, "latency with 95 % interval (ms)")
     style.label_x(steps, "times as fast; grey: noise floor")
     return figure
 
@@ -117,5 +117,5 @@ def plot_threads(source: Run | pd.DataFrame) -> Chart | Table:
     axis.xaxis.set_minor_locator(NullLocator())
     axis.tick_params(axis="y", which="both", labelsize=8, labelcolor=style.FAINT)
     style.label_y(axis, "wall time (ms)")
-    style.label_x(axis, "threads; median with 95 % interval; dotted: ideal scaling")
+    style.label_x(axis, "threads; latency with 95 % interval; dotted: ideal scaling")
     return figure

@@ -47,7 +47,7 @@ def show_verdicts(source: Run | Comparison) -> Table:
     Examples
     --------
     >>> print(wb.show_verdicts(wb.open_run(wb.sample_run())))
-    > mobilenet_v3_small: 1.27x faster ...
+    > mobilenet_v3_small: 1.28x faster ...
     """
     comparisons = source.comparisons if isinstance(source, Run) else (source,)
     mark = [f"{EMULATED.capitalize()}."] if source.emulated else []
@@ -58,16 +58,19 @@ def show_verdicts(source: Run | Comparison) -> Table:
 
 
 def show_latencies(source: Run | Measurement) -> Table:
-    """Median and mean latency of every measurement in ms, with intervals and percentiles.
+    """The latency of every measurement in ms with its interval, and percentiles of inferences.
 
     Examples
     --------
-    >>> "median (ms)" in str(wb.show_latencies(wb.open_run(wb.sample_run())))
+    >>> "latency (ms)" in str(wb.show_latencies(wb.open_run(wb.sample_run())))
     True
     """
-    columns = ["experiment", "threads", "clock", "n", "median", "low", "high", "mean", "p95", "p99"]
-    caption = "low, high: 95 % interval of the median"
-    return show_table(source.statistics, columns, caption=caption)
+    columns = ["experiment", "threads", "clock", "latency", "low", "high", "restarts"]
+    caption = "latency: mean over the process restarts of each one's midmean; low, high: its 95 % "
+    caption += "interval over the restarts"
+    if source.statistics["restarts"].eq(1).any():
+        caption += "; a single restart has none"
+    return show_table(source.statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
 
 
 def show_operators(source: Measurement | pd.DataFrame, *, top: int = TOP) -> Table:

@@ -99,7 +99,7 @@ class Combined:
         return check(aligned, LINED_UP)
 
 
-def combine_runs(names: Sequence[str]) -> Combined:
+def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     """Put measurements side by side, however they differ: device, build, program.
 
     A speed-up between two of them is the effect of everything that differs.
@@ -109,6 +109,8 @@ def combine_runs(names: Sequence[str]) -> Combined:
     names
         Two or more of ``RUN_DIR[:EXPERIMENT[:THREADS]]``; the experiment is the candidate of the
         run's first comparison by default.
+    categories
+        As for `open_run`.
 
     Raises
     ------
@@ -124,7 +126,7 @@ def combine_runs(names: Sequence[str]) -> Combined:
     """
     if len(names) < 2 or len(set(names)) < len(names):
         raise UsageError("needs two or more measurements, each once", where="report")
-    found = sorted(find_measurements(names).values(), key=lambda m: m.emulated)
+    found = sorted(find_measurements(names, categories).values(), key=lambda m: m.emulated)
     return Combined(dict(zip(name_runs(found), found, strict=True)))
 
 
@@ -162,7 +164,7 @@ def _join_code(code: dict[str, dict[str, list[str]]], known_as: object, column: 
 def _describe(m: Measurement) -> dict[str, object]:
     times = [np.nan] * 3
     if len(m.statistics) and not m.emulated:
-        times = m.statistics[["median", "low", "high"]].to_numpy(float)[0].tolist()
+        times = m.statistics[["latency", "low", "high"]].to_numpy(float)[0].tolist()
     return {
         **identify_run(m.run.record, m.program),
         **dict(zip(("latency_ms", "low_ms", "high_ms"), times, strict=True)),
@@ -176,9 +178,11 @@ def _describe(m: Measurement) -> dict[str, object]:
     }
 
 
-def write_combined(names: Sequence[str], out: str | Path | None = None) -> list[Path]:
+def write_combined(
+    names: Sequence[str], out: str | Path | None = None, categories: str | Path = ""
+) -> list[Path]:
     """Write the combined report of several measurements; returns its files."""
-    combined = combine_runs(names)
+    combined = combine_runs(names, categories)
     folder = Path(out or f"combined_{safe_name('_'.join(combined.models))}")
     title = f"{', '.join(combined.models)}: {len(combined.runs)} runs side by side"
     sections = list(describe_combined(combined))
@@ -201,7 +205,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     marks += describe_programs(combined.measurements)
     yield Section("Verdicts", items=[show_note(*marks, *verdicts)], brief=True)
     columns = ["run", "latency_ms", "low_ms", "high_ms", "grade", "device", "program", "build"]
-    table = show_table(runs, columns, caption="Median of untraced E2E")
+    table = show_table(runs, columns, caption="Untraced E2E")
     yield Section("Runs", items=[table], brief=True)
     if len(combined.latencies):
         first = next(iter(combined.silicon))

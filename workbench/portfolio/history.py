@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from workbench.analysis.compare import list_restarts
 from workbench.analysis.history import find_changes
 from workbench.analysis.run import identify_run
-from workbench.analysis.statistics import half_width
+from workbench.analysis.statistics import describe
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import HISTORY, WRONG, check
 from workbench.plots.tables import Table, show_table
@@ -157,10 +157,9 @@ def _in_utc(started: str, run_dir: Path) -> str:
 
 
 def _interval(restarts: Collection[float]) -> dict[str, float]:
-    """The geometric mean of latencies, with its 95 % interval by Student's t."""
+    """The mean of latencies, with its 95 % interval by Student's t."""
     names = ("latency_ms", "low_ms", "high_ms")
     if not restarts or min(restarts) <= 0:
         return dict.fromkeys(names, np.nan)
-    logs = np.log(list(restarts))
-    ends = np.exp([logs.mean(), logs.mean() - half_width(logs), logs.mean() + half_width(logs)])
-    return dict(zip(names, ends.tolist(), strict=True))
+    found = describe(list(restarts), range(len(restarts)))
+    return dict(zip(names, (found[name] for name in ("latency", "low", "high")), strict=True))

@@ -10,9 +10,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
-from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.errors import UsageError, unknown_name
 from workbench.export.artifact import identify_export
 from workbench.export.lower import BACKENDS, DTYPES
 from workbench.models.registry import list_models, parse_name
@@ -24,11 +23,11 @@ from workbench.run.isa import list_toggles
 from workbench.run.runner import KINDS, identify_runner
 from workbench.run.targets import TARGETS
 from workbench.run.targets.host import HOST as THIS_MACHINE
-from workbench.store import safe_name, stem_of
+from workbench.store import read_yaml, safe_name, stem_of
 
 HOST = "host"
 #: Limits of a file that a person writes.
-MAX_BYTES, MAX_DEPTH, MAX_CELLS, MAX_NUMBER = 100_000, 3, 10_000, 1_000_000
+MAX_CELLS, MAX_NUMBER = 10_000, 1_000_000
 #: Keys whose value may be written without brackets if it is a single one.
 LISTS = ("models", "dtypes", "targets", "isa", "threads", "keep_float")
 #: The least value of every number.
@@ -82,14 +81,7 @@ class Matrix:
 
 def read_matrix(path: Path) -> Matrix:
     """Read and check a matrix; paths of model files become absolute."""
-    try:
-        with open(path, "rb") as file:
-            text = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), where=path) from None
-    if len(text) > MAX_BYTES:
-        raise StoreError("too large for a matrix", where=path)
-    data = _parse(text, path)
+    data = read_yaml(path)
     data |= {key: [data[key]] for key in LISTS if isinstance(data.get(key), str | int)}
     export = {key: data.pop(key) for key in EXPORT_KEYS if key in data}
     measure = {key: data.pop(key) for key in MEASURE_KEYS if key in data}
@@ -118,33 +110,6 @@ def find_model_file(name: str, folder: Path) -> str:
     return name
 
 
-def _parse(text: bytes, path: Path) -> dict[str, Any]:
-    """The YAML as a mapping. No duplicate keys; no aliases, which can expand to gigabytes."""
-    import yaml
-
-    depth = 0
-    try:
-        for event in yaml.parse(text, yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent)
-            depth -= isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent) or depth > MAX_DEPTH:
-                raise StoreError("has aliases (*) or is nested too deeply", where=path)
-        root: Any = yaml.compose(text, yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        reason = getattr(error, "problem", None) or str(error)
-        mark = getattr(error, "problem_mark", None)
-        line = f" (line {mark.line + 1})" if mark else ""
-        raise StoreError(f"not YAML: {reason}{line}", where=path) from None
-    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
-        raise StoreError("not a matrix: expected a mapping of keys", where=path)
-    names = [key.value for key, _ in root.value]
-    for name in names:
-        if names.count(name) > 1:
-            raise UsageError(f"duplicate key {name!r:.40}", where=path)
-    return data
-
-
 def _check(matrix: Matrix, path: Path) -> None:
     measure = matrix.measure
     axes = (matrix.models, matrix.dtypes, matrix.targets, matrix.isa)
@@ -153,7 +118,8 @@ def _check(matrix: Matrix, path: Path) -> None:
             raise UsageError("is empty", where=f"{path}: {key}")
         if len(set(values)) < len(values):
             raise UsageError("has a value twice", where=f"{path}: {key}")
-    plain = [model for model in matrix.models if parse_name(model).label == model]
+    parsed = map(parse_name, matrix.models)
+    plain = [model.name for model in parsed if not model.library and not model.file]
     _check_names("model", plain, list_models(), f"{path}: models")
     _check_names("toggle", matrix.isa, [*list_toggles(), LADDER_TOGGLE], f"{path}: isa")
     _check_names("dtype", matrix.dtypes, DTYPES, f"{path}: dtypes")

@@ -192,6 +192,8 @@ def tabulate_row(m: Measurement) -> Row:
         row,
         clock=str(found["clock"]),
         n=int(found["n"]),
+        restarts=int(found["restarts"]),
+        latency_ms=float(found["latency"]),
         median_ms=float(found["median"]),
         low_ms=float(found["low"]),
         high_ms=float(found["high"]),

@@ -254,11 +254,11 @@ def _axes(outcome: Outcome) -> dict[str, str]:
 
 
 def _list_latencies(outcomes: Iterable[Outcome]) -> dict[str, list[dict[str, Any]]]:
-    """The median latencies of every model."""
+    """The latencies of every model."""
     models: dict[str, list[dict[str, Any]]] = {}
     for outcome in outcomes:
         cell, bars = outcome.cell, models.setdefault(outcome.cell.label, [])
         for row in outcome.rows:
             name = f"{cell.dtype}, {cell.target}, {row.experiment}, {count_threads(row.threads)}"
-            bars += [{"name": name, "ms": row.median_ms}] if row.median_ms else []
+            bars += [{"name": name, "ms": row.latency_ms}] if row.latency_ms else []
     return models

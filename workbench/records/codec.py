@@ -165,6 +165,10 @@ _KINDS: dict[str, Schema] = {
 }
 
 
+#: Columns that rows of older files of this schema version lack.
+_LATER = frozenset({"latency", "restarts"})
+
+
 class Columns:
     """The columns of a row: those of a frame, and further ones (name and type) before them."""
 
@@ -249,4 +253,5 @@ class Contract:
         for column in columns.known:
             meaning = f"{column.meaning}{f' [{column.unit}]' if column.unit else ''}"
             properties[column.name] = {"description": meaning, **_KINDS.get(column.kind, {})}
-        return {"type": "object", "properties": properties, "required": list(properties)}
+        required = [name for name in properties if name not in _LATER]
+        return {"type": "object", "properties": properties, "required": required}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -134,7 +134,8 @@ class MeasurementSummary:
     """One measurement.
 
     ``latency`` is that of untraced inferences; ``e2e`` is ``Method::execute`` of the traced ones,
-    to whose mean the categories add up.
+    to whose mean the categories add up, and so do the kinds: the time in delegates, in portable
+    kernels and in overhead.
     """
 
     experiment: str
@@ -152,6 +153,10 @@ class MeasurementSummary:
         ),
     ]  # fmt: skip
     layers: Annotated[Rows, Columns(frames.LAYERS)] | None
+    layer_types: Annotated[Rows, Columns(frames.LAYER_TYPES)] | None = field(
+        default=None, kw_only=True
+    )
+    kind_totals_ms: dict[str, float] = field(default_factory=dict, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,10 @@ class TraceSummary:
 
 @dataclass(frozen=True)
 class AnalysisSummary(MeasurementSummary):
-    """``analysis_summary.json``: the candidate of the first comparison, then all of the run."""
+    """``analysis_summary.json``: the candidate of the first comparison, then all of the run.
+
+    ``categories`` names the rules that placed the operators.
+    """
 
     run_dir: str
     model: str
@@ -184,6 +192,7 @@ class AnalysisSummary(MeasurementSummary):
     measurements: tuple[MeasurementSummary, ...]
     checks: tuple[Check, ...]
     quality: QualitySummary
+    categories: str = "workbench"
     schema_version: int = SCHEMA_VERSION
 
 
@@ -226,10 +235,174 @@ class CombinedSummary:
     schema_version: int = SCHEMA_VERSION
 
 
+#: A column of numbers; null where there is none.
+Numbers = tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Coded:
+    """A column of texts: the distinct ones, and the position of each row's, -1 for none."""
+
+    values: tuple[str, ...]
+    codes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Lines of a source file, from line ``start``."""
+
+    start: int
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ExplorerHead:
+    """What was run, on what, and how good the measurement is."""
+
+    model: str
+    dtype: str
+    device: str
+    started: str
+    grade: Literal["A", "B", "C", "D"]
+    quality: str
+    emulated: bool
+    versions: dict[str, str]
+    perfetto: str
+
+
+@dataclass(frozen=True)
+class ExplorerProgram:
+    """The operators of a program in the order of execution, by column, and its modules.
+
+    ``edges`` are pairs of operators: the second reads what the first made. ``excerpts`` are source
+    lines by ``file:line``.
+    """
+
+    keys: tuple[str, ...]
+    labels: tuple[str, ...]
+    instructions: tuple[int, ...]
+    texts: dict[str, Coded]
+    costs: dict[str, Numbers]
+    modules: tuple[str, ...]
+    classes: tuple[str, ...]
+    edges: tuple[tuple[int, int], ...]
+    excerpts: dict[str, Excerpt]
+
+
+@dataclass(frozen=True)
+class ExplorerRoof:
+    """Peaks in GFLOP/s by dtype, and GB/s at footprints in bytes."""
+
+    peaks: dict[str, float]
+    bandwidths: tuple[tuple[int, float], ...]
+    call_ms: float
+    spread: float
+
+
+@dataclass(frozen=True)
+class ExplorerFinding:
+    """A finding, and the operators that show it."""
+
+    title: str
+    action: str
+    hint: str
+    gain: str
+    operators: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class TraceShape:
+    """The spans of an inference, parents first: operators (-1 for none) and depths."""
+
+    operators: tuple[int, ...]
+    depths: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Inference:
+    """One traced inference, in 0.1 us: from each start to the next, and durations."""
+
+    run: int
+    shape: int
+    gaps: tuple[int, ...]
+    durations: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ExplorerTrace:
+    """Traced inferences of a measurement's first process, evenly spread over it."""
+
+    count: int
+    shapes: tuple[TraceShape, ...]
+    inferences: tuple[Inference, ...]
+
+
+@dataclass(frozen=True)
+class ExplorerMeasurement:
+    """One measurement; columns follow the operators of its program, those of layers its modules.
+
+    ``restarts_ms`` are mean times by process restart, empty for a single one; ``quantile`` is that
+    of Student's t for a 95 % interval over them.
+    """
+
+    program: int
+    name: str
+    label: str
+    threads: int
+    phase: str
+    isa: str
+    hidden: tuple[str, ...]
+    latency: Annotated[Row, Columns(frames.STATISTICS, clock=str)]
+    inferences: int
+    restarts: int
+    mean_ms: Numbers
+    std_ms: Numbers
+    restarts_ms: tuple[Numbers, ...]
+    quantile: float | None
+    categories: Annotated[Rows, Columns(frames.CATEGORIES)]
+    layers: dict[str, Numbers] | None
+    roof: ExplorerRoof | None
+    roofline: dict[str, Numbers] | None
+    bound: Coded | None
+    functions: dict[str, Coded] | None
+    samples: dict[str, Numbers] | None
+    findings: tuple[ExplorerFinding, ...]
+    trace: ExplorerTrace
+
+
+@dataclass(frozen=True)
+class ExplorerComparison:
+    """A comparison of two measurements, by position; operators only if they are of one program."""
+
+    baseline: int
+    candidate: int
+    label: str
+    verdict: str
+    outcome: str
+    latency: Annotated[Row, Columns(frames.COMPARISON)]
+    caveats: tuple[str, ...]
+    categories: _Speedups
+    operators: dict[str, Numbers] | None
+    outcomes: Coded | None
+    changes: Coded | None
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """The data of ``explore.html``."""
+
+    head: ExplorerHead
+    programs: tuple[ExplorerProgram, ...]
+    measurements: tuple[ExplorerMeasurement, ...]
+    comparisons: tuple[ExplorerComparison, ...]
+    schema_version: int = SCHEMA_VERSION
+
+
 DOCUMENTS: dict[str, type] = {
     "analysis_summary": AnalysisSummary,
     "ceilings": Ceilings,
     "combined_pipeline_summary": CombinedSummary,
+    "explorer": Explorer,
     "export": Export,
     "layers": Layers,
     "manifest": RunRecord,

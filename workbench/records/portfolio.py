@@ -55,8 +55,9 @@ class Stage:
 class Row:
     """One measurement of a cell: an experiment at a thread count.
 
-    Latencies are of untraced ``Method::execute``, with their 95 % interval; ``share`` is the part
-    of the ``bottleneck``, an operator category. An emulated run has no times.
+    ``latency_ms`` is of untraced ``Method::execute``, with its 95 % interval over the process
+    ``restarts``; ``share`` is the part of the ``bottleneck``, an operator category. An emulated
+    run has no times.
     """
 
     experiment: str
@@ -74,6 +75,8 @@ class Row:
     outcome: str = ""
     bottleneck: str = ""
     share: float | None = None
+    latency_ms: float | None = None
+    restarts: int = 0
 
 
 @dataclass(frozen=True)

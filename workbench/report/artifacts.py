@@ -8,17 +8,25 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.compare import typical_restarts
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run, identify_run, open_run
-from workbench.analysis.statistics import describe
+from workbench.analysis.statistics import describe, restart_latencies
 from workbench.analysis.what_if import rank_bottlenecks
+from workbench.explorer.page import explorer_page
 from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.records import documents
 from workbench.records.codec import to_document
 from workbench.records.documents import Row, Rows
-from workbench.store import METRICS, REPORT_HTML, REPORT_MD, SUMMARY, atomic_write
+from workbench.store import (
+    EXPLORER_HTML,
+    METRICS,
+    REPORT_HTML,
+    REPORT_MD,
+    SUMMARY,
+    atomic_write,
+)
 from workbench.trace.writers.csv_parquet import write_csvs
+from workbench.trace.xnn_log import read_xnn_log
 
 REPORT_NOTEBOOK = "12_report"  #: The notebook that every report is.
 
@@ -26,7 +34,8 @@ REPORT_NOTEBOOK = "12_report"  #: The notebook that every report is.
 def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     """Write ``report.html`` and ``report.md`` of a run: the notebook ``12_report`` without code.
 
-    Its brief sections become ``<stem>_pipeline_summary.md``.
+    Its brief sections become ``<stem>_pipeline_summary.md``. The report links to ``explore.html``,
+    which shows the run interactively.
 
     Parameters
     ----------
@@ -49,18 +58,32 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     from workbench.report.notebooks import run_notebook
 
     run = open_run(run)
+    _ = run.subject  # refuses a run without times
     # The title takes the place of the notebook's.
     first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run)
-    sections = [replace(first, heading=""), *others]
+    link = f"[Explore this run interactively]({EXPLORER_HTML})"
+    sections = [replace(first, heading="", text=f"{first.text}\n\n{link}".strip()), *others]
     stem, title = run.record.plan.stem, f"{run.record.plan.stem}: where the time goes"
     brief = [section for section in sections if section.brief]
+    atomic_write(run.path / EXPLORER_HTML, explorer_page(run))
     atomic_write(run.path / f"{stem}_pipeline_summary.md", to_markdown(title, brief))
     page = atomic_write(run.path / REPORT_HTML, to_html(title, sections))
     return page, atomic_write(run.path / REPORT_MD, to_markdown(title, sections))
 
 
 def write_artifacts(run: Run) -> list[Path]:
-    """Write the JSON files of a run and the CSV files of each measurement's first process."""
+    """Write the JSON files of a run and the CSV files of each measurement's first process.
+
+    A run of kernel logs alone gets a CSV file of each.
+    """
+    if not run.traced:
+        logs = [run.locate(s.log) for s in run.record.sessions if s.log]
+        return [
+            atomic_write(
+                log.with_name(f"{log.stem}_kernels.csv"), read_xnn_log(log).to_csv(index=False)
+            )
+            for log in logs
+        ]
     tables = [
         write_csvs(
             m.events,
@@ -106,7 +129,7 @@ def _latency(measurement: Measurement) -> Row:
     return {
         **_rows(measurement.statistics)[0],
         "control": measurement.control,
-        "restarts_ms": typical_restarts(measurement.latencies),
+        "restarts_ms": restart_latencies(measurement.latencies).to_list(),
         "tracer_overhead": measurement.run.tracer_overhead.get(key),
         "load_ms": [s.load_ms for s in sessions],
         "startup_ms": [s.startup_ms for s in sessions],
@@ -138,6 +161,7 @@ def summarize_analysis(run: Run) -> documents.AnalysisSummary:
         kernel_changes={name: _rows(changes) for name, changes in run.kernel_changes.items()},
         measurements=tuple(measurements.values()),
         checks=tuple(documents.Check(**row) for row in run.checks.to_dict("records")),
+        categories=run.scheme.label,
         quality=documents.QualitySummary(
             **vars(_quality(run)), criteria=_rows(run.quality), readings=run.record.readings
         ),
@@ -195,6 +219,8 @@ def _measurement(measurement: Measurement) -> documents.MeasurementSummary:
             for row in _rows(measurement.operators)
         ),
         layers=_optional(measurement.layers),
+        layer_types=_optional(measurement.layer_types),
+        kind_totals_ms=measurement.operators.groupby("kind")["mean_ms"].sum().to_dict(),
     )
 
 
@@ -237,7 +263,7 @@ def _e2e(ledger: pd.DataFrame, process: int | None = None) -> Row:
     """Statistics of ``Method::execute`` in the traced runs, of one process or of all."""
     ledger = ledger if process is None else ledger[ledger["process"] == process]
     runs = ledger.groupby(["process", "run"], sort=False)["duration_ns"].sum() / 1e6
-    return describe(runs.to_numpy())
+    return describe(runs.to_numpy(), runs.index.get_level_values("process"))
 
 
 def _rows(frame: pd.DataFrame) -> Rows:

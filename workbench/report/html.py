@@ -11,7 +11,6 @@ from typing import Protocol
 import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from workbench.explorer.timeline import PAGE_CLASS, timeline_script
 from workbench.plots.tables import Table
 
 
@@ -43,9 +42,7 @@ class Section:
 def to_html(title: str, sections: Sequence[Section]) -> str:
     """Sections as a self-contained page."""
     shown = [(s.heading, s.text, [item._repr_html_() for item in s.items]) for s in sections]
-    timelines = any(PAGE_CLASS in item for _, _, items in shown for item in items)
-    script = timeline_script() if timelines else ""
-    return render_page(title, "report/sections.html.j2", script=script, sections=shown)
+    return render_page(title, "report/sections.html.j2", sections=shown)
 
 
 def to_markdown(title: str, sections: Sequence[Section]) -> str:

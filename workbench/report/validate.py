@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from workbench.analysis.categories import BUILT_IN
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.run import MEASUREMENT, Run, closed_runs, open_run
 from workbench.errors import StoreError, WorkbenchError
@@ -136,10 +138,16 @@ def _summary(run: Run) -> Iterator[Row]:
     if len(summary.per_etdump) != len(traced):
         failures.append(f"{len(summary.per_etdump)} of {len(traced)} traces")
     yield _row("summary has the latency of the traces", failures, f"{len(traced)} traces")
+    if summary.categories not in (*BUILT_IN, run.scheme.label):
+        what = f"not checked: its categories are those of {summary.categories}"
+        yield "summary has the verdicts of the data", "note", what
+        return
     said = [comparison.verdict for comparison in summary.comparisons]
     baseline = "".join(c.baseline.experiment for c in summary.comparisons[:1])
-    if baseline not in ("", *(c.baseline.name for c in run.comparisons[:1])):
-        run = open_run(run.path, baseline=baseline)  # as `analyze --baseline` did
+    if baseline in (c.baseline.name for c in run.comparisons[:1]):
+        baseline = ""
+    if baseline or summary.categories != run.scheme.label:  # as the options of `analyze` did
+        run = open_run(run.path, baseline=baseline, categories=summary.categories)
     found = [comparison.text for comparison in run.comparisons]
     failures = [] if said == found else [f"says {said}, the data {found}"]
     yield _row("summary has the verdicts of the data", failures, "; ".join(found))
@@ -151,14 +159,17 @@ def _metrics(run: Run) -> Iterator[Row]:
         return
     metrics = read_document(path, Metrics)
     yield "metrics fit their schema", "ok", f"version {metrics.schema_version}"
-    medians = run.statistics.set_index(MEASUREMENT)["median"]
-    failures = [
-        f"{row['experiment']}: {row['median']} ms"
+    known = run.statistics.set_index(MEASUREMENT)["latency"]
+    # Older files have the restarts alone.
+    found = {
+        (row["experiment"], row["threads"]): row.get("latency", np.mean(row["restarts_ms"]))
         for row in metrics.latencies
-        if not _same(row["median"], medians.get((row["experiment"], row["threads"]), math.nan))
+    }
+    failures = [
+        f"{key[0]}: {ms} ms" for key, ms in found.items() if not _same(ms, known.get(key, math.nan))
     ]
     failures += [] if metrics.latencies else ["there are none"]
-    yield _row("metrics have the latencies of the manifest", failures, f"{len(medians)} medians")
+    yield _row("metrics have the latencies of the manifest", failures, f"{len(known)} latencies")
 
 
 def _pipeline(run: Run) -> Iterator[Row]:

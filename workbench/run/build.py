@@ -70,10 +70,11 @@ def find_sdk() -> Path:
     spec, hint = importlib.util.find_spec("executorch"), "pip install executorch==1.5.1"
     if spec is None or not spec.submodule_search_locations:
         raise SetupError("executorch is not installed", hint=hint)
-    sdk = Path(next(iter(spec.submodule_search_locations)))
-    if not (sdk / "include").is_dir() or not library_path(sdk, "executorch").is_file():
-        raise SetupError("this executorch has no C++ libraries", where=sdk, hint=hint)
-    return sdk
+    # A checkout in the working directory, as the kit has one, is part of the namespace package.
+    for folder in (folders := [*map(Path, spec.submodule_search_locations)]):
+        if (folder / "include").is_dir() and library_path(folder, "executorch").is_file():
+            return folder
+    raise SetupError("this executorch has no C++ libraries", where=folders[0], hint=hint)
 
 
 def library_path(sdk: Path, name: str) -> Path:

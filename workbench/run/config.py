@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import json
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,10 @@ LARGEST_BYTES = 1_000_000
 MAX_EXPERIMENTS, MAX_WORDS, LONGEST_WORD = 64, 64, 4096
 MAX_THREADS, MAX_RUNS, MAX_CORE = 1024, 1_000_000, 1023
 MODES = ("timing", "xnntrace")
+#: The kit's defaults, of experiments with a ``runner_path``.
+KIT_RUNS, KIT_WARMUP = 100, 10
+#: The folders that the kit and ExecuTorch are checked out into; paths may begin with either.
+CHECKOUTS = ("executorch", "model_profiling")
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Entry:
     mode: str = "timing"
     runs: int | None = None
     num_runs: int | None = None
-    warmup: int = 0
+    warmup: int | None = None
     threads: tuple[int, ...] = ()
     num_threads: int | None = None
     extra_args: tuple[str, ...] = ()
@@ -84,11 +90,12 @@ class Config:
     output_root: str = ""
     analysis: AnalysisConfig = field(default_factory=AnalysisConfig)
     target: str = MeasureOptions.target
+    power: str = MeasureOptions.power
     inputs: tuple[str, ...] = ()
 
 
-def read_config(path: Path) -> Config:
-    """Read a config and check its names, numbers and sizes."""
+def read_config(path: Path, tell: Callable[[str], None] = lambda text: None) -> Config:
+    """Read a config and check its names, numbers and sizes; ``tell`` is called for unknown keys."""
     try:
         with open(path, "rb") as file:
             text = file.read(LARGEST_BYTES + 1)
@@ -99,32 +106,56 @@ def read_config(path: Path) -> Config:
         raise StoreError(f"not JSON: {error}", where=path) from None
     if not isinstance(data, dict):
         raise StoreError("not a config of experiments", where=path)
-    config = structure(Config, _as_lists(data, path), path, strict=True)
+    config = structure(Config, _adapt(data, path, tell), path, strict=True)
+    entries = (_apply_script_options(e, path) if e.runner_path else e for e in config.experiments)
+    config = replace(config, experiments=tuple(entries))
     _check(config, path)
     return config
 
 
+def select_experiments(config: Config, names: Sequence[str]) -> Config:
+    """The config with these experiments only, and the comparisons between them."""
+    known = [entry.name for entry in config.experiments]
+    for name in names:
+        if name not in known:
+            raise unknown_name("experiment", name, known, where="--only")
+    pairs = config.analysis.compare_pairs
+    chosen = tuple(p for p in pairs if {p.baseline.experiment, p.candidate.experiment} <= {*names})
+    kept = tuple(entry for entry in config.experiments if entry.name in names)
+    return replace(config, experiments=kept, analysis=AnalysisConfig(chosen))
+
+
 def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
-    """The plan that a config describes; relative paths are looked up here, then in ``folder``.
+    """The plan that a config describes; see `find_file` for its relative paths.
 
     All experiments have a ``runner_path``, or none. The baseline of the first comparison is
-    measured again as a control; ``baseline`` replaces the config's comparisons.
+    measured again as a control, unless the experiments only log kernels; ``baseline`` replaces the
+    config's comparisons.
     """
     pte = find_file(config.model, folder)
     if pte is None:
-        raise StoreError("no such file", where=config.model, hint="workbench export makes one")
+        template = "REPLACE_WITH" in config.model or "<model>" in config.model
+        hint = "write the path of a .pte there" if template else "workbench export makes one"
+        raise StoreError("no such file", where=config.model, hint=hint)
     foreign = [bool(entry.runner_path) for entry in config.experiments]
     if any(foreign) != all(foreign):
         hint = "write two configs and compare the runs with `workbench compare`"
         raise UsageError("only some experiments have a runner_path", hint=hint)
     experiments = [plan_entry(entry, folder) for entry in config.experiments]
-    pairs, direction = plan_pairs(config, experiments, baseline)
-    repeated = next(e for e in experiments if e.name == pairs[0].baseline)
-    control = replace(repeated, name=f"{repeated.name}_control", control=True)
-    pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
+    logs = [e.name for e in experiments if e.mode != "timing"]
+    chosen = baseline if baseline in logs or len(logs) == len(experiments) else ""
+    pairs, direction = pair_experiments(logs, baseline=chosen) if logs else ((), "")
+    if len(logs) < len(experiments):
+        compared, direction = plan_pairs(config, experiments, baseline)
+        known = {(pair.baseline, pair.candidate) for pair in compared}
+        pairs = compared + tuple(p for p in pairs if (p.baseline, p.candidate) not in known)
+        repeated = next(e for e in experiments if e.name == pairs[0].baseline)
+        control = replace(repeated, name=f"{repeated.name}_control", control=True)
+        pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
+        experiments.append(control)
     files = [_find_input(name, folder) for name in config.inputs]
     return replace(
-        begin_plan(pte, [*experiments, control], pairs),
+        begin_plan(pte, experiments, pairs),
         inputs=tuple(Tensor("", (), str(file), sha256_of(file)) for file in files),
         input_source="files named in the config" if files else "the runner's own: ones",
         target=config.target,
@@ -156,8 +187,9 @@ def complete_plan(plan: Plan, runner: Runner) -> Plan:
 
 def plan_entry(entry: Entry, folder: Path) -> Experiment:
     """The experiment that one entry describes."""
-    runner = entry.runner
+    runner, runs, warmup = entry.runner, MeasureOptions.runs, MeasureOptions.warmup
     if entry.runner_path:
+        runs, warmup = KIT_RUNS, KIT_WARMUP
         found = find_file(entry.runner_path, folder)
         if found is None or not os.access(found, os.X_OK):
             what = "not executable" if found else "no such runner"
@@ -170,8 +202,8 @@ def plan_entry(entry: Entry, folder: Path) -> Experiment:
         runner=runner,
         mode=entry.mode,
         threads=entry.threads or (entry.num_threads or 1,),
-        runs=entry.num_runs or entry.runs or MeasureOptions.runs,
-        warmup=entry.warmup,
+        runs=entry.num_runs or entry.runs or runs,
+        warmup=warmup if entry.warmup is None else entry.warmup,
         extra_args=entry.extra_args,
         cpu_affinity=entry.cpu_affinity,
     )
@@ -216,21 +248,47 @@ def _find_input(name: str, folder: Path) -> Path:
 
 
 def find_file(name: str, folder: Path) -> Path | None:
-    """A file named in a config: relative to here, else to the config's folder."""
-    found = (path for path in (Path(name), folder / name) if path.is_file())
-    return next(found, None)
+    """A file named in a config: below here, the config's folder or one of the three above it.
+
+    The kit's paths begin at its checkout, so their first folder may be missing, or be left out.
+    """
+    head, _, tail = name.partition("/")
+    names = [name, *(f"{checkout}/{name}" for checkout in CHECKOUTS)]
+    names += [tail] if head in CHECKOUTS and tail else []
+    folder = folder.resolve()
+    places = (Path(), folder, *folder.parents[:3])
+    return next((p for place in places for n in names if (p := place / n).is_file()), None)
 
 
-def _as_lists(data: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The config with lists where the kit also accepts a single value."""
-    entries = data.get("experiments")
+def _adapt(data: dict[str, Any], path: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+    """The config with lists where the kit also accepts a single value, without unknown keys."""
+    entries, analysis = data.get("experiments"), data.get("analysis", {})
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise StoreError("'experiments' is not a list of experiments", where=path)
-    return {**data, "experiments": [_one_as_list(entry, path) for entry in entries]}
+    known = _drop_unknown(Config, data, path, tell)
+    known["experiments"] = [_adapt_entry(entry, path, tell) for entry in entries]
+    if isinstance(analysis, dict):
+        known["analysis"] = _drop_unknown(AnalysisConfig, analysis, path, tell)
+    return known
 
 
-def _one_as_list(entry: dict[str, Any], path: Path) -> dict[str, Any]:
-    entry = dict(entry)
+def _drop_unknown(
+    cls: type[Any], data: dict[str, Any], path: Path, tell: Callable[[str], None]
+) -> dict[str, Any]:
+    """The known keys that have a value; the kit ignores others, and so do we, after a warning."""
+    valid = [each.name for each in fields(cls)]
+    for key in data.keys() - valid:
+        near = difflib.get_close_matches(key, valid, n=1)
+        guess = f" -> did you mean {near[0]!r}?" if near else ""
+        tell(f"warning: {path}: unknown key {key!r:.60} is ignored{guess}")
+    return {key: data[key] for key in valid if data.get(key) is not None}
+
+
+def _adapt_entry(entry: dict[str, Any], path: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+    older = entry.get("quiet_runner")  # the kit's earlier name
+    entry = {**entry, "runner_path": entry.get("runner_path") or older}
+    entry.pop("quiet_runner", None)
+    entry = _drop_unknown(Entry, entry, path, tell)
     for key in ("threads", "isa_off", "extra_args"):
         if isinstance(entry.get(key), int | str):
             entry[key] = [entry[key]]
@@ -240,7 +298,28 @@ def _one_as_list(entry: dict[str, Any], path: Path) -> dict[str, Any]:
             raise UsageError(f"{mask!r:.40} is not a CPU mask", where=f"{path}: cpu_affinity")
         bits = int(mask, 16)
         entry["cpu_affinity"] = [core for core in range(bits.bit_length()) if bits >> core & 1]
-    return {key: value for key, value in entry.items() if value is not None}
+    return entry
+
+
+def _apply_script_options(entry: Entry, path: Path) -> Entry:
+    """An entry without the options of the kit's ``perf_runner.py`` in ``extra_args``."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--quiet-runner", default=entry.runner_path)
+    parser.add_argument("--verbose-runner")
+    parser.add_argument("--timing-runs", type=int, default=entry.runs)
+    parser.add_argument("--warmup", type=int, default=entry.warmup)
+    try:
+        script, rest = parser.parse_known_args(entry.extra_args)
+    except argparse.ArgumentError as error:
+        raise UsageError(str(error), where=f"{path}: {entry.name:.40}: extra_args") from None
+    traces = entry.mode == "xnntrace" and script.verbose_runner
+    return replace(
+        entry,
+        runner_path=script.verbose_runner if traces else script.quiet_runner,
+        runs=script.timing_runs,
+        warmup=script.warmup,
+        extra_args=tuple(rest),
+    )
 
 
 def _check(config: Config, path: Path) -> None:
@@ -251,8 +330,6 @@ def _check(config: Config, path: Path) -> None:
         raise UsageError(f"two experiments have the name {twice[0]!r}", where=path)
     for entry in config.experiments:
         _check_entry(entry, f"{path}: {entry.name[:40]}")
-    if not any(entry.mode == "timing" for entry in config.experiments):
-        raise UsageError("no experiment of mode timing: nothing to compare", where=path)
     for pair in config.analysis.compare_pairs:
         for name in (pair.baseline.experiment, pair.candidate.experiment):
             if name not in names:
@@ -273,7 +350,7 @@ def _check_entry(entry: Entry, where: str) -> None:
         ("threads", entry.threads, MAX_THREADS),
         ("num_threads", (entry.num_threads or 1,), MAX_THREADS),
         ("runs", (entry.runs or 1, entry.num_runs or 1), MAX_RUNS),
-        ("warmup", (entry.warmup + 1,), MAX_RUNS),
+        ("warmup", ((entry.warmup or 0) + 1,), MAX_RUNS),
         ("cpu_affinity", [core + 1 for core in entry.cpu_affinity], MAX_CORE + 1),
     ):
         if len(values) > MAX_WORDS or not all(1 <= value <= most for value in values):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import math
 import os
 import shlex
@@ -30,6 +31,8 @@ from workbench.run.recorder import RunRecorder, record_run
 from workbench.run.runner import Runner
 from workbench.run.targets.host import HOST, Host
 from workbench.store import sha256_of, trace_path
+
+_log = logging.getLogger(__name__)
 
 #: Longer logs are truncated, in bytes; a build that logs kernels prints a few hundred lines.
 LONGEST_LOG = 16 * 2**20
@@ -104,7 +107,8 @@ def run_process(
     command = process_command(plan, experiment, threads, count, there, target)
     words = ""
     try:
-        words = run_to_end(target.command(command), log, plan.timeout_s * max(1, count / 10))
+        timeout_s, name = plan.timeout_s * max(1, count / 10), Path(experiment.runner).name
+        words = run_to_end(target.command(command), log, timeout_s, name)
         if timed:
             target.pull(there, trace)
     except (RunnerError, TargetError) as error:
@@ -138,6 +142,8 @@ def process_command(
     command = [target.push(Path(experiment.runner), executable=True)]
     command += ["--model_path", target.push(Path(plan.pte)), "--num_executions", str(count)]
     command += ["--cpu_threads", str(threads)]
+    # As the kit does: a build that can log kernels is silent while it is timed.
+    level = 5 if experiment.mode == "xnntrace" else 0
     if trace:
         command += ["--etdump_path", trace]
     if plan.inputs:
@@ -146,12 +152,13 @@ def process_command(
     if experiment.cpu_affinity:
         mask = sum(1 << core for core in set(experiment.cpu_affinity))
         command = ["taskset", f"{mask:x}", *command]
-    return [*command, *experiment.extra_args]
+    return ["env", f"XNN_LOG_LEVEL={level}", *command, *experiment.extra_args]
 
 
-def run_to_end(command: Sequence[str], log: Path, timeout_s: float) -> str:
+def run_to_end(command: Sequence[str], log: Path, timeout_s: float, name: str = "") -> str:
     """Run a command with output to ``log``; returns its last lines. RunnerError if it fails."""
-    name = Path(command[0]).name
+    name = name or Path(command[0]).name
+    _log.info("%s", shlex.join(command))
     with open(log, "wb") as file:
         try:
             started = subprocess.Popen(

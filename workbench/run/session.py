@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import selectors
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -28,6 +30,8 @@ from workbench.errors import (
 )
 from workbench.records.runs import Tensor
 from workbench.run.targets.host import HOST, Host
+
+_log = logging.getLogger(__name__)
 
 #: No answer is longer: a million iterations take about 35 MB.
 LONGEST_ANSWER = 64 * 2**20
@@ -107,6 +111,7 @@ class Session:
         self._pending = b""
         self._logged = 0  # bytes on standard error before the current command
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by kill()
+        _log.info("%s", shlex.join(self.command))
         try:
             # In its own session, Ctrl-C does not reach it, and killing it also kills its children.
             self._process = subprocess.Popen(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,8 +18,9 @@ from workbench.analysis.operators import total_runs
 from workbench.analysis.roofline import Roof, computed_dtype, place_operators
 from workbench.analysis.statistics import (
     blocks_of,
-    describe_latencies,
     half_width,
+    pick_timed,
+    restart_latencies,
     tabulate_latencies,
     undisturbed_times,
 )
@@ -36,7 +37,7 @@ EFFICIENCY = (0.2, 0.5, 1.0)
 #: Shorter operators do not count for the best rates: XNNPACK logs whole microseconds, and the
 #: maximum would be the rate of the operator whose time is most underestimated.
 _RATED_MS = 0.02
-_LEAST_TWINS = 3
+LEAST_TWINS = 3
 
 #: Share of the best rates, worst, typical and best, and the basis of an estimate from it.
 Pace = tuple[tuple[float, float, float], str]
@@ -84,22 +85,13 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class AlternativeDtype:
-    """The same model in another dtype, measured in the same way: median latency in ms."""
-
-    dtype: str
-    ms: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True)
 class RuleContext:
     """The data of one measurement that the rules use.
 
     ``runs`` is time in ms by key, from `undisturbed_times`; ``changes`` the extension's effect on
-    every operator; ``statistics`` latency by wall time at all thread counts; ``latency_ms`` the
-    median untraced latency, 0 if unknown; ``alternatives`` other dtypes, and ``own`` this one.
+    every operator; ``scaling`` has the wall time of every restart in ms by thread count,
+    ``dtypes`` the latency of those of separate runs by dtype, this one's among them;
+    ``latency_ms`` is the untraced latency, 0 if unknown.
     """
 
     operators: pd.DataFrame
@@ -109,14 +101,14 @@ class RuleContext:
     changes: pd.DataFrame | None = None
     toggle: str = ""
     kernels: dict[str, str] = field(default_factory=dict)
-    statistics: pd.DataFrame | None = None
+    scaling: Mapping[int, pd.Series] = field(default_factory=dict)
     threads: int = 1
     latency_ms: float = 0.0
-    own: AlternativeDtype | None = None
-    alternatives: tuple[AlternativeDtype, ...] = ()
+    dtypes: Mapping[str, Sequence[float]] = field(default_factory=dict)
     roof: Roof | None = None
     roofline: pd.DataFrame | None = None
     emulated: bool = False
+    machine: str = ""
 
     @cached_property
     def e2e_ms(self) -> float:
@@ -214,7 +206,7 @@ class RuleContext:
         known = [key for key in twins if key in self._rated.index]
         shares = [self.least_ms([key]) / float(self._rated.at[key, "mean_ms"]) for key in known]
         shares = [share for share in shares if share > 0]
-        if len(shares) < _LEAST_TWINS:
+        if len(shares) < LEAST_TWINS:
             return usual, "roofline"
         worst, typical, best = np.percentile(shares, (10, 50, 90))
         return (float(worst), float(typical), float(best)), "twin"
@@ -274,9 +266,8 @@ def build_context(measurement: Measurement) -> RuleContext:
     """The data of a measurement that the rules use."""
     run, export = measurement.run, measurement.export
     changes = [c for c in run.comparisons if c.candidate is measurement and c.toggle != "none"]
-    wall = describe_latencies(run.latencies, clock="wall_ns")
-    alternatives = {other.dtype: other for other in _measured_dtypes(measurement)}
-    own = alternatives.pop(export.dtype, None) if export else None
+    timed = pick_timed(run.latencies)
+    timed = timed[timed["experiment"] == measurement.name]
     runs = undisturbed_times(total_runs(measurement.ledger, "key"))
     operators = measurement.operators.copy()
     operators["mean_ms"] = operators["key"].map(runs.mean())
@@ -295,19 +286,19 @@ def build_context(measurement: Measurement) -> RuleContext:
         changes=changes[0].operators if changes else None,
         toggle=changes[0].toggle if changes else "",
         kernels={key: str(name) for key, name in names.items() if name},
-        statistics=wall[wall["experiment"] == measurement.name],
+        scaling={int(n): restart_latencies(t, "wall_ns") for n, t in timed.groupby("threads")},
         threads=measurement.threads,
         latency_ms=measurement.latency_ms,
-        own=own,
-        alternatives=tuple(alternatives.values()),
+        dtypes=_measured_dtypes(measurement),
         roof=roof,
         roofline=roofline,
         emulated=run.emulated,
+        machine=str(run.record.host.get("machine", "")),
     )
 
 
-def _measured_dtypes(measurement: Measurement) -> list[AlternativeDtype]:
-    """The latency of every dtype that was measured alike, the program's own first."""
+def _measured_dtypes(measurement: Measurement) -> dict[str, list[float]]:
+    """The latency in ms of every restart, by dtype measured alike, the program's own first."""
     own = measurement.run
     records = {own.path.resolve(): own.record}
     folder = own.path.resolve().parent
@@ -315,18 +306,17 @@ def _measured_dtypes(measurement: Measurement) -> list[AlternativeDtype]:
         if path.resolve() not in records:
             with contextlib.suppress(WorkbenchError):  # not readable: no alternative
                 records[path.resolve()] = load_run(path)
-    found: dict[str, AlternativeDtype] = {}
+    found: dict[str, list[float]] = {}
     for record in records.values():
         dtype = record.export.dtype if record.export else ""
         alike = record.state == "complete" and _identity(record) == _identity(own.record)
         if dtype in found or not record.export or record.export.problem or not alike:
             continue
-        alone = record is own.record
-        table = own.statistics if alone else describe_latencies(tabulate_latencies(record))
-        same = (table["experiment"] == measurement.name) & (table["threads"] == measurement.threads)
-        for row in table[same].to_dict("records"):
-            found[dtype] = AlternativeDtype(dtype, row["median"], row["low"], row["high"])
-    return list(found.values())
+        timed = own.latencies if record is own.record else tabulate_latencies(record)
+        same = (timed["experiment"] == measurement.name) & (timed["threads"] == measurement.threads)
+        if same.any():
+            found[dtype] = restart_latencies(timed[same]).to_list()
+    return found
 
 
 def _identity(record: RunRecord) -> tuple[object, ...]:

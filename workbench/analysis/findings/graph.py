@@ -225,6 +225,7 @@ def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Fi
             gain = Gain.at_most(context.spent(keys + layouts + calls).ms)
         else:
             gain = context.replaced(keys, advice.passes, [*joins, *calls])
+            gain = replace(gain, high=gain.high + _joined_calls_ms(context, keys))
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {count(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.compare import MARGIN, judge, shared_restarts
 from workbench.analysis.dtypes import (
     PRODUCTS,
     cannot_quantize,
@@ -15,6 +17,7 @@ from workbench.analysis.dtypes import (
 )
 from workbench.analysis.findings.context import (
     EFFICIENCY,
+    LEAST_TWINS,
     Finding,
     Gain,
     RuleContext,
@@ -23,14 +26,19 @@ from workbench.analysis.findings.context import (
 )
 from workbench.analysis.findings.dataflow import WEIGHTED, Dataflow, NodeId, Step, Tensor
 from workbench.analysis.operators import label_operator
+from workbench.analysis.speedup import Speedup, speedup_of_restarts, speedup_of_runs
+from workbench.frames import format_ms
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
+_ARM = ("aarch64", "arm64")
 #: Operators shorter than the least time of one runtime call are overhead.
 _TINY_MS = 0.005
-#: Share of the memory roof above which an operator is memory-bound: weights that are used once per
-#: inference come from further away than the data that a probe reads again and again.
+#: Share of main memory's bandwidth above which an operator is memory-bound: weights that are used
+#: once per inference come from further away than data that is read again and again.
 _MEMORY_BOUND = 1 / 3
+#: Channels of a vector of any CPU, and the most channels of an image.
+_TILE, _IMAGE_CHANNELS = 16, 4
 #: XNNPACK's depthwise kernels read at most 5x5 values; it runs larger filters as one matrix product
 #: of a single column for each channel.
 _MOST_TAPS = 25
@@ -131,7 +139,8 @@ def find_slow_products(context: RuleContext, left: Collection[str]) -> Iterator[
 
 def find_wide_weights(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Half-precision convolutions whose weights are stored in single precision."""
-    if not context.flow:
+    # Other CPUs compute as fast with either.
+    if not context.flow or (context.machine and context.machine not in _ARM):
         return
     tensors = context.flow.tensors
     wide = [
@@ -175,39 +184,55 @@ def find_tiny_operators(context: RuleContext, left: Collection[str]) -> Iterator
 
 def find_threads(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """More threads than are useful."""
-    table = context.statistics
-    if table is None or len(table) < 2:
+    own = context.scaling.get(context.threads)
+    fewer = [count for count in sorted(context.scaling) if count < context.threads]
+    if own is None or not fewer:
         return
-    own = table[table["threads"] == context.threads].iloc[0]
-    fewer = table[(table["threads"] < context.threads) & (table["high"] < own["low"])]
-    if fewer.empty:
+    found = [speedup_of_restarts(*shared_restarts(own, context.scaling[count])) for count in fewer]
+    for at, gain in _best_shown(float(own.mean()), found):
+        best = fewer[at]
+        yield Finding(
+            f"{context.threads} threads are slower than {best}: {format_ms(own.mean())} against "
+            f"{format_ms(context.scaling[best].mean())}",
+            gain,
+            (),
+            f"run with {best} thread{'s' if best > 1 else ''}",
+            f"workbench run MODEL.pte --threads {best}",
+        )
+
+
+def _best_shown(own_ms: float, speedups: Sequence[Speedup]) -> Iterator[tuple[int, Gain]]:
+    """Which alternative is fastest of those shown to be faster, if any, and its measured gain.
+
+    The alternatives are judged as one family; the gain's interval is that of the speed-up.
+    """
+    joined = Speedup.concatenate(speedups)
+    outcome, _ = judge(joined, [Speedup.exactly(MARGIN)])
+    if not (outcome == "faster").any():
         return
-    best = fewer.loc[fewer["median"].idxmin()]
-    gain = own["median"] - best["median"], own["low"] - best["high"], own["high"] - best["low"]
-    yield Finding(
-        f"{context.threads} threads are slower than {best['threads']}: {own['median']:.3g} ms "
-        f"against {best['median']:.3g} ms",
-        Gain(*gain, "measured"),
-        (),
-        f"run with {best['threads']} threads",
-        f"workbench run MODEL.pte --threads {best['threads']}",
-    )
+    best = int(np.argmax(np.where(outcome == "faster", joined.log, -np.inf)))
+    value, low, high = (own_ms * (1 - 1 / x[best]) for x in (joined.value, joined.low, joined.high))
+    yield best, Gain(float(value), float(low), float(high), "measured")
 
 
 def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Another dtype: measured if it was exported, otherwise bounded by the matrix products."""
-    own = context.own
-    faster = [other for other in context.alternatives if own and other.high < own.low]
-    if own and faster:
-        best = min(faster, key=lambda other: other.ms)
-        yield Finding(
-            f"{best.dtype} takes {best.ms:.3g} ms instead of {own.ms:.3g} ms",
-            Gain(own.ms - best.ms, own.low - best.high, own.high - best.low, "measured"),
-            (),
-            f"use {best.dtype} if its accuracy suffices: see the record of its export",
-            f"workbench profile MODEL --dtype {best.dtype}",
-        )
-    if context.alternatives or not context.export or context.export.dtype != "fp32":
+    dtype = context.export.dtype if context.export else ""
+    own, others = context.dtypes.get(dtype), [name for name in context.dtypes if name != dtype]
+    if own and others:
+        found = [speedup_of_runs(own, context.dtypes[name]) for name in others]
+        for at, gain in _best_shown(float(np.mean(own)), found):
+            best = others[at]
+            yield Finding(
+                f"{best} takes {format_ms(float(np.mean(context.dtypes[best])))} instead of "
+                f"{format_ms(float(np.mean(own)))} (separate runs)",
+                gain,
+                (),
+                f"use {best} if its accuracy suffices: see the record of its export",
+                f"workbench profile MODEL --dtype {best}",
+            )
+    # Peaks say more: see `find_memory_bound` and `find_compute_bound`.
+    if others or context.roofline is not None or dtype != "fp32":
         return
     products = context.rows.index[context.rows["family"].isin(PRODUCTS)]
     keys = _quantizable(context, [key for key in products if key in left])
@@ -255,6 +280,7 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
     if not context.flow or context.roof is None or context.roofline is None:
         return
     keys, kept, fastest, size = [], 0.0, 0.0, 0.0
+    memory = context.roof.bandwidths[-1][1]
     for key in _quantizable(context, _memory_bound(context)):
         share = _weight_share(context.flow, context.node_ids.get(key, ())) if key in left else 0.0
         if share > 0.5:
@@ -262,22 +288,20 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
             # One byte per weight instead of four; everything else stays.
             part, row = 1 - 0.75 * share, context.rows.loc[key]
             kept += context.spent([key]).ms * part
-            size += row["bytes"]
+            size += row["calls"] * row["bytes"]
             # Smaller weights may fit into a faster cache.
             rate = context.roof.bandwidth(part * row["bytes"])
             fastest += row["calls"] * part * row["bytes"] / rate / 1e6 / min(context.scale, 1.0)
     if not keys:
         return
     spent = context.spent(keys)
-    roof = _roofline(context.roofline, context.scale).set_index("key").loc[keys]
-    speed = (roof["bytes_per_run"].sum() / 1e6) / roof["mean_ms"].sum() / context.scale
-    near = roof["least_ms"].sum() / roof["mean_ms"].sum()
+    speed = size / 1e6 / spent.ms / context.scale
     slower = (spent.ms - kept) / 2
     linear = _quantizable(context, keys, "int8dyn") == keys
     dtype = "int8dyn" if linear else "int8"
     yield Finding(
         f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
-        f"read at {speed:.0f} GB/s, {100 * near:.0f} % of this core's peak; in "
+        f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s); in "
         f"{layers_of(context.rows.loc[keys])}",
         Gain(spent.ms - kept, max(0.0, slower), spent.high - min(fastest, kept)),
         tuple(keys),
@@ -293,11 +317,15 @@ def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[
         return
     table = _roofline(context.roofline, context.scale)
     near = (table["bound"] == "compute") & (table["roof_share"] >= EFFICIENCY[1])
-    keys = _quantizable(context, [key for key in table["key"] if key in left])
-    rows = table[near & table["key"].isin(keys) & (table["dtype"] == "fp32")]
+    # int8 does not accelerate depthwise kernels, first convolutions and products of activations.
+    steps = {key: step for key, step in _products(context).items() if key in left}
+    products = {key: steps[key] for key in _quantizable(context, steps)}
+    rows = table[near & table["key"].isin(products) & (table["dtype"] == "fp32")]
     ratio = context.roof.peak("int8") / context.roof.peak("fp32")
     if rows.empty or not ratio > 1:
         return
+    linear = rows["key"].map(lambda key: products[key].type == "FullyConnected")
+    dtype = "int8dyn" if rows["mean_ms"][linear].sum() > rows["mean_ms"].sum() / 2 else "int8"
     spent = context.spent(rows["key"])
     # Ceilings vary between processes.
     best = 1 + context.roof.spread
@@ -310,33 +338,53 @@ def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[
         Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast),
         tuple(rows["key"]),
         f"reduce the arithmetic, or use int8, which this core computes {ratio:.1f} times as fast",
-        "workbench profile MODEL --dtype int8",
+        f"workbench profile MODEL --dtype {dtype}",
     )
 
 
 def find_far_from_roof(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
-    """The operators with the largest potential below their roof."""
-    if context.roofline is None:
+    """Matrix products with the largest potential below their roof."""
+    if context.roofline is None or not context.flow:
         return
     table = _roofline(context.roofline, context.scale)
-    far = (table["roof_share"] < EFFICIENCY[1]) & table["bound"].isin(["compute", "memory"])
-    rows = table[far & table["key"].isin(left)]
-    rows = rows.assign(lost=rows["mean_ms"] - rows["least_ms"]).nlargest(3, "lost")
-    for row in rows.itertuples():
+    steps = _products(context)
+    table = table[table["key"].isin(steps) & table["bound"].isin(["compute", "memory"])]
+    table = table.assign(lost=table["mean_ms"] - table["least_ms"])
+    far = table[(table["roof_share"] < EFFICIENCY[1]) & table["key"].isin(left)]
+    for row in far.nlargest(3, "lost").itertuples():
+        twins = table[(table["bound"] == row.bound) & (table["key"] != row.key)]["roof_share"]
+        spent, gain = context.spent([row.key]), Gain.at_most(row.lost)
+        if len(twins := twins.dropna()) >= LEAST_TWINS:
+            worst, typical, best = (row.least_ms / q for q in np.percentile(twins, (10, 50, 90)))
+            gain = Gain(spent.ms - typical, max(0.0, spent.low - worst), spent.high - best, "twin")
+        width = context.flow.tensors[steps[row.key].writes[0]].shape[-1]
         action = "if it is faster there, its data leaves the caches: use less data or fewer bytes"
         if row.bound != "memory":
-            action = "if it is as slow there, its shape does not suit the kernel: try channels in"
-            action += " multiples of 16"
+            action = "if it is as slow there, its shape does not suit the kernel"
+            if width % _TILE:
+                action += f": try {width + -width % _TILE} output channels instead of {width}"
         layer, source = context.rows.loc[row.key, ["module", "source"]]
         label, share = label_operator(row.name, layer), 100 * row.roof_share
         yield Finding(
             f"{label} reaches {share:.0f} % of this core's peak ({row.bound}-bound): {row.shapes}"
             + (f"; in {source}" if isinstance(source, str) else ""),
-            Gain.at_most(row.lost),
+            gain,
             (row.key,),
             f"replay the layer alone; {action}",
             f"workbench replay RUN_DIR --layer {layer or '...'}",
         )
+
+
+def _products(context: RuleContext) -> dict[str, Step]:
+    """The rows that are products with weights, other than depthwise and first convolutions."""
+    steps = context.flow.steps if context.flow else []
+    found: dict[str, Step] = {}
+    for step in steps:
+        shape = step.xnode.attributes if step.xnode else {}
+        wide = shape.get("group_input_channels", _TILE) > _IMAGE_CHANNELS
+        if step.type in ("Conv2d", "FullyConnected") and wide:
+            found |= dict.fromkeys(context.keys_of([step]), step)
+    return found
 
 
 def _grouping(step: Step) -> str:
@@ -354,8 +402,9 @@ def _memory_bound(context: RuleContext) -> list[str]:
     if context.roofline is None:
         return []
     table = _roofline(context.roofline, context.scale)
-    near = (table["bound"] == "memory") & (table["roof_share"] >= _MEMORY_BOUND)
-    return list(table[near]["key"])
+    speed = table["bytes_per_run"] / table["mean_ms"] / 1e6 / min(context.scale, 1.0)
+    memory = context.roof.bandwidths[-1][1] if context.roof else math.inf
+    return list(table[(table["bound"] == "memory") & (speed >= _MEMORY_BOUND * memory)]["key"])
 
 
 def _roofline(roofline: pd.DataFrame, scale: float) -> pd.DataFrame:

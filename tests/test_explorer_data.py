@@ -1,0 +1,230 @@
+"""The explorer's data are those of the frames, fit their schema, and are safe in a page."""
+
+import base64
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from changed_runs import with_record
+
+import workbench as wb
+from workbench.explorer.data import _excerpts, explorer_data
+from workbench.explorer.page import Explorer, explorer_page
+from workbench.explorer.widgets import WIDGETS
+from workbench.records.codec import to_plain
+from workbench.records.documents import find_problem
+
+EXPLORER = Path(wb.__file__).parent / "explorer"
+MODELS = ["mobilenet_v3_small", "squeezesam", "toy_cnn", "unet_small"]
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return {model: wb.open_run(wb.sample_run(model)) for model in MODELS}
+
+
+@pytest.fixture(scope="module")
+def documents(runs):
+    return {model: explorer_data(run) for model, run in runs.items()}
+
+
+def by_key(document, measurement, column):
+    keys = document.programs[measurement.program].keys
+    return {key: value for key, value in zip(keys, column, strict=True) if value is not None}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_operator_has_the_time_of_the_frames(runs, documents, model):
+    run, document = runs[model], documents[model]
+    for shown in document.measurements:
+        m = run[shown.name, shown.threads]
+        mean = by_key(document, shown, shown.mean_ms)
+        wanted = m.operators.set_index("key")["mean_ms"].to_dict()
+        assert mean == pytest.approx(wanted, abs=1e-6)
+        assert [row["mean_ms"] for row in shown.categories] == m.categories["mean_ms"].tolist()
+        restarts = np.array(shown.restarts_ms, float)
+        if len(m.sessions) > 1:
+            e2e = (
+                m.ledger.groupby(["process", "run"])["duration_ns"].sum().groupby("process").mean()
+            )
+            assert np.nansum(restarts, axis=1) * 1e6 == pytest.approx(e2e.to_numpy(), rel=1e-4)
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_comparison_has_the_figures_of_the_frames(runs, documents, model):
+    run, document = runs[model], documents[model]
+    assert len(document.comparisons) == len(run.comparisons)
+    for shown, ab in zip(document.comparisons, run.comparisons, strict=True):
+        frame = ab.operators.set_index("key")
+        candidate = document.measurements[shown.candidate]
+        assert candidate.label == ab.candidate.label
+        for column in ("baseline_ms", "candidate_ms", "speedup", "low", "high"):
+            found = by_key(document, candidate, shown.operators[column])
+            finite = frame[column][np.isfinite(frame[column])]
+            assert found == pytest.approx(finite.to_dict(), abs=1e-6)
+        outcomes = [shown.outcomes.values[code] for code in shown.outcomes.codes]
+        assert outcomes == frame["outcome"].loc[list(document.programs[0].keys)].tolist()
+        assert shown.verdict == ab.text
+        assert shown.latency["speedup"] == ab.latency["speedup"].iloc[0]
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_it_fits_its_schema_and_labels_are_unique(documents, model):
+    document = documents[model]
+    assert find_problem(json.loads(json.dumps(to_plain(document))), "explorer") == ""
+    for program in document.programs:
+        assert len(set(program.labels)) == len(program.keys)
+
+
+def test_labels_begin_with_the_layer(documents):
+    labels = documents["mobilenet_v3_small"].programs[0].labels
+    assert "classifier.3 · Fully Connected GEMM #42" in labels
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_inferences_have_the_times_of_the_trace(runs, documents, model):
+    run, document = runs[model], documents[model]
+    for shown in document.measurements:
+        events = run[shown.name, shown.threads].events
+        assert 0 < len(shown.trace.inferences) <= 20
+        for inference in shown.trace.inferences:
+            events_of = events[events["run"] == inference.run]
+            shape = shown.trace.shapes[inference.shape]
+            begin = events_of.loc[events_of["kind"] == "method", "start_ns"].iloc[0]
+            starts = 100 * np.cumsum(inference.gaps)
+            assert len(starts) == len(shape.depths) == len(events_of)
+            wanted = np.sort(events_of["start_ns"] - begin)
+            assert np.abs(np.sort(starts) - wanted).max() <= 50
+            durations = 100 * np.sort(inference.durations)
+            assert np.abs(durations - np.sort(events_of["duration_ns"])).max() <= 50
+
+
+def test_edges_follow_the_tensors_through_fused_operators_and_delegates(documents):
+    program = documents["mobilenet_v3_small"].programs[0]
+    read = {}
+    for source, row in program.edges:
+        read.setdefault(program.labels[row], set()).add(program.labels[source])
+    assert read["classifier.3 · Fully Connected GEMM #42"] == {"classifier.1 · HardSwish #19"}
+    assert read["features.0.0 · Convolution IGEMM #1"] == {"features.0.0 · Transpose #1"}
+    # A squeeze-and-excitation block multiplies its input by what it computed from it.
+    (product,) = (row for row in read if row.startswith("features.1.block.1 · Multiply"))
+    assert any(source.startswith("features.1.block.0.0 ·") for source in read[product])
+    assert len(read[product]) == 2
+
+
+def test_edges_connect_delegates_and_kernels(documents):
+    program = documents["squeezesam"].programs[0]
+    crossing = {
+        (program.instructions[source], program.instructions[row]) for source, row in program.edges
+    }
+    assert any(source != row for source, row in crossing)
+    assert all(source <= row for source, row in crossing)
+
+
+def test_findings_name_their_operators_and_gain(runs, documents):
+    run, document = runs["mobilenet_v3_small"], documents["mobilenet_v3_small"]
+    shown = document.measurements[document.comparisons[0].candidate].findings
+    keys = document.programs[0].keys
+    assert [finding.title for finding in shown] == run.findings["title"].tolist()
+    for finding, wanted in zip(shown, run.findings["keys"], strict=True):
+        assert {keys[number] for number in finding.operators} == set(wanted.splitlines())
+
+
+def test_machine_code_is_that_of_the_samples(runs, documents):
+    run, document = runs["toy_cnn"], documents["toy_cnn"]
+    shown = document.measurements[document.comparisons[0].candidate]
+    keys = document.programs[0].keys
+    found = {key: shown.functions["code"].codes[row] for row, key in enumerate(keys)}
+    for row in run.compare().kernels.itertuples():
+        assert shown.functions["code"].values[found[row.key]] == row.candidate_code
+
+
+def test_a_page_stays_small(runs):
+    for run in runs.values():
+        assert len(explorer_page(run)) < 1_000_000
+
+
+def test_hostile_names_stay_data(runs):
+    evil = "</script><script>alert(1)</script>\u2028'\"<!--"
+    run = runs["mobilenet_v3_small"]
+    plan = replace(run.record.plan, model=evil)
+    page = explorer_page(with_record(run, plan=plan))
+    assert page.count("<script") == 2
+    assert "alert(1)</script>" not in page
+    (data,) = re.findall(r'<script type="application/json" id="explorer-data">(.*?)</script>', page)
+    assert json.loads(data)["head"]["model"] == evil
+    assert "\u2028" not in data
+
+
+def test_the_page_allows_its_own_script_and_no_request(runs):
+    page = explorer_page(runs["toy_cnn"])
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', page)[1]
+    assert policy.startswith("default-src 'none'; img-src data: blob:; style-src 'unsafe-inline'")
+    script = page.split('<script type="module">')[1].split("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+
+
+def test_the_bundle_is_made_of_the_sources():
+    web = EXPLORER / "web"
+    sources = [web / name for name in ("build.mjs", "package-lock.json", "package.json")]
+    sources += sorted((web / "src").iterdir())
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    head = (EXPLORER / "explorer.js").read_text().split("\n", 1)[0]
+    assert head.endswith(digest), "run `python3 dev.py web`"
+
+
+def test_the_bundle_has_the_licences_of_what_it_contains_and_no_address_of_a_registry():
+    bundle = (EXPLORER / "explorer.js").read_text()
+    for package in ("@dagrejs/dagre", "d3-scale"):
+        assert re.search(rf"^{package} [\d.]+ \((MIT|ISC)\)$", bundle, re.MULTILINE)
+    assert "</script" not in bundle
+    lock = json.loads((EXPLORER / "web" / "package-lock.json").read_text())
+    assert not [name for name, entry in lock["packages"].items() if "resolved" in entry]
+
+
+def excerpts(run, source, tmp_path, text="a\nb = 1\nc\n", changed=0.0):
+    path = tmp_path / source
+    path.write_text(text)
+    os.utime(path, (changed, changed))
+    return dict(_excerpts([f"{path}:2"], run["avx512_on"]))
+
+
+def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(runs, tmp_path):
+    run = runs["mobilenet_v3_small"]
+    (found,) = excerpts(run, "model.py", tmp_path).values()
+    assert (found.start, found.lines) == (1, ("a", "b = 1", "c"))
+    assert excerpts(run, "model.py", tmp_path, changed=time.time()) == {}
+    assert excerpts(run, "id_rsa", tmp_path) == {}
+    assert excerpts(run, "model.py", tmp_path, text="a\n") == {}
+
+
+def test_one_comparison_is_explored_alone(runs):
+    run = runs["squeezesam"]
+    document = explorer_data(run.compare("avx", "native"))
+    assert [m.name for m in document.measurements] == ["native", "avx"]
+    assert len(document.comparisons) == 1
+
+
+def test_runs_measured_apart_are_compared(runs, tmp_path):
+    other = wb.open_run(shutil.copytree(wb.sample_run(), tmp_path / "run"))
+    ab = wb.compare(runs["mobilenet_v3_small"]["avx512_off"], other["avx512_on"])
+    document = explorer_data(ab)
+    assert any("measured apart" in caveat for caveat in document.comparisons[0].caveats)
+
+
+def test_a_notebook_gets_a_widget_and_a_page_otherwise(runs, monkeypatch):
+    monkeypatch.setenv(WIDGETS, "1")
+    widget = wb.explore(runs["toy_cnn"])
+    assert isinstance(widget, Explorer)
+    assert json.loads(widget.data)["head"]["model"] == "toy_cnn"
+    monkeypatch.setenv(WIDGETS, "0")
+    shown = wb.explore(runs["toy_cnn"])._repr_html_()
+    assert shown.startswith("<iframe") and "<script" not in shown

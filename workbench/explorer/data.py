@@ -1,0 +1,339 @@
+"""What the explorer shows of a run, as one compact document; all figures come from its frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+import workbench
+from workbench.analysis.attribution import find_method
+from workbench.analysis.operators import describe_spans, label_operators, total_runs
+from workbench.analysis.quality import summarize_quality
+from workbench.analysis.roofline import Roof, computed_dtype, dtype_of
+from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.frames import EMULATED, format_share
+from workbench.plots.text import describe_gain
+from workbench.plots.timeline import grow_spans
+from workbench.records import documents
+from workbench.records.documents import Coded, Numbers, Rows
+from workbench.records.layers import Method
+
+_INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spans drawn in all.
+_DEEPEST = 4  #: Deeper spans are not drawn.
+_TEXTS = ("name", "category", "family", "kind", "dtype", "module", "module_class", "source", "also",
+          "shapes", "role", "confidence")  # fmt: skip
+_COSTS = ("calls", "flops", "bytes")
+_ABOVE, _BELOW = 4, 6  #: Lines of a source excerpt around the layer's own.
+_ROOFLINE = ("intensity", "gflops", "gbps", "roof_gflops", "roof_gbps", "least_ms", "roof_share")
+_FUNCTIONS, _SAMPLES = ("function", "code"), ("share", "samples")
+_JUDGED = ("baseline_ms", "candidate_ms", "speedup", "low", "high", "detectable")
+
+
+def explorer_data(source: Run | Comparison) -> documents.Explorer:
+    """All that the explorer shows of a run, or of one comparison.
+
+    Operators are listed once per program, in the order in which they first ran; columns of
+    measurements and comparisons follow this order, with null where an operator did not run. Times
+    are in ms, those of traces in tenths of a microsecond.
+    """
+    run = source.run if isinstance(source, Comparison) else source
+    comparisons = (source,) if isinstance(source, Comparison) else source.comparisons
+    sides = [m for ab in comparisons for m in (ab.candidate, ab.baseline)]
+    if isinstance(source, Run):
+        sides += [m for m in source.traced if not m.control] or source.traced
+    measurements = [m for m in dict.fromkeys(sides) if m.sessions]
+    programs: dict[tuple[Path, str], list[Measurement]] = {}
+    for m in measurements:
+        programs.setdefault(_program_of(m), []).append(m)
+    tables = {program: _list_operators(found) for program, found in programs.items()}
+    spans = sum(len(tables[_program_of(m)]) for m in measurements)
+    inferences = min(_INFERENCES, max(_LEAST, _SPANS // max(spans, 1)))
+    numbers = {program: number for number, program in enumerate(programs)}
+    shown = {ab.candidate for ab in comparisons} or set(measurements)
+    return documents.Explorer(
+        head=_describe(run),
+        programs=tuple(
+            _program(found, tables[program]) for program, found in programs.items()
+        ),
+        measurements=tuple(
+            _measurement(m, numbers[_program_of(m)], tables[_program_of(m)], inferences,
+                         with_findings=m in shown)
+            for m in measurements
+        ),
+        comparisons=tuple(
+            _comparison(ab, measurements, tables[_program_of(ab.candidate)]) for ab in comparisons
+        ),
+    )  # fmt: skip
+
+
+def _program_of(measurement: Measurement) -> tuple[Path, str]:
+    return measurement.run.path, measurement.program.name
+
+
+def _describe(run: Run) -> documents.ExplorerHead:
+    record, quality, export = run.record, run.quality, run.subject.export
+    device = [record.host.get("cpu") or record.platform]
+    device += ["virtual machine"] if record.host.get("virtual") else []
+    files = [path.name for path in run.path.iterdir() if path.suffix in (".perfetto-trace",)]
+    return documents.ExplorerHead(
+        model=run.model,
+        dtype=export.dtype if export else "",
+        device=", ".join(map(str, device)),
+        started=record.started,
+        grade=quality["grade"].iloc[0],
+        quality=summarize_quality(quality),
+        emulated=run.emulated,
+        versions={name: str(version) for name, version in record.versions.items()},
+        perfetto=min(files, default=""),
+    )
+
+
+def _list_operators(measurements: Sequence[Measurement]) -> pd.DataFrame:
+    """Every operator of a program by key, in the order of execution."""
+    known = pd.concat([m.operators for m in measurements]).astype({"key": object})
+    known = known.drop_duplicates("key").set_index("key")
+    rows = pd.concat([m.ledger.drop_duplicates("key") for m in measurements])
+    rows = rows.astype({"key": object}).drop_duplicates("key").set_index("key")
+    table = known.loc[rows.index].assign(instruction=rows["instruction"]).reset_index()
+    dtype, labels = computed_dtype(measurements[0].export), label_operators(table)
+    # Measurements may number operators differently.
+    labels = labels.where(~labels.duplicated(keep=False), labels + " (" + table["key"] + ")")
+    return table.assign(label=labels, dtype=[dtype_of(name, dtype) for name in table["operator"]])
+
+
+def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> documents.ExplorerProgram:
+    layers = measurements[0].layers
+    tree = pd.DataFrame({"module": [], "module_class": []}) if layers is None else layers
+    tree = tree[tree["module"].notna()]
+    sidecar = measurements[0].sidecar
+    first = table[~table["key"].str.startswith("m")]
+    method = find_method(first, sidecar) if sidecar else None
+    sources = table["source"].dropna().unique() if "source" in table else ()
+    return documents.ExplorerProgram(
+        keys=tuple(table["key"]),
+        labels=tuple(table["label"]),
+        instructions=tuple(table["instruction"].tolist()),
+        texts={name: encode(table[name]) for name in _TEXTS if name in table},
+        costs={name: _numbers(table[name]) for name in _COSTS if name in table},
+        modules=tuple(tree["module"]),
+        classes=tuple(tree["module_class"].fillna("")),
+        edges=tuple(sorted(link_operators(method, table))) if method else (),
+        excerpts=dict(_excerpts(sources, measurements[0])),
+    )
+
+
+def encode(texts: pd.Series) -> Coded:
+    """A column of texts as positions in the list of its distinct ones."""
+    codes, values = pd.factorize(texts.astype(object).replace("", None))
+    return Coded(tuple(map(str, values)), tuple(codes.tolist()))
+
+
+def _numbers(column: pd.Series | np.ndarray, decimals: int = 6) -> Numbers:
+    rounded = np.round(np.asarray(column, float), decimals)
+    return tuple(None if np.isnan(x) or np.isinf(x) else x for x in rounded.tolist())
+
+
+def link_operators(method: Method, table: pd.DataFrame) -> set[tuple[int, int]]:
+    """Which operator (a row of the table) reads what another made, through those without a time."""
+    xnodes = table["xnodes"] if "xnodes" in table else pd.Series(None, table.index, dtype=object)
+    owner: dict[tuple[int, int | None], int] = {}
+    chains: dict[int, list[int]] = {}
+    columns = (table["kind"], table["instruction"], xnodes)
+    for row, (kind, number, sources) in enumerate(zip(*columns, strict=True)):
+        if kind == "portable":
+            owner.setdefault((number, None), row)
+        elif kind == "delegated":
+            chains.setdefault(number, []).append(row)
+            for xnode in sources.split(",") if isinstance(sources, str) else ():
+                owner[number, int(xnode)] = row
+    edges: set[tuple[int, int]] = set()
+
+    def run(row: int | None, before: set[int]) -> set[int]:
+        """Which operators the outputs of one come from."""
+        if row is None:
+            return before
+        edges.update((source, row) for source in before if source != row)
+        return {row}
+
+    def union(made: dict[int, set[int]], values: Sequence[int]) -> set[int]:
+        return set().union(*(made.get(value, ()) for value in values))
+
+    made: dict[int, set[int]] = {}
+    for place, each in enumerate(method.instructions):
+        if each.xnodes:
+            entries, exits = (
+                [v.id for v in each.xvalues if v.role == r] for r in ("input", "output")
+            )
+            given = (made.get(value, set()) for value in each.inputs)
+            inner = dict(zip(entries, given, strict=False))
+            for index, node in enumerate(each.xnodes):
+                found = run(owner.get((place, index)), union(inner, node.inputs))
+                inner |= dict.fromkeys(node.outputs, found)
+            outputs = zip(each.outputs, exits, strict=False)
+            made |= {value: inner.get(end, set()) for value, end in outputs}
+            continue
+        before = union(made, each.inputs)
+        single = owner.get((place, None))
+        for row in chains.get(place, [] if single is None else [single]):
+            before = run(row, before)
+        made |= dict.fromkeys(each.outputs, before)
+    return edges
+
+
+def _excerpts(sources: Sequence[str], m: Measurement) -> Iterator[tuple[str, documents.Excerpt]]:
+    """A few lines around every source line whose file was not changed since the export."""
+    created = m.export.created if m.export else ""
+    roots = (Path.cwd(), Path(workbench.__file__).parents[1], Path("/"))
+    files: dict[str, list[str]] = {}
+    for place in sources:
+        name, _, line = place.rpartition(":")
+        if name not in files:
+            # A sidecar may come from a stranger: no other file than Python's gets into the page.
+            found = [r / name for r in roots if name.endswith(".py") and (r / name).is_file()]
+            fits = bool(found and created) and _unchanged(found[0], created)
+            files[name] = found[0].read_text(errors="replace").splitlines() if fits else []
+        if line.isdecimal() and 0 < int(line) <= len(files[name]):
+            start = max(0, int(line) - 1 - _ABOVE)
+            lines = files[name][start : start + _ABOVE + _BELOW]
+            yield place, documents.Excerpt(start + 1, tuple(lines))
+
+
+def _unchanged(path: Path, since: str) -> bool:
+    try:
+        return path.stat().st_mtime <= datetime.fromisoformat(since).timestamp()
+    except ValueError:
+        return False
+
+
+def _measurement(
+    m: Measurement, program: int, table: pd.DataFrame, inferences: int, *, with_findings: bool
+) -> documents.ExplorerMeasurement:
+    index = {key: row for row, key in enumerate(table["key"])}
+    operators = m.operators.astype({"key": object}).set_index("key").reindex(table["key"])
+    runs = total_runs(m.ledger, "key").reindex(columns=table["key"])
+    restarts = runs.groupby(level="process").mean() if len(m.sessions) > 1 else runs[:0]
+    roofline = m.roofline
+    if roofline is not None:
+        roofline = roofline.astype({"key": object}).set_index("key").reindex(table["key"])
+    code = m.machine_code
+    kernels = None if code is None else code[code["key"] != ""].drop_duplicates("key")
+    if kernels is not None:
+        kernels = kernels.set_index("key").reindex(table["key"])
+    return documents.ExplorerMeasurement(
+        program=program,
+        name=m.name,
+        label=m.label,
+        threads=m.threads,
+        phase=m.phase,
+        isa=m.experiment.isa,
+        hidden=tuple(sorted(m.run.masked(m.name))),
+        latency=dict(m.statistics.iloc[0]),
+        inferences=len(runs),
+        restarts=len(m.sessions),
+        mean_ms=_numbers(operators["mean_ms"]),
+        std_ms=_numbers(operators["std_ms"]),
+        restarts_ms=tuple(map(_numbers, restarts.to_numpy())),
+        quantile=float(stdtrit(len(restarts) - 1, 0.975)) if len(restarts) else None,
+        categories=_rows(m.categories),
+        layers=_layers(m),
+        roof=_roof(m.roof) if roofline is not None and m.roof else None,
+        roofline=None if roofline is None else {n: _numbers(roofline[n], 4) for n in _ROOFLINE},
+        bound=None if roofline is None else encode(roofline["bound"]),
+        functions=None if kernels is None else {n: encode(kernels[n]) for n in _FUNCTIONS},
+        samples=None if kernels is None else {n: _numbers(kernels[n], 4) for n in _SAMPLES},
+        findings=_findings(m, index) if with_findings else (),
+        trace=_sample_trace(m, index, inferences),
+    )
+
+
+def _rows(frame: pd.DataFrame) -> Rows:
+    return tuple(frame.to_dict("records"))
+
+
+def _layers(m: Measurement) -> dict[str, Numbers] | None:
+    if m.layers is None:
+        return None
+    known = m.layers[m.layers["module"].notna()]
+    return {n: _numbers(known[n]) for n in ("own_ms", "total_ms", "low_ms", "high_ms")}
+
+
+def _roof(roof: Roof) -> documents.ExplorerRoof:
+    return documents.ExplorerRoof(roof.peaks, roof.bandwidths, roof.call_ms, roof.spread)
+
+
+def _findings(m: Measurement, index: dict[str, int]) -> tuple[documents.ExplorerFinding, ...]:
+    return tuple(
+        documents.ExplorerFinding(
+            title=row["title"], action=row["action"], hint=row["hint"], gain=describe_gain(row),
+            operators=tuple(index[key] for key in row["keys"].splitlines() if key in index),
+        )
+        for row in m.findings.to_dict("records")
+    )  # fmt: skip
+
+
+def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> documents.ExplorerTrace:
+    """Inferences of the first process that count, evenly spread over it."""
+    ledger = m.ledger[m.ledger["process"] == m.sessions[0].process]
+    runs = np.sort(ledger["run"].unique())
+    runs = runs[np.unique(np.linspace(0, len(runs) - 1, min(count, len(runs))).round().astype(int))]
+    events = m.events
+    spans = grow_spans(describe_spans(events[events["run"].isin(runs)].reset_index(drop=True)))
+    spans = spans[spans["depth"] <= _DEEPEST]
+    shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+    inferences = []
+    for run, part in spans.groupby("run"):
+        shape = (tuple(index.get(key, -1) for key in part["key"]), tuple(part["depth"].tolist()))
+        starts = (part["start_ns"].to_numpy() + 50) // 100
+        lengths = (part["duration_ns"].to_numpy() + 50) // 100
+        number = shapes.setdefault(shape, len(shapes))
+        gaps = tuple(np.diff(starts, prepend=0).tolist())
+        inferences.append(documents.Inference(int(run), number, gaps, tuple(lengths.tolist())))
+    found = tuple(documents.TraceShape(*shape) for shape in shapes)
+    return documents.ExplorerTrace(len(runs), found, tuple(inferences))
+
+
+def _comparison(
+    ab: Comparison, measurements: list[Measurement], table: pd.DataFrame
+) -> documents.ExplorerComparison:
+    before, after = ab.baseline, ab.candidate
+    paired = _program_of(before) == _program_of(after)
+    operators = None
+    if paired:
+        operators = ab.operators.astype({"key": object}).set_index("key").reindex(table["key"])
+    changes = None
+    if paired and ab.kernels is not None:
+        changes = encode(ab.kernels.set_index("key").reindex(table["key"])["change"])
+    return documents.ExplorerComparison(
+        baseline=measurements.index(before),
+        candidate=measurements.index(after),
+        label=ab.label,
+        verdict=ab.text,
+        outcome=ab.verdict.outcome,
+        latency=dict(ab.latency.iloc[0]),
+        caveats=tuple(_caveats(ab)),
+        categories=_rows(ab.categories),
+        operators=None if operators is None else {n: _numbers(operators[n]) for n in _JUDGED},
+        outcomes=None if operators is None else encode(operators["outcome"]),
+        changes=changes,
+    )
+
+
+def _caveats(ab: Comparison) -> Iterator[str]:
+    verdict = ab.verdict
+    if ab.emulated:
+        yield EMULATED
+    if verdict.unchanged:
+        yield verdict.unchanged
+    if verdict.outcome == "inconclusive" and verdict.detectable < 10:
+        yield f"inconclusive: only a change above {format_share(verdict.detectable)} was detectable"
+    if verdict.differences:
+        yield f"outputs differ: {'; '.join(verdict.differences)}"
+    if not ab.within_run:
+        yield "measured apart: the interval does not cover what changed on the machine in between"
+    if ab.run.quality["grade"].iloc[0] in "CD":
+        yield summarize_quality(ab.run.quality)

@@ -1,0 +1,81 @@
+"""The explorer as a widget and as a page: one script, which draws what `explorer_data` returns."""
+
+import base64
+import hashlib
+import html
+import json
+from importlib import resources
+
+import anywidget
+import traitlets
+from jinja2 import Environment, StrictUndefined
+
+from workbench.analysis.run import Comparison, Run
+from workbench.explorer.data import explorer_data
+from workbench.explorer.widgets import is_interactive
+from workbench.records.codec import to_plain
+
+# Made from web/src by `python3 dev.py web`.
+_SCRIPT = resources.files("workbench.explorer") / "explorer.js"
+_PAGE = resources.files("workbench.explorer") / "explore.html.j2"
+
+
+class Explorer(anywidget.AnyWidget):
+    """The explorer as a widget; ``selected`` has the keys of the selected operators."""
+
+    _esm = _SCRIPT.read_text()
+    data = traitlets.Unicode("").tag(sync=True)
+    state = traitlets.Unicode("").tag(sync=True)
+    selected = traitlets.List(traitlets.Unicode()).tag(sync=True)
+
+
+class Page:
+    """The explorer where no kernel runs: the whole page in a frame."""
+
+    def __init__(self, text: str):
+        self.text = text
+
+    def _repr_html_(self) -> str:
+        return (
+            '<iframe title="Explorer" sandbox="allow-scripts allow-downloads" width="100%" '
+            f'height="900" srcdoc="{html.escape(self.text)}"></iframe>'
+        )
+
+
+def explore(source: Run | Comparison) -> Explorer | Page:
+    """Explore a run, or one comparison, interactively.
+
+    Categories, model, timeline, operators and findings are connected: what is selected in one is
+    shown in all, with its layer, source line, machine code and place on the roofline. In a notebook
+    this is a widget, whose ``selected`` has the keys of the selected operators; without a live
+    front end it is a page.
+
+    Raises
+    ------
+    StoreError
+        A side has no trace.
+
+    Examples
+    --------
+    >>> page = wb.explore(wb.open_run(wb.sample_run()))
+    >>> "classifier.3" in page.text
+    True
+    """
+    if is_interactive():
+        return Explorer(data=_to_json(source))
+    return Page(explorer_page(source))
+
+
+def explorer_page(source: Run | Comparison) -> str:
+    """``explore.html``: a page without any request, whose only script is the explorer's."""
+    script = _SCRIPT.read_text()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    run = source if isinstance(source, Run) else source.run
+    page = Environment(autoescape=True, undefined=StrictUndefined).from_string(_PAGE.read_text())
+    # "<" could end the element that the data is in.
+    data = _to_json(source).replace("<", "\\u003c")
+    return page.render(title=f"{run.model}: explorer", data=data, script=script, digest=digest)
+
+
+def _to_json(source: Run | Comparison) -> str:
+    return json.dumps(to_plain(explorer_data(source)), separators=(",", ":"), allow_nan=False)

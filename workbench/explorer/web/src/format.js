@@ -1,0 +1,60 @@
+// Numbers as text. Times are always in milliseconds: one unit in every column and sentence.
+
+export const MISSING = "–";
+const known = value => value !== null && value !== undefined && Number.isFinite(value);
+
+/** Decimals that show three significant digits. */
+export const decimalsOf = value =>
+  known(value) && value !== 0 ? Math.min(5, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value))))) : 2;
+
+export const fixed = (value, decimals) => known(value) ? value.toFixed(decimals).replace("-", "−") : MISSING;
+
+export const ms = (value, decimals = decimalsOf(value)) => known(value) ? `${fixed(value, decimals)} ms` : MISSING;
+
+export const share = part => known(part) ? `${(100 * part).toFixed(Math.abs(part) < 0.0995 ? 1 : 0)} %` : MISSING;
+
+/** Decimals that an interval supports: to the first digit of its half width, two or three. */
+const digits = (low, high) => {
+  const half = (high - low) / 2;
+  return half > 0 ? Math.min(3, Math.max(2, Math.ceil(-Math.log10(half)))) : 2;
+};
+
+/** A speed-up: `1.36x`; with its interval, `1.36x [1.30, 1.41]`. */
+export function ratio(value, low, high) {
+  if (!known(value)) return MISSING;
+  if (!known(low) || !known(high)) return `${value.toFixed(2)}x`;
+  const places = digits(low, high);
+  return `${value.toFixed(places)}x [${low.toFixed(places)}, ${high.toFixed(places)}]`;
+}
+
+/** `1.36x faster`, or what else a comparison showed. */
+export function outcomeText(outcome, value, low, high) {
+  if (outcome === "faster" || outcome === "slower") {
+    const [v, l, h] = outcome === "slower" ? [1 / value, 1 / high, 1 / low] : [value, low, high];
+    return `${known(l) ? v.toFixed(digits(l, h)) : v.toFixed(2)}x ${outcome}`;
+  }
+  return outcome === "emulated" ? "emulated" : outcome;
+}
+
+/** The interval that belongs to `outcomeText`. */
+export function intervalText(outcome, low, high) {
+  if (!known(low) || !known(high)) return "";
+  const [l, h] = outcome === "slower" ? [1 / high, 1 / low] : [low, high];
+  const places = digits(l, h);
+  return `[${l.toFixed(places)}, ${h.toFixed(places)}]`;
+}
+
+/** A count with separators: `10 838 016`. */
+export const count = value => known(value) ? Math.round(value).toLocaleString("en").replace(/,/g, " ") : MISSING;
+
+const SCALES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+
+/** A quantity with a prefix: `10.8 MFLOP`. */
+export function quantity(value, unit) {
+  if (!known(value)) return MISSING;
+  const [scale, prefix] = SCALES.find(([size]) => Math.abs(value) >= size) ?? [1, ""];
+  const scaled = value / scale;
+  return `${scaled.toFixed(scale === 1 ? 0 : decimalsOf(scaled))} ${prefix}${unit}`;
+}
+
+export { known };

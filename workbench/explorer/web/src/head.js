@@ -1,0 +1,158 @@
+// What was measured and what came out: verdict, caveats, selectors, categories, findings.
+
+import { CATEGORIES, inkOn } from "./color.js";
+import { h } from "./dom.js";
+import { intervalText, known, ms, outcomeText, ratio, share } from "./format.js";
+
+export class Head {
+  constructor(view) {
+    this.view = view;
+    const { head } = view.model;
+    const day = head.started.slice(0, 16).replace("T", " ");
+    this.verdict = h("div", { class: "verdict" });
+    this.caveats = h("div", { class: "caveats" });
+    this.selectors = h("div", { class: "selectors" });
+    this.root = h("header", { class: "head" },
+      h("div", { class: "facts" },
+        h("h1", null, head.model),
+        ...[head.dtype, head.device, `${day} UTC`].filter(Boolean).map(text => h("span", { class: "fact" }, text)),
+        h("span", { class: `grade grade-${head.grade}`, title: head.quality }, `quality ${head.grade}`),
+        h("span", { class: "spring" }), view.menu.root,
+        h("button", { type: "button", title: "Keys ( ? )", "aria-label": "Keys", onclick: () => view.help() }, "?")),
+      h("div", { class: "answer" }, this.verdict, this.selectors), this.caveats);
+    this.#select();
+  }
+
+  /** A list for everything that more than one choice exists of. */
+  #select() {
+    const { model, store } = this.view;
+    const side = number => number === null ? null : model.measurements[number];
+    const described = model.pairs.map(pair => {
+      const [a, b] = [side(pair.baseline), side(pair.candidate)];
+      const threads = a && a.threads !== b.threads ? `${a.threads} → ${b.threads}` : String(b.threads);
+      return { names: a ? (a.name === b.name ? b.name : `${a.name} → ${b.name}`) : b.name, threads, phase: b.phase };
+    });
+    const parts = { names: model.data.comparisons.length ? "A → B" : "Measurement", threads: "Threads", phase: "Phase" };
+    this.lists = Object.entries(parts).flatMap(([part, text]) => {
+      const options = [...new Set(described.map(each => each[part]))];
+      if (options.length < 2) return [];
+      const list = h("select", { onchange: () => {
+        const wanted = { ...described[store.state.pair], [part]: list.value };
+        const score = each => (each[part] === wanted[part] ? 10 : 0) + Object.keys(parts).filter(name => each[name] === wanted[name]).length;
+        const scores = described.map(score);
+        store.set({ pair: scores.indexOf(Math.max(...scores)), finding: -1, time: null, inference: -1 });
+      } }, ...options.map(option => h("option", { value: option }, option)));
+      this.selectors.append(h("label", null, h("span", null, text), list));
+      return [() => { list.value = described[store.state.pair][part]; }];
+    });
+    if (model.data.comparisons.length) {
+      this.selectors.append(h("button", { type: "button", title: "Exchange A and B",
+        onclick: () => store.set({ swap: !store.state.swap, finding: -1 }) }, "⇄ Swap A and B"));
+    }
+  }
+
+  redraw() {
+    const { sides, state, model } = this.view;
+    const { a, b, latency, outcome, pair } = sides;
+    this.lists.forEach(update => update());
+    const lines = [];
+    if (latency) {
+      lines.push(h("p", { class: "big" },
+        h("strong", { class: `v-${outcome}` }, outcomeText(outcome, latency.speedup, latency.low, latency.high)),
+        outcome === "emulated" ? null : h("span", null, ["faster", "slower"].includes(outcome)
+          ? `${intervalText(outcome, latency.low, latency.high)} 95 % interval` : ratio(latency.speedup, latency.low, latency.high))));
+      const time = value => outcome === "emulated" ? null : h("b", null, ms(value));
+      lines.push(h("p", null, h("b", { class: "side" }, "A"), ` ${a.label} `, time(latency.baseline_ms), "   →   ",
+        h("b", { class: "side" }, "B"), ` ${b.label} `, time(latency.candidate_ms), outcome === "emulated" ? null : h("span", { class: "soft" }, `   E2E latency without tracing, ${b.restarts} process restart${b.restarts === 1 ? "" : "s"}`)));
+    } else {
+      lines.push(h("p", { class: "big" }, h("strong", null, ms(b.latency.median)), h("span", null, "median E2E latency")));
+      lines.push(h("p", null, `${b.label}, n = ${b.latency.n}, ${b.restarts} process restart${b.restarts === 1 ? "" : "s"}`));
+    }
+    const guess = this.view.prediction();
+    if (guess) {
+      const headline = latency ? latency.candidate_ms : b.latency.median;
+      lines.push(h("p", { class: "guess" }, `what if: ${ms(headline)} → `, h("b", null, ms(headline / guess.speedup)),
+        `, ${ratio(guess.speedup, guess.low, guess.high)}${latency ? "; against A: " : ""}`,
+        latency ? h("b", null, `${(latency.speedup * guess.speedup).toFixed(2)}x`) : null));
+    }
+    this.verdict.replaceChildren(...lines);
+    const notes = [...(pair.caveats ?? (model.head.emulated ? ["emulated: which code runs, not how fast"] : []))];
+    if (a && !sides.paired) notes.push("A and B are different programs: their operators are not paired");
+    if (state.swap) notes.push("A and B are exchanged: A is the candidate of the comparison as planned");
+    this.caveats.replaceChildren(...notes.map(text => h("p", { role: "note" }, text)));
+  }
+}
+
+export class Categories {
+  constructor(view) {
+    this.view = view;
+    this.body = h("div", { class: "cat-body" });
+    this.chips = h("div", { class: "chips", role: "group", "aria-label": "Filter by category" });
+    this.note = h("span", { class: "soft" });
+    this.root = h("section", { class: "panel", "aria-label": "Categories" },
+      h("header", { class: "bar" }, h("h2", null, "Where the time goes"), this.note), this.body, this.chips);
+  }
+
+  redraw() {
+    const { sides, state } = this.view;
+    const rows = [sides.a && ["A", sides.a], ["B", sides.b]].filter(Boolean);
+    const ends = rows.flatMap(([, m]) => m.categories.reduce(([at, all], row) => [at + row.mean_ms, [...all, at + (row.high_ms ?? 0), at + row.mean_ms]], [0, []])[1]);
+    const longest = Math.max(...ends, 1e-9);
+    this.note.textContent = "mean of the traced inferences; lines: 95 % intervals over the restarts";
+    this.body.replaceChildren(...rows.map(([name, m]) => this.#bar(sides.a ? name : "", m, longest)));
+    const judged = new Map((sides.categories ?? []).map(row => [row.name, row]));
+    this.chips.replaceChildren(...sides.b.categories.filter(row => row.mean_ms > 0 || judged.get(row.category)?.baseline_ms > 0).map(row => {
+      const found = judged.get(row.category);
+      const pressed = state.category === row.category;
+      return h("button", { type: "button", class: "chip", "aria-pressed": String(pressed), onclick: () => this.#toggle(row.category) },
+        h("span", { class: "swatch", style: `background:${CATEGORIES[row.category]}` }), row.category,
+        found && found.outcome !== "emulated" ? h("span", { class: `num v-${found.outcome}` }, ratio(found.speedup, found.low, found.high)) : h("span", { class: "num" }, share(row.share)));
+    }));
+  }
+
+  #toggle(category) {
+    const { store, state } = this.view;
+    store.set({ category: state.category === category ? "" : category, ops: [] });
+  }
+
+  #bar(name, m, longest) {
+    const { state } = this.view;
+    let at = 0;
+    const whiskers = [];
+    const total = m.categories.reduce((sum, row) => sum + row.mean_ms, 0);
+    const parts = m.categories.filter(row => row.mean_ms > 0).map(row => {
+      const color = CATEGORIES[row.category], part = 100 * row.mean_ms / longest;
+      if (known(row.low_ms) && known(row.high_ms)) {
+        whiskers.push(h("i", { style: `left:${100 * (at + row.low_ms) / longest}%;width:${Math.max(0.15, 100 * (row.high_ms - row.low_ms) / longest)}%;background:${color};top:${2 * whiskers.length}px` }));
+      }
+      at += row.mean_ms;
+      const text = `${row.category} ${ms(row.mean_ms)}, ${share(row.share)}`;
+      return h("button", { type: "button", class: `seg${state.category && state.category !== row.category ? " dim" : ""}`,
+        title: `${text}, 95 % interval ${ms(row.low_ms)} to ${ms(row.high_ms)}`, "aria-label": `${name} ${text}`,
+        "aria-pressed": String(state.category === row.category),
+        style: `width:${part}%;background:${color};color:${inkOn(color)}`, onclick: () => this.#toggle(row.category) },
+        part > 6 ? h("span", null, `${part > 14 ? `${row.category} ` : ""}${share(row.share)}`) : null);
+    });
+    return h("div", { class: "cat-row" }, name ? h("b", { class: "side" }, name) : null, h("span", { class: "cat-name" }, m.label),
+      h("div", { class: "cat-track" }, h("div", { class: "cat-bar" }, ...parts), h("div", { class: "whiskers" }, ...whiskers)),
+      h("span", { class: "num" }, ms(total)));
+  }
+}
+
+export class Findings {
+  constructor(view) {
+    this.view = view;
+    this.list = h("div", { class: "cards" });
+    this.root = h("section", { class: "findings", "aria-label": "Findings" }, h("h2", null, "Findings, largest gain first"), this.list);
+  }
+
+  redraw() {
+    const { sides, state, store } = this.view;
+    const { findings } = sides.b.findings.length ? sides.b : sides.a ?? sides.b;
+    this.root.hidden = !findings.length;
+    this.list.replaceChildren(...findings.map((finding, number) => h("button", {
+      type: "button", class: "card", "aria-pressed": String(state.finding === number),
+      onclick: () => store.set({ finding: state.finding === number ? -1 : number, ops: [], category: "", module: null, query: "", time: null }),
+    }, h("b", null, `${number + 1}. ${finding.title}`), h("span", { class: "soft" }, `Gain: ${finding.gain}`))));
+  }
+}

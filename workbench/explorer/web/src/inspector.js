@@ -1,0 +1,168 @@
+// All about what is selected: operator, layer, shapes, source line, machine code, roof, what if.
+
+import { h } from "./dom.js";
+import { CATEGORIES } from "./color.js";
+import { count, fixed, known, ms, quantity, ratio, share } from "./format.js";
+import { drawRoof } from "./roof.js";
+
+const STEPS = [1, 1.1, 1.25, 1.5, 2, 3, 4, 6, 10, Infinity];
+
+const facts = rows => h("dl", null, ...rows.filter(([, value]) => value !== "" && value !== null && value !== undefined)
+  .flatMap(([name, ...value]) => [h("dt", null, name), h("dd", null, ...value)]));
+
+export class Inspector {
+  constructor(view) {
+    this.view = view;
+    this.body = h("div");
+    this.slider = h("input", { type: "range", min: 0, max: STEPS.length - 1, step: 1, id: "wb-factor",
+      oninput: () => view.store.set({ factor: STEPS[this.slider.value] }) });
+    this.factor = h("output", { for: "wb-factor" });
+    this.effect = h("p", { class: "effect" });
+    this.what = h("section", null, h("h3", null, h("label", { for: "wb-factor" }, "What if it were faster?")),
+      h("div", { class: "slider" }, this.slider, this.factor), this.effect);
+    this.root = h("aside", { class: "panel inspector", "aria-label": "Selection", tabindex: -1 }, this.body, this.what);
+  }
+
+  redraw() {
+    const { view } = this, { state } = view;
+    const content = state.ops.length === 1 ? this.#operator(state.ops[0]) : this.#several();
+    this.body.replaceChildren(...content.filter(Boolean));
+    this.#whatIf();
+  }
+
+  #whatIf() {
+    const { view } = this, { state, sides } = view;
+    const subject = view.subject();
+    this.what.hidden = !subject.length || view.model.head.emulated;
+    const at = STEPS.indexOf(state.factor);
+    this.slider.value = at < 0 ? 0 : at;
+    const text = state.factor === Infinity ? "removed" : `${state.factor}x faster`;
+    this.factor.textContent = text;
+    this.slider.setAttribute("aria-valuetext", text);
+    const guess = view.prediction();
+    this.effect.textContent = guess
+      ? `Traced E2E ${ms(guess.before)} → ${ms(guess.after)}, ${ratio(guess.speedup, guess.low, guess.high)}, if all else stays as in ${sides.b.label}.`
+      : `Move the slider: E2E if ${subject.length === 1 ? "this operator" : `these ${subject.length} operators`} took less time.`;
+  }
+
+  #operator(i) {
+    const { view } = this, { sides } = view, { program, a, b } = sides, { texts, costs } = program;
+    const same = sides.paired;
+    const cost = name => costs[name]?.[i];
+    const mean = m => known(m?.mean_ms[i]) ? `${ms(m.mean_ms[i])}, ${share(m.mean_ms[i] / m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0))}` : "";
+    const source = texts.source[i];
+    return [
+      h("h2", null, program.labels[i]),
+      h("p", { class: "soft" }, h("span", { class: "swatch", style: `background:${CATEGORIES[texts.category[i]] ?? "#8A8A8A"}` }),
+        [texts.category[i], texts.family[i], texts.kind[i] === "delegated" ? "delegated" : texts.kind[i].replace("_", " ")].filter(Boolean).join(" · ")),
+      h("section", null, h("h3", null, "Time"),
+        same && sides.outcomes[i] !== "emulated" ? h("p", null, known(sides.speedup[i]) ? h("strong", { class: `v-${sides.outcomes[i]}` }, `${ratio(sides.speedup[i], sides.low[i], sides.high[i])} `) : null, sides.outcomes[i],
+          sides.outcomes[i] === "inconclusive" && known(sides.detectable[i]) && sides.detectable[i] < 10 ? `; only a change above ${share(sides.detectable[i])} was detectable` : "") : null,
+        facts([
+          ...(same ? [["typical, A", ms(sides.msA[i])], ["typical, B", ms(sides.msB[i])]] : []),
+          ["mean, share of E2E", (a && mean(a) ? `A ${mean(a)}` : ""), a && mean(a) ? h("br") : "", a ? `B ${mean(b)}` : mean(b)],
+          ["standard deviation", a && known(a.std_ms[i]) ? `A ${ms(a.std_ms[i])}, B ${ms(b.std_ms[i])}` : ms(b.std_ms[i])],
+          ["calls per inference", known(cost("calls")) ? fixed(cost("calls"), Number.isInteger(cost("calls")) ? 0 : 1) : ""],
+        ])),
+      h("section", { class: "layer" }, h("h3", null, "Layer"), texts.module[i]
+        ? facts([["path", h("button", { type: "button", class: "link", onclick: () => view.store.set({ module: texts.module[i], ops: [] }) }, texts.module[i])],
+          ["class", texts.module_class[i]], ["also does work of", texts.also[i]], ["attribution", texts.confidence[i]]])
+        : h("p", { class: "soft" }, "No layer is known for this operator.")),
+      h("section", null, h("h3", null, "Work"), facts([
+        ["logged as", texts.name[i]], ["shapes", texts.shapes[i]], ["computes in", known(cost("flops")) ? texts.dtype[i] : ""],
+        ["operations per call", known(cost("flops")) ? `${count(cost("flops"))} FLOP` : ""],
+        ["bytes per call", known(cost("bytes")) ? `${count(cost("bytes"))} B` : ""],
+      ])),
+      source ? this.#source(source) : null, this.#kernels(i), this.#roof(i),
+    ];
+  }
+
+  #source(place) {
+    const { excerpts } = this.view.sides.program;
+    const found = excerpts[place], line = Number(place.split(":").at(-1));
+    return h("section", { class: "source" }, h("h3", null, "Source"), h("p", null, h("code", null, place)),
+      found ? h("pre", { tabindex: 0, "aria-label": `Source excerpt of ${place}` }, ...found.lines.map((text, n) =>
+        h("span", { class: found.start + n === line ? "here" : null }, `${String(found.start + n).padStart(4)}  ${text}\n`))) : null);
+  }
+
+  #kernels(i) {
+    const { sides } = this.view;
+    const rows = [["A", sides.a], ["B", sides.b]].filter(([, m]) => m?.functions && m.functions.function[i]);
+    const change = sides.changes[i];
+    return h("section", { class: "kernel" }, h("h3", null, "Machine code"), rows.length
+      ? [change ? h("p", null, { changed: "A and B ran different code.", same: "A and B ran the same code.", "not shown": "Too few samples to tell whether the code differs." }[change] ?? change) : null,
+        facts(rows.map(([name, m]) => [h("span", null, sides.a ? `${name} ` : "", h("b", null, m.functions.code[i])),
+          h("code", null, m.functions.function[i]),
+          ` ${share(m.samples.share[i])} of ${count(m.samples.samples[i] / (m.samples.share[i] || 1))} samples`]))]
+      : h("p", { class: "soft" }, "Not sampled."));
+  }
+
+  #roof(i) {
+    const { sides, theme } = this.view;
+    const dots = [["A", sides.a && sides.a.program === sides.b.program ? sides.a : null], ["B", sides.b]]
+      .filter(([, m]) => known(m?.roofline?.gflops[i]) && known(m.roofline.intensity[i]));
+    const section = h("section", { class: "roof" }, h("h3", null, "Roofline"));
+    if (!dots.length) {
+      section.append(h("p", { class: "soft" }, "No roofline: machine peaks or operator costs are missing."));
+      return section;
+    }
+    section.append(drawRoof(dots.map(([name, m]) => ({
+      name: sides.a ? name : m.label, roof: m.roof, peak: m.roofline.roof_gflops[i], bandwidth: m.roofline.roof_gbps[i],
+      intensity: m.roofline.intensity[i], gflops: m.roofline.gflops[i],
+    })), theme), facts(dots.map(([name, m]) => [sides.a ? `side ${name}` : "rate",
+      `${quantity(1e9 * m.roofline.gflops[i], "FLOP/s")}, ${known(m.roofline.roof_share[i]) ? `${share(m.roofline.roof_share[i])} of the roof` : "too short to tell its share of the roof"}; bound by ${m.bound[i]}`])));
+    return section;
+  }
+
+  /** Several operators, or everything that the filters leave. */
+  #several() {
+    const { view } = this, { sides, state, model } = view, { a, b, program } = sides;
+    const operators = view.subject(true);
+    const finding = state.ops.length ? null : sides.b.findings[state.finding];
+    const layer = state.ops.length || state.module === null ? -1 : program.tree.nodes.get(state.module)?.layer ?? -1;
+    const only = [state.category, state.module !== null, finding, state.query, state.time].filter(Boolean).length;
+    const title = state.ops.length ? `${state.ops.length} selected operators`
+      : finding ? finding.title : layer >= 0 && only === 1 ? state.module || "model"
+        : state.category && only === 1 ? state.category : view.filtered ? `${operators.length} operators` : model.head.model;
+    const row = (name, m) => {
+      const { mean, low, high } = model.sum(m, operators);
+      const total = m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0);
+      return [name, `${ms(mean)}, ${share(mean / total)}`, known(low) ? h("span", { class: "soft" }, ` [${ms(low)}, ${ms(high)}]`) : ""];
+    };
+    const category = only === 1 && state.category && !state.ops.length ? sides.categories?.find(each => each.name === state.category) : null;
+    const times = a && a.program === b.program ? [row("A", a), row("B", b)] : [row("mean", b)];
+    const counts = {};
+    for (const i of operators) counts[sides.outcomes[i]] = (counts[sides.outcomes[i]] ?? 0) + 1;
+    const verdicts = Object.entries(counts).filter(([name]) => name).map(([name, n]) => `${n} ${name}`).join(", ");
+    return [
+      h("h2", null, title),
+      layer >= 0 && only === 1 ? h("p", { class: "soft" }, program.classes[layer]) : null,
+      finding ? h("section", null, h("h3", null, "What to do"), h("p", null, `${finding.action}.`), command(finding.hint),
+        h("p", { class: "soft" }, `Gain: ${finding.gain}`)) : null,
+      category && category.outcome !== "emulated" ? h("p", null, h("strong", { class: `v-${category.outcome}` }, ratio(category.speedup, category.low, category.high)), ` ${category.outcome}`) : null,
+      h("section", null, h("h3", null, "Mean time per traced inference"), facts(times),
+        h("p", { class: "soft" }, `${operators.length} of ${program.count} operators${verdicts ? `: ${verdicts}` : ""}`)),
+      view.filtered || state.ops.length ? null : this.#run(b),
+    ];
+  }
+
+  /** About the measurement as a whole. */
+  #run(b) {
+    const { head } = this.view.model;
+    return h("section", null, h("h3", null, "Measurement"), facts([
+      ["quality", head.quality], ["shown", b.label], ["ISA level", b.isa], ["hidden features", b.hidden.join(", ")],
+      ["traced inferences", `${b.inferences} in ${b.restarts} process restarts`],
+      ["versions", Object.entries(head.versions).map(([name, version]) => `${name} ${version}`).join(", ")],
+    ]));
+  }
+}
+
+function command(text) {
+  if (!text) return null;
+  const copy = h("button", { type: "button", onclick: async () => {
+    try { await navigator.clipboard.writeText(text); copy.textContent = "Copied"; } catch { getSelection().selectAllChildren(code); }
+  } }, "Copy");
+  const code = h("pre", { tabindex: 0, "aria-label": "Command" }, text);
+  return h("div", { class: "command" }, code, copy);
+}
+

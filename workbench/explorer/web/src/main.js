@@ -1,0 +1,285 @@
+// The explorer: views over one model and one state. A page mounts it; anywidget calls `render`.
+
+import { COLORINGS, legendOf, themeOf } from "./color.js";
+import { Tip } from "./chart.js";
+import { h } from "./dom.js";
+import { ms, ratio, share } from "./format.js";
+import { Graph } from "./graph.js";
+import { Categories, Findings, Head } from "./head.js";
+import { Icicle } from "./icicle.js";
+import { Inspector } from "./inspector.js";
+import { Menu } from "./menu.js";
+import { Model } from "./model.js";
+import { fromHash, Store, toHash } from "./state.js";
+import css from "./style.css";
+import { Table } from "./table.js";
+import { Timeline } from "./timeline.js";
+
+const KEYS = [
+  ["/", "search operators and layers"], ["Esc", "clear selection, then filters"], ["?", "this list"],
+  ["Tab", "next control or chart"], ["arrows", "move within a chart or the table"],
+  ["Enter", "select; a second Enter on the same operator clears it"], ["Space", "add to the selection, or remove"],
+  ["+ − 0", "zoom timeline or graph; everything"], ["[ ]", "previous and next pair of inferences"],
+  ["Shift + ← →", "filter the timeline by time"], ["Ctrl + wheel", "zoom; the wheel alone scrolls the page"],
+];
+
+class View {
+  constructor(root, data, { hash = "", embedded = false, changed = () => {} } = {}) {
+    Object.assign(this, { root, embedded, changed });
+    this.model = new Model(data);
+    this.store = new Store(fromHash(hash, this.model.limits));
+    this.tip = new Tip();
+    this.#readTheme();
+    this.menu = new Menu(this);
+    this.status = h("div", { class: "hidden", role: "status", "aria-live": "polite" });
+    this.crumbs = h("nav", { class: "crumbs", "aria-label": "What is shown" });
+    this.derive();
+    this.headView = new Head(this);
+    this.categories = new Categories(this);
+    this.findings = new Findings(this);
+    this.icicle = new Icicle(this);
+    this.graph = new Graph(this);
+    this.timeline = new Timeline(this);
+    this.table = new Table(this);
+    this.inspector = new Inspector(this);
+    this.keys = this.#helpDialog();
+    root.classList.add("wb-explorer");
+    root.setAttribute("data-lm-suppress-shortcuts", "true");
+    root.replaceChildren(h("style", null, css), this.headView.root, this.findings.root, this.categories.root, this.crumbs,
+      h("div", { class: "columns" }, h("div", { class: "charts" }, this.#modelPanel(), this.#timelinePanel(), this.table.root), this.inspector.root),
+      this.status, this.keys, this.tip.box);
+    this.store.listeners.push(() => this.update());
+    (embedded ? root : document).addEventListener("keydown", event => this.#key(event));
+    const redraw = () => { this.#readTheme(); this.redraw(); };
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    new MutationObserver(redraw).observe(document.body, { attributeFilter: ["data-jp-theme-light"] });
+    let width = 0;
+    new ResizeObserver(([entry]) => {
+      if (Math.abs(entry.contentRect.width - width) > 1) { width = entry.contentRect.width; this.redraw(); }
+    }).observe(root);
+  }
+
+  get state() { return this.store.state; }
+
+  /** JupyterLab says which theme it has; elsewhere the system does. */
+  #readTheme() {
+    const lab = document.body?.dataset.jpThemeLight;
+    this.dark = lab ? lab === "false" : matchMedia("(prefers-color-scheme: dark)").matches;
+    this.theme = themeOf(this.dark);
+    this.root.dataset.theme = this.dark ? "dark" : "light";
+    if (!this.embedded) document.documentElement.dataset.theme = this.root.dataset.theme;
+  }
+
+  derive() {
+    const { state, model } = this;
+    this.sides = model.sides(state);
+    this.left = model.filter(state);
+    this.filtered = model.filtered(state);
+  }
+
+  update() {
+    this.derive();
+    const { ops } = this.state;
+    if (ops.length === 1 && ops[0] !== this.shown) this.reveal = ops[0];
+    this.shown = ops.length === 1 ? ops[0] : null;
+    this.redraw();
+    this.changed(toHash(this.state), ops.map(i => this.sides.program.keys[i]));
+  }
+
+  redraw() {
+    const start = performance.now();
+    this.headView.redraw();
+    this.categories.redraw();
+    this.findings.redraw();
+    this.#crumb();
+    const graph = this.state.view === "graph" && this.graph.possible;
+    this.icicle.canvas.hidden = graph;
+    this.graph.root.hidden = !graph;
+    this.controls.forEach(update => update());
+    (graph ? this.graph : this.icicle).redraw();
+    this.timeline.redraw();
+    this.table.redraw();
+    if (this.reveal !== undefined && this.reveal !== null) { this.table.reveal(this.reveal); this.table.redraw(); this.reveal = null; }
+    this.inspector.redraw();
+    this.root.dataset.drawnMs = (performance.now() - start).toFixed(1);
+  }
+
+  chart() { return this.state.view === "graph" && this.graph.possible ? this.graph : this.icicle; }
+
+  /** What colours say of an operator. */
+  datum(i) {
+    const { sides } = this, { texts } = sides.program;
+    return {
+      category: texts.category[i], confidence: texts.confidence[i], outcome: sides.outcomes[i], speedup: sides.speedup[i],
+      part: (sides.meanB[i] ?? 0) / sides.most, roof: sides.b.roofline?.roof_share[i],
+    };
+  }
+
+  shortName(i) {
+    const name = this.sides.program.labels[i].split(" · ").at(-1);
+    return name.replace(/^Fully Connected /, "");
+  }
+
+  describe(i) {
+    const { sides } = this, { texts, labels } = sides.program;
+    const times = sides.paired ? `typical: A ${ms(sides.msA[i])}, B ${ms(sides.msB[i])}` : `mean ${ms(sides.msB[i])}`;
+    const judged = sides.paired && sides.outcomes[i] !== "emulated" ? `${ratio(sides.speedup[i], sides.low[i], sides.high[i])}, ${sides.outcomes[i]}` : "";
+    const roof = sides.b.roofline?.roof_share[i];
+    return [labels[i], texts.category[i], times, judged, roof ? `${share(roof)} of the roof` : "", texts.shapes[i]];
+  }
+
+  /** Selects an operator alone, or adds it; selecting the only one again clears it. */
+  select(i, more = false) {
+    const { ops } = this.state;
+    const has = ops.includes(i);
+    if (more) this.store.set({ ops: has ? ops.filter(each => each !== i) : [...ops, i] });
+    else this.store.set({ ops: has && ops.length === 1 ? [] : [i] });
+  }
+
+  /** The selected operators; without any, those that the filters leave (all of them if `always`). */
+  subject(always = false) {
+    if (this.state.ops.length) return this.state.ops;
+    return this.filtered || always ? [...this.left.keys()].filter(i => this.left[i]) : [];
+  }
+
+  prediction() {
+    const { factor } = this.state, operators = this.subject();
+    return factor > 1 && operators.length && !this.model.head.emulated ? this.model.whatIf(this.sides.b, operators, factor) : null;
+  }
+
+  turnInference(step) {
+    const count = this.model.inferences(this.state);
+    const shown = this.state.inference >= 0 ? this.state.inference : this.model.typical(this.state);
+    this.store.set({ inference: (shown + step + count) % count, time: null });
+  }
+
+  say(text) { this.status.textContent = text; }
+
+  help() {
+    if (this.keys.open) this.keys.close();
+    else this.keys.showModal();
+  }
+
+  #helpDialog() {
+    const dialog = h("dialog", { class: "keys", "aria-label": "Keys" }, h("h2", null, "Keys"),
+      h("dl", null, ...KEYS.flatMap(([key, text]) => [h("dt", null, h("kbd", null, key)), h("dd", null, text)])),
+      h("button", { type: "button", onclick: () => dialog.close() }, "Close"));
+    return dialog;
+  }
+
+  #key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const typing = event.target instanceof HTMLElement && event.target.matches("input[type=search], select, textarea");
+    if (event.key === "Escape" && !this.keys.open) {
+      if (this.state.ops.length) this.store.set({ ops: [] });
+      else this.store.clear();
+      if (typing) this.table.grid.focus();
+    } else if (event.key === "/" && !typing) {
+      this.table.search.focus();
+      this.table.search.select();
+    } else if (event.key === "?" && !typing) this.help();
+    else return;
+    event.preventDefault();
+  }
+
+  /** model > GEMM > classifier.3 > GEMM #42; each part goes back to itself. */
+  #crumb() {
+    const { state, store, sides, model } = this;
+    const parts = [[model.head.model, () => store.clear()]];
+    if (state.category) parts.push([state.category, () => store.set({ module: null, finding: -1, query: "", time: null, ops: [] })]);
+    if (state.module) {
+      const path = state.module.split(".");
+      path.forEach((name, n) => parts.push([name, () => store.set({ module: path.slice(0, n + 1).join("."), ops: [] })]));
+    }
+    if (state.finding >= 0) parts.push([`finding ${state.finding + 1}`, () => store.set({ ops: [] })]);
+    if (state.query) parts.push([`“${state.query}”`, () => store.set({ ops: [] })]);
+    if (state.time) parts.push([`${ms(state.time[1], 3)} to ${ms(state.time[2], 3)} of ${sides.a ? "AB"[state.time[0]] : "the inference"}`, () => store.set({ ops: [] })]);
+    if (state.ops.length === 1) {
+      const [i] = state.ops, path = sides.program.texts.module[i];
+      if (!state.category) parts.splice(1, 0, [sides.program.texts.category[i], () => store.set({ category: sides.program.texts.category[i], ops: [] })]);
+      if (!state.module && path) parts.push([path, () => store.set({ module: path, ops: [] })]);
+      parts.push([sides.program.labels[i].split(" · ").at(-1), null]);
+    } else if (state.ops.length) parts.push([`${state.ops.length} operators`, null]);
+    const items = parts.map(([text, act], n) => h("li", null, act && n < parts.length - 1
+      ? h("button", { type: "button", class: "link", onclick: act }, text) : h("span", { "aria-current": n ? "true" : null }, text)));
+    const clear = parts.length > 1 ? h("button", { type: "button", class: "link soft", onclick: () => store.clear() }, "Clear (Esc)") : null;
+    this.crumbs.replaceChildren(h("ol", null, ...items), ...[clear].filter(Boolean));
+  }
+
+  #modelPanel() {
+    const { store } = this;
+    const views = ["icicle", "graph"].map(name => h("button", { type: "button", onclick: () => store.set({ view: name }) }, name === "icicle" ? "Icicle" : "Graph"));
+    const list = h("select", { "aria-label": "Colour by", onchange: () => store.set({ color: list.value }) },
+      ...Object.entries(COLORINGS).map(([value, text]) => h("option", { value }, text)));
+    const legend = h("div", { class: "legend" });
+    const zoom = h("span", { class: "zoom" }, h("button", { type: "button", "aria-label": "Zoom out", onclick: () => this.graph.zoom(0.8) }, "−"),
+      h("button", { type: "button", "aria-label": "Zoom in", onclick: () => this.graph.zoom(1.25) }, "+"));
+    this.controls = [() => {
+      const graph = this.state.view === "graph" && this.graph.possible;
+      views.forEach((button, n) => button.setAttribute("aria-pressed", String(graph === (n === 1))));
+      views[1].hidden = !this.graph.possible;
+      zoom.hidden = !graph;
+      for (const option of list.options) {
+        option.hidden = option.value === "speedup" && (!this.sides.paired || this.model.head.emulated) ||
+          option.value === "roof" && !this.sides.b.roofline || option.value === "confidence" && !this.sides.program.modules.length;
+      }
+      list.value = this.state.color;
+      legend.replaceChildren(...legendOf(this.state.color, this.theme).map(([text, color]) =>
+        h("span", null, h("span", { class: "swatch", style: `background:${color}` }), text)));
+    }];
+    return h("section", { class: "panel model", "aria-label": "Model" },
+      h("header", { class: "bar" }, h("h2", null, "Model"), h("span", { class: "segmented", role: "group", "aria-label": "View" }, ...views), zoom,
+        h("label", { class: "inline" }, "Colour by ", list), legend),
+      h("div", { class: "plot" }, this.icicle.canvas, this.graph.root));
+  }
+
+  #timelinePanel() {
+    const number = h("span", { class: "soft" });
+    this.controls.push(() => {
+      const count = this.model.inferences(this.state);
+      const shown = this.state.inference >= 0 && this.state.inference < count ? this.state.inference : this.model.typical(this.state);
+      number.textContent = `${this.sides.a ? "pair" : "inference"} ${shown + 1} of ${count}`;
+      number.title = "Undisturbed traced inferences of the first process, evenly spread over it";
+    });
+    return h("section", { class: "panel timeline", "aria-label": "Timeline" },
+      h("header", { class: "bar" }, h("h2", null, "Inference"),
+        h("button", { type: "button", "aria-label": "Previous inference ( [ )", onclick: () => this.turnInference(-1) }, "‹"),
+        h("button", { type: "button", "aria-label": "Next inference ( ] )", onclick: () => this.turnInference(1) }, "›"), number,
+        h("span", { class: "spring" }),
+        h("span", { class: "zoom" }, h("button", { type: "button", "aria-label": "Zoom out", onclick: () => this.timeline.zoom(1 / 0.6) }, "−"),
+          h("button", { type: "button", "aria-label": "Zoom in", onclick: () => this.timeline.zoom(0.6) }, "+"),
+          h("button", { type: "button", onclick: () => this.timeline.zoom(1e9) }, "All"))),
+      h("div", { class: "plot" }, this.timeline.canvas),
+      h("p", { class: "soft note" }, "Drag to filter by time. XNNPACK logs durations only: operators of a delegate are laid end to end."));
+  }
+}
+
+/** Shows a document of `explorer_data` in an element. */
+export function mount(root, data, options) {
+  return new View(root, data, options);
+}
+
+/** For anywidget. */
+function render({ model, el }) {
+  const root = h("div");
+  el.append(root);
+  const view = mount(root, JSON.parse(model.get("data")), {
+    hash: model.get("state"), embedded: true,
+    changed: (hash, keys) => { model.set("state", hash); model.set("selected", keys); model.save_changes(); },
+  });
+  view.redraw();
+}
+
+function openPage() {
+  const place = document.getElementById("explorer-data");
+  if (!place) return;
+  const root = document.getElementById("explorer");
+  const data = JSON.parse(place.textContent);
+  const keep = hash => { try { history.replaceState(null, "", `#${hash}`); } catch { /* a frame without an address */ } };
+  const view = mount(root, data, { hash: location.hash.slice(1), changed: keep });
+  addEventListener("hashchange", () => view.store.set(fromHash(location.hash.slice(1), view.model.limits)));
+  root.explorer = view;
+}
+
+openPage();
+export default { render };

@@ -1,0 +1,193 @@
+// The operators as a table; only the rows in sight are in the page.
+
+import { CATEGORIES } from "./color.js";
+import { h, marked } from "./dom.js";
+import { fixed, known, ratio, share } from "./format.js";
+
+const ROW = 27, MARGIN = 8;
+
+export class Table {
+  constructor(view) {
+    this.view = view;
+    this.active = 0;
+    this.order = [];
+    this.anchor = null;
+    this.search = h("input", { type: "search", placeholder: "Search operators and layers  ( / )", "aria-label": "Search operators and layers",
+      oninput: () => view.store.set({ query: this.search.value, ops: [] }) });
+    this.search.addEventListener("keydown", event => {
+      if (event.key === "Enter" && this.order.length) { event.preventDefault(); view.select(this.order[0]); }
+    });
+    this.count = h("span", { class: "soft" });
+    this.heads = h("div", { class: "t-row t-heads", role: "row" });
+    this.body = h("div", { class: "t-body", role: "rowgroup" });
+    this.grid = h("div", { class: "t-grid", role: "grid", tabindex: 0, "aria-label": "Operators", "aria-multiselectable": "true",
+      onscroll: () => this.#rows(), onkeydown: event => { if (event.target === this.grid && this.#key(event)) event.preventDefault(); } },
+      h("div", { role: "rowgroup", class: "t-top" }, this.heads), this.body);
+    this.root = h("section", { class: "panel", "aria-label": "Operators" },
+      h("header", { class: "bar" }, h("h2", null, "Operators"), this.search, this.count), this.grid);
+  }
+
+  columns() {
+    const { sides } = this.view;
+    const index = i => i;
+    if (!sides.paired) return [
+      ["label", "Operator", i => sides.program.labels[i]], ["category", "Category", i => sides.program.texts.category[i]],
+      ["b", "Mean, ms", i => sides.msB[i]], ["bars", "", i => sides.msB[i]], ["share", "Share", i => sides.msB[i]], ["run", "Order", index],
+    ];
+    return [
+      ["label", "Operator", i => sides.program.labels[i]], ["a", "A, ms", i => sides.msA[i]], ["b", "B, ms", i => sides.msB[i]],
+      ["bars", "A above B", i => Math.max(sides.msA[i] ?? 0, sides.msB[i] ?? 0)],
+      ["delta", "B − A, ms", i => known(sides.msA[i]) && known(sides.msB[i]) ? sides.msB[i] - sides.msA[i] : null],
+      ["speedup", "Speed-up, 95 % interval", i => sides.speedup[i]], ["outcome", "Verdict", i => sides.outcomes[i]],
+    ];
+  }
+
+  redraw() {
+    const { view } = this, { sides, left, state } = view;
+    const columns = this.columns();
+    const [name, down] = state.sort ? [state.sort.replace("-", ""), state.sort.startsWith("-")] : [sides.paired ? "bars" : "b", true];
+    const value = (columns.find(([each]) => each === name) ?? columns[0])[2];
+    const values = sides.program.keys.map((_, i) => value(i));
+    const operators = [...left.keys()].filter(i => left[i]);
+    const missing = x => x === null || x === "" || x === undefined;
+    operators.sort((i, j) => {
+      const [x, y] = [values[i], values[j]];
+      if (missing(x) || missing(y)) return missing(x) - missing(y) || i - j;
+      const order = typeof x === "string" ? x.localeCompare(y, "en", { numeric: true }) : x - y;
+      return (down ? -order : order) || i - j;
+    });
+    this.order = operators;
+    this.active = Math.min(this.active, Math.max(0, operators.length - 1));
+    if (this.search.value !== state.query) this.search.value = state.query;
+    this.count.textContent = operators.length === left.length ? `${left.length} operators` : `${operators.length} of ${left.length} operators`;
+    this.grid.setAttribute("aria-rowcount", operators.length + 1);
+    this.grid.className = `t-grid ${sides.paired ? "t-pair" : "t-one"}`;
+    this.heads.replaceChildren(...columns.map(([each, text]) => {
+      const sorted = name === each ? (down ? "descending" : "ascending") : null;
+      return h("div", { role: "columnheader", class: `t-${each}`, "aria-sort": sorted },
+        text ? h("button", { type: "button", title: `Sort by ${text}`, onclick: () => this.#sort(each) }, text) : h("span", { class: "hidden" }, "Time as a bar"));
+    }));
+    const most = Math.max(...operators.flatMap(i => [sides.msA[i] ?? 0, sides.msB[i] ?? 0]), 1e-9);
+    this.most = most;
+    this.decimals = most >= 100 ? 1 : most >= 10 ? 2 : most >= 1 ? 3 : 4;
+    const gains = operators.flatMap(i => [sides.low[i], sides.high[i]]).filter(x => known(x) && x > 0).map(x => Math.abs(Math.log2(x)));
+    // Wide intervals of tiny operators would squeeze all others: the axis ends at the 90th percentile.
+    this.reach = Math.max(0.2, gains.sort((x, y) => x - y)[Math.floor(0.9 * (gains.length - 1))] ?? 1);
+    this.body.style.height = `${operators.length * ROW}px`;
+    this.#rows(true);
+  }
+
+  /** Scrolls to an operator that was selected elsewhere. */
+  reveal(operator) {
+    const at = this.order.indexOf(operator);
+    if (at < 0) return;
+    this.active = at;
+    const top = at * ROW, { scrollTop, clientHeight } = this.grid;
+    if (top < scrollTop || top + 2 * ROW > scrollTop + clientHeight - ROW) this.grid.scrollTop = Math.max(0, top - clientHeight / 2);
+  }
+
+  #sort(name) {
+    const { store, state } = this.view;
+    const text = name === "label" || name === "outcome" || name === "category" || name === "run";
+    const first = text ? name : `-${name}`;
+    store.set({ sort: state.sort === first ? (text ? `-${name}` : name) : first });
+  }
+
+  #rows(all = false) {
+    const first = Math.max(0, Math.floor(this.grid.scrollTop / ROW) - MARGIN);
+    const shown = Math.ceil((this.grid.clientHeight || 400) / ROW) + 2 * MARGIN;
+    if (!all && first === this.first) return;
+    this.first = first;
+    const rows = this.order.slice(first, first + shown).map((operator, i) => this.#row(operator, first + i));
+    this.body.replaceChildren(...rows);
+    const active = this.order.length ? `wb-row-${this.active}` : "";
+    if (active && this.active >= first && this.active < first + shown) this.grid.setAttribute("aria-activedescendant", active);
+    else this.grid.removeAttribute("aria-activedescendant");
+  }
+
+  #row(i, at) {
+    const { sides, state, theme } = this.view;
+    const { category } = sides.program.texts;
+    const selected = state.ops.includes(i);
+    const cell = (name, ...content) => h("div", { role: "gridcell", class: `t-${name}` }, ...content);
+    const bar = (value, name) => h("span", { class: `t-bar t-bar-${name}`, style: `width:${known(value) ? 100 * value / this.most : 0}%` });
+    const swatch = h("span", { class: "swatch", style: `background:${CATEGORIES[category[i]] ?? theme.neutral}`, title: category[i] });
+    const text = sides.program.labels[i], cut = text.lastIndexOf(" · ");
+    const label = h("div", { role: "gridcell", class: "t-label", title: text }, swatch,
+      cut > 0 ? h("span", { class: "t-path" }, ...marked(text.slice(0, cut), state.query)) : null,
+      h("span", { class: "t-name" }, ...marked(cut > 0 ? text.slice(cut) : text, state.query)));
+    const number = (name, value) => cell(name, fixed(value, this.decimals));
+    const cells = sides.paired ? [
+      label, number("a", sides.msA[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msA[i], "a"), bar(sides.msB[i], "b")),
+      number("delta", known(sides.msA[i]) && known(sides.msB[i]) ? sides.msB[i] - sides.msA[i] : null),
+      cell("speedup", this.#whisker(i), h("span", null, ratio(sides.speedup[i], sides.low[i], sides.high[i]))),
+      cell("outcome", h("span", { class: `v-${sides.outcomes[i]}` }, sides.outcomes[i])),
+    ] : [
+      label, cell("category", category[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msB[i], "b")),
+      cell("share", share(sides.msB[i] / sides.tree.get(sides.program.tree.root).b)), cell("run", String(i + 1)),
+    ];
+    return h("div", { role: "row", id: `wb-row-${at}`, "aria-rowindex": at + 2, "aria-selected": String(selected),
+      class: `t-row${at === this.active ? " t-active" : ""}`, style: `top:${at * ROW}px`,
+      onclick: event => this.#click(at, event) }, ...cells);
+  }
+
+  /** The speed-up as a dot with its interval, 1 in the middle, on a logarithmic axis. */
+  #whisker(i) {
+    const { sides } = this.view;
+    const place = value => Math.min(100, Math.max(0, 50 + 50 * Math.log2(value) / this.reach));
+    const box = h("span", { class: "whisker", "aria-hidden": "true" });
+    const { [i]: value } = sides.speedup, { [i]: low } = sides.low, { [i]: high } = sides.high;
+    if (!known(value)) return box;
+    if (known(low) && known(high)) {
+      box.append(h("i", { class: `v-line v-${sides.outcomes[i]}`, style: `left:${place(low)}%;width:${Math.max(1, place(high) - place(low))}%` }));
+    }
+    box.append(h("b", { class: `v-dot v-${sides.outcomes[i]}`, style: `left:${place(value)}%` }));
+    return box;
+  }
+
+  #click(at, event) {
+    const operator = this.order[at];
+    this.active = at;
+    if (event.shiftKey && this.anchor !== null) {
+      const [from, to] = [this.order.indexOf(this.anchor), at].sort((x, y) => x - y);
+      this.view.store.set({ ops: this.order.slice(Math.max(0, from), to + 1) });
+      return;
+    }
+    this.anchor = operator;
+    this.view.select(operator, event.ctrlKey || event.metaKey);
+  }
+
+  #key({ key, shiftKey, ctrlKey }) {
+    const page = Math.max(1, Math.floor(this.grid.clientHeight / ROW) - 2), last = this.order.length - 1;
+    const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -1e9, End: 1e9 };
+    if (key in moves) {
+      this.active = Math.min(last, Math.max(0, this.active + moves[key]));
+      const top = this.active * ROW;
+      const { scrollTop, clientHeight } = this.grid;
+      if (top < scrollTop) this.grid.scrollTop = top;
+      if (top + 2 * ROW > scrollTop + clientHeight) this.grid.scrollTop = top + 2 * ROW - clientHeight;
+      if (shiftKey && this.order.length) this.view.store.set({ ops: [...new Set([...this.view.state.ops, this.order[this.active]])] });
+      else this.#rows(true);
+      return true;
+    }
+    if (key === "Enter" || key === " ") {
+      if (this.order.length) this.view.select(this.order[this.active], key === " " || ctrlKey);
+      return true;
+    }
+    return false;
+  }
+
+  /** The rows that the filters leave, or those selected, as lists of texts, the heads first. */
+  rows() {
+    const { sides, state } = this.view;
+    const columns = this.columns().filter(([name]) => !["bars", "share", "run"].includes(name));
+    const chosen = state.ops.length ? this.order.filter(i => state.ops.includes(i)) : this.order;
+    const heads = columns.map(([name, text]) => name === "speedup" ? "speed-up" : text.toLowerCase().replace(/^([ab]),/, (_, side) => `${side.toUpperCase()},`));
+    const more = sides.paired ? ["low", "high", "category", "source"] : ["category", "source"];
+    const { category, source } = sides.program.texts;
+    const lists = { low: sides.low, high: sides.high, category, source };
+    const names = [...new Set([...heads, ...more])];
+    return [names, ...chosen.map(i => [...columns.map(([, , value]) => value(i)), ...names.slice(columns.length).map(name => lists[name][i])]
+      .map(value => value ?? ""))];
+  }
+}
