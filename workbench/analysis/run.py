@@ -726,7 +726,7 @@ class Comparison:
         sides = [side for side in (self.candidate, self.baseline) if side.export]
         if len({side.export.dtype for side in sides if side.export}) < 2:
             return ""
-        return " against ".join(map(describe_program, sides))
+        return "; ".join(map(describe_program, sides))
 
     @property
     def within_run(self) -> bool:
