@@ -129,6 +129,20 @@ def test_transposed_convolutions_keep_what_xnnpack_takes(tmp_path):
     assert export.fidelity[0].sqnr_db > 45
 
 
+def test_products_inside_a_recurrent_layer_count_as_float(tmp_path):
+    class Tagger(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.front, self.lstm = nn.Linear(8, 8), nn.LSTM(8, 8)
+
+        def forward(self, x):
+            return self.lstm(self.front(x))[0]
+
+    model = LoadedModel("tagger", Tagger().eval(), (torch.randn(2, 1, 8),))
+    export = export_quietly(model, tmp_path, dtype="int8")
+    assert export.options["quantized"] == "1 of 4 convolutions and matrix products"
+
+
 @pytest.mark.slow
 def test_layers_can_be_kept_in_float(tmp_path):
     module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)))

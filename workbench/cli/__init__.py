@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import NoReturn
 
 import click
@@ -13,13 +14,17 @@ from workbench.errors import WorkbenchError
 from workbench.records.codec import to_document
 
 INTERRUPTED = 130
+DEBUG = "--debug"
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed job, 2 usage, 130 interrupted."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        sys.exit(workbench.main(arguments, "workbench", standalone_mode=False) or 0)
+        with warnings.catch_warnings():
+            if DEBUG not in arguments:  # commands report problems as lines of their own
+                warnings.showwarning = lambda *_, **__: None
+            sys.exit(workbench.main(arguments, "workbench", standalone_mode=False) or 0)
     except click.ClickException as error:
         error.show(sys.stderr)
         fail(error, error.exit_code, arguments)
@@ -27,7 +32,7 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo("interrupted; run the same command again to resume", err=True)
         fail(error, INTERRUPTED, arguments)
     except (WorkbenchError, OSError) as error:
-        if "--debug" in arguments:
+        if DEBUG in arguments:
             raise
         click.echo(f"error: {error}", err=True)
         fail(error, getattr(error, "exit_code", 1), arguments)
@@ -41,7 +46,7 @@ def fail(error: BaseException, exit_code: int, arguments: list[str]) -> NoReturn
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option(DEBUG, is_flag=True, help="Show Python's warnings, and the traceback of an error.")
 @click.version_option(package_name="executorch-workbench")
 def workbench(debug: bool) -> None:
     """Find performance bottlenecks in ExecuTorch models, with evidence."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import math
 import os
 import platform
 import time
@@ -25,15 +24,15 @@ from workbench.export.program import Slot, raw_bytes
 from workbench.models.inputs import choose_inputs, sample_files
 from workbench.models.loader import SEED, LoadedModel, load_model
 from workbench.models.registry import parse_name, sources_of
-from workbench.models.sources import find_sources
+from workbench.models.sources import find_sources, reason
 from workbench.options import ExportOptions
 from workbench.records.runs import Export, Tensor, Undelegated
 
 if TYPE_CHECKING:
     import torch
 
-#: Below this SQNR, the noise of each layer is measured.
-LOW_SQNR_DB = 20
+#: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
+LOW_SQNR_DB, NOISY_LAYERS = 20, 20
 #: Receives one line about what is being done.
 Tell = Callable[[str], None]
 
@@ -203,8 +202,9 @@ def list_problems(export: Export) -> list[str]:
     """What is wrong with an export, one line each."""
     found = [] if export.etrecord else ["no ETRecord: PyTorch cannot serialise this graph"]
     found += [f"this export is wrong: {export.problem}"] if export.problem else []
-    if export.noise:
-        ratio = "" if export.sqnr_db is None else f"SQNR {export.sqnr_db:.1f} dB; "
+    known = export.sqnr_db
+    if export.noise and (export.problem or (known is not None and known < LOW_SQNR_DB)):
+        ratio = "" if known is None else f"SQNR {known:.1f} dB; "
         layers = [f"{n.module or 'the model'} ({n.own_db:.1f} dB)" for n in export.noise[:3]]
         found.append(
             f"{ratio}most quantisation noise enters in {', '.join(layers)}: --keep-float keeps a "
@@ -238,11 +238,13 @@ def _check(
     except ValueError as error:
         return {"problem": str(error)}
     found: dict[str, Any] = {"fidelity": fidelity}
-    ratios = [output.sqnr_db for output in fidelity if output.sqnr_db is not None]
     problem = accuracy.describe_problem(fidelity)
-    if lowered.measure_noise and (problem or min(ratios, default=math.inf) < LOW_SQNR_DB):
+    if lowered.measure_noise:
         say("measuring the quantisation noise of each layer")
-        found["noise"] = lowered.measure_noise()
+        try:
+            found["noise"] = lowered.measure_noise()[:NOISY_LAYERS]
+        except Exception as error:  # the model's operators run in here, and may raise anything
+            say(f"the noise of its layers is unknown: {reason(error)}")
     if not problem:
         return found
     coarse = accuracy.coarse_kernels(DTYPES[dtype], lowered.contents.operators)

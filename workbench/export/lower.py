@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.errors import ExportError
 from workbench.export import accuracy, failure, quantize
-from workbench.export.layers import describe_program
+from workbench.export.layers import count_quantized, describe_program
 from workbench.export.program import Contents, bind_constants, cast_floats, read_contents
 from workbench.export.rewrite import rewrite_graph, transform_passes
 from workbench.models.sources import user_line_of_stack
@@ -115,6 +115,9 @@ def lower_model(
     _check_inputs(inputs, contents, model.origin)
     with failure.explain_lowering(exported, model.origin):
         etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
+    if RECIPES[dtype].quantizes:
+        quantized, products = count_quantized(layers)
+        notes["quantized"] = f"{quantized} of {products} convolutions and matrix products"
     return Lowered(program.buffer, etrecord, contents, inputs, layers, notes, partition, noise)
 
 
@@ -136,12 +139,11 @@ def _export(
             exported = _trace(graph, args, kwargs, model.dynamic_shapes)
     if not recipe.quantizes:
         return exported, {}, None
-    quantized, layers = quantize.count_quantized(exported)
-    if not quantized:
+    if not quantize.has_quantized(exported):
         text = f"nothing to quantise for {options.dtype} ({recipe.meaning})"
         hint = "choose int8 for convolutions; check the patterns of --keep-float"
         raise ExportError(text, where=model.origin, hint=hint)
-    notes = {"quantized": f"{quantized} of {layers} convolutions and linear layers"}
+    notes = {}
     if recipe.calibrated:
         notes["calibration"] = f"{1 + len(model.calibration)} batches: {model.input_source}"
 

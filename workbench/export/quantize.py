@@ -96,10 +96,10 @@ def list_places(graph: torch.fx.Graph) -> dict[str, tuple[str, str]]:
     }
 
 
-def count_quantized(exported: ExportedProgram) -> tuple[int, int]:
-    """How many convolutions and linear layers have quantised weights, and how many there are."""
-    layers = [node for node in exported.graph.nodes if _operator(node) in _LAYERS]
-    return sum("dequantize" in _operator(node.args[1]) for node in layers), len(layers)
+def has_quantized(exported: ExportedProgram) -> bool:
+    """Whether some convolution or linear layer has quantised weights."""
+    layers = (node for node in exported.graph.nodes if _operator(node) in _LAYERS)
+    return any("dequantize" in _operator(node.args[1]) for node in layers)
 
 
 def module_path(node: torch.fx.Node) -> str:

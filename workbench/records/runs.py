@@ -87,10 +87,10 @@ class Export:
     """How a ``.pte`` was exported.
 
     ``problem`` is a one-line description of what is wrong with it, or empty; ``runs`` whether the
-    runtime could execute it here; ``noise`` has the layers of a quantised program with outputs
-    below 20 dB, the noisiest first. ``options`` are the options beyond dtype and backend, and what
-    was done to the graph; ``made_from`` identifies the sources of the export, and ``files`` has the
-    SHA-256 of every file beside the program.
+    runtime could execute it here; ``noise`` has the noisiest layers of a quantised program.
+    ``options`` are the options beyond dtype and backend, and what was done to the graph;
+    ``made_from`` identifies the sources of the export, and ``files`` has the SHA-256 of every file
+    beside the program.
     """
 
     model: str
