@@ -18,7 +18,10 @@ from workbench.analysis.compare_runs import compare_many, compare_with_metrics, 
 from workbench.analysis.run import open_run
 from workbench.analysis.statistics import restart_latencies
 from workbench.errors import ComparisonError, StoreError, UsageError
+from workbench.portfolio.stages import tabulate_row
+from workbench.portfolio.state import render_index
 from workbench.records.codec import from_json, to_document, to_json
+from workbench.records.portfolio import Cell, Outcome, Portfolio
 from workbench.records.runs import RunRecord
 from workbench.report.artifacts import summarize_metrics, write_documents
 from workbench.report.gate import write_gate_summary, write_junit
@@ -106,6 +109,12 @@ def test_wrong_outputs_are_never_a_win(baseline, tmp_path):
     (run.path / "metrics.json").write_text(to_document(summarize_metrics(run)))
     back = compare_with_metrics(run.path / "metrics.json", str(SAMPLE), across=["program"])
     assert "outputs of the baseline are wrong" in back.verdicts[0]
+    rows = [tabulate_row(m) for m in run.measurements]
+    assert {(row.outcome, row.speedup) for row in rows} == {("wrong outputs", None)}
+    assert all(row.median_ms > 0 for row in rows)
+    cell = Cell("m", "m", "int8", "host", "auto", "m", "k")
+    page = render_index(Portfolio({}, "2026-01-01T00:00", (Outcome(cell, "done", rows=(*rows,)),)))
+    assert "<td>wrong outputs</td>" in page and "x</span>" not in page
     several = compare_many([*names, f"{SAMPLE}:avx512_off"], across=["program"], by="category")
     assert any(f"outputs are wrong ({fault})" in note for note in several.notes)
     of_wrong = several.aligned[several.aligned["run"] == names[1]]

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from workbench.analysis.run import Measurement, open_run
-from workbench.errors import SetupError
+from workbench.errors import ExportError, SetupError
 from workbench.export.artifact import export_model, find_cached_export, versions
 from workbench.frames import WRONG
 from workbench.portfolio.executor import limit_time
@@ -110,6 +110,8 @@ def export_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     export = load_export(pte)
     if export is None:
         raise SetupError("has no export record", where=pte)
+    if not export.runs:
+        raise ExportError(export.problem, where=pte)
     tell(f"{pte.name}: {'cached' if cached else 'exported'}. {export.problem}")
     outcome = replace(
         job.outcome,
@@ -201,10 +203,10 @@ def tabulate_row(m: Measurement) -> Row:
         share=float(largest["share"]),
     )
     ab = next((ab for ab in m.run.comparisons if ab.candidate is m), None)
+    if m.wrong or (ab and ab.wrong):
+        return replace(row, outcome=WRONG)
     if ab is None:
         return row
-    if ab.wrong:
-        return replace(row, against=ab.baseline.name, outcome=WRONG)
     latency = ab.latency.iloc[0]
     return replace(
         row,
