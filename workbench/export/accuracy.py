@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import math
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -120,64 +120,51 @@ def _place_of_node(handle: int, layers: Layers | None) -> str:
     return ""
 
 
-#: Runs a model; gives the name and value of each operator to a function, whose result replaces it.
-Walk = Callable[[Callable[[str, Any], Any]], None]
+#: Gets the name and value of each operator of a model that runs; its result replaces the value.
+Visit = Callable[[str, Any], Any]
 
 
-def walk_graph(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Walk:
-    """Runs an exported graph, without observers."""
+def walk_graph(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], visit: Visit) -> None:
+    """Run an exported graph, without its observers."""
     import torch
 
     class Walker(torch.fx.Interpreter):
-        def __init__(self, visit: Callable[[str, Any], Any]):
-            super().__init__(graph)
-            self.visit = visit
-
         def run_node(self, n: torch.fx.Node) -> Any:
             value = super().run_node(n)
-            return self.visit(n.name, value) if n.op == "call_function" else value
+            return visit(n.name, value) if n.op == "call_function" else value
 
         def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
             return args[0] if args else None  # an observer
 
-    def walk(visit: Callable[[str, Any], Any]) -> None:
-        with torch.no_grad():
-            Walker(visit).run(*inputs, enable_io_processing=False)
-
-    return walk
+    with torch.no_grad():
+        Walker(graph).run(*inputs, enable_io_processing=False)
 
 
-def walk_module(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Walk:
-    """Runs a module; its operators are the calls of its innermost layers: ``path``, ``path#2``."""
+def walk_module(module: nn.Module, call: tuple[Any, dict[str, Any]], visit: Visit) -> None:
+    """Run a module; its operators are the first calls of its innermost layers."""
+    seen: set[str] = set()
 
-    def walk(visit: Callable[[str, Any], Any]) -> None:
-        calls: Counter[str] = Counter()
+    def hook(path: str, value: Any) -> Any:
+        is_first = path not in seen
+        seen.add(path)
+        return visit(path, value) if is_first else value
 
-        def hook(path: str, value: Any) -> Any:
-            calls[path] += 1
-            return visit(path if calls[path] == 1 else f"{path}#{calls[path]}", value)
-
-        innermost = [(p, m) for p, m in module.named_modules() if not [*m.children()]]
-        hooks = [
+    module = copy.deepcopy(module)
+    for path, layer in module.named_modules():
+        if not [*layer.children()]:
             layer.register_forward_hook(lambda _, __, value, path=path: hook(path, value))
-            for path, layer in innermost
-        ]
-        try:
-            run_eagerly(module, args, kwargs)
-        finally:
-            for each in hooks:
-                each.remove()
-
-    return walk
+    run_eagerly(module, *call)
 
 
 def measure_noise(
-    exact: Walk, quantized: Walk, places: Mapping[str, tuple[str, str]]
+    exact: Callable[[Visit], None],
+    quantized: Callable[[Visit], None],
+    places: Mapping[str, tuple[str, str]],
 ) -> tuple[LayerNoise, ...]:
     """The quantisation noise of each layer, the noisiest first.
 
-    ``places`` has the module and the operator by name; others are left out. Inputs of the layers
-    are exact in one run of the quantised model, and noisy in another.
+    ``exact`` and ``quantized`` run a model; ``places`` has the module and the operator by name,
+    others are left out. The inputs of the layers are exact in one run, and noisy in another.
     """
     import torch
 
@@ -192,9 +179,9 @@ def measure_noise(
         into[name] = _compare(0, value, wanted, -math.inf).sqnr_db
         return wanted if into is own else value
 
-    exact(lambda name, value: values.setdefault(name, value))
-    quantized(lambda name, value: compare(name, value, own))
-    quantized(lambda name, value: compare(name, value, through))
+    exact(values.setdefault)
+    for into in (own, through):
+        quantized(functools.partial(compare, into=into))
     found = [
         LayerNoise(*places[name], ratio, through[name])
         for name, ratio in own.items()

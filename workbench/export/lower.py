@@ -11,6 +11,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.errors import ExportError
@@ -150,11 +151,11 @@ def _export(
     def measure_noise() -> tuple[LayerNoise, ...]:
         if recipe.quantizes == "graph":
             inputs = tree_leaves(exported.example_inputs)
-            walks = [accuracy.walk_graph(each, inputs) for each in (before, graph)]
-            return accuracy.measure_noise(*walks, quantize.list_places(graph.graph))
-        walks = [accuracy.walk_module(each, *run) for each in (model.module, module)]
+            exact, noisy = (partial(accuracy.walk_graph, it, inputs) for it in (before, graph))
+            return accuracy.measure_noise(exact, noisy, quantize.list_places(graph.graph))
         places = {path: (path, type(layer).__name__) for path, layer in module.named_modules()}
-        return accuracy.measure_noise(*walks, places)
+        exact, noisy = (partial(accuracy.walk_module, it, run) for it in (model.module, module))
+        return accuracy.measure_noise(exact, noisy, places)
 
     return exported, notes, measure_noise
 
