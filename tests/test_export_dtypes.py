@@ -498,6 +498,28 @@ def test_gelu_is_approximated_in_half_precision_only():
     assert rewritten(nn.GELU(), x)[2] == {}
 
 
+class Overwritten(nn.Module):
+    """SiLU in place, of a tensor that is read again if asked for."""
+
+    def __init__(self, again):
+        super().__init__()
+        self.again = again
+
+    def forward(self, x):
+        x = x + 1
+        y = nn.functional.silu(x, inplace=True)
+        return y + x if self.again else y
+
+
+@pytest.mark.parametrize("module", [nn.SiLU(), Overwritten(False), Overwritten(True)])
+def test_silu_is_not_cast_in_half_precision(module):
+    x = torch.linspace(-20, 20, 4001)
+    ours, theirs, counts = rewritten(module, x.half())
+    assert sum(counts.values()) == (0 if getattr(module, "again", False) else 1)
+    torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=2e-3)
+    assert rewritten(module, x)[2] == {}
+
+
 @pytest.mark.parametrize("backend", ["xnnpack", "portable"])
 @pytest.mark.parametrize("affine", [True, False])
 def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):

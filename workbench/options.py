@@ -62,6 +62,12 @@ class MeasureOptions:
         "auto", "CPU extension to switch off and on; auto: the strongest; none: an A/A run."
     )
     isa_ladder: bool = _option(False, "Measure every ISA level of this CPU instead.")
+    against: tuple[str, ...] = _option(
+        (),
+        "A further program to measure interleaved with the first one, which is the baseline; "
+        "--toggle is then off unless it is given.",
+        metavar="PTE",
+    )
     threads: tuple[int, ...] = _option((1,), "CPU threads, separated by commas.")
     runs: int = _option(50, "Minimum timed inferences per experiment.")
     budget_s: float = _option(
@@ -76,6 +82,9 @@ class MeasureOptions:
     warmup: int = _option(3, "Inferences before timing.")
     processes: int = _option(5, "Restarts of every runner process.")
     evidence: bool = _option(True, "Also sample which machine code runs.")
+    roof: bool = _option(
+        True, "Compare operators with the machine's peaks, which `profile` measures once."
+    )
     runner: str = _option("wheel", "wheel or native.")
     target: str = _option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
     power: str = _option("", "Set an Android power mode for the run: boost or developer.")

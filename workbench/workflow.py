@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,20 +19,27 @@ from workbench.analysis.findings.context import RuleContext
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.operators import describe_spans, summarize_operators
-from workbench.analysis.roofline import can_probe, ceilings_name
+from workbench.analysis.roofline import build_roof, can_probe, ceilings_name
 from workbench.analysis.run import Measurement, Run, model_spec, open_run
 from workbench.analysis.statistics import tabulate_latencies
-from workbench.errors import ComparisonError, SetupError, StoreError, UsageError, unknown_name
+from workbench.errors import (
+    ComparisonError,
+    SetupError,
+    StoreError,
+    UsageError,
+    WorkbenchError,
+    unknown_name,
+)
 from workbench.frames import EMULATED, SPANS, format_ms
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import from_json, to_json
-from workbench.records.runs import LADDER_TOGGLE, Ceilings, Probe, RunRecord, count_threads
+from workbench.records.runs import LADDER_TOGGLE, Ceilings, Probe, RunRecord
 from workbench.report.artifacts import make_report, write_artifacts
 from workbench.store import (
-    LAYERS,
     artifacts_dir,
     atomic_write,
     default_root,
+    kept_layers,
     load_run,
     safe_name,
     save_layers,
@@ -98,7 +106,13 @@ def profile_model(
         check_toggle(measure, find_runner(measure.runner, there))
     with share_machine(tell):
         pte = export_model(model, export, root=root, tell=tell)
-    run = open_run(record(pte, measure, progress=tell), categories=categories)
+    run = record(pte, measure, progress=tell)
+    if measure.roof and not run.emulated and not measure.power:
+        try:
+            measure_roof(run.path, progress=tell)
+        except WorkbenchError as error:
+            tell(f"warning: the machine's peaks were not measured: {error}")
+    run = open_run(run, categories=categories)
     write_artifacts(run)
     tell("reporting", 1.0)
     with share_machine(tell):
@@ -107,7 +121,7 @@ def profile_model(
 
 
 def measure(
-    pte: str | Path,
+    pte: str | Path | Sequence[str | Path],
     options: MeasureOptions = MeasureOptions(),
     *,
     root: Path | None = None,
@@ -119,7 +133,7 @@ def measure(
     Parameters
     ----------
     pte
-        The program.
+        The program; or several, which are measured interleaved and compared with the first one.
     options
         What to measure, and where.
     root
@@ -138,8 +152,11 @@ def measure(
     --------
     >>> pte = wb.export_model("toy_cnn")  # doctest: +SKIP
     >>> wb.measure(pte, wb.MeasureOptions(threads=(1, 2))).compare().text  # doctest: +SKIP
+    >>> wb.measure([pte, "smaller.pte"]).compare().text  # doctest: +SKIP
     """
-    run = record(Path(pte), options, root=root, again=again, progress=progress)
+    first, *others = [pte] if isinstance(pte, str | Path) else pte
+    options = replace(options, against=(*map(str, others), *options.against))
+    run = record(Path(first), options, root=root, again=again, progress=progress)
     write_artifacts(run)
     return run
 
@@ -154,7 +171,7 @@ def record(
 ) -> Run:
     """Measure a program as `measure` does, without writing files of the analysis."""
     from workbench.run.execute import run_plan
-    from workbench.run.plan import make_plan
+    from workbench.run.plan import make_plan, shape_of
     from workbench.run.recorder import find_run
     from workbench.run.runner import find_runner
     from workbench.run.targets import open_target
@@ -162,11 +179,17 @@ def record(
     with open_target(options.target, power=options.power) as there:
         runner = find_runner(options.runner, there)
         plan = make_plan(pte, options, runner)
+        for program in plan.programs:
+            if list(map(shape_of, program.inputs)) != list(map(shape_of, plan.inputs)):
+                progress(f"{program.name} takes other inputs than {plan.stem}: its own", 0.0)
         place = root or root_of(pte)
         run_dir = None if again else find_run(plan, runner, place, "complete")
         run_dir = run_dir or run_plan(plan, runner, place, progress=progress, enough=is_precise)
     run = open_run(run_dir)
-    complete_folder(run, pte, runner.libraries)
+    complete_folder(run, runner.libraries)
+    for isa, threads in list_roofs(run.record) if options.roof and not options.power else ():
+        if known := find_peaks(run.record, isa, threads):
+            save_peaks(known, run.path)
     return run
 
 
@@ -250,24 +273,26 @@ def run_config(
             run_dir = run_plan(complete_plan(plan, runner), runner, place, progress=progress)
             libraries = runner.libraries
     run = open_run(run_dir)
-    complete_folder(run, Path(plan.pte), libraries)
+    complete_folder(run, libraries)
     write_artifacts(run)
     return run
 
 
-def complete_folder(run: Run, pte: Path, libraries: Path | None) -> None:
-    """Add what makes a run's folder independent of this machine: sidecar and functions.
+def complete_folder(run: Run, libraries: Path | None) -> None:
+    """Add what makes a run's folder independent of this machine: sidecars and functions.
 
     A program without a sidecar gets one: shapes and costs, and layers if there is an ETRecord
     (``<program>.pte.etrecord``) beside it. One that only the runtime can read goes without.
     """
     from workbench.export.layers import describe_pte
 
-    etrecord = pte.with_name(f"{pte.name}.etrecord")
-    known = etrecord if etrecord.exists() else None
-    if not (run.path / LAYERS).exists():
-        with contextlib.suppress(StoreError, SetupError):
-            save_layers(describe_pte(pte.read_bytes(), pte, etrecord=known), run.path / LAYERS)
+    for program in run.record.plan.all_programs:
+        pte, path = Path(program.pte), kept_layers(run.path, program.name)
+        etrecord = pte.with_name(f"{pte.name}.etrecord")
+        known = etrecord if etrecord.exists() else None
+        if not path.exists():
+            with contextlib.suppress(StoreError, SetupError):
+                save_layers(describe_pte(pte.read_bytes(), pte, etrecord=known), path)
     if libraries is not None:
         keep_functions(run.path, run.record, [libraries])
 
@@ -351,26 +376,29 @@ def replay_layer(
 
     within = open_run(run_dir)
     run = within.record
-    if run.export is None:
+    export = within.subject.export
+    if export is None:
         raise UsageError("the run's program was not exported here", where=run_dir)
     progress(f"{layer}: exporting", 0.0)
-    part = take_layer(load_model(model or model_spec(run.export)), layer)
+    part = take_layer(load_model(model or model_spec(export)), layer)
     root = within.path.parent.parent / "replay" / safe_name(layer)
-    rewrite = run.export.options.get("rewrite") != "no"
-    exporting = ExportOptions(run.export.dtype, run.export.backend, rewrite=rewrite)
+    rewrite = export.options.get("rewrite") != "no"
+    exporting = ExportOptions(export.dtype, export.backend, rewrite=rewrite)
     pte = export_model(part, exporting, root=root, tell=lambda text: progress(text, 0.0))
     plan, ladder = run.plan, run.plan.toggle == LADDER_TOGGLE
     toggle = "auto" if ladder else plan.toggle or "none"
     same = replace(
-        options, toggle=toggle, isa_ladder=ladder, threads=plan.threads, target=plan.target
-    )
+        options, toggle=toggle, isa_ladder=ladder, threads=plan.threads, target=plan.target,
+        against=(),
+    )  # fmt: skip
     return compare_replay(within, layer, measure(pte, same, root=root, progress=progress))
 
 
 def compare_replay(within: Run, layer: str, alone: Run) -> Replay:
     """The times of a layer in the run of its model, and in a run of its own."""
     rows = []
-    for measurement in (m for m in within.traced if not m.control):
+    program = within.subject.program
+    for measurement in (m for m in within.traced if not m.control and m.program == program):
         inside, outside = measurement.context, _find_alike(measurement, alone).context
         keys = keys_of_layer(inside, layer)
         if not keys:
@@ -523,6 +551,8 @@ def _mean_times(events: pd.DataFrame) -> pd.DataFrame:
 #: What matrix products are probed in.
 _PROBED = ("fp32", "fp16", "int8")
 _PROBES = "probes.json"
+#: Peaks that vary by more between processes are not kept: the machine was busy.
+STEADY = 0.25
 
 
 def measure_roof(
@@ -560,25 +590,41 @@ def measure_roof(
     run = load_run(run_dir)
     if run.emulated:
         raise UsageError("an emulated run has no ceilings", where=run_dir, hint=EMULATED)
-    wanted = [
-        (experiment.isa, threads)
-        for experiment in run.plan.experiments
-        for threads in run.plan.threads
-        if can_probe(experiment)
-    ]
     found: list[Ceilings] = []
-    for number, (isa, threads) in enumerate(dict.fromkeys(wanted)):
-        progress(f"ceilings of {isa}, {count_threads(threads)}", number / len(wanted))
-        ceilings, cached = None, _cache_path(run, isa, threads)
-        if cached.is_file() and not again:
-            with contextlib.suppress(StoreError, UsageError):  # of another version
-                ceilings = from_json(Ceilings, cached.read_bytes(), cached)
-        if ceilings is None:
-            ceilings = _measure(run, run_dir, isa, threads, progress)
-            atomic_write(cached, to_json(ceilings))
-        atomic_write(run_dir / ceilings_name(isa, threads), to_json(ceilings))
-        found.append(ceilings)
+    started, new = time.monotonic(), 0
+    for isa, threads in list_roofs(run):
+        peaks = None if again else find_peaks(run, isa, threads)
+        if peaks is None:
+            peaks, new = _measure(run, run_dir, isa, threads, progress), new + 1
+            if build_roof(peaks).spread <= STEADY:
+                atomic_write(_cache_path(run, isa, threads), to_json(peaks))
+        save_peaks(peaks, run_dir)
+        found.append(peaks)
+    if new:
+        text = f"machine peaks measured in {time.monotonic() - started:.0f} s; later runs use these"
+        progress(text, 1.0)
     return found
+
+
+def list_roofs(run: RunRecord) -> list[tuple[str, int]]:
+    """The ISA levels and thread counts whose peaks a run can be compared with."""
+    if run.emulated:
+        return []
+    levels = dict.fromkeys(e.isa for e in run.plan.experiments if can_probe(e))
+    return [(isa, threads) for isa in levels for threads in run.plan.threads]
+
+
+def find_peaks(run: RunRecord, isa: str, threads: int) -> Ceilings | None:
+    """The peaks of a run's machine, if an earlier run measured them."""
+    path = _cache_path(run, isa, threads)
+    with contextlib.suppress(StoreError, UsageError):  # of another version
+        return from_json(Ceilings, path.read_bytes(), path) if path.is_file() else None
+    return None
+
+
+def save_peaks(peaks: Ceilings, run_dir: Path) -> None:
+    """Write peaks into a run's folder."""
+    atomic_write(run_dir / ceilings_name(peaks.isa, peaks.threads), to_json(peaks))
 
 
 def _measure(run: RunRecord, run_dir: Path, isa: str, threads: int, progress: Progress) -> Ceilings:
@@ -601,7 +647,7 @@ def _measure(run: RunRecord, run_dir: Path, isa: str, threads: int, progress: Pr
                 hint="measure the ceilings where the run was made, or repeat the run here",
             )
         return measure_ceilings(
-            probes, folder, runner, isa, threads, tell=lambda text: progress(text, 0.5)
+            probes, folder, runner, isa, threads, tell=lambda text: progress(text, 1.0)
         )
 
 

@@ -1,4 +1,4 @@
-"""The same layers of different programs, and any number of runs side by side by layer."""
+"""The same layers and operators of different programs; any number of runs side by side."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from workbench.analysis.compare import compare_parts
 from workbench.analysis.layers import NO_LAYER, THE_MODEL, name_layer
-from workbench.analysis.match_graph import NEVER, prefix_costs, trace_back
+from workbench.analysis.match_graph import MOST_CELLS, NEVER, prefix_costs, trace_back
 from workbench.errors import ComparisonError
 from workbench.frames import ALIGNED, check
 
@@ -19,11 +19,15 @@ from workbench.frames import ALIGNED, check
 _PATH, _SHAPES, _COST = 3, 2, 2
 
 _FIXED = {THE_MODEL, NO_LAYER}
+_FACTS = ["name", "kind", "shapes", "flops"]
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer with time of its own: its class, and shapes and cost of its main operator."""
+    """A layer with time of its own: its class, and shapes and cost of its main operator.
+
+    Or an operator: the path of its layer, its family, its shapes and its cost.
+    """
 
     name: str
     kind: str
@@ -54,24 +58,40 @@ def match_layers(one: Sequence[Layer], other: Sequence[Layer]) -> dict[str, str]
     same = names & {layer.name for layer in other}
     if len(same) == len(one) == len(other):
         return {name: name for name in names}
-    # Backwards, so that of equally good pairings the earliest in execution order wins.
-    one, other = ([x for x in side[::-1] if x.name not in _FIXED] for side in (one, other))
-    cost = np.array([[-_likeness(a, b) or NEVER for b in other] for a in one], np.int64)
-    cost = cost.reshape(len(one), len(other))
-    free = np.zeros(len(one), np.int64), np.zeros(len(other), np.int64)
-    partners = trace_back(prefix_costs(cost, *free), cost, free[0])
+    one, other = ([x for x in side if x.name not in _FIXED] for side in (one, other))
     pairs = {name: name for name in same & _FIXED}
-    for layer, partner in zip(other, partners, strict=True):
-        if partner >= 0:
-            pairs[one[partner].name] = layer.name
-    return pairs
+    return pairs | {one[i].name: other[j].name for i, j in _pair_in_order(one, other)}
 
 
-def _likeness(one: Layer, other: Layer) -> int:
-    if one.kind != other.kind:
-        return 0
-    same = (one.name == other.name, one.shapes == other.shapes != "", one.flops == other.flops)
-    return int(np.dot(same, (_PATH, _SHAPES, _COST)))
+def _pair_in_order(one: Sequence[Layer], other: Sequence[Layer]) -> list[tuple[int, int]]:
+    """The numbers of those that are the same, both in order of execution."""
+    # Backwards, so that of equally good pairings the earliest in execution order wins.
+    sides = (pd.DataFrame(map(vars, side[::-1]), columns=_FACTS) for side in (one, other))
+    ours, theirs = ({name: side[name].to_numpy(object) for name in _FACTS} for side in sides)
+    same = {name: ours[name][:, None] == theirs[name] for name in _FACTS}
+    same["shapes"] &= theirs["shapes"] != ""
+    likeness = _PATH * same["name"] + _SHAPES * same["shapes"] + _COST * same["flops"]
+    cost = np.where(same["kind"] & (likeness > 0), -likeness, NEVER)
+    free = np.zeros(len(one), np.int64), np.zeros(len(other), np.int64)
+    partners = trace_back(prefix_costs(cost, *free), cost, free[0])[::-1]
+    return [(len(one) - 1 - i, j) for j, i in enumerate(partners) if i >= 0]
+
+
+def match_operators(one: Traced, other: Traced) -> dict[str, str]:
+    """Keys of the one's operators by those that they have in the other, as `match_layers` does."""
+    _, names = _name_layers({"one": one, "other": other})
+    keys, operators = [], []
+    for side, found in zip((one, other), names.values(), strict=True):
+        ordered = side.operators.set_index("key").loc[side.ledger["key"].drop_duplicates()]
+        known = ordered.reindex(columns=["module", "shapes", "flops"]).fillna({"shapes": ""})
+        paths = [found.get(name, name) for name in map(name_layer, known["module"])]
+        kinds = ordered["kind"].astype(str) + " " + ordered["family"].astype(str)
+        columns = (paths, kinds, known["shapes"], known["flops"])
+        operators.append([Layer(*facts) for facts in zip(*columns, strict=True)])
+        keys.append(list(ordered.index))
+    if len(keys[0]) * len(keys[1]) > MOST_CELLS:
+        return {}
+    return {keys[1][j]: keys[0][i] for i, j in _pair_in_order(*operators)}
 
 
 @dataclass(frozen=True)
@@ -101,14 +121,23 @@ def align_runs(runs: Mapping[str, Traced], *, apart: bool = True) -> pd.DataFram
     for run, traced in runs.items():
         if set(traced.layers) <= {NO_LAYER}:
             raise ComparisonError("its layers are unknown", where=run, hint="compare by category")
-    order, names = _join_fused(runs, *_name_layers(runs))
-    first, *others = (
-        traced.ledger.assign(layer=traced.ledger["layer"].astype(object).map(names[run]))
-        for run, traced in runs.items()
-    )
+    order, names = align_layers(runs)
+    first, *others = (rename(t.ledger, "layer", names[run]) for run, t in runs.items())
     pairs = [compare_parts("layer", first, first)]
     pairs += [compare_parts("layer", first, other, apart=apart) for other in others]
     return tabulate_runs(dict(zip(runs, pairs, strict=True)), order, names)
+
+
+def align_layers(
+    runs: Mapping[str, Traced],
+) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """Common names of the layers of any runs in order, and by run those of its own layers."""
+    return _join_fused(runs, *_name_layers(runs))
+
+
+def rename(ledger: pd.DataFrame, column: str, names: Mapping[str, str]) -> pd.DataFrame:
+    """A ledger with other names in a column; those without another one stay."""
+    return ledger.assign(**{column: [names.get(name, name) for name in ledger[column]]})
 
 
 def tabulate_runs(

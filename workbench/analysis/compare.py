@@ -235,7 +235,7 @@ def shared_restarts(before: _T, after: _T) -> tuple[_T, _T]:
 _RESOLUTION_MS = 1e-3 / np.sqrt(12)
 
 #: What is compared at each level: the values of a column of the ledger.
-_COLUMNS = {"category": "category", "operator": "key", "layer": "layer", "kind": "kind"}
+PARTS = {"category": "category", "operator": "key", "layer": "layer", "kind": "kind"}
 
 
 def compare_parts(
@@ -264,7 +264,7 @@ def compare_parts(
     def prepare(ledger: pd.DataFrame) -> pd.DataFrame:
         return add_categories(ledger) if level == "category" else ledger
 
-    by, before, after = _COLUMNS[level], prepare(baseline), prepare(candidate)
+    by, before, after = PARTS[level], prepare(baseline), prepare(candidate)
     names = pd.Index(dict.fromkeys([*before[by], *after[by]]), dtype=object)
     sides, speedup = _speedup(before, after, by, names, apart)
     noise = None

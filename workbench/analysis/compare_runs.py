@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -11,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs, tabulate_runs
-from workbench.analysis.compare import compare_parts, compare_restarts
+from workbench.analysis.compare import compare_restarts
 from workbench.analysis.run import (
     Comparison,
     Measurement,
@@ -24,6 +25,7 @@ from workbench.analysis.statistics import clock_of, pick_timed, restart_latencie
 from workbench.analysis.verdict import describe_faults, reach_verdict, summarize_verdict
 from workbench.errors import ComparisonError, UsageError, unknown_name
 from workbench.frames import EMULATED, JUDGED, WRONG, check
+from workbench.options import MeasureOptions
 from workbench.records.documents import Metrics, read_document
 from workbench.records.runs import count_threads
 from workbench.store import MANIFEST
@@ -162,8 +164,12 @@ def check_comparable(
     first, *others = (
         identify_run(m.run.record, m.program) | {"threads": str(m.threads)} for m in measurements
     )
+    runs = {m.run.path.resolve() for m in measurements}
+    # Programs of one run were measured to be compared.
+    allowed = {*([across] if isinstance(across, str) else across)}
+    allowed |= {"program"} if len(runs) == 1 else set()
     for other in others:
-        _check_identity(first, other, across)
+        _check_identity(first, other, allowed)
     _check_silicon(any(m.emulated for m in measurements))
 
 
@@ -270,19 +276,19 @@ def compare_many(
     _check_axes(across)
     found = find_measurements(names, categories)
     verdicts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     rows, aligned = [], None
     if len(names) == 2:
         subject = f"{names[1]} against {names[0]}"
         pair = compare(found[names[0]], found[names[1]], across=across, subject=subject)
-        verdicts = (pair.text,)
+        verdicts, notes = (pair.text,), suggest_interleaving(pair)
         rows.append(pair.latency.assign(subject=subject))
     if by or len(names) != 2:
         aligned = align_measurements(found, across=across, by=by or PARTS[0])
         parts = list_others(aligned)
         rows.append(parts[parts["level"] != "e2e"] if verdicts else parts)
-    facts = {"verdicts": verdicts, "aligned": aligned}
-    if not verdicts:
-        facts["notes"] = tuple(describe_programs(found))
+    notes = notes if verdicts else tuple(describe_programs(found))
+    facts = {"verdicts": verdicts, "aligned": aligned, "notes": notes}
     return judge_rows(pd.concat(rows, ignore_index=True), fail_above, **facts)
 
 
@@ -294,6 +300,19 @@ def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
             yield f"{name}: outputs are wrong ({measurement.wrong}): no speed-up is claimed"
         if several and measurement.export:
             yield f"{name}: {describe_program(measurement)}"
+
+
+def suggest_interleaving(pair: Comparison) -> tuple[str, ...]:
+    """The command that measures programs of two runs side by side, where that is possible."""
+    before, after = pair.baseline, pair.candidate
+    device = identify_run(before.run.record)["device"] == identify_run(after.run.record)["device"]
+    if pair.within_run or pair.same_program or not device:
+        return ()
+    command = ["workbench", "run", before.program.pte, "--against", after.program.pte]
+    command += ["--threads", str(after.threads)] if after.threads > 1 else []
+    target = after.run.record.plan.target
+    command += ["--target", target] if target != MeasureOptions.target else []
+    return (f"To find smaller differences, measure them side by side: {shlex.join(command)}",)
 
 
 def list_others(aligned: pd.DataFrame) -> pd.DataFrame:
@@ -315,16 +334,12 @@ def _align(measurements: Mapping[str, Measurement], by: str) -> pd.DataFrame:
         traced = {name: Traced(m.ledger, m.operators) for name, m in measurements.items()}
         return align_runs(traced, apart=apart)
     first = next(iter(measurements.values()))
-    programs = {m.program.sha256 for m in measurements.values()}
-    if by == "operator" and len(programs) > 1:
-        raise ComparisonError("operators of different programs have no pairs", hint="--by layer")
-    pairs = {
-        name: compare_parts(by, first.ledger, m.ledger, apart=apart)
-        for name, m in measurements.items()
-    }
-    if by == "operator":
-        pairs = {name: pair.assign(name=pair["key"]) for name, pair in pairs.items()}
-    return tabulate_runs(pairs, next(iter(pairs.values()))["name"])
+    both = {name: Comparison(first, m) for name, m in measurements.items()}
+    if by == "category":
+        pairs = {name: ab.categories for name, ab in both.items()}
+    else:
+        pairs = {name: ab.operators.assign(name=ab.operators["key"]) for name, ab in both.items()}
+    return tabulate_runs(pairs, dict.fromkeys(name for p in pairs.values() for name in p["name"]))
 
 
 def compare_with_metrics(
@@ -343,7 +358,6 @@ def compare_with_metrics(
     metrics = read_document(Path(metrics_json), Metrics)
     folder, experiment, threads = split_name(name)
     run = open_run(folder)
-    _check_identity(vars(metrics), identify_run(run.record), across)
     _check_silicon(metrics.emulated or run.emulated)
     wanted = [
         row
@@ -355,6 +369,10 @@ def compare_with_metrics(
     if not wanted:
         known = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics.latencies})
         raise unknown_name("measurement", f"{experiment}:{threads}", known, where=metrics_json)
+    programs = {m.name: m.program for m in run.measurements}
+    for name in dict.fromkeys(row["experiment"] for row in wanted):
+        before = {**vars(metrics), "program": metrics.programs.get(name, metrics.program)}
+        _check_identity(before, identify_run(run.record, programs.get(name)), across)
     subjects = [
         f"{metrics.model}, {row['experiment']}, {count_threads(row['threads'])}" for row in wanted
     ]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from workbench.analysis.findings.dataflow import SEALED
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.frames import DTYPES, check, format_share, is_emulated
 from workbench.records.runs import Export
@@ -17,7 +18,6 @@ from workbench.records.runs import Export
 PRODUCTS = ("convolution", "deconvolution", "gemm", "bmm")
 #: Linear layers whose inputs do not divide into so many are left in floating point by 8da4w.
 _GROUP = 32
-_RECURRENT = ("LSTM", "GRU", "RNN")
 _LINEAR_ONLY = ("int8dyn", "8da4w")
 _QUANTIZED = ("int8", *_LINEAR_ONLY)
 
@@ -79,7 +79,7 @@ def cannot_quantize(row: Mapping[str, Any], dtype: str, kept: tuple[str, ...] = 
     above = [".".join(parts[: end + 1]) for end in range(len(parts))]
     if any(fnmatchcase(name, pattern) for name in above for pattern in kept):
         return "kept in floating point by --keep-float"
-    if kind in _RECURRENT:
+    if kind in SEALED:
         return f"inside nn.{kind}, which the quantiser sees as one operator"
     if row["kind"] == "portable":
         return "outside the delegate"

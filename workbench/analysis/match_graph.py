@@ -20,7 +20,7 @@ NEVER = 10**6
 DOUBT = _HEAVY
 
 #: Larger problems are skipped: they take seconds, and explain nothing.
-_MOST_CELLS = 4_000_000
+MOST_CELLS = 4_000_000
 
 _LIGHT_NAMES = re.compile(r"Convert|Copy|Transpose|Clamp|Static Reshape|Pack")
 
@@ -42,7 +42,7 @@ def align(operators: Sequence[Operator], names: Sequence[str]) -> Alignment:
     nothing_else = (frozenset[int](),) * len(names)
     if len(operators) == len(names) and not any(map(_cost, operators, names)):
         return Alignment(0, tuple(range(len(names))), nothing_else)
-    if len(operators) * len(names) > _MOST_CELLS:
+    if len(operators) * len(names) > MOST_CELLS:
         return Alignment(NEVER, (-1,) * len(names), nothing_else)
     distinct, codes = np.unique(np.array(names, object), return_inverse=True)
     table = np.array([[_cost(o, name) for name in distinct] for o in operators], np.int64)

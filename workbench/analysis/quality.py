@@ -265,7 +265,10 @@ def _comparison(comparison: Comparison) -> Iterator[Row]:
         status = "ok" if row["floor"] < 0.05 else "note"
         evidence = f"A/A control differs by at most {format_share(row['floor'], 1)}"
         yield f"noise floor of {name}", status, evidence
-    yield f"toggle took effect in {name}", *_toggle(comparison)
+    if comparison.baseline.program == comparison.candidate.program:
+        yield f"toggle took effect in {name}", *_toggle(comparison)
+    elif comparison.same_program:
+        yield f"programs differ in {name}", "note", "both files have the same content (SHA-256)"
 
 
 def _toggle(comparison: Comparison) -> tuple[str, str]:
@@ -309,8 +312,8 @@ def _outputs(comparison: Comparison) -> Row:
     threads = count_threads(after.threads)
     name = f"outputs of {after.name} and {before.name} agree, {threads}"
     found = comparison.agreements
-    if not found:
-        return name, "note", "not compared"
+    if note := next((a.note for a in found if a.note), "" if found else "no outputs recorded"):
+        return name, "note", f"not compared: {note}"
     worst = max(found, key=lambda a: (not a.agree, (a.max_abs or 0) / (a.scale or 1)))
     if worst.scale == 0:
         return name, "note", "every output is zero: nothing to compare"
@@ -319,7 +322,13 @@ def _outputs(comparison: Comparison) -> Row:
         f"largest difference {apart}, largest value {worst.scale:.3g}, "
         f"tolerated {worst.tolerance:g} of that ({worst.dtype})"
     )
-    return name, "ok" if all(a.agree for a in found) else "fail", evidence
+    if worst.sqnr_db is not None:
+        evidence = f"SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:.0f} expected"
+    if all(a.agree for a in found):
+        return name, "ok", evidence
+    if not comparison.same_model:
+        return name, "note", f"{evidence}; the programs are of two models"
+    return name, "fail", evidence
 
 
 def _ledger(run: Run) -> Row:

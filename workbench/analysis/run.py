@@ -6,7 +6,7 @@ import contextlib
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
 from itertools import pairwise
@@ -16,9 +16,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.align import Traced, align_layers, match_operators, rename
 from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.categories import Scheme, add_categories, load_scheme
-from workbench.analysis.compare import compare_apart, compare_latencies, compare_parts
+from workbench.analysis.compare import PARTS, compare_apart, compare_latencies, compare_parts
 from workbench.analysis.dtypes import describe_coverage, tabulate_dtypes
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
@@ -485,8 +486,7 @@ class Measurement:
     @property
     def export(self) -> Export | None:
         """How its program was exported; None if that is unknown."""
-        record, name = self.run.record, self.program.name
-        return record.exports.get(name) if name else record.export
+        return self.run.record.export_of(self.program)
 
     @property
     def sidecar(self) -> Layers | None:
@@ -718,7 +718,8 @@ class Comparison:
     def wrong(self) -> str:
         """Why no speed-up can be claimed: wrong outputs of a side, or different ones of both."""
         faults = describe_faults(self.candidate.wrong, self.baseline.wrong)
-        return faults or describe_differences(self.agreements)
+        judged = [a for a in self.agreements if self.same_model and not a.note]
+        return faults or describe_differences(judged)
 
     @property
     def programs(self) -> str:
@@ -751,9 +752,19 @@ class Comparison:
         return (before.isa, before.isa_off) != (after.isa, after.isa_off)
 
     @property
+    def same_program(self) -> bool:
+        """Whether both sides ran one program."""
+        return self.baseline.program.sha256 == self.candidate.program.sha256
+
+    @property
     def toggle(self) -> str:
         """The CPU extension whose effect is measured, ``none``, or empty."""
-        return self.run.record.plan.toggle
+        return self.run.record.plan.toggle if self.same_program else "none"
+
+    @property
+    def same_model(self) -> bool:
+        """Whether both sides ran programs of one model, which should compute the same."""
+        return self.baseline.program.model == self.candidate.program.model
 
     @property
     def agreements(self) -> list[Agreement]:
@@ -764,10 +775,31 @@ class Comparison:
 
     @cached_property
     def _control(self) -> dict[str, pd.DataFrame]:
-        """The ledgers that show the noise."""
-        if not self.within_run:
+        """The ledgers that show the noise of the baseline's program."""
+        name, _ = self.run.find_control(self.baseline.name)
+        programs = {e.name: e.program for e in self.run.record.plan.experiments}
+        if not self.within_run or programs.get(str(name)) != self.baseline.experiment.program:
             return {}
         return self.run.find_noise(self.baseline.name, self.candidate.threads)
+
+    @cached_property
+    def keys(self) -> dict[str, str]:
+        """The baseline's keys of the candidate's operators, where these are of another program."""
+        return {} if self.same_program else match_operators(*self._traced)
+
+    @property
+    def candidate_operators(self) -> pd.DataFrame:
+        """The candidate's operators, with the baseline's keys where the two are paired."""
+        operators = self.candidate.operators
+        return operators if self.same_program else self._rekey(operators)
+
+    def _rekey(self, rows: pd.DataFrame) -> pd.DataFrame:
+        return rows.assign(key=[self._key(key) for key in rows["key"]])
+
+    @property
+    def _traced(self) -> tuple[Traced, Traced]:
+        before, after = (Traced(m.ledger, m.operators) for m in (self.baseline, self.candidate))
+        return before, after
 
     @frame_property
     def latency(self) -> pd.DataFrame:
@@ -794,14 +826,30 @@ class Comparison:
 
     @frame_property
     def operators(self) -> pd.DataFrame:
-        """Time of every operator, the largest change first: ``frames.COMPARISON``."""
-        return self._compare("operator")
+        """Time of every operator, the largest change first: ``frames.COMPARISON``.
+
+        Operators of different programs are paired by layer, kind, shapes and cost in order of
+        execution; ``candidate_key`` is the candidate's.
+        """
+        if self.same_program:
+            compared = self._compare("operator")
+            return compared.assign(
+                candidate_key=compared["key"].where(compared["candidate_ms"].notna())
+            )
+        theirs = {key: self._key(key) for key in self.candidate.operators["key"]}
+        compared = self._compare("operator", after=theirs)
+        own = {key: theirs for theirs, key in theirs.items()}
+        return compared.assign(candidate_key=compared["key"].map(own))
 
     @frame_property
     def layers(self) -> pd.DataFrame | None:
         """Own time of every layer, the largest change first: ``frames.COMPARISON``."""
-        known = self.baseline.has_layers and self.candidate.has_layers
-        return self._compare("layer") if known else None
+        if not (self.baseline.has_layers and self.candidate.has_layers):
+            return None
+        if self.same_program:
+            return self._compare("layer")
+        _, names = align_layers(dict(zip(("before", "after"), self._traced, strict=True)))
+        return self._compare("layer", **names)
 
     @frame_property
     def kinds(self) -> pd.DataFrame:
@@ -825,7 +873,9 @@ class Comparison:
     def kernels(self) -> pd.DataFrame | None:
         """The microkernel of every operator on both sides: ``frames.KERNEL_EVIDENCE``."""
         before, after = self.baseline.machine_code, self.candidate.machine_code
-        return None if before is None or after is None else compare_evidence(before, after)
+        if before is None or after is None:
+            return None
+        return compare_evidence(before, after if self.same_program else self._rekey(after))
 
     @cached_property
     def proof(self) -> Proof | None:
@@ -841,10 +891,13 @@ class Comparison:
             hidden = self.run.masked(self.baseline.name) ^ self.run.masked(self.candidate.name)
             dtype = self.candidate.export.dtype if self.candidate.export else ""
             unchanged = explain_unchanged(self.proof, hidden, self.baseline.ledger, dtype)
-        subject, frames = self.subject or self.run.model, (self.latency, self.shift)
+        subject, label = self.subject or self.candidate.program.model, self.label
+        named = self.within_run and self.baseline.program != self.candidate.program
+        if named and not self.subject:
+            subject, label = f"{self.candidate.label} against {self.baseline.label}", ""
+        frames, separate = (self.latency, self.shift), not self.within_run
         facts = {"wrong": self.wrong, "programs": self.programs, "unchanged": unchanged}
-        apart = not self.within_run
-        found = reach_verdict(subject, self.label, *frames, separate=apart, **facts)
+        found = reach_verdict(subject, label, *frames, separate=separate, **facts)
         if not self.emulated:
             return found
         return replace(found, outcome="emulated", before=None, after=None)
@@ -854,9 +907,20 @@ class Comparison:
         """The verdict in one line."""
         return summarize_verdict(self.verdict)
 
-    def _compare(self, level: str) -> pd.DataFrame:
-        sides = (self.baseline.ledger, self.candidate.ledger)
-        return compare_parts(level, *sides, apart=not self.within_run, **self._control)
+    def _key(self, key: str) -> str:
+        """A candidate's key where the two sides are paired; marked if the baseline lacks it."""
+        return self.keys.get(key) or f"{key} ({self.candidate.name})"
+
+    def _compare(
+        self, level: str, before: Mapping[str, str] = {}, after: Mapping[str, str] = {}
+    ) -> pd.DataFrame:
+        """Compare the parts of both sides, by other names if given."""
+        ours, theirs, noise = self.baseline.ledger, self.candidate.ledger, self._control
+        if after:
+            column = PARTS[level]
+            ours, theirs = rename(ours, column, before), rename(theirs, column, after)
+            noise = {side: rename(ledger, column, before) for side, ledger in noise.items()}
+        return compare_parts(level, ours, theirs, apart=not self.within_run, **noise)
 
 
 def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Path = "") -> Run:
@@ -995,10 +1059,14 @@ def describe_run(run: Run) -> pd.DataFrame:
     record, plan, host = run.record, run.record.plan, run.record.host
     machine = [host.get("cpu"), f"{host.get('cores_usable')} cores", host.get("system")]
     machine += ["virtual"] if host.get("virtual") else []
-    shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in plan.inputs)
-    facts = {
-        "program": f"{plan.stem}.pte, SHA-256 {plan.sha256[:16]}",
-        "inputs": f"{shapes} ({plan.input_source})",
+    facts = {}
+    for program in plan.all_programs:
+        ending = f" {program.name}" if program.name else ""
+        shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in program.inputs)
+        facts[f"program{ending}"] = f"{program.stem}.pte, SHA-256 {program.sha256[:16]}"
+        facts[f"inputs{ending}"] = f"{shapes} ({program.input_source})"
+        facts |= _describe_export(record.export_of(program), ending)
+    facts |= {
         "machine": ", ".join(map(str, machine)),
         "platform": record.platform + (" (emulated)" if run.emulated else ""),
         "load at the start": " ".join(str(load) for load in host.get("load_average", [])),
@@ -1010,13 +1078,6 @@ def describe_run(run: Run) -> pd.DataFrame:
         "categories": run.scheme.label,
         "measured": f"{record.started} to {record.finished or 'interrupted'}",
     }
-    if export := record.export:
-        delegates = ", ".join(f"{name} x{count}" for name, count in export.delegates.items())
-        facts["weights"] = export.weights or "not recorded"
-        facts["exported"] = (
-            f"{export.dtype}, {export.backend}, {export.size_bytes / 1e6:.1f} MB, "
-            f"delegates: {delegates or 'none'}"
-        )
     known = [(what, value) for what, value in facts.items() if value]
     return pd.DataFrame(known, columns=["what", "value"])
 
@@ -1040,6 +1101,17 @@ def _describe_protocol(record: RunRecord) -> str:
         f"{plan.processes} processes per experiment, interleaved in {batches}; at least "
         f"{plan.runs} timed inferences each"
     )
+
+
+def _describe_export(export: Export | None, ending: str) -> dict[str, str]:
+    if export is None:
+        return {}
+    delegates = ", ".join(f"{name} x{count}" for name, count in export.delegates.items())
+    how = f"{export.dtype}, {export.backend}, {export.size_bytes / 1e6:.1f} MB"
+    return {
+        f"weights{ending}": export.weights or "not recorded",
+        f"exported{ending}": f"{how}, delegates: {delegates or 'none'}",
+    }
 
 
 def identify_run(record: RunRecord, program: Program | None = None) -> dict[str, str]:

@@ -190,6 +190,9 @@ def describe_differences(agreements: Iterable[Agreement]) -> str:
 def _difference(agreement: Agreement) -> str:
     if agreement.max_abs is None:
         return f"output {agreement.output} cannot be compared"
+    if agreement.sqnr_db is not None:
+        least = f"at least {agreement.least_sqnr_db:.0f} expected"
+        return f"output {agreement.output} has SQNR {agreement.sqnr_db:.1f} dB, {least}"
     apart = agreement.max_abs / agreement.scale if agreement.scale else math.inf
     return (
         f"output {agreement.output} by {apart:.1g} of its largest value "

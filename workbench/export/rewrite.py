@@ -29,6 +29,8 @@ def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
       and in half precision all of its arithmetic.
     - GELU in half precision becomes its tanh approximation, with an error of at most 5e-4, the
       resolution of half precision at 1.
+    - SiLU in half precision becomes a product with a sigmoid: PyTorch's decomposition computes it
+      in single precision, between two casts.
     - Attention without a mask becomes two matrix products and a softmax: PyTorch's decomposition
       guards against fully masked rows with five operators that XNNPACK lacks.
     """
@@ -38,6 +40,7 @@ def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
     rules: dict[Any, Rule] = {aten.layer_norm.default: _layer_norm}
     if backend == "xnnpack":
         rules |= {aten.hardsigmoid.default: _hard_sigmoid, aten.gelu.default: _gelu}
+        rules |= {aten.silu.default: _silu, aten.silu_.default: _silu}
         rules[aten.scaled_dot_product_attention.default] = _attention
     graph = exported.graph
     done: Counter[str] = Counter()
@@ -99,6 +102,15 @@ def _gelu(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
         return aten.mul.Tensor(x, gate)
 
     return spell if str(_tensor(node.args[0]).dtype) == "torch.float16" else None
+
+
+def _silu(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+    source: Any = node.args[0]
+    # Other readers of a tensor that is overwritten may expect the result.
+    overwrites = node.target is aten.silu_.default and len(source.users) > 1
+    if overwrites or str(_tensor(source).dtype) != "torch.float16":
+        return None
+    return lambda x: aten.mul.Tensor(x, aten.sigmoid.default(x))
 
 
 def _layer_norm(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:

@@ -30,7 +30,7 @@ def plot_operators(
     True
     """
     if isinstance(source, Comparison):
-        source, candidate = source.baseline.operators, source.candidate.operators
+        source, candidate = source.baseline.operators, source.candidate_operators
     operators = source if isinstance(source, pd.DataFrame) else source.operators
     rows = operators.head(top) if candidate is None else _pair(operators, candidate).head(top)
     labels = [style.shorten(label, 50) for label in label_operators(rows)]

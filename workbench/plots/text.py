@@ -283,7 +283,7 @@ def show_kernels(ab: Comparison, *, top: int = TOP) -> Table:
     if ab.kernels is None:
         return show_note(explain_lack(ab.run.record))
     kernels, found = ab.kernels.head(top), ["kernel", "code", "share", "samples"]
-    operators, layer = ab.candidate.operators, []
+    operators, layer = ab.baseline.operators, []
     if "module" in operators:
         layers = operators.set_index("key")["module"]
         kernels, layer = kernels.assign(layer=kernels["key"].map(layers)), ["layer"]

@@ -123,21 +123,22 @@ def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
 
 
 def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator[dict[str, Any]]:
-    identity, started = identify_run(run), _in_utc(run.started, run_dir)
-    shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in run.plan.inputs)
-    program = run.plan.stem if "program" in across else identity["program"]
-    runner = f"{run.runner.get('kind')} runner"
-    controls = {e.name for e in run.plan.experiments if e.control}
+    started, runner = _in_utc(run.started, run_dir), f"{run.runner.get('kind')} runner"
+    experiments = {e.name: e for e in run.plan.experiments}
     for (experiment, threads), (clock, restarts) in list_restarts(run).items():
-        if experiment in controls:
+        if experiments[experiment].control:
             continue
+        ran = run.plan.program_of(experiments[experiment])
+        identity = identify_run(run, ran)
+        shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in ran.inputs)
+        program = ran.stem if "program" in across else identity["program"]
         parts = [program, shapes, experiment, count_threads(threads), identity["device"]]
         yield {
             **identity,
             "line": "; ".join([*parts, runner, clock]),
             "run_dir": str(run_dir),
             "started": started,
-            "model": run.plan.model,
+            "model": ran.model,
             "experiment": experiment,
             "threads": threads,
             "emulated": run.emulated,

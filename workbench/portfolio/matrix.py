@@ -23,13 +23,13 @@ from workbench.run.isa import list_toggles
 from workbench.run.runner import KINDS, identify_runner
 from workbench.run.targets import TARGETS
 from workbench.run.targets.host import HOST as THIS_MACHINE
-from workbench.store import read_yaml, safe_name, stem_of
+from workbench.store import read_yaml, safe_name, sha256_of, stem_of
 
 HOST = "host"
 #: Limits of a file that a person writes.
 MAX_CELLS, MAX_NUMBER = 10_000, 1_000_000
 #: Keys whose value may be written without brackets if it is a single one.
-LISTS = ("models", "dtypes", "targets", "isa", "threads", "keep_float")
+LISTS = ("models", "dtypes", "targets", "isa", "threads", "keep_float", "against")
 #: The least value of every number.
 LEAST: dict[str, float] = {"runs": 1, "warmup": 0, "processes": 1, "budget_s": 0}
 LEAST |= dict.fromkeys(("precision", "timeout_s", "export_limit_s"), 1e-9)
@@ -90,12 +90,14 @@ def read_matrix(path: Path) -> Matrix:
         if key not in own:
             raise unknown_name("key", key, [*own, *EXPORT_KEYS, *MEASURE_KEYS], where=path)
     matrix, folder = structure(Matrix, data, path, strict=True), path.parent
+    options = structure(MeasureOptions, measure, path, strict=True)
+    against = tuple(str((folder / pte).resolve()) for pte in options.against)
     matrix = replace(
         matrix,
         models=tuple(find_model_file(name, folder) for name in matrix.models),
         exclude=tuple(replace(e, model=find_model_file(e.model, folder)) for e in matrix.exclude),
         export=structure(ExportOptions, export, path, strict=True),
-        measure=structure(MeasureOptions, measure, path, strict=True),
+        measure=replace(options, against=against),
     )
     _check(matrix, path)
     return matrix
@@ -153,6 +155,7 @@ def _check_names(what: str, names: Iterable[str], valid: Iterable[str], where: s
 
 def plan_cells(matrix: Matrix) -> list[Cell]:
     """The cells of a matrix, without those excluded, in the order of its axes."""
+    against = [sha256_of(Path(pte)) for pte in matrix.measure.against]
     runners = {target: identify_runner(matrix.measure.runner, target) for target in matrix.targets}
     cells, seen = [], dict[str, str]()
     for model in matrix.models:
@@ -169,7 +172,7 @@ def plan_cells(matrix: Matrix) -> list[Cell]:
             measure = asdict(matrix.measure_options(target, isa))
             # The name of any other target identifies its machine.
             cpu = THIS_MACHINE.describe()["cpu"] if target == HOST else ""
-            inputs = json.dumps([source, export, measure, runners[target], cpu])
+            inputs = json.dumps([source, export, measure, against, runners[target], cpu])
             cache_key = hashlib.sha256(inputs.encode()).hexdigest()[:16]
             stem = stem_of(safe_name(label), dtype, matrix.export.backend)
             cells.append(Cell(model, label, dtype, target, isa, stem, cache_key))

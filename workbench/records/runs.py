@@ -324,6 +324,8 @@ class Agreement:
     """The difference between outputs of two experiments; ``scale`` is the largest |baseline|.
 
     ``max_abs`` is None where they cannot be subtracted (different shapes or positions of NaN).
+    Outputs of two programs are held to a signal to noise ratio, and those that cannot be judged
+    have a ``note`` that says why.
     """
 
     baseline: str
@@ -335,6 +337,9 @@ class Agreement:
     scale: float
     tolerance: float
     agree: bool
+    sqnr_db: float | None = None
+    least_sqnr_db: float | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -363,6 +368,10 @@ class RunRecord:
     export: Export | None = None
     exports: dict[str, Export] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
+
+    def export_of(self, program: Program) -> Export | None:
+        """How one of the plan's programs was exported, if that is known."""
+        return self.exports.get(program.name) if program.name else self.export
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run)
     link = f"[Explore this run interactively]({EXPLORER_HTML})"
     sections = [replace(first, heading="", text=f"{first.text}\n\n{link}".strip()), *others]
-    stem, title = run.record.plan.stem, f"{run.record.plan.stem}: where the time goes"
+    names = ", ".join(program.stem for program in run.record.plan.all_programs)
+    stem, title = run.record.plan.stem, f"{names}: where the time goes"
     brief = [section for section in sections if section.brief]
     atomic_write(run.path / EXPLORER_HTML, explorer_page(run))
     atomic_write(run.path / f"{stem}_pipeline_summary.md", to_markdown(title, brief))
@@ -120,6 +121,11 @@ def summarize_metrics(run: Run) -> documents.Metrics:
         floor=run.floor,
         latencies=tuple(map(_latency, run.measurements)),
         problem=run.wrong,
+        programs={
+            m.name: identify_run(run.record, m.program)["program"]
+            for m in run.measurements
+            if m.program.name
+        },
     )
 
 

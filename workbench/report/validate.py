@@ -14,7 +14,7 @@ from workbench.analysis.ledger import build_ledger
 from workbench.analysis.run import MEASUREMENT, Run, closed_runs, open_run
 from workbench.errors import StoreError, WorkbenchError
 from workbench.records.documents import AnalysisSummary, Metrics, PipelineSummary, read_document
-from workbench.store import LAYERS, MANIFEST, METRICS, SUMMARY, load_layers, sha256_of
+from workbench.store import MANIFEST, METRICS, SUMMARY, kept_layers, load_layers, sha256_of
 from workbench.trace.etdump import read_etdump
 
 #: Shares of categories may differ by this much from those of a known good run.
@@ -180,18 +180,22 @@ def _pipeline(run: Run) -> Iterator[Row]:
 
 
 def _program(run: Run) -> Iterator[Row]:
-    plan = run.record.plan
-    pte = run.path / PROGRAM / Path(plan.pte).name
-    if pte.is_file():
-        same = sha256_of(pte) == plan.sha256
-        failures = [] if same else [f"{pte.name} is not the program that ran (SHA-256)"]
-        yield _row("program is the one that ran", failures, f"SHA-256 {plan.sha256[:16]}")
-    else:
-        yield "program is the one that ran", "note", f"{pte.name} is missing"
-    if (run.path / LAYERS).exists():
-        fits = load_layers(run.path / LAYERS, plan.sha256) is not None
-        failures = [] if fits else [f"{LAYERS} is of another program"]
-        yield _row("sidecar is of that program", failures, "SHA-256 is that of the manifest")
+    programs = run.record.plan.all_programs
+    for program in programs:
+        pte, ending = run.path / PROGRAM / Path(program.pte).name, f" {program.name}".rstrip()
+        name = f"program{ending} is the one that ran"
+        if pte.is_file():
+            same = sha256_of(pte) in [p.sha256 for p in programs if Path(p.pte).name == pte.name]
+            failures = [] if same else [f"{pte.name} is not the program that ran (SHA-256)"]
+            yield _row(name, failures, f"SHA-256 {program.sha256[:16]}")
+        else:
+            yield name, "note", f"{pte.name} is missing"
+        path = kept_layers(run.path, program.name)
+        if path.exists():
+            fits = load_layers(path, program.sha256) is not None
+            failures = [] if fits else [f"{path.name} is of another program"]
+            evidence = "SHA-256 is that of the manifest"
+            yield _row(f"sidecar is of that program{ending}", failures, evidence)
 
 
 def _like(run: Run, good: Run) -> Iterator[Row]:

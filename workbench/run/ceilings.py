@@ -15,7 +15,7 @@ from workbench.run.runner import Runner, open_runner
 #: Fresh processes for each probe, each on another core; the best one counts.
 PROCESSES = 2
 #: How long each process runs, in seconds.
-SECONDS = 0.5
+SECONDS = 0.1
 MAX_ITERATIONS = 2000
 TIMEOUT_S = 120.0
 
@@ -37,7 +37,7 @@ def measure_ceilings(
     measured = []
     with lock_device(device_behind(runner.target.name), tell):
         for probe in probes:
-            tell(f"ceilings, {isa}, {count_threads(threads)}: {probe.kind} {probe.dtype}")
+            tell(f"machine peaks, {isa}, {count_threads(threads)}: {probe.kind} {probe.dtype}")
             times = sorted(_run(probe, folder, runner, isa, threads, n) for n in range(PROCESSES))
             measured.append(replace(probe, ms=times[0], spread=times[-1] / times[0] - 1))
     device = device_of(runner.target.describe(), runner.description)

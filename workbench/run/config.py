@@ -21,7 +21,9 @@ from workbench.run.plan import (
     begin_plan,
     default_inputs,
     load_inputs,
+    name_programs,
     pair_experiments,
+    plan_program,
     shorten_plan,
 )
 from workbench.run.runner import KINDS, Runner
@@ -40,7 +42,7 @@ CHECKOUTS = ("executorch", "model_profiling")
 
 @dataclass(frozen=True)
 class Entry:
-    """One of ``experiments``."""
+    """One of ``experiments``; ``program`` or ``model`` is its .pte if not the config's."""
 
     name: str
     runner_path: str = ""
@@ -55,6 +57,8 @@ class Entry:
     runner: str = MeasureOptions.runner
     isa: str = "native"
     isa_off: tuple[str, ...] = ()
+    program: str = ""
+    model: str = ""
 
 
 @dataclass(frozen=True)
@@ -132,16 +136,17 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
     measured again as a control, unless the experiments only log kernels; ``baseline`` replaces the
     config's comparisons.
     """
-    pte = find_file(config.model, folder)
-    if pte is None:
-        template = "REPLACE_WITH" in config.model or "<model>" in config.model
-        hint = "write the path of a .pte there" if template else "workbench export makes one"
-        raise StoreError("no such file", where=config.model, hint=hint)
+    ptes = [_find_program(e.program or e.model or config.model, folder) for e in config.experiments]
+    paths = list(dict.fromkeys([_find_program(config.model, folder), *ptes]))
+    names = dict(zip(paths, ["", *name_programs(paths)[1:]], strict=True))
     foreign = [bool(entry.runner_path) for entry in config.experiments]
     if any(foreign) != all(foreign):
         hint = "write two configs and compare the runs with `workbench compare`"
         raise UsageError("only some experiments have a runner_path", hint=hint)
-    experiments = [plan_entry(entry, folder) for entry in config.experiments]
+    experiments = [
+        replace(plan_entry(entry, folder), program=names[path])
+        for entry, path in zip(config.experiments, ptes, strict=True)
+    ]
     logs = [e.name for e in experiments if e.mode != "timing"]
     chosen = baseline if baseline in logs or len(logs) == len(experiments) else ""
     pairs, direction = pair_experiments(logs, baseline=chosen) if logs else ((), "")
@@ -154,8 +159,8 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
         pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
         experiments.append(control)
     files = [_find_input(name, folder) for name in config.inputs]
-    return replace(
-        begin_plan(pte, experiments, pairs),
+    plan = replace(
+        begin_plan(paths[0], experiments, pairs),
         inputs=tuple(Tensor("", (), str(file), sha256_of(file)) for file in files),
         input_source="files named in the config" if files else "the runner's own: ones",
         target=config.target,
@@ -164,6 +169,9 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
         warmup=max(e.warmup for e in experiments),
         direction=direction,
     )
+    further = (plan_program(plan, names[path], path) for path in paths[1:])
+    alike = (replace(p, inputs=plan.inputs, input_source=plan.input_source) for p in further)
+    return replace(plan, programs=tuple(alike))
 
 
 def complete_plan(plan: Plan, runner: Runner) -> Plan:
@@ -175,14 +183,20 @@ def complete_plan(plan: Plan, runner: Runner) -> Plan:
         plan = shorten_plan(plan)
     if not plan.inputs:
         inputs, source = default_inputs(pte, found)
-        return replace(plan, inputs=inputs, input_source=source)
+        return _complete_programs(replace(plan, inputs=inputs, input_source=source), runner)
     if len(plan.inputs) != len(found):
         what = f"{len(plan.inputs)} input files, the program takes {len(found)}"
         raise UsageError(what, where="inputs")
     typed = zip(plan.inputs, found, strict=True)
-    return replace(
-        plan, inputs=tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
-    )
+    inputs = tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
+    return _complete_programs(replace(plan, inputs=inputs), runner)
+
+
+def _complete_programs(plan: Plan, runner: Runner) -> Plan:
+    taken = [load_inputs(Path(p.pte), runner, plan.timeout_s) for p in plan.programs]
+    programs = zip(plan.programs, taken, strict=True)
+    found = (plan_program(plan, p.name, Path(p.pte), inputs) for p, inputs in programs)
+    return replace(plan, programs=tuple(found))
 
 
 def plan_entry(entry: Entry, folder: Path) -> Experiment:
@@ -238,6 +252,15 @@ def output_place(config: Config) -> tuple[Path, str]:
         return default_root(Path(config.model).stem), ""
     place = Path(config.output_root)
     return (place.parent.parent, place.name) if place.parent.name == "runs" else (place, "")
+
+
+def _find_program(name: str, folder: Path) -> Path:
+    found = find_file(name, folder)
+    if found is None:
+        template = "REPLACE_WITH" in name or "<model>" in name
+        hint = "write the path of a .pte there" if template else "workbench export makes one"
+        raise StoreError("no such file", where=name, hint=hint)
+    return found
 
 
 def _find_input(name: str, folder: Path) -> Path:

@@ -21,12 +21,11 @@ from workbench.errors import (
     RunnerError,
     RunnerTimeout,
     SetupError,
-    StoreError,
     TargetError,
 )
 from workbench.records.runs import Experiment, Plan, Session, count_threads
 from workbench.run.execute import Progress
-from workbench.run.measure import interleave
+from workbench.run.measure import check_unchanged, interleave
 from workbench.run.recorder import RunRecorder, record_run
 from workbench.run.runner import Runner
 from workbench.run.targets.host import HOST, Host
@@ -77,8 +76,7 @@ def measure_processes(recorder: RunRecorder, target: Host, progress: Progress) -
         progress(text, number / len(steps))
         if recorder.has(threads, process, True):
             continue
-        if sha256_of(Path(plan.pte)) != plan.sha256:
-            raise StoreError("changed since the run was planned", where=plan.pte)
+        check_unchanged(plan)
         recorder.add_sessions(
             run_process(recorder.run_dir, plan, experiment, threads, process, target)
             for experiment in order
@@ -98,7 +96,8 @@ def run_process(
     run_dir: Path, plan: Plan, experiment: Experiment, threads: int, process: int, target: Host
 ) -> Session:
     """One process of an experiment: its ETDump and its log in the run's folder."""
-    trace = trace_path(run_dir, plan.stem, experiment.name, threads, process)
+    stem = plan.program_of(experiment).stem
+    trace = trace_path(run_dir, stem, experiment.name, threads, process)
     log = trace.with_suffix(".log")
     trace.parent.mkdir(parents=True, exist_ok=True)
     timed = experiment.mode == "timing"
@@ -140,14 +139,15 @@ def process_command(
 ) -> list[str]:
     """The command line of one process; ``trace`` is the target's path for its ETDump, or empty."""
     command = [target.push(Path(experiment.runner), executable=True)]
-    command += ["--model_path", target.push(Path(plan.pte)), "--num_executions", str(count)]
+    program = plan.program_of(experiment)
+    command += ["--model_path", target.push(Path(program.pte)), "--num_executions", str(count)]
     command += ["--cpu_threads", str(threads)]
     # As the kit does: a build that can log kernels is silent while it is timed.
     level = 5 if experiment.mode == "xnntrace" else 0
     if trace:
         command += ["--etdump_path", trace]
-    if plan.inputs:
-        files = (target.push(Path(tensor.file)) for tensor in plan.inputs)
+    if program.inputs:
+        files = (target.push(Path(tensor.file)) for tensor in program.inputs)
         command += ["--inputs", ",".join(files)]
     if experiment.cpu_affinity:
         mask = sum(1 << core for core in set(experiment.cpu_affinity))

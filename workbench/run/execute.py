@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from workbench.errors import RunnerError
 from workbench.records.runs import Experiment, Plan, RunRecord, Sampling, count_threads
-from workbench.run.measure import Step, measure_step, runner_flags
+from workbench.run.measure import Inputs, Step, measure_step, runner_flags
 from workbench.run.recorder import RunRecorder, record_run
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Session
@@ -93,9 +93,7 @@ def progress_of(run: RunRecord, step: Step) -> float:
     return (step.process + steps.index(step) / len(steps)) / plan.processes
 
 
-def sample_experiments(
-    recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], threads: int
-) -> None:
+def sample_experiments(recorder: RunRecorder, runner: Runner, inputs: Inputs, threads: int) -> None:
     """Run every experiment but controls once more, sampled; a failure is recorded."""
     plan = recorder.run.plan
     for experiment in plan.experiments:
@@ -111,11 +109,11 @@ def sample_experiments(
 
 
 def sample_experiment(
-    recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], which: Experiment, threads: int
+    recorder: RunRecorder, runner: Runner, inputs: Inputs, which: Experiment, threads: int
 ) -> Sampling:
     """Sample one experiment in a process of its own; RunnerError if the runner fails."""
     plan, run_dir, target = recorder.run.plan, recorder.run_dir, runner.target
-    samples, etdump = samples_path(run_dir, plan.stem, which.name, threads)
+    samples, etdump = samples_path(run_dir, plan.program_of(which).stem, which.name, threads)
     samples.parent.mkdir(parents=True, exist_ok=True)
     core = Step(threads, 0, True).core_of(target)
     flags = [

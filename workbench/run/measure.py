@@ -6,12 +6,22 @@ import contextlib
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from workbench.errors import StoreError
-from workbench.records.runs import Agreement, Batch, Experiment, Plan, Reading
+from workbench.records.runs import (
+    Agreement,
+    Batch,
+    Experiment,
+    Plan,
+    Program,
+    Reading,
+    RunRecord,
+    Tensor,
+)
 from workbench.records.runs import Session as SessionRecord
 from workbench.run.recorder import RunRecorder, timestamp
 from workbench.run.runner import Runner, open_runner
@@ -19,6 +29,9 @@ from workbench.run.session import Session
 from workbench.run.targets.host import HOST, Host, read_environment
 from workbench.run.tensor_files import compare_outputs, read_output
 from workbench.store import sha256_of, trace_path
+
+#: The input files of every program by its name.
+Inputs: TypeAlias = Mapping[str, Sequence[Path]]
 
 #: Fewer rounds per process leave the bootstrap nothing to resample.
 MIN_ROUNDS = 6
@@ -44,7 +57,7 @@ class Step:
         return cores[self.process % len(cores)] if cores else None
 
 
-def measure_step(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], step: Step) -> None:
+def measure_step(recorder: RunRecorder, runner: Runner, inputs: Inputs, step: Step) -> None:
     """Measure a step; records readings of the machine before and after, and the time it took.
 
     A disturbed untraced step is measured again after a pause if the plan has retries left; the less
@@ -71,16 +84,15 @@ def measure_step(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], 
     recorder.add_time(time.monotonic() - started)
 
 
-def measure_once(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], step: Step) -> None:
+def measure_once(recorder: RunRecorder, runner: Runner, inputs: Inputs, step: Step) -> None:
     """Measure every experiment of the plan once; if interrupted, record it as incomplete."""
     plan, run_dir = recorder.run.plan, recorder.run_dir
-    if sha256_of(Path(plan.pte)) != plan.sha256:
-        raise StoreError("changed since the run was planned", where=plan.pte, hint="plan it again")
+    check_unchanged(plan)
     target = runner.target
     experiments = [e for e in plan.experiments if step.threads in (e.threads or plan.threads)]
     core, complete = step.core_of(target), False
     traces = {
-        e.name: trace_path(run_dir, plan.stem, e.name, step.threads, step.process)
+        e.name: trace_path(run_dir, plan.program_of(e).stem, e.name, step.threads, step.process)
         for e in experiments
         if step.traced
     }
@@ -99,7 +111,7 @@ def measure_once(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], 
                 path.parent.mkdir(parents=True, exist_ok=True)
                 sessions[name].etdump(path)
             if step.process == 0 and not step.traced:
-                recorder.add_agreements(compare_experiments(sessions, plan, step.threads))
+                recorder.add_agreements(compare_experiments(sessions, recorder.run, step.threads))
         complete = True
     finally:
         recorder.add_sessions(
@@ -121,23 +133,32 @@ def measure_once(recorder: RunRecorder, runner: Runner, inputs: Sequence[Path], 
         )
 
 
+def check_unchanged(plan: Plan) -> None:
+    """StoreError if a program's file is not the one that was planned."""
+    for program in plan.all_programs:
+        if sha256_of(Path(program.pte)) != program.sha256:
+            what, hint = "changed since the run was planned", "plan it again"
+            raise StoreError(what, where=program.pte, hint=hint)
+
+
 def runner_flags(
     plan: Plan,
     experiment: Experiment,
-    inputs: Sequence[Path],
+    inputs: Inputs,
     threads: int,
     core: int | None,
     target: Host = HOST,
 ) -> list[str]:
     """The runner's flags for one experiment, with the target's paths."""
-    flags = ["--model_path", target.push(Path(plan.pte)), "--cpu_threads", str(threads)]
+    program = plan.program_of(experiment)
+    flags = ["--model_path", target.push(Path(program.pte)), "--cpu_threads", str(threads)]
     flags += ["--isa", experiment.isa]
     if experiment.isa_off:
         flags += ["--isa_off", ",".join(experiment.isa_off)]
-    for path in inputs:
+    for path in inputs[program.name]:
         flags += ["--inputs", target.push(path)]
-    if any(tensor.dynamic for tensor in plan.inputs):
-        for tensor in plan.inputs:
+    if any(tensor.dynamic for tensor in program.inputs):
+        for tensor in program.inputs:
             flags += ["--input_shape", "x".join(map(str, tensor.shape))]
     cores = experiment.cpu_affinity or (() if core is None else (core,))
     if cores:
@@ -207,8 +228,11 @@ def warm_up(session: Session, plan: Plan) -> int:
     return size
 
 
-def compare_experiments(sessions: dict[str, Session], plan: Plan, threads: int) -> list[Agreement]:
+def compare_experiments(
+    sessions: dict[str, Session], run: RunRecord, threads: int
+) -> list[Agreement]:
     """Compare the outputs of every pair, and those of the first experiment with all others."""
+    plan = run.plan
     with tempfile.TemporaryDirectory() as folder:
         outputs = {
             name: session.output(Path(folder) / str(number))
@@ -220,14 +244,53 @@ def compare_experiments(sessions: dict[str, Session], plan: Plan, threads: int) 
         }
     first, *others = sessions
     pairs = [(p.baseline, p.candidate) for p in plan.pairs] + [(first, name) for name in others]
-    pairs = [pair for pair in pairs if sessions.keys() >= set(pair) and pair[0] != pair[1]]
-    return [
-        compare_outputs(a, b, names=pair, threads=threads, output=number, dtype=tensor.dtype)
-        for pair in dict.fromkeys(pairs)
+    programs = {e.name: plan.program_of(e) for e in plan.experiments}
+    agreements = []
+    for pair in dict.fromkeys(pairs):
+        if not sessions.keys() >= set(pair) or pair[0] == pair[1]:
+            continue
+        one, other = (programs[name] for name in pair)
+        note = explain_different(one, other, *(outputs[name] for name in pair))
+        if note:
+            agreements.append(Agreement(*pair, threads, 0, "", None, 0.0, 0.0, False, note=note))
+            continue
+        least = least_sqnr(run, one, other)
         for number, (tensor, a, b) in enumerate(
             zip(outputs[pair[0]], values[pair[0]], values[pair[1]], strict=True)
-        )
+        ):
+            found = compare_outputs(
+                a, b, names=pair, threads=threads, output=number, dtype=tensor.dtype,
+                least_sqnr_db=least,
+            )  # fmt: skip
+            if one != other and not found.agree and a.dtype.kind not in "fV":
+                found = replace(found, note="integer outputs of two programs differ")
+            agreements.append(found)
+    return agreements
+
+
+def explain_different(
+    one: Program, other: Program, outputs: Sequence[Tensor], others: Sequence[Tensor]
+) -> str:
+    """Why the outputs of two programs cannot be compared; empty if they can."""
+    described = [
+        ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in tensors)
+        for tensors in (one.inputs, other.inputs, outputs, others)
     ]
+    if described[0] != described[1]:
+        return f"their inputs differ: {described[0]} and {described[1]}"
+    if described[2] != described[3]:
+        return f"their shapes differ: {described[2]} and {described[3]}"
+    return ""
+
+
+def least_sqnr(run: RunRecord, one: Program, other: Program) -> float | None:
+    """The signal to noise ratio that outputs of two programs of one model must have, in dB.
+
+    Each may differ from the model by what is tolerated in its dtype; None if that is unknown.
+    """
+    exports = [run.export_of(program) for program in (one, other)]
+    known = [f.least_sqnr_db for export in exports if export for f in export.fidelity]
+    return min(known) - 10 * math.log10(2) if one != other and known else None
 
 
 def _read(target: Host, step: Step, moment: str) -> Reading:

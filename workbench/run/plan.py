@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from functools import partial
+from itertools import chain, count, pairwise
 from pathlib import Path
 
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.options import MeasureOptions
-from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan, Tensor
+from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan, Program, Tensor
 from workbench.run.isa import Isa, Toggle, find_levels, read_isa, resolve_toggle
 from workbench.run.runner import Runner, open_runner
 from workbench.run.tensor_files import RANDOM_SOURCE
@@ -23,10 +24,11 @@ SAMPLED_MS = 2000.0
 
 
 def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
-    """Plan an A/B run of a program: an ISA extension off (baseline) against on (candidate).
+    """Plan an A/B run: an ISA extension off (baseline) against on, or a program against others.
 
-    Loads the program once, so that a broken one fails before anything is measured.
+    Loads every program once, so that a broken one fails before anything is measured.
     """
+    ptes = [pte, *map(Path, options.against)]
     for name, least, value in (
         ("threads", 1, min(options.threads, default=0)),
         ("runs", 1, options.runs),
@@ -36,15 +38,18 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
     ):
         if value < least:
             raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
-    if not pte.is_file():
-        raise StoreError("no such file", where=pte, hint="workbench export MODEL makes one")
-    name, experiments, pairs = choose_experiments(options, read_isa(runner.command))
-    inputs, source = default_inputs(pte, load_inputs(pte, runner, options.timeout_s))
+    for path in ptes:
+        if not path.is_file():
+            raise StoreError("no such file", where=path, hint="workbench export MODEL makes one")
+    names = name_programs(ptes)
+    toggle, experiments, pairs = choose_experiments(options, read_isa(runner.command), names)
+    taken = [load_inputs(path, runner, options.timeout_s) for path in ptes]
+    inputs, source = default_inputs(pte, taken[0])
+    plan = replace(begin_plan(pte, experiments, pairs), inputs=inputs, input_source=source)
     plan = replace(
-        begin_plan(pte, experiments, pairs),
-        inputs=inputs,
-        input_source=source,
-        toggle=name,
+        plan,
+        programs=tuple(map(partial(plan_program, plan), names[1:], ptes[1:], taken[1:])),
+        toggle=toggle,
         target=runner.target.name,
         threads=tuple(dict.fromkeys(options.threads)),
         runs=options.runs,
@@ -71,6 +76,34 @@ def begin_plan(pte: Path, experiments: Sequence[Experiment], pairs: Sequence[Pai
         experiments=tuple(experiments),
         pairs=tuple(pairs),
     )
+
+
+def name_programs(ptes: Sequence[Path]) -> list[str]:
+    """Unique names of programs, made of their files'."""
+    names: list[str] = []
+    for stem in (safe_name(pte.stem) for pte in ptes):
+        numbered = (f"{stem}-{number}" for number in count(2))
+        names.append(next(name for name in chain([stem], numbered) if name not in names))
+    return names
+
+
+def plan_program(plan: Plan, name: str, pte: Path, taken: Sequence[Tensor] = ()) -> Program:
+    """A further program of a plan, with the inputs of the first one where it takes the same."""
+    alone = begin_plan(pte, (), ())
+    inputs, source = default_inputs(pte, taken)
+    if list(map(shape_of, inputs)) == list(map(shape_of, plan.inputs)):
+        folder, source = Path(plan.pte).resolve().parent, plan.input_source
+        files = [(str(folder / t.file) if t.file else "", t.sha256) for t in plan.inputs]
+        inputs = tuple(
+            replace(own, file=file, sha256=sha256)
+            for own, (file, sha256) in zip(inputs, files, strict=True)
+        )
+    return Program(name, alone.pte, alone.sha256, alone.model, alone.stem, inputs, source)
+
+
+def shape_of(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
+    """What two inputs have in common if one can replace the other."""
+    return tensor.dtype, tuple(tensor.shape)
 
 
 def load_inputs(pte: Path, runner: Runner, timeout_s: float) -> tuple[Tensor, ...]:
@@ -103,13 +136,21 @@ def shorten_plan(plan: Plan) -> Plan:
 
 def check_toggle(options: MeasureOptions, runner: Runner) -> None:
     """UsageError if the runner's CPU does not support a toggle; to call before long work."""
-    choose_experiments(options, read_isa(runner.command))
+    choose_experiments(options, read_isa(runner.command), ("", *options.against))
 
 
 def choose_experiments(
-    options: MeasureOptions, isa: Isa
+    options: MeasureOptions, isa: Isa, programs: Sequence[str] = ()
 ) -> tuple[str, tuple[Experiment, ...], tuple[Pair, ...]]:
-    """The name, experiments and pairs of a toggle or all ISA levels; UsageError if unsupported."""
+    """The name, experiments and pairs of a toggle or all ISA levels; UsageError if unsupported.
+
+    ``programs`` are the names of several that are compared, the baseline first.
+    """
+    if len(programs) > 1:
+        if options.isa_ladder:
+            raise UsageError("--isa-ladder measures one program", where="--against")
+        switch = resolve_toggle("none" if options.toggle == "auto" else options.toggle, isa)
+        return switch.name, *plan_programs(programs, switch)
     if options.isa_ladder and options.toggle != "auto":
         raise UsageError("--isa-ladder measures every level", where=f"--toggle {options.toggle}")
     if options.isa_ladder:
@@ -126,6 +167,28 @@ def plan_levels(levels: Sequence[str]) -> tuple[tuple[Experiment, ...], tuple[Pa
     steps = dict.fromkeys([(levels[0], levels[-1]), *pairwise(levels)])
     pairs = tuple(Pair(below, above, f"from {below} to {above}") for below, above in steps)
     return (*experiments, control), pairs
+
+
+def plan_programs(
+    names: Sequence[str], switch: Toggle
+) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
+    """Every program, at both sides of a toggle if there is one; the first one is the baseline."""
+    sides = {"": "native"}
+    if switch.name != "none":
+        sides = {f"_{switch.name}_on": switch.on, f"_{switch.name}_off": switch.off}
+    first, *others = names
+    experiments = [
+        Experiment(name + side, isa=isa, program="" if name == first else name)
+        for name in names
+        for side, isa in sides.items()
+    ]
+    control = replace(experiments[0], name=f"{experiments[0].name}_control", control=True)
+    if twice := {e.name for e in experiments} & {control.name}:
+        raise UsageError(f"two experiments would be called {twice.pop()}", hint="rename a program")
+    best, *off = sides
+    pairs = [Pair(first + best, it + best, f"with {it} instead of {first}") for it in others]
+    pairs += [Pair(it + side, it + best, f"with {switch.name}") for side in off for it in names]
+    return (*experiments, control), tuple(pairs)
 
 
 def plan_experiments(switch: Toggle) -> tuple[tuple[Experiment, ...], Pair]:

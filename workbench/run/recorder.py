@@ -110,7 +110,8 @@ def record_run(
         run_dir = find_run(plan, runner, root, "incomplete")
         run_dir = run_dir or new_run_dir(root, name or runner.target.platform)
         recorder = RunRecorder.open(run_dir, begin_run(plan, runner))
-        keep_layers(Path(plan.pte), run_dir)
+        for program in plan.all_programs:
+            keep_layers(Path(program.pte), run_dir, program.name)
         with recorder.concluded(), runner.target.prepared(run_dir):
             yield recorder
 
@@ -120,6 +121,7 @@ def begin_run(plan: Plan, runner: Runner) -> RunRecord:
     # The ExecuTorch version of a custom runner is unknown.
     packages = ["executorch"] if runner.kind == "native" else []
     versions = {name: metadata.version(name) for name in (*packages, "executorch-workbench")}
+    exports = {program.name: load_export(Path(program.pte)) for program in plan.all_programs}
     return RunRecord(
         plan=plan,
         platform=runner.target.platform,
@@ -130,7 +132,8 @@ def begin_run(plan: Plan, runner: Runner) -> RunRecord:
         host=runner.target.describe(),
         runner=runner.description,
         versions={**versions, "python": platform.python_version()},
-        export=load_export(Path(plan.pte)),
+        export=exports.pop(""),
+        exports={name: export for name, export in exports.items() if export},
     )
 
 

@@ -7,19 +7,24 @@ from pathlib import Path
 import numpy as np
 
 from workbench.errors import RunnerError, StoreError
-from workbench.records.runs import Agreement, Plan, Tensor
+from workbench.records.runs import Agreement, Plan, Program, Tensor
 from workbench.store import atomic_write, sha256_of
 
 RANDOM_SOURCE = "seeded random: normal for floats, 0 or 1 for integers"
 
 
-def locate_inputs(plan: Plan, run_dir: Path) -> list[Path]:
+def locate_inputs(plan: Plan, run_dir: Path) -> dict[str, list[Path]]:
+    """The input files of every program by its name."""
+    return {program.name: _locate(program, run_dir) for program in plan.all_programs}
+
+
+def _locate(program: Program, run_dir: Path) -> list[Path]:
     """The input files in order: those saved with the program (checked), or random ones."""
-    folder = Path(plan.pte).parent
+    folder = Path(program.pte).parent
     paths = []
-    for number, tensor in enumerate(plan.inputs):
+    for number, tensor in enumerate(program.inputs):
         if not tensor.file:
-            path = run_dir / "inputs" / f"input{number}.bin"
+            path = run_dir / "inputs" / program.name / f"input{number}.bin"
             paths.append(atomic_write(path, random_bytes(tensor, seed=number)))
             continue
         path = folder / tensor.file
@@ -70,8 +75,12 @@ def compare_outputs(
     threads: int,
     output: int,
     dtype: str,
+    least_sqnr_db: float | None = None,
 ) -> Agreement:
-    """Compare two outputs; NaN and infinities must be in the same positions."""
+    """Compare two outputs; NaN and infinities must be in the same positions.
+
+    With ``least_sqnr_db``, the signal to noise ratio decides instead of the largest difference.
+    """
     tolerance = TOLERANCE.get(dtype, 0.0)
     a, b = baseline.astype(np.float64), candidate.astype(np.float64)
     comparable = a.shape == b.shape and np.array_equal(_special(a), _special(b), equal_nan=True)
@@ -81,7 +90,14 @@ def compare_outputs(
         scale = float(np.abs(a[finite]).max(initial=0.0))
         max_abs = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
     agree = max_abs is not None and max_abs <= tolerance * scale
-    return Agreement(*names, threads, output, dtype, max_abs, scale, tolerance, agree)
+    sqnr = None
+    if max_abs and scale and least_sqnr_db is not None:
+        power = np.square(a[finite] / scale).sum() / np.square((a - b)[finite] / scale).sum()
+        sqnr = float(10 * np.log10(power))
+        agree = sqnr >= least_sqnr_db
+    return Agreement(
+        *names, threads, output, dtype, max_abs, scale, tolerance, agree, sqnr, least_sqnr_db
+    )
 
 
 def _special(values: np.ndarray) -> np.ndarray:

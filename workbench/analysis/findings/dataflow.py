@@ -17,6 +17,8 @@ NodeId = tuple[int, int]
 
 _METHOD = -1
 _RANDOM = frozenset({"rand", "randn", "native_dropout", "bernoulli", "multinomial"})
+#: Layers of PyTorch whose operators the user cannot change.
+SEALED = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
 #: Operators of a delegate with constant weights.
 WEIGHTED = ("Conv2d", "FullyConnected", "ConvTranspose2d", "DepthwiseConv2d")
 #: Operators that treat every element alike: a layout conversion commutes with them.

@@ -19,6 +19,7 @@ from workbench.analysis.findings.context import (
 )
 from workbench.analysis.findings.dataflow import (
     POINTWISE,
+    SEALED,
     WEIGHTED,
     Dataflow,
     NodeId,
@@ -129,8 +130,6 @@ def advise(operator: str, reason: str) -> Advice:
     return ADVICE.get(operator) or next(found, _REWRITE)
 
 
-#: Layers of PyTorch whose operators the user cannot change.
-_SEALED = ("LSTM", "GRU", "RNN", "LSTMCell", "GRUCell", "RNNCell")
 _UNSEAL = Advice(
     "write the recurrence out in the model's own code, with slices for the gates: the operators of "
     "PyTorch's layer cannot be changed",
@@ -144,6 +143,7 @@ _CHANNELS_LAST = frozenset(
     GlobalAvgPooling2d StaticResizeBilinear2D
     """.split()  # noqa: SIM905
 )
+_SLICES = {"split_with_sizes_copy", "slice_copy"}
 _TRANSPOSES = ("StaticTranspose", "permute_copy", "transpose_copy")
 #: Least number of pointwise operators in a row that make a chain.
 _CHAIN = 3
@@ -156,7 +156,7 @@ def find_fixed(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
     if not context.flow:
         return
     keys = [key for key in context.keys_within(context.flow.fixed) if key in left]
-    keys = [key for key in keys if context.rows.at[key, "module_class"] not in _SEALED]
+    keys = [key for key in keys if context.rows.at[key, "module_class"] not in SEALED]
     if not keys:
         return
     keys += context.call_keys(keys)
@@ -215,11 +215,11 @@ def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Fi
         part, advice = part.loc[keys], advise(name, reason)
         if name == "native_layer_norm":
             keys += [key for key in casts if key in left]
-        if part.get("module_class", pd.Series(dtype=object)).isin(_SEALED).any():
+        if part.get("module_class", pd.Series(dtype=object)).isin(SEALED).any():
             advice = _UNSEAL
         layouts = [key for key in _layouts_around(context, keys) if key in left]
-        # Only an operator that treats all elements alike can join the delegates around it.
-        joins = layouts if name in POINTWISE or not advice.passes else []
+        # Only an operator that works in any layout can join the delegates around it.
+        joins = layouts if name in POINTWISE | _SLICES or not advice.passes else []
         calls = context.call_keys(keys)
         if advice.passes is None or "bytes" not in rows:
             gain = Gain.at_most(context.spent(keys + layouts + calls).ms)

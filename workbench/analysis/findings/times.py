@@ -24,7 +24,7 @@ from workbench.analysis.findings.context import (
     count,
     layers_of,
 )
-from workbench.analysis.findings.dataflow import WEIGHTED, Dataflow, NodeId, Step, Tensor
+from workbench.analysis.findings.dataflow import SEALED, WEIGHTED, Dataflow, NodeId, Step, Tensor
 from workbench.analysis.operators import label_operator
 from workbench.analysis.speedup import Speedup, speedup_of_restarts, speedup_of_runs
 from workbench.frames import format_ms
@@ -270,9 +270,9 @@ def find_float_layers(context: RuleContext, left: Collection[str]) -> Iterator[F
             )
 
 
-def _quantizable(context: RuleContext, keys: Iterable[str], dtype: str = "int8") -> list[str]:
-    """Those of some rows that nothing is known to keep from being quantised."""
-    return [key for key in keys if not cannot_quantize(context.rows.loc[key].to_dict(), dtype)]
+def _quantizable(context: RuleContext, keys: Iterable[str]) -> list[str]:
+    """Those of some rows that nothing is known to keep from being quantised in int8."""
+    return [key for key in keys if not cannot_quantize(context.rows.loc[key].to_dict(), "int8")]
 
 
 def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -281,7 +281,8 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
         return
     keys, kept, fastest, size = [], 0.0, 0.0, 0.0
     memory = context.roof.bandwidths[-1][1]
-    for key in _quantizable(context, _memory_bound(context)):
+    products = _products(context)
+    for key in (key for key in _memory_bound(context) if key in products):
         share = _weight_share(context.flow, context.node_ids.get(key, ())) if key in left else 0.0
         if share > 0.5:
             keys.append(key)
@@ -297,7 +298,7 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
     spent = context.spent(keys)
     speed = size / 1e6 / spent.ms / context.scale
     slower = (spent.ms - kept) / 2
-    linear = _quantizable(context, keys, "int8dyn") == keys
+    linear = all(products[key].type == "FullyConnected" for key in keys)
     dtype = "int8dyn" if linear else "int8"
     yield Finding(
         f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
@@ -318,8 +319,7 @@ def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[
     table = _roofline(context.roofline, context.scale)
     near = (table["bound"] == "compute") & (table["roof_share"] >= EFFICIENCY[1])
     # int8 does not accelerate depthwise kernels, first convolutions and products of activations.
-    steps = {key: step for key, step in _products(context).items() if key in left}
-    products = {key: steps[key] for key in _quantizable(context, steps)}
+    products = {key: step for key, step in _products(context).items() if key in left}
     rows = table[near & table["key"].isin(products) & (table["dtype"] == "fp32")]
     ratio = context.roof.peak("int8") / context.roof.peak("fp32")
     if rows.empty or not ratio > 1:
@@ -382,7 +382,8 @@ def _products(context: RuleContext) -> dict[str, Step]:
     for step in steps:
         shape = step.xnode.attributes if step.xnode else {}
         wide = shape.get("group_input_channels", _TILE) > _IMAGE_CHANNELS
-        if step.type in ("Conv2d", "FullyConnected") and wide:
+        sealed = step.origin is not None and step.origin.module_class in SEALED
+        if step.type in ("Conv2d", "FullyConnected") and wide and not sealed:
             found |= dict.fromkeys(context.keys_of([step]), step)
     return found
 

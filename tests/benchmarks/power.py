@@ -1,0 +1,159 @@
+"""Power to find a slower program: measured side by side in one run, and in separate runs.
+
+Networks of 100 equal blocks are compared with those of 100, 102, 105 and 110 blocks, which by
+their arithmetic are 0, 2, 5 and 10 % slower. *Side by side* is ``workbench run A.pte --against
+B.pte``; *separate* is ``workbench run`` of each program, then ``workbench compare``, both with as
+many restarts and inferences. Both take the untraced half of a run, with a shorter plan.
+
+Run ``python tests/benchmarks/power.py --folder DIR --trials 30`` on an idle machine; a second call
+continues in the same folder, and ``--minutes`` ends one early (0 only exports). Exits 1 if side by
+side finds fewer than 9 of 10 programs that are 10 % slower, fewer of any size than separate runs,
+or if more than 5 % of its verdicts on equal programs are wrong.
+"""
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from null import measure
+
+import workbench as wb
+from workbench.analysis.compare import compare_apart, compare_latencies
+from workbench.run.plan import make_plan
+
+BLOCKS = {0: 100, 2: 102, 5: 105, 10: 110}
+WAYS = ("side by side", "separate")
+RESULTS = "results.jsonl"
+
+
+class Blocks(torch.nn.Module):
+    """Equal convolutions in a row."""
+
+    def __init__(self, count: int):
+        super().__init__()
+        self.blocks = torch.nn.Sequential(
+            *(torch.nn.Conv2d(32, 32, 3, padding=1) for _ in range(count))
+        )
+
+    def forward(self, x):
+        return self.blocks(x)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--folder", type=Path, default=Path("out_power"))
+    parser.add_argument("--trials", type=int, default=30)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--processes", type=int, default=5)
+    parser.add_argument("--batch-ms", type=float, default=5.0)
+    options = parser.parse_args()
+
+    end = time.monotonic() + 60 * options.minutes
+    programs = export_programs(options.folder / "programs")
+    results = options.folder / RESULTS
+    results.touch()
+    for number in range(len(results.read_text().splitlines()), options.trials):
+        if time.monotonic() > end:
+            break
+        found = run_trial(programs, options, options.folder / "trials" / str(number))
+        with open(results, "a") as file:
+            file.write(json.dumps(found) + "\n")
+    trials = [json.loads(line) for line in results.read_text().splitlines()]
+    return report(trials) if trials else 1
+
+
+def export_programs(folder: Path) -> dict[int, Path]:
+    """The baseline under -1, and the others by how much slower they are in per cent."""
+    paths = {-1: folder / "baseline.pte"} | {s: folder / f"slower{s}.pte" for s in BLOCKS}
+    folder.mkdir(parents=True, exist_ok=True)
+    for slowdown, path in paths.items():
+        if not path.exists():
+            torch.manual_seed(0)
+            count = BLOCKS[max(slowdown, 0)]
+            wb.register_model(f"blocks{count}", blocks_model(count))
+            made = wb.export_model(f"blocks{count}", root=folder)
+            path.write_bytes(made.read_bytes())
+    return paths
+
+
+def blocks_model(count: int) -> type:
+    class Model(wb.EagerModelBase):
+        def get_eager_model(self):
+            return Blocks(count)
+
+        def get_example_inputs(self):
+            return (torch.randn(1, 32, 12, 12),)
+
+    return Model
+
+
+def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
+    """Verdict and speed-up of every candidate, by way and slowdown."""
+    folder.mkdir(parents=True, exist_ok=True)
+    runner = wb.find_runner()
+    baseline, *others = programs.values()
+
+    def time_plan(name, pte, against=()):
+        asked = wb.MeasureOptions(
+            toggle="none", runs=1, processes=options.processes, against=tuple(map(str, against))
+        )
+        plan = replace(make_plan(pte, asked, runner), batch_ms=options.batch_ms)
+        return plan, measure(plan, runner, folder / name)
+
+    plan, together = time_plan("together", baseline, others)
+    control = plan.experiments[-1].name
+    side_by_side = {
+        slowdown: compare_latencies(together, pair.baseline, pair.candidate, control=control)
+        for slowdown, pair in zip(BLOCKS, plan.pairs, strict=True)
+    }
+    alone, floors = {}, {}
+    for slowdown, pte in programs.items():
+        plan, latencies = time_plan(f"alone{slowdown}", pte)
+        pair, control = plan.pairs[0], plan.experiments[-1].name
+        first = compare_latencies(latencies, pair.baseline, pair.candidate, control=control)
+        floors[slowdown] = float(first["floor"].iloc[0])
+        alone[slowdown] = latencies[latencies["experiment"] == pair.baseline]
+    separate = {
+        slowdown: compare_apart(alone[-1], alone[slowdown], floor=max(floors[-1], floors[slowdown]))
+        for slowdown in BLOCKS
+    }
+    return {
+        way: {
+            str(s): [row["outcome"].iloc[0], float(row["speedup"].iloc[0])]
+            for s, row in each.items()
+        }
+        for way, each in zip(WAYS, (side_by_side, separate), strict=True)
+    }
+
+
+def report(trials: list[dict]) -> int:
+    """Print the table; the exit code."""
+    rows, found = [], {}
+    for slowdown, blocks in BLOCKS.items():
+        ratio = blocks / BLOCKS[0]
+        row = {"blocks": f"{BLOCKS[0]} against {blocks}", "true": f"{ratio:.2f}x"}
+        for way in WAYS:
+            verdicts = [trial[way][str(slowdown)] for trial in trials]
+            wanted = ("slower",) if slowdown else ("faster", "slower")
+            found[way, slowdown] = sum(outcome in wanted for outcome, _ in verdicts)
+            estimates = [1 / speedup for _, speedup in verdicts]
+            row |= {
+                f"{way}: found": f"{found[way, slowdown]} of {len(trials)}",
+                f"{way}: estimates": f"{np.median(estimates):.3f}x "
+                f"({min(estimates):.3f}-{max(estimates):.3f})",
+            }
+        rows.append(row)
+    print(pd.DataFrame(rows).to_markdown(index=False))
+    together, apart = ([found[way, s] for s in BLOCKS] for way in WAYS)
+    enough = together[-1] >= 0.9 * len(trials) and together[0] <= 0.05 * len(trials)
+    return 0 if enough and all(a >= b for a, b in zip(together[1:], apart[1:], strict=True)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

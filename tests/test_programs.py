@@ -1,0 +1,287 @@
+"""Several programs in one run: planned, measured interleaved, compared, and kept in its folder."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from workbench import store
+from workbench.analysis.compare_runs import compare_many, compare_with_metrics
+from workbench.errors import ComparisonError, StoreError, UsageError
+from workbench.portfolio.history import read_history
+from workbench.records.runs import Program, Tensor
+from workbench.report.artifacts import write_artifacts
+from workbench.report.validate import validate_run
+from workbench.run.config import plan_config, read_config
+from workbench.run.custom_runner import process_command
+from workbench.run.isa import Isa
+from workbench.run.plan import choose_experiments, make_plan, name_programs
+from workbench.run.session import Session
+from workbench.run.tensor_files import compare_outputs
+from workbench.workflow import record
+
+ISA = Isa("x86_64", ("avx512f", "avx2"), {"avx2": ("avx512f",), "native": ()}, "ok")
+BRIEF = wb.MeasureOptions(runs=4, warmup=1, processes=2, evidence=False)
+
+
+@pytest.fixture(scope="module")
+def programs(conv_pte, pair_pte, tmp_path_factory):
+    """Two files of one name with the same program, and one with other inputs."""
+    folder = tmp_path_factory.mktemp("programs")
+    places = [folder / name for name in ("net.pte", "b/net.pte", "pair.pte")]
+    for place, source in zip(places, (conv_pte, conv_pte, pair_pte), strict=True):
+        place.parent.mkdir(exist_ok=True)
+        shutil.copy(source, place)
+    return places
+
+
+@pytest.fixture(scope="module")
+def run(programs, tmp_path_factory):
+    return wb.measure(programs, BRIEF, root=tmp_path_factory.mktemp("run"))
+
+
+def test_programs_are_experiments_of_one_plan(run, programs):
+    assert run.experiments == ["net", "net-2", "pair"]
+    assert [m.program.pte for m in run.measurements if not m.control] == list(map(str, programs))
+    pairs = [(ab.baseline.name, ab.candidate.name) for ab in run.comparisons]
+    assert pairs == [("net", "net-2"), ("net", "pair")]
+    assert run["net_control"].program == run["net"].program
+    assert {e.isa for e in run.record.plan.experiments} == {"native"}
+
+
+def test_their_batches_are_interleaved(run):
+    placed = {}
+    for session in run.record.sessions:
+        for batch in session.batches:
+            key = (session.process, session.traced, batch.round)
+            placed.setdefault(key, {})[batch.batch] = session.experiment
+    for turn in placed.values():
+        order = [turn[place] for place in sorted(turn)]
+        assert set(order) == {"net", "net-2", "pair", "net_control"}
+        assert order == order[::-1]
+    cores = {(s.process, s.core) for s in run.record.sessions if not s.traced}
+    assert len(cores) == run.record.plan.processes
+    assert all(ab.interleaved for ab in run.comparisons)
+
+
+def test_programs_with_other_inputs_take_their_own_and_say_so(run):
+    same, other = (run[name].program for name in ("net-2", "pair"))
+    assert same.inputs == run.record.plan.inputs
+    assert [t.dtype for t in other.inputs] == ["float32", "int64"]
+    checks = run.checks.set_index("check")
+    found = checks.loc["outputs of pair and net agree, 1 thread"]
+    assert found["status"] == "note"
+    assert "their inputs differ: float32 1x3x64x64 and float32 2x3" in found["evidence"]
+    assert checks.loc["outputs of net-2 and net agree, 1 thread", "status"] == "ok"
+    same = checks.loc["programs differ in net-2 against net, 1 thread"]
+    assert "same content" in same["evidence"]
+
+
+def test_the_verdict_names_both_programs(run):
+    first, second = run.comparisons
+    assert first.text.startswith("net-2 against net: ")
+    assert second.verdict.outcome == "faster"
+    assert second.text.startswith("pair against net: ")
+    assert not second.verdict.differences, "outputs of two models may differ"
+
+
+def test_operators_of_other_programs_are_paired_not_mixed_up(run):
+    same, other = (ab.operators for ab in run.comparisons)
+    assert (same["key"] == same["candidate_key"]).all()
+    assert same["baseline_ms"].notna().all()
+    candidates = run["pair"].operators
+    assert set(other["candidate_key"].dropna()) == set(candidates["key"])
+
+
+def test_every_document_and_page_is_written(run):
+    write_artifacts(run)
+    page, _ = wb.make_report(run)
+    assert "net, net, pair" in page.read_text()
+    checks = validate_run(run)
+    assert not (checks["status"] == "fail").any(), checks[checks["status"] == "fail"]
+    for part in run.record.plan.all_programs:
+        assert store.kept_layers(run.path, part.name).exists()
+    programs = [row.value for row in wb.describe_run(run).itertuples() if "program" in row.what]
+    assert len(programs) == 3
+
+
+def test_the_gate_takes_programs_of_one_run(run):
+    names = [f"{run.path}:net", f"{run.path}:pair"]
+    compared = compare_many(names, by="operator", fail_above=0.05)
+    assert compared.passed
+    assert set(compared.aligned["level"]) == {"e2e", "operator"}
+
+
+def test_history_has_a_line_per_program(run):
+    rows = read_history([run.path]).rows
+    assert rows["program"].nunique() == 2
+    assert set(rows["experiment"]) == {"net", "net-2", "pair"}
+
+
+def test_a_finished_run_of_the_same_programs_is_reused(run, programs):
+    options = replace(BRIEF, against=tuple(map(str, programs[1:])))
+    root = run.path.parents[1]
+    assert record(programs[0], options, root=root, again=False).path == run.path
+    fewer = replace(options, against=options.against[:1], processes=1)
+    assert record(programs[0], fewer, root=root, again=False).path != run.path
+
+
+def test_names_of_programs_are_unique():
+    assert name_programs([Path("a/x.pte"), Path("b/x.pte"), Path("x y.pte")]) == ["x", "x-2", "x_y"]
+
+
+def test_a_toggle_that_was_asked_for_is_measured_for_every_program():
+    options = wb.MeasureOptions(toggle="avx512")
+    name, experiments, pairs = choose_experiments(options, ISA, ["a", "b"])
+    assert name == "avx512"
+    assert [(e.name, e.program, e.isa) for e in experiments] == [
+        ("a_avx512_on", "", "native"),
+        ("a_avx512_off", "", "avx2"),
+        ("b_avx512_on", "b", "native"),
+        ("b_avx512_off", "b", "avx2"),
+        ("a_avx512_on_control", "", "native"),
+    ]
+    assert [(p.baseline, p.candidate) for p in pairs] == [
+        ("a_avx512_on", "b_avx512_on"),
+        ("a_avx512_off", "a_avx512_on"),
+        ("b_avx512_off", "b_avx512_on"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "names", "words"),
+    [
+        (wb.MeasureOptions(isa_ladder=True), ["a", "b"], "--isa-ladder measures one program"),
+        (wb.MeasureOptions(), ["a", "a_control"], "two experiments would be called a_control"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused(options, names, words):
+    with pytest.raises(UsageError, match=words):
+        choose_experiments(options, ISA, names)
+
+
+def test_a_missing_program_is_one_clear_line(programs):
+    options = replace(BRIEF, against=("nowhere.pte",))
+    with pytest.raises(StoreError, match=r"nowhere\.pte: no such file"):
+        make_plan(programs[0], options, wb.find_runner())
+
+
+def test_a_manifest_may_not_name_files_elsewhere(run, tmp_path):
+    folder = Path(shutil.copytree(run.path, tmp_path / "run"))
+    content = json.loads((folder / store.MANIFEST).read_text())
+    content["plan"]["programs"][0]["name"] = "../../x"
+    content["plan"]["experiments"][1]["program"] = "../../x"
+    (folder / store.MANIFEST).write_text(json.dumps(content))
+    with pytest.raises(StoreError, match="outside its folder"):
+        wb.open_run(folder)
+    content["plan"]["experiments"][1]["program"] = "missing"
+    (folder / store.MANIFEST).write_text(json.dumps(content))
+    with pytest.raises(StoreError, match="unknown program 'missing'"):
+        wb.open_run(folder)
+
+
+def test_outputs_of_two_dtypes_are_held_to_the_coarser_one():
+    import numpy as np
+
+    exact = np.random.default_rng(0).standard_normal(1000)
+    coarse = exact + 0.1 * np.random.default_rng(1).standard_normal(1000)
+    options = {"names": ("a", "b"), "threads": 1, "output": 0, "dtype": "float32"}
+    found = compare_outputs(exact, coarse, **options, least_sqnr_db=10.0)
+    assert found.agree
+    assert found.sqnr_db == pytest.approx(20, abs=0.5)
+    assert not compare_outputs(exact, coarse, **options, least_sqnr_db=40.0).agree
+    assert not compare_outputs(exact, coarse, **options).agree
+
+
+def test_inputs_are_shared_where_dtype_and_shape_agree(programs):
+    from workbench.run.plan import begin_plan, plan_program
+
+    saved = Tensor("float32", (1, 3, 64, 64), "x.bin", "0" * 64)
+    plan = replace(begin_plan(programs[0], (), ()), inputs=(saved,), input_source="a photograph")
+    taken = [Tensor("float32", (1, 3, 64, 64), dynamic=True)]
+    found = plan_program(plan, "b", programs[1], taken)
+    assert isinstance(found, Program)
+    assert found.input_source == "a photograph"
+    assert found.inputs[0].file == str(programs[0].parent / "x.bin")
+    assert found.inputs[0].sha256 == saved.sha256
+    other = plan_program(plan, "b", programs[1], [Tensor("float32", (1, 3, 32, 32))])
+    assert other.inputs[0].file == ""
+    assert "random" in other.input_source
+
+
+def test_an_interrupted_run_continues_with_all_programs(programs, tmp_path, monkeypatch):
+    options = replace(BRIEF, against=(str(programs[2]),))
+    real, left = Session.run, iter(range(30))
+
+    def interrupted(session, count):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return real(session, count)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            record(programs[0], options, root=tmp_path)
+    begun = store.load_run(tmp_path / "runs" / "linux")
+    assert begun.state == "incomplete"
+    run = record(programs[0], options, root=tmp_path)
+    assert run.path == tmp_path / "runs" / "linux"
+    assert run.record.state == "complete"
+    assert run.record.started == begun.started
+    assert {m.program.stem for m in run.measurements} == {"net", "pair"}
+
+
+def test_separate_runs_of_two_programs_name_the_command_that_interleaves_them():
+    names = [f"{wb.sample_run()}:avx512_on", f"{wb.sample_run('squeezesam')}:native"]
+    found = compare_many(names, across=["program", "build"])
+    (note,) = found.notes
+    plans = [wb.open_run(name.rpartition(":")[0]).record.plan for name in names]
+    assert note.endswith(f"workbench run {plans[0].pte} --against {plans[1].pte}")
+    assert not compare_many([names[0], names[0].replace("_on", "_off")]).notes
+
+
+def test_a_saved_baseline_knows_each_program(run, tmp_path):
+    write_artifacts(run)
+    metrics = run.path / store.METRICS
+    assert compare_with_metrics(metrics, str(run.path), fail_above=0.1).passed
+    content = json.loads(metrics.read_text())
+    content["programs"]["pair"] = "another 123456789012"
+    (tmp_path / "metrics.json").write_text(json.dumps(content))
+    with pytest.raises(ComparisonError, match="differ in program: another 123456789012"):
+        compare_with_metrics(tmp_path / "metrics.json", f"{run.path}:pair")
+
+
+@pytest.mark.parametrize("key", ["program", "model"])
+def test_an_experiment_of_a_config_may_name_its_program(programs, tmp_path, key):
+    runner = tmp_path / "executor_runner"
+    runner.write_text("#!/bin/sh\n")
+    runner.chmod(0o755)
+    entries = [{"name": "before"}, {"name": "after", key: str(programs[2])}]
+    for entry in entries:
+        entry["runner_path"] = str(runner)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
+    plan = plan_config(read_config(path), tmp_path)
+    assert [e.program for e in plan.experiments] == ["", "pair", ""]
+    commands = [process_command(plan, e, 1, 1, "") for e in plan.experiments]
+    ran = [command[command.index("--model_path") + 1] for command in commands]
+    assert ran == [str(programs[0]), str(programs[2]), str(programs[0])]
+    entries[1][key] = "nowhere.pte"
+    path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
+    with pytest.raises(StoreError, match=r"nowhere\.pte: no such file"):
+        plan_config(read_config(path), tmp_path)
+
+
+def test_a_config_of_programs_is_measured_interleaved(programs, tmp_path):
+    entries = [{"name": "before", "runs": 4}, {"name": "after", "program": str(programs[2])}]
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
+    found = wb.run_config(path, root=tmp_path)
+    (ab,) = found.comparisons
+    assert ab.interleaved
+    assert ab.candidate.program.stem == "pair"
+    assert [t.dtype for t in ab.candidate.program.inputs] == ["float32", "int64"]
+    assert ab.text.startswith("after against before: ")
