@@ -28,7 +28,7 @@ from workbench.workflow import measure
         (["profile", "toy_cnn", "--toggle", "sme9"], "unknown toggle 'sme9'"),
         (["profile", "a", "b", "--out", "x"], "--out"),
         (["run", "x.pte", "--threads", "one"], "whole numbers"),
-        (["compare", "a", "b"], "not a run folder"),
+        (["compare", "a", "b"], "a: no such file or folder"),
         (["compare", "a", "b", "--fail-above", "lots"], "not a percentage"),
         (["compare", "a", "b", "--across", "colour"], "valid: build, device, program, threads"),
         (["report", "."], "not a run folder"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import re
 import tempfile
@@ -199,12 +200,24 @@ def save_run(run: RunRecord, run_dir: Path) -> Path:
     return atomic_write(run_dir / MANIFEST, to_json(run))
 
 
+def is_ours(run_dir: Path) -> bool:
+    """Whether a folder has a manifest of the workbench, be it broken, and none of another tool."""
+    try:
+        text = (run_dir / MANIFEST).read_bytes()
+        return b'"plan"' in text or not isinstance(json.loads(text), dict)
+    except OSError:
+        return False
+    except (ValueError, RecursionError):
+        return True
+
+
 def load_run(run_dir: Path) -> RunRecord:
     """Read ``manifest.json``."""
     path = run_dir / MANIFEST
-    if not path.is_file():
+    if not is_ours(run_dir):
         found = ", ".join(str(p) for p in find_runs(run_dir)) or "none below it"
-        raise UsageError(f"no {MANIFEST}: not a run folder", where=run_dir, hint=f"runs: {found}")
+        what = f"recorded by another tool, or no run: no {MANIFEST} of the workbench"
+        raise UsageError(what, where=run_dir, hint=f"runs: {found}")
     return from_json(RunRecord, path.read_bytes(), path)
 
 

@@ -151,7 +151,7 @@ def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict
 
 def split_name(name: str) -> tuple[str, str, str]:
     """Folder, experiment and threads of ``RUN_DIR[:EXPERIMENT[:THREADS]]``; empty if not given."""
-    plain = (Path(name) / MANIFEST).exists()
+    plain = (Path(name) / MANIFEST).exists() or Path(name).is_file()
     folder, experiment, threads, *_ = [*([name] if plain else name.split(":", 2)), "", ""]
     return folder, experiment, threads
 
@@ -183,7 +183,8 @@ def _check_identity(
     before: Mapping[str, str], after: Mapping[str, str], across: str | Collection[str]
 ) -> None:
     for axis in AXES:
-        if axis in after and before[axis] != after[axis] and axis not in across:
+        known = before.get(axis) and after.get(axis)
+        if known and before[axis] != after[axis] and axis not in across:
             raise ComparisonError(
                 f"the two differ in {axis}: {before[axis]} against {after[axis]}",
                 hint=f"add --across {axis} to compare them all the same",
@@ -288,6 +289,8 @@ def compare_many(
         parts = list_others(aligned)
         rows.append(parts[parts["level"] != "e2e"] if verdicts else parts)
     notes = notes if verdicts else tuple(describe_programs(found))
+    if unknown := ", ".join(name for name, m in found.items() if m.run.recording):
+        notes += (f"device and build are unknown, and not compared: {unknown}",)
     facts = {"verdicts": verdicts, "aligned": aligned, "notes": notes}
     return judge_rows(pd.concat(rows, ignore_index=True), fail_above, **facts)
 
@@ -305,8 +308,8 @@ def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
 def suggest_interleaving(pair: Comparison) -> tuple[str, ...]:
     """The command that measures programs of two runs side by side, where that is possible."""
     before, after = pair.baseline, pair.candidate
-    device = identify_run(before.run.record)["device"] == identify_run(after.run.record)["device"]
-    if pair.within_run or pair.same_program or not device:
+    device, other = (identify_run(m.run.record)["device"] for m in (before, after))
+    if pair.within_run or pair.same_program or not device or device != other:
         return ()
     command = ["workbench", "run", before.program.pte, "--against", after.program.pte]
     command += ["--threads", str(after.threads)] if after.threads > 1 else []

@@ -199,7 +199,7 @@ Row = tuple[str, str, str]
 def check_run(run: Run) -> pd.DataFrame:
     """What could make numbers wrong: ``check``, ``status`` (ok, note, fail), ``evidence``."""
     rows = [
-        _state(run.record),
+        *_state(run),
         *_platform(run.record),
         *_direction(run.record),
         *_export(run),
@@ -214,16 +214,24 @@ def check_run(run: Run) -> pd.DataFrame:
 
 
 def is_foreign(record: RunRecord) -> bool:
-    """Whether custom runners were measured, of which only the traces are known."""
-    return record.runner.get("kind") == "executor_runner"
+    """Whether only traces are known, as of custom runners and other tools' recordings."""
+    return record.runner.get("kind") in (None, "executor_runner")
 
 
-def _state(record: RunRecord) -> Row:
+def _state(run: Run) -> Iterator[Row]:
+    """Whether all was measured; of another tool's recording, what it lacks."""
+    record = run.record
+    if run.recording:
+        yield "recorded by", "note", run.recording.source
+        yield "not recorded", "note", ", ".join(run.recording.missing)
+        for name, problem in run.recording.unreadable.items():
+            yield name, "fail", f"left out: {problem}"
+        return
     passes = 1 if is_foreign(record) else 2
     steps = passes * len(record.plan.threads) * record.plan.processes
     done = len({(s.threads, s.process, s.traced) for s in record.sessions if s.complete})
     status = "ok" if record.state == "complete" else "note"
-    return "run is complete", status, f"{record.state}, {done} of {steps} steps measured"
+    yield "run is complete", status, f"{record.state}, {done} of {steps} steps measured"
 
 
 def _platform(record: RunRecord) -> Iterator[Row]:
@@ -231,7 +239,8 @@ def _platform(record: RunRecord) -> Iterator[Row]:
         yield "real silicon", "fail", EMULATED
     clocks = ", ".join(sorted({session.clock for session in record.sessions}))
     if is_foreign(record):
-        yield "runner", "note", f"custom runners; an iteration is {clocks}, and not cross-checked"
+        kind = "custom runners" if record.runner else "unknown"
+        yield "runner", "note", f"{kind}; an iteration is {clocks}, and not cross-checked"
     else:
         yield "runner", "ok", f"{record.runner.get('kind')} runner; an iteration is {clocks}"
 
@@ -275,10 +284,10 @@ def _toggle(comparison: Comparison) -> tuple[str, str]:
     run, before, after = comparison.run, comparison.baseline, comparison.candidate
     both = comparison.operators.dropna(subset=["candidate_ms", "baseline_ms"])
     renamed = int((both["name"] != both["candidate_name"]).sum())
-    if before.experiment.runner != after.experiment.runner:
+    if before.experiment.runner != after.experiment.runner or run.recording:
         if renamed:
             return "ok", f"{renamed} operators log another kernel"
-        return "note", "two runners, and no operator logs another kernel"
+        return "note", "not shown: no operator logs another kernel"
     if not comparison.toggled:
         return "ok", "none wanted: both sides are the same"
     hidden = run.masked(before.name) - run.masked(after.name)
@@ -356,7 +365,7 @@ def _undisturbed(run: Run) -> Row:
 def _preemption(run: Run) -> Row:
     name = "machine was idle"
     if is_foreign(run.record):
-        return name, "note", "unknown: custom runners do not report interruptions"
+        return name, "note", "unknown: traces do not show interruptions"
     share = (pick_timed(run.latencies)["preempted"] > 0).mean()
     status = "ok" if share < PREEMPTED_LIMIT else "note"
     return name, status, f"{format_share(share, 1)} of the inferences were interrupted"

@@ -23,6 +23,7 @@ from workbench.analysis.compare import PARTS, compare_apart, compare_latencies, 
 from workbench.analysis.dtypes import describe_coverage, tabulate_dtypes
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
+from workbench.analysis.foreign import OUTPUT, Recording, read_recording
 from workbench.analysis.layers import (
     add_layers,
     place_rows,
@@ -70,7 +71,7 @@ from workbench.analysis.verdict import (
     summarize_verdict,
 )
 from workbench.errors import StoreError, TraceError, unknown_name
-from workbench.frames import SOURCE, WRONG, mark_emulated
+from workbench.frames import COMPARISON, SOURCE, WRONG, mark_emulated
 from workbench.models.registry import list_models
 from workbench.records.layers import Layers
 from workbench.records.runs import (
@@ -78,6 +79,7 @@ from workbench.records.runs import (
     Agreement,
     Experiment,
     Export,
+    Pair,
     Program,
     Proof,
     RunRecord,
@@ -85,7 +87,7 @@ from workbench.records.runs import (
     count_threads,
 )
 from workbench.run.plan import BY_ORDER, pair_experiments
-from workbench.store import FUNCTIONS, inside, kept_layers, load_layers, load_run
+from workbench.store import FUNCTIONS, inside, is_ours, kept_layers, load_layers, load_run
 from workbench.trace.etdump import read_etdump
 from workbench.trace.samples import locate_samples, read_functions, read_samples, resolve_functions
 from workbench.trace.xnn_log import read_xnn_log
@@ -116,7 +118,8 @@ class Run:
     """A recorded run: its measurements, its comparisons and what they show.
 
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
-    record is None. ``scheme`` has the rules of the categories.
+    record is None. ``scheme`` has the rules of the categories; ``recording`` is set if another
+    tool recorded it.
 
     Examples
     --------
@@ -130,8 +133,13 @@ class Run:
     path: Path
     record: RunRecord
     scheme: Scheme = field(default_factory=load_scheme)
+    recording: Recording | None = None
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
     _sidecars: dict[str, Layers | None] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        if self.recording:
+            self._traces, self._sidecars = self.recording.traces, self.recording.layers
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {', '.join(m.label for m in self.measurements)})"
@@ -140,6 +148,13 @@ class Run:
     def model(self) -> str:
         """What was run."""
         return self.record.plan.model
+
+    @property
+    def output(self) -> Path:
+        """Where files about the run are written: for others' recordings, a folder of our own."""
+        if self.recording is None:
+            return self.path
+        return self.path / OUTPUT if self.path.is_dir() else self.path.with_suffix(f".{OUTPUT}")
 
     @property
     def emulated(self) -> bool:
@@ -329,12 +344,14 @@ class Run:
             for s in self.record.sessions
             if s.complete and s.log and not s.etdump
         }
-        pairs = [(p.baseline, p.candidate) for p in self.record.plan.pairs]
-        pairs = [pair for pair in pairs if set(pair) <= logs.keys()]
-        first, *others = logs or [""]
+        planned = [p for p in self.record.plan.pairs if {p.baseline, p.candidate} <= logs.keys()]
+        sme = [name for name, kernels in logs.items() if kernels["sme"].any()]
+        pairs = planned or pair_experiments([*logs], lacking=logs.keys() - set(sme))[0]
         return {
-            f"{after} against {before}": compare_kernels(logs[after], logs[before])
-            for before, after in pairs or [(first, other) for other in others]
+            f"{p.candidate} against {p.baseline}": compare_kernels(
+                logs[p.candidate], logs[p.baseline]
+            )
+            for p in pairs
         }
 
     @cached_property
@@ -360,7 +377,8 @@ class Run:
     @frame_property
     def quality(self) -> pd.DataFrame:
         """How good the measurement is: ``frames.QUALITY``; the first row's grade is the run's."""
-        comparisons = pd.concat([c.latency for c in self.comparisons], ignore_index=True)
+        none = [pd.DataFrame(columns=COMPARISON.names, dtype=float)]
+        comparisons = pd.concat([c.latency for c in self.comparisons] or none, ignore_index=True)
         overhead = max(self.tracer_overhead.values(), default=math.nan)
         return grade_run(self.record, self.latencies, comparisons, overhead)
 
@@ -377,7 +395,7 @@ class Run:
 
     def locate(self, name: str) -> Path:
         """The path of a file that the manifest names."""
-        return inside(self.path, name)
+        return inside(self.path.parent if self.path.is_file() else self.path, name)
 
     def masked(self, experiment: str) -> set[str]:
         """The CPU features that every process of an experiment hid."""
@@ -661,7 +679,7 @@ class Measurement:
         inside_cwd = folder.is_relative_to(Path.cwd())
         names = {
             "RUN_DIR": str(folder.relative_to(Path.cwd()) if inside_cwd else folder),
-            "MODEL.pte": self.program.pte,
+            "MODEL.pte": self.program.pte or "MODEL.pte",
             "MODEL": model_spec(export) if export else "MODEL",
         }
         return re.sub(r"RUN_DIR|MODEL(\.pte)?", lambda m: shlex.quote(names[m[0]]), command)
@@ -735,9 +753,23 @@ class Comparison:
         return self.baseline.run.path.resolve() == self.candidate.run.path.resolve()
 
     @property
+    def apart(self) -> bool:
+        """Whether nothing shows that the restarts of both sides alternated."""
+        return not self.within_run or self.run.recording is not None
+
+    @property
+    def separation(self) -> str:
+        """In words, how both sides were measured apart; empty if they were not."""
+        if not self.within_run:
+            return "separate runs"
+        single = max(len(m.sessions) for m in (self.baseline, self.candidate)) == 1
+        one = ", one process each" if single else ""
+        return f"measured apart{one}" if self.apart else ""
+
+    @property
     def interleaved(self) -> bool:
         """Whether both sides were measured interleaved."""
-        return self.within_run and self.baseline.threads == self.candidate.threads
+        return not self.apart and self.baseline.threads == self.candidate.threads
 
     @property
     def threads_text(self) -> str:
@@ -778,7 +810,7 @@ class Comparison:
         """The ledgers that show the noise of the baseline's program."""
         name, _ = self.run.find_control(self.baseline.name)
         programs = {e.name: e.program for e in self.run.record.plan.experiments}
-        if not self.within_run or programs.get(str(name)) != self.baseline.experiment.program:
+        if self.apart or programs.get(str(name)) != self.baseline.experiment.program:
             return {}
         return self.run.find_noise(self.baseline.name, self.candidate.threads)
 
@@ -811,7 +843,7 @@ class Comparison:
                 after.latencies,
                 floor=self.noise,
                 clock="wall_ns" if self.within_run else None,
-                separate=not self.within_run,
+                separate=self.apart,
             )
         original, control = self.run.find_control(before.name) if self._control else (None, None)
         timed, threads = self.run.latencies, after.threads
@@ -865,7 +897,7 @@ class Comparison:
     def shift(self) -> pd.DataFrame:
         """How the bottleneck moves: ``frames.SHIFT``."""
         shift = bottleneck_shift(self.baseline.categories, self.candidate.categories)
-        if not self.within_run:
+        if self.apart:
             return shift
         return bound_shift(shift, self.baseline.ledger, self.candidate.ledger)
 
@@ -895,7 +927,7 @@ class Comparison:
         named = self.within_run and self.baseline.program != self.candidate.program
         if named and not self.subject:
             subject, label = f"{self.candidate.label} against {self.baseline.label}", ""
-        frames, separate = (self.latency, self.shift), not self.within_run
+        frames, separate = (self.latency, self.shift), self.separation
         facts = {"wrong": self.wrong, "programs": self.programs, "unchanged": unchanged}
         found = reach_verdict(subject, label, *frames, separate=separate, **facts)
         if not self.emulated:
@@ -920,7 +952,7 @@ class Comparison:
             column = PARTS[level]
             ours, theirs = rename(ours, column, before), rename(theirs, column, after)
             noise = {side: rename(ledger, column, before) for side, ledger in noise.items()}
-        return compare_parts(level, ours, theirs, apart=not self.within_run, **noise)
+        return compare_parts(level, ours, theirs, apart=self.apart, **noise)
 
 
 def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Path = "") -> Run:
@@ -929,7 +961,10 @@ def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Pa
     Parameters
     ----------
     path
-        The run's folder. A `Run` is returned as is, or opened again for other categories.
+        The folder of a run, one of Arm's profiling kit, any folder with ETDumps, or an ETDump. Of
+        the latter, subfolders or file names name the experiments, ``_t4`` is a thread count and
+        ``_p2`` a restart; a ``.pte`` (with its ``.etrecord``) and logs of XNNPACK nearby are used.
+        A `Run` is returned as is, or opened again for other categories.
     baseline
         The experiment to compare all others with, in place of the run's own comparisons.
     categories
@@ -941,8 +976,8 @@ def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Pa
     UsageError
         The folder is no run, the baseline no experiment, or there are no such categories.
     StoreError
-        The manifest is corrupt or names a file outside of the folder, or nothing was measured
-        completely.
+        The manifest is corrupt or names a file outside of the folder, nothing was measured
+        completely, or no ETDump can be read.
 
     Examples
     --------
@@ -953,6 +988,9 @@ def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Pa
     if isinstance(path, Run):
         return replace(path, scheme=scheme) if categories else path
     path = Path(path)
+    if not is_ours(path):
+        found = read_recording(path)
+        return _orient(Run(path, found.record, scheme, found), baseline)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
         hint = "repeat the `workbench run` command: it resumes where it stopped"
@@ -972,14 +1010,25 @@ _SME_OPERATOR = re.compile(r"\bP(?:F16|F32|QS8)\b")
 def _orient(run: Run, baseline: str) -> Run:
     """Choose the run's baselines where nothing but the order of its experiments did, or anew."""
     plan = run.record.plan
-    if baseline or plan.direction == BY_ORDER:
-        names = [e.name for e in plan.experiments if not e.control and e.mode == "timing"]
-        lacking, shown = ([], "") if baseline else _find_lacking(run, names)
-        pairs, how = pair_experiments(names, baseline=baseline, lacking=lacking, shown=shown)
-        planned = {(pair.baseline, pair.candidate): pair for pair in plan.pairs}
-        pairs = tuple(planned.get((pair.baseline, pair.candidate), pair) for pair in pairs)
-        plan = replace(plan, pairs=pairs or plan.pairs, direction=how)
-        run.record = replace(run.record, plan=plan)
+    if not baseline and plan.direction != BY_ORDER and run.recording is None:
+        return run
+    timed = [e for e in plan.experiments if not e.control and e.mode == "timing"]
+    pairs: list[Pair] = []
+    how: list[str] = []
+    for program in dict.fromkeys(e.program for e in timed if not baseline):
+        names = [e.name for e in timed if e.program == program]
+        lacking, shown = _find_lacking(run, names)
+        found, why = pair_experiments(names, lacking=lacking, shown=shown)
+        pairs += found
+        how += [why] if found else []
+    if baseline:
+        found, why = pair_experiments([e.name for e in timed], baseline=baseline)
+        pairs, how = [*found], [why]
+    planned = {(pair.baseline, pair.candidate): pair for pair in plan.pairs}
+    pairs = [planned.get((pair.baseline, pair.candidate), pair) for pair in pairs]
+    direction = "; ".join(dict.fromkeys(how))
+    plan = replace(plan, pairs=tuple(pairs) or plan.pairs, direction=direction)
+    run.record = replace(run.record, plan=plan)
     return run
 
 
@@ -1063,11 +1112,13 @@ def describe_run(run: Run) -> pd.DataFrame:
     for program in plan.all_programs:
         ending = f" {program.name}" if program.name else ""
         shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in program.inputs)
-        facts[f"program{ending}"] = f"{program.stem}.pte, SHA-256 {program.sha256[:16]}"
-        facts[f"inputs{ending}"] = f"{shapes} ({program.input_source})"
+        file = f"{program.stem}.pte, SHA-256 {program.sha256[:16]}"
+        facts[f"program{ending}"] = file if program.pte else program.stem
+        facts[f"inputs{ending}"] = f"{shapes} ({program.input_source})" if shapes else ""
         facts |= _describe_export(record.export_of(program), ending)
     facts |= {
-        "machine": ", ".join(map(str, machine)),
+        "recorded by": run.recording.source if run.recording else "",
+        "machine": ", ".join(map(str, machine)) if host else "",
         "platform": record.platform + (" (emulated)" if run.emulated else ""),
         "load at the start": " ".join(str(load) for load in host.get("load_average", [])),
         "runner": ", ".join(f"{k} {v}" for k, v in record.runner.items()),
@@ -1078,24 +1129,28 @@ def describe_run(run: Run) -> pd.DataFrame:
         "categories": run.scheme.label,
         "measured": f"{record.started} to {record.finished or 'interrupted'}",
     }
+    if run.recording:
+        facts["measured"] = record.started
     known = [(what, value) for what, value in facts.items() if value]
     return pd.DataFrame(known, columns=["what", "value"])
 
 
 def _describe_experiment(experiment: Experiment) -> str:
     """What was run; which CPU features a custom runner uses is unknown."""
-    custom = "/" in experiment.runner
+    custom = "/" in experiment.runner or not experiment.runner
     how = experiment.runner if custom else f"ISA level {experiment.isa}"
-    return f"{experiment.name}: {how}{', control' if experiment.control else ''}"
+    named = f"{experiment.name}: {how}" if how else experiment.name
+    return f"{named}{', control' if experiment.control else ''}"
 
 
 def _describe_protocol(record: RunRecord) -> str:
     plan = record.plan
     if is_foreign(record):
-        return (
-            f"{plan.processes} processes per experiment, run alternately; at least {plan.runs} "
-            "inferences each, timed in their traces"
-        )
+        order = "run alternately" if record.runner else "in an unknown order"
+        processes = f"{plan.processes} process" + ("es" if plan.processes > 1 else "")
+        warmup = f", without the first {plan.warmup}" if plan.warmup else ""
+        times = f"each at least {plan.runs} inferences{warmup}, timed in its trace"
+        return f"{processes} per experiment, {order}; {times}"
     batches = f"batches of about {plan.batch_ms:g} ms" if plan.batch_ms else "single inferences"
     return (
         f"{plan.processes} processes per experiment, interleaved in {batches}; at least "
@@ -1115,10 +1170,14 @@ def _describe_export(export: Export | None, ending: str) -> dict[str, str]:
 
 
 def identify_run(record: RunRecord, program: Program | None = None) -> dict[str, str]:
-    """The program, device and build of a measurement, which must agree for a comparison.
+    """The program, device and build of a measurement, empty if unknown; others must agree.
 
     The default is the run's first program.
     """
+    if not record.runner:  # another tool's recording
+        chosen = program or record.plan.all_programs[0]
+        program_name = f"{chosen.stem} {chosen.sha256[:12]}" if chosen.pte else chosen.sha256
+        return {"program": program_name, "device": "", "build": ""}
     device = f"{record.platform}, {record.host.get('cpu')}"
     device += ", emulated" if record.emulated else ""
     build = f"executorch {record.versions.get('executorch')}, {record.runner.get('kind')} runner"

@@ -30,8 +30,8 @@ class Verdict:
     ``speedup`` to ``margin``, ``detectable`` and the times are columns of the comparison.
     ``before`` and ``after`` are the bottlenecks, if traced; ``unchanged`` the reason if the same
     machine code ran on both sides; ``wrong`` why no speed-up can be claimed; ``programs`` what
-    differs between the two programs beside their speed; ``separate``: the sides are of separate
-    runs.
+    differs between the two programs beside their speed; ``separate`` says how the sides were
+    measured apart, if they were.
     """
 
     subject: str
@@ -50,7 +50,7 @@ class Verdict:
     programs: str = ""
     baseline_ms: float = math.nan
     candidate_ms: float = math.nan
-    separate: bool = False
+    separate: str = ""
 
 
 def reach_verdict(
@@ -62,7 +62,7 @@ def reach_verdict(
     unchanged: str = "",
     wrong: str = "",
     programs: str = "",
-    separate: bool = False,
+    separate: str = "",
 ) -> Verdict:
     """The verdict on a candidate, from `compare_latencies` and `bottleneck_shift`.
 
@@ -142,14 +142,14 @@ def _caveats(verdict: Verdict) -> str:
     """What makes a comparison weaker than an interleaved one with an A/A control."""
     if verdict.separate:
         least = f", minimum detectable change {100 * verdict.detectable:.2g} %"
-        return f", separate runs{least if verdict.detectable < 10 else ''}"
+        return f", {verdict.separate}{least if verdict.detectable < 10 else ''}"
     return ", no A/A control" if verdict.floor == 0 else ""
 
 
 def _latency_bounds(verdict: Verdict) -> str:
     """The interval of the change of latency, in per cent of the baseline."""
     if math.isnan(verdict.low) or math.isnan(verdict.high):
-        return "no interval: needs two or more process restarts"
+        return f"observed {verdict.speedup:.2f}x, no interval: needs two or more process restarts"
     low, high = 100 * (1 / verdict.high - 1), 100 * (1 / verdict.low - 1)
     digits = digits_of(low, high)
     return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % CI"

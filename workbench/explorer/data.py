@@ -79,7 +79,7 @@ def _describe(run: Run) -> documents.ExplorerHead:
     record, quality, export = run.record, run.quality, run.subject.export
     device = [record.host.get("cpu") or record.platform]
     device += ["virtual machine"] if record.host.get("virtual") else []
-    files = [path.name for path in run.path.iterdir() if path.suffix in (".perfetto-trace",)]
+    files = [path.name for path in run.output.glob("*.perfetto-trace")]
     return documents.ExplorerHead(
         model=run.model,
         dtype=export.dtype if export else "",

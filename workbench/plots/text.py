@@ -54,7 +54,9 @@ def show_verdicts(source: Run | Comparison) -> Table:
     mark += [f"Outputs are wrong: {source.wrong}."] if source.wrong and not comparisons else []
     dtypes = source.subject.dtypes if isinstance(source, Run) else None
     left = [] if dtypes is None or not dtypes["reason"].any() else [f"{describe_dtypes(dtypes)}."]
-    return show_note(*mark, *(ab.text for ab in comparisons), *left)
+    texts = [ab.text for ab in comparisons]
+    texts = texts or ["No comparison: the run has no two experiments of one program."]
+    return show_note(*mark, *texts, *left)
 
 
 def show_latencies(source: Run | Measurement) -> Table:

@@ -66,10 +66,10 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     names = ", ".join(program.stem for program in run.record.plan.all_programs)
     stem, title = run.record.plan.stem, f"{names}: where the time goes"
     brief = [section for section in sections if section.brief]
-    atomic_write(run.path / EXPLORER_HTML, explorer_page(run))
-    atomic_write(run.path / f"{stem}_pipeline_summary.md", to_markdown(title, brief))
-    page = atomic_write(run.path / REPORT_HTML, to_html(title, sections))
-    return page, atomic_write(run.path / REPORT_MD, to_markdown(title, sections))
+    atomic_write(run.output / EXPLORER_HTML, explorer_page(run))
+    atomic_write(run.output / f"{stem}_pipeline_summary.md", to_markdown(title, brief))
+    page = atomic_write(run.output / REPORT_HTML, to_html(title, sections))
+    return page, atomic_write(run.output / REPORT_MD, to_markdown(title, sections))
 
 
 def write_artifacts(run: Run) -> list[Path]:
@@ -88,7 +88,7 @@ def write_artifacts(run: Run) -> list[Path]:
     tables = [
         write_csvs(
             m.events,
-            run.path / m.sessions[0].etdump,
+            run.output / m.sessions[0].etdump,
             model_id=m.program.model,
             delegate_backend=", ".join(m.export.delegates) if m.export else "",
         )
@@ -105,7 +105,9 @@ def write_documents(run: Run) -> list[Path]:
         SUMMARY: summarize_analysis(run),
         f"{run.record.plan.stem}_pipeline_summary.json": summarize_pipeline(run),
     }
-    return [atomic_write(run.path / name, to_document(record)) for name, record in records.items()]
+    return [
+        atomic_write(run.output / name, to_document(record)) for name, record in records.items()
+    ]
 
 
 def summarize_metrics(run: Run) -> documents.Metrics:
@@ -137,8 +139,8 @@ def _latency(measurement: Measurement) -> Row:
         "control": measurement.control,
         "restarts_ms": restart_latencies(measurement.latencies).to_list(),
         "tracer_overhead": measurement.run.tracer_overhead.get(key),
-        "load_ms": [s.load_ms for s in sessions],
-        "startup_ms": [s.startup_ms for s in sessions],
+        "load_ms": [s.load_ms for s in sessions if s.load_ms],
+        "startup_ms": [s.startup_ms for s in sessions if s.startup_ms],
     }
 
 

@@ -1,6 +1,5 @@
 """Whether the files of a run are complete, consistent, and like those of a known good run."""
 
-import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,10 +11,9 @@ import pandas as pd
 from workbench.analysis.categories import BUILT_IN
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.run import MEASUREMENT, Run, closed_runs, open_run
-from workbench.errors import StoreError, WorkbenchError
+from workbench.errors import UsageError, WorkbenchError
 from workbench.records.documents import AnalysisSummary, Metrics, PipelineSummary, read_document
-from workbench.store import MANIFEST, METRICS, SUMMARY, kept_layers, load_layers, sha256_of
-from workbench.trace.etdump import read_etdump
+from workbench.store import METRICS, SUMMARY, kept_layers, load_layers, sha256_of
 
 #: Shares of categories may differ by this much from those of a known good run.
 SHARE_TOLERANCE = 0.05
@@ -34,7 +32,7 @@ def validate_run(run: Run | str | Path, known_good: Run | str | Path | None = No
     Parameters
     ----------
     run
-        A run or its folder; without a workbench manifest, every ETDump is checked by itself.
+        A run, its folder, or what else `open_run` takes: then every trace is checked by itself.
     known_good
         Another run of the same program, which must have the same operators and, within
         :data:`SHARE_TOLERANCE`, the same shares of categories.
@@ -55,22 +53,22 @@ def validate_run(run: Run | str | Path, known_good: Run | str | Path | None = No
     >>> table.loc[table["check"] == "every trace closes", "status"].item()
     'ok'
     """
-    run_dir = run.path if isinstance(run, Run) else Path(run)
-    if not (run_dir / MANIFEST).is_file() or not _is_ours(run_dir):
-        rows = list(_foreign(run_dir))
-        if not rows:
-            raise StoreError("neither a manifest nor an ETDump here", where=run_dir)
-        return _table(rows)
     try:
         run = open_run(run)
         checks = list(run.checks.itertuples(index=False, name=None))
+    except UsageError:
+        raise
     except WorkbenchError as error:
         return _table([("run can be analysed", "fail", str(error))])
-    version = f"schema version {run.record.schema_version}, {len(run.record.sessions)} sessions"
-    rows = [("manifest", "ok", version), _traces(run), _artifacts(run)]
+    if run.recording is None:
+        version = f"schema version {run.record.schema_version}, {len(run.record.sessions)} sessions"
+        rows = [("manifest", "ok", version), _traces(run), _artifacts(run)]
+    else:
+        rows = [row for trace in run.recording.traces.items() for row in _trace(run, *trace)]
+        rows += [_artifacts(run)] if run.output.is_dir() else []
     for check in (_summary, _metrics, _pipeline):
         rows += _attempt(check, run)
-    rows += [*_program(run), *checks]
+    rows += [*(_program(run) if run.recording is None else ()), *checks]
     if known_good is not None:
         rows += _like(run, open_run(known_good))
     return _table(rows)
@@ -92,15 +90,6 @@ def _attempt(check: Callable[[Any], Iterator[Row]], subject: Any) -> Iterator[Ro
         yield f"{check.__name__.strip('_')} can be read", "fail", str(error)
 
 
-def _is_ours(run_dir: Path) -> bool:
-    """Whether a manifest is the workbench's; only those have a plan."""
-    try:
-        content = json.loads((run_dir / MANIFEST).read_bytes())
-    except (ValueError, RecursionError):
-        return True  # so that its error is reported
-    return not isinstance(content, dict) or "plan" in content
-
-
 def _traces(run: Run) -> Row:
     """Every ledger closes; that no run is missing is checked when a trace is read."""
     traced = [m for m in run.measurements if m.sessions]
@@ -115,14 +104,14 @@ def _artifacts(run: Run) -> Row:
     for measurement in run.measurements:
         for session in measurement.sessions[:1]:
             wanted += [session.etdump.removesuffix(".etdump") + table for table in TABLES]
-    missing = [name for name in wanted if not (run.path / name).is_file()]
+    missing = [name for name in wanted if not (run.output / name).is_file()]
     if missing:
         missing[:3] = [f"{', '.join(missing[:3])}: `workbench analyze` writes them"]
     return _row("artifacts are there", missing, f"{len(wanted)} files")
 
 
 def _summary(run: Run) -> Iterator[Row]:
-    path = run.path / SUMMARY
+    path = run.output / SUMMARY
     if not path.is_file():
         return
     summary = read_document(path, AnalysisSummary)
@@ -154,7 +143,7 @@ def _summary(run: Run) -> Iterator[Row]:
 
 
 def _metrics(run: Run) -> Iterator[Row]:
-    path = run.path / METRICS
+    path = run.output / METRICS
     if not path.is_file():
         return
     metrics = read_document(path, Metrics)
@@ -173,7 +162,7 @@ def _metrics(run: Run) -> Iterator[Row]:
 
 
 def _pipeline(run: Run) -> Iterator[Row]:
-    path = run.path / f"{run.record.plan.stem}_pipeline_summary.json"
+    path = run.output / f"{run.record.plan.stem}_pipeline_summary.json"
     if path.is_file():
         version = read_document(path, PipelineSummary).schema_version
         yield "pipeline summary fits its schema", "ok", f"version {version}"
@@ -222,28 +211,17 @@ def _like(run: Run, good: Run) -> Iterator[Row]:
         yield _row(f"shares of categories of {name}", failures, evidence)
 
 
-def _foreign(run_dir: Path) -> Iterator[Row]:
-    if (run_dir / MANIFEST).is_file():
-        yield "manifest", "note", "written by another tool: only traces and tables are checked"
-    for path in sorted(run_dir.rglob("*.etdump")):
-        name = str(path.relative_to(run_dir))
-        try:
-            events = read_etdump(path)
-            closed = closed_runs(events, build_ledger(events))
-        except WorkbenchError as error:
-            yield name, "fail", str(error)
-            continue
-        if not len(closed):
-            yield name, "fail", "has no complete Method::execute"
-            continue
-        failures = [] if closed.all() else [f"{(~closed).sum()} runs do not add up"]
-        yield _row(name, failures, f"{len(closed)} runs, rows sum to Method::execute")
-        yield from _totals(path, events)
+def _trace(run: Run, name: str, events: pd.DataFrame) -> Iterator[Row]:
+    closed = closed_runs(events, build_ledger(events))
+    failures = [] if closed.all() else [f"{(~closed).sum()} runs do not add up"]
+    yield _row(name, failures, f"{len(closed)} runs, rows sum to Method::execute")
+    yield from _totals(run.locate(name), events)
 
 
 def _totals(path: Path, events: pd.DataFrame) -> Iterator[Row]:
-    table = path.with_name(path.stem + TABLES[0])
-    if not table.is_file():
+    found = (path.with_name(path.stem + name) for name in (TABLES[0], f"_exec{TABLES[0]}"))
+    table = next((table for table in found if table.is_file()), None)
+    if table is None:
         return
     inference = events.loc[(events["kind"] == "method") & (events["run"] >= 0), "duration_ns"]
     try:

@@ -246,15 +246,7 @@ def pair_experiments(
 
 def _read_names(names: Sequence[str]) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Of every name, ``off``, ``on`` or empty; and its other words that not all names share."""
-    words = {}
-    for name in names:
-        parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
-        joined = (_JOINED.fullmatch(word) or word for word in re.findall(r"[a-z0-9]+", parted))
-        words[name] = [
-            part
-            for word in joined
-            for part in ([word] if isinstance(word, str) else filter(None, word.groups()))
-        ]
+    words = {name: _split_name(name) for name in names}
     shared = set.intersection(*map(set, words.values())) if len(words) > 1 else set()
     sides = {}
     for name, parts in words.items():
@@ -263,3 +255,18 @@ def _read_names(names: Sequence[str]) -> dict[str, tuple[str, tuple[str, ...]]]:
         side = "" if off == on else "off" if off else "on"
         sides[name] = side, tuple(part for part in own if part not in _OFF | _ON)
     return sides
+
+
+def _split_name(name: str) -> list[str]:
+    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
+    joined = (_JOINED.fullmatch(word) or [word] for word in re.findall(r"[a-z0-9]+", parted))
+    return [
+        part
+        for word in joined
+        for part in (word if isinstance(word, list) else filter(None, word.groups()))
+    ]
+
+
+def names_feature(name: str) -> bool:
+    """Whether a name has words other than ``on``, ``off`` and the like."""
+    return not _OFF.union(_ON).issuperset(_split_name(name))

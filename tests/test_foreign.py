@@ -1,0 +1,307 @@
+"""Recordings of other tools: the kit's folders and bare ETDumps, in the shapes that occur."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import workbench as wb
+from workbench.analysis.foreign import TraceName, name_traces
+from workbench.cli import main
+from workbench.errors import ComparisonError, StoreError, UsageError
+
+QEMU, LINUX = wb.sample_run("toy_cnn"), wb.sample_run()
+
+
+def toy(side):
+    return QEMU / f"sme2_{side}" / f"toy_cnn_xnnpack_fp32_sme2_{side}_t1.etdump"
+
+
+def mobilenet(side, restart=""):
+    name = f"mobilenet_v3_small_xnnpack_fp32_avx512_{side}_t1{restart}.etdump"
+    return LINUX / f"avx512_{side}" / name
+
+
+def put(folder, files):
+    for name, source in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, folder / name)
+    return folder
+
+
+def pairs_of(run):
+    return [(ab.baseline.name, ab.candidate.name) for ab in run.comparisons]
+
+
+#: A folder by the shape of its names, and its experiments, pairs, threads and restarts.
+SHAPES = {
+    "subfolders": (["on/net.etdump", "off/net.etdump"], "off>on", 1, 1),
+    "flat": (["net_sme_on_t4.etdump", "net_sme_off_t4.etdump"], "sme_off>sme_on", 4, 1),
+    "restarts": (["a_on_p1.etdump", "a_on_p2.etdump", "a_off_p1.etdump", "a_off_p2.etdump"],
+                 "a_off>a_on", 1, 2),
+    "ours": (["sme2_on/n_xnnpack_fp32_sme2_on_t2.etdump",
+              "sme2_off/n_xnnpack_fp32_sme2_off_t2.etdump"], "sme2_off>sme2_on", 2, 1),
+    "kit": (["toy_cnn_xnnpack_fp16_mac_sme2_on_t1.etdump",
+             "toy_cnn_xnnpack_fp16_mac_sme2_off_t1.etdump"], "mac_sme2_off>mac_sme2_on", 1, 1),
+    "deep": (["runs/mac/a/x.etdump", "runs/mac/no_a/x.etdump"], "no_a>a", 1, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_folders_and_names_give_experiments_threads_and_restarts(tmp_path, shape):
+    names, pair, threads, restarts = SHAPES[shape]
+    sides = {n: toy("off" if "off" in n or "no_" in n else "on") for n in names}
+    run = wb.open_run(put(tmp_path, sides))
+    (ab,) = run.comparisons
+    assert f"{ab.baseline.name}>{ab.candidate.name}" == pair
+    assert ab.candidate.threads == threads
+    assert {len(m.sessions) for m in run.measurements} == {restarts}
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_names_that_say_nothing_leave_the_direction_to_the_kernels(tmp_path):
+    run = wb.open_run(put(tmp_path, {"a.etdump": toy("on"), "b.etdump": toy("off")}))
+    assert pairs_of(run) == [("b", "a")]
+    assert "b: the traces or logs of a name SME kernels" in run.record.plan.direction
+    chosen = wb.open_run(tmp_path, baseline="a")
+    assert pairs_of(chosen) == [("a", "b")]
+    with pytest.raises(UsageError, match="unknown experiment 'c' -> valid: a, b"):
+        wb.open_run(tmp_path, baseline="c")
+
+
+def test_one_process_each_is_no_claim(tmp_path):
+    """Two medians differ by a third here, and nothing shows that other processes would."""
+    sides = {f"{side}.etdump": mobilenet(side) for side in ("on", "off")}
+    (ab,) = wb.open_run(put(tmp_path, sides)).comparisons
+    assert ab.verdict.outcome == "inconclusive"
+    assert "(observed 1.33x, no interval: " in ab.text
+    assert "measured apart, one process each)" in ab.text
+    assert set(ab.speedups["outcome"]) == set(ab.operators["outcome"]) == {"inconclusive"}
+    assert "low_ms" not in ab.shift
+    assert ab.baseline.statistics[["min", "max"]].notna().all(axis=None)
+
+
+def test_restarts_measured_apart_have_an_interval_of_their_own(tmp_path):
+    files = {f"{s}{p}.etdump": mobilenet(s, p) for s in ("on", "off") for p in ("", "_p2", "_p3")}
+    (ab,) = wb.open_run(put(tmp_path, files)).comparisons
+    row = ab.latency.iloc[0]
+    apart = wb.compare(wb.open_run(tmp_path)["off"], wb.open_run(tmp_path)["on"]).latency.iloc[0]
+    assert row["low"] < row["speedup"] < row["high"]
+    assert (row["low"], row["high"]) == (apart["low"], apart["high"])
+    assert ", measured apart, minimum" in ab.text
+
+
+def test_the_first_inference_of_a_process_is_left_out(tmp_path):
+    run = wb.open_run(put(tmp_path, {"on.etdump": mobilenet("on")}))
+    events = wb.read_etdump(mobilenet("on"))
+    executes = events.loc[(events["kind"] == "method") & (events["run"] >= 0), "duration_ns"]
+    assert run.latencies["wall_ns"].tolist() == executes.tolist()[1:]
+    assert run.statistics["n"].item() == len(executes) - 1
+
+
+def test_a_single_etdump_is_a_run(tmp_path):
+    trace = put(tmp_path, {"net_on_t2.etdump": mobilenet("on"), "x.etdump": toy("on")})
+    run = wb.open_run(trace / "net_on_t2.etdump")
+    assert [(m.name, m.threads) for m in run.measurements] == [("net_on", 2)]
+    assert run.output == tmp_path / "net_on_t2.workbench"
+    other = wb.open_run(trace / "x.etdump")
+    with pytest.raises(ComparisonError, match="the two differ in program"):
+        wb.compare(run["net_on", 2], other["x"], across="threads")
+
+
+def test_traces_of_different_programs_are_not_compared(tmp_path):
+    files = {
+        f"{n}_{s}.etdump": f(s) for n, f in (("a", toy), ("b", mobilenet)) for s in ("on", "off")
+    }
+    run = wb.open_run(put(tmp_path, files))
+    assert pairs_of(run) == [("a_off", "a_on"), ("b_off", "b_on")]
+    assert len(run.record.plan.all_programs) == 2
+
+
+#: As the kit's orchestrator writes it, but for what is not read.
+def summarize_kit(folder, stem, experiments):
+    runs = [
+        {
+            "experiment": name, "threads": 1, "mode": mode, "status": "ok", "metrics": {},
+            "paths": {key: f"/home/someone/runs/mac/{stem}_{name}_t1{ending}"},
+        }
+        for name, mode, key, ending in experiments
+    ]  # fmt: skip
+    content = {"model": f"out_net/artifacts/{stem}.pte", "generated_at": "2026-01-02T03:04:05Z"}
+    (folder / f"{stem}_pipeline_summary.json").write_text(json.dumps({**content, "runs": runs}))
+
+
+def test_a_flat_folder_of_the_kit_with_its_logs(tmp_path):
+    folder, stem = tmp_path / "out_net" / "runs" / "mac", "my_net"
+    files = {f"{stem}_mac_sme2_{side}_t1.etdump": toy(side) for side in ("on", "off")}
+    put(folder, files)
+    kernels = {"on": "kai_run_matmul_clamp_f32_f32p2vlx1_f32p2vlx1biasf32_sme2_mopa",
+               "off": "xnn_f32_gemm_minmax_ukernel_6x8__asm_aarch64_neonfma"}  # fmt: skip
+    for side, kernel in kernels.items():
+        log = folder / f"{stem}_trace_sme2_{side}_t1_xnntrace.log"
+        log.write_text(f"x\nUsing gemm microkernel '{kernel}'.\n")
+    (folder / f"{stem}_mac_sme2_on_t1_latency.log").write_text("no kernel\n")
+    timing = [(f"mac_sme2_{s}", "timing", "etdump", ".etdump") for s in ("on", "off")]
+    traced = [
+        (f"trace_sme2_{s}", "xnntrace", "xnntrace_log", "_xnntrace.log") for s in ("on", "off")
+    ]
+    summarize_kit(folder, stem, timing + traced)
+    run = wb.open_run(folder)
+    assert run.model == stem
+    assert run.recording.source == "Arm's profiling kit"
+    assert pairs_of(run) == [("mac_sme2_off", "mac_sme2_on")]
+    assert list(run.kernel_changes) == ["trace_sme2_on against trace_sme2_off"]
+    about = wb.describe_run(run).set_index("what")["value"]
+    assert about["measured"] == "2026-01-02T03:04:05Z"
+    assert not {"machine", "runner", "inputs"} & set(about.index)
+    assert "ISA level" not in str(about) and "batches" not in str(about)
+
+
+def write_kit_manifest(folder, experiment="mac_sme2_on", **metrics):
+    entry = {"experiment": experiment, "metrics": {"threads": 1, "latency_ms": [12.3], **metrics}}
+    content = {"model": "models/net_fp16.pte", "executorch": {"sha": "abc"}, "results": [entry]}
+    for name in ("manifest.json", "metrics.json"):
+        (folder / name).write_text(json.dumps(content))
+
+
+@pytest.fixture
+def kit(tmp_path):
+    folder = tmp_path / "runs" / "mac"
+    put(folder, {"mac_sme2_on/mac_sme2_on_t1.etdump": toy("on")})
+    write_kit_manifest(folder, etdump="mac_sme2_on/mac_sme2_on_t1.etdump")
+    return folder
+
+
+def test_a_manifest_of_the_kit_names_model_version_and_experiment(kit):
+    run = wb.open_run(kit)
+    assert (run.model, run.record.platform) == ("net_fp16", "mac")
+    assert run.record.versions == {"executorch": "abc"}
+    assert run["mac_sme2_on"].latency_ms != 12.3  # of the traced process; measured in the trace
+    assert run.comparisons == ()
+
+
+def test_what_is_written_leaves_the_owners_files_alone(kit, capsys):
+    before = {path: path.read_bytes() for path in kit.rglob("*") if path.is_file()}
+    for command in ("analyze", "report", "findings", "validate"):
+        with pytest.raises(SystemExit) as ended:
+            main([command, str(kit)])
+        assert ended.value.code == 0, capsys.readouterr().err
+    assert {path: path.read_bytes() for path in before} == before
+    written = {
+        p.relative_to(kit).parts[0] for p in kit.rglob("*") if p.is_file() and p not in before
+    }
+    assert written == {"workbench"}
+    report = (kit / "workbench" / "report.md").read_text()
+    assert "No comparison" in report
+    assert "Arm's profiling kit" in report
+    assert wb.open_run(kit).record == wb.open_run(kit).record
+
+
+def test_everything_about_a_recording_works_or_says_what_is_missing(tmp_path):
+    run = wb.open_run(put(tmp_path, {"on.etdump": toy("on"), "off.etdump": toy("off")}))
+    on, (ab,) = run["on"], run.comparisons
+    for owner in (run, on, ab):
+        for name in dir(type(owner)):
+            if not name.startswith("_"):
+                getattr(owner, name)
+    assert (run.layers, run.evidence, on.roofline, run.isa_levels) == (None,) * 4
+    for plot in (wb.plot_latencies, wb.plot_categories, wb.plot_iterations):
+        assert plot(run).alt_text
+    for show in (wb.show_layers, wb.show_roofline, wb.show_operators, wb.show_findings):
+        assert str(show(on))
+    for show in (wb.show_code, wb.show_kernels, wb.show_speedups, wb.plot_shift, wb.plot_speedups):
+        assert str(show(ab))
+    for show in (wb.show_sweeps, wb.show_undelegated, wb.show_quality, wb.show_verdicts):
+        assert str(show(run))
+    missing = run.checks.set_index("check").at["not recorded", "evidence"]
+    assert "layers (put the .pte" in missing
+    assert "fail" not in set(run.checks["status"])
+
+
+def test_a_program_nearby_gives_layers_if_the_traces_are_of_it(tmp_path):
+    sidecar = {"layers.json": LINUX / "layers.json"}
+    run = wb.open_run(put(tmp_path / "a", {"on.etdump": mobilenet("on"), **sidecar}))
+    assert run.layers is not None
+    assert run.record.plan.sha256 == wb.open_run(LINUX).record.plan.sha256
+    assert wb.open_run(put(tmp_path / "b", {"on.etdump": toy("on"), **sidecar})).layers is None
+
+
+@pytest.mark.parametrize("name", ["bad.etdump", "sub/bad.etdump"])
+@pytest.mark.parametrize("content", [b"", b"dummy-etdump", b"\0" * 64, "cut"])
+def test_a_broken_trace_is_left_out_and_named(tmp_path, name, content):
+    put(tmp_path, {"on.etdump": toy("on"), name: toy("off")})
+    (tmp_path / name).write_bytes(toy("off").read_bytes()[:900] if content == "cut" else content)
+    run = wb.open_run(tmp_path)
+    assert len(run.measurements) == 1
+    assert run.checks.set_index("check").at[name, "status"] == "fail"
+    assert (wb.validate_run(tmp_path)["status"] == "fail").sum() == 1
+    (tmp_path / "on.etdump").unlink()
+    with pytest.raises(StoreError, match=r"ETDump|cut short|empty"):
+        wb.open_run(tmp_path)
+
+
+def test_what_is_no_recording_is_one_line(tmp_path):
+    with pytest.raises(UsageError, match="no ETDump: not a run folder"):
+        wb.open_run(tmp_path)
+    with pytest.raises(UsageError, match="no such file or folder"):
+        wb.open_run(tmp_path / "none")
+    put(tmp_path, {"runs/mac/on.etdump": toy("on"), "runs/android/on.etdump": toy("on")})
+    with pytest.raises(UsageError, match=r"runs: .*runs/android, .*runs/mac"):
+        wb.open_run(tmp_path)
+    put(tmp_path / "runs" / "mac", {"on.etdump": toy("on")})
+    write_kit_manifest(tmp_path / "runs" / "mac")
+    with pytest.raises(UsageError, match="recorded by another tool"):
+        wb.measure_roof(tmp_path / "runs" / "mac")
+
+
+JUNK = st.recursive(
+    st.none() | st.integers() | st.text(max_size=6) | st.sampled_from(["on", "on.etdump"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(
+        st.sampled_from(["results", "runs", "model", "metrics", "paths", "experiment", "threads",
+                         "etdump", "executorch", "sha", "plan"]), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(content=JUNK)
+def test_any_json_beside_traces_is_read_or_ignored(tmp_path_factory, content):
+    folder = tmp_path_factory.getbasetemp() / "junk"
+    if not folder.exists():
+        put(folder, {"on.etdump": toy("on")})
+    (folder / "x_pipeline_summary.json").write_text(json.dumps(content))
+    (measurement,) = wb.open_run(folder).measurements
+    assert measurement.name
+    assert measurement.threads > 0
+
+
+PATHS = st.lists(
+    st.lists(
+        st.text("ab_-.09é \n", min_size=1, max_size=6)
+        | st.sampled_from(["on", "off", "t4", "p2", "x_t1", "x_t1_p2", "net_xnnpack_fp32_on_t1"]),
+        min_size=1, max_size=3,
+    ).map(lambda parts: Path(*[p.strip(".") or "x" for p in parts[:-1]], parts[-1] + ".etdump")),
+    min_size=1, max_size=8, unique=True,
+)  # fmt: skip
+
+
+@settings(deadline=None)
+@given(PATHS, st.lists(st.sampled_from(["", "x", "net", "on"]), max_size=2))
+def test_every_trace_has_a_name_of_its_own(paths, stems):
+    _, names = name_traces(paths, stems)
+    assert set(names) == set(paths)
+    assert len(set(names.values())) == len(paths)
+    restarts = {}
+    for name in names.values():
+        restarts.setdefault((name.experiment, name.threads), []).append(name.process)
+    assert all(sorted(found) == list(range(len(found))) for found in restarts.values())
+
+
+def test_names_known_from_a_manifest_come_first():
+    path = Path("whatever.etdump")
+    _, names = name_traces([path], labels={path.name: TraceName("mac_sme2_on", 3)})
+    assert names == {path: TraceName("mac_sme2_on", 3)}

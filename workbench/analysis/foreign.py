@@ -1,0 +1,434 @@
+"""Runs that other tools recorded: folders of Arm's profiling kit, and any ETDumps."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+
+import pandas as pd
+
+from workbench.analysis.attribution import attribute_layers, find_method
+from workbench.analysis.ledger import build_ledger
+from workbench.errors import StoreError, UsageError, WorkbenchError
+from workbench.export.layers import describe_pte
+from workbench.records.codec import from_json
+from workbench.records.layers import Layers
+from workbench.records.runs import Experiment, Plan, Program, RunRecord, Session
+from workbench.run.custom_runner import CLOCK
+from workbench.run.plan import names_feature
+from workbench.store import (
+    LAYERS,
+    MANIFEST,
+    RUNS,
+    artifacts_dir,
+    find_runs,
+    layers_path,
+    load_export,
+    load_layers,
+    safe_name,
+    sha256_of,
+)
+from workbench.trace.etdump import read_etdump
+from workbench.trace.xnn_log import read_xnn_log
+
+#: The folder for what the workbench writes beside a recording.
+OUTPUT = "workbench"
+ETDUMP = ".etdump"
+#: No more than this is searched: levels of folders, files, traces, and programs nearby.
+DEEPEST, MOST_FILES, MOST_TRACES, MOST_PROGRAMS = 6, 20_000, 256, 16
+#: Larger logs and programs are not read, in bytes.
+LARGEST_BYTES = 2**30
+KIT, OTHER = "Arm's profiling kit", "another tool"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run that another tool recorded, and who that was.
+
+    ``missing`` is what it lacks; ``unreadable`` has the ETDumps that were left out, and why;
+    ``traces`` the events of the others by file, ``layers`` the sidecars by program.
+    """
+
+    record: RunRecord
+    source: str
+    missing: tuple[str, ...]
+    unreadable: Mapping[str, str]
+    traces: dict[str, pd.DataFrame]
+    layers: dict[str, Layers | None]
+
+
+@dataclass(frozen=True)
+class TraceName:
+    """What the name of a trace says; ``threads`` is 0 if it says nothing of them."""
+
+    experiment: str
+    threads: int = 0
+    process: int = 0
+
+
+@dataclass
+class _Kit:
+    """What the kit's JSON files say: experiment and threads by the name of a trace or log."""
+
+    source: str = OTHER
+    model: str = ""
+    started: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, TraceName] = field(default_factory=dict)
+
+
+def read_recording(path: Path) -> Recording:
+    """Read a folder of the kit, a folder with ETDumps, or a single ETDump.
+
+    UsageError if there is none; StoreError if none can be read.
+    """
+    folder, files = (path, _list_files(path)) if path.is_dir() else (path.parent, [Path(path.name)])
+    paths = [p for p in files if p.suffix == ETDUMP and not _is_sampled(p, files)]
+    paths = paths if path.is_dir() else files
+    _check_paths(path, paths)
+    kit = _read_kit(folder)
+    traces, unreadable = _read_traces(folder, paths)
+    if not traces:
+        name, problem = next(iter(unreadable.items()))
+        raise StoreError(problem, where=folder / name)
+    ptes = _find_programs(folder, files)
+    stems = [kit.model, *(pte.stem for pte in ptes)]
+    found, names = name_traces([Path(name) for name in traces], stems, kit.labels)
+    stem = safe_name(found or kit.model or path.resolve().stem)
+    sessions = [_session(names[Path(name)], name, events) for name, events in traces.items()]
+    programs: dict[str, tuple[Program, Layers | None]] = {}
+    experiments = {}
+    for session in sessions:
+        events, name = traces[session.etdump], session.experiment
+        if (calls := hash_calls(events)) not in programs:
+            layers, pte = _match_program(folder, ptes, stem, events)
+            sha256, file = layers.sha256 if layers else f"calls {calls}", pte.stem if pte else stem
+            model = kit.model or file
+            program = Program(calls if programs else "", str(pte or ""), sha256, model, file)
+            programs[calls] = program, layers
+        control = any(name == f"{other.experiment}_control" for other in sessions)
+        program = programs[calls][0]
+        experiments[name] = Experiment(name, runner="", control=control, program=program.name)
+    logs = list(_read_logs(folder, files, [found, *stems], kit.labels))
+    for log in logs:
+        silent = Experiment(log.experiment, runner="", mode="xnntrace")
+        experiments.setdefault(log.experiment, silent)
+    first, *others = (program for program, _ in programs.values())
+    plan = Plan(
+        **{name: value for name, value in vars(first).items() if name != "name"},
+        experiments=tuple(experiments.values()),
+        pairs=(),
+        threads=tuple(sorted({s.threads for s in sessions})),
+        runs=min(int(traces[s.etdump]["run"].max()) + 1 - s.skipped for s in sessions),
+        warmup=max(s.skipped for s in sessions),
+        processes=max(Counter((s.experiment, s.threads) for s in sessions).values()),
+        batch_ms=0.0,
+        programs=tuple(others),
+    )
+    exports = {}
+    for program in (first, *others):
+        with contextlib.suppress(WorkbenchError):  # no record, or one of another program
+            if program.pte and (export := load_export(Path(program.pte))):
+                exports[program.name] = export
+    place = folder.resolve()
+    record = RunRecord(
+        plan,
+        platform=place.name if place.parent.name == RUNS else "",
+        emulated=False,
+        state="complete",
+        started=kit.started,
+        finished="",
+        host={},
+        runner={},
+        versions=kit.versions,
+        sessions=(*sessions, *logs),
+        export=exports.pop("", None),
+        exports=exports,
+    )
+    sidecars = {program.name: layers for program, layers in programs.values()}
+    missing = ["untraced latencies", "PC samples", "outputs", "CPU features"]
+    if not all(sidecars.values()):
+        advice = "put the .pte and its .etrecord beside the traces"
+        missing.append(f"layers ({'no .pte nearby is of these traces' if ptes else advice})")
+    if not all(name.threads for name in names.values()):
+        missing.append("thread counts (1 assumed where no name has one)")
+    return Recording(record, kit.source, tuple(missing), unreadable, traces, sidecars)
+
+
+def _is_sampled(trace: Path, files: Sequence[Path]) -> bool:
+    """Whether a trace is of a process that was slowed down by sampling."""
+    base = trace.name.removesuffix(f"_sampled{ETDUMP}")
+    return base != trace.name and trace.with_name(f"{base}.samples") in files
+
+
+def _list_files(folder: Path) -> list[Path]:
+    """The files below a folder, relative to it, without hidden folders and our own output."""
+    found: list[Path] = []
+    for place, folders, names in os.walk(folder):
+        here = Path(place).relative_to(folder)
+        deep = len(here.parts) >= DEEPEST
+        folders[:] = sorted(n for n in folders if not deep and n[0] != "." and n != OUTPUT)
+        found += [here / name for name in sorted(names)]
+        if len(found) > MOST_FILES:
+            hint = "name the folder of one run"
+            raise UsageError(f"holds over {MOST_FILES} files", where=folder, hint=hint)
+    return found
+
+
+def _check_paths(path: Path, paths: Sequence[Path]) -> None:
+    """Refuse what holds no ETDump, or several runs."""
+    if not path.exists():
+        raise UsageError("no such file or folder", where=path)
+    runs = [str(run) for run in find_runs(path)]
+    if not (path / MANIFEST).is_file():
+        folders = {p.parents[-3] for p in paths if len(p.parts) > 2 and p.parts[0] == RUNS}
+        runs += [str(path / folder) for folder in sorted(folders)] if len(folders) > 1 else []
+    if not paths or (runs and not (path / MANIFEST).is_file()):
+        what = f"holds no {MANIFEST}" + ("" if paths else " and no ETDump") + ": not a run folder"
+        raise UsageError(what, where=path, hint=f"runs: {', '.join(runs) or 'none below it'}")
+    if len(paths) > MOST_TRACES:
+        hint = "name the folder of one run"
+        raise UsageError(f"holds {len(paths)} ETDumps, over {MOST_TRACES}", where=path, hint=hint)
+
+
+def _read_kit(folder: Path) -> _Kit:
+    """What ``manifest.json`` and ``*_pipeline_summary.json`` of the kit say, as far as it fits."""
+    kit = _Kit()
+    for path in [folder / MANIFEST, *sorted(folder.glob("*_pipeline_summary.json"))]:
+        try:
+            content = json.loads(path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            continue
+        content = content if isinstance(content, dict) else {}
+        entries = content.get("results", content.get("runs"))
+        if not isinstance(entries, list):
+            continue
+        kit.source = KIT
+        kit.model = kit.model or safe_name(PurePath(_text(content, "model")).stem)
+        kit.started = kit.started or _text(content, "generated_at")
+        if sha := _text(content.get("executorch"), "sha"):
+            kit.versions["executorch"] = sha
+        for entry in entries:
+            _read_entry(entry, kit.labels)
+    return kit
+
+
+def _read_entry(entry: Any, labels: dict[str, TraceName]) -> None:
+    """Add the names of the files of one experiment to ``labels``."""
+    if not isinstance(entry, dict) or not (experiment := _text(entry, "experiment")):
+        return
+    parts = [entry, *(entry.get(key) for key in ("metrics", "paths"))]
+    facts = {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
+    threads = facts.get("threads")
+    count = threads if isinstance(threads, int) and 0 < threads < 10_000 else 0
+    for key in ("etdump", "log", "xnntrace_log"):
+        if name := PurePath(_text(facts, key)).name:
+            labels[name] = TraceName(safe_name(experiment), count)
+
+
+def _text(content: Any, key: str) -> str:
+    value = content.get(key) if isinstance(content, dict) else None
+    return value if isinstance(value, str) else ""
+
+
+def _read_traces(
+    folder: Path, paths: Sequence[Path]
+) -> tuple[dict[str, pd.DataFrame], dict[str, str]]:
+    """The events of every ETDump with a complete inference, and the problems of the others."""
+    traces, unreadable = {}, {}
+    for path in paths:
+        name = str(path)
+        try:
+            name.encode()
+            with warnings.catch_warnings():  # of incomplete inferences, which do not count
+                warnings.simplefilter("ignore")
+                events = read_etdump(folder / path)
+            if (events["run"] >= 0).any():
+                traces[name] = events
+            else:
+                unreadable[name] = "has no complete inference"
+        except UnicodeEncodeError:
+            unreadable[ascii(name)] = "its name is not text"
+        except WorkbenchError as error:
+            unreadable[name] = error.what
+    return traces, unreadable
+
+
+_THREADS = re.compile(r"(?:(?P<rest>.+)[_.-])?(?:t|threads?[_-]?)(?P<count>[1-9]\d{0,3})", re.I)
+_RESTART = re.compile(r"(?:(?P<rest>.+)[_.-])?(?:p|process|run)[_-]?(?P<count>\d{1,4})", re.I)
+#: The names that both the workbench and the kit give to programs, then an experiment.
+_PROGRAM = re.compile(r"(?P<stem>.+?_(?:xnnpack|portable)_[a-z]*\d+[a-z\d]*)_(?P<rest>.+)")
+
+
+def name_traces(
+    paths: Sequence[Path], stems: Sequence[str] = (), labels: Mapping[str, TraceName] | None = None
+) -> tuple[str, dict[Path, TraceName]]:
+    """The program's name, or empty; and experiment, threads and restart of every trace.
+
+    Subfolders, or else file names, name the experiments; ``_t4`` is a thread count and ``_p2`` a
+    restart. ``stems`` are names that the program may have, ``labels`` what is known by file name.
+    """
+    rests, counts, restarts, found = {}, {}, {}, ""
+    for path in paths:
+        rest, restarts[path] = _split(path.name.removesuffix(ETDUMP), _RESTART)
+        rest, counts[path] = _split(rest, _THREADS)
+        if restarts[path] < 0:
+            rest, restarts[path] = _split(rest, _RESTART)
+        for stem in filter(None, stems):
+            if rest == stem or (rest.startswith(stem) and rest[len(stem)] in "_.-"):
+                found, rest = stem, rest[len(stem) + 1 :]
+        if match := _PROGRAM.fullmatch(rest):
+            found, rest = match["stem"], match["rest"]
+        rests[path] = rest
+    folders = {path: path.parent.parts for path in paths}
+    if len(set(folders.values())) > 1:
+        experiments = _name_by_folder(folders, rests)
+    elif len(set(rests.values())) > 1:
+        found, experiments = (found, rests) if found else _drop_shared(rests)
+    else:
+        experiments = {path: rests[path] or "".join(folders[path][-1:]) for path in paths}
+    names = {
+        path: TraceName(safe_name(experiments[path] or found or "trace"), max(counts[path], 0))
+        for path in paths
+    }
+    names |= {path: labels[path.name] for path in paths if labels and path.name in labels}
+    return found, _number(names, restarts)
+
+
+def _split(name: str, ending: re.Pattern[str]) -> tuple[str, int]:
+    """A name without an ending with a number, and that number, or -1."""
+    match = ending.fullmatch(name)
+    return (match["rest"] or "", int(match["count"])) if match else (name, -1)
+
+
+def _name_by_folder(
+    folders: Mapping[Path, tuple[str, ...]], rests: Mapping[Path, str]
+) -> dict[Path, str]:
+    """Experiments named by their folders, with the file names where one folder has several."""
+    shared = len(Path(os.path.commonpath([path.parent for path in folders])).parts)
+    one = Counter(folder for folder, _ in {(folders[path], rests[path]) for path in folders})
+    return {
+        path: "_".join([*folder[shared:], *([rests[path]] if one[folder] > 1 else [])])
+        for path, folder in folders.items()
+    }
+
+
+def _drop_shared(names: Mapping[Path, str]) -> tuple[str, dict[Path, str]]:
+    """What all names begin with, in whole words, and the rest of each, which names a feature."""
+    first = next(iter(names.values()))
+    cuts = [match.end() for match in re.finditer(r"[_.-]+", first)]
+    for cut in reversed(cuts):
+        rests = {path: name[cut:] for path, name in names.items() if name.startswith(first[:cut])}
+        if len(rests) == len(names) and all(map(names_feature, rests.values())):
+            return first[:cut].rstrip("_.-"), rests
+    return "", dict(names)
+
+
+def _number(names: dict[Path, TraceName], restarts: Mapping[Path, int]) -> dict[Path, TraceName]:
+    """Names in which restarts count from 0; traces that would have one name get their paths."""
+    seen = Counter((name, restarts[path]) for path, name in names.items())
+    for path, name in names.items():
+        if seen[name, restarts[path]] > 1:
+            names[path] = TraceName(safe_name(str(path.with_suffix(""))), name.threads)
+    groups: dict[TraceName, list[Path]] = {}
+    for path in sorted(names, key=lambda path: (restarts[path], path)):
+        groups.setdefault(names[path], []).append(path)
+    places = {path: place for group in groups.values() for place, path in enumerate(group)}
+    return {
+        path: TraceName(name.experiment, name.threads, places[path]) for path, name in names.items()
+    }
+
+
+def _session(
+    name: TraceName, etdump: str, events: pd.DataFrame | None = None, log: str = ""
+) -> Session:
+    """A process; the first of several inferences that it traced does not count."""
+    skipped = 0 if events is None else int(events["run"].max() > 1)
+    key = (name.experiment, name.threads or 1, name.process)
+    return Session(*key, True, (), 0.0, 0.0, (), CLOCK, etdump=etdump, skipped=skipped, log=log)
+
+
+def _read_logs(
+    folder: Path, files: Sequence[Path], stems: Sequence[str], labels: Mapping[str, TraceName]
+) -> Iterator[Session]:
+    """The logs that name microkernels of XNNPACK."""
+    known = []
+    for path in files:
+        if path.suffix == ".log" and (folder / path).stat().st_size < LARGEST_BYTES:
+            with contextlib.suppress(WorkbenchError, UnicodeEncodeError):
+                str(path).encode()
+                read_xnn_log(folder / path)
+                known.append(path)
+    plain = {path: path.with_name(re.sub(r"_(xnntrace|latency)$", "", path.stem)) for path in known}
+    _, names = name_traces(list(dict.fromkeys(plain.values())), stems)
+    for path in known:
+        yield _session(labels.get(path.name, names[plain[path]]), "", log=str(path))
+
+
+def hash_calls(events: pd.DataFrame) -> str:
+    """A hash of what a program calls, which is equal at all thread counts and CPU features."""
+    calls = events[events["kind"].isin(["operator_call", "delegate_call", "kernel"])]
+    columns = ["chain", "instruction", "kind", "name"]
+    found = calls[columns].astype(str).drop_duplicates().sort_values(columns)
+    return hashlib.sha256(found.to_csv(index=False).encode()).hexdigest()[:12]
+
+
+def _find_programs(folder: Path, files: Sequence[Path]) -> dict[Path, Path | None]:
+    """The programs in and around a recording, each with its ETRecord."""
+    above = folder.resolve().parent
+    near = [folder, above, artifacts_dir(above), artifacts_dir(above.parent)]
+    found = [folder / name for name in files] + [p for place in near for p in place.glob("*.*")]
+    records = {path.name: path for path in found if path.suffix == ".etrecord"}
+    return {
+        pte: records.get(f"{pte.name}.etrecord", records.get(f"{pte.stem}.etrecord"))
+        for pte in found
+        if pte.suffix == ".pte"
+    }
+
+
+def _match_program(
+    folder: Path, programs: Mapping[Path, Path | None], stem: str, events: pd.DataFrame
+) -> tuple[Layers | None, Path | None]:
+    """The layers of the program that a trace is of, and its file, if there is one nearby."""
+    ledger = build_ledger(events)
+    named = sorted(programs, key=lambda pte: pte.stem != stem)
+    for pte in [None, *named[:MOST_PROGRAMS]]:
+        with contextlib.suppress(WorkbenchError, OSError):
+            if pte is None:
+                path = folder / LAYERS
+                layers = from_json(Layers, path.read_bytes(), path)
+            else:
+                layers = _describe(pte, programs[pte])
+            if _fits(ledger, layers):
+                return layers, pte
+    return None, None
+
+
+def _describe(pte: Path, etrecord: Path | None) -> Layers:
+    if pte.stat().st_size > LARGEST_BYTES:
+        raise StoreError("is too large", where=pte)
+    if layers := load_layers(layers_path(pte), sha256_of(pte)):
+        return layers
+    data = pte.read_bytes()
+    with contextlib.suppress(WorkbenchError):
+        return describe_pte(data, pte, etrecord=etrecord)
+    return describe_pte(data, pte)
+
+
+def _fits(ledger: pd.DataFrame, layers: Layers) -> bool:
+    """Whether a trace is of a program: its kernels are, and most operators of its delegates."""
+    rows = ledger.drop_duplicates("key")
+    if find_method(rows.astype({"kind": object, "operator": object}), layers) is None:
+        return False
+    known = attribute_layers(ledger, layers).set_index("key")["confidence"]
+    delegated = known[rows.loc[rows["kind"] == "delegated", "key"]]
+    return delegated.empty or bool(delegated.isin(["exact", "fitted"]).mean() > 1 / 2)
