@@ -355,6 +355,17 @@ def test_the_layers_where_quantisation_noise_enters_are_named(dtype, tmp_path):
     assert helped.sqnr_db > noisy.sqnr_db + 10
 
 
+@pytest.mark.parametrize("dtype", ["int8", "8da4w"])
+def test_layers_that_stay_in_float_add_no_noise(dtype, tmp_path):
+    """Though the activation writes into their results."""
+    torch.manual_seed(0)
+    block = nn.Sequential(nn.Conv2d(3, 32, 1), nn.BatchNorm2d(32), nn.ReLU(inplace=True))
+    module = nn.Sequential(block, nn.Conv2d(32, 32, 1), nn.Flatten(), nn.Linear(128, 8))
+    model = LoadedModel("inplace", module.eval(), (torch.randn(1, 3, 2, 2),))
+    export = export_quietly(model, tmp_path, dtype=dtype, keep_float=("0", "1"))
+    assert {noise.module for noise in export.noise} == {"3"}
+
+
 def test_an_export_that_collapses_is_told(tmp_path):
     """Small values in a range that a large constant stretches: int8 rounds them all to zero."""
 

@@ -655,9 +655,9 @@ class Measurement:
     def dtypes(self) -> pd.DataFrame | None:
         """In which dtype convolutions and matrix products ran: ``frames.DTYPES``.
 
-        None for fp32, and for a program of unknown origin.
+        None for fp32, without a trace, and for a program of unknown origin.
         """
-        if self.export is None or self.export.dtype == "fp32":
+        if self.export is None or self.export.dtype == "fp32" or not self.sessions:
             return None
         found = tabulate_dtypes(self.operators, self.export)
         return None if found.empty else found

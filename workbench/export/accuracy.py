@@ -168,18 +168,22 @@ def measure_noise(
     """
     import torch
 
-    values: dict[str, Any] = {}
+    values: dict[str, torch.Tensor] = {}
     own: dict[str, float | None] = {}
     through: dict[str, float | None] = {}
 
-    def compare(name: str, value: Any, into: dict[str, float | None]) -> Any:
-        wanted = values.get(name)
-        if not isinstance(wanted, torch.Tensor) or not wanted.is_floating_point():
-            return value
-        into[name] = _compare(0, value, wanted, -math.inf).sqnr_db
-        return wanted if into is own else value
+    def keep(name: str, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            values[name] = value.clone()  # the next operator may write into it
+        return value
 
-    exact(values.setdefault)
+    def compare(name: str, value: Any, into: dict[str, float | None]) -> Any:
+        if name not in values:
+            return value
+        into[name] = _compare(0, value, values[name], -math.inf).sqnr_db
+        return values[name].clone() if into is own else value
+
+    exact(keep)
     for into in (own, through):
         quantized(functools.partial(compare, into=into))
     found = [
