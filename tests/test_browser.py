@@ -21,7 +21,7 @@ NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 SCREENSHOTS = ROOT / "build" / "screenshots"
 #: What JupyterLab itself complains of where there is no git.
 HARMLESS = re.compile(r"net::ERR_|favicon|/lsp/|Failed to load resource|service worker", re.I)
-#: Whatever a person can turn in a cell's output; the timeline's own are tested in test_timeline.py.
+#: Whatever a person can turn in a cell's output.
 CONTROLS = ".jupyter-widgets :is(select, input, button, .noUi-handle)"
 #: Milliseconds: for a kernel to start or an export to be made, and for a figure to be drawn anew.
 LONG, SHORT = 300_000, 90_000
@@ -51,13 +51,6 @@ WIDER = """
 () => [...document.querySelectorAll('.jp-OutputArea-output table')]
   .filter(table => table.scrollWidth > table.closest('.jp-OutputArea-output').clientWidth)
   .map(table => table.tHead.innerText)
-"""
-# Of a timeline the pixels that were drawn, and those that are shown.
-TIMELINE_WIDTHS = """
-() => {
-  const canvas = document.querySelector('[data-view] canvas');
-  return [canvas.width, Math.round(canvas.clientWidth * devicePixelRatio)];
-}
 """
 # Of every figure the colour of its first pixel, with its opacity.
 GROUNDS = """
@@ -232,16 +225,12 @@ def move_controls(cell, page):
     return moved
 
 
-def zoom_timelines(shown, page):
-    """Zoom every timeline; returns how many there are."""
-    timelines = shown.locator("[data-view]").all()
-    for timeline in timelines:
-        before = timeline.get_attribute("data-view")
-        timeline.locator("canvas").hover()
-        page.mouse.wheel(0, -240)
-        page.wait_for_timeout(500)
-        assert timeline.get_attribute("data-view") != before
-    return len(timelines)
+def use_explorer(cell):
+    """Select a category; its own tests do the rest."""
+    explorer = cell.locator(".wb-explorer")
+    explorer.locator(".chip").first.click()
+    assert explorer.locator(".crumbs li").count() == 2
+    assert explorer.evaluate("e => e.scrollWidth <= e.parentElement.clientWidth")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -251,10 +240,11 @@ def test_it_runs_without_a_red_cell_and_its_controls_change_the_view(path, open_
     for number, cell in enumerate(page.locator(".jp-CodeCell:has(.jp-OutputArea-output)").all()):
         cell.scroll_into_view_if_needed()
         keep(cell, f"{path.stem}-{number:02d}")
-        if cell.locator(CONTROLS).count():
+        if cell.locator(".wb-explorer").count():
+            use_explorer(cell)
+        elif cell.locator(CONTROLS).count():
             assert move_controls(cell, page) == cell.locator(CONTROLS).count()
             keep(cell, f"{path.stem}-{number:02d}-moved")
-        zoom_timelines(cell, page)
     assert complaints_of(page) == []
     assert page.evaluate(WIDER) == []
 
@@ -266,11 +256,11 @@ def test_in_the_dark_texts_are_bright_and_figures_have_a_light_ground(open_noteb
         cell.scroll_into_view_if_needed()
         keep(cell, f"dark-{number:02d}")
     assert min(page.evaluate(CONTRASTS, ".jp-OutputArea-output :is(th, td, pre)")) > 4.5
-    assert min(page.evaluate(CONTRASTS, "[data-view] :is(div, button, input)")) > 4.5
+    explorer = page.locator(".wb-explorer").first
+    assert explorer.get_attribute("data-theme") == "dark"
+    assert min(page.evaluate(CONTRASTS, ".wb-explorer :is(p, dd, dt, h1, h2)")) > 4.5
     grounds = page.evaluate(GROUNDS)
     assert grounds and all(min(pixel) == 255 for pixel in grounds)
-    drawn, shown = page.evaluate(TIMELINE_WIDTHS)
-    assert drawn == shown
     set_theme(page, "JupyterLab Light")
 
 
@@ -320,13 +310,13 @@ def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
     page.on("request", lambda request: requests.append(request.url))
     page.context.set_offline(True)
     page.goto(report.as_uri())
-    page.wait_for_selector("[data-view]")
-    assert zoom_timelines(page, page) == 1
     head = page.locator("th", has_text="speedup").first
     head.click()
     assert head.get_attribute("aria-sort")
     assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
-    for number, section in enumerate(page.locator("img, .trace-timeline > div").all()):
-        assert section.get_attribute("alt") or section.get_attribute("data-view")
+    for number, section in enumerate(page.locator("img").all()):
+        assert section.get_attribute("alt")
         keep(section, f"report-{number:02d}")
     page.screenshot(path=SCREENSHOTS / "report.png", full_page=True)
+    page.get_by_role("link", name="Explore this run").click()
+    page.wait_for_selector("#explorer[data-drawn-ms]")

@@ -1,5 +1,6 @@
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from synthetic import synthetic_latencies, synthetic_ledger
 
 from workbench.analysis.compare import (
     adjust_for_many,
+    compare_apart,
     compare_latencies,
     compare_parts,
     judge,
@@ -355,6 +357,30 @@ def test_an_inconclusive_verdict_tells_the_noise_floor():
     assert "noise floor 1.3 %" in summarize_verdict(verdict("inconclusive", 1.1, 0.9, 1.3))
     line = summarize_verdict(verdict("inconclusive", 1.1, math.nan, math.nan))
     assert "no interval: needs two or more process restarts" in line
+
+
+def test_a_verdict_says_what_it_lacks():
+    said = {"detectable": 0.07}
+    alone = replace(verdict("faster", 1.5, 1.4, 1.6, **said), floor=0.0)
+    assert summarize_verdict(alone).endswith("(95 % CI 1.4-1.6, no A/A control)")
+    apart = replace(alone, separate="separate runs")
+    assert "separate runs, minimum detectable change 7 %" in summarize_verdict(apart)
+    apart = verdict("inconclusive", 1.02, 0.95, 1.08, separate="separate runs", **said)
+    assert summarize_verdict(apart).count("minimum detectable change") == 1
+
+
+def test_a_machine_that_is_too_busy_is_said_to_be():
+    line = summarize_verdict(replace(verdict("inconclusive", 1.5, 0.5, 4.0), floor=2.9))
+    assert "too busy to compare (two equal experiments differed by up to 290 %)" in line
+
+
+def test_separate_runs_need_more_than_their_restarts_show():
+    """Two runs of one program differ by more than the restarts of either."""
+    before, after = (synthetic_latencies({"a": ms}, restart=1e-4, noise=1e-4, outliers=0, drift=0)
+                     for ms in (6.0, 6.0 * 1.03))  # fmt: skip
+    row = only(compare_apart(before, after))
+    assert row["outcome"] == "inconclusive" and row["detectable"] > 0.04
+    assert only(compare_apart(before, after, separate=False))["outcome"] == "slower"
 
 
 def test_slower_is_told_as_a_factor_above_one():

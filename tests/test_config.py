@@ -3,6 +3,7 @@
 import json
 import shlex
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from workbench.cli import main
 from workbench.errors import RunnerError, RunnerTimeout, StoreError, UsageError, WorkbenchError
 from workbench.run.build import installed_compiler
 from workbench.run.config import plan_config, read_config
-from workbench.run.custom_runner import last_lines, order_experiments, run_processes, run_to_end
+from workbench.run.custom_runner import order_experiments, run_processes, run_to_end
 from workbench.run.isa import read_isa, resolve_toggle
 from workbench.run.runner import find_runner
 from workbench.run.targets.host import Host
@@ -489,9 +490,21 @@ def test_a_runner_that_fails_is_one_line(tmp_path, script, error, words):
     assert "\n" not in str(caught.value)
 
 
-def test_a_long_log_is_truncated(tmp_path, monkeypatch):
+def test_a_log_is_cut_while_it_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.run.custom_runner.LONGEST_LOG", 100)
     log = tmp_path / "log"
-    log.write_bytes(b"x\n" * 1000 + b"the end\n")
-    assert last_lines(log) == " (x; x; the end)"
+    script = f"yes | head -c 10000000; wc -c < {log}; echo the end"
+    words = run_to_end(["sh", "-c", script], log, timeout_s=20)
+    assert int(words.split("; ")[-2]) <= 100
+    assert words.endswith("; the end)")
     assert log.stat().st_size == 100
+
+
+def test_what_a_runner_leaves_behind_is_killed(tmp_path):
+    mark = tmp_path / "mark"
+    script = f"(sleep 1; touch {mark}) & echo started"
+    begin = time.monotonic()
+    assert "started" in run_to_end(["sh", "-c", script], tmp_path / "log", timeout_s=20)
+    assert time.monotonic() - begin < 0.9
+    time.sleep(1.2)
+    assert not mark.exists()

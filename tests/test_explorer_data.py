@@ -44,7 +44,7 @@ def by_key(document, measurement, column):
 def test_every_operator_has_the_time_of_the_frames(runs, documents, model):
     run, document = runs[model], documents[model]
     for shown in document.measurements:
-        m = run[shown.name, shown.threads]
+        m = run[shown.experiment, shown.threads]
         mean = by_key(document, shown, shown.mean_ms)
         wanted = m.operators.set_index("key")["mean_ms"].to_dict()
         assert mean == pytest.approx(wanted, abs=1e-6)
@@ -92,14 +92,14 @@ def test_labels_begin_with_the_layer(documents):
 def test_inferences_have_the_times_of_the_trace(runs, documents, model):
     run, document = runs[model], documents[model]
     for shown in document.measurements:
-        events = run[shown.name, shown.threads].events
+        events = run[shown.experiment, shown.threads].events
         assert 0 < len(shown.trace.inferences) <= 20
         for inference in shown.trace.inferences:
             events_of = events[events["run"] == inference.run]
             shape = shown.trace.shapes[inference.shape]
             begin = events_of.loc[events_of["kind"] == "method", "start_ns"].iloc[0]
             starts = 100 * np.cumsum(inference.gaps)
-            assert len(starts) == len(shape.depths) == len(events_of)
+            assert len(starts) == len(shape[1]) == len(events_of)
             wanted = np.sort(events_of["start_ns"] - begin)
             assert np.abs(np.sort(starts) - wanted).max() <= 50
             durations = 100 * np.sort(inference.durations)
@@ -132,9 +132,9 @@ def test_findings_name_their_operators_and_gain(runs, documents):
     run, document = runs["mobilenet_v3_small"], documents["mobilenet_v3_small"]
     shown = document.measurements[document.comparisons[0].candidate].findings
     keys = document.programs[0].keys
-    assert [finding.title for finding in shown] == run.findings["title"].tolist()
+    assert [finding["title"] for finding in shown] == run.findings["title"].tolist()
     for finding, wanted in zip(shown, run.findings["keys"], strict=True):
-        assert {keys[number] for number in finding.operators} == set(wanted.splitlines())
+        assert {keys[number] for number in finding["operators"]} == set(wanted.splitlines())
 
 
 def test_machine_code_is_that_of_the_samples(runs, documents):
@@ -209,7 +209,7 @@ def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(ru
 def test_one_comparison_is_explored_alone(runs):
     run = runs["squeezesam"]
     document = explorer_data(run.compare("avx", "native"))
-    assert [m.name for m in document.measurements] == ["native", "avx"]
+    assert [m.experiment for m in document.measurements] == ["native", "avx"]
     assert len(document.comparisons) == 1
 
 

@@ -617,7 +617,8 @@ def convolutions(*, dense=3, grouped_ms=2.0, groups=GROUPED):
 
 def test_grouped_convolutions_are_named_and_gain_what_dense_ones_reach():
     row = only(convolutions(), "grouped convolution")
-    assert "1 grouped convolution with groups of 8 channels run at 5 GFLOP/s" in row["title"]
+    assert "1 grouped convolution with groups of 8 channels" in row["title"]
+    assert "5 GFLOP/s" in row["title"]
     assert row["basis"] == "twin"
     assert row["gain_ms"] == pytest.approx(1.5, rel=0.01), "as many operations as in 0.5 ms"
     assert row["low_ms"] < row["gain_ms"] < row["high_ms"]
@@ -655,30 +656,32 @@ def test_a_norm_is_folded_by_hand_only_into_a_convolution_that_pads_nothing():
         assert "retrain" in only(normed(reader), "batch norm")["action"]
 
 
-def chain_of(*types, constant="C", **facts):
+def chain_of(*types, gate="C", **facts):
     names = [f"c{n}" for n in range(len(types) + 1)]
     nodes = [
-        Node(kind, f"{one} {constant}", other, 1.0)
+        Node(kind, f"{one} {gate if kind == 'Multiply' else 'C'}", other, 1.0)
         for kind, (one, other) in zip(types, pairwise(names), strict=True)
     ]
     return build_facts(Delegate([conv("x", "c0", 2.0), *nodes]), **facts)
 
 
 @pytest.mark.parametrize(
-    ("types", "word", "gain"),
+    ("types", "gate", "word", "gain"),
     [
-        (("Add", "Clamp", "Multiply"), "hardswish", 2.0),
-        (("Multiply", "Add", "Multiply"), "weight", 3.0),
-        (("Exp", "Add", "Log"), "x * c", None),
+        (("Add", "Clamp", "Multiply"), "c0", "hardswish", 2.0),
+        (("Add", "Clamp", "Multiply"), "C", "x * c", None),
+        (("Multiply", "Add", "Multiply"), "C", "weight", 3.0),
+        (("Exp", "Add", "Log"), "C", "x * c", None),
     ],
 )
-def test_a_chain_is_promised_what_it_can_become(types, word, gain):
-    row = only(chain_of(*types), "pointwise chain")
+def test_a_chain_is_promised_what_it_can_become(types, gate, word, gain):
+    row = only(chain_of(*types, gate=gate), "pointwise chain")
     assert word in row["hint"]
     if gain is None:
         assert row["basis"] == "bound"
     else:
-        assert (row["gain_ms"], row["basis"]) == (pytest.approx(gain, rel=0.01), "twin")
+        basis = "removal" if word == "weight" else "twin"
+        assert (row["gain_ms"], row["basis"]) == (pytest.approx(gain, rel=0.01), basis)
 
 
 def test_operators_of_the_rewritten_gelu_are_not_blamed_on_the_model():

@@ -2,14 +2,18 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from portfolio_evidence import Starter, check_disjoint, measuring_spans
 
+from workbench import store
 from workbench.errors import StoreError
 from workbench.options import MeasureOptions
 from workbench.run import locks
@@ -169,3 +173,58 @@ def check_turns(*roots):
     runs = [load_run(path) for root in roots for path in find_runs(root)]
     assert len(runs) > 1
     check_disjoint([span for run in runs for span in measuring_spans(run)])
+
+
+DRIVER = """\
+import sys, time
+from pathlib import Path
+from workbench.run.custom_runner import run_to_end
+from workbench.run.locks import THIS_MACHINE, lock_device
+
+with lock_device(THIS_MACHINE):
+    run_to_end(["sh", "-c", sys.argv[1]], Path(sys.argv[2]), timeout_s=60)
+"""
+
+
+def is_running(pid):
+    status = Path(f"/proc/{pid}/status")
+    return status.exists() and "\nState:\tZ" not in status.read_text()
+
+
+def wait_for(condition):
+    end = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="parent-death signals are Linux's")
+@pytest.mark.parametrize("survives", [False, True])
+def test_a_runner_whose_driver_is_killed_disturbs_nothing(tmp_path, monkeypatch, survives):
+    """The runner dies with its driver; a child of it that does not keeps the machine locked."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(locks, "cache_folder", store.cache_folder)
+    child = "setsid sleep 3 & echo $! > pid; wait" if survives else "echo $$ > pid; exec sleep 60"
+    command = [sys.executable, "-c", DRIVER, child, str(tmp_path / "log")]
+    with subprocess.Popen(command, cwd=tmp_path) as driver:
+        wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text())
+        pid = int((tmp_path / "pid").read_text())
+        assert is_running(pid)
+        driver.kill()
+    if survives:
+        assert is_running(pid)
+        assert locks.is_locked(locks.THIS_MACHINE)
+    wait_for(lambda: not is_running(pid))
+    wait_for(lambda: not locks.is_locked(locks.THIS_MACHINE))
+
+
+def test_sigterm_ends_as_ctrl_c_does(tmp_path):
+    code = (
+        "import os, signal, workbench.cli as cli, workbench.cli.work as work\n"
+        "work.models.callback = lambda: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "cli.main(['models'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 130
+    assert "interrupted; run the same command again" in done.stderr
+    assert "Traceback" not in done.stderr

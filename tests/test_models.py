@@ -537,7 +537,6 @@ def test_a_name_of_upstream_is_known_with_and_without_its_prefix():
         model = load_model(spec)
         assert model.name == spec.replace(":", "_")
         assert tuple(model.example_inputs[0].shape) == (1, 3, 32, 32)
-    assert parse_name("efficient_sam").library == "executorch"
     # A network of the workbench has random weights; upstream's downloads them.
     assert parse_name("resnet18").library == ""
     with pytest.raises(UsageError, match="did you mean 'resnet8'"):

@@ -39,6 +39,7 @@ HEAVY = {
     "squeezesam": (2_742_942, [(1, 3, 512, 512), (1, 3)]),
     "whisper_tiny_encoder": (7_632_384, [(1, 1500, 384)]),
     "resnet50": (25_557_032, [(1, 1000)]),
+    "efficient_sam": (10_185_380, [(1, 1, 3, 1024, 1024), (1, 1, 3)]),
     "efficient_sam_tiny_encoder": (6_163_840, [(1, 256, 64, 64)]),
     "edgetam_image_encoder": (
         4_882_736,
@@ -58,7 +59,8 @@ def check_model(name, parameters, shapes):
     assert sum(p.numel() for p in model.module.parameters()) == parameters
     outputs = outputs_of(model.module, *model.example_inputs)
     assert [tuple(output.shape) for output in outputs] == shapes
-    others = outputs_of(model.module, *(x * 0.5 + 0.1 for x in model.example_inputs))
+    image, *prompts = model.example_inputs
+    others = outputs_of(model.module, image * 0.5 + 0.1, *prompts)
     for output, other in zip(outputs, others, strict=True):
         assert 0.02 < output.std() < 50
         assert (output - other).abs().mean() > 0.01 * output.abs().mean()

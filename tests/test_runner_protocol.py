@@ -128,6 +128,24 @@ def test_an_unknown_backend(native, conv_pte, tmp_path):
     assert "XnnpackBackenX" in answer["message"]
 
 
+def test_a_delegate_without_a_backend(native, conv_pte, tmp_path):
+    data = bytearray(conv_pte.read_bytes())
+    text = data.index(b"XnnpackBackend") - 4
+    words = [int.from_bytes(data[at : at + 4], "little") for at in range(0, text, 4)]
+    (field,) = (4 * n for n, word in enumerate(words) if 4 * n + word == text)
+    for offset in range(4, 64, 4):  # the first entry of the table's layout says where its name is
+        table = field - offset
+        layout = table - int.from_bytes(data[table : table + 4], "little", signed=True)
+        if 0 < layout < len(data) and data[layout + 4 : layout + 6] == bytes([offset, 0]):
+            data[layout + 4 : layout + 6] = b"\0\0"
+            break
+    else:
+        pytest.fail("no table")
+    path = tmp_path / "other.pte"
+    path.write_bytes(data)
+    assert_fails(native, "--model_path", path, code=4, kind="program", says="no backend's name")
+
+
 def test_an_unknown_operator(native, conv_pte, tmp_path):
     path = tmp_path / "other.pte"
     path.write_bytes(conv_pte.read_bytes().replace(b"aten::mean", b"aten::meaX"))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import store
-from workbench.errors import StoreError, UsageError, WorkbenchError
+from workbench.errors import SetupError, StoreError, UsageError, WorkbenchError
 from workbench.records.codec import from_json, to_json
 from workbench.records.layers import Layers
 from workbench.records.runs import Batch, Export, Plan, Session, Tensor
@@ -221,3 +221,39 @@ def test_any_json_is_a_record_or_a_workbench_error(change):
 def test_text_that_is_not_a_record(text):
     with pytest.raises(StoreError):
         from_json(Plan, text, "x")
+
+
+@pytest.mark.parametrize("damage", ["truncate", "garbage", "delete"])
+@pytest.mark.parametrize("folder", [False, True])
+def test_a_damaged_cache_is_made_again(tmp_path, monkeypatch, damage, folder):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = []
+
+    def make(path):
+        made.append(path)
+        if folder:
+            path.mkdir()
+        (path / "binary" if folder else path).write_bytes(b"runner")
+
+    path = store.cached("wheels/x", make)
+    assert store.cached("wheels/x", make) == path
+    assert len(made) == 1
+    file = path / "binary" if folder else path
+    if damage == "delete":
+        file.unlink()
+    else:
+        file.write_bytes(b"" if damage == "truncate" else b"garbage")
+    assert store.cached("wheels/x", make) == path
+    assert len(made) == 2
+    assert file.read_bytes() == b"runner"
+    assert store.cached("wheels/x", make) == path
+    assert len(made) == 2
+    assert sorted(p.name for p in path.parent.iterdir()) == ["x", "x.sha256"]
+
+
+def test_a_cache_of_another_user_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    store.cached("x", lambda path: path.write_bytes(b"runner"))
+    monkeypatch.setattr("os.geteuid", lambda: 12345)
+    with pytest.raises(SetupError, match="belongs to another user"):
+        store.cached("x", lambda path: path.write_bytes(b"runner"))

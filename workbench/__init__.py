@@ -26,7 +26,7 @@ Figures
 Tables
     show, show_answer, show_code, show_dtypes, show_findings, show_kernels, show_latencies,
     show_layers, show_operators, show_quality, show_roofline, show_speedups, show_sweeps,
-    show_table, show_undelegated, show_verdicts
+    show_table, show_times, show_undelegated, show_verdicts
 
 Widgets
     explore, explore_isa_levels, interact, pick_measurements, pick_run, show_progress,

@@ -136,6 +136,9 @@ from .plots.text import (
     show_sweeps as show_sweeps,
 )
 from .plots.text import (
+    show_times as show_times,
+)
+from .plots.text import (
     show_undelegated as show_undelegated,
 )
 from .plots.text import (
@@ -266,6 +269,7 @@ __all__ = [
     "show_speedups",
     "show_sweeps",
     "show_table",
+    "show_times",
     "show_undelegated",
     "show_verdicts",
     "summarize_categories",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -67,15 +70,31 @@ def cache_folder() -> Path:
 
 
 def cached(name: str, make: Callable[[Path], None]) -> Path:
-    """The file or folder ``name`` in the cache; if it is missing, ``make`` creates it at a path."""
+    """The file or folder ``name`` in the cache; if it is missing or damaged, ``make`` creates it.
+
+    Its digest lies beside it: of a file's content, or of the names and sizes in a folder.
+    """
     path = cache_folder() / name
-    if path.exists():
-        return path
+    seal = path.with_name(f"{path.name}.sha256")
     try:
+        if path.exists():
+            if path.stat().st_uid != os.geteuid():
+                hint = "set XDG_CACHE_HOME to a folder of your own"
+                raise SetupError("belongs to another user", where=path, hint=hint)
+            intact = seal.read_text() == _digest(path) if seal.exists() else path.is_dir()
+            if intact:
+                return path
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
             fresh = Path(folder) / path.name  # several processes may make it: one of them stays
             make(fresh)
+            for part in (fresh, *fresh.rglob("*")):
+                if part.is_file():
+                    with open(part, "rb") as file:
+                        os.fsync(file.fileno())
+            if path.is_dir():  # damaged: a folder cannot be replaced
+                path.replace(Path(folder) / "damaged")
+            atomic_write(seal, _digest(fresh))
             with contextlib.suppress(FileExistsError if fresh.is_file() else OSError):
                 fresh.replace(path)
     except OSError as error:
@@ -85,10 +104,27 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     return path
 
 
+def _digest(path: Path) -> str:
+    if path.is_file():
+        return sha256_of(path)
+    files = [part for part in path.rglob("*") if not part.is_dir() and part.suffix != ".pyc"]
+    listed = sorted((str(part.relative_to(path)), part.lstat().st_size) for part in files)
+    return hashlib.sha256(repr(listed).encode()).hexdigest()
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a file for reading; OSError for a pipe or a device, which would block."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return open(handle, "rb")
+
+
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise StoreError(error.strerror or str(error), where=path) from None
@@ -127,7 +163,7 @@ def save_export(export: Export, directory: Path) -> Path:
 def load_export(pte: Path) -> Export | None:
     """The record beside a ``.pte``; None if there is none, as for a foreign program."""
     path = export_record_path(pte)
-    if not path.exists():
+    if not path.is_file():
         return None
     export = from_json(Export, path.read_bytes(), path)
     if sha256_of(pte) != export.sha256:
@@ -156,7 +192,7 @@ def kept_layers(run_dir: Path, program: str) -> Path:
 
 def load_layers(path: Path, sha256: str) -> Layers | None:
     """Read the sidecar of the program with this SHA-256; None if there is none for it."""
-    if not path.exists():
+    if not path.is_file():
         return None
     layers = from_json(Layers, path.read_bytes(), path)
     return layers if layers.sha256 == sha256 else None
@@ -218,7 +254,30 @@ def load_run(run_dir: Path) -> RunRecord:
         found = ", ".join(str(p) for p in find_runs(run_dir)) or "none below it"
         what = f"recorded by another tool, or no run: no {MANIFEST} of the workbench"
         raise UsageError(what, where=run_dir, hint=f"runs: {found}")
-    return from_json(RunRecord, path.read_bytes(), path)
+    run = from_json(RunRecord, path.read_bytes(), path)
+    _check_names(run, path)
+    return run
+
+
+#: What becomes part of a file's name.
+_NAME = re.compile(r"\w[\w.+-]{0,199}", re.ASCII)
+
+
+def _check_names(run: RunRecord, path: Path) -> None:
+    """StoreError if a manifest, which may be a stranger's, has a name that is unsafe or unknown."""
+    plan, experiments = run.plan, {e.name for e in run.plan.experiments}
+    names = [name for program in plan.programs for name in (program.name, program.stem)]
+    names += [plan.stem, *experiments, *(e.isa for e in plan.experiments)]
+    if unsafe := [name for name in names if not _NAME.fullmatch(name)]:
+        raise StoreError(f"{unsafe[0]!r:.60} is no valid name", where=path)
+    used = [side for pair in plan.pairs for side in (pair.baseline, pair.candidate)]
+    used += [session.experiment for session in run.sessions]
+    used += [sampling.experiment for sampling in run.samplings]
+    used += [side for a in run.agreements for side in (a.baseline, a.candidate)]
+    if unknown := [name for name in used if name not in experiments]:
+        raise StoreError(f"experiment {unknown[0]!r:.60} is not in its plan", where=path)
+    if any(s.complete and s.traced and not (s.etdump or s.log) for s in run.sessions):
+        raise StoreError("a traced process has no trace", where=path)
 
 
 def find_runs(root: Path) -> list[Path]:

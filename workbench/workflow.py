@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -109,7 +110,7 @@ def profile_model(
     run = record(pte, measure, progress=tell)
     if measure.roof and not run.emulated and not measure.power:
         try:
-            measure_roof(run.path, progress=tell)
+            measure_roof(run.path, target=measure.target, progress=tell)
         except WorkbenchError as error:
             tell(f"warning: the machine's peaks were not measured: {error}")
     run = open_run(run, categories=categories)
@@ -341,6 +342,7 @@ def replay_layer(
     options: MeasureOptions = MeasureOptions(),
     *,
     model: str = "",
+    target: str = "",
     progress: Progress = lambda text, part: None,
 ) -> Replay:
     """Export one layer of a run's model as a program, and measure it like the run.
@@ -356,9 +358,11 @@ def replay_layer(
     layer
         Path of the module in the model, such as ``features.3.block.0``.
     options
-        How long to measure; toggle, threads and target are the run's.
+        How long to measure; toggle and threads are the run's.
     model
-        What ``load_model`` takes; by default the model that the run was exported from.
+        What ``load_model`` takes; by default the run's, if that is not code in a file.
+    target
+        Where to run; by default where the run was made, if that was this machine.
 
     Raises
     ------
@@ -373,14 +377,20 @@ def replay_layer(
     """
     from workbench.export.artifact import export_model
     from workbench.models.loader import load_model, take_layer
+    from workbench.models.registry import parse_name
 
     within = open_run(run_dir)
     run = within.record
     export = within.subject.export
     if export is None:
         raise UsageError("the run's program was not exported here", where=run_dir)
+    target = target or trusted_target(run, within.path)
+    spec = model or model_spec(export)
+    if not model and parse_name(spec).file:
+        hint = f"if you trust it: --model {shlex.quote(spec)}"
+        raise UsageError(f"the run's model is code in {spec}", where=run_dir, hint=hint)
     progress(f"{layer}: exporting", 0.0)
-    part = take_layer(load_model(model or model_spec(export)), layer)
+    part = take_layer(load_model(spec), layer)
     root = within.path.parent.parent / "replay" / safe_name(layer)
     rewrite = export.options.get("rewrite") != "no"
     exporting = ExportOptions(export.dtype, export.backend, rewrite=rewrite)
@@ -388,10 +398,19 @@ def replay_layer(
     plan, ladder = run.plan, run.plan.toggle == LADDER_TOGGLE
     toggle = "auto" if ladder else plan.toggle or "none"
     same = replace(
-        options, toggle=toggle, isa_ladder=ladder, threads=plan.threads, target=plan.target,
-        against=(),
-    )  # fmt: skip
+        options, toggle=toggle, isa_ladder=ladder, threads=plan.threads, target=target, against=()
+    )
     return compare_replay(within, layer, measure(pte, same, root=root, progress=progress))
+
+
+def trusted_target(run: RunRecord, run_dir: Path) -> str:
+    """The target of a run; UsageError if it is not this machine: a file must not choose a host."""
+    from workbench.run.locks import THIS_MACHINE, device_behind
+
+    if device_behind(target := run.plan.target) != THIS_MACHINE:
+        hint = f"name it to go there: --target {shlex.quote(target)}"
+        raise UsageError(f"was made on {target}", where=run_dir, hint=hint)
+    return target
 
 
 def compare_replay(within: Run, layer: str, alone: Run) -> Replay:
@@ -559,6 +578,7 @@ def measure_roof(
     run_dir: str | Path,
     *,
     again: bool = False,
+    target: str = "",
     progress: Progress = lambda text, part: None,
 ) -> list[Ceilings]:
     """Measure the peaks of a run's machine, at each of the run's ISA levels and thread counts.
@@ -572,6 +592,8 @@ def measure_roof(
         The run's folder.
     again
         Measure again even if the peaks are cached, for example because the machine was busy.
+    target
+        Where to measure; by default where the run was made, if that was this machine.
     progress
         Called with a text and the part that is done, from 0 to 1.
 
@@ -595,7 +617,8 @@ def measure_roof(
     for isa, threads in list_roofs(run):
         peaks = None if again else find_peaks(run, isa, threads)
         if peaks is None:
-            peaks, new = _measure(run, run_dir, isa, threads, progress), new + 1
+            there = target or trusted_target(run, run_dir)
+            peaks, new = _measure(run, run_dir, isa, threads, there, progress), new + 1
             if build_roof(peaks).spread <= STEADY:
                 atomic_write(_cache_path(run, isa, threads), to_json(peaks))
         save_peaks(peaks, run_dir)
@@ -627,13 +650,15 @@ def save_peaks(peaks: Ceilings, run_dir: Path) -> None:
     atomic_write(run_dir / ceilings_name(peaks.isa, peaks.threads), to_json(peaks))
 
 
-def _measure(run: RunRecord, run_dir: Path, isa: str, threads: int, progress: Progress) -> Ceilings:
+def _measure(
+    run: RunRecord, run_dir: Path, isa: str, threads: int, target: str, progress: Progress
+) -> Ceilings:
     from workbench.run.ceilings import device_of, measure_ceilings
     from workbench.run.runner import find_runner
     from workbench.run.targets import open_target
 
     folder, probes = find_probes(progress)
-    with open_target(run.plan.target) as there:
+    with open_target(target) as there:
         runner = find_runner(target=there)
         here, then = (
             device_of(there.describe(), runner.description),

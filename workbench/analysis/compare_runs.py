@@ -118,12 +118,8 @@ def compare(
     for known in baseline.run.comparisons:
         if (known.baseline, known.candidate) == (baseline, candidate) and not subject:
             return known
-    return Comparison(
-        baseline,
-        candidate,
-        subject=subject or f"{candidate.label} against {baseline.label}",
-        noise=max(baseline.run.floor, candidate.run.floor),
-    )
+    subject = subject or f"{candidate.label} against {baseline.label}"
+    return Comparison(baseline, candidate, subject=subject)
 
 
 def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict[str, Measurement]:
@@ -383,13 +379,14 @@ def compare_with_metrics(
         subjects,
         [row["restarts_ms"] for row in wanted],
         [_find_restarts(run, row) for row in wanted],
-        floor=max(metrics.floor or 0.0, run.floor),
     )
     wrong = describe_faults(run.wrong, metrics.problem)
     if wrong:
         table["outcome"] = WRONG
     verdicts = tuple(
-        summarize_verdict(reach_verdict(subject, "", table.iloc[[number]], wrong=wrong))
+        summarize_verdict(
+            reach_verdict(subject, "", table.iloc[[number]], separate="separate runs", wrong=wrong)
+        )
         for number, subject in enumerate(subjects)
     )
     started = run.record.started

@@ -45,7 +45,7 @@ from workbench.analysis.operators import (
     summarize_operators,
     total_runs,
 )
-from workbench.analysis.quality import check_run, grade_run, is_foreign
+from workbench.analysis.quality import TRACER_LIMIT, check_run, grade_run, is_foreign
 from workbench.analysis.roofline import (
     Roof,
     computed_dtype,
@@ -71,7 +71,16 @@ from workbench.analysis.verdict import (
     summarize_verdict,
 )
 from workbench.errors import StoreError, TraceError, unknown_name
-from workbench.frames import COMPARISON, SOURCE, WRONG, mark_emulated
+from workbench.frames import (
+    COMPARISON,
+    EMULATED,
+    SOURCE,
+    WRONG,
+    format_ms,
+    format_share,
+    format_time,
+    mark_emulated,
+)
 from workbench.models.registry import list_models
 from workbench.records.layers import Layers
 from workbench.records.runs import (
@@ -379,7 +388,7 @@ class Run:
         """How good the measurement is: ``frames.QUALITY``; the first row's grade is the run's."""
         none = [pd.DataFrame(columns=COMPARISON.names, dtype=float)]
         comparisons = pd.concat([c.latency for c in self.comparisons] or none, ignore_index=True)
-        overhead = max(self.tracer_overhead.values(), default=math.nan)
+        overhead = max(self.tracer_overhead.values(), key=abs, default=math.nan)
         return grade_run(self.record, self.latencies, comparisons, overhead)
 
     @cached_property
@@ -553,6 +562,33 @@ class Measurement:
         return float(self.statistics["latency"].iloc[0])
 
     @property
+    def latency_text(self) -> str:
+        """The latency with half the width of its 95 % interval, and over how many restarts."""
+        row = self.statistics.iloc[0]
+        restarts = int(row["restarts"])
+        text = format_time(row["latency"], row["high"] - row["latency"])
+        if restarts == 1:
+            return f"{text} (1 restart: no interval)"
+        return f"{text} (95 % CI, n = {restarts} restarts)"
+
+    @property
+    def times_text(self) -> str:
+        """How the latency and the sum of its parts, which are of traced inferences, compare."""
+        parts, clock = float(self.categories["mean_ms"].sum()), self.statistics["clock"].iloc[0]
+        text = f"The parts of {self.label} add up to {format_ms(parts)}: traced, wall time, the "
+        text += "least disturbed inferences."
+        if self.emulated:
+            return f"{EMULATED.capitalize()}."
+        if self.latencies["traced"].all():
+            return text
+        kind = "CPU" if clock == "cpu_ns" else "wall"
+        apart = parts / self.latency_ms - 1
+        text += f" The latency is {format_ms(self.latency_ms)}: untraced, {kind} time."
+        if abs(apart) < TRACER_LIMIT:
+            return text
+        return f"{text} They differ by {format_share(apart)}: use the shares, not the milliseconds."
+
+    @property
     def events(self) -> pd.DataFrame:
         """The events of the first process: ``frames.EVENTS``."""
         if not self.sessions:
@@ -703,9 +739,8 @@ class Measurement:
 class Comparison:
     """A candidate against its baseline.
 
-    Two measurements of one run at one thread count were interleaved; others were measured apart,
-    and ``noise`` is the difference (a ratio - 1) that then shows nothing. ``label`` says what the
-    candidate does differently, ``subject`` what was run.
+    Two measurements of one run at one thread count were interleaved; others were measured apart.
+    ``label`` says what the candidate does differently, ``subject`` what was run.
 
     Examples
     --------
@@ -720,7 +755,6 @@ class Comparison:
     candidate: Measurement
     label: str = ""
     subject: str = ""
-    noise: float = 0.0
 
     @property
     def run(self) -> Run:
@@ -841,7 +875,6 @@ class Comparison:
             return compare_apart(
                 before.latencies,
                 after.latencies,
-                floor=self.noise,
                 clock="wall_ns" if self.within_run else None,
                 separate=self.apart,
             )

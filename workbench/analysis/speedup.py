@@ -122,9 +122,9 @@ def speedup_of_restarts(
     return Speedup(log, *_join_errors(*parts, (np.square(resolution), np.inf)))
 
 
-#: Scatter (standard deviation of the logarithm) of one program's latency from run to run, beyond
-#: what the restarts of one run show: BETWEEN_RUNS_SOURCE
-BETWEEN_RUNS = 0.02
+#: Scatter (standard deviation of the logarithm) of one program's latency from run to run, minutes
+#: apart on two busy cores, beyond what the restarts of a run show (`tests/benchmarks/repeats.py`).
+BETWEEN_RUNS = 0.025
 
 
 def speedup_of_runs(baseline: _Times, candidate: _Times, *, resolution: ArrayLike = 0.0) -> Speedup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import warnings
 from typing import NoReturn
@@ -20,6 +21,8 @@ DEBUG = "--debug"
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit: 0 done, 1 failed job, 2 usage, 130 interrupted."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
         with warnings.catch_warnings():
             if DEBUG not in arguments:  # commands report problems as lines of their own

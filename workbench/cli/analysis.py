@@ -14,6 +14,7 @@ from workbench.cli.options import (
     BASELINE,
     CATEGORIES,
     PATH,
+    TARGET,
     Output,
     Percent,
     command,
@@ -86,7 +87,8 @@ def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str)
 @click.argument("run_dir", type=PATH)
 @click.option("--again", is_flag=True, help="Measure again, even if the peaks are cached.")
 @click.option("--top", default=12, show_default=True, help="Operators to list.")
-def roofline(run_dir: Path, again: bool, top: int) -> Output:
+@TARGET
+def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
     """Measure the peaks of this machine, and compare a run's operators with them."""
     from workbench.analysis.run import open_run
     from workbench.plots.text import show_roofline
@@ -94,7 +96,7 @@ def roofline(run_dir: Path, again: bool, top: int) -> Output:
     from workbench.workflow import measure_roof
 
     with show_progress() as progress:
-        measure_roof(run_dir, again=again, progress=progress)
+        measure_roof(run_dir, again=again, target=target, progress=progress)
     write_artifacts(run := open_run(run_dir))
     record = {"run_dir": run_dir, "ceilings": run.ceilings, "operators": run.subject.roofline}
     return Output([show_roofline(run.subject, top=top)], record)
@@ -106,13 +108,16 @@ def roofline(run_dir: Path, again: bool, top: int) -> Output:
 @click.option("--model", default="", help="The model that was exported [default: the run's].")
 @click.option("--runs", default=50, show_default=True, help="Minimum timed inferences.")
 @click.option("--processes", default=5, show_default=True, help="Restarts of every runner process.")
-def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int) -> Output:
+@TARGET
+def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int, target: str) -> Output:
     """Measure one layer of a model alone, and compare with its time in the model."""
     from workbench.workflow import replay_layer
 
     options = MeasureOptions(runs=runs, processes=processes)
     with show_progress() as progress:
-        result = replay_layer(run_dir, layer, options, model=model, progress=progress)
+        result = replay_layer(
+            run_dir, layer, options, model=model, target=target, progress=progress
+        )
     return Output([*result.texts, result.run_dir], asdict(result))
 
 

@@ -137,6 +137,9 @@ def options_of(record: type[Record], name: str) -> Callable[[Callable[..., T]], 
 BASELINE = click.option(
     "--baseline", default="", help="Experiment to compare the others with [default: chosen]."
 )
+TARGET = click.option(
+    "--target", default="", help="Where to run [default: where the run was made, if here]."
+)
 OUT = click.option("--out", type=PATH, help="Output folder [default: out_<model>].")
 CATEGORIES = click.option(
     "--categories",

@@ -14,13 +14,13 @@ import workbench
 from workbench.analysis.attribution import find_method
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
 from workbench.analysis.quality import summarize_quality
-from workbench.analysis.roofline import Roof, computed_dtype, dtype_of
+from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.frames import EMULATED, format_share
 from workbench.plots.text import describe_gain
 from workbench.plots.timeline import grow_spans
 from workbench.records import documents
-from workbench.records.documents import Coded, Numbers, Rows
+from workbench.records.documents import Coded, Numbers
 from workbench.records.layers import Method
 
 _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spans drawn in all.
@@ -29,7 +29,7 @@ _TEXTS = ("name", "category", "family", "kind", "dtype", "module", "module_class
           "shapes", "role", "confidence")  # fmt: skip
 _COSTS = ("calls", "flops", "bytes")
 _ABOVE, _BELOW = 4, 6  #: Lines of a source excerpt around the layer's own.
-_ROOFLINE = ("intensity", "gflops", "gbps", "roof_gflops", "roof_gbps", "least_ms", "roof_share")
+_ROOFLINE = ("intensity", "gflops", "gbps", "roof_gflops", "roof_gbps", "roof_share")
 _FUNCTIONS, _SAMPLES = ("function", "code"), ("share", "samples")
 _JUDGED = ("baseline_ms", "candidate_ms", "speedup", "low", "high", "detectable")
 
@@ -46,7 +46,7 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
     sides = [m for ab in comparisons for m in (ab.candidate, ab.baseline)]
     if isinstance(source, Run):
         sides += [m for m in source.traced if not m.control] or source.traced
-    measurements = [m for m in dict.fromkeys(sides) if m.sessions]
+    measurements = list(dict.fromkeys(sides))
     programs: dict[tuple[Path, str], list[Measurement]] = {}
     for m in measurements:
         programs.setdefault(_program_of(m), []).append(m)
@@ -86,7 +86,7 @@ def _describe(run: Run) -> documents.ExplorerHead:
         device=", ".join(map(str, device)),
         started=record.started,
         grade=quality["grade"].iloc[0],
-        quality=summarize_quality(quality),
+        summary=summarize_quality(quality),
         emulated=run.emulated,
         versions={name: str(version) for name, version in record.versions.items()},
         perfetto=min(files, default=""),
@@ -214,19 +214,14 @@ def _measurement(
     m: Measurement, program: int, table: pd.DataFrame, inferences: int, *, with_findings: bool
 ) -> documents.ExplorerMeasurement:
     index = {key: row for row, key in enumerate(table["key"])}
-    operators = m.operators.astype({"key": object}).set_index("key").reindex(table["key"])
+    operators = _align(m.operators, table)
     runs = total_runs(m.ledger, "key").reindex(columns=table["key"])
     restarts = runs.groupby(level="process").mean() if len(m.sessions) > 1 else runs[:0]
-    roofline = m.roofline
-    if roofline is not None:
-        roofline = roofline.astype({"key": object}).set_index("key").reindex(table["key"])
-    code = m.machine_code
-    kernels = None if code is None else code[code["key"] != ""].drop_duplicates("key")
-    if kernels is not None:
-        kernels = kernels.set_index("key").reindex(table["key"])
+    roofline = None if m.roofline is None else _align(m.roofline, table)
+    kernels = None if m.machine_code is None else _align(m.machine_code, table)
     return documents.ExplorerMeasurement(
         program=program,
-        name=m.name,
+        experiment=m.name,
         label=m.label,
         threads=m.threads,
         phase=m.phase,
@@ -234,46 +229,31 @@ def _measurement(
         hidden=tuple(sorted(m.run.masked(m.name))),
         latency=dict(m.statistics.iloc[0]),
         inferences=len(runs),
-        restarts=len(m.sessions),
         mean_ms=_numbers(operators["mean_ms"]),
         std_ms=_numbers(operators["std_ms"]),
         restarts_ms=tuple(map(_numbers, restarts.to_numpy())),
         quantile=float(stdtrit(len(restarts) - 1, 0.975)) if len(restarts) else None,
-        categories=_rows(m.categories),
-        layers=_layers(m),
-        roof=_roof(m.roof) if roofline is not None and m.roof else None,
+        categories=tuple(m.categories.to_dict("records")),
         roofline=None if roofline is None else {n: _numbers(roofline[n], 4) for n in _ROOFLINE},
         bound=None if roofline is None else encode(roofline["bound"]),
         functions=None if kernels is None else {n: encode(kernels[n]) for n in _FUNCTIONS},
         samples=None if kernels is None else {n: _numbers(kernels[n], 4) for n in _SAMPLES},
-        findings=_findings(m, index) if with_findings else (),
+        findings=tuple(_findings(m, index)) if with_findings else (),
         trace=_sample_trace(m, index, inferences),
+        note=m.times_text,
     )
 
 
-def _rows(frame: pd.DataFrame) -> Rows:
-    return tuple(frame.to_dict("records"))
+def _align(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """The first row of every operator, in the order of the table."""
+    first = frame.astype({"key": object}).drop_duplicates("key").set_index("key")
+    return first.reindex(table["key"])
 
 
-def _layers(m: Measurement) -> dict[str, Numbers] | None:
-    if m.layers is None:
-        return None
-    known = m.layers[m.layers["module"].notna()]
-    return {n: _numbers(known[n]) for n in ("own_ms", "total_ms", "low_ms", "high_ms")}
-
-
-def _roof(roof: Roof) -> documents.ExplorerRoof:
-    return documents.ExplorerRoof(roof.peaks, roof.bandwidths, roof.call_ms, roof.spread)
-
-
-def _findings(m: Measurement, index: dict[str, int]) -> tuple[documents.ExplorerFinding, ...]:
-    return tuple(
-        documents.ExplorerFinding(
-            title=row["title"], action=row["action"], hint=row["hint"], gain=describe_gain(row),
-            operators=tuple(index[key] for key in row["keys"].splitlines() if key in index),
-        )
-        for row in m.findings.to_dict("records")
-    )  # fmt: skip
+def _findings(m: Measurement, index: dict[str, int]) -> Iterator[documents.Row]:
+    for row in m.findings.to_dict("records"):
+        operators = tuple(index[key] for key in row["keys"].splitlines() if key in index)
+        yield {**row, "gain": describe_gain(row), "operators": operators}
 
 
 def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> documents.ExplorerTrace:
@@ -283,18 +263,17 @@ def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> document
     runs = runs[np.unique(np.linspace(0, len(runs) - 1, min(count, len(runs))).round().astype(int))]
     events = m.events
     spans = grow_spans(describe_spans(events[events["run"].isin(runs)].reset_index(drop=True)))
-    spans = spans[spans["depth"] <= _DEEPEST]
     shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     inferences = []
-    for run, part in spans.groupby("run"):
+    for run, part in spans[spans["depth"] <= _DEEPEST].groupby("run"):
         shape = (tuple(index.get(key, -1) for key in part["key"]), tuple(part["depth"].tolist()))
-        starts = (part["start_ns"].to_numpy() + 50) // 100
-        lengths = (part["duration_ns"].to_numpy() + 50) // 100
-        number = shapes.setdefault(shape, len(shapes))
+        starts, lengths = (
+            (part[name].to_numpy() + 50) // 100 for name in ("start_ns", "duration_ns")
+        )
         gaps = tuple(np.diff(starts, prepend=0).tolist())
+        number = shapes.setdefault(shape, len(shapes))
         inferences.append(documents.Inference(int(run), number, gaps, tuple(lengths.tolist())))
-    found = tuple(documents.TraceShape(*shape) for shape in shapes)
-    return documents.ExplorerTrace(len(runs), found, tuple(inferences))
+    return documents.ExplorerTrace(tuple(shapes), tuple(inferences))
 
 
 def _comparison(
@@ -302,24 +281,19 @@ def _comparison(
 ) -> documents.ExplorerComparison:
     before, after = ab.baseline, ab.candidate
     paired = _program_of(before) == _program_of(after)
-    operators = None
-    if paired:
-        operators = ab.operators.astype({"key": object}).set_index("key").reindex(table["key"])
-    changes = None
-    if paired and ab.kernels is not None:
-        changes = encode(ab.kernels.set_index("key").reindex(table["key"])["change"])
+    operators = _align(ab.operators, table) if paired else None
+    sampled = paired and ab.kernels is not None
     return documents.ExplorerComparison(
         baseline=measurements.index(before),
         candidate=measurements.index(after),
-        label=ab.label,
         verdict=ab.text,
         outcome=ab.verdict.outcome,
         latency=dict(ab.latency.iloc[0]),
         caveats=tuple(_caveats(ab)),
-        categories=_rows(ab.categories),
+        categories=tuple(ab.categories.to_dict("records")),
         operators=None if operators is None else {n: _numbers(operators[n]) for n in _JUDGED},
         outcomes=None if operators is None else encode(operators["outcome"]),
-        changes=changes,
+        changes=encode(_align(ab.kernels, table)["change"]) if sampled else None,
     )
 
 

@@ -68,13 +68,18 @@ def explore(source: Run | Comparison) -> Explorer | Page:
 
 def explorer_page(source: Run | Comparison) -> str:
     """``explore.html``: a page without any request, whose only script is the explorer's."""
+    run = source if isinstance(source, Run) else source.run
+    return fill_page(f"{run.model}: explorer", _to_json(source))
+
+
+def fill_page(title: str, data: str) -> str:
+    """The page for the JSON text of `explorer_data`."""
     script = _SCRIPT.read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    run = source if isinstance(source, Run) else source.run
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(_PAGE.read_text())
     # "<" could end the element that the data is in.
-    data = _to_json(source).replace("<", "\\u003c")
-    return page.render(title=f"{run.model}: explorer", data=data, script=script, digest=digest)
+    data = data.replace("<", "\\u003c")
+    return page.render(title=title, data=data, script=script, digest=digest)
 
 
 def _to_json(source: Run | Comparison) -> str:

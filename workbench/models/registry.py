@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 _OWN_FILES = (
-    "edgetam_image_encoder efficient_sam_tiny_encoder llama_block mobilenet_v2 mobilenet_v3_small "
-    "mobilevit_xs squeezesam toy_cnn unet_small vit_tiny whisper_tiny_encoder"
+    "edgetam_image_encoder efficient_sam efficient_sam_tiny_encoder llama_block mobilenet_v2 "
+    "mobilenet_v3_small mobilevit_xs squeezesam toy_cnn unet_small vit_tiny whisper_tiny_encoder"
 )
 #: Names of built-in models, and their modules in ``zoo``, which are imported on demand.
 BUILTIN = {name: name for name in _OWN_FILES.split()} | {"resnet18": "resnet", "resnet50": "resnet"}
@@ -115,7 +115,7 @@ def list_models() -> list[str]:
     Examples
     --------
     >>> wb.list_models()[:2]
-    ['edgetam_image_encoder', 'efficient_sam_tiny_encoder']
+    ['edgetam_image_encoder', 'efficient_sam']
     """
     return sorted({*BUILTIN, *_registered})
 

@@ -94,9 +94,9 @@ def _module_files(folder: Path, name: str) -> Iterator[Path]:
     """The files that importing a dotted name runs; its last part need not be a module."""
     for part in name.split("."):
         candidates = (folder / part / "__init__.py", folder / f"{part}.py")
-        yield from [file.resolve() for file in candidates if file.is_file()][:1]
+        yield from [file.resolve() for file in candidates if os.path.isfile(file)][:1]  # noqa: PTH113
         folder = folder / part
-        if not folder.is_dir():
+        if not os.path.isdir(folder):  # noqa: PTH112
             return
 
 

@@ -69,10 +69,23 @@ def show_latencies(source: Run | Measurement) -> Table:
     """
     columns = ["experiment", "threads", "clock", "latency", "low", "high", "restarts"]
     caption = "latency: mean over the process restarts of each one's midmean; low, high: its 95 % "
-    caption += "interval over the restarts"
+    caption += "interval, which covers further restarts in this run"
     if source.statistics["restarts"].eq(1).any():
         caption += "; a single restart has none"
     return show_table(source.statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
+
+
+def show_times(source: Run | Measurement) -> Table:
+    """How the latency and the sum of its parts, which are of traced inferences, go together.
+
+    ``source`` is a run, of which the subject is shown, or a measurement.
+
+    Examples
+    --------
+    >>> print(wb.show_times(wb.open_run(wb.sample_run())))
+    > The parts of avx512_on add up to 2.06 ms: ...
+    """
+    return show_note((source.subject if isinstance(source, Run) else source).times_text)
 
 
 def show_operators(source: Measurement | pd.DataFrame, *, top: int = TOP) -> Table:

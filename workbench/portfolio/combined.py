@@ -63,8 +63,7 @@ class Combined:
     def latencies(self) -> pd.DataFrame:
         """Untraced E2E against the first measurement on silicon: ``frames.COMPARISON``."""
         names, found = list(self.silicon), list(self.silicon.values())
-        noise = [max(found[0].run.floor, m.run.floor) for m in found]
-        pairs = [Comparison(found[0], m, noise=n) for m, n in zip(found, noise, strict=True)][1:]
+        pairs = [Comparison(found[0], m) for m in found[1:]]
         if not pairs:
             return pd.DataFrame(columns=COMPARISON.names)
         rows = [pair.latency for pair in pairs]

@@ -71,6 +71,8 @@ class Storage:
             for remote in files.find(f"{root}/{name}"):
                 if not remote.endswith(PARTIAL):
                     local = self.folder / name / remote.split(f"{root}/{name}/", 1)[-1]
+                    if ".." in local.parts:
+                        raise StoreError(f"has a file {remote!r:.100}", where=self.url)
                     atomic_write(local, files.cat_file(remote))
 
     def send(self, name: str) -> None:

@@ -258,15 +258,13 @@ class Excerpt:
 
 
 @dataclass(frozen=True)
-class ExplorerHead:
+class ExplorerHead(QualityOutline):
     """What was run, on what, and how good the measurement is."""
 
     model: str
     dtype: str
     device: str
     started: str
-    grade: Literal["A", "B", "C", "D"]
-    quality: str
     emulated: bool
     versions: dict[str, str]
     perfetto: str
@@ -292,37 +290,8 @@ class ExplorerProgram:
 
 
 @dataclass(frozen=True)
-class ExplorerRoof:
-    """Peaks in GFLOP/s by dtype, and GB/s at footprints in bytes."""
-
-    peaks: dict[str, float]
-    bandwidths: tuple[tuple[int, float], ...]
-    call_ms: float
-    spread: float
-
-
-@dataclass(frozen=True)
-class ExplorerFinding:
-    """A finding, and the operators that show it."""
-
-    title: str
-    action: str
-    hint: str
-    gain: str
-    operators: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class TraceShape:
-    """The spans of an inference, parents first: operators (-1 for none) and depths."""
-
-    operators: tuple[int, ...]
-    depths: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Inference:
-    """One traced inference, in 0.1 us: from each start to the next, and durations."""
+    """A traced inference in 0.1 us: times from start to start of its spans, and durations."""
 
     run: int
     shape: int
@@ -332,44 +301,43 @@ class Inference:
 
 @dataclass(frozen=True)
 class ExplorerTrace:
-    """Traced inferences of a measurement's first process, evenly spread over it."""
+    """Inferences of a measurement's first process, evenly spread over it.
 
-    count: int
-    shapes: tuple[TraceShape, ...]
+    A shape has the operators of the spans, -1 for none, and their depths, parents first.
+    """
+
+    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
     inferences: tuple[Inference, ...]
 
 
 @dataclass(frozen=True)
-class ExplorerMeasurement:
-    """One measurement; columns follow the operators of its program, those of layers its modules.
+class ExplorerMeasurement(Side):
+    """One measurement; columns follow the operators of its program.
 
     ``restarts_ms`` are mean times by process restart, empty for a single one; ``quantile`` is that
-    of Student's t for a 95 % interval over them.
+    of Student's t for a 95 % interval over them. Findings have positions of operators. ``note``
+    compares latency and traced times.
     """
 
     program: int
-    name: str
     label: str
-    threads: int
     phase: str
     isa: str
     hidden: tuple[str, ...]
     latency: Annotated[Row, Columns(frames.STATISTICS, clock=str)]
     inferences: int
-    restarts: int
     mean_ms: Numbers
     std_ms: Numbers
     restarts_ms: tuple[Numbers, ...]
     quantile: float | None
     categories: Annotated[Rows, Columns(frames.CATEGORIES)]
-    layers: dict[str, Numbers] | None
-    roof: ExplorerRoof | None
     roofline: dict[str, Numbers] | None
     bound: Coded | None
     functions: dict[str, Coded] | None
     samples: dict[str, Numbers] | None
-    findings: tuple[ExplorerFinding, ...]
+    findings: Annotated[Rows, Columns(frames.FINDINGS, gain=str, operators=tuple[int, ...])]
     trace: ExplorerTrace
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -378,7 +346,6 @@ class ExplorerComparison:
 
     baseline: int
     candidate: int
-    label: str
     verdict: str
     outcome: str
     latency: Annotated[Row, Columns(frames.COMPARISON)]

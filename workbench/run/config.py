@@ -27,7 +27,7 @@ from workbench.run.plan import (
     shorten_plan,
 )
 from workbench.run.runner import KINDS, Runner
-from workbench.store import default_root, sha256_of
+from workbench.store import default_root, open_file, sha256_of
 
 #: Configs are written by hand: a larger file is something else.
 LARGEST_BYTES = 1_000_000
@@ -101,7 +101,7 @@ class Config:
 def read_config(path: Path, tell: Callable[[str], None] = lambda text: None) -> Config:
     """Read a config and check its names, numbers and sizes; ``tell`` is called for unknown keys."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             text = file.read(LARGEST_BYTES + 1)
         data = json.loads(text) if len(text) <= LARGEST_BYTES else None
     except OSError as error:
@@ -280,7 +280,9 @@ def find_file(name: str, folder: Path) -> Path | None:
     names += [tail] if head in CHECKOUTS and tail else []
     folder = folder.resolve()
     places = (Path(), folder, *folder.parents[:3])
-    return next((p for place in places for n in names if (p := place / n).is_file()), None)
+    found = (place / each for place in places for each in names)
+    # Path.is_file raises an error for a name that is too long.
+    return next((path for path in found if os.path.isfile(path)), None)  # noqa: PTH113
 
 
 def _adapt(data: dict[str, Any], path: Path, tell: Callable[[str], None]) -> dict[str, Any]:

@@ -13,8 +13,10 @@ import os
 import shlex
 import signal
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 from workbench.errors import (
     RunnerCrash,
@@ -25,6 +27,7 @@ from workbench.errors import (
 )
 from workbench.records.runs import Experiment, Plan, Session, count_threads
 from workbench.run.execute import Progress
+from workbench.run.locks import runner_options
 from workbench.run.measure import check_unchanged, interleave
 from workbench.run.recorder import RunRecorder, record_run
 from workbench.run.runner import Runner
@@ -33,8 +36,11 @@ from workbench.store import sha256_of, trace_path
 
 _log = logging.getLogger(__name__)
 
-#: Longer logs are truncated, in bytes; a build that logs kernels prints a few hundred lines.
+#: Of a longer log, only the beginning is kept, in bytes; a build that logs kernels prints a few
+#: hundred lines.
 LONGEST_LOG = 16 * 2**20
+#: How long to wait for the output of a process that has ended.
+COPY_TIMEOUT_S = 5.0
 #: What an iteration's time includes: the trace is the only source of times.
 CLOCK = "Method::execute in the ETDump (traced)"
 
@@ -115,7 +121,7 @@ def run_process(
             raise TargetError("connection lost during a run", where=target.name) from None
         if isinstance(error, RunnerError):
             raise
-    if timed and not trace.is_file():
+    if timed and not (trace.is_file() and trace.stat().st_size):
         what, hint = f"wrote no ETDump{words}", "build it with -DEXECUTORCH_ENABLE_EVENT_TRACER=ON"
         raise RunnerError(what, where=experiment.runner, hint=hint, kind="protocol")
     return Session(
@@ -159,28 +165,30 @@ def run_to_end(command: Sequence[str], log: Path, timeout_s: float, name: str = 
     """Run a command with output to ``log``; returns its last lines. RunnerError if it fails."""
     name = name or Path(command[0]).name
     _log.info("%s", shlex.join(command))
-    with open(log, "wb") as file:
-        try:
-            started = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise SetupError(f"cannot start: {error.strerror}", where=command[0]) from None
-        try:
-            code = started.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            what = f"did not end within {timeout_s:g} s"
-            raise RunnerTimeout(what, where=name, kind="timeout") from None
-        finally:
-            if started.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(started.pid, signal.SIGKILL)
-                started.wait()
-    words = last_lines(log)
+    try:
+        started = subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            **runner_options(),
+        )
+    except OSError as error:
+        raise SetupError(f"cannot start: {error.strerror}", where=command[0]) from None
+    end = bytearray()
+    copying = threading.Thread(target=copy_output, args=(started.stdout, log, end), daemon=True)
+    copying.start()
+    try:
+        code = started.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        what = f"did not end within {timeout_s:g} s"
+        raise RunnerTimeout(what, where=name, kind="timeout") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)  # also what it left behind
+        started.wait()
+        copying.join(COPY_TIMEOUT_S)
+    words = last_lines(bytes(end))
     if code < 0:
         raise RunnerCrash(f"killed by signal {-code}{words}", where=name, kind="crash")
     if code > 0:
@@ -189,13 +197,18 @@ def run_to_end(command: Sequence[str], log: Path, timeout_s: float, name: str = 
     return words
 
 
-def last_lines(log: Path, count: int = 3) -> str:
-    """The last lines of a log, in brackets; truncates the file to ``LONGEST_LOG``."""
-    size = log.stat().st_size
-    with open(log, "rb+") as file:
-        file.seek(max(0, size - 4096))
-        lines = file.read(4096).decode(errors="replace").splitlines()
-        if size > LONGEST_LOG:
-            file.truncate(LONGEST_LOG)
+def copy_output(pipe: IO[bytes], log: Path, end: bytearray) -> None:
+    """Copy a process's output to a log of at most ``LONGEST_LOG``, and keep the ``end`` of it."""
+    room = LONGEST_LOG
+    with pipe, open(log, "wb", buffering=0) as file:
+        while part := os.read(pipe.fileno(), 2**16):
+            file.write(part[:room])
+            room = max(0, room - len(part))
+            end[:] = (end + part)[-4096:]
+
+
+def last_lines(text: bytes, count: int = 3) -> str:
+    """The last lines of a process's output, in brackets."""
+    lines = text.decode(errors="replace").splitlines()
     said = [ascii(line.strip())[1:-1] for line in lines if line.strip()]
     return f" ({'; '.join(said[-count:])})" if said else ""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import os
 import platform
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 
 from workbench.errors import StoreError, UsageError
 from workbench.store import cache_folder, safe_name
@@ -19,6 +23,22 @@ THIS_MACHINE = "host"
 BATCH_LOCK = ".batch.lock"
 
 _locked: ContextVar[tuple[str, ...]] = ContextVar("locked", default=())
+#: Descriptors of this machine's lock, while this process holds it.
+_descriptors: ContextVar[tuple[int, ...]] = ContextVar("descriptors", default=())
+_libc = ctypes.CDLL(None)
+PR_SET_PDEATHSIG = 1
+
+
+def runner_options() -> dict[str, Any]:
+    """Options of `Popen` for a runner, so that none disturbs the next measurement.
+
+    It runs in its own session, so that killing it also kills its children; on Linux it is killed
+    when this process dies; and what survives that keeps this machine locked.
+    """
+    options: dict[str, Any] = {"start_new_session": True, "pass_fds": _descriptors.get()}
+    if sys.platform == "linux":
+        options["preexec_fn"] = lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    return options
 
 
 def device_behind(target: str) -> str:
@@ -32,19 +52,23 @@ def lock_device(device: str, tell: Callable[[str], None] = lambda text: None) ->
     if device in _locked.get():
         yield 0.0
         return
-    with _hold_device(device, fcntl.LOCK_EX, tell) as waited:
-        token = _locked.set((*_locked.get(), device))
+    with _hold_device(device, fcntl.LOCK_EX, tell) as (waited, descriptor):
+        locked = _locked.set((*_locked.get(), device))
+        # A device's lock is not inherited: adb may leave a server behind.
+        held = (descriptor,) if device == THIS_MACHINE else _descriptors.get()
+        descriptors = _descriptors.set(held)
         try:
             yield waited
         finally:
-            _locked.reset(token)
+            _locked.reset(locked)
+            _descriptors.reset(descriptors)
 
 
-def share_machine(
-    tell: Callable[[str], None] = lambda text: None,
-) -> contextlib.AbstractContextManager[float]:
+@contextlib.contextmanager
+def share_machine(tell: Callable[[str], None] = lambda text: None) -> Iterator[float]:
     """Lock this machine for work that may run beside other work, but not beside a measurement."""
-    return _hold_device(THIS_MACHINE, fcntl.LOCK_SH, tell)
+    with _hold_device(THIS_MACHINE, fcntl.LOCK_SH, tell) as (waited, _):
+        yield waited
 
 
 def is_locked(device: str) -> bool:
@@ -75,11 +99,14 @@ def _device_lock(device: str) -> Path:
 
 
 @contextlib.contextmanager
-def _hold_device(device: str, mode: int, tell: Callable[[str], None]) -> Iterator[float]:
+def _hold_device(
+    device: str, mode: int, tell: Callable[[str], None]
+) -> Iterator[tuple[float, int]]:
+    """Hold a device's lock; yields the seconds waited, and its descriptor."""
     name, started = "this machine" if device == THIS_MACHINE else device, time.monotonic()
     text = f"another measurement or batch is running on {name}: waiting"
-    with _hold(_device_lock(device), mode, lambda holder: tell(text)):
-        yield time.monotonic() - started
+    with _hold(_device_lock(device), mode, lambda holder: tell(text)) as descriptor:
+        yield time.monotonic() - started, descriptor
 
 
 def _refuse(holder: str) -> None:
@@ -87,7 +114,7 @@ def _refuse(holder: str) -> None:
 
 
 @contextlib.contextmanager
-def _hold(path: Path, mode: int, busy: Callable[[str], None]) -> Iterator[None]:
+def _hold(path: Path, mode: int, busy: Callable[[str], None]) -> Iterator[int]:
     """Lock a file; if others hold it, call ``busy`` with the last exclusive holder, then wait."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,4 +131,4 @@ def _hold(path: Path, mode: int, busy: Callable[[str], None]) -> Iterator[None]:
         if mode == fcntl.LOCK_EX:
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())
-        yield
+        yield file.fileno()

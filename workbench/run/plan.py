@@ -21,6 +21,8 @@ from workbench.store import load_export, safe_name, sha256_of
 EMULATED_RUNS = 2
 #: CPU time for which an experiment is sampled, about five hundred times.
 SAMPLED_MS = 2000.0
+#: The longest wait for one answer, in seconds: a week.
+MAX_TIMEOUT_S = 7 * 24 * 3600
 
 
 def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
@@ -38,6 +40,8 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
     ):
         if value < least:
             raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
+    if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
+        raise UsageError(f"timeout must be above 0 and at most {MAX_TIMEOUT_S}", where="--timeout")
     for path in ptes:
         if not path.is_file():
             raise StoreError("no such file", where=path, hint="workbench export MODEL makes one")

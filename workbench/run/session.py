@@ -29,6 +29,7 @@ from workbench.errors import (
     UsageError,
 )
 from workbench.records.runs import Tensor
+from workbench.run.locks import runner_options
 from workbench.run.targets.host import HOST, Host
 
 _log = logging.getLogger(__name__)
@@ -113,14 +114,13 @@ class Session:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115, closed by kill()
         _log.info("%s", shlex.join(self.command))
         try:
-            # In its own session, Ctrl-C does not reach it, and killing it also kills its children.
             self._process = subprocess.Popen(
                 self.command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
                 bufsize=0,
-                start_new_session=True,
+                **runner_options(),
             )
         except OSError as error:
             self._errors.close()

@@ -20,6 +20,7 @@ import pandas as pd
 
 from workbench.errors import TraceError, UsageError
 from workbench.frames import ALLOCATIONS, EVENTS, check
+from workbench.store import open_file
 from workbench.trace.flatbuffer import (
     LONGEST,
     Allocation,
@@ -247,7 +248,7 @@ class Blocks:
 def _map_file(path: Path, partial: bool) -> tuple[mmap.mmap, np.ndarray, int]:
     """The mapped file, its bytes, and where the reference to its root table is stored."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             if not file.seek(0, os.SEEK_END):
                 raise TraceError("is empty", where=path, hint="was the run traced?")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -19,7 +19,7 @@ import pandas as pd
 
 from workbench.errors import TraceError
 from workbench.frames import FUNCTIONS, SAMPLES, check
-from workbench.store import atomic_write
+from workbench.store import atomic_write, open_file
 from workbench.trace.functions import find_functions
 
 _VERSION = 1
@@ -60,7 +60,7 @@ def read_samples(path: str | Path) -> pd.DataFrame:
 def _load(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in a file of samples or of functions."""
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             text = file.read(_LARGEST + 1)
         content = json.loads(text) if len(text) <= _LARGEST else None
     except OSError as error:

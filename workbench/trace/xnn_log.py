@@ -24,6 +24,7 @@ import pandas as pd
 
 from workbench.errors import TraceError
 from workbench.frames import KERNELS, check
+from workbench.store import open_file
 
 #: Longest line that is read, in bytes; of a longer one, this much.
 LONGEST_LINE = 4096
@@ -92,7 +93,7 @@ def read_xnn_log(path: str | Path) -> pd.DataFrame:
     first: dict[tuple[bytes, ...], int] = {}
     count: Counter[tuple[bytes, ...]] = Counter()
     try:
-        with open(path, "rb") as file:
+        with open_file(path) as file:
             for line, text in _lines(file):
                 for found in _USING.finditer(text):
                     first.setdefault(found.groups(b""), line)

@@ -72,38 +72,29 @@ def find_grouped(context: RuleContext, left: Collection[str]) -> Iterator[Findin
             sizes[_grouping(step)].append(step)
     rows = {kind: context.keys_of(steps) for kind, steps in sizes.items()}
     runs_in_groups = context.rows["operator"].str.contains("IGEMM")
-    for kind, twins in (("large", "depthwise"), ("grouped", "dense")):
+    for kind, twins, usual in (("large", "depthwise", _DEPTHWISE), ("grouped", "dense", _DENSE)):
         keys = [key for key in rows[kind] if key in left and runs_in_groups[key]]
         if not keys:
             continue
-        pace = context.pace(rows[twins], _DEPTHWISE if kind == "large" else _DENSE)
-        gain, part = context.replaced(keys, 1, pace=pace), context.rows.loc[keys]
-        place = f"; in {layers_of(part)}"
+        gain = context.replaced(keys, 1, pace=context.pace(rows[twins], usual))
+        part = context.rows.loc[keys]
         now = (part["flops"] * part["calls"]).sum() / part["mean_ms"].sum() / 1e6
         if kind == "large":
-            yield Finding(
-                f"{count(len(keys), 'depthwise convolution')} with more than {_MOST_TAPS} filter "
-                f"taps run without a depthwise kernel, at {now:.0f} GFLOP/s{place}",
-                gain,
-                tuple(keys),
-                f"use filters of at most {_MOST_TAPS} taps, such as 5x5, or split the filter into "
-                "parts of rows and add their results, which computes the same",
-                "conv(x, w[:, :, :3])[:, :, :h] + conv(x, w[:, :, 3:4]) + conv(x, w[:, :, 4:])"
-                "[:, :, 4:]  # 7x7",
-            )
+            title = f"{count(len(keys), 'depthwise convolution')} with more than {_MOST_TAPS} "
+            title += "filter taps run without a depthwise kernel"
+            action = f"use filters of at most {_MOST_TAPS} taps, such as 5x5, or split the filter "
+            action += "into parts of rows and add their results, which computes the same"
+            hint = "conv(x, w[:, :, :3])[:, :, :h] + conv(x, w[:, :, 3:4]) + ...  # 7x7"
         else:
             widths = {s.xnode.attributes["group_output_channels"] for s in sizes[kind] if s.xnode}
             channels = " to ".join(str(width) for width in sorted({min(widths), max(widths)}))
-            yield Finding(
-                f"{count(len(keys), 'grouped convolution')} with groups of {channels} channels "
-                f"run at {now:.0f} GFLOP/s: XNNPACK multiplies one group at a time, each padded to "
-                f"its tile{place}",
-                gain,
-                tuple(keys),
-                "use fewer and wider groups, or a dense convolution with as much arithmetic "
-                "(another network: retrain it)",
-                "nn.Conv2d(64, 64, 3, groups=2)  # at least 32 channels a group",
-            )
+            title = f"{count(len(keys), 'grouped convolution')} with groups of {channels} channels:"
+            title += " XNNPACK multiplies one group at a time, each padded to its tile"
+            action = "use fewer and wider groups, or a dense convolution with as much arithmetic "
+            action += "(another network: retrain it)"
+            hint = "nn.Conv2d(64, 64, 3, groups=2)  # at least 32 channels a group"
+        title += f"; {now:.0f} GFLOP/s in {layers_of(part)}"
+        yield Finding(title, gain, tuple(keys), action, hint)
 
 
 def find_slow_products(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:

@@ -281,7 +281,12 @@ class Model {
   void check_backends() const {
     const et::MethodMeta meta = method_meta();
     for (size_t i = 0; i < meta.num_backends(); i++) {
-      const char* name = meta.get_backend_name(i).get();
+      // Without a name, the runtime gives an address just above null.
+      const auto id = meta.get_backend_name(i);
+      if (!id.ok() || reinterpret_cast<uintptr_t>(*id) < 4096) {
+        throw Failure(kProgram, "program", "a delegate has no backend's name");
+      }
+      const char* name = *id;
       if (!et::get_backend_class(name)) {
         throw Failure(kMissing, "backend",
                       std::string("backend ") + name + " is not in this runner", Error::NotFound);

@@ -27,21 +27,19 @@ export function ratio(value, low, high) {
   return `${value.toFixed(places)}x [${low.toFixed(places)}, ${high.toFixed(places)}]`;
 }
 
-/** `1.36x faster`, or what else a comparison showed. */
-export function outcomeText(outcome, value, low, high) {
-  if (outcome === "faster" || outcome === "slower") {
-    const [v, l, h] = outcome === "slower" ? [1 / value, 1 / high, 1 / low] : [value, low, high];
-    return `${known(l) ? v.toFixed(digits(l, h)) : v.toFixed(2)}x ${outcome}`;
-  }
-  return outcome === "emulated" ? "emulated" : outcome;
-}
+/** Decimals of the verdict: to the first digit of the half width of its interval, as in Python. */
+const verdictDigits = (low, high) => {
+  const half = (high - low) / 2;
+  return half > 0 ? Math.min(3, Math.max(0, Math.ceil(-Math.log10(half)))) : half === 0 ? 3 : 2;
+};
 
-/** The interval that belongs to `outcomeText`. */
-export function intervalText(outcome, low, high) {
-  if (!known(low) || !known(high)) return "";
-  const [l, h] = outcome === "slower" ? [1 / high, 1 / low] : [low, high];
-  const places = digits(l, h);
-  return `[${l.toFixed(places)}, ${h.toFixed(places)}]`;
+/** `1.36x faster` and `[1.30, 1.41]`, or what else a comparison showed. */
+export function verdictTexts(outcome, { speedup, low, high }) {
+  if (outcome !== "faster" && outcome !== "slower") return [outcome, ratio(speedup, low, high)];
+  const turn = value => outcome === "slower" ? 1 / value : value;
+  const [l, h] = [turn(low), turn(high)].sort((x, y) => x - y);
+  const places = verdictDigits(l, h);
+  return [`${turn(speedup).toFixed(places)}x ${outcome}`, `[${l.toFixed(places)}, ${h.toFixed(places)}] 95 % interval`];
 }
 
 /** A count with separators: `10 838 016`. */

@@ -1,8 +1,12 @@
 // What was measured and what came out: verdict, caveats, selectors, categories, findings.
 
-import { CATEGORIES, inkOn } from "./color.js";
+import { CATEGORIES, inkOn, mix } from "./color.js";
 import { h } from "./dom.js";
-import { intervalText, known, ms, outcomeText, ratio, share } from "./format.js";
+import { decimalsOf, fixed, known, ms, ratio, share, verdictTexts } from "./format.js";
+
+/** The 95 % interval of a latency, with the digits of the latency. */
+const interval = ({ latency, low, high }) => known(low) && known(high)
+  ? ` [${fixed(low, decimalsOf(latency))}, ${fixed(high, decimalsOf(latency))}]` : "";
 
 export class Head {
   constructor(view) {
@@ -16,7 +20,7 @@ export class Head {
       h("div", { class: "facts" },
         h("h1", null, head.model),
         ...[head.dtype, head.device, `${day} UTC`].filter(Boolean).map(text => h("span", { class: "fact" }, text)),
-        h("span", { class: `grade grade-${head.grade}`, title: head.quality }, `quality ${head.grade}`),
+        h("span", { class: `grade grade-${head.grade}`, title: head.summary }, `quality ${head.grade}`),
         h("span", { class: "spring" }), view.menu.root,
         h("button", { type: "button", title: "Keys ( ? )", "aria-label": "Keys", onclick: () => view.help() }, "?")),
       h("div", { class: "answer" }, this.verdict, this.selectors), this.caveats);
@@ -30,7 +34,7 @@ export class Head {
     const described = model.pairs.map(pair => {
       const [a, b] = [side(pair.baseline), side(pair.candidate)];
       const threads = a && a.threads !== b.threads ? `${a.threads} → ${b.threads}` : String(b.threads);
-      return { names: a ? (a.name === b.name ? b.name : `${a.name} → ${b.name}`) : b.name, threads, phase: b.phase };
+      return { names: a ? (a.experiment === b.experiment ? b.experiment : `${a.experiment} → ${b.experiment}`) : b.experiment, threads, phase: b.phase };
     });
     const parts = { names: model.data.comparisons.length ? "A → B" : "Measurement", threads: "Threads", phase: "Phase" };
     this.lists = Object.entries(parts).flatMap(([part, text]) => {
@@ -57,26 +61,27 @@ export class Head {
     this.lists.forEach(update => update());
     const lines = [];
     if (latency) {
-      lines.push(h("p", { class: "big" },
-        h("strong", { class: `v-${outcome}` }, outcomeText(outcome, latency.speedup, latency.low, latency.high)),
-        outcome === "emulated" ? null : h("span", null, ["faster", "slower"].includes(outcome)
-          ? `${intervalText(outcome, latency.low, latency.high)} 95 % interval` : ratio(latency.speedup, latency.low, latency.high))));
-      const time = value => outcome === "emulated" ? null : h("b", null, ms(value));
-      lines.push(h("p", null, h("b", { class: "side" }, "A"), ` ${a.label} `, time(latency.baseline_ms), "   →   ",
-        h("b", { class: "side" }, "B"), ` ${b.label} `, time(latency.candidate_ms), outcome === "emulated" ? null : h("span", { class: "soft" }, `   E2E latency without tracing, ${b.restarts} process restart${b.restarts === 1 ? "" : "s"}`)));
+      const [text, interval95] = verdictTexts(outcome, latency);
+      lines.push(h("p", { class: "big" }, h("strong", { class: `v-${outcome}` }, text),
+        outcome === "emulated" ? null : h("span", null, interval95)));
+      const time = m => outcome === "emulated" ? [] : [h("b", null, ms(m.latency.latency)), h("span", { class: "soft" }, interval(m.latency))];
+      const note = outcome === "emulated" ? null : h("span", { class: "soft" }, "E2E latency without tracing, 95 % intervals");
+      lines.push(h("p", { class: "sides" }, h("span", null, h("b", { class: "side" }, "A"), `${a.label} `, ...time(a)), h("span", null, "→"),
+        h("span", null, h("b", { class: "side" }, "B"), `${b.label} `, ...time(b)), note));
     } else {
-      lines.push(h("p", { class: "big" }, h("strong", null, ms(b.latency.median)), h("span", null, "median E2E latency")));
-      lines.push(h("p", null, `${b.label}, n = ${b.latency.n}, ${b.restarts} process restart${b.restarts === 1 ? "" : "s"}`));
+      lines.push(h("p", { class: "big" }, h("strong", null, ms(b.latency.latency)), h("span", null, `${interval(b.latency)} E2E latency`)));
+      lines.push(h("p", null, `${b.label}, n = ${b.latency.n}, ${b.latency.restarts} process restart${b.latency.restarts === 1 ? "" : "s"}`));
     }
     const guess = this.view.prediction();
     if (guess) {
-      const headline = latency ? latency.candidate_ms : b.latency.median;
+      const headline = b.latency.latency;
       lines.push(h("p", { class: "guess" }, `what if: ${ms(headline)} → `, h("b", null, ms(headline / guess.speedup)),
         `, ${ratio(guess.speedup, guess.low, guess.high)}${latency ? "; against A: " : ""}`,
         latency ? h("b", null, `${(latency.speedup * guess.speedup).toFixed(2)}x`) : null));
     }
     this.verdict.replaceChildren(...lines);
     const notes = [...(pair.caveats ?? (model.head.emulated ? ["emulated: which code runs, not how fast"] : []))];
+    if (b.note && !model.head.emulated) notes.push(b.note);
     if (a && !sides.paired) notes.push("A and B are different programs: their operators are not paired");
     if (state.swap) notes.push("A and B are exchanged: A is the candidate of the comparison as planned");
     this.caveats.replaceChildren(...notes.map(text => h("p", { role: "note" }, text)));
@@ -116,7 +121,7 @@ export class Categories {
   }
 
   #bar(name, m, longest) {
-    const { state } = this.view;
+    const { state, theme } = this.view;
     let at = 0;
     const whiskers = [];
     const total = m.categories.reduce((sum, row) => sum + row.mean_ms, 0);
@@ -126,11 +131,13 @@ export class Categories {
         whiskers.push(h("i", { style: `left:${100 * (at + row.low_ms) / longest}%;width:${Math.max(0.15, 100 * (row.high_ms - row.low_ms) / longest)}%;background:${color};top:${2 * whiskers.length}px` }));
       }
       at += row.mean_ms;
-      const text = `${row.category} ${ms(row.mean_ms)}, ${share(row.share)}`;
-      return h("button", { type: "button", class: `seg${state.category && state.category !== row.category ? " dim" : ""}`,
-        title: `${text}, 95 % interval ${ms(row.low_ms)} to ${ms(row.high_ms)}`, "aria-label": `${name} ${text}`,
+      const dim = state.category && state.category !== row.category;
+      const fill = dim ? mix(color, theme.panel, 0.78) : color;
+      const text = `${row.category} ${share(row.share)}, ${ms(row.mean_ms)}`;
+      return h("button", { type: "button", class: "seg",
+        title: `${text}, 95 % interval ${ms(row.low_ms)} to ${ms(row.high_ms)}`, "aria-label": `${text}${name && `, ${name}`}`,
         "aria-pressed": String(state.category === row.category),
-        style: `width:${part}%;background:${color};color:${inkOn(color)}`, onclick: () => this.#toggle(row.category) },
+        style: `width:${part}%;background:${fill};color:${inkOn(fill)}`, onclick: () => this.#toggle(row.category) },
         part > 6 ? h("span", null, `${part > 14 ? `${row.category} ` : ""}${share(row.share)}`) : null);
     });
     return h("div", { class: "cat-row" }, name ? h("b", { class: "side" }, name) : null, h("span", { class: "cat-name" }, m.label),

@@ -49,7 +49,7 @@ export class Inspector {
     const { view } = this, { sides } = view, { program, a, b } = sides, { texts, costs } = program;
     const same = sides.paired;
     const cost = name => costs[name]?.[i];
-    const mean = m => known(m?.mean_ms[i]) ? `${ms(m.mean_ms[i])}, ${share(m.mean_ms[i] / m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0))}` : "";
+    const mean = m => known(m?.mean_ms[i]) ? `${ms(m.mean_ms[i])}, ${share(m.mean_ms[i] / m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0))} of E2E` : "";
     const source = texts.source[i];
     return [
       h("h2", null, program.labels[i]),
@@ -60,9 +60,9 @@ export class Inspector {
           sides.outcomes[i] === "inconclusive" && known(sides.detectable[i]) && sides.detectable[i] < 10 ? `; only a change above ${share(sides.detectable[i])} was detectable` : "") : null,
         facts([
           ...(same ? [["typical, A", ms(sides.msA[i])], ["typical, B", ms(sides.msB[i])]] : []),
-          ["mean, share of E2E", (a && mean(a) ? `A ${mean(a)}` : ""), a && mean(a) ? h("br") : "", a ? `B ${mean(b)}` : mean(b)],
-          ["standard deviation", a && known(a.std_ms[i]) ? `A ${ms(a.std_ms[i])}, B ${ms(b.std_ms[i])}` : ms(b.std_ms[i])],
-          ["calls per inference", known(cost("calls")) ? fixed(cost("calls"), Number.isInteger(cost("calls")) ? 0 : 1) : ""],
+          ["mean", (a && mean(a) ? `A ${mean(a)}` : ""), a && mean(a) ? h("br") : "", a ? `B ${mean(b)}` : mean(b)],
+          ["std. deviation", a && known(a.std_ms[i]) ? `A ${ms(a.std_ms[i])}, B ${ms(b.std_ms[i])}` : ms(b.std_ms[i])],
+          ["calls", known(cost("calls")) ? `${fixed(cost("calls"), Number.isInteger(cost("calls")) ? 0 : 1)} per inference` : ""],
         ])),
       h("section", { class: "layer" }, h("h3", null, "Layer"), texts.module[i]
         ? facts([["path", h("button", { type: "button", class: "link", onclick: () => view.store.set({ module: texts.module[i], ops: [] }) }, texts.module[i])],
@@ -70,8 +70,8 @@ export class Inspector {
         : h("p", { class: "soft" }, "No layer is known for this operator.")),
       h("section", null, h("h3", null, "Work"), facts([
         ["logged as", texts.name[i]], ["shapes", texts.shapes[i]], ["computes in", known(cost("flops")) ? texts.dtype[i] : ""],
-        ["operations per call", known(cost("flops")) ? `${count(cost("flops"))} FLOP` : ""],
-        ["bytes per call", known(cost("bytes")) ? `${count(cost("bytes"))} B` : ""],
+        ["operations", known(cost("flops")) ? `${count(cost("flops"))} FLOP per call` : ""],
+        ["bytes", known(cost("bytes")) ? `${count(cost("bytes"))} B per call` : ""],
       ])),
       source ? this.#source(source) : null, this.#kernels(i), this.#roof(i),
     ];
@@ -100,14 +100,14 @@ export class Inspector {
   #roof(i) {
     const { sides, theme } = this.view;
     const dots = [["A", sides.a && sides.a.program === sides.b.program ? sides.a : null], ["B", sides.b]]
-      .filter(([, m]) => known(m?.roofline?.gflops[i]) && known(m.roofline.intensity[i]));
+      .filter(([, m]) => m?.roofline?.gflops[i] > 0 && m.roofline.intensity[i] > 0 && known(m.roofline.roof_gflops[i]));
     const section = h("section", { class: "roof" }, h("h3", null, "Roofline"));
     if (!dots.length) {
       section.append(h("p", { class: "soft" }, "No roofline: machine peaks or operator costs are missing."));
       return section;
     }
     section.append(drawRoof(dots.map(([name, m]) => ({
-      name: sides.a ? name : m.label, roof: m.roof, peak: m.roofline.roof_gflops[i], bandwidth: m.roofline.roof_gbps[i],
+      name: sides.a ? name : m.label, peak: m.roofline.roof_gflops[i], bandwidth: m.roofline.roof_gbps[i],
       intensity: m.roofline.intensity[i], gflops: m.roofline.gflops[i],
     })), theme), facts(dots.map(([name, m]) => [sides.a ? `side ${name}` : "rate",
       `${quantity(1e9 * m.roofline.gflops[i], "FLOP/s")}, ${known(m.roofline.roof_share[i]) ? `${share(m.roofline.roof_share[i])} of the roof` : "too short to tell its share of the roof"}; bound by ${m.bound[i]}`])));
@@ -150,8 +150,8 @@ export class Inspector {
   #run(b) {
     const { head } = this.view.model;
     return h("section", null, h("h3", null, "Measurement"), facts([
-      ["quality", head.quality], ["shown", b.label], ["ISA level", b.isa], ["hidden features", b.hidden.join(", ")],
-      ["traced inferences", `${b.inferences} in ${b.restarts} process restarts`],
+      ["quality", head.summary], ["shown", b.label], ["ISA level", b.isa], ["hidden features", b.hidden.join(", ")],
+      ["traced inferences", `${b.inferences} in ${b.latency.restarts} process restarts`],
       ["versions", Object.entries(head.versions).map(([name, version]) => `${name} ${version}`).join(", ")],
     ]));
   }

@@ -98,8 +98,8 @@ class View {
     this.controls.forEach(update => update());
     (graph ? this.graph : this.icicle).redraw();
     this.timeline.redraw();
-    this.table.redraw();
-    if (this.reveal !== undefined && this.reveal !== null) { this.table.reveal(this.reveal); this.table.redraw(); this.reveal = null; }
+    this.table.redraw(this.reveal);
+    this.reveal = undefined;
     this.inspector.redraw();
     this.root.dataset.drawnMs = (performance.now() - start).toFixed(1);
   }

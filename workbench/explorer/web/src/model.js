@@ -54,7 +54,7 @@ export class Model {
       detectable: timed ? judged.detectable : none, changes: decode(pair.changes) ?? none,
       meanA: a && a.program === b.program ? a.mean_ms : none, meanB: b.mean_ms,
       most: Math.max(...b.mean_ms.filter(value => value !== null), 1e-9),
-      tree: growTimes(program, b.mean_ms, a && a.program === b.program ? a.mean_ms : none, b.layers),
+      tree: growTimes(program, b.mean_ms, a && a.program === b.program ? a.mean_ms : none),
     };
   }
 
@@ -196,7 +196,7 @@ function growTree(program, modules, times) {
   return { root, nodes };
 }
 
-/** Time of every node of the tree on both sides, from the operators; places add up to E2E. */
+/** Mean time of every node of the tree on both sides: the sum of its operators. */
 function growTimes(program, meanB, meanA) {
   const times = new Map();
   const visit = node => {
@@ -213,7 +213,7 @@ function growTimes(program, meanB, meanA) {
 /** Starts and ends of the spans of an inference, in ms. */
 function layOut(trace, number) {
   const { run, shape, gaps, durations } = trace.inferences[number];
-  const { operators, depths } = trace.shapes[shape];
+  const [operators, depths] = trace.shapes[shape];
   const count = operators.length;
   const start = new Float64Array(count), end = new Float64Array(count), inner = new Uint8Array(count);
   let at = 0, deepest = 0;

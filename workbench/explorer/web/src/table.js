@@ -42,7 +42,8 @@ export class Table {
     ];
   }
 
-  redraw() {
+  /** `shown`: an operator that was selected elsewhere, to scroll to. */
+  redraw(shown) {
     const { view } = this, { sides, left, state } = view;
     const columns = this.columns();
     const [name, down] = state.sort ? [state.sort.replace("-", ""), state.sort.startsWith("-")] : [sides.paired ? "bars" : "b", true];
@@ -74,12 +75,11 @@ export class Table {
     // Wide intervals of tiny operators would squeeze all others: the axis ends at the 90th percentile.
     this.reach = Math.max(0.2, gains.sort((x, y) => x - y)[Math.floor(0.9 * (gains.length - 1))] ?? 1);
     this.body.style.height = `${operators.length * ROW}px`;
+    if (shown !== undefined) this.#reveal(this.order.indexOf(shown));
     this.#rows(true);
   }
 
-  /** Scrolls to an operator that was selected elsewhere. */
-  reveal(operator) {
-    const at = this.order.indexOf(operator);
+  #reveal(at) {
     if (at < 0) return;
     this.active = at;
     const top = at * ROW, { scrollTop, clientHeight } = this.grid;

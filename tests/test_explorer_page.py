@@ -1,0 +1,421 @@
+"""The explorer in Chromium: every way from a category to a roofline, by mouse and by keyboard."""
+
+import json
+import re
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import workbench as wb
+from workbench.analysis.what_if import predict_what_if
+from workbench.explorer.data import explorer_data
+from workbench.explorer.page import fill_page
+from workbench.records.codec import to_plain
+
+ROOT = Path(__file__).resolve().parents[1]
+AXE = ROOT / "workbench" / "explorer" / "web" / "node_modules" / "axe-core" / "axe.min.js"
+SCREENSHOTS = ROOT / "build" / "screenshots"
+GEMM = "classifier.3 · Fully Connected GEMM #42"
+MINUS = "\N{MINUS SIGN}"
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def documents():
+    return {}
+
+
+@pytest.fixture
+def open_page(browser, tmp_path, documents):
+    """Opens the explorer of a sample from a file, without a network; fails on any complaint."""
+    pages, complaints = [], []
+
+    def open_one(model="mobilenet_v3_small", *, state="", edit=None, size=(1400, 1000), dark=False):
+        if model not in documents:
+            documents[model] = to_plain(explorer_data(wb.open_run(wb.sample_run(model))))
+        document = json.loads(json.dumps(documents[model]))
+        if edit:
+            edit(document)
+        path = tmp_path / "explore.html"
+        path.write_text(fill_page("explorer", json.dumps(document)))
+        context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme="dark" if dark else "light",
+            offline=True,
+        )
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda r: r.url.startswith("http") and complaints.append(r.url))
+        page.goto(f"{path.as_uri()}{'#' if state else ''}{state}")
+        page.wait_for_selector("#explorer[data-drawn-ms]")
+        pages.append(page)
+        return page
+
+    yield open_one
+    for page in pages:
+        page.context.close()
+    assert complaints == []
+
+
+def crumbs(page):
+    return page.locator(".crumbs li").all_inner_texts()
+
+
+def changes(page):
+    texts = page.locator(".t-body .t-delta").all_inner_texts()
+    return [float(text.replace(MINUS, "-")) for text in texts]
+
+
+def section(page, heading):
+    return page.locator(".inspector section").filter(has=page.get_by_role("heading", name=heading))
+
+
+def wait_until(page, condition):
+    """As ``wait_for_function``, which the page's policy forbids."""
+    for _ in range(50):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(condition)
+
+
+def click_in_icicle(page, test):
+    """Click the cell whose node passes a test, written in JavaScript."""
+    x, y = page.evaluate(
+        f"""() => {{
+            const {{ icicle }} = document.getElementById("explorer").explorer;
+            const {{ x, w, row }} = icicle.cells.find(({{ node }}) => {test});
+            return [x + w / 2, 22 * row + 10];
+        }}"""
+    )
+    page.locator("canvas").first.click(position={"x": x, "y": y})
+
+
+def test_from_a_category_down_to_the_roof(open_page):
+    source = "workbench/models/mobilenet_v3_small.py:120"
+    lines = {"start": 119, "lines": ["def forward(self, x):", "    return self.classifier(x)"]}
+    page = open_page(edit=lambda d: d["programs"][0]["excerpts"].update({source: lines}))
+    shown = page.locator(".big").inner_text()
+    value, low, high = re.search(r"([\d.]+x faster)\s+\[([\d.]+), ([\d.]+)\]", shown).groups()
+    text = wb.open_run(wb.sample_run()).compare().text
+    assert f"{value} with avx512 (95 % CI {low}-{high})" in text
+    page.get_by_role("button", name="GEMM", exact=False).and_(page.locator(".chip")).click()
+    assert crumbs(page) == ["mobilenet_v3_small", "GEMM"]
+    assert "42 of 184 operators" in page.locator(".t-grid").locator("..").inner_text()
+    page.locator(".t-row", has_text=GEMM).click()
+    assert crumbs(page) == [
+        "mobilenet_v3_small",
+        "GEMM",
+        "classifier.3",
+        "Fully Connected GEMM #42",
+    ]
+    shown = page.locator(".inspector").inner_text()
+    assert GEMM in shown and "1x1024 -> 1x1000" in shown
+    assert "2 048 000 FLOP" in shown and "4 108 096 B" in shown
+    assert "Linear" in section(page, "Layer").inner_text()
+    assert section(page, "Source").locator(".here").inner_text().endswith("self.classifier(x)\n")
+    assert "of the roof" in section(page, "Roofline").inner_text()
+    assert section(page, "Roofline").locator("svg circle").count() == 2
+    assert section(page, "Machine code").inner_text().endswith("Not sampled.")
+    section(page, "Layer").get_by_role("button", name="classifier.3").click()
+    assert crumbs(page)[-2:] == ["classifier", "3"]
+    assert "1 of 184" in page.locator(".inspector").inner_text()
+
+
+def test_machine_code_of_both_sides(open_page):
+    page = open_page("toy_cnn")
+    assert page.locator(".big strong").inner_text() == "emulated"
+    assert "which code runs, not how fast" in page.locator(".caveats").inner_text()
+    page.locator(".t-row", has_text="conv2 · Convolution IGEMM #2").click()
+    shown = section(page, "Machine code").inner_text()
+    assert "A and B ran different code." in shown
+    assert "neon" in shown and "sme2" in shown and "mopa" in shown and "samples" in shown
+    # An emulator's times do not show speed: no speed-up, no prediction.
+    assert "x [" not in page.locator("body").inner_text()
+    assert section(page, "What if").is_hidden()
+
+
+def test_the_model_and_the_timeline_select_too(open_page):
+    page = open_page()
+    click_in_icicle(page, "node.path === 'classifier'")
+    assert crumbs(page) == ["mobilenet_v3_small", "classifier"]
+    assert "3 of 184 operators" in page.locator(".inspector").inner_text()
+    click_in_icicle(page, "node.operator !== undefined && node.name.endsWith('GEMM #42')")
+    assert crumbs(page)[-1] == "Fully Connected GEMM #42"
+    assert page.locator('.t-row[aria-selected="true"]').inner_text().startswith("classifier.3")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    lanes = page.evaluate(
+        """() => document.getElementById("explorer").explorer.timeline.lanes
+            .map(({ spans, top }) => [spans.count, top, spans.length])"""
+    )
+    assert [count for count, *_ in lanes] == [184, 184]
+    # In both lanes something is drawn where the operators are.
+    canvas = page.locator(".timeline canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    for _, top, _ in lanes:
+        page.mouse.move(box["x"] + 120, box["y"] + top + 42)
+        assert page.locator(".tip").is_visible()
+        assert "this inference" in page.locator(".tip").inner_text()
+    top = lanes[0][1]
+    page.mouse.move(box["x"] + 60, box["y"] + top + 42)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 260, box["y"] + top + 42, steps=4)
+    page.mouse.up()
+    assert crumbs(page)[-1].endswith("of A")
+    count = int(page.locator(".t-grid").get_attribute("aria-rowcount")) - 1
+    assert 3 < count < 120
+
+
+def test_the_wheel_scrolls_the_page_and_zooms_with_control(open_page):
+    page = open_page(size=(1400, 600))
+    canvas = page.locator(".timeline canvas")
+    canvas.scroll_into_view_if_needed()
+    box, before = canvas.bounding_box(), page.evaluate("scrollY")
+    page.mouse.move(box["x"] + 200, box["y"] + 60)
+    page.mouse.wheel(0, 200)
+    wait_until(page, f"scrollY > {before}")
+    zoomed = "(({ from, to }) => to - from)(document.getElementById('explorer').explorer.timeline)"
+    before = page.evaluate(zoomed)
+    page.mouse.move(box["x"] + 200, canvas.bounding_box()["y"] + 60)
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -200)
+    page.keyboard.up("Control")
+    wait_until(page, f"{zoomed} < {before} * 0.9")
+
+
+def test_search_takes_what_the_label_says_and_enter_selects_it(open_page):
+    page = open_page()
+    page.keyboard.press("/")
+    page.keyboard.type("conv")
+    labels = page.locator(".t-body .t-label").all_inner_texts()
+    assert labels and all("conv" in label.lower() for label in labels)
+    assert not [label for label in labels if "Transpose" in label]
+    assert page.locator(".t-body .t-row").first.locator("mark").inner_text() == "Conv"
+    before = page.locator(".timeline .bar .soft").inner_text()
+    page.keyboard.press("Enter")
+    assert page.locator('.t-row[aria-selected="true"]').count() == 1
+    assert page.locator(".timeline .bar .soft").inner_text() == before
+
+
+def test_the_table_sorts_selects_several_and_scrolls(open_page):
+    page = open_page()
+    page.get_by_role("button", name=f"B {MINUS} A, ms").click()
+    times = changes(page)
+    assert times == sorted(times, reverse=True)
+    page.get_by_role("button", name=f"B {MINUS} A, ms").click()
+    times = changes(page)
+    assert times == sorted(times)
+    rows = page.locator(".t-body .t-row")
+    rows.nth(0).click()
+    rows.nth(3).click(modifiers=["Shift"])
+    assert page.locator(".inspector h2").inner_text() == "4 selected operators"
+    rows.nth(1).click(modifiers=["Control"])
+    assert page.locator(".inspector h2").inner_text() == "3 selected operators"
+    page.locator(".t-grid").evaluate("grid => { grid.scrollTop = grid.scrollHeight; }")
+    page.wait_for_selector("#wb-row-183")
+    assert rows.count() < 60
+
+
+def test_the_prediction_is_that_of_python(open_page):
+    on = wb.open_run(wb.sample_run())["avx512_on"]
+    key = on.operators.loc[on.operators["name"] == "Fully Connected (NC, F32) GEMM #42", "key"]
+    wanted = predict_what_if(on.ledger, {key.item(): 2.0}, by="key").iloc[0]
+    page = open_page(edit=None)
+    page.locator(".t-row", has_text=GEMM).click()
+    slider = page.get_by_role("slider")
+    slider.focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    assert page.locator("output").inner_text() == "2x faster"
+    found = page.evaluate("document.getElementById('explorer').explorer.prediction()")
+    for name in ("speedup", "low", "high"):
+        assert found[name] == pytest.approx(wanted[name], rel=1e-5)
+    headline = page.locator(".guess").inner_text()
+    assert f"{on.latency_ms / wanted['speedup']:.2f} ms" in headline
+
+
+def test_swapping_turns_everything_round(open_page):
+    page = open_page()
+    page.locator(".t-row", has_text=GEMM).click()
+    page.get_by_role("button", name="Swap").click()
+    assert page.locator(".big strong").inner_text().endswith("x slower")
+    assert page.locator(".sides").inner_text().startswith("A")
+    assert "avx512_on" in page.locator(".sides span").first.inner_text()
+    rows = wb.open_run(wb.sample_run()).compare().operators.set_index("key")
+    row = rows.loc["18/Fully Connected/41"]
+    wanted = f"{1 / row['speedup']:.2f}x [{1 / row['high']:.2f}, {1 / row['low']:.2f}]"
+    assert wanted in page.locator(".inspector").inner_text()
+
+
+def test_findings_select_their_operators(open_page):
+    findings = wb.open_run(wb.sample_run()).findings
+    page = open_page()
+    for number, row in findings.head(4).iterrows():
+        page.locator(".card").nth(number).click()
+        assert f"finding {number + 1}" in crumbs(page)
+        shown = int(page.locator(".t-grid").get_attribute("aria-rowcount")) - 1
+        assert shown == len(row["keys"].splitlines())
+        assert page.get_by_label("Command").inner_text() == row["hint"]
+        page.locator(".card").nth(number).click()
+    assert crumbs(page) == ["mobilenet_v3_small"]
+
+
+def test_pairs_and_thread_counts_can_be_chosen(open_page):
+    page = open_page("unet_small")
+    assert "1 thread" in page.locator(".sides").inner_text()
+    page.get_by_label("Threads").select_option("2")
+    assert "2 threads" in page.locator(".sides").inner_text()
+    page = open_page("squeezesam")
+    page.get_by_label("A → B").select_option("avx2 → avx512-novnni")
+    assert "avx512-novnni" in page.locator(".sides").inner_text()
+    assert page.locator(".cat-row").count() == 2
+
+
+def test_the_graph_follows_the_selection(open_page):
+    page = open_page(state="color=speedup")
+    page.get_by_role("button", name="Graph").click()
+    nodes = page.locator(".graph .node")
+    assert nodes.count() > 150
+    nodes.filter(has_text="classifier.3").dispatch_event("click")
+    assert crumbs(page)[-1] == "Fully Connected GEMM #42"
+    assert page.locator(".graph .chosen").count() == 1
+    page.locator(".graph").focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("Enter")
+    assert crumbs(page)[-1] == "HardSwish #19"
+
+
+def test_an_address_restores_what_was_seen(open_page):
+    page = open_page()
+    page.get_by_role("button", name="GEMM", exact=False).and_(page.locator(".chip")).click()
+    page.get_by_label("Colour by").select_option("speedup")
+    page.locator(".t-row", has_text=GEMM).click()
+    state = page.url.partition("#")[2]
+    other = open_page(state=state)
+    assert crumbs(other) == crumbs(page)
+    assert other.get_by_label("Colour by").input_value() == "speedup"
+    assert other.locator(".inspector h2").inner_text() == GEMM
+    # An address of another run, or a damaged one, is no reason to fail.
+    damaged = open_page(state="pair=99&ops=99999.x&time=1~2&factor=-3&module=none&sort=%20&view=3d")
+    assert "184 operators" in damaged.locator("body").inner_text()
+
+
+def test_everything_by_keyboard(open_page):
+    page = open_page()
+
+    def tab_to(selector):
+        for _ in range(60):
+            page.keyboard.press("Tab")
+            if page.evaluate("s => document.activeElement.matches(s)", selector):
+                return
+        raise AssertionError(f"{selector} is not reached")
+
+    tab_to(".chip")
+    page.keyboard.press("Enter")
+    assert crumbs(page)[-1] == "Convolution"
+    tab_to("canvas")
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    assert len(crumbs(page)) == 3
+    tab_to(".timeline canvas")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.locator(".inspector h2").inner_text()
+    assert "this inference" in page.locator("[aria-live]").inner_text()
+    page.keyboard.press("Escape")
+    page.keyboard.press("Escape")
+    assert crumbs(page) == ["mobilenet_v3_small"]
+    page.keyboard.press("Shift+Tab")
+    tab_to(".t-grid")
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    assert page.locator('.t-row[aria-selected="true"]').get_attribute("id") == "wb-row-183"
+    page.keyboard.press("?")
+    assert page.get_by_role("dialog").is_visible()
+    page.keyboard.press("Escape")
+    assert page.get_by_role("dialog").count() == 0
+
+
+def download(page, item):
+    page.get_by_role("button", name="Save as").click()
+    with page.expect_download() as found:
+        page.get_by_role("menuitem", name=item).click()
+    return Path(found.value.path()), found.value.suggested_filename
+
+
+def test_files_have_what_is_shown(open_page):
+    page = open_page(state="category=GEMM")
+    path, name = download(page, "Operators as CSV")
+    rows = path.read_text().splitlines()
+    assert name == "mobilenet_v3_small.csv"
+    assert rows[0].startswith('operator,"A, ms","B, ms"') and len(rows) == 43
+    path, _ = download(page, "Operators as Markdown")
+    assert path.read_text().startswith("| operator | A, ms | B, ms |")
+    assert len(path.read_text().splitlines()) == 44
+    for item in ("Chart as SVG", "Timeline as SVG"):
+        path, _ = download(page, item)
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+    path, _ = download(page, "Chart as PNG")
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_names_from_a_file_stay_text(open_page):
+    evil = "<img src=x onerror=console.log('evil')>"
+
+    def edit(document):
+        program = document["programs"][0]
+        program["labels"][5] = evil
+        program["texts"]["module_class"]["values"][0] = evil
+        document["head"]["model"] = evil
+        document["measurements"][0]["findings"][0]["title"] = evil
+
+    page = open_page(edit=edit, state="ops=5")
+    assert page.locator(".inspector h2").inner_text() == evil
+    assert page.locator("img").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "size", "dark"),
+    [
+        ("", (1400, 1000), False),
+        ("", (1400, 1000), True),
+        ("ops=181&factor=2&color=speedup", (1400, 1000), False),
+        ("finding=0&view=graph&color=time", (1400, 1000), True),
+        ("ops=181", (390, 844), False),
+        ("category=GEMM", (390, 844), True),
+    ],
+)
+def test_axe_finds_nothing(open_page, state, size, dark):
+    if not AXE.is_file():
+        pytest.skip("axe-core is not installed: `npm ci` in workbench/explorer/web")
+    page = open_page(state=state, size=size, dark=dark)
+    page.evaluate(AXE.read_text())
+    found = page.evaluate("axe.run()")
+    assert [(v["id"], [n["html"][:160] for n in v["nodes"]]) for v in found["violations"]] == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_phone_shows_verdict_findings_and_list(open_page, dark):
+    page = open_page(size=(390, 844), dark=dark)
+    assert page.locator(".big strong").is_visible()
+    assert page.locator(".card").first.is_visible() and page.locator(".t-row").nth(3).is_visible()
+    assert page.locator("canvas:visible").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"explorer-390{'-dark' * dark}.png", full_page=True)
+
+
+def test_selections_are_drawn_fast(browser, tmp_path):
+    sys.path.insert(0, str(Path(__file__).parent / "benchmarks"))
+    import explorer
+
+    for count in (500, 5000):
+        times = explorer.measure(browser, explorer.make_page(tmp_path, count), repeats=5)
+        slowest = {name: min(found) for name, found in times.items() if name != "first view"}
+        assert max(slowest.values()) < explorer.limit_of(count), slowest

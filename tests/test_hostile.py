@@ -1,0 +1,172 @@
+"""Files of strangers: nothing outside of the run is touched, no code of theirs runs."""
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+import workbench as wb
+from workbench import store
+from workbench.cli import main
+from workbench.errors import RunnerError, StoreError, TraceError, UsageError
+from workbench.models.sources import find_sources
+from workbench.portfolio.state import Storage
+from workbench.report.artifacts import write_artifacts
+from workbench.run.config import plan_config, read_config
+from workbench.run.plan import make_plan
+from workbench.workflow import measure_roof
+
+
+@pytest.fixture
+def change(tmp_path):
+    """A recorded run whose manifest a function changes; returns its folder."""
+
+    def change_run(edit):
+        folder = tmp_path / "out" / "runs" / "linux"
+        shutil.copytree(wb.sample_run("toy_cnn"), folder)
+        content = json.loads((folder / store.MANIFEST).read_text())
+        edit(content)
+        (folder / store.MANIFEST).write_text(json.dumps(content))
+        return folder
+
+    return change_run
+
+
+def edit_path(path, value):
+    """A function that sets one value of a document, by its keys."""
+
+    def edit(content):
+        *way, last = path
+        for key in way:
+            content = content[key]
+        content[last] = value
+
+    return edit
+
+
+UNSAFE = "../../../escaped"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("plan", "stem"), UNSAFE, "is no valid name"),
+        (("plan", "stem"), "/tmp/x", "is no valid name"),
+        (("plan", "stem"), "x" * 300, "is no valid name"),
+        (("plan", "experiments", 0, "name"), UNSAFE, "is no valid name"),
+        (("plan", "experiments", 0, "isa"), UNSAFE, "is no valid name"),
+        (("plan", "pairs", 0, "candidate"), "nothing", "experiment 'nothing' is not in its plan"),
+        (("sessions", 0, "experiment"), UNSAFE, "is not in its plan"),
+        (("sessions", 0, "etdump"), "../../../x.etdump", "names a file outside its folder"),
+        (("sessions", 0, "log"), "/etc/passwd", "names a file outside its folder"),
+    ],
+)
+def test_a_name_in_a_manifest_cannot_lead_outside(change, tmp_path, path, value, words):
+    folder = change(edit_path(path, value))
+    before = {p for p in tmp_path.rglob("*") if not p.is_relative_to(folder)}
+    for use in (lambda: write_artifacts(wb.open_run(folder)), lambda: wb.make_report(folder)):
+        with pytest.raises(StoreError) as caught:
+            use()
+        assert words in str(caught.value)
+    assert before == {p for p in tmp_path.rglob("*") if not p.is_relative_to(folder)}
+
+
+def test_a_traced_process_without_a_trace_is_one_line(change):
+    def edit(content):
+        for session in content["sessions"]:
+            session["etdump"] = ""
+
+    with pytest.raises(StoreError, match="a traced process has no trace"):
+        wb.open_run(change(edit))
+
+
+@pytest.mark.parametrize("by", ["source", "model"])
+def test_replay_runs_no_code_that_only_the_manifest_names(change, tmp_path, by):
+    evil, mark = tmp_path / "evil.py", tmp_path / "ran"
+    evil.write_text(f"open({str(mark)!r}, 'w')\n")
+
+    def edit(content):
+        content["export"]["model"] = "Net" if by == "source" else f"{evil}:Net"
+        content["export"]["source"] = str(evil) if by == "source" else ""
+
+    folder = change(edit)
+    with pytest.raises(UsageError, match=r"is code in .*evil\.py.* -> if you trust it: --model"):
+        wb.replay_layer(folder, "features.0")
+    assert not mark.exists()
+
+
+def test_a_host_is_contacted_only_if_the_user_names_it(change, monkeypatch, capsys):
+    contacted = []
+    monkeypatch.setattr("workbench.run.targets.open_target", contacted.append)
+
+    def edit(content):
+        content["plan"]["target"] = "ssh:evil.invalid"
+        content["emulated"] = False
+
+    folder = change(edit)
+    for use in (lambda: measure_roof(folder, again=True), lambda: wb.replay_layer(folder, "x")):
+        with pytest.raises(UsageError, match=r"made on ssh:evil\.invalid -> .*--target ssh:evil"):
+            use()
+    with pytest.raises(SystemExit):
+        main(["roofline", str(folder)])
+    assert "--target ssh:evil.invalid" in capsys.readouterr().err
+    assert not contacted
+
+
+@pytest.mark.parametrize("reader", [wb.read_etdump, wb.read_xnn_log, wb.read_allocations])
+def test_a_pipe_is_refused_instead_of_read(tmp_path, reader):
+    os.mkfifo(tmp_path / "x.etdump")
+    with pytest.raises(TraceError, match="is not a regular file"):
+        reader(tmp_path / "x.etdump")
+
+
+@pytest.mark.parametrize("timeout", [math.inf, math.nan, -1, 0])
+def test_a_timeout_is_a_positive_number(tmp_path, timeout):
+    with pytest.raises(UsageError, match="timeout must be above 0"):
+        make_plan(tmp_path / "x.pte", wb.MeasureOptions(timeout_s=timeout), None)
+
+
+def test_names_that_are_too_long_for_a_file_are_one_line(tmp_path):
+    config = {"model": "m" * 5000, "experiments": [{"name": "a"}]}
+    (tmp_path / "x.json").write_text(json.dumps(config))
+    with pytest.raises(StoreError, match="no such file"):
+        plan_config(read_config(tmp_path / "x.json"), tmp_path)
+    text = f"import {'x' * 300}\nTEXT = {'a sentence. ' * 40!r}\n"
+    (tmp_path / "model.py").write_text(text)
+    assert find_sources(tmp_path / "model.py").files == (tmp_path / "model.py",)
+
+
+def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch):
+    storage = Storage("memory://portfolio")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    found = ["/portfolio/cells/a.json", "/portfolio/cells/../../../../escaped"]
+    files = SimpleNamespace(find=lambda _: found, cat_file=lambda _: b"{}")
+    monkeypatch.setattr(Storage, "_open", lambda self: (files, "/portfolio"))
+    with pytest.raises(StoreError, match=r"memory://portfolio: has a file '.*escaped'"):
+        storage.fetch("cells")
+    assert not list(tmp_path.rglob("escaped"))
+
+
+def test_names_that_collide_under_fixed_weights_take_no_longer(tmp_path):
+    """Names were once compared by a hash that anybody could compute: many could be made alike."""
+    code = "from workbench.trace.flatbuffer import _WEIGHTS as w; print(w[:4])"
+    runs = [subprocess.check_output([sys.executable, "-c", code]) for _ in range(2)]
+    assert runs[0] != runs[1]
+
+
+def test_an_empty_trace_is_noticed_at_once(tmp_path):
+    runner = tmp_path / "executor_runner"
+    runner.write_text('#!/bin/sh\necho run >> "$0.log"\nwhile [ $# -gt 0 ]; do\n'
+                      '[ "$1" = --etdump_path ] && : > "$2"\nshift; done\n')  # fmt: skip
+    runner.chmod(0o755)
+    (tmp_path / "x.pte").write_bytes(b"x")
+    config = {"model": "x.pte", "experiments": [{"name": "a", "runner_path": str(runner)}]}
+    (tmp_path / "x.json").write_text(json.dumps(config))
+    with pytest.raises(RunnerError, match="wrote no ETDump"):
+        wb.run_config(tmp_path / "x.json", root=tmp_path / "out")
+    assert (tmp_path / "executor_runner.log").read_text() == "run\n"
