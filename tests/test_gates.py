@@ -176,7 +176,7 @@ def test_a_declared_axis_may_differ(baseline, tmp_path):
     [
         (f"{SAMPLE}:sme2_on", UsageError, "unknown measurement 'sme2_on:'"),
         (f"{SAMPLE}:avx512_on:8", UsageError, "unknown measurement 'avx512_on:8'"),
-        ("nothing", UsageError, "not a run folder"),
+        ("nothing", UsageError, "no such file or folder"),
     ],
 )
 def test_a_wrong_name_is_one_clear_line(baseline, name, error, words):
