@@ -63,7 +63,7 @@ def gates(compared):
 
 
 def test_a_run_passes_against_itself(baseline):
-    held = compare_with_metrics(baseline, str(SAMPLE), fail_above=0.1)
+    held = compare_with_metrics(baseline, str(SAMPLE), fail_above=0.15)
     assert held.passed and "failed" not in gates(held).values()
     assert gates(held)["mobilenet_v3_small, avx512_on, 1 thread"] == "passed"
     assert [name.split(", ")[1] for name in gates(held)] == ["avx512_off", "avx512_on"]

@@ -243,7 +243,9 @@ class Run:
             if same and threads in (None, after.threads):
                 return known
         if baseline is None or candidate is None:
-            raise StoreError("compares no two experiments", where=self.path, hint="name both")
+            several = len({m.name for m in self.measurements}) > 1
+            hint = "name both" if several else "it has one experiment: add traces of another"
+            raise StoreError("compares no two experiments", where=self.path, hint=hint)
         counts = () if threads is None else (threads,)
         before, after = self[baseline, *counts], self[candidate, *counts]
         return Comparison(before, after, f"as {candidate} instead of {baseline}")
@@ -590,10 +592,16 @@ class Measurement:
 
     @property
     def events(self) -> pd.DataFrame:
-        """The events of the first process: ``frames.EVENTS``."""
+        """The events of the first process after its warm-up: ``frames.EVENTS``."""
         if not self.sessions:
             raise StoreError(f"{self.label} has no trace", where=self.run.path)
-        return self.run.read_trace(self.sessions[0])
+        session = self.sessions[0]
+        events = self.run.read_trace(session)
+        if not session.skipped:
+            return events
+        inside = events["run"] >= 0
+        events = events.assign(run=events["run"] - session.skipped * inside)
+        return events[~inside | (events["run"] >= 0)].reset_index(drop=True)
 
     @frame_property
     def spans(self) -> pd.DataFrame:

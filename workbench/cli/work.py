@@ -94,7 +94,9 @@ def run(
     verbose: bool,
     baseline: str,
 ) -> Output:
-    """Measure a .pte with a CPU extension off and on; prints the run's folder.
+    """Measure a .pte with a CPU extension off and on, or several side by side.
+
+    Prints the run's folder.
 
     A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target and --power
     replace its own.

@@ -39,6 +39,7 @@ _BASES = {
     "roofline": "estimated from the machine's peaks",
 }
 _NOTHING = "No findings: no rule found one per cent of the time to gain."
+NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside the traces."
 
 
 def show_verdicts(source: Run | Comparison) -> Table:
@@ -358,14 +359,20 @@ def show_findings(source: Run | Measurement | pd.DataFrame, *, top: int = TOP_FI
     """
     findings = source if isinstance(source, pd.DataFrame) else source.findings
     if findings.empty:
-        return Table(f"<p>{_NOTHING}</p>", _NOTHING)
+        subject = source.subject if isinstance(source, Run) else source
+        unknown = isinstance(subject, Measurement) and subject.sidecar is None
+        text = f"{_NOTHING} {NO_PROGRAM}" if unknown else _NOTHING
+        return Table(f"<p>{text}</p>", text)
     items = findings.head(top).to_dict("records")
     pages = "".join(f"<li>{_item_html(row)}</li>" for row in items)
     texts = "\n".join(f"{number}. {_item_text(row)}" for number, row in enumerate(items, 1))
+    marks = []
     if is_emulated(findings):
-        mark = f"{EMULATED.capitalize()}. These are not sorted by gain."
-        return Table(f"<p>{mark}</p><ol>{pages}</ol>", f"{mark}\n\n{texts}")
-    return Table(f"<ol>{pages}</ol>", texts)
+        marks.append(f"{EMULATED.capitalize()}. These are not sorted by gain.")
+    if isinstance(source, Run) and source.record.plan.programs:
+        marks.append(f"About {source.subject.label}, the first program after the baseline.")
+    head = f"<p>{html.escape(' '.join(marks))}</p>" if marks else ""
+    return Table(f"{head}<ol>{pages}</ol>", "\n\n".join([*marks, texts]))
 
 
 def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:
