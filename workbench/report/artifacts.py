@@ -125,6 +125,7 @@ def summarize_metrics(run: Run) -> documents.Metrics:
         started=run.record.started,
         floor=run.floor,
         latencies=tuple(map(_latency, run.measurements)),
+        problem=run.wrong,
         results=tuple(map(_kit_result, run.measurements)),
         programs={
             m.name: identify_run(run.record, m.program)["program"]
