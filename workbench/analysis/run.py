@@ -1189,7 +1189,7 @@ def _describe_protocol(record: RunRecord) -> str:
     if is_foreign(record):
         order = "run alternately" if record.runner else "in an unknown order"
         processes = f"{plan.processes} process" + ("es" if plan.processes > 1 else "")
-        warmup = f", without the first {plan.warmup}" if plan.warmup else ""
+        warmup = f" after the first {plan.warmup}" if plan.warmup else ""
         times = f"each at least {plan.runs} inferences{warmup}, timed in its trace"
         return f"{processes} per experiment, {order}; {times}"
     batches = f"batches of about {plan.batch_ms:g} ms" if plan.batch_ms else "single inferences"
