@@ -1,5 +1,6 @@
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,6 +10,7 @@ from synthetic import synthetic_latencies, synthetic_ledger
 
 from workbench.analysis.compare import (
     adjust_for_many,
+    compare_apart,
     compare_latencies,
     compare_parts,
     judge,
@@ -17,9 +19,16 @@ from workbench.analysis.operators import summarize_categories, summarize_operato
 from workbench.analysis.shift import bottleneck_shift
 from workbench.analysis.speedup import Speedup, speedup_of_restarts
 from workbench.analysis.statistics import describe_latencies
-from workbench.analysis.verdict import Verdict, digits_of, reach_verdict, summarize_verdict
+from workbench.analysis.verdict import (
+    Verdict,
+    describe_differences,
+    describe_faults,
+    digits_of,
+    reach_verdict,
+    summarize_verdict,
+)
 from workbench.errors import ComparisonError, UsageError
-from workbench.frames import COMPARISON, check
+from workbench.frames import COMPARISON, check, format_ms
 from workbench.records.runs import Agreement
 
 
@@ -350,6 +359,30 @@ def test_an_inconclusive_verdict_tells_the_noise_floor():
     assert "no interval: needs two or more process restarts" in line
 
 
+def test_a_verdict_says_what_it_lacks():
+    said = {"detectable": 0.07}
+    alone = replace(verdict("faster", 1.5, 1.4, 1.6, **said), floor=0.0)
+    assert summarize_verdict(alone).endswith("(95 % CI 1.4-1.6, no A/A control)")
+    apart = replace(alone, separate="separate runs")
+    assert "separate runs, minimum detectable change 7 %" in summarize_verdict(apart)
+    apart = verdict("inconclusive", 1.02, 0.95, 1.08, separate="separate runs", **said)
+    assert summarize_verdict(apart).count("minimum detectable change") == 1
+
+
+def test_a_machine_that_is_too_busy_is_said_to_be():
+    line = summarize_verdict(replace(verdict("inconclusive", 1.5, 0.5, 4.0), floor=2.9))
+    assert "too busy to compare (two equal experiments differed by up to 290 %)" in line
+
+
+def test_separate_runs_need_more_than_their_restarts_show():
+    """Two runs of one program differ by more than the restarts of either."""
+    before, after = (synthetic_latencies({"a": ms}, restart=1e-4, noise=1e-4, outliers=0, drift=0)
+                     for ms in (6.0, 6.0 * 1.03))  # fmt: skip
+    row = only(compare_apart(before, after))
+    assert row["outcome"] == "inconclusive" and row["detectable"] > 0.04
+    assert only(compare_apart(before, after, separate=False))["outcome"] == "slower"
+
+
 def test_slower_is_told_as_a_factor_above_one():
     line = summarize_verdict(verdict("slower", 0.5, 0.48, 0.52))
     assert line == "net: 2.00x slower with avx512 (95 % CI 1.92-2.08)"
@@ -363,18 +396,34 @@ def test_digits_follow_the_uncertainty(low, high, digits):
     assert digits_of(low, high) == digits
 
 
-def test_outputs_that_differ_are_part_of_the_verdict():
+def test_outputs_that_differ_come_before_any_speedup():
     agreements = [
         Agreement("off", "on", 1, 0, "float32", 1e-7, 1.0, 1e-5, True),
         Agreement("off", "on", 1, 1, "float32", 0.26, 2.0, 1e-5, False),
         Agreement("off", "on", 1, 2, "float32", None, 2.0, 1e-5, False),
     ]
     frame = compare_latencies(synthetic_latencies({"off": 6.0, "on": 3.0}), "off", "on")
-    line = summarize_verdict(reach_verdict("net", "", frame, agreements=agreements))
-    assert line.endswith(
-        "outputs differ: output 1 by 0.1 of its largest value (tolerance 1e-05); "
-        "output 2 cannot be compared"
+    assert describe_differences(agreements[:1]) == ""
+    wrong = describe_differences(agreements)
+    line = summarize_verdict(reach_verdict("net", "with avx512", frame, wrong=wrong))
+    assert line == (
+        "net: outputs differ (output 1 by 0.1 of its largest value instead of 1e-05 at most; "
+        "output 2 cannot be compared): no speed-up is claimed; ran with avx512 in "
+        f"{format_ms(frame['candidate_ms'][0])} against {format_ms(frame['baseline_ms'][0])}"
     )
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline", "text"),
+    [
+        ("", "", ""),
+        ("SQNR 1 dB", "SQNR 1 dB", "outputs are wrong (SQNR 1 dB)"),
+        ("SQNR 1 dB", "", "outputs of the candidate are wrong (SQNR 1 dB)"),
+        ("", "SQNR 1 dB", "outputs of the baseline are wrong (SQNR 1 dB)"),
+    ],
+)
+def test_wrong_outputs_name_their_side(candidate, baseline, text):
+    assert describe_faults(candidate, baseline) == text
 
 
 def test_a_verdict_needs_one_e2e_row():

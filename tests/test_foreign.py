@@ -12,6 +12,7 @@ import workbench as wb
 from workbench.analysis.foreign import TraceName, name_traces
 from workbench.cli import main
 from workbench.errors import ComparisonError, StoreError, UsageError
+from workbench.explorer.widgets import list_measurements
 
 QEMU, LINUX = wb.sample_run("toy_cnn"), wb.sample_run()
 
@@ -219,6 +220,7 @@ def test_everything_about_a_recording_works_or_says_what_is_missing(tmp_path):
     missing = run.checks.set_index("check").at["not recorded", "evidence"]
     assert "layers (put the .pte" in missing
     assert "fail" not in set(run.checks["status"])
+    assert "emulated" not in set(run.quality["criterion"])
 
 
 def test_a_program_nearby_gives_layers_if_the_traces_are_of_it(tmp_path):
@@ -301,7 +303,30 @@ def test_every_trace_has_a_name_of_its_own(paths, stems):
     assert all(sorted(found) == list(range(len(found))) for found in restarts.values())
 
 
+def test_a_recording_among_the_runs_can_be_picked_and_a_broken_one_is_skipped(kit):
+    broken = kit.with_name("linux")
+    broken.mkdir()
+    (broken / "manifest.json").write_text("{")
+    assert "x faster" in str(wb.pick_measurements(kit.parents[1]))
+    assert any("mac_sme2_on" in name for name in list_measurements(kit.parents[1]))
+
+
 def test_names_known_from_a_manifest_come_first():
     path = Path("whatever.etdump")
     _, names = name_traces([path], labels={path.name: TraceName("mac_sme2_on", 3)})
     assert names == {path: TraceName("mac_sme2_on", 3)}
+
+
+def test_a_program_that_explains_most_operators_is_not_the_one_without_its_name(tmp_path):
+    """Variants of a model in other dtypes have the same calls, and nearly the same operators."""
+    put(tmp_path, {"on.etdump": mobilenet("on")})
+    text = (LINUX / "layers.json").read_text()
+    content = json.loads(text)
+    nodes = [n for m in content["methods"] for i in m["instructions"] for n in i["xnodes"]]
+    for node in nodes[::6]:
+        node["type"] = "Tanh"
+    (tmp_path / "layers.json").write_text(json.dumps(content))
+    run = wb.open_run(tmp_path)
+    assert run.layers is None
+    (tmp_path / "layers.json").write_text(text)
+    assert wb.open_run(tmp_path).layers is not None

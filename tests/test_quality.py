@@ -6,6 +6,7 @@ import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ from workbench.analysis.quality import (
 )
 from workbench.cli import main
 from workbench.datasets import sample_run
+from workbench.frames import LATENCIES
 from workbench.options import MeasureOptions
 from workbench.plots.text import show_quality
 from workbench.records.runs import Batch, Reading, Session
@@ -207,6 +209,47 @@ def test_what_is_bad_lowers_the_grade(noise, criterion):
     calm_noise = {"noise": 0.002, "restart": 0.001, "drift": 0.002, "outliers": 0.01}
     assert graded(**calm_noise, processes=8)[criterion] == "A"
     assert graded(**{**calm_noise, "processes": 8, **noise})[criterion] in "BCD"
+
+
+def scatter_of(restarts_ms, cores):
+    """The criterion for one program whose restarts took these times on these cores."""
+    sessions = [
+        replace(a_session(wall=[int(ms * 1e6)] * 4, cpu=[int(ms * 1e6)] * 4, process=n), core=core)
+        for n, (ms, core) in enumerate(zip(restarts_ms, cores, strict=True))
+    ]
+    rows = [
+        ("a", 1, n, False, k, k, *[int(ms * 1e6)] * 2, 0)
+        for n, ms in enumerate(restarts_ms)
+        for k in range(4)
+    ]
+    latencies = pd.DataFrame(rows, columns=LATENCIES.names)
+    comparisons = pd.DataFrame({"floor": [0.0], "low": [1.0], "high": [1.0]})
+    run = SimpleNamespace(sessions=sessions, emulated=False, readings=(), runner={"kind": "native"})
+    table = grade_run(run, latencies, comparisons).set_index("criterion")
+    return table.loc["scatter between restarts"]
+
+
+def test_restarts_that_alternate_between_a_fast_and_a_slow_core_are_explained():
+    row = scatter_of([3.20, 2.27, 3.19, 2.24, 3.18], [0, 1, 0, 1, 0])
+    assert row["value"] == "18.2 %, core 0 takes 1.41x as long as core 1"
+    assert row["grade"] == "D"
+
+
+def test_scatter_that_cores_do_not_explain_names_none():
+    assert scatter_of([3.20, 3.19, 2.27, 2.24, 3.18], [0, 1, 0, 1, 0])["value"] == "18.2 %"
+    assert scatter_of([3.20, 2.27], [0, 1])["value"] == "24.0 %"
+    calm = scatter_of([3.0, 3.01, 3.0, 3.02, 3.0], [None] * 5)
+    assert (calm["value"], calm["grade"]) == ("0.3 %", "A")
+
+
+@pytest.mark.parametrize(("overhead", "grade"), [(0.01, "A"), (-0.01, "A"), (-0.07, "C")])
+def test_a_negative_tracer_overhead_is_noise(overhead, grade):
+    latencies = synthetic_latencies({"a": 4.0, "b": 2.0})
+    run = SimpleNamespace(sessions=[], emulated=False, readings=(), runner={"kind": "native"})
+    table = grade_run(run, latencies, compare_latencies(latencies, "a", "b"), overhead)
+    row = table.set_index("criterion").loc["tracer overhead"]
+    assert row["grade"] == grade
+    assert ("noise exceeds it" in row["value"]) == (overhead < 0)
 
 
 def test_one_restart_is_not_enough_for_a_good_grade():

@@ -106,6 +106,9 @@ from .plots.text import (
     show_code as show_code,
 )
 from .plots.text import (
+    show_dtypes as show_dtypes,
+)
+from .plots.text import (
     show_findings as show_findings,
 )
 from .plots.text import (
@@ -131,6 +134,9 @@ from .plots.text import (
 )
 from .plots.text import (
     show_sweeps as show_sweeps,
+)
+from .plots.text import (
+    show_times as show_times,
 )
 from .plots.text import (
     show_undelegated as show_undelegated,
@@ -251,6 +257,7 @@ __all__ = [
     "show",
     "show_answer",
     "show_code",
+    "show_dtypes",
     "show_findings",
     "show_kernels",
     "show_latencies",
@@ -262,6 +269,7 @@ __all__ = [
     "show_speedups",
     "show_sweeps",
     "show_table",
+    "show_times",
     "show_undelegated",
     "show_verdicts",
     "summarize_categories",

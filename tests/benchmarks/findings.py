@@ -49,7 +49,7 @@ class Case:
 
 CASES = (
     Case("power", "timm mobilenetv4_conv_small", "undelegated", "pow"),
-    Case("chunks", "torchvision shufflenet_v2_x1_0", "undelegated", "split_with_sizes"),
+    Case("chunks", "torchvision shufflenet_v2_x1_0", "fragments"),
     Case("whole_slices", "timm ghostnet_100", "undelegated", "alias_copy"),
     Case(
         "silu_casts",

@@ -14,6 +14,7 @@ or if more than 5 % of its verdicts on equal programs are wrong.
 import argparse
 import json
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -58,10 +59,11 @@ def main() -> int:
     programs = export_programs(options.folder / "programs")
     results = options.folder / RESULTS
     results.touch()
-    for number in range(len(results.read_text().splitlines()), options.trials):
+    for _ in range(len(results.read_text().splitlines()), options.trials):
         if time.monotonic() > end:
             break
-        found = run_trial(programs, options, options.folder / "trials" / str(number))
+        with tempfile.TemporaryDirectory() as folder:
+            found = run_trial(programs, options, Path(folder))
         with open(results, "a") as file:
             file.write(json.dumps(found) + "\n")
     trials = [json.loads(line) for line in results.read_text().splitlines()]
@@ -95,7 +97,6 @@ def blocks_model(count: int) -> type:
 
 def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
     """Verdict and speed-up of every candidate, by way and slowdown."""
-    folder.mkdir(parents=True, exist_ok=True)
     runner = wb.find_runner()
     baseline, *others = programs.values()
 
@@ -104,6 +105,8 @@ def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
             toggle="none", runs=1, processes=options.processes, against=tuple(map(str, against))
         )
         plan = replace(make_plan(pte, asked, runner), batch_ms=options.batch_ms)
+        if not against:  # without the second of two equal experiments
+            plan = replace(plan, experiments=(plan.experiments[0], plan.experiments[-1]))
         return plan, measure(plan, runner, folder / name)
 
     plan, together = time_plan("together", baseline, others)
@@ -115,10 +118,10 @@ def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
     alone, floors = {}, {}
     for slowdown, pte in programs.items():
         plan, latencies = time_plan(f"alone{slowdown}", pte)
-        pair, control = plan.pairs[0], plan.experiments[-1].name
-        first = compare_latencies(latencies, pair.baseline, pair.candidate, control=control)
-        floors[slowdown] = float(first["floor"].iloc[0])
-        alone[slowdown] = latencies[latencies["experiment"] == pair.baseline]
+        first, control = (e.name for e in plan.experiments)
+        compared = compare_latencies(latencies, first, control, control=control)
+        floors[slowdown] = float(compared["floor"].iloc[0])
+        alone[slowdown] = latencies[latencies["experiment"] == first]
     separate = {
         slowdown: compare_apart(alone[-1], alone[slowdown], floor=max(floors[-1], floors[slowdown]))
         for slowdown in BLOCKS

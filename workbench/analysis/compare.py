@@ -157,7 +157,6 @@ def compare_apart(
     baseline: pd.DataFrame,
     candidate: pd.DataFrame,
     *,
-    floor: float = 0.0,
     clock: str | None = None,
     separate: bool = True,
 ) -> pd.DataFrame:
@@ -174,7 +173,7 @@ def compare_apart(
     clock = clock or max(clock_of(side) for side in timed)
     before, after = (restart_latencies(side, clock) for side in timed)
     if separate:
-        return compare_restarts(["latency"], [before.to_list()], [after.to_list()], floor=floor)
+        return compare_restarts(["latency"], [before.to_list()], [after.to_list()])
     before, after = shared_restarts(before, after)
     times, found = (before.mean(), after.mean()), speedup_of_restarts(before, after)
     return tabulate_comparison("e2e", ["latency"], times, found, restarts=len(before))
@@ -193,16 +192,15 @@ def compare_restarts(
     names: Sequence[str],
     baseline: Sequence[Sequence[float]],
     candidate: Sequence[Sequence[float]],
-    *,
-    floor: float = 0.0,
 ) -> pd.DataFrame:
     """Compare separate runs by the `restart_latencies` of many measurements; one family."""
     sides = list(zip(baseline, candidate, strict=True))
     speedup = Speedup.concatenate([speedup_of_runs(*pair) for pair in sides])
     before, after = (np.array([np.mean(ms) for ms in side]) for side in (baseline, candidate))
-    noise = Speedup.exactly(np.full(len(sides), floor)) if floor else None
     least = [min(map(len, pair)) for pair in sides]
-    return tabulate_comparison("e2e", names, (before, after), speedup, noise, restarts=least)
+    # The error has all noise in it already, so any difference beyond it counts.
+    none = Speedup.exactly(np.zeros(len(sides)))
+    return tabulate_comparison("e2e", names, (before, after), speedup, none, restarts=least)
 
 
 def _one_thread_count(latencies: pd.DataFrame, threads: int | None) -> pd.DataFrame:

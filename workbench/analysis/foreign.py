@@ -408,7 +408,8 @@ def _match_program(
                 layers = from_json(Layers, path.read_bytes(), path)
             else:
                 layers = _describe(pte, programs[pte])
-            if _fits(ledger, layers):
+            # A program of another dtype explains most operators too; only a name settles it then.
+            if _explained(ledger, layers) > (1 / 2 if pte and pte.stem == stem else 0.95):
                 return layers, pte
     return None, None
 
@@ -424,11 +425,11 @@ def _describe(pte: Path, etrecord: Path | None) -> Layers:
     return describe_pte(data, pte)
 
 
-def _fits(ledger: pd.DataFrame, layers: Layers) -> bool:
-    """Whether a trace is of a program: its kernels are, and most operators of its delegates."""
+def _explained(ledger: pd.DataFrame, layers: Layers) -> float:
+    """The part of a trace's delegated operators that a program has; 0 if its calls differ."""
     rows = ledger.drop_duplicates("key")
     if find_method(rows.astype({"kind": object, "operator": object}), layers) is None:
-        return False
+        return 0.0
     known = attribute_layers(ledger, layers).set_index("key")["confidence"]
     delegated = known[rows.loc[rows["kind"] == "delegated", "key"]]
-    return delegated.empty or bool(delegated.isin(["exact", "fitted"]).mean() > 1 / 2)
+    return float(delegated.isin(["exact", "fitted"]).mean()) if len(delegated) else 1.0

@@ -11,7 +11,13 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.machine_code import explain_lack
-from workbench.analysis.statistics import SOURCE_NAMES, clock_of, pick_timed
+from workbench.analysis.statistics import (
+    SOURCE_NAMES,
+    clock_of,
+    pick_timed,
+    restart_latencies,
+)
+from workbench.analysis.verdict import TOO_BUSY
 from workbench.frames import EMULATED, QUALITY, check, format_share
 from workbench.records.runs import RunRecord, Session, count_threads
 from workbench.run.plan import BY_ORDER
@@ -45,6 +51,11 @@ CRITERIA = {
         ),
         Criterion(
             "A/A control", (0.02, 0.05, 0.10), "%", "the margin of equivalence is 2 %"
+        ),
+        Criterion(
+            "scatter between restarts", (0.02, 0.05, 0.10), "%",
+            "standard deviation; the latency's interval is 1.24 times as wide for five restarts. A "
+            "restart's core and moment move all experiments alike, so speed-ups are not affected",
         ),
         Criterion(
             "restarts short of five", (0, 2, 3), "",
@@ -94,6 +105,7 @@ def grade_run(
     values = {
         "half width of the interval": float(widths.max(skipna=False)) if len(widths) else math.nan,
         "A/A control": float(floors[np.isfinite(floors) & (floors > 0)].max()),
+        "scatter between restarts": measure_scatter(timed),
         "restarts short of five": max(0, 5 - timed["process"].nunique()),
         "drift within a restart": measure_drift(timed),
         "outliers": count_outliers(timed),
@@ -106,9 +118,18 @@ def grade_run(
         ),
         **dict(_of_readings(record)),
     }
-    rows = [_row(CRITERIA[name], value) for name, value in values.items() if not math.isnan(value)]
+    if not record.runner:  # of another tool's recording, both are unknown
+        values |= dict.fromkeys(("emulated", "steps measured twice"), math.nan)
+    notes = {"scatter between restarts": compare_cores(record.sessions, timed)}
+    if tracer_overhead < 0:
+        notes["tracer overhead"] = "below 0: noise exceeds it"
+    rows = [
+        _row(CRITERIA[name], value, notes.get(name, ""))
+        for name, value in values.items()
+        if not math.isnan(value)
+    ]
     if math.isnan(values["half width of the interval"]):
-        rows.append(_row(CRITERIA["half width of the interval"], math.inf))
+        rows.append(_row(CRITERIA["half width of the interval"], math.inf, ""))
     table = pd.DataFrame(rows, columns=QUALITY.names)
     table = table.sort_values("grade", ascending=False, kind="stable").reset_index(drop=True)
     return check(table, QUALITY)
@@ -122,6 +143,42 @@ def summarize_quality(quality: pd.DataFrame) -> str:
     worst = quality[quality["grade"] == grade]
     why = [f"{row.criterion} {row.value} ({row.limit} for an A)" for row in worst.itertuples()]
     return f"measurement quality {grade}: {', '.join(why)}"
+
+
+def _relative_restarts(timed: pd.DataFrame) -> pd.DataFrame:
+    """The latency of every restart over the mean of all, by process and measurement."""
+    parts = timed.groupby(["experiment", "threads"])
+    found = pd.DataFrame({key: restart_latencies(part) for key, part in parts})
+    return found / found.mean()
+
+
+def measure_scatter(timed: pd.DataFrame) -> float:
+    """The standard deviation between process restarts as a part of the latency.
+
+    The median over the measurements; NaN for a single restart.
+    """
+    return float(_relative_restarts(timed).std(ddof=1).median())
+
+
+def compare_cores(sessions: Sequence[Session], timed: pd.DataFrame) -> str:
+    """The slowest core against the fastest, if the cores explain the scatter; else empty.
+
+    They do if nine tenths of the variance between restarts is between cores, which by chance
+    happens in 1.4 % of five restarts on two cores.
+    """
+    cores = {s.process: s.core for s in sessions if s.complete and s.core is not None}
+    restarts = _relative_restarts(timed[timed["threads"] == 1]).mean(axis=1)
+    restarts = restarts[restarts.index.isin(list(cores))]
+    core = restarts.index.map(cores)
+    by_core = restarts.groupby(core).agg(["mean", "size"])
+    if len(by_core) < 2 or len(restarts) < len(by_core) + 3:
+        return ""
+    between = restarts.groupby(core).transform("mean").var(ddof=0)
+    if not between > 0.9 * restarts.var(ddof=0):
+        return ""
+    slow, fast = by_core["mean"].idxmax(), by_core["mean"].idxmin()
+    ratio = by_core["mean"].max() / by_core["mean"].min()
+    return f"core {slow} takes {ratio:.2f}x as long as core {fast}"
 
 
 def measure_drift(timed: pd.DataFrame) -> float:
@@ -174,16 +231,16 @@ def _of_readings(run: RunRecord) -> Iterator[tuple[str, float]]:
         yield "throttling events", events + sum(status > 0 for status in statuses)
 
 
-def _row(criterion: Criterion, value: float) -> tuple[str, str, str, str, str]:
-    grade = GRADES[sum(value > limit for limit in criterion.limits)]
+def _row(criterion: Criterion, value: float, note: str) -> tuple[str, str, str, str, str]:
+    grade = GRADES[sum(abs(value) > limit for limit in criterion.limits)]
     shown, limit = (_text(criterion, number) for number in (value, criterion.limits[0]))
-    return criterion.name, shown, grade, limit, criterion.source
+    return criterion.name, f"{shown}, {note}" if note else shown, grade, limit, criterion.source
 
 
 def _text(criterion: Criterion, value: float) -> str:
     if math.isinf(value):
         return "unknown"
-    return f"{100 * value:.1f} %" if criterion.unit == "%" else f"{value:g}"
+    return format_share(value, 1) if criterion.unit == "%" else f"{value:g}"
 
 
 #: A tracer that costs more than this moves the shares it measures.
@@ -273,6 +330,7 @@ def _comparison(comparison: Comparison) -> Iterator[Row]:
     if math.isfinite(row["floor"]) and row["floor"] > 0:
         status = "ok" if row["floor"] < 0.05 else "note"
         evidence = f"A/A control differs by at most {format_share(row['floor'], 1)}"
+        evidence += ": machine too busy to compare" if row["floor"] > TOO_BUSY else ""
         yield f"noise floor of {name}", status, evidence
     if comparison.baseline.program == comparison.candidate.program:
         yield f"toggle took effect in {name}", *_toggle(comparison)
@@ -352,7 +410,9 @@ def _ledger(run: Run) -> Row:
 def _tracer(run: Run) -> Iterator[Row]:
     for (experiment, threads), cost in run.tracer_overhead.items():
         name = f"tracing {experiment} is cheap, {count_threads(threads)}"
-        yield name, "ok" if cost < TRACER_LIMIT else "note", f"{format_share(cost, 1)} latency"
+        noise = ", below 0: noise exceeds it" if cost < 0 else ""
+        status = "ok" if abs(cost) < TRACER_LIMIT else "note"
+        yield name, status, f"{format_share(cost, 1)} latency{noise}"
 
 
 def _undisturbed(run: Run) -> Row:

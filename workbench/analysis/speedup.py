@@ -122,9 +122,10 @@ def speedup_of_restarts(
     return Speedup(log, *_join_errors(*parts, (np.square(resolution), np.inf)))
 
 
-#: Scatter (standard deviation of the logarithm) of one program's latency from run to run, beyond
-#: what the restarts of one run show: BETWEEN_RUNS_SOURCE
-BETWEEN_RUNS = 0.02
+#: Scatter (standard deviation of the logarithm) of one program's latency from run to run, minutes
+#: apart on two busy cores, beyond what the restarts of a run show: 1.5 to 2.4 % in 10 and 18 runs
+#: of two models (`tests/benchmarks/repeats.py`), and the error of that.
+BETWEEN_RUNS = 0.028
 
 
 def speedup_of_runs(baseline: _Times, candidate: _Times, *, resolution: ArrayLike = 0.0) -> Speedup:

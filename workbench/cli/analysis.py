@@ -73,14 +73,15 @@ def report(runs: tuple[str, ...], out: Path | None, baseline: str, categories: s
 def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str) -> Output:
     """List optimisation opportunities, largest gain first."""
     from workbench.analysis.run import open_run
-    from workbench.plots.text import list_findings
+    from workbench.plots.text import NO_PROGRAM, list_findings
 
     run = open_run(run_dir, baseline=baseline)
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
     found = measurement.findings
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": found}
-    return Output(list_findings(found, len(found)) or ["no findings"], record)
+    lines = list_findings(found, len(found)) or ["no findings"]
+    return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record)
 
 
 @command()

@@ -94,7 +94,9 @@ def run(
     verbose: bool,
     baseline: str,
 ) -> Output:
-    """Measure a .pte with a CPU extension off and on; prints the run's folder.
+    """Measure a .pte with a CPU extension off and on, or several side by side.
+
+    Prints the run's folder.
 
     A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target and --power
     replace its own.
@@ -128,10 +130,18 @@ def run(
 
 
 def _summarize(run: Run) -> list[str]:
-    """The verdicts of a run, and the grade of its measurement."""
+    """The verdicts and latencies of a run, what ran in its dtype, and the measurement's grade."""
+    from workbench.analysis.dtypes import describe_dtypes
     from workbench.analysis.quality import summarize_quality
 
-    return [*(ab.text for ab in run.comparisons), summarize_quality(run.quality)]
+    latencies = (
+        []
+        if run.emulated
+        else [f"{m.label}: {m.latency_text}" for m in run.measurements if not m.control]
+    )
+    dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
+    texts = [ab.text for ab in run.comparisons]
+    return [*texts, *latencies, *dtypes, summarize_quality(run.quality)]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:

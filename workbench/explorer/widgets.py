@@ -1,5 +1,6 @@
 """Controls for views; without a live front end, a view is shown with its first choices."""
 
+import contextlib
 import functools
 import html
 import itertools
@@ -23,7 +24,7 @@ from workbench.plots.sweeps import NO_LEVELS, plot_isa_levels
 from workbench.plots.tables import Table, VStack, show_note, show_table
 from workbench.plots.text import codes_of
 from workbench.records.runs import count_threads
-from workbench.store import find_runs, load_run
+from workbench.store import find_runs
 
 WIDGETS = "WORKBENCH_WIDGETS"  #: Environment variable that forces (1) or forbids (0) widgets.
 
@@ -149,12 +150,12 @@ def list_measurements(folder: str | Path = ".") -> dict[str, str]:
     """Names for `align_measurements` by label, without emulated or unfinished runs and controls."""
     measurements = {}
     for label, path in list_runs(folder).items():
-        run = load_run(path)
-        if run.state != "complete" or run.emulated:
-            continue
-        names = [experiment.name for experiment in run.plan.experiments if not experiment.control]
-        for threads, name in itertools.product(run.plan.threads, names):
-            measurements[f"{label}: {name}, {count_threads(threads)}"] = f"{path}:{name}:{threads}"
+        with contextlib.suppress(WorkbenchError):  # unreadable
+            run = open_run(path)
+            for m in run.measurements:
+                if not m.control and not m.emulated and run.record.state == "complete":
+                    key = f"{label}: {m.name}, {count_threads(m.threads)}"
+                    measurements[key] = f"{path}:{m.name}:{m.threads}"
     return measurements
 
 
@@ -175,8 +176,10 @@ def pick_measurements(folder: str | Path = ".") -> object:
     """
     found = list_measurements(folder)
     labels = {name: label for label, name in found.items()}
+    # The first two of one run: others may not be comparable.
+    pairs = (p for p in itertools.pairwise(labels) if len({n.rsplit(":", 2)[0] for n in p}) == 1)
     picked = widgets.SelectMultiple(
-        options=list(found.items()), value=list(labels)[:2], rows=8, layout={"width": "30em"}
+        options=list(found.items()), value=next(pairs, ()), rows=8, layout={"width": "30em"}
     )
     axes = compare_runs.AXES
     differ = widgets.SelectMultiple(options=axes, rows=len(axes), description="may differ")

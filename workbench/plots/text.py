@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare import FALSE_DISCOVERIES
+from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import label_operators
@@ -38,6 +39,7 @@ _BASES = {
     "roofline": "estimated from the machine's peaks",
 }
 _NOTHING = "No findings: no rule found one per cent of the time to gain."
+NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside the traces."
 
 
 def show_verdicts(source: Run | Comparison) -> Table:
@@ -50,10 +52,12 @@ def show_verdicts(source: Run | Comparison) -> Table:
     """
     comparisons = source.comparisons if isinstance(source, Run) else (source,)
     mark = [f"{EMULATED.capitalize()}."] if source.emulated else []
+    mark += [f"Outputs are wrong: {source.wrong}."] if source.wrong and not comparisons else []
+    dtypes = source.subject.dtypes if isinstance(source, Run) else None
+    left = [] if dtypes is None or not dtypes["reason"].any() else [f"{describe_dtypes(dtypes)}."]
     texts = [ab.text for ab in comparisons]
-    return show_note(
-        *mark, *(texts or ["No comparison: the run has no two experiments of one program."])
-    )
+    texts = texts or ["No comparison: the run has no two experiments of one program."]
+    return show_note(*mark, *texts, *left)
 
 
 def show_latencies(source: Run | Measurement) -> Table:
@@ -66,10 +70,23 @@ def show_latencies(source: Run | Measurement) -> Table:
     """
     columns = ["experiment", "threads", "clock", "latency", "low", "high", "restarts"]
     caption = "latency: mean over the process restarts of each one's midmean; low, high: its 95 % "
-    caption += "interval over the restarts"
+    caption += "interval, which covers further restarts in this run"
     if source.statistics["restarts"].eq(1).any():
         caption += "; a single restart has none"
     return show_table(source.statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
+
+
+def show_times(source: Run | Measurement) -> Table:
+    """How the latency and the sum of its parts, which are of traced inferences, go together.
+
+    ``source`` is a run, of which the subject is shown, or a measurement.
+
+    Examples
+    --------
+    >>> print(wb.show_times(wb.open_run(wb.sample_run())))
+    > The parts of avx512_on add up to 2.06 ms: ...
+    """
+    return show_note((source.subject if isinstance(source, Run) else source).times_text)
 
 
 def show_operators(source: Measurement | pd.DataFrame, *, top: int = TOP) -> Table:
@@ -167,6 +184,31 @@ def show_undelegated(run: Run) -> Table:
     if table is None:
         return show_note("Unknown: the program has no export record.")
     return show_note("None: every operator is delegated.") if table.empty else show_table(table)
+
+
+def show_dtypes(source: Measurement, *, top: int = TOP) -> VStack:
+    """The dtype that was asked for: what ran in another one and why, and where noise enters.
+
+    Examples
+    --------
+    >>> on = wb.open_run(wb.sample_run("squeezesam")).subject
+    >>> "27 of 31 convolutions and matrix products ran in int8" in str(wb.show_dtypes(on))
+    True
+    """
+    if source.dtypes is None or source.export is None:
+        return VStack(show_note("Not applicable: fp32, or a program of unknown origin."))
+    parts = [show_note(f"{describe_dtypes(source.dtypes)}.")]
+    others = source.dtypes[source.dtypes["reason"] != ""]
+    if len(others):
+        others = others.assign(name=label_operators(others))
+        columns = ["name", "dtype", "mean_ms", "share", "reason"]
+        parts.append(show_table(others, columns, top=top, caption="What ran in another dtype"))
+    if source.export.noise:
+        noise = pd.DataFrame(source.export.noise)
+        noise["module"] = noise["module"].map(name_layer)
+        caption = "Where quantisation noise enters: SQNR for exact inputs (own), and in the program"
+        parts.append(show_table(noise, top=top, caption=caption))
+    return VStack(*parts)
 
 
 def show_sweeps(run: Run) -> VStack:
@@ -317,14 +359,20 @@ def show_findings(source: Run | Measurement | pd.DataFrame, *, top: int = TOP_FI
     """
     findings = source if isinstance(source, pd.DataFrame) else source.findings
     if findings.empty:
-        return Table(f"<p>{_NOTHING}</p>", _NOTHING)
+        subject = source.subject if isinstance(source, Run) else source
+        unknown = isinstance(subject, Measurement) and subject.sidecar is None
+        text = f"{_NOTHING} {NO_PROGRAM}" if unknown else _NOTHING
+        return Table(f"<p>{text}</p>", text)
     items = findings.head(top).to_dict("records")
     pages = "".join(f"<li>{_item_html(row)}</li>" for row in items)
     texts = "\n".join(f"{number}. {_item_text(row)}" for number, row in enumerate(items, 1))
+    marks = []
     if is_emulated(findings):
-        mark = f"{EMULATED.capitalize()}. These are not sorted by gain."
-        return Table(f"<p>{mark}</p><ol>{pages}</ol>", f"{mark}\n\n{texts}")
-    return Table(f"<ol>{pages}</ol>", texts)
+        marks.append(f"{EMULATED.capitalize()}. These are not sorted by gain.")
+    if isinstance(source, Run) and source.record.plan.programs:
+        marks.append(f"About {source.subject.label}, the first program after the baseline.")
+    head = f"<p>{html.escape(' '.join(marks))}</p>" if marks else ""
+    return Table(f"{head}<ol>{pages}</ol>", "\n\n".join([*marks, texts]))
 
 
 def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:

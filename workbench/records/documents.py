@@ -11,7 +11,16 @@ from workbench.errors import StoreError, unknown_name
 from workbench.records.codec import Columns, Contract, check_version, structure, upgrade
 from workbench.records.layers import Layers
 from workbench.records.portfolio import Outcome, Portfolio
-from workbench.records.runs import SCHEMA_VERSION, Ceilings, Export, Plan, Proof, Reading, RunRecord
+from workbench.records.runs import (
+    SCHEMA_VERSION,
+    Ceilings,
+    Export,
+    KitResult,
+    Plan,
+    Proof,
+    Reading,
+    RunRecord,
+)
 
 T = TypeVar("T")
 
@@ -26,7 +35,8 @@ _Speedups = Annotated[Rows, Columns(frames.COMPARISON)]
 class Metrics:
     """``metrics.json``: the latencies of a run, from which a later run is compared with it.
 
-    ``programs`` has those of experiments that ran another one than the first, ``program``.
+    ``programs`` has those of experiments that ran another one than the first, ``program``;
+    ``problem`` is what is wrong with the outputs of some program, or empty.
     """
 
     model: str
@@ -46,6 +56,8 @@ class Metrics:
         ),
     ]  # fmt: skip
     unit: Literal["ms"] = "ms"
+    problem: str = ""
+    results: tuple[KitResult, ...] = ()
     programs: Mapping[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
@@ -313,7 +325,8 @@ class ExplorerMeasurement(Side):
     """One measurement; columns follow the operators of its program.
 
     ``restarts_ms`` are mean times by process restart, empty for a single one; ``quantile`` is that
-    of Student's t for a 95 % interval over them. Findings have positions of operators.
+    of Student's t for a 95 % interval over them. Findings have positions of operators. ``note``
+    compares latency and traced times.
     """
 
     program: int
@@ -322,6 +335,7 @@ class ExplorerMeasurement(Side):
     isa: str
     hidden: tuple[str, ...]
     latency: Annotated[Row, Columns(frames.STATISTICS, clock=str)]
+    untraced: bool
     inferences: int
     mean_ms: Numbers
     std_ms: Numbers
@@ -334,6 +348,7 @@ class ExplorerMeasurement(Side):
     samples: dict[str, Numbers] | None
     findings: Annotated[Rows, Columns(frames.FINDINGS, gain=str, operators=tuple[int, ...])]
     trace: ExplorerTrace
+    note: str = ""
 
 
 @dataclass(frozen=True)

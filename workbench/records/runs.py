@@ -69,12 +69,28 @@ class Fidelity:
 
 
 @dataclass(frozen=True)
+class LayerNoise:
+    """The quantisation noise of a layer of the model, as signal to noise ratios in dB.
+
+    ``own_db`` is that of its output for exact inputs, ``sqnr_db`` that in the quantised program,
+    with the noise of all layers before; None without noise. ``operator`` adds most of its noise.
+    """
+
+    module: str
+    operator: str
+    own_db: float
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True)
 class Export:
     """How a ``.pte`` was exported.
 
-    ``problem`` is a one-line description of what is wrong with it, or empty; ``options`` are the
-    options beyond dtype and backend, and what was done to the graph; ``made_from`` identifies the
-    sources of the export, and ``files`` has the SHA-256 of every file beside the program.
+    ``problem`` is a one-line description of what is wrong with it, or empty; ``runs`` whether the
+    runtime could execute it here; ``noise`` has the noisiest layers of a quantised program.
+    ``options`` are the options beyond dtype and backend, and what was done to the graph;
+    ``made_from`` identifies the sources of the export, and ``files`` has the SHA-256 of every file
+    beside the program.
     """
 
     model: str
@@ -101,7 +117,20 @@ class Export:
     problem: str = ""
     made_from: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    runs: bool = True
+    noise: tuple[LayerNoise, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """The signal to noise ratio of the worst output; None if unknown, or without noise."""
+        known = [output.sqnr_db for output in self.fidelity if output.sqnr_db is not None]
+        return min(known, default=None)
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with its outputs, without the likely cause; empty if nothing is."""
+        return self.problem.partition("; ")[0].rpartition("model's: ")[2]
 
 
 @dataclass(frozen=True)
@@ -314,12 +343,39 @@ class Agreement:
 
 
 @dataclass(frozen=True)
+class KitMetrics:
+    """What the scripts of Arm's profiling kit read of an experiment; files in the run's folder.
+
+    ``latency_ms`` are wall times of single inferences, without warm-up; only ``metrics.json`` has
+    them.
+    """
+
+    threads: int
+    runs: int
+    etdump: str = ""
+    log: str = ""
+    latency_ms: tuple[float, ...] = ()
+    median_ms: float | None = None
+    min_ms: float | None = None
+    max_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class KitResult:
+    """An experiment at one thread count, as in ``results`` of the kit's files."""
+
+    experiment: str
+    metrics: KitMetrics
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """``manifest.json``: all measurements of a run, its machine and its runner.
 
     ``state`` is ``incomplete`` until everything is measured, then ``complete``; or ``failed``.
     ``export`` is that of the first program, None if its origin is unknown; ``exports`` has those of
-    further programs by name.
+    further programs by name. ``model``, ``executorch`` and ``results`` are for the scripts of Arm's
+    profiling kit: the first program, the build of ExecuTorch, and the experiments.
     """
 
     plan: Plan
@@ -338,6 +394,9 @@ class RunRecord:
     samplings: tuple[Sampling, ...] = ()
     export: Export | None = None
     exports: dict[str, Export] = field(default_factory=dict)
+    model: str = ""
+    executorch: dict[str, Any] = field(default_factory=dict)
+    results: tuple[KitResult, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def export_of(self, program: Program) -> Export | None:

@@ -6,23 +6,26 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run, identify_run, open_run
-from workbench.analysis.statistics import describe, restart_latencies
+from workbench.analysis.statistics import describe, pick_timed, restart_latencies
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.explorer.page import explorer_page
 from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.records import documents
 from workbench.records.codec import to_document
 from workbench.records.documents import Row, Rows
+from workbench.records.runs import KitMetrics, KitResult
 from workbench.store import (
     EXPLORER_HTML,
     METRICS,
     REPORT_HTML,
     REPORT_MD,
     SUMMARY,
+    artifacts_dir,
     atomic_write,
 )
 from workbench.trace.writers.csv_parquet import write_csvs
@@ -122,6 +125,8 @@ def summarize_metrics(run: Run) -> documents.Metrics:
         started=run.record.started,
         floor=run.floor,
         latencies=tuple(map(_latency, run.measurements)),
+        problem=run.wrong,
+        results=tuple(map(_kit_result, run.measurements)),
         programs={
             m.name: identify_run(run.record, m.program)["program"]
             for m in run.measurements
@@ -143,6 +148,24 @@ def _latency(measurement: Measurement) -> Row:
     }
 
 
+def _kit_result(measurement: Measurement) -> KitResult:
+    wall_ms = pick_timed(measurement.latencies)["wall_ns"].to_numpy() / 1e6
+    first = measurement.sessions[0] if measurement.sessions else None
+    return KitResult(
+        measurement.name,
+        KitMetrics(
+            threads=measurement.threads,
+            runs=len(wall_ms),
+            etdump=first.etdump if first else "",
+            log=first.log if first else "",
+            latency_ms=tuple(wall_ms.tolist()),
+            median_ms=float(np.median(wall_ms)),
+            min_ms=float(wall_ms.min()),
+            max_ms=float(wall_ms.max()),
+        ),
+    )
+
+
 def summarize_analysis(run: Run) -> documents.AnalysisSummary:
     """All that a run shows; the figures at the top are those of its subject."""
     measurements = {m: _measurement(m) for m in run.measurements if m.sessions}
@@ -151,13 +174,15 @@ def summarize_analysis(run: Run) -> documents.AnalysisSummary:
         for m in measurements
         for s in m.sessions
     ]
-    export = run.subject.export
+    pte, export = Path(run.subject.program.pte), run.subject.export
+    places = (pte.parent, artifacts_dir(run.path.parent.parent))
+    record = export.etrecord if export else ""
     return documents.AnalysisSummary(
         **vars(measurements[run.subject]),
         run_dir=_folder(run.path),
         model=run.model,
         emulated=run.emulated,
-        etrecord=export.etrecord if export else None,
+        etrecord=record if record and any((p / record).is_file() for p in places) else None,
         etdump_count=len(traces),
         per_etdump=tuple(traces),
         findings=tuple({**row, "keys": row["keys"].splitlines()} for row in _rows(run.findings)),

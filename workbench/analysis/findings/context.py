@@ -26,7 +26,7 @@ from workbench.analysis.statistics import (
 )
 from workbench.errors import WorkbenchError
 from workbench.records.layers import Method
-from workbench.records.runs import Export, RunRecord
+from workbench.records.runs import Export, Program, RunRecord
 from workbench.store import RUNS, find_runs, load_run
 
 if TYPE_CHECKING:
@@ -307,10 +307,14 @@ def _measured_dtypes(measurement: Measurement) -> dict[str, list[float]]:
             with contextlib.suppress(WorkbenchError):  # not readable: no alternative
                 records[path.resolve()] = load_run(path)
     found: dict[str, list[float]] = {}
+    wanted = _identity(own.record, measurement.program)
     for record in records.values():
-        dtype = record.export.dtype if record.export else ""
-        alike = record.state == "complete" and _identity(record) == _identity(own.record)
-        if dtype in found or not record.export or record.export.problem or not alike:
+        named = [e for e in record.plan.experiments if e.name == measurement.name]
+        program = record.plan.program_of(named[0]) if named else record.plan.all_programs[0]
+        export, dtype = record.export_of(program), ""
+        if record.state == "complete" and export and _identity(record, program) == wanted:
+            dtype = export.dtype if not export.problem else ""
+        if not dtype or dtype in found:
             continue
         timed = own.latencies if record is own.record else tabulate_latencies(record)
         same = (timed["experiment"] == measurement.name) & (timed["threads"] == measurement.threads)
@@ -319,9 +323,9 @@ def _measured_dtypes(measurement: Measurement) -> dict[str, list[float]]:
     return found
 
 
-def _identity(record: RunRecord) -> tuple[object, ...]:
+def _identity(record: RunRecord, program: Program) -> tuple[object, ...]:
     """What two runs share that differ in their dtype at most."""
-    shapes = tuple(tensor.shape for tensor in record.plan.inputs)
+    shapes, export = tuple(tensor.shape for tensor in program.inputs), record.export_of(program)
     machine = (record.platform, record.emulated, record.host.get("cpu"), record.runner.get("kind"))
-    backend = record.export.backend if record.export else None
-    return (record.plan.model, backend, shapes, record.versions.get("executorch"), *machine)
+    backend = export.backend if export else None
+    return (program.model, backend, shapes, record.versions.get("executorch"), *machine)

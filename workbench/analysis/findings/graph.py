@@ -319,28 +319,11 @@ def find_batch_norm(context: RuleContext, left: Collection[str]) -> Iterator[Fin
     kinds = context.rows["module_class"].fillna("").astype(str)
     norms = context.rows[kinds.str.startswith("BatchNorm") & (context.rows["role"] == "compute")]
     keys = [key for key in norms.index if key in left]
-    if not keys:
-        return
-    for foldable in (True, False):
-        chosen = [key for key in keys if _folds(context, key) is foldable]
-        if not chosen:
-            continue
-        action, hint = (
-            "fold the norm into the weights of the convolution after it, by hand",
-            "w * scale[:, None, None], b + w.sum((2, 3)) @ shift  # scale and shift of each input",
-        )
-        if not foldable:
-            action = "put the norm directly after a convolution whose result nothing else reads, "
-            action += "where it costs nothing (another network: retrain it)"
-            hint = "nn.Sequential(conv, norm, nn.ReLU())"
-        yield Finding(
-            f"{count(len(chosen), 'batch-norm operator')} not folded into a convolution; in "
-            f"{layers_of(norms.loc[chosen])}",
-            context.spent(chosen),
-            tuple(chosen),
-            action,
-            hint,
-        )
+    for foldable, advice in ((True, _FOLD), (False, _MOVE_NORM)):
+        if chosen := [key for key in keys if _folds(context, key) is foldable]:
+            title = f"{count(len(chosen), 'batch-norm operator')} not folded into a convolution; "
+            title += f"in {layers_of(norms.loc[chosen])}"
+            yield Finding(title, context.spent(chosen), tuple(chosen), advice.action, advice.hint)
 
 
 def find_chains(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -354,12 +337,13 @@ def find_chains(context: RuleContext, left: Collection[str]) -> Iterator[Finding
     for fusion, chains in found.items():
         keys = [key for _, rows in chains for key in rows]
         gain, ms = context.spent(keys), context.runs.mean()
-        kept = [sum(f(ms[rows]) for _, rows in chains) for f in (max, np.median, min)]
-        if fusion.passes == 0:
-            kept = [0.0, 0.0, 0.0]
-        gain = Gain(gain.ms - kept[1], max(0.0, gain.low - kept[0]), gain.high - kept[2], "twin")
+        most, typical, least = (
+            sum(f(ms[rows]) for _, rows in chains) for f in (max, np.median, min)
+        )
         if fusion.passes is None:
-            gain = Gain.at_most(gain.ms)
+            gain = Gain.at_most(gain.ms - least)
+        elif fusion.passes:
+            gain = Gain(gain.ms - typical, max(0.0, gain.low - most), gain.high - least, "twin")
         example = " ".join(step.type for step in chains[0][0])
         yield Finding(
             f"{count(len(chains), 'pointwise chain')} ({example}): each operator reads and writes "
@@ -431,6 +415,15 @@ def _folds(context: RuleContext, key: str) -> bool:
     )
 
 
+_FOLD = Advice(
+    "fold the norm into the weights of the convolution after it, by hand",
+    "w * scale[:, None, None], b + w.sum((2, 3)) @ shift  # scale and shift of each input",
+)
+_MOVE_NORM = Advice(
+    "put the norm directly after a convolution whose result nothing else reads, where it costs "
+    "nothing (another network: retrain it)",
+    "nn.Sequential(conv, norm, nn.ReLU())",
+)
 _REMOVE_BOTH = Advice(
     "remove both: the operators in between treat every element alike",
     "torch.relu(x)  # for x.permute(0, 2, 3, 1).relu().permute(0, 3, 1, 2)",
@@ -544,7 +537,9 @@ def _fusion(context: RuleContext, chain: list[Step]) -> Advice:
     """What a chain of pointwise operators can become."""
     flow, types = context.flow, [step.type for step in chain]
     assert flow
-    if types[:2] == ["Add", "Clamp"] and {*types[2:]} <= {"Multiply", "Divide"}:
+    source = {tensor for tensor in chain[0].reads if not flow.tensors[tensor].constant}
+    gates = any(source & {*step.reads} for step in chain[2:] if step.type == "Multiply")
+    if gates and types[:2] == ["Add", "Clamp"]:
         return _HARDSWISH
     makers = [maker.type for maker in flow.before(chain[0]) if flow.after(maker) == chain[:1]]
     constants = sum(flow.tensors[t].constant for step in chain for t in step.reads)
