@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare_runs import Compared
+from workbench.errors import printable
 from workbench.frames import WRONG, format_ms
 from workbench.plots.tables import Table, show_note, show_table
 from workbench.store import atomic_write
@@ -21,9 +22,7 @@ def write_junit(compared: Compared, path: Path) -> Path:
 
     suite = TestSuite(f"not slower by more than {100 * (compared.fail_above or 0):g} %")
     for row in compared.rows.to_dict("records"):
-        # XML cannot contain control characters.
-        name = "".join(c if c.isprintable() else "?" for c in row["subject"])
-        case = TestCase(name, f"workbench.{row['level']}")
+        case = TestCase(printable(row["subject"]), f"workbench.{row['level']}")
         if row["gate"] == "failed":
             case.result = [Failure(describe_row(row), row["outcome"])]
         elif row["gate"] == "undecided":
