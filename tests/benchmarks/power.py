@@ -5,7 +5,7 @@ their arithmetic are 0, 2, 5 and 10 % slower. *Side by side* is ``workbench run 
 B.pte``; *separate* is ``workbench run`` of each program, then ``workbench compare``, both with as
 many restarts and inferences. Both take the untraced half of a run, with a shorter plan.
 
-Run ``python tests/benchmarks/power.py --folder DIR --trials 30`` on an idle machine; a second call
+Run ``python tests/benchmarks/power.py --folder DIR --trials 20`` on an idle machine; a second call
 continues in the same folder, and ``--minutes`` ends one early (0 only exports). Exits 1 if side by
 side finds fewer than 9 of 10 programs that are 10 % slower, fewer of any size than separate runs,
 or if more than 5 % of its verdicts on equal programs are wrong.
@@ -49,16 +49,16 @@ class Blocks(torch.nn.Module):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("out_power"))
-    parser.add_argument("--trials", type=int, default=30)
+    parser.add_argument("--folder", type=Path, help="keeps results, to continue with")
+    parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--batch-ms", type=float, default=5.0)
     options = parser.parse_args()
 
     end = time.monotonic() + 60 * options.minutes
-    programs = export_programs(options.folder / "programs")
-    results = options.folder / RESULTS
+    place = options.folder or Path(tempfile.mkdtemp(prefix="power-"))
+    programs, results = export_programs(place / "programs"), place / RESULTS
     results.touch()
     for _ in range(len(results.read_text().splitlines()), options.trials):
         if time.monotonic() > end:
