@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -113,6 +114,8 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
     assert len(analysis.comparisons) == 2
     rows = analysis.statistics.set_index(["experiment", "threads"])
     assert rows.at[("sme2_on", 1), "n"] == 10  # five processes, two runs each after the warm-up
+    table = pd.read_csv(next(run_dir.glob("sme2_on/*_t1_all_runs_timeline.csv")))
+    assert sorted(set(table["run_index"])) == [0, 1]
     assert set(rows["clock"]) == {"wall_ns"}
     first, second = analysis.comparisons
     assert [(m.name, m.threads) for m in (first.baseline, first.candidate)] == [
@@ -206,6 +209,16 @@ class Elsewhere(Host):
         shutil.move(remote, path)
 
 
+def test_the_name_of_the_control_has_no_part_of_another(kit):
+    """The kit's reports choose sides by parts of names: sme2_on, sme2_off."""
+    plan = plan_config(read_config(Path("kit.json")), Path())
+    assert [e.name for e in plan.experiments if e.control] == ["control"]
+    kit["experiments"][0]["name"] = "control"
+    Path("kit.json").write_text(json.dumps({**kit, "analysis": {"compare_pairs": []}}))
+    plan = plan_config(read_config(Path("kit.json")), Path())
+    assert [e.name for e in plan.experiments if e.control] == ["control_"]
+
+
 @needs_compiler
 def test_a_custom_runner_runs_on_a_target(kit, tmp_path):
     there = tmp_path / "there"
@@ -259,7 +272,7 @@ def test_a_config_with_additional_keys(conv_pte, tmp_path, monkeypatch):
     run_dir = run_config(Path("x.json")).path
     run = store.load_run(run_dir)
     assert {(s.experiment, s.threads) for s in run.sessions if not s.traced} == {
-        *(("all", 1), ("all", 2), ("none", 1), ("none_control", 1))
+        *(("all", 1), ("all", 2), ("none", 1), ("control", 1))
     }
     assert [(c.candidate.name, c.candidate.threads) for c in wb.open_run(run_dir).comparisons] == [
         ("all", 1)

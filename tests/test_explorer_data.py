@@ -218,6 +218,19 @@ def test_runs_measured_apart_are_compared(runs, tmp_path):
     ab = wb.compare(runs["mobilenet_v3_small"]["avx512_off"], other["avx512_on"])
     document = explorer_data(ab)
     assert any("measured apart" in caveat for caveat in document.comparisons[0].caveats)
+    assert len({m.label for m in document.measurements}) == 2
+
+
+def test_traces_alone_are_explored(runs, tmp_path):
+    for name in ("avx512_off", "avx512_on"):
+        shutil.copy(
+            runs["unet_small"][name].run.locate(runs["unet_small"][name].sessions[0].etdump),
+            tmp_path,
+        )
+    document = explorer_data(wb.open_run(tmp_path))
+    assert not any(m.untraced for m in document.measurements)
+    assert document.programs[0].edges == () and document.programs[0].modules == ()
+    assert find_problem(json.loads(json.dumps(to_plain(document))), "explorer") == ""
 
 
 def test_a_notebook_gets_a_widget_and_a_page_otherwise(runs, monkeypatch):

@@ -380,6 +380,22 @@ def test_names_from_a_file_stay_text(open_page):
     assert page.locator("img").count() == 0
 
 
+def test_programs_that_differ_share_the_page_but_no_operators(open_page, documents):
+    before, after = (
+        wb.open_run(wb.sample_run(name))["avx512_on"] for name in ("AsTrained", "Ready")
+    )
+    documents["both"] = to_plain(explorer_data(wb.compare(before, after, across=["program"])))
+    page = open_page("both", state="ops=20")
+    assert "different programs" in page.locator(".caveats").inner_text()
+    assert "AsTrained" in page.locator(".sides").inner_text()
+    page.locator(".timeline canvas").focus()
+    for key in ("ArrowUp", "ArrowRight", "Enter", "ArrowDown", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    page.get_by_role("button", name="Swap").click()
+    assert page.locator(".big strong").inner_text().endswith("x slower")
+    assert page.locator(".card").count() == 0
+
+
 @pytest.mark.parametrize(
     ("state", "size", "dark"),
     [

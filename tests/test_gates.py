@@ -60,7 +60,7 @@ def gates(compared):
 
 
 def test_a_run_passes_against_itself(baseline):
-    held = compare_with_metrics(baseline, str(SAMPLE), fail_above=0.1)
+    held = compare_with_metrics(baseline, str(SAMPLE), fail_above=0.15)
     assert held.passed and "failed" not in gates(held).values()
     assert gates(held)["mobilenet_v3_small, avx512_on, 1 thread"] == "passed"
     assert [name.split(", ")[1] for name in gates(held)] == ["avx512_off", "avx512_on"]
@@ -123,7 +123,7 @@ def test_a_declared_axis_may_differ(baseline, tmp_path):
     [
         (f"{SAMPLE}:sme2_on", UsageError, "unknown measurement 'sme2_on:'"),
         (f"{SAMPLE}:avx512_on:8", UsageError, "unknown measurement 'avx512_on:8'"),
-        ("nothing", UsageError, "not a run folder"),
+        ("nothing", UsageError, "no such file or folder"),
     ],
 )
 def test_a_wrong_name_is_one_clear_line(baseline, name, error, words):

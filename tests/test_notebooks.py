@@ -133,22 +133,39 @@ def test_it_runs_in_process(path, monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def run_kinds(tmp_path_factory):
-    """The folders of an emulated run, and of one without evidence, layers and machine peaks."""
-    bare = shutil.copytree(wb.sample_run("vit_tiny"), tmp_path_factory.mktemp("bare") / "run")
-    manifest = json.loads((bare / "manifest.json").read_text())
-    (bare / "manifest.json").write_text(json.dumps(manifest | {"samplings": [], "export": None}))
-    for file in (LAYERS, FUNCTIONS, *(path.name for path in bare.glob("ceilings*"))):
-        (bare / file).unlink(missing_ok=True)
-    return {"emulated": wb.sample_run("toy_cnn"), "bare": bare}
+def run_dir(request, tmp_path_factory):
+    """A fresh run of ours, one of an emulated CPU, one without evidence, or another tool's."""
+    folder = tmp_path_factory.mktemp(request.param) / "run"
+    if request.param == "fresh":
+        short = wb.MeasureOptions(runs=5, processes=2)
+        pte = wb.export_model("toy_cnn", root=folder)
+        return str(wb.measure(pte, short, root=folder).path)
+    if request.param == "emulated":
+        return str(wb.sample_run("toy_cnn"))
+    if request.param == "foreign":
+        for side in ("off", "on"):
+            trace = next((wb.sample_run() / f"avx512_{side}").glob("*_t1.etdump"))
+            (folder / side).mkdir(parents=True)
+            shutil.copy(trace, folder / side)
+        return str(folder)
+    shutil.copytree(wb.sample_run("vit_tiny"), folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"samplings": [], "export": None}))
+    for file in (LAYERS, FUNCTIONS, *(path.name for path in folder.glob("ceilings*"))):
+        (folder / file).unlink(missing_ok=True)
+    return str(folder)
+
+
+def of_kinds(*kinds):
+    return pytest.mark.parametrize("run_dir", kinds, indirect=True)
 
 
 @every_notebook
-@pytest.mark.parametrize("kind", ["emulated", "bare"])
-def test_it_runs_on_any_run(path, kind, run_kinds, monkeypatch, tmp_path):
+@of_kinds("bare", "foreign")
+def test_it_runs_on_a_run_that_lacks_much(path, run_dir, monkeypatch, tmp_path):
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.chdir(tmp_path)
-    run_in_process(path, run_dir=str(run_kinds[kind]))
+    run_in_process(path, run_dir=run_dir)
 
 
 @pytest.fixture
@@ -206,6 +223,15 @@ def test_papermill_runs_it_with_defaults_within_a_minute(path, run_timed):
 def test_what_measures_live_takes_less_than_three_minutes(name, parameters, run_timed):
     _, cpu = run_timed(name, **parameters)
     assert 1 < cpu < 180
+
+
+@pytest.mark.slow
+@every_notebook
+@of_kinds("fresh", "emulated", "bare", "foreign")
+def test_papermill_runs_it_on_every_kind_of_run(path, run_dir, run_timed):
+    cells, cpu = run_timed(path.stem, run_dir=run_dir)
+    assert not any("widget-view" in str(cell.get("outputs")) for cell in cells)
+    assert cpu < 60
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def test_programs_are_experiments_of_one_plan(run, programs):
     assert [m.program.pte for m in run.measurements if not m.control] == list(map(str, programs))
     pairs = [(ab.baseline.name, ab.candidate.name) for ab in run.comparisons]
     assert pairs == [("net", "net-2"), ("net", "pair")]
-    assert run["net_control"].program == run["net"].program
+    assert run["control"].program == run["net"].program
     assert {e.isa for e in run.record.plan.experiments} == {"native"}
 
 
@@ -60,7 +60,7 @@ def test_their_batches_are_interleaved(run):
             placed.setdefault(key, {})[batch.batch] = session.experiment
     for turn in placed.values():
         order = [turn[place] for place in sorted(turn)]
-        assert set(order) == {"net", "net-2", "pair", "net_control"}
+        assert set(order) == {"net", "net-2", "pair", "control"}
         assert order == order[::-1]
     cores = {(s.process, s.core) for s in run.record.sessions if not s.traced}
     assert len(cores) == run.record.plan.processes
@@ -142,7 +142,7 @@ def test_a_toggle_that_was_asked_for_is_measured_for_every_program():
         ("a_avx512_off", "", "avx2"),
         ("b_avx512_on", "b", "native"),
         ("b_avx512_off", "b", "avx2"),
-        ("a_avx512_on_control", "", "native"),
+        ("control", "", "native"),
     ]
     assert [(p.baseline, p.candidate) for p in pairs] == [
         ("a_avx512_on", "b_avx512_on"),
@@ -155,7 +155,7 @@ def test_a_toggle_that_was_asked_for_is_measured_for_every_program():
     ("options", "names", "words"),
     [
         (wb.MeasureOptions(isa_ladder=True), ["a", "b"], "--isa-ladder measures one program"),
-        (wb.MeasureOptions(), ["a", "a_control"], "two experiments would be called a_control"),
+        (wb.MeasureOptions(), ["a", "control"], "two experiments would be called control"),
     ],
 )
 def test_what_cannot_be_planned_is_refused(options, names, words):

@@ -54,7 +54,7 @@ def test_without_extensions_or_self_check_there_is_no_ladder():
 
 def test_pairs_are_the_ends_and_all_neighbours():
     experiments, pairs = plan_levels(LEVELS)
-    assert [e.name for e in experiments] == [*LEVELS, "high_control"]
+    assert [e.name for e in experiments] == [*LEVELS, "control"]
     assert [(p.baseline, p.candidate) for p in pairs] == [("low", "high"), *pairwise(LEVELS)]
     assert len(plan_levels(LEVELS[:2])[1]) == 1
 

@@ -573,10 +573,16 @@ class Measurement:
 
     @property
     def events(self) -> pd.DataFrame:
-        """The events of the first process: ``frames.EVENTS``."""
+        """The events of the first process after its warm-up: ``frames.EVENTS``."""
         if not self.sessions:
             raise StoreError(f"{self.label} has no trace", where=self.run.path)
-        return self.run.read_trace(self.sessions[0])
+        session = self.sessions[0]
+        events = self.run.read_trace(session)
+        if not session.skipped:
+            return events
+        inside = events["run"] >= 0
+        events = events.assign(run=events["run"] - session.skipped * inside)
+        return events[~inside | (events["run"] >= 0)].reset_index(drop=True)
 
     @frame_property
     def spans(self) -> pd.DataFrame:

@@ -54,6 +54,7 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
     spans = sum(len(tables[_program_of(m)]) for m in measurements)
     inferences = min(_INFERENCES, max(_LEAST, _SPANS // max(spans, 1)))
     numbers = {program: number for number, program in enumerate(programs)}
+    apart = len({m.run.path for m in measurements}) > 1
     shown = {ab.candidate for ab in comparisons} or set(measurements)
     return documents.Explorer(
         head=_describe(run),
@@ -62,7 +63,7 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
         ),
         measurements=tuple(
             _measurement(m, numbers[_program_of(m)], tables[_program_of(m)], inferences,
-                         with_findings=m in shown)
+                         apart=apart, with_findings=m in shown)
             for m in measurements
         ),
         comparisons=tuple(
@@ -211,8 +212,9 @@ def _unchanged(path: Path, since: str) -> bool:
 
 
 def _measurement(
-    m: Measurement, program: int, table: pd.DataFrame, inferences: int, *, with_findings: bool
-) -> documents.ExplorerMeasurement:
+    m: Measurement, program: int, table: pd.DataFrame, inferences: int, *,
+    apart: bool, with_findings: bool,
+) -> documents.ExplorerMeasurement:  # fmt: skip
     index = {key: row for row, key in enumerate(table["key"])}
     operators = _align(m.operators, table)
     runs = total_runs(m.ledger, "key").reindex(columns=table["key"])
@@ -222,12 +224,13 @@ def _measurement(
     return documents.ExplorerMeasurement(
         program=program,
         experiment=m.name,
-        label=m.label,
+        label=f"{m.run.model}, {m.run.path.name}: {m.label}" if apart else m.label,
         threads=m.threads,
         phase=m.phase,
         isa=m.experiment.isa,
         hidden=tuple(sorted(m.run.masked(m.name))),
         latency=dict(m.statistics.iloc[0]),
+        untraced=not m.latencies["traced"].all(),
         inferences=len(runs),
         mean_ms=_numbers(operators["mean_ms"]),
         std_ms=_numbers(operators["std_ms"]),

@@ -53,7 +53,7 @@ def plot_categories(
                 named[category] = named.get(category, False) or category in text
         style.write_after(axis, start, row, style.write_ms(start), size=10, bold=True)
     known = "; lines: 95 % interval of each category" if ends else ""
-    style.label_x(axis, f"mean wall time of a traced inference (ms){known}")
+    style.label_x(axis, f"mean time per inference (ms){known}")
     unnamed = [c for c in dict.fromkeys([*style.COLORS, *named]) if not named.get(c, True)]
     style.add_key(figure, {c: style.color_of(c) for c in unnamed}, style.label_margin(labels))
     return figure

@@ -50,7 +50,7 @@ def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None)
     axis.set_ylim(levels, 0)
     axis.set_yticks([])
     style.label_x(
-        axis, "mean time per inference (ms) with 95 % interval; below each module its parts"
+        axis, "mean time per traced inference (ms) with 95 % interval; below each module its parts"
     )
     return figure
 

@@ -38,7 +38,7 @@ def plot_operators(
         "The most expensive operators", labels, 0.27, head=0.75, right=1.65
     )
     places, colors = range(len(rows)), [style.color_of(category) for category in rows["category"]]
-    unit = "mean time per inference (ms) ± standard deviation"
+    unit = "mean time per traced inference (ms) ± standard deviation"
     ends, times = rows["mean_ms"] + rows["std_ms"].fillna(0), map(style.write_ms, rows["mean_ms"])
     if candidate is None:
         axis.barh(places, rows["mean_ms"], 0.72, xerr=rows["std_ms"], color=colors,

@@ -49,7 +49,7 @@ def plot_bottlenecks(
     start = max(0.0, least - 0.3 * (e2e - least)) if least > 0.6 * e2e else 0.0
     axis.set_xlim(start, 1.02 * e2e)
     factor = f"{rows['factor'].iloc[0]:g}x faster" if len(rows) else "faster"
-    style.label_x(axis, f"E2E (ms) if the part were free (left end) or {factor} (dot); "
+    style.label_x(axis, f"traced E2E (ms) if the part were free (left end) or {factor} (dot); "
                   f"line: measured E2E, {style.write_ms(e2e)}")  # fmt: skip
     return figure
 

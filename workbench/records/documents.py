@@ -11,7 +11,16 @@ from workbench.errors import StoreError, unknown_name
 from workbench.records.codec import Columns, Contract, check_version, structure, upgrade
 from workbench.records.layers import Layers
 from workbench.records.portfolio import Outcome, Portfolio
-from workbench.records.runs import SCHEMA_VERSION, Ceilings, Export, Plan, Proof, Reading, RunRecord
+from workbench.records.runs import (
+    SCHEMA_VERSION,
+    Ceilings,
+    Export,
+    KitResult,
+    Plan,
+    Proof,
+    Reading,
+    RunRecord,
+)
 
 T = TypeVar("T")
 
@@ -46,6 +55,7 @@ class Metrics:
         ),
     ]  # fmt: skip
     unit: Literal["ms"] = "ms"
+    results: tuple[KitResult, ...] = ()
     programs: Mapping[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
@@ -323,6 +333,7 @@ class ExplorerMeasurement(Side):
     isa: str
     hidden: tuple[str, ...]
     latency: Annotated[Row, Columns(frames.STATISTICS, clock=str)]
+    untraced: bool
     inferences: int
     mean_ms: Numbers
     std_ms: Numbers

@@ -314,12 +314,39 @@ class Agreement:
 
 
 @dataclass(frozen=True)
+class KitMetrics:
+    """What the scripts of Arm's profiling kit read of an experiment; files in the run's folder.
+
+    ``latency_ms`` are wall times of single inferences, without warm-up; only ``metrics.json`` has
+    them.
+    """
+
+    threads: int
+    runs: int
+    etdump: str = ""
+    log: str = ""
+    latency_ms: tuple[float, ...] = ()
+    median_ms: float | None = None
+    min_ms: float | None = None
+    max_ms: float | None = None
+
+
+@dataclass(frozen=True)
+class KitResult:
+    """An experiment at one thread count, as in ``results`` of the kit's files."""
+
+    experiment: str
+    metrics: KitMetrics
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """``manifest.json``: all measurements of a run, its machine and its runner.
 
     ``state`` is ``incomplete`` until everything is measured, then ``complete``; or ``failed``.
     ``export`` is that of the first program, None if its origin is unknown; ``exports`` has those of
-    further programs by name.
+    further programs by name. ``model``, ``executorch`` and ``results`` are for the scripts of Arm's
+    profiling kit: the first program, the build of ExecuTorch, and the experiments.
     """
 
     plan: Plan
@@ -338,6 +365,9 @@ class RunRecord:
     samplings: tuple[Sampling, ...] = ()
     export: Export | None = None
     exports: dict[str, Export] = field(default_factory=dict)
+    model: str = ""
+    executorch: dict[str, Any] = field(default_factory=dict)
+    results: tuple[KitResult, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
     def export_of(self, program: Program) -> Export | None:

@@ -6,17 +6,19 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run, identify_run, open_run
-from workbench.analysis.statistics import describe, restart_latencies
+from workbench.analysis.statistics import describe, pick_timed, restart_latencies
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.explorer.page import explorer_page
 from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.records import documents
 from workbench.records.codec import to_document
 from workbench.records.documents import Row, Rows
+from workbench.records.runs import KitMetrics, KitResult
 from workbench.store import (
     EXPLORER_HTML,
     METRICS,
@@ -122,6 +124,7 @@ def summarize_metrics(run: Run) -> documents.Metrics:
         started=run.record.started,
         floor=run.floor,
         latencies=tuple(map(_latency, run.measurements)),
+        results=tuple(map(_kit_result, run.measurements)),
         programs={
             m.name: identify_run(run.record, m.program)["program"]
             for m in run.measurements
@@ -141,6 +144,24 @@ def _latency(measurement: Measurement) -> Row:
         "load_ms": [s.load_ms for s in sessions if s.load_ms],
         "startup_ms": [s.startup_ms for s in sessions if s.startup_ms],
     }
+
+
+def _kit_result(measurement: Measurement) -> KitResult:
+    wall_ms = pick_timed(measurement.latencies)["wall_ns"].to_numpy() / 1e6
+    first = measurement.sessions[0] if measurement.sessions else None
+    return KitResult(
+        measurement.name,
+        KitMetrics(
+            threads=measurement.threads,
+            runs=len(wall_ms),
+            etdump=first.etdump if first else "",
+            log=first.log if first else "",
+            latency_ms=tuple(wall_ms.tolist()),
+            median_ms=float(np.median(wall_ms)),
+            min_ms=float(wall_ms.min()),
+            max_ms=float(wall_ms.max()),
+        ),
+    )
 
 
 def summarize_analysis(run: Run) -> documents.AnalysisSummary:

@@ -17,6 +17,7 @@ from workbench.options import MeasureOptions
 from workbench.records.codec import structure
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
 from workbench.run.plan import (
+    CONTROL,
     SAMPLED_MS,
     begin_plan,
     default_inputs,
@@ -155,7 +156,10 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
         known = {(pair.baseline, pair.candidate) for pair in compared}
         pairs = compared + tuple(p for p in pairs if (p.baseline, p.candidate) not in known)
         repeated = next(e for e in experiments if e.name == pairs[0].baseline)
-        control = replace(repeated, name=f"{repeated.name}_control", control=True)
+        name = CONTROL
+        while name in (e.name for e in experiments):
+            name += "_"
+        control = replace(repeated, name=name, control=True)
         pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
         experiments.append(control)
     files = [_find_input(name, folder) for name in config.inputs]

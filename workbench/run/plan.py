@@ -67,6 +67,11 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
     return shorten_plan(plan) if runner.target.emulated else plan
 
 
+#: The control's name. It has no part of the name that it repeats: the tools of Arm's profiling kit
+#: choose the sides of a comparison by parts of names, such as ``sme2_off``.
+CONTROL = "control"
+
+
 def begin_plan(pte: Path, experiments: Sequence[Experiment], pairs: Sequence[Pair]) -> Plan:
     """A plan for a program, with default settings and without inputs."""
     export = load_export(pte)
@@ -167,7 +172,7 @@ def choose_experiments(
 def plan_levels(levels: Sequence[str]) -> tuple[tuple[Experiment, ...], tuple[Pair, ...]]:
     """The ISA levels, a control like the highest; pairs of the extremes and of neighbours."""
     experiments = [Experiment(level, isa=level) for level in levels]
-    control = Experiment(f"{levels[-1]}_control", isa=levels[-1], control=True)
+    control = Experiment(CONTROL, isa=levels[-1], control=True)
     steps = dict.fromkeys([(levels[0], levels[-1]), *pairwise(levels)])
     pairs = tuple(Pair(below, above, f"from {below} to {above}") for below, above in steps)
     return (*experiments, control), pairs
@@ -186,7 +191,7 @@ def plan_programs(
         for name in names
         for side, isa in sides.items()
     ]
-    control = replace(experiments[0], name=f"{experiments[0].name}_control", control=True)
+    control = replace(experiments[0], name=CONTROL, control=True)
     if twice := {e.name for e in experiments} & {control.name}:
         raise UsageError(f"two experiments would be called {twice.pop()}", hint="rename a program")
     best, *off = sides
@@ -204,7 +209,7 @@ def plan_experiments(switch: Toggle) -> tuple[tuple[Experiment, ...], Pair]:
         baseline = Experiment(f"{switch.name}_off", isa=switch.off)
         candidate = Experiment(f"{switch.name}_on", isa=switch.on)
         label = f"with {switch.name}"
-    control = Experiment(f"{baseline.name}_control", isa=baseline.isa, control=True)
+    control = Experiment(CONTROL, isa=baseline.isa, control=True)
     return (baseline, candidate, control), Pair(baseline.name, candidate.name, label)
 
 

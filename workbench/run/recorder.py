@@ -11,7 +11,16 @@ from importlib import metadata
 from pathlib import Path
 
 from workbench.errors import TargetError, WorkbenchError
-from workbench.records.runs import Agreement, Plan, Reading, RunRecord, Sampling, Session
+from workbench.records.runs import (
+    Agreement,
+    KitMetrics,
+    KitResult,
+    Plan,
+    Reading,
+    RunRecord,
+    Sampling,
+    Session,
+)
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner
 from workbench.store import (
@@ -98,6 +107,9 @@ class RunRecorder:
         self._save()
 
     def _save(self) -> None:
+        keys = dict.fromkeys((s.experiment, s.threads) for s in self.run.sessions if s.complete)
+        results = tuple(_outline(self.run, *key) for key in keys)
+        self.run = replace(self.run, model=self.run.plan.pte, results=results)
         save_run(self.run, self.run_dir)
 
 
@@ -118,6 +130,8 @@ def record_run(
 
 def begin_run(plan: Plan, runner: Runner) -> RunRecord:
     """The manifest of a run without measurements."""
+    from executorch import version
+
     # The ExecuTorch version of a custom runner is unknown.
     packages = ["executorch"] if runner.kind == "native" else []
     versions = {name: metadata.version(name) for name in (*packages, "executorch-workbench")}
@@ -134,6 +148,7 @@ def begin_run(plan: Plan, runner: Runner) -> RunRecord:
         versions={**versions, "python": platform.python_version()},
         export=exports.pop(""),
         exports={name: export for name, export in exports.items() if export},
+        executorch={"version": version.__version__, "sha": version.git_version} if packages else {},
     )
 
 
@@ -150,6 +165,16 @@ def find_run(plan: Plan, runner: Runner, root: Path, state: str) -> Path | None:
 def timestamp() -> str:
     """The time now, in UTC."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _outline(run: RunRecord, experiment: str, threads: int) -> KitResult:
+    """What a manifest of the kit says of an experiment."""
+    found = [s for s in run.sessions if (s.experiment, s.threads) == (experiment, threads)]
+    batches = [batch for session in found if not session.traced for batch in session.batches]
+    first = next((session for session in found if session.etdump), found[0])
+    runs = sum(len(batch.wall_ns) for batch in batches)
+    metrics = KitMetrics(threads, runs or run.plan.runs, first.etdump, first.log)
+    return KitResult(experiment, metrics)
 
 
 def _step(session: Session) -> tuple[int, int, bool]:

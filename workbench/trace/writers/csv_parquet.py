@@ -21,7 +21,7 @@ TIMELINE = (
 )
 STATISTICS = (
     *("model_id", "name", "type", "delegate_backend", "count", "total_ms", "avg_ms", "pct_total"),
-    *("median_ms", "p90_ms", "min_ms", "max_ms"),
+    *("median_ms", "p90_ms", "min_ms", "max_ms", "runs"),
 )
 
 # A spreadsheet interprets a cell that begins like this as a formula.
@@ -85,8 +85,9 @@ def timeline(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.Da
 def operator_statistics(events: pd.DataFrame, delegate_backend: str = "delegated") -> pd.DataFrame:
     """One row per operator and backend, longest first.
 
-    Only events that contain no others are counted. ``count`` and ``total_ms`` are over all runs;
-    ``pct_total`` is of all ``Method::execute``; the other statistics are over single events.
+    Only events that contain no others are counted. ``count`` and ``total_ms`` are per run, as in
+    the kit: means over the ``runs`` that have the operator. ``pct_total`` is of all
+    ``Method::execute``; the other statistics are over single events.
     """
     events = _runs(events)
     leaves = events[are_leaves(events) & (events["kind"] != "method").to_numpy()]
@@ -94,10 +95,11 @@ def operator_statistics(events: pd.DataFrame, delegate_backend: str = "delegated
         {
             "name": _types(leaves["name"]),
             "delegate_backend": _backends(leaves, delegate_backend),
+            "run": leaves["run"].to_numpy(),
             "duration_ms": leaves["duration_ns"].to_numpy() / 1e6,
         }
-    ).groupby(["name", "delegate_backend"], observed=True)["duration_ms"]
-    table = groups.agg(
+    ).groupby(["name", "delegate_backend"], observed=True)
+    table = groups["duration_ms"].agg(
         count="count",
         total_ms="sum",
         avg_ms="mean",
@@ -105,9 +107,11 @@ def operator_statistics(events: pd.DataFrame, delegate_backend: str = "delegated
         p90_ms=lambda times: times.quantile(0.9),
         min_ms="min",
         max_ms="max",
-    ).reset_index()
-    table["type"] = table["name"]
+    )
+    table["runs"] = groups["run"].nunique()
     table["pct_total"] = _percent(table["total_ms"], _latencies(events).sum() / 1e6)
+    table[["count", "total_ms"]] = table[["count", "total_ms"]].div(table["runs"], axis=0)
+    table = table.reset_index().assign(type=lambda t: t["name"])
     return table.sort_values(["total_ms", "name"], ascending=[False, True], ignore_index=True)
 
 

@@ -2,24 +2,27 @@
 
 import { CATEGORIES, inkOn, mix } from "./color.js";
 import { h } from "./dom.js";
+import { findingsOf } from "./model.js";
 import { decimalsOf, fixed, known, ms, ratio, share, verdictTexts } from "./format.js";
 
 /** The 95 % interval of a latency, with the digits of the latency. */
 const interval = ({ latency, low, high }) => known(low) && known(high)
   ? ` [${fixed(low, decimalsOf(latency))}, ${fixed(high, decimalsOf(latency))}]` : "";
 
+const measured = m => m.untraced ? "without tracing" : "of traced inferences";
+
 export class Head {
   constructor(view) {
     this.view = view;
     const { head } = view.model;
-    const day = head.started.slice(0, 16).replace("T", " ");
+    const day = head.started && `${head.started.slice(0, 16).replace("T", " ")} UTC`;
     this.verdict = h("div", { class: "verdict" });
     this.caveats = h("div", { class: "caveats" });
     this.selectors = h("div", { class: "selectors" });
     this.root = h("header", { class: "head" },
       h("div", { class: "facts" },
         h("h1", null, head.model),
-        ...[head.dtype, head.device, `${day} UTC`].filter(Boolean).map(text => h("span", { class: "fact" }, text)),
+        ...[head.dtype, head.device, day].filter(Boolean).map(text => h("span", { class: "fact" }, text)),
         h("span", { class: `grade grade-${head.grade}`, title: head.summary }, `quality ${head.grade}`),
         h("span", { class: "spring" }), view.menu.root,
         h("button", { type: "button", title: "Keys ( ? )", "aria-label": "Keys", onclick: () => view.help() }, "?")),
@@ -65,11 +68,11 @@ export class Head {
       lines.push(h("p", { class: "big" }, h("strong", { class: `v-${outcome}` }, text),
         outcome === "emulated" ? null : h("span", null, interval95)));
       const time = m => outcome === "emulated" ? [] : [h("b", null, ms(m.latency.latency)), h("span", { class: "soft" }, interval(m.latency))];
-      const note = outcome === "emulated" ? null : h("span", { class: "soft" }, "E2E latency without tracing, 95 % intervals");
+      const note = outcome === "emulated" ? null : h("span", { class: "soft" }, `E2E latency ${measured(b)}${known(b.latency.low) ? ", 95 % intervals" : ""}`);
       lines.push(h("p", { class: "sides" }, h("span", null, h("b", { class: "side" }, "A"), `${a.label} `, ...time(a)), h("span", null, "→"),
         h("span", null, h("b", { class: "side" }, "B"), `${b.label} `, ...time(b)), note));
     } else {
-      lines.push(h("p", { class: "big" }, h("strong", null, ms(b.latency.latency)), h("span", null, `${interval(b.latency)} E2E latency`)));
+      lines.push(h("p", { class: "big" }, h("strong", null, ms(b.latency.latency)), h("span", null, `${interval(b.latency)} E2E latency ${measured(b)}`)));
       lines.push(h("p", null, `${b.label}, n = ${b.latency.n}, ${b.latency.restarts} process restart${b.latency.restarts === 1 ? "" : "s"}`));
     }
     const guess = this.view.prediction();
@@ -103,7 +106,7 @@ export class Categories {
     const rows = [sides.a && ["A", sides.a], ["B", sides.b]].filter(Boolean);
     const ends = rows.flatMap(([, m]) => m.categories.reduce(([at, all], row) => [at + row.mean_ms, [...all, at + (row.high_ms ?? 0), at + row.mean_ms]], [0, []])[1]);
     const longest = Math.max(...ends, 1e-9);
-    this.note.textContent = "mean of the traced inferences; lines: 95 % intervals over the restarts";
+    this.note.textContent = `mean of the traced inferences; lines: 95 % intervals over the ${sides.b.restarts_ms.length ? "restarts" : "inferences"}`;
     this.body.replaceChildren(...rows.map(([name, m]) => this.#bar(sides.a ? name : "", m, longest)));
     const judged = new Map((sides.categories ?? []).map(row => [row.name, row]));
     this.chips.replaceChildren(...sides.b.categories.filter(row => row.mean_ms > 0 || judged.get(row.category)?.baseline_ms > 0).map(row => {
@@ -155,7 +158,7 @@ export class Findings {
 
   redraw() {
     const { sides, state, store } = this.view;
-    const { findings } = sides.b.findings.length ? sides.b : sides.a ?? sides.b;
+    const findings = findingsOf(sides);
     this.root.hidden = !findings.length;
     this.list.replaceChildren(...findings.map((finding, number) => h("button", {
       type: "button", class: "card", "aria-pressed": String(state.finding === number),

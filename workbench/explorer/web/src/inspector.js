@@ -3,6 +3,7 @@
 import { h } from "./dom.js";
 import { CATEGORIES } from "./color.js";
 import { count, fixed, known, ms, quantity, ratio, share } from "./format.js";
+import { findingsOf } from "./model.js";
 import { drawRoof } from "./roof.js";
 
 const STEPS = [1, 1.1, 1.25, 1.5, 2, 3, 4, 6, 10, Infinity];
@@ -118,7 +119,7 @@ export class Inspector {
   #several() {
     const { view } = this, { sides, state, model } = view, { a, b, program } = sides;
     const operators = view.subject(true);
-    const finding = state.ops.length ? null : sides.b.findings[state.finding];
+    const finding = state.ops.length ? null : findingsOf(sides)[state.finding];
     const layer = state.ops.length || state.module === null ? -1 : program.tree.nodes.get(state.module)?.layer ?? -1;
     const only = [state.category, state.module !== null, finding, state.query, state.time].filter(Boolean).length;
     const title = state.ops.length ? `${state.ops.length} selected operators`

@@ -107,16 +107,18 @@ class View {
   chart() { return this.state.view === "graph" && this.graph.possible ? this.graph : this.icicle; }
 
   /** What colours say of an operator. */
-  datum(i) {
-    const { sides } = this, { texts } = sides.program;
+  datum(i, side = 1) {
+    const { sides } = this, { texts } = this.programOf(side);
     return {
       category: texts.category[i], confidence: texts.confidence[i], outcome: sides.outcomes[i], speedup: sides.speedup[i],
       part: (sides.meanB[i] ?? 0) / sides.most, roof: sides.b.roofline?.roof_share[i],
     };
   }
 
-  shortName(i) {
-    const name = this.sides.program.labels[i].split(" · ").at(-1);
+  programOf(side) { return side || !this.sides.a ? this.sides.program : this.model.programs[this.sides.a.program]; }
+
+  shortName(i, side = 1) {
+    const name = this.programOf(side).labels[i].split(" · ").at(-1);
     return name.replace(/^Fully Connected /, "");
   }
 
@@ -217,7 +219,7 @@ class View {
     this.controls = [() => {
       const graph = this.state.view === "graph" && this.graph.possible;
       views.forEach((button, n) => button.setAttribute("aria-pressed", String(graph === (n === 1))));
-      views[1].hidden = !this.graph.possible;
+      for (const button of views) button.hidden = !this.graph.possible;
       zoom.hidden = !graph;
       for (const option of list.options) {
         option.hidden = option.value === "speedup" && (!this.sides.paired || this.model.head.emulated) ||

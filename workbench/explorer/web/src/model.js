@@ -45,7 +45,7 @@ export class Model {
     const latency = a ? turnRow(pair.latency, swap) : null;
     const timed = judged && !this.head.emulated;  // an emulator's times do not show speed
     return {
-      a, b, program, pair, latency, paired: Boolean(judged), outcomes,
+      a, b, program, pair, latency, paired: Boolean(judged), same: !a || a.program === b.program, outcomes,
       outcome: a ? (swap ? FLIPPED[pair.outcome] ?? pair.outcome : pair.outcome) : "",
       categories: a ? pair.categories.map(row => turnRow(row, swap)) : null,
       // Typical times, which the speed-ups compare; of a single measurement, means.
@@ -67,7 +67,7 @@ export class Model {
     const keep = test => { for (let i = 0; i < left.length; i++) if (left[i] && !test(i)) left[i] = 0; };
     if (state.category) keep(i => category[i] === state.category);
     if (state.module) keep(i => module[i] === state.module || module[i].startsWith(`${state.module}.`));
-    const finding = sides.b.findings[state.finding] ?? sides.a?.findings[state.finding];
+    const finding = findingsOf(sides)[state.finding];
     if (finding) { const wanted = new Set(finding.operators); keep(i => wanted.has(i)); }
     if (state.query) {
       const wanted = state.query.toLowerCase();
@@ -87,7 +87,7 @@ export class Model {
   /** The operators that ran on a side in the brushed part of the inference shown. */
   operatorsDuring(state) {
     const [side, from, to] = state.time;
-    const spans = this.inference(state)[side];
+    const spans = side === 1 || this.sides(state).same ? this.inference(state)[side] : null;
     const found = new Set();
     if (spans) for (let i = 0; i < spans.count; i++) {
       if (spans.operators[i] >= 0 && !spans.inner[i] && spans.start[i] < to && spans.end[i] > from) found.add(spans.operators[i]);
@@ -152,6 +152,9 @@ function interval(m, blocks) {
   const half = m.quantile * Math.sqrt(variance / blocks.length);
   return { low: Math.max(0, mean - half), high: mean + half, half };
 }
+
+/** The findings about the candidate; those of another program name other operators. */
+export const findingsOf = ({ a, b, same }) => b.findings.length || !a || !same ? b.findings : a.findings;
 
 const turn = (columns, swap) => swap ? {
   ...columns, baseline_ms: columns.candidate_ms, candidate_ms: columns.baseline_ms,

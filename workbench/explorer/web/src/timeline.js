@@ -74,8 +74,9 @@ export class Timeline extends Chart {
   }
 
   #spans(pen, { spans, top, side }) {
-    const { theme, state, left, filtered } = this.view;
-    const chosen = new Set(state.ops);
+    const { theme, state, left, filtered, sides } = this.view;
+    const own = side === 1 || sides.same;  // the operators of another program are only shown
+    const chosen = new Set(own ? state.ops : []);
     const perPixel = this.width / (this.to - this.from);
     // Of spans narrower than a pixel, the longest of each pixel and row is drawn.
     const last = new Map();
@@ -90,12 +91,12 @@ export class Timeline extends Chart {
         last.set(pixel, w);
       }
       const call = spans.inner[i] || operator < 0;
-      const color = call ? theme.neutral : filtered && !left[operator] ? theme.faded
-        : colorOf(state.color, this.view.datum(operator), theme);
+      const color = call ? theme.neutral : filtered && own && !left[operator] ? theme.faded
+        : colorOf(own ? state.color : "category", this.view.datum(operator, side), theme);
       const y = top + row * ROW;
       pen.rect(x, y, w > 3 ? w - 0.6 : Math.max(w, 0.6), ROW - 1, color);
       if (w > 30) {
-        const name = operator < 0 ? "" : this.view.shortName(operator);
+        const name = operator < 0 ? "" : this.view.shortName(operator, side);
         if (name && widthOf(name) < w - 6) pen.text(name, x + 3, y + 12, color === theme.faded ? theme.soft : inkOn(color));
       }
       if (!call && chosen.has(operator)) pen.outline(x, y + 1, Math.max(w, 2), ROW - 3, theme.ink, 2);
@@ -108,7 +109,7 @@ export class Timeline extends Chart {
   /** Joins the one selected operator of A with that of B. */
   #link(pen) {
     const { state, theme } = this.view;
-    if (state.ops.length !== 1 || !this.lanes[0] || !this.lanes[1]) return;
+    if (state.ops.length !== 1 || !this.lanes[0] || !this.lanes[1] || !this.view.sides.same) return;
     const ends = this.lanes.map(({ spans, top }) => {
       const i = spans.operators.findIndex((operator, at) => operator === state.ops[0] && !spans.inner[at]);
       return i < 0 ? null : { x1: this.scale(spans.start[i]), x2: this.scale(spans.end[i]), top: top + spans.depths[i] * ROW };
@@ -140,15 +141,19 @@ export class Timeline extends Chart {
     const { spans } = this.lanes[side];
     const operator = spans.operators[span], time = spans.end[span] - spans.start[span];
     const here = `this inference: ${ms(time)}, ${share(time / spans.length)}`;
-    if (spans.inner[span] || operator < 0) return [operator < 0 ? "call" : this.view.sides.program.labels[operator], here];
+    const named = this.view.programOf(side).labels[operator] ?? "call";
+    if (spans.inner[span] || operator < 0 || !this.#own(side)) return [named, here];
     return [...this.view.describe(operator), here];
   }
+
+  /** Whether the operators of a side are those that can be selected. */
+  #own(side) { return side === 1 || this.view.sides.same; }
 
   #start(event) {
     if (event.button) return;
     const [x, y] = pointIn(this.canvas, event);
     const lane = this.#laneAt(y);
-    if (!lane) return;
+    if (!lane || !this.#own(lane.side)) return;
     this.canvas.setPointerCapture(event.pointerId);
     this.drag = { side: lane.side, x, range: null, hit: this.hit(x, y) };
   }
@@ -184,18 +189,18 @@ export class Timeline extends Chart {
     if (key === "[" || key === "]") { this.view.turnInference(key === "]" ? 1 : -1); return true; }
     if (key === "Enter" || key === " ") {
       const operator = this.cursor ? this.lanes[this.cursor.side].spans.operators[this.cursor.span] : -1;
-      if (operator >= 0) this.view.select(operator, key === " ");
+      if (operator >= 0 && this.#own(this.cursor.side)) this.view.select(operator, key === " ");
       return true;
     }
     if (!key.startsWith("Arrow")) return false;
     if (key === "ArrowUp" || key === "ArrowDown") {
       const side = key === "ArrowUp" ? 0 : 1;
-      if (this.lanes[side]) this.#move(side, this.cursor ? this.#find(side) : this.#next(side, -1, 1));
+      if (this.lanes[side]) this.#move(side, this.cursor && this.view.sides.same ? this.#find(side) : this.#next(side, -1, 1));
       return true;
     }
     const side = this.cursor?.side ?? (this.lanes[0] ? 0 : 1);
     this.#move(side, this.#next(side, this.cursor?.span ?? -1, key === "ArrowRight" ? 1 : -1));
-    if (shiftKey && this.cursor) {
+    if (shiftKey && this.cursor && this.#own(side)) {
       const { spans } = this.lanes[side];
       const [start, end] = [spans.start[this.cursor.span], spans.end[this.cursor.span]];
       const before = state.time?.[0] === side ? state.time : [side, start, end];

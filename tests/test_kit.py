@@ -1,0 +1,160 @@
+"""The scripts of Arm's profiling kit work on our folders and print our numbers."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import workbench as wb
+from workbench.report.artifacts import write_artifacts
+from workbench.run.recorder import RunRecorder
+from workbench.store import load_run
+from workbench.trace.writers.csv_parquet import write_csvs
+
+#: A run like those of the kit, with the sides named as it expects them.
+NAMES = {"avx512_off": "linux_sme2_off", "avx512_on": "linux_sme2_on"}
+CONTROL = "avx512_off_control"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A copy of the sample with the kit's names, its files written anew."""
+    run_dir = tmp_path_factory.mktemp("kit") / "out_net" / "runs" / "linux"
+    shutil.copytree(wb.sample_run(), run_dir)
+    text = (run_dir / "manifest.json").read_text().replace(CONTROL, "control")
+    (run_dir / CONTROL).rename(run_dir / "control")
+    for ours, theirs in NAMES.items():
+        text = text.replace(ours, theirs)
+        (run_dir / ours).rename(run_dir / theirs)
+    for path in (p for p in run_dir.rglob("*") if p.is_file()):
+        renamed = path.name.replace(CONTROL, "control")
+        for ours, theirs in NAMES.items():
+            renamed = renamed.replace(ours, theirs)
+        path.rename(path.with_name(renamed))
+    (run_dir / "manifest.json").write_text(text)
+    for path in [*run_dir.rglob("*.csv"), run_dir / "metrics.json"]:
+        path.unlink(missing_ok=True)
+    RunRecorder.open(run_dir, load_run(run_dir))  # writes the manifest as recording does
+    write_artifacts(wb.open_run(run_dir))
+    return run_dir
+
+
+@pytest.fixture(scope="module")
+def kit():
+    """Runs a script of the checkout of Arm's profiling kit that PROFILING_KIT names."""
+    if not (root := os.environ.get("PROFILING_KIT")):
+        pytest.skip("PROFILING_KIT names no checkout of Arm's profiling kit")
+    scripts = Path(root) / "model_profiling"
+
+    def run(script, *arguments):
+        command = [sys.executable, str(scripts / script), *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=root)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def read_rows(report, heading):
+    """The rows of the Markdown table below a heading: its first cell, and the numbers of others."""
+    part = report.split(heading, 1)[1].split("\n#", 1)[0]
+    rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \|$", part, re.MULTILINE)
+    return {name: [float(n) for n in re.findall(r"\d+\.\d+", cells)] for name, cells in rows}
+
+
+def sides_of(folder):
+    run = wb.open_run(folder, categories="kit")
+    return run["linux_sme2_on"], run["linux_sme2_off"]
+
+
+def test_files_have_the_keys_of_the_kit(folder):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest["model"].endswith("mobilenet_v3_small_xnnpack_fp32.pte")
+    assert isinstance(manifest["executorch"], dict)
+    assert {r["experiment"] for r in manifest["results"]} == {*NAMES.values(), "control"}
+    metrics = json.loads((folder / "metrics.json").read_text())
+    for result in metrics["results"]:
+        found = result["metrics"]
+        assert len(found["latency_ms"]) == found["runs"] > 0
+        assert found["min_ms"] <= found["median_ms"] <= found["max_ms"]
+        assert (folder / found["etdump"]).is_file()
+    assert {r["experiment"] for r in metrics["results"]} == {*NAMES.values(), "control"}
+    summary = json.loads((folder / "analysis_summary.json").read_text())
+    assert isinstance(summary["category_totals_ms"], dict)
+    assert isinstance(summary["per_etdump"], list)
+
+
+def test_statistics_are_per_inference_as_in_the_kit(folder):
+    """Its count is that of operators, its total the time of one inference."""
+    table = pd.read_csv(next(folder.glob("linux_sme2_on/*_ops_stats.csv")))
+    on, _ = sides_of(folder)
+    first = on.ledger[on.ledger["process"] == 0]
+    own = first[first["kind"].isin(["delegated", "portable"])]["duration_ns"].sum()
+    inferences = first["run"].nunique()
+    assert table["runs"].nunique() == 1
+    # The ledger leaves out disturbed inferences, the table has all of the first process.
+    assert table["total_ms"].sum() == pytest.approx(own / inferences / 1e6, rel=0.2)
+    operators = on.operators[on.operators["kind"].isin(["delegated", "portable"])]
+    assert table["count"].sum() == pytest.approx(operators["calls"].sum())
+    assert (table["total_ms"] / table["count"]).to_numpy() == pytest.approx(table["avg_ms"])
+
+
+def test_its_validator_passes(kit, folder, tmp_path):
+    assert "❌" not in kit("scripts/validate_results.py", "--results", folder)
+
+
+def test_its_report_prints_our_numbers_and_the_model(kit, folder, tmp_path):
+    kit("scripts/generate_report.py", "--run-dir", folder, "--out", tmp_path / "report.md")
+    report = (tmp_path / "report.md").read_text()
+    assert f"Profiling Report: {load_run(folder).plan.stem}" in report
+    latency = read_rows(report, "## Latency Comparison")
+    table = pd.read_csv(next(folder.glob("linux_sme2_on/*_all_runs_timeline.csv")))
+    traced = table.loc[table["name"] == "Method::execute", "duration_ms"]
+    assert latency["Median Latency"][0] == pytest.approx(traced.median(), abs=1e-3)
+    shown = read_rows(report, "### Operator Category Breakdown")
+    for place, side in enumerate(sides_of(folder)):
+        stats = pd.read_csv(next(folder.glob(f"{side.name}/*_ops_stats.csv")))
+        place_of = side.run.scheme.place
+        placed = [
+            place_of(name, "portable" if backend == "portable" else "delegated").category
+            for name, backend in zip(stats["name"], stats["delegate_backend"], strict=True)
+        ]
+        ours = stats.groupby(placed)["total_ms"].sum()
+        theirs = {name: cells[place] for name, cells in shown.items()}
+        assert ours.to_dict() == pytest.approx(theirs, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "script", ["tools/robust_latency_analysis.py", "tools/analyze_etdump_csv.py"]
+)
+def test_its_analyses_read_our_timelines(kit, folder, tmp_path, script):
+    on, off = (next(folder.glob(f"{s.name}/*_all_runs_timeline.csv")) for s in sides_of(folder))
+    arguments = ["--timeline-csv", on, "--compare", off, "--output-dir", tmp_path, "--verbose"]
+    said = kit(script, *arguments)
+    table = pd.read_csv(on)
+    traced = table.loc[table["name"] == "Method::execute", "duration_ms"]
+    assert f"{traced.mean():.3f} ms" in said
+
+
+def test_warm_up_is_in_no_table(folder, tmp_path):
+    """A custom runner traces its warm-up too; the manifest says how many inferences it is."""
+    run = wb.open_run(folder)
+    traced = [replace(s, batches=(), skipped=2) for s in run.record.sessions if s.etdump]
+    warm = replace(run, record=replace(run.record, sessions=tuple(traced)))
+    before, after = (r["linux_sme2_on"] for r in (run, warm))
+    methods = before.events.query("kind == 'method' and run >= 0")["duration_ns"]
+    kept = after.events.query("kind == 'method' and run >= 0")
+    assert kept["duration_ns"].tolist() == methods.tolist()[2:]
+    assert kept["run"].tolist() == list(range(len(methods) - 2))
+    assert after.spans["key"].notna().any()
+    table = write_csvs(after.events, tmp_path / "it.etdump")[0]
+    rows = pd.read_csv(table).query("name == 'Method::execute'")
+    assert (rows["duration_ms"] * 1e6).round().astype(int).tolist() == methods.tolist()[2:]
+    assert len(after.ledger.query("process == 0")["run"].unique()) == len(kept)
