@@ -19,9 +19,16 @@ from workbench.analysis.operators import summarize_categories, summarize_operato
 from workbench.analysis.shift import bottleneck_shift
 from workbench.analysis.speedup import Speedup, speedup_of_restarts
 from workbench.analysis.statistics import describe_latencies
-from workbench.analysis.verdict import Verdict, digits_of, reach_verdict, summarize_verdict
+from workbench.analysis.verdict import (
+    Verdict,
+    describe_differences,
+    describe_faults,
+    digits_of,
+    reach_verdict,
+    summarize_verdict,
+)
 from workbench.errors import ComparisonError, UsageError
-from workbench.frames import COMPARISON, check
+from workbench.frames import COMPARISON, check, format_ms
 from workbench.records.runs import Agreement
 
 
@@ -389,18 +396,34 @@ def test_digits_follow_the_uncertainty(low, high, digits):
     assert digits_of(low, high) == digits
 
 
-def test_outputs_that_differ_are_part_of_the_verdict():
+def test_outputs_that_differ_come_before_any_speedup():
     agreements = [
         Agreement("off", "on", 1, 0, "float32", 1e-7, 1.0, 1e-5, True),
         Agreement("off", "on", 1, 1, "float32", 0.26, 2.0, 1e-5, False),
         Agreement("off", "on", 1, 2, "float32", None, 2.0, 1e-5, False),
     ]
     frame = compare_latencies(synthetic_latencies({"off": 6.0, "on": 3.0}), "off", "on")
-    line = summarize_verdict(reach_verdict("net", "", frame, agreements=agreements))
-    assert line.endswith(
-        "outputs differ: output 1 by 0.1 of its largest value (tolerance 1e-05); "
-        "output 2 cannot be compared"
+    assert describe_differences(agreements[:1]) == ""
+    wrong = describe_differences(agreements)
+    line = summarize_verdict(reach_verdict("net", "with avx512", frame, wrong=wrong))
+    assert line == (
+        "net: outputs differ (output 1 by 0.1 of its largest value instead of 1e-05 at most; "
+        "output 2 cannot be compared): no speed-up is claimed; ran with avx512 in "
+        f"{format_ms(frame['candidate_ms'][0])} against {format_ms(frame['baseline_ms'][0])}"
     )
+
+
+@pytest.mark.parametrize(
+    ("candidate", "baseline", "text"),
+    [
+        ("", "", ""),
+        ("SQNR 1 dB", "SQNR 1 dB", "outputs are wrong (SQNR 1 dB)"),
+        ("SQNR 1 dB", "", "outputs of the candidate are wrong (SQNR 1 dB)"),
+        ("", "SQNR 1 dB", "outputs of the baseline are wrong (SQNR 1 dB)"),
+    ],
+)
+def test_wrong_outputs_name_their_side(candidate, baseline, text):
+    assert describe_faults(candidate, baseline) == text
 
 
 def test_a_verdict_needs_one_e2e_row():

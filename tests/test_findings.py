@@ -373,6 +373,23 @@ def test_a_faster_dtype_is_measured_or_only_bounded():
     assert found(slower, "dtype").empty
 
 
+def test_int8_promises_nothing_for_what_cannot_be_quantised():
+    lstm = {"module": "lstm", "module_class": "LSTM"}
+    gates = Delegate([Node("FullyConnected", "x W", "a", 3.0, **lstm), conv("a", "b", 1.0)])
+    row = only(build_facts(gates, export=exported()), "dtype")
+    assert "1 of 2 can be quantised" in row["title"]
+    assert row["high_ms"] == pytest.approx(0.75, rel=0.1)
+    only_gates = Delegate(gates.nodes[:1])
+    assert found(build_facts(only_gates, export=exported()), "dtype").empty
+    row = only(build_facts(gates, export=exported("int8")), "float layers")
+    assert "int8 was asked for, but 1 of 2 convolutions" in row["title"]
+    assert "inside nn.LSTM" in row["title"] and row["basis"] == "bound"
+    assert "nn.Linear" in row["action"]
+    row = only(build_facts(PLAIN, export=exported("8da4w")), "float layers")
+    assert row["hint"].endswith("--dtype int8")
+    assert found(build_facts(PLAIN, export=exported("fp16")), "float layers").empty
+
+
 def test_findings_are_ranked_and_well_formed():
     program = (*broken_by_gelu(), Kernel("sort", "e", "f", 1.0), Delegate([conv("f", "g", 1.0)]))
     table = check(find_bottlenecks(build_facts(*program, export=exported())), FINDINGS)

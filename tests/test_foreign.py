@@ -220,6 +220,7 @@ def test_everything_about_a_recording_works_or_says_what_is_missing(tmp_path):
     missing = run.checks.set_index("check").at["not recorded", "evidence"]
     assert "layers (put the .pte" in missing
     assert "fail" not in set(run.checks["status"])
+    assert "emulated" not in set(run.quality["criterion"])
 
 
 def test_a_program_nearby_gives_layers_if_the_traces_are_of_it(tmp_path):

@@ -18,9 +18,12 @@ from workbench.analysis.compare_runs import compare_many, compare_with_metrics, 
 from workbench.analysis.run import open_run
 from workbench.analysis.statistics import restart_latencies
 from workbench.errors import ComparisonError, StoreError, UsageError
+from workbench.portfolio.stages import tabulate_row
+from workbench.portfolio.state import render_index
 from workbench.records.codec import from_json, to_document, to_json
+from workbench.records.portfolio import Cell, Outcome, Portfolio
 from workbench.records.runs import RunRecord
-from workbench.report.artifacts import write_documents
+from workbench.report.artifacts import summarize_metrics, write_documents
 from workbench.report.gate import write_gate_summary, write_junit
 
 SAMPLE = wb.sample_run()
@@ -66,6 +69,56 @@ def test_a_run_passes_against_itself(baseline):
     assert [name.split(", ")[1] for name in gates(held)] == ["avx512_off", "avx512_on"]
     assert held.rows["speedup"].tolist() == pytest.approx([1, 1])
     assert "measured apart" in held.notes[-1]
+
+
+WRONG = {
+    "dtype": "int8",
+    "size_bytes": 2_700_000,
+    "problem": "output 0 is not the model's: SQNR -0.2 dB, at least 10 expected; likely cause: x",
+    "fidelity": [
+        {"output": 0, "dtype": "float32", "least_sqnr_db": 10, "sqnr_db": -0.2, "faithful": False}
+    ],
+}
+
+
+def be_wrong(content):
+    """Half the time, another program, and outputs that are wrong."""
+    slow_down(0.5)(content)
+    content["export"] |= WRONG
+    content["plan"]["sha256"] = "0" * 64
+
+
+def test_wrong_outputs_are_never_a_win(baseline, tmp_path):
+    fault = "SQNR -0.2 dB, at least 10 expected"
+    run = open_run(copy_run(tmp_path, be_wrong))
+    assert run.compare().text.startswith(
+        f"mobilenet_v3_small: outputs are wrong ({fault}): no speed-up is claimed; ran with avx512"
+    )
+    assert set(run.compare().speedups["outcome"]) == {"wrong outputs"}
+    names = [str(SAMPLE), str(run.path)]
+    pair = compare_many(names, across=["program"], by="category", fail_above=0.05)
+    (text,) = pair.verdicts
+    assert f"outputs of the candidate are wrong ({fault}): no speed-up is claimed" in text
+    assert "; int8: SQNR -0.2 dB, 2.7 MB, 0 of 43 convolutions and matrix products ran in" in text
+    assert text.endswith("; fp32: SQNR unknown, 10.2 MB")
+    assert not pair.passed and set(pair.rows["gate"]) == {"failed"}
+    held = compare_with_metrics(baseline, str(run.path), across=["program"], fail_above=0.05)
+    assert not held.passed and "no speed-up is claimed" in held.verdicts[0]
+    suite = junitparser.JUnitXml.fromfile(str(write_junit(pair, tmp_path / "gate.xml")))
+    assert suite.failures == len(pair.rows)
+    (run.path / "metrics.json").write_text(to_document(summarize_metrics(run)))
+    back = compare_with_metrics(run.path / "metrics.json", str(SAMPLE), across=["program"])
+    assert "outputs of the baseline are wrong" in back.verdicts[0]
+    rows = [tabulate_row(m) for m in run.measurements]
+    assert {(row.outcome, row.speedup) for row in rows} == {("wrong outputs", None)}
+    assert all(row.median_ms > 0 for row in rows)
+    cell = Cell("m", "m", "int8", "host", "auto", "m", "k")
+    page = render_index(Portfolio({}, "2026-01-01T00:00", (Outcome(cell, "done", rows=(*rows,)),)))
+    assert "<td>wrong outputs</td>" in page and "x</span>" not in page
+    several = compare_many([*names, f"{SAMPLE}:avx512_off"], across=["program"], by="category")
+    assert any(f"outputs are wrong ({fault})" in note for note in several.notes)
+    of_wrong = several.aligned[several.aligned["run"] == names[1]]
+    assert set(of_wrong["outcome"].dropna()) == {"wrong outputs"}
 
 
 def test_a_baseline_of_the_first_version_is_read():

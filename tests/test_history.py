@@ -23,7 +23,7 @@ from workbench.store import find_runs, load_run, save_run
 SMALL = load_run(wb.sample_run("Ready"))
 
 
-def make_history(*levels, seed=0, noise=0.01, emulated=False):
+def make_history(*levels, seed=0, noise=0.01, emulated=False, problem=""):
     """A line of runs at these levels."""
     rng = np.random.default_rng(seed)
     times = np.array(levels) * np.exp(rng.normal(0, noise, len(levels)))
@@ -35,6 +35,7 @@ def make_history(*levels, seed=0, noise=0.01, emulated=False):
             "started": (start + timedelta(days=number)).isoformat(),
             "threads": 1,
             "emulated": emulated,
+            "problem": problem,
             "clock": "cpu_ns",
             "restarts": 5,
             "latency_ms": ms,
@@ -49,6 +50,18 @@ def make_history(*levels, seed=0, noise=0.01, emulated=False):
 
 def facts(changes):
     return list(changes[["run_dir", "status", "outcome"]].itertuples(index=False, name=None))
+
+
+def test_a_program_with_wrong_outputs_becomes_no_faster():
+    right, wrong = make_history(*[10.0] * 8), make_history(5.0, 5.0, problem="SQNR -0.2 dB")
+    wrong = wrong.assign(
+        started=[f"2026-02-0{day}T00:00:00+00:00" for day in (1, 2)], run_dir=["w-0", "w-1"]
+    )
+    rows = pd.concat([right, wrong], ignore_index=True)
+    assert facts(find_changes(rows.assign(problem=""))) == [("w-0", "confirmed", "faster")]
+    assert find_changes(rows).empty
+    axis = plot_history(rows, find_changes(rows)).axes[0]
+    assert [len(dots.get_offsets()) for dots in axis.collections[1:]] == [10, 2]
 
 
 def test_a_regression_is_suspected_once_and_confirmed_twice():

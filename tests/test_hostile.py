@@ -3,18 +3,27 @@
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from types import SimpleNamespace
 
+import etdump_builder
+import mistune
+import pandas as pd
 import pytest
+import torch
+from etdump_builder import Block, Profile, build_etdump
+from PIL import Image
 
 import workbench as wb
 from workbench import store
 from workbench.cli import main
 from workbench.errors import RunnerError, StoreError, TraceError, UsageError
 from workbench.models.sources import find_sources
+from workbench.plots.tables import show_note
 from workbench.portfolio.state import Storage
 from workbench.report.artifacts import write_artifacts
 from workbench.run.config import plan_config, read_config
@@ -170,3 +179,99 @@ def test_an_empty_trace_is_noticed_at_once(tmp_path):
     with pytest.raises(RunnerError, match="wrote no ETDump"):
         wb.run_config(tmp_path / "x.json", root=tmp_path / "out")
     assert (tmp_path / "executor_runner.log").read_text() == "run\n"
+
+
+def peak_mb(code, *arguments):
+    """How many MB a piece of Python takes on top of what it imports first, and what it printed."""
+    script = (
+        "import resource, sys, torch, numpy, pandas, PIL.Image, workbench as wb\n"
+        "from pathlib import Path\n"
+        "from workbench.errors import WorkbenchError\n"
+        "def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3\n"
+        "before = peak()\n"
+        f"try:\n    {code}\n    print('read')\n"
+        "except WorkbenchError as error: print(error)\n"
+        "print(peak() - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *map(str, arguments)], capture_output=True)
+    *said, megabytes = done.stdout.decode().splitlines()
+    return float(megabytes), said[-1]
+
+
+def make_deflated_tensors(path):
+    plain = path.with_suffix(".plain")
+    torch.save(torch.zeros(300, 3, 224, 224), plain)
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+        for entry in source.infolist():
+            out.writestr(entry.filename, source.read(entry))
+    plain.unlink()
+
+
+def make_large_image(path):
+    Image.new("RGBA", (9000, 9000)).save(path)
+
+
+def make_deflated_record(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        text = '{"forward": [' + "[],[],[],[],[],[],[],[]," * 1_000_000 + "0]}"
+        archive.writestr("debug_handle_map", text)
+        archive.writestr("edge_dialect_exported_program/forward", text)
+        archive.writestr("delegate_map", "{}")
+
+
+def make_shared_events(path):
+    """One event, listed more than a million times."""
+    event, made = Profile("Method::execute", -1, 0, start=1, end=2), []
+    original = etdump_builder._Writer.event
+
+    def share(self, event):
+        made or made.append(original(self, event))
+        return made[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(etdump_builder._Writer, "event", share)
+        path.write_bytes(build_etdump([Block("Execute", [event] * 1_500_000)]))
+
+
+READ_INPUTS = (
+    "from workbench.models.inputs import read_arrays, read_images; name = sys.argv[1]; "
+    "read_images(name, (1, 3, 224, 224), (), ()) if name.endswith('png') else read_arrays(name)"
+)
+READ_RECORD = (
+    "from workbench.export.etrecord import add_etrecord; "
+    "from workbench.records.layers import Layers, Method; "
+    "add_etrecord(Layers('', (Method('forward', (), {}, ()),)), Path(sys.argv[1]))"
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "code", "words"),
+    [
+        ("x.pt", make_deflated_tensors, READ_INPUTS, "it is compressed; write it with torch.save"),
+        ("x.png", make_large_image, READ_INPUTS, "more than 33554432; scale it down"),
+        ("x.etrecord", make_deflated_record, READ_RECORD, "is too large"),
+        ("x.etdump", make_shared_events, "wb.read_etdump(sys.argv[1])", "overlap"),
+    ],
+)
+def test_a_small_file_takes_little_memory(tmp_path, name, make, code, words):
+    path = tmp_path / name
+    make(path)
+    megabytes, said = peak_mb(code, path)
+    assert words in said
+    assert megabytes < 300 + 10 * path.stat().st_size / 1e6
+
+
+EVIL = "![p](http://x.invalid) [c](javascript:alert(1)) [r]: //x \x1b]0;t\x07 \u202eabc <b>"
+
+
+def test_names_are_text_in_markdown_and_on_the_terminal(capsys):
+    table = wb.show_table(pd.DataFrame({"name": [EVIL]}))
+    note = show_note(EVIL)
+    for text in (str(table), str(note)):
+        assert not re.search(r"\](\(|:)", text)
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        page = mistune.html(text)
+        assert not re.search("<(img|a|b)[ >]", page)
+    assert str(UsageError(EVIL)).isascii()
+    assert "\x1b" not in str(UsageError(EVIL))

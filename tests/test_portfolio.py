@@ -90,7 +90,7 @@ def ran(monkeypatch):
             elif stage == "report":
                 page = job.storage.folder / outcome.run_dir / "report.html"
                 page.write_text("report")
-                row = Row("native", "native", 1, "cpu_ns", 9, 2.0, 1.9, 2.1)
+                row = Row("native", "native", 1, "cpu_ns", 9, 2.0, 1.9, 2.1, latency_ms=2.0)
                 outcome = replace(outcome, report=f"{outcome.run_dir}/report.html", rows=(row,))
             done.append((stage, job.cell.name, begin, time.monotonic()))
             return outcome, False
@@ -232,7 +232,7 @@ def test_every_cell_is_exported_measured_and_reported_once(matrix, ran, tmp_path
     assert [o["state"] for o in written["outcomes"]] == ["done"] * 4
     jsonschema.validate(written, describe_document("portfolio"))
     lines = list(csv.DictReader(io.StringIO((tmp_path / "out" / "portfolio.csv").read_text())))
-    assert [line["median_ms"] for line in lines] == ["2.0"] * 4
+    assert [line["latency_ms"] for line in lines] == ["2.0"] * 4
     assert "4 cells: 4 done" in (tmp_path / "out" / "index.html").read_text()
 
 
@@ -470,7 +470,7 @@ def test_every_second_of_a_batch_is_accounted_for_once():
 def test_a_page_is_text_wherever_it_is_not_markup():
     evil = "<script>alert(1)</script>\"'"
     cell = Cell(evil, evil, "fp32", evil, "none", "stem", "0")
-    rows = (Row(evil, evil, 1, evil, 5, 2.0, 1.0, 3.0, evil, 1.5, 1.4, 1.6, evil, evil, 0.5),)
+    rows = (Row(evil, evil, 1, evil, 5, 2.0, 1.0, 3.0, evil, 1.5, 1.4, 1.6, evil, evil, 0.5, 2.0),)
     outcomes = (
         Outcome(cell, state="failed", error=evil, log=evil, retry=evil, problem=evil, report=evil),
         Outcome(cell, state="done", rows=rows, grade="A", problem=evil),
@@ -493,7 +493,7 @@ def test_emulated_rows_have_no_times():
 
 def test_a_sparkline_has_a_bar_for_each_latency():
     cell = Cell("toy_cnn", "toy_cnn", "fp32", "host", "auto", "stem", "0")
-    rows = tuple(Row(name, name, 1, median_ms=ms) for name, ms in (("a", 4.0), ("b", 1.0)))
+    rows = tuple(Row(name, name, 1, latency_ms=ms) for name, ms in (("a", 4.0), ("b", 1.0)))
     page = render_index(Portfolio({}, "", (Outcome(cell, "done", rows=rows),)))
     assert page.count("<rect") == 2
     assert 'height="26.0" fill="#a9c4de"><title>fp32, host, a, 1 thread: 4.000 ms</title>' in page

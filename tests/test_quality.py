@@ -224,7 +224,7 @@ def scatter_of(restarts_ms, cores):
     ]
     latencies = pd.DataFrame(rows, columns=LATENCIES.names)
     comparisons = pd.DataFrame({"floor": [0.0], "low": [1.0], "high": [1.0]})
-    run = SimpleNamespace(sessions=sessions, emulated=False, readings=())
+    run = SimpleNamespace(sessions=sessions, emulated=False, readings=(), runner={"kind": "native"})
     table = grade_run(run, latencies, comparisons).set_index("criterion")
     return table.loc["scatter between restarts"]
 
@@ -245,7 +245,7 @@ def test_scatter_that_cores_do_not_explain_names_none():
 @pytest.mark.parametrize(("overhead", "grade"), [(0.01, "A"), (-0.01, "A"), (-0.07, "C")])
 def test_a_negative_tracer_overhead_is_noise(overhead, grade):
     latencies = synthetic_latencies({"a": 4.0, "b": 2.0})
-    run = SimpleNamespace(sessions=[], emulated=False, readings=())
+    run = SimpleNamespace(sessions=[], emulated=False, readings=(), runner={"kind": "native"})
     table = grade_run(run, latencies, compare_latencies(latencies, "a", "b"), overhead)
     row = table.set_index("criterion").loc["tracer overhead"]
     assert row["grade"] == grade

@@ -24,9 +24,9 @@ Figures
     plot_timeline, plot_what_if
 
 Tables
-    show, show_answer, show_code, show_findings, show_kernels, show_latencies, show_layers,
-    show_operators, show_quality, show_roofline, show_speedups, show_sweeps, show_table,
-    show_times, show_undelegated, show_verdicts
+    show, show_answer, show_code, show_dtypes, show_findings, show_kernels, show_latencies,
+    show_layers, show_operators, show_quality, show_roofline, show_speedups, show_sweeps,
+    show_table, show_times, show_undelegated, show_verdicts
 
 Widgets
     explore, explore_isa_levels, interact, pick_measurements, pick_run, show_progress,

@@ -106,6 +106,9 @@ from .plots.text import (
     show_code as show_code,
 )
 from .plots.text import (
+    show_dtypes as show_dtypes,
+)
+from .plots.text import (
     show_findings as show_findings,
 )
 from .plots.text import (
@@ -254,6 +257,7 @@ __all__ = [
     "show",
     "show_answer",
     "show_code",
+    "show_dtypes",
     "show_findings",
     "show_kernels",
     "show_latencies",

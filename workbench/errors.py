@@ -3,7 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+#: Control characters, and those that change the direction of text or are invisible.
+_UNPRINTABLE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+
+
+def printable(text: str) -> str:
+    """Text for a terminal or a document: of untrusted characters, only harmless ones."""
+    return _UNPRINTABLE.sub("?", text)
 
 
 class WorkbenchError(Exception):
@@ -22,7 +33,7 @@ class WorkbenchError(Exception):
     def __str__(self) -> str:
         place = f"{self.where}: " if self.where is not None else ""
         step = f" -> {self.hint}" if self.hint else ""
-        return " ".join(f"{place}{self.what}{step}".split())
+        return printable(" ".join(f"{place}{self.what}{step}".split()))
 
 
 class UsageError(WorkbenchError):

@@ -289,6 +289,16 @@ LAYERS = make_frame(
     ("flops", "float", "1/run", "floating-point operations of those that are known"),
 )
 
+DTYPES = make_frame(
+    "dtypes",
+    "key name operator",
+    ("module", "text", "", "path of its layer in the model"),
+    ("asked", "text", "", "dtype in which the program was to compute"),
+    ("dtype", "text", "", "dtype in which it ran, by the logged name"),
+    "mean_ms share",
+    ("reason", "text", "", "why not in the dtype that was asked for; empty where it is"),
+)
+
 LAYER_TYPES = make_frame(
     "layer types",
     ("module_class", "text", "", "class of the layers, such as Conv2d"),
@@ -379,7 +389,7 @@ COMPARISON = make_frame(
     "baseline_ms candidate_ms",
     ("speedup", "float", "", "baseline / candidate: above 1, the candidate is faster"),
     "low high",
-    ("outcome", "text", "", f"{_OUTCOMES} | emulated"),
+    ("outcome", "text", "", f"{_OUTCOMES} | wrong outputs | emulated"),
     ("q", "float", "", "p-value of a difference within the noise, adjusted for all of its level"),
     ("detectable", "float", "", "least difference (ratio - 1) shown in 4 of 5 repetitions"),
     ("floor", "float", "", "noise floor (ratio - 1), from the A/A control; 0 without one"),
@@ -525,6 +535,7 @@ HISTORY = make_frame(
     ("started", "text", "", "when it began, UTC"),
     "model program device build experiment threads emulated",
     ("clock", "text", "", "cpu_ns | wall_ns"),
+    ("problem", "text", "", "what is wrong with the program's outputs; such runs are no change"),
     ("restarts", "int", "", "process restarts"),
     ("latency_ms", "float", "ms", "untraced E2E, as in the statistics"),
     *_interval("its", "ms", suffix="_ms"),
@@ -548,6 +559,9 @@ CHANGES = make_frame(
 FRAMES = tuple(value for value in list(globals().values()) if isinstance(value, Frame))
 
 # --- emulation -----------------------------------------------------------------------------------
+
+#: The outcome of every comparison of a program whose outputs are wrong.
+WRONG = "wrong outputs"
 
 #: What every figure, table and sentence about emulated times says.
 EMULATED = "emulated: which code runs, not how fast"

@@ -115,9 +115,10 @@ def _digest(path: Path) -> str:
 def open_file(path: Path) -> BufferedReader:
     """Open a file for reading; OSError for a pipe or a device, which would block."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    if not stat.S_ISREG(mode := os.fstat(handle).st_mode):
         os.close(handle)
-        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+        what = "Is a directory" if stat.S_ISDIR(mode) else "is not a regular file"
+        raise OSError(errno.EINVAL, what, str(path))
     return open(handle, "rb")
 
 

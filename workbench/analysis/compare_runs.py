@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -13,11 +13,18 @@ import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs, tabulate_runs
 from workbench.analysis.compare import compare_restarts
-from workbench.analysis.run import Comparison, Measurement, Run, identify_run, open_run
+from workbench.analysis.run import (
+    Comparison,
+    Measurement,
+    Run,
+    describe_program,
+    identify_run,
+    open_run,
+)
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
-from workbench.analysis.verdict import reach_verdict, summarize_verdict
+from workbench.analysis.verdict import describe_faults, reach_verdict, summarize_verdict
 from workbench.errors import ComparisonError, UsageError, unknown_name
-from workbench.frames import EMULATED, JUDGED, check
+from workbench.frames import EMULATED, JUDGED, WRONG, check
 from workbench.options import MeasureOptions
 from workbench.records.documents import Metrics, read_document
 from workbench.records.runs import count_threads
@@ -41,7 +48,7 @@ class Compared:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is proven slower than the limit."""
+        """Whether nothing is proven slower than the limit, and no outputs are wrong."""
         return not (self.rows["gate"] == "failed").any()
 
     @property
@@ -53,9 +60,9 @@ class Compared:
 def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Compared:
     """Hold comparisons to a limit.
 
-    A row has ``failed`` if it was shown to be slower and its whole 95 % interval lies beyond the
-    limit; it has ``passed`` if the whole interval lies within. In between, or without an interval,
-    it is ``undecided``: more restarts would tell.
+    A row has ``failed`` if outputs are wrong, or if it was shown to be slower and its whole 95 %
+    interval lies beyond the limit; it has ``passed`` if the whole interval lies within. In between,
+    or without an interval, it is ``undecided``: more restarts would tell.
     """
     gate = pd.Series("open", index=rows.index)
     if fail_above is not None:
@@ -63,6 +70,7 @@ def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Co
         gate[:] = "undecided"
         gate[rows["low"] >= least] = "passed"
         gate[(rows["high"] < least) & (rows["outcome"] == "slower")] = "failed"
+        gate[rows["outcome"] == WRONG] = "failed"
     judged = check(rows.assign(gate=gate)[JUDGED.names].reset_index(drop=True), JUDGED)
     return Compared(judged, fail_above=fail_above, **facts)
 
@@ -234,7 +242,17 @@ def align_measurements(
         for name, m in measurements.items()
     }
     e2e = tabulate_runs(latencies, ["E2E"])
-    return pd.concat([e2e, _align(measurements, by)], ignore_index=True)
+    return reject_wrong(pd.concat([e2e, _align(measurements, by)], ignore_index=True), measurements)
+
+
+def reject_wrong(aligned: pd.DataFrame, measurements: Mapping[str, Measurement]) -> pd.DataFrame:
+    """``frames.ALIGNED`` without outcomes of programs whose outputs are wrong."""
+    wrong = [name for name, measurement in measurements.items() if measurement.wrong]
+    if next(iter(measurements)) in wrong:
+        wrong = list(measurements)
+    judged = aligned["outcome"].notna() & (aligned["outcome"] != "first")
+    is_wrong = judged & aligned["run"].isin(wrong)
+    return aligned.assign(outcome=aligned["outcome"].mask(is_wrong, WRONG))
 
 
 def compare_many(
@@ -266,10 +284,21 @@ def compare_many(
         aligned = align_measurements(found, across=across, by=by or PARTS[0])
         parts = list_others(aligned)
         rows.append(parts[parts["level"] != "e2e"] if verdicts else parts)
+    notes = notes if verdicts else tuple(describe_programs(found))
     if unknown := ", ".join(name for name, m in found.items() if m.run.recording):
         notes += (f"device and build are unknown, and not compared: {unknown}",)
     facts = {"verdicts": verdicts, "aligned": aligned, "notes": notes}
     return judge_rows(pd.concat(rows, ignore_index=True), fail_above, **facts)
+
+
+def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
+    """Wrong outputs, and the SQNR and size of programs of different dtypes, one line each."""
+    several = len({m.export.dtype for m in measurements.values() if m.export}) > 1
+    for name, measurement in measurements.items():
+        if measurement.wrong:
+            yield f"{name}: outputs are wrong ({measurement.wrong}): no speed-up is claimed"
+        if several and measurement.export:
+            yield f"{name}: {describe_program(measurement)}"
 
 
 def suggest_interleaving(pair: Comparison) -> tuple[str, ...]:
@@ -351,9 +380,12 @@ def compare_with_metrics(
         [row["restarts_ms"] for row in wanted],
         [_find_restarts(run, row) for row in wanted],
     )
+    wrong = describe_faults(run.wrong, metrics.problem)
+    if wrong:
+        table["outcome"] = WRONG
     verdicts = tuple(
         summarize_verdict(
-            reach_verdict(subject, "", table.iloc[[number]], separate="separate runs")
+            reach_verdict(subject, "", table.iloc[[number]], separate="separate runs", wrong=wrong)
         )
         for number, subject in enumerate(subjects)
     )

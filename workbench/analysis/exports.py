@@ -53,12 +53,12 @@ def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:
     """
     rows = []
     for export in exports:
-        ratios = (f.sqnr_db for f in export.fidelity if f.sqnr_db is not None)
         row = {name: getattr(export, name) for name in ("model", "dtype", "backend")}
         row |= {"size_mb": export.size_bytes / 1e6, "seconds": export.seconds}
         row["delegates"] = sum(export.delegates.values())
         row["undelegated"] = sum(left.count for left in export.undelegated)
-        rows.append(row | {"sqnr_db": min(ratios, default=math.nan), "problem": export.problem})
+        ratio = math.nan if export.sqnr_db is None else export.sqnr_db
+        rows.append(row | {"sqnr_db": ratio, "problem": export.problem})
     return pd.DataFrame(rows)
 
 

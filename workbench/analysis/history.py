@@ -27,15 +27,17 @@ _MEDIAN = np.pi / 2
 def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
     """Where latency changed for good in each line of ``frames.HISTORY``: ``frames.CHANGES``.
 
-    Emulated lines are skipped. Change points are those of the best piecewise constant logarithm of
-    latency, by exact segmentation (ruptures), with pieces of at least ``RECURRENCE`` runs. A change
-    is *confirmed* if its interval, from the scatter between runs, excludes 1 and it exceeds the
-    margin, with false discoveries among all lines held to 5 %. A latest run outside the prediction
-    interval of the piece before it is *suspected*: measure again.
+    Emulated runs and those with wrong outputs are skipped. Change points are those of the best
+    piecewise constant logarithm of latency, by exact segmentation (ruptures), with pieces of at
+    least ``RECURRENCE`` runs. A change is *confirmed* if its interval, from the scatter between
+    runs, excludes 1 and it exceeds the margin, with false discoveries among all lines held to 5 %.
+    A latest run outside the prediction interval of the piece before it is *suspected*: measure
+    again.
     """
+    counted = ~history["emulated"] & (history["problem"] == "")
     rows = [
         row
-        for _, line in history[~history["emulated"]].groupby("line", sort=False)
+        for _, line in history[counted].groupby("line", sort=False)
         for row in _changes_of(line.dropna(subset="latency_ms").sort_values("started"))
     ]
     found = Speedup(*(np.array([row.pop(name) for row in rows], float) for name in _FIELDS))

@@ -118,6 +118,8 @@ def grade_run(
         ),
         **dict(_of_readings(record)),
     }
+    if not record.runner:  # of another tool's recording, both are unknown
+        values |= dict.fromkeys(("emulated", "steps measured twice"), math.nan)
     notes = {"scatter between restarts": compare_cores(record.sessions, timed)}
     if tracer_overhead < 0:
         notes["tracer overhead"] = "below 0: noise exceeds it"

@@ -20,6 +20,7 @@ from workbench.analysis.align import Traced, align_layers, match_operators, rena
 from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.categories import Scheme, add_categories, load_scheme
 from workbench.analysis.compare import PARTS, compare_apart, compare_latencies, compare_parts
+from workbench.analysis.dtypes import describe_coverage, tabulate_dtypes
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import OUTPUT, Recording, read_recording
@@ -62,12 +63,19 @@ from workbench.analysis.statistics import (
     tabulate_latencies,
 )
 from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
-from workbench.analysis.verdict import Verdict, reach_verdict, summarize_verdict
+from workbench.analysis.verdict import (
+    Verdict,
+    describe_differences,
+    describe_faults,
+    reach_verdict,
+    summarize_verdict,
+)
 from workbench.errors import StoreError, TraceError, unknown_name
 from workbench.frames import (
     COMPARISON,
     EMULATED,
     SOURCE,
+    WRONG,
     format_ms,
     format_share,
     format_time,
@@ -100,15 +108,16 @@ MEASUREMENT = ["experiment", "threads"]
 
 
 def frame_property(compute: Callable[[Any], F]) -> cached_property[F]:
-    """A frame that is computed once; that of an emulated run is marked, and judges nothing."""
+    """A frame that is computed once; wrong outputs and emulated times are no outcome."""
 
     @wraps(compute)
     def marked(owner: Any) -> F:
         frame = compute(owner)
-        if frame is None or not owner.emulated:
+        if frame is None:
             return frame
-        judged = {"outcome": "emulated"} if "outcome" in frame else {}
-        return mark_emulated(frame.assign(**judged))
+        if "outcome" in frame and (owner.emulated or owner.wrong):
+            frame = frame.assign(outcome="emulated" if owner.emulated else WRONG)
+        return mark_emulated(frame.copy(deep=False)) if owner.emulated else frame
 
     return cached_property(marked)
 
@@ -160,6 +169,11 @@ class Run:
     def emulated(self) -> bool:
         """Whether an emulated CPU ran it, so that times mean nothing."""
         return self.record.emulated
+
+    @property
+    def wrong(self) -> str:
+        """What is wrong with the outputs of some program; empty if nothing is."""
+        return next((m.wrong for m in self.measurements if m.wrong), "")
 
     @cached_property
     def measurements(self) -> tuple[Measurement, ...]:
@@ -514,6 +528,11 @@ class Measurement:
         return self.sidecar is not None and any(m.modules for m in self.sidecar.methods)
 
     @property
+    def wrong(self) -> str:
+        """What is wrong with its program's outputs; empty if nothing is known to be."""
+        return self.export.fault if self.export else ""
+
+    @property
     def label(self) -> str:
         """The experiment, with the threads where the run has several counts."""
         parts = [self.phase] if self.phase else []
@@ -676,6 +695,17 @@ class Measurement:
             return None
         return place_operators(self.operators, self.roof, computed_dtype(self.export))
 
+    @frame_property
+    def dtypes(self) -> pd.DataFrame | None:
+        """In which dtype convolutions and matrix products ran: ``frames.DTYPES``.
+
+        None for fp32, without a trace, and for a program of unknown origin.
+        """
+        if self.export is None or self.export.dtype == "fp32" or not self.sessions:
+            return None
+        found = tabulate_dtypes(self.operators, self.export)
+        return None if found.empty else found
+
     @cached_property
     def context(self) -> RuleContext:
         """What the rules for findings look at."""
@@ -743,6 +773,21 @@ class Comparison:
     def emulated(self) -> bool:
         """Whether a side's times mean nothing."""
         return self.baseline.emulated or self.candidate.emulated
+
+    @cached_property
+    def wrong(self) -> str:
+        """Why no speed-up can be claimed: wrong outputs of a side, or different ones of both."""
+        faults = describe_faults(self.candidate.wrong, self.baseline.wrong)
+        judged = [a for a in self.agreements if self.same_model and not a.note]
+        return faults or describe_differences(judged)
+
+    @property
+    def programs(self) -> str:
+        """The SQNR and size of two programs of different dtypes; empty if they have one dtype."""
+        sides = [side for side in (self.candidate, self.baseline) if side.export]
+        if len({side.export.dtype for side in sides if side.export}) < 2:
+            return ""
+        return "; ".join(map(describe_program, sides))
 
     @property
     def within_run(self) -> bool:
@@ -923,9 +968,9 @@ class Comparison:
         named = self.within_run and self.baseline.program != self.candidate.program
         if named and not self.subject:
             subject, label = f"{self.candidate.label} against {self.baseline.label}", ""
-        judged = [a for a in self.agreements if self.same_model and not a.note]
-        frames = (self.latency, self.shift)
-        found = reach_verdict(subject, label, *frames, judged, unchanged, separate=self.separation)
+        frames, separate = (self.latency, self.shift), self.separation
+        facts = {"wrong": self.wrong, "programs": self.programs, "unchanged": unchanged}
+        found = reach_verdict(subject, label, *frames, separate=separate, **facts)
         if not self.emulated:
             return found
         return replace(found, outcome="emulated", before=None, after=None)
@@ -1052,6 +1097,18 @@ def _runs_sme(run: Run, experiment: str) -> bool:
     return any(_SME_OPERATOR.search(name) for name in names)
 
 
+def describe_program(measurement: Measurement) -> str:
+    """``int8: SQNR 25.0 dB, 2.7 MB``, and how much ran in this dtype; of unknown origin: empty."""
+    export = measurement.export
+    if export is None:
+        return ""
+    ratio = "unknown" if export.sqnr_db is None else f"{export.sqnr_db:.1f} dB"
+    parts = [f"{export.dtype}: SQNR {ratio}", f"{export.size_bytes / 1e6:.1f} MB"]
+    if measurement.dtypes is not None:
+        parts.append(describe_coverage(measurement.dtypes))
+    return ", ".join(parts)
+
+
 def model_spec(export: Export) -> str:
     """What ``load_model`` takes for the model of an export."""
     is_file = export.source.endswith(".py") and export.model not in list_models()
@@ -1132,7 +1189,7 @@ def _describe_protocol(record: RunRecord) -> str:
     if is_foreign(record):
         order = "run alternately" if record.runner else "in an unknown order"
         processes = f"{plan.processes} process" + ("es" if plan.processes > 1 else "")
-        warmup = f", without the first {plan.warmup}" if plan.warmup else ""
+        warmup = f" after the first {plan.warmup}" if plan.warmup else ""
         times = f"each at least {plan.runs} inferences{warmup}, timed in its trace"
         return f"{processes} per experiment, {order}; {times}"
     batches = f"batches of about {plan.batch_ms:g} ms" if plan.batch_ms else "single inferences"

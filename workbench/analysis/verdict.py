@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.errors import ComparisonError
-from workbench.frames import EMULATED
+from workbench.frames import EMULATED, WRONG, format_ms
 from workbench.records.runs import Agreement
 
 
@@ -27,10 +27,11 @@ class Verdict:
     """The result of one comparison of E2E latency.
 
     ``subject`` is the model, ``change`` what the candidate does differently (``with avx512``);
-    ``speedup`` to ``margin`` and ``detectable`` are columns of the comparison. ``before`` and
-    ``after`` are the bottlenecks, if traced; ``differences`` the outputs that do not agree;
-    ``unchanged`` the reason if the same machine code ran on both sides; ``separate`` says how the
-    sides were measured apart, if they were.
+    ``speedup`` to ``margin``, ``detectable`` and the times are columns of the comparison.
+    ``before`` and ``after`` are the bottlenecks, if traced; ``unchanged`` the reason if the same
+    machine code ran on both sides; ``wrong`` why no speed-up can be claimed; ``programs`` what
+    differs between the two programs beside their speed; ``separate`` says how the sides were
+    measured apart, if they were.
     """
 
     subject: str
@@ -43,9 +44,12 @@ class Verdict:
     margin: float
     before: Bottleneck | None = None
     after: Bottleneck | None = None
-    differences: tuple[str, ...] = ()
     detectable: float = math.nan
     unchanged: str = ""
+    wrong: str = ""
+    programs: str = ""
+    baseline_ms: float = math.nan
+    candidate_ms: float = math.nan
     separate: str = ""
 
 
@@ -54,40 +58,41 @@ def reach_verdict(
     change: str,
     comparison: pd.DataFrame,
     shift: pd.DataFrame | None = None,
-    agreements: Iterable[Agreement] = (),
-    unchanged: str = "",
     *,
+    unchanged: str = "",
+    wrong: str = "",
+    programs: str = "",
     separate: str = "",
 ) -> Verdict:
     """The verdict on a candidate, from `compare_latencies` and `bottleneck_shift`.
 
-    ``shift`` is None if nothing was traced; ``agreements`` compare the outputs.
+    ``shift`` is None if nothing was traced; the texts are those of the verdict.
     """
     rows = comparison[comparison["level"] == "e2e"]
     if len(rows) != 1:
         raise ComparisonError(f"a verdict needs one E2E comparison, not {len(rows)}")
     row = rows.iloc[0]
     names = ("speedup", "low", "high", "floor", "margin", "detectable")
-    columns: dict[str, Any] = {name: float(row[name]) for name in names}
-    return Verdict(subject, change, row["outcome"], **columns,
+    times = ("baseline_ms", "candidate_ms")
+    columns: dict[str, Any] = {name: float(row[name]) for name in (*names, *times)}
+    return Verdict(subject, change, WRONG if wrong else row["outcome"], **columns,
                    before=None if shift is None else _bottleneck(shift, "share_before"),
                    after=None if shift is None else _bottleneck(shift, "share_after"),
-                   differences=tuple(_difference(a) for a in agreements if not a.agree),
-                   unchanged=unchanged, separate=separate)  # fmt: skip
+                   unchanged=unchanged, wrong=wrong, programs=programs,
+                   separate=separate)  # fmt: skip
 
 
 def summarize_verdict(verdict: Verdict) -> str:
     """The verdict as one line.
 
     A speed-up is stated only if one was shown, with the digits that its interval supports;
-    otherwise the line states the interval of the change of latency.
+    otherwise the line states the interval of the change of latency. If outputs are wrong, it says
+    so first, and states no speed-up.
     """
     parts = [f"{verdict.subject}: {_outcome(verdict)}"]
-    if verdict.before and verdict.after:
+    if verdict.before and verdict.after and not verdict.wrong:
         parts.append(f"bottleneck {_shift(verdict.outcome, verdict.before, verdict.after)}")
-    if verdict.differences:
-        parts.append(f"outputs differ: {'; '.join(verdict.differences)}")
-    return ", ".join(parts)
+    return "; ".join(filter(None, [", ".join(parts), verdict.programs]))
 
 
 def digits_of(low: float, high: float) -> int:
@@ -100,6 +105,10 @@ def digits_of(low: float, high: float) -> int:
 
 def _outcome(verdict: Verdict) -> str:
     change = f" {verdict.change}" if verdict.change else ""
+    if verdict.wrong:
+        times = f"{format_ms(verdict.candidate_ms)} against {format_ms(verdict.baseline_ms)}"
+        times = f"({EMULATED})" if verdict.outcome == "emulated" else f"in {times}"
+        return f"{verdict.wrong}: no speed-up is claimed; ran{change} {times}"
     if verdict.unchanged:
         latency = EMULATED if verdict.outcome == "emulated" else _latency_bounds(verdict)
         return f"toggle had no effect{change}: {verdict.unchanged} ({latency})"
@@ -163,6 +172,21 @@ def _bottleneck(shift: pd.DataFrame, column: str) -> Bottleneck:
     return Bottleneck(row["category"], float(row[column]))
 
 
+def describe_faults(candidate: str, baseline: str) -> str:
+    """What is wrong with the outputs, from the fault of each side; empty if both have none."""
+    if candidate == baseline:
+        return candidate and f"outputs are wrong ({candidate})"
+    sides = {"candidate": candidate, "baseline": baseline}
+    found = (f"outputs of the {side} are wrong ({it})" for side, it in sides.items() if it)
+    return "; ".join(found)
+
+
+def describe_differences(agreements: Iterable[Agreement]) -> str:
+    """The outputs of two sides that do not agree; empty if all do."""
+    found = [_difference(each) for each in agreements if not each.agree]
+    return f"outputs differ ({'; '.join(found)})" if found else ""
+
+
 def _difference(agreement: Agreement) -> str:
     if agreement.max_abs is None:
         return f"output {agreement.output} cannot be compared"
@@ -172,5 +196,5 @@ def _difference(agreement: Agreement) -> str:
     apart = agreement.max_abs / agreement.scale if agreement.scale else math.inf
     return (
         f"output {agreement.output} by {apart:.1g} of its largest value "
-        f"(tolerance {agreement.tolerance:.1g})"
+        f"instead of {agreement.tolerance:.1g} at most"
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from typing import NoReturn
 
 import click
@@ -14,6 +15,7 @@ from workbench.errors import WorkbenchError
 from workbench.records.codec import to_document
 
 INTERRUPTED = 130
+DEBUG = "--debug"
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -22,7 +24,10 @@ def main(arguments: list[str] | None = None) -> None:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
-        sys.exit(workbench.main(arguments, "workbench", standalone_mode=False) or 0)
+        with warnings.catch_warnings():
+            if DEBUG not in arguments:  # commands report problems as lines of their own
+                warnings.showwarning = lambda *_, **__: None
+            sys.exit(workbench.main(arguments, "workbench", standalone_mode=False) or 0)
     except click.ClickException as error:
         error.show(sys.stderr)
         fail(error, error.exit_code, arguments)
@@ -30,7 +35,7 @@ def main(arguments: list[str] | None = None) -> None:
         click.echo("interrupted; run the same command again to resume", err=True)
         fail(error, INTERRUPTED, arguments)
     except (WorkbenchError, OSError) as error:
-        if "--debug" in arguments:
+        if DEBUG in arguments:
             raise
         click.echo(f"error: {error}", err=True)
         fail(error, getattr(error, "exit_code", 1), arguments)
@@ -44,7 +49,7 @@ def fail(error: BaseException, exit_code: int, arguments: list[str]) -> NoReturn
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.option(DEBUG, is_flag=True, help="Show Python's warnings, and the traceback of an error.")
 @click.version_option(package_name="executorch-workbench")
 def workbench(debug: bool) -> None:
     """Find performance bottlenecks in ExecuTorch models, with evidence."""

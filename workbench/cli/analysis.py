@@ -146,12 +146,14 @@ def kernels(log: Path, baseline: Path | None) -> Output:
     have run.
     """
     from workbench.analysis.machine_code import compare_kernels
+    from workbench.trace.writers.csv_parquet import defuse
     from workbench.trace.xnn_log import read_xnn_log
 
     table = read_xnn_log(log)
     if baseline:
         table = compare_kernels(table, read_xnn_log(baseline))
-    return Output([table.to_csv(index=False, lineterminator="\n").rstrip()], {"kernels": table})
+    text = defuse(table).to_csv(index=False, lineterminator="\n").rstrip()
+    return Output([text], {"kernels": table})
 
 
 @command()
@@ -234,6 +236,7 @@ def history(
     from workbench.plots.history import plot_history
     from workbench.portfolio.history import read_history, write_figure
     from workbench.store import atomic_write
+    from workbench.trace.writers.csv_parquet import defuse
 
     found = read_history(roots or (Path(),), across=across)
     for problem in found.problems:
@@ -243,7 +246,7 @@ def history(
     if figure:
         write_figure(plot_history(found.rows, found.changes), figure)
     if csv:
-        atomic_write(csv, found.rows.to_csv(index=False, lineterminator="\n"))
+        atomic_write(csv, defuse(found.rows).to_csv(index=False, lineterminator="\n"))
     slower = fail_above is not None and not found.slower_by(fail_above).empty
     record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
     lines = [text for table in found.tables for text in (table, "")]

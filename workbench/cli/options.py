@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, TypeVar, get_type_hints
 
 import click
 
-from workbench.errors import UsageError, WorkbenchError
+from workbench.errors import UsageError, WorkbenchError, printable
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import to_document
 
@@ -208,7 +208,7 @@ class Command(click.Command):
         output: Output = super().invoke(context)
         for line in output.lines:
             if not as_json:
-                click.echo(line)
+                click.echo(printable(str(line)))
         if as_json:
             click.echo(to_document(output.record), nl=False)
         if output.then:

@@ -130,7 +130,8 @@ def run(
 
 
 def _summarize(run: Run) -> list[str]:
-    """The verdicts and latencies of a run, and the grade of its measurement."""
+    """The verdicts and latencies of a run, what ran in its dtype, and the measurement's grade."""
+    from workbench.analysis.dtypes import describe_dtypes
     from workbench.analysis.quality import summarize_quality
 
     latencies = (
@@ -138,7 +139,9 @@ def _summarize(run: Run) -> list[str]:
         if run.emulated
         else [f"{m.label}: {m.latency_text}" for m in run.measurements if not m.control]
     )
-    return [*(ab.text for ab in run.comparisons), *latencies, summarize_quality(run.quality)]
+    dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
+    texts = [ab.text for ab in run.comparisons]
+    return [*texts, *latencies, *dtypes, summarize_quality(run.quality)]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:

@@ -302,14 +302,14 @@ def _comparison(
 
 def _caveats(ab: Comparison) -> Iterator[str]:
     verdict = ab.verdict
+    if verdict.wrong:
+        yield f"{verdict.wrong}: no speed-up is claimed"
     if ab.emulated:
         yield EMULATED
     if verdict.unchanged:
         yield verdict.unchanged
     if verdict.outcome == "inconclusive" and verdict.detectable < 10:
         yield f"inconclusive: only a change above {format_share(verdict.detectable)} was detectable"
-    if verdict.differences:
-        yield f"outputs differ: {'; '.join(verdict.differences)}"
     if not ab.within_run:
         yield "measured apart: the interval does not cover what changed on the machine in between"
     if ab.run.quality["grade"].iloc[0] in "CD":

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from workbench.records.runs import Fidelity
+from workbench.models.sources import reason
+from workbench.records.runs import Fidelity, LayerNoise
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
     from workbench.models.loader import LoadedModel
+    from workbench.records.layers import Layers
 
 #: Power of an input over that of the noise that is added to it, in dB.
 _NOISE_DB = 60
@@ -76,10 +79,10 @@ def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
         return tree_leaves(module(*args, **kwargs))
 
 
-def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
+def run_program(pte: bytes, inputs: list[torch.Tensor], layers: Layers | None = None) -> list[Any]:
     """The outputs of a program in this process.
 
-    A `RuntimeError` names the kernel that fails and the reason, if the runtime logs them.
+    A `RuntimeError` names the operator that fails and the reason, if the runtime logs them.
     """
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
@@ -88,14 +91,110 @@ def run_program(pte: bytes, inputs: list[torch.Tensor]) -> list[Any]:
             program = _load_for_executorch_from_buffer(pte)
             return program.run_method("forward", [tensor.clone() for tensor in inputs])
         except RuntimeError as error:
-            raise RuntimeError(explain_log(log.getvalue()) or str(error)) from None
+            raise RuntimeError(explain_log(log.getvalue(), layers) or reason(error)) from None
 
 
-def explain_log(log: str) -> str:
-    """Which kernel failed and why, from the runtime's log; empty if the log does not say."""
+def explain_log(log: str, layers: Layers | None = None) -> str:
+    """Which operator failed and why, from the runtime's log; empty if the log does not say."""
+    if node := re.search(
+        r"Failed to create (.+) node (\d+),? with code: (?:xnn_status_)?(\w+)", log
+    ):
+        place = _place_of_node(int(node[2]), layers)
+        return f"XNNPACK rejects a {node[1]} node{place} ({node[3]})"
+    stopped = r"([A-Z][\w ]+?) [Ff]ailed with code: (?:xnn_status_)?(\w+)"
+    if stage := re.search(stopped, log):
+        return f"XNNPACK rejects a delegate: {stage[1]} failed ({stage[2]})"
     kernel = re.search(r"KernelCall failed at .* in operator (\S+):", log)
     check = re.search(r"Check failed \(.*\): (\S.*)", log)
     return f"{kernel[1]} fails: {check[1]}" if kernel and check else ""
+
+
+def _place_of_node(handle: int, layers: Layers | None) -> str:
+    """`` in features.3 (model.py:12)`` for an operator of an XNNPACK delegate; empty if unknown."""
+    for method in layers.methods if layers else ():
+        nodes = (node for instruction in method.instructions for node in instruction.xnodes)
+        for node in nodes:
+            if node.handle == handle and node.origins:
+                origin = method.origins[node.origins[0]]
+                return f" in {origin.module or 'the model'} ({origin.source})"
+    return ""
+
+
+#: Gets the name and value of each operator of a model that runs; its result replaces the value.
+Visit = Callable[[str, Any], Any]
+
+
+def walk_graph(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], visit: Visit) -> None:
+    """Run an exported graph, without its observers."""
+    import torch
+
+    class Walker(torch.fx.Interpreter):
+        def run_node(self, n: torch.fx.Node) -> Any:
+            value = super().run_node(n)
+            return visit(n.name, value) if n.op == "call_function" else value
+
+        def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+            return args[0] if args else None  # an observer
+
+    with torch.no_grad():
+        Walker(graph).run(*inputs, enable_io_processing=False)
+
+
+def walk_module(module: nn.Module, call: tuple[Any, dict[str, Any]], visit: Visit) -> None:
+    """Run a module; its operators are the first calls of its innermost layers."""
+    seen: set[str] = set()
+
+    def hook(path: str, value: Any) -> Any:
+        is_first = path not in seen
+        seen.add(path)
+        return visit(path, value) if is_first else value
+
+    module = copy.deepcopy(module)
+    for path, layer in module.named_modules():
+        if not [*layer.children()]:
+            layer.register_forward_hook(lambda _, __, value, path=path: hook(path, value))
+    run_eagerly(module, *call)
+
+
+def measure_noise(
+    exact: Callable[[Visit], None],
+    quantized: Callable[[Visit], None],
+    places: Mapping[str, tuple[str, str]],
+) -> tuple[LayerNoise, ...]:
+    """The quantisation noise of each layer, the noisiest first.
+
+    ``exact`` and ``quantized`` run a model; ``places`` has the module and the operator by name,
+    others are left out. The inputs of the layers are exact in one run, and noisy in another.
+    """
+    import torch
+
+    values: dict[str, torch.Tensor] = {}
+    own: dict[str, float | None] = {}
+    through: dict[str, float | None] = {}
+
+    def keep(name: str, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            values[name] = value.clone()  # the next operator may write into it
+        return value
+
+    def compare(name: str, value: Any, into: dict[str, float | None]) -> Any:
+        if name not in values:
+            return value
+        into[name] = _compare(0, value, values[name], -math.inf).sqnr_db
+        return values[name].clone() if into is own else value
+
+    exact(keep)
+    for into in (own, through):
+        quantized(functools.partial(compare, into=into))
+    found = [
+        LayerNoise(*places[name], ratio, through[name])
+        for name, ratio in own.items()
+        if ratio is not None and name in places
+    ]
+    noisiest: dict[str, LayerNoise] = {}
+    for noise in sorted(found, key=lambda noise: noise.own_db):
+        noisiest.setdefault(noise.module, noise)
+    return tuple(noisiest.values())
 
 
 def compare_outputs(

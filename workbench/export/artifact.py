@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import store
-from workbench.errors import UsageError, WorkbenchError, unknown_name
+from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
 from workbench.export import accuracy
 from workbench.export.failure import explain_forward
 from workbench.export.lower import BACKENDS, DTYPES, RECIPES, Lowered, lower_model, silence
@@ -26,11 +26,13 @@ from workbench.models.loader import SEED, LoadedModel, load_model
 from workbench.models.registry import parse_name, sources_of
 from workbench.models.sources import find_sources, reason
 from workbench.options import ExportOptions
-from workbench.records.runs import Export, Fidelity, Tensor, Undelegated
+from workbench.records.runs import Export, Tensor, Undelegated
 
 if TYPE_CHECKING:
     import torch
 
+#: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
+LOW_SQNR_DB, NOISY_LAYERS = 20, 20
 #: Receives one line about what is being done.
 Tell = Callable[[str], None]
 
@@ -73,7 +75,8 @@ def export_model(
     ModelError
         The model cannot be loaded.
     ExportError
-        It cannot be exported; with the operator and the line of the user's source.
+        It cannot be exported, or the program does not run here (it is kept); with the operator and
+        the line of the user's source.
 
     Notes
     -----
@@ -105,7 +108,7 @@ def export_model(
             expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)
         lowered = lower_model(model, options, say)
         say("comparing the outputs with the PyTorch model's")
-        fidelity, problem = _check(lowered, model, expected, options.dtype)
+        checked = _check(lowered, model, expected, options.dtype, say)
     seconds = time.perf_counter() - started
 
     asked = {"keep_float": ", ".join(options.keep_float), "rewrite": "no" * (not options.rewrite)}
@@ -145,8 +148,7 @@ def export_model(
         weights=weights,
         options={name: text for name, text in (asked | lowered.notes).items() if text},
         partition=lowered.partition,
-        fidelity=fidelity,
-        problem=problem,
+        **checked,
         made_from=made_from,
         files={file.name: store.sha256_of(file) for file in files}
         | {tensor.file: tensor.sha256 for tensor in saved},
@@ -198,12 +200,24 @@ def _check_options(options: ExportOptions) -> None:
 
 def list_problems(export: Export) -> list[str]:
     """What is wrong with an export, one line each."""
-    missing = [] if export.etrecord else ["no ETRecord: PyTorch cannot serialise this graph"]
-    return missing + ([f"this export is wrong: {export.problem}"] if export.problem else [])
+    found = [] if export.etrecord else ["no ETRecord: PyTorch cannot serialise this graph"]
+    found += [f"this export is wrong: {export.problem}"] if export.problem else []
+    known = export.sqnr_db
+    if export.noise and (export.problem or (known is not None and known < LOW_SQNR_DB)):
+        ratio = "" if known is None else f"SQNR {known:.1f} dB; "
+        layers = [f"{n.module or 'the model'} ({n.own_db:.1f} dB)" for n in export.noise[:3]]
+        found.append(
+            f"{ratio}most quantisation noise enters in {', '.join(layers)}: --keep-float keeps a "
+            "layer in floating point; name the layer before it, too"
+        )
+    return found
 
 
 def _report_problems(pte: Path, tell: Tell | None) -> None:
     export = store.load_export(pte)
+    if export and not export.runs:
+        hint = "the program is kept; in another dtype, or with --keep-float, it may run"
+        raise ExportError(export.problem, where=pte, hint=hint)
     for problem in list_problems(export) if export else ():
         if tell:
             tell(f"warning: {pte.name}: {problem}")
@@ -212,20 +226,30 @@ def _report_problems(pte: Path, tell: Tell | None) -> None:
 
 
 def _check(
-    lowered: Lowered, model: LoadedModel, expected: list[Any], dtype: str
-) -> tuple[tuple[Fidelity, ...], str]:
-    """Compare the program with the PyTorch model; the figures, and the problem if there is one."""
+    lowered: Lowered, model: LoadedModel, expected: list[Any], dtype: str, say: Tell
+) -> dict[str, Any]:
+    """What a comparison of the program with the PyTorch model adds to the record."""
     try:
-        outputs = accuracy.run_program(lowered.pte, lowered.inputs)
+        outputs = accuracy.run_program(lowered.pte, lowered.inputs, lowered.layers)
+    except RuntimeError as error:
+        return {"problem": f"it does not run here: {error}", "runs": False}
+    try:
         fidelity = accuracy.compare_outputs(outputs, expected, RECIPES[dtype].least_sqnr_db)
-    except (RuntimeError, ValueError) as error:
-        return (), f"it does not run here; cause: {reason(error)}"
+    except ValueError as error:
+        return {"problem": str(error)}
+    found: dict[str, Any] = {"fidelity": fidelity}
     problem = accuracy.describe_problem(fidelity)
+    if lowered.measure_noise:
+        say("measuring the quantisation noise of each layer")
+        try:
+            found["noise"] = lowered.measure_noise()[:NOISY_LAYERS]
+        except Exception as error:  # the model's operators run in here, and may raise anything
+            say(f"the noise of its layers is unknown: {reason(error)}")
     if not problem:
-        return fidelity, ""
+        return found
     coarse = accuracy.coarse_kernels(DTYPES[dtype], lowered.contents.operators)
     cause = coarse or accuracy.sensitivity(model, expected)
-    return fidelity, f"{problem}; likely cause: {cause}" if cause else problem
+    return found | {"problem": f"{problem}; likely cause: {cause}" if cause else problem}
 
 
 def _write_inputs(

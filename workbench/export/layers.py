@@ -27,6 +27,10 @@ _DTYPES = {
     "BYTE": "uint8", "CHAR": "int8", "SHORT": "int16", "INT": "int32", "LONG": "int64",
     "HALF": "float16", "FLOAT": "float32", "DOUBLE": "float64",
 }  # fmt: skip
+_PRODUCTS = frozenset(
+    ("Conv2d", "DepthwiseConv2d", "ConvTranspose2d", "FullyConnected", "BatchMatrixMultiply")
+)
+_KERNELS = frozenset(("convolution", "linear", "mm", "addmm", "bmm"))
 _KINDS = {"MoveCall": "move", "JumpFalseCall": "jump", "FreeCall": "free"}
 
 
@@ -51,6 +55,17 @@ def describe_program(program: ExecutorchProgramManager) -> Layers:
         for method in layers.methods
     )
     return replace(layers, methods=methods)
+
+
+def count_quantized(layers: Layers) -> tuple[int, int]:
+    """How many convolutions and matrix products have quantised weights, and how many there are."""
+    operands: list[str] = []
+    for instruction in (each for method in layers.methods for each in method.instructions):
+        dtypes = {value.id: value.dtype for value in instruction.xvalues}
+        nodes = (node for node in instruction.xnodes if node.type in _PRODUCTS)
+        operands += [dtypes[node.inputs[1]] for node in nodes]
+        operands += [""] * (instruction.name.rpartition("::")[2].split(".")[0] in _KERNELS)
+    return sum(dtype.startswith("q") for dtype in operands), len(operands)
 
 
 def _describe_method(pte: Pte, plan: dict[str, Any]) -> Method:

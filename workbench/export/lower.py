@@ -11,15 +11,16 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from workbench.errors import ExportError
-from workbench.export import failure, quantize
-from workbench.export.layers import describe_program
+from workbench.export import accuracy, failure, quantize
+from workbench.export.layers import count_quantized, describe_program
 from workbench.export.program import Contents, bind_constants, cast_floats, read_contents
 from workbench.export.rewrite import rewrite_graph, transform_passes
 from workbench.models.sources import user_line_of_stack
-from workbench.records.runs import Partition
+from workbench.records.runs import LayerNoise, Partition
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +81,7 @@ class Lowered:
     layers: Layers
     notes: dict[str, str]
     partition: tuple[Partition, ...]
+    measure_noise: Callable[[], tuple[LayerNoise, ...]] | None = None
 
 
 def lower_model(
@@ -97,7 +99,7 @@ def lower_model(
         module = copy.deepcopy(model.module).to(torch_dtype).eval()
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
         traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
-    exported, notes = _export(module, (args, kwargs), traced, model, options)
+    exported, notes, noise = _export(module, (args, kwargs), traced, model, options)
     failure.check_operands(exported, dtype, model.origin)
     if options.rewrite:
         counts = sorted(rewrite_graph(exported, backend).items())
@@ -114,12 +116,17 @@ def lower_model(
     _check_inputs(inputs, contents, model.origin)
     with failure.explain_lowering(exported, model.origin):
         etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
-    return Lowered(program.buffer, etrecord, contents, inputs, layers, notes, partition)
+    if RECIPES[dtype].quantizes:
+        quantized, products = count_quantized(layers)
+        notes["quantized"] = f"{quantized} of {products} convolutions and matrix products"
+    return Lowered(program.buffer, etrecord, contents, inputs, layers, notes, partition, noise)
 
 
 def _export(
     module: nn.Module, run: Call, traced: Call, model: LoadedModel, options: ExportOptions
-) -> tuple[ExportedProgram, dict[str, str]]:
+) -> tuple[ExportedProgram, dict[str, str], Callable[[], tuple[LayerNoise, ...]] | None]:
+    from torch.utils._pytree import tree_leaves
+
     recipe = RECIPES[options.dtype]
     with failure.explain_tracing(model.origin):
         if recipe.quantizes == "weights":
@@ -129,19 +136,28 @@ def _export(
         if recipe.quantizes == "graph":
             batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
             keep = options.keep_float
-            graph = quantize.quantize_activations(exported, options.dtype, batches, keep)
+            graph, before = quantize.quantize_activations(exported, options.dtype, batches, keep)
             exported = _trace(graph, args, kwargs, model.dynamic_shapes)
     if not recipe.quantizes:
-        return exported, {}
-    quantized, layers = quantize.count_quantized(exported)
-    if not quantized:
+        return exported, {}, None
+    if not quantize.has_quantized(exported):
         text = f"nothing to quantise for {options.dtype} ({recipe.meaning})"
         hint = "choose int8 for convolutions; check the patterns of --keep-float"
         raise ExportError(text, where=model.origin, hint=hint)
-    notes = {"quantized": f"{quantized} of {layers} convolutions and linear layers"}
+    notes = {}
     if recipe.calibrated:
         notes["calibration"] = f"{1 + len(model.calibration)} batches: {model.input_source}"
-    return exported, notes
+
+    def measure_noise() -> tuple[LayerNoise, ...]:
+        if recipe.quantizes == "graph":
+            inputs = tree_leaves(exported.example_inputs)
+            exact, noisy = (partial(accuracy.walk_graph, it, inputs) for it in (before, graph))
+            return accuracy.measure_noise(exact, noisy, quantize.list_places(graph.graph))
+        places = {path: (path, type(layer).__name__) for path, layer in module.named_modules()}
+        exact, noisy = (partial(accuracy.walk_module, it, run) for it in (model.module, module))
+        return accuracy.measure_noise(exact, noisy, places)
+
+    return exported, notes, measure_noise
 
 
 def _trace(

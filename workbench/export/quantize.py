@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
@@ -24,8 +25,10 @@ def quantize_activations(
     dtype: str,
     batches: Iterable[tuple[tuple[Any, ...], dict[str, Any]]],
     keep_float: tuple[str, ...] = (),
-) -> torch.fx.GraphModule:
+) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Post-training quantisation of an exported program (PT2E), to be exported once more.
+
+    Also returns the program before, with the same names of operators, and with observers.
 
     Weights have one symmetric scale per output channel; activations one scale and zero point, from
     histograms of ``batches``. ``int8`` quantises every pattern of the XNNPACK quantiser, except two
@@ -61,7 +64,8 @@ def quantize_activations(
     with torch.no_grad():
         for args, kwargs in batches:
             prepared(*args, **kwargs)
-        return convert_pt2e(prepared)
+        before = torch.fx.GraphModule(prepared, copy.deepcopy(prepared.graph))
+        return convert_pt2e(prepared), before
 
 
 def quantize_weights(module: nn.Module, keep_float: tuple[str, ...] = ()) -> None:
@@ -84,10 +88,18 @@ def quantize_weights(module: nn.Module, keep_float: tuple[str, ...] = ()) -> Non
     quantize_(module, config, filter_fn=is_wanted)
 
 
-def count_quantized(exported: ExportedProgram) -> tuple[int, int]:
-    """How many convolutions and linear layers have quantised weights, and how many there are."""
-    layers = [node for node in exported.graph.nodes if _operator(node) in _LAYERS]
-    return sum("dequantize" in _operator(node.args[1]) for node in layers), len(layers)
+def list_places(graph: torch.fx.Graph) -> dict[str, tuple[str, str]]:
+    """The module of every operator, and what it calls, such as ``conv2d``, by its name."""
+    return {
+        node.name: (module_path(node), _operator(node).removeprefix("aten::"))
+        for node in graph.nodes
+    }
+
+
+def has_quantized(exported: ExportedProgram) -> bool:
+    """Whether some convolution or linear layer has quantised weights."""
+    layers = (node for node in exported.graph.nodes if _operator(node) in _LAYERS)
+    return any("dequantize" in _operator(node.args[1]) for node in layers)
 
 
 def module_path(node: torch.fx.Node) -> str:

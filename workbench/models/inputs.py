@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 import re
 import warnings
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 #: The maximum number of samples from one source, which is enough to calibrate any model.
 MOST_SAMPLES = 512
+#: Larger images take too much memory, except for JPEG.
+MOST_PIXELS = 2**25
 
 ARRAYS = (".npy", ".pt", ".pth", ".safetensors")
 IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
@@ -240,9 +244,18 @@ def _read_npy(path: Path) -> dict[str, torch.Tensor]:
     return {"0": torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))}
 
 
+def check_stored(path: Path) -> None:
+    """ValueError if a file for ``torch.load`` is compressed: it may be small and still huge."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
+                raise ValueError("it is compressed; write it with torch.save")
+
+
 def _read_pt(path: Path) -> dict[str, torch.Tensor]:
     import torch
 
+    check_stored(path)
     held = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(held, torch.Tensor):
         held = (held,)
@@ -289,8 +302,15 @@ def _read_image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     channels, height, width = shape[1:]
     with _explain_decoding(path), warnings.catch_warnings():
         warnings.simplefilter("error", Image.DecompressionBombWarning)
+        mode = "RGB" if channels == 3 else "L"
         with Image.open(path, formats=_DECODERS) as file:
-            image = ImageOps.exif_transpose(file).convert("RGB" if channels == 3 else "L")
+            if math.prod(file.size) > MOST_PIXELS:
+                file.draft(mode, (width, height))  # JPEG: decodes at a smaller scale
+            if math.prod(file.size) > MOST_PIXELS:
+                raise ValueError(f"{file.size} pixels, more than {MOST_PIXELS}; scale it down")
+            file.load()
+            ImageOps.exif_transpose(file, in_place=True)
+            image = file if file.mode == mode else file.convert(mode)
         fitted = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
     pixels = np.asarray(fitted, np.float32).reshape(height, width, channels)
     return pixels.transpose(2, 0, 1) / 255

@@ -330,9 +330,12 @@ def _load_weights(module: nn.Module, file: Path) -> None:
     """Load a state dict whose names are exactly those of the module."""
     import torch
 
+    from workbench.models.inputs import check_stored
+
     if not file.is_file():
         raise UsageError("no such file", where=file)
     with _explain_errors("cannot be loaded as a state dict", str(file)):
+        check_stored(file)
         state = torch.load(file, map_location="cpu", weights_only=True)
         missing, unexpected = module.load_state_dict(state, strict=False)
     for names, problem in ((missing, "lacks"), (unexpected, "belongs to another model: it has")):

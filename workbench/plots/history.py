@@ -16,7 +16,7 @@ def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
     """Every run as a dot with its interval, the level between changes, and the changes.
 
     From ``frames.HISTORY`` and ``frames.CHANGES``; latencies in ms, one panel per line of
-    comparable runs. Emulated runs are left out.
+    comparable runs. A cross marks a program whose outputs are wrong. Emulated runs are left out.
 
     Examples
     --------
@@ -48,7 +48,9 @@ def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
     when = _times(runs["started"])
     color = style.SERIES[0]
     axis.vlines(when, runs["low_ms"], runs["high_ms"], color=color, linewidth=1, alpha=0.5)
+    wrong = (runs["problem"] != "").to_numpy()
     axis.scatter(when, runs["latency_ms"], s=9, color=color, linewidths=0, zorder=3)
+    axis.scatter(when[wrong], runs["latency_ms"][wrong], marker="x", color=style.SLOWER, zorder=4)
     confirmed = changes[changes["status"] == "confirmed"]
     starts = [when[0], *_times(confirmed["started"])]
     for start, end in zip(starts, [*starts[1:], when[-1] + 1], strict=True):

@@ -11,7 +11,7 @@ import pandas as pd
 from IPython.display import display
 from matplotlib.figure import Figure
 
-from workbench.errors import unknown_name
+from workbench.errors import printable, unknown_name
 from workbench.frames import EMULATED, FRAMES, MISSING, format_number, is_emulated
 from workbench.plots.style import COLORS
 
@@ -84,8 +84,7 @@ def show(*parts: object) -> VStack:
 def show_note(*lines: str) -> Table:
     """Sentences as a set-off paragraph; whatever they contain is text, never markup."""
     paragraphs = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
-    quoted = [line.replace("&", "&amp;").replace("<", "&lt;") for line in lines]
-    text = "\n>\n".join(f"> {line}" for line in quoted)
+    text = "\n>\n".join(f"> {_escape(line, pipes=False)}" for line in lines)
     return Table(f"<blockquote>{paragraphs}</blockquote>", text)
 
 
@@ -240,5 +239,7 @@ def _markdown(columns: list[_Column], lines: list[tuple[str, ...]], caption: str
     return "\n".join([*([f"**{_escape(caption)}**", ""] if caption else []), *rows])
 
 
-def _escape(text: str) -> str:
-    return " ".join(html.escape(text, quote=False).replace("|", "\\|").split())
+def _escape(text: str, pipes: bool = True) -> str:
+    """Text as Markdown on one line, in which nothing is a link, an image or a tag."""
+    text = re.sub(r"\](?=[(\[:])", r"]\\", html.escape(printable(text), quote=False))
+    return " ".join((text.replace("|", "\\|") if pipes else text).split())

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare import FALSE_DISCOVERIES
+from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import label_operators
@@ -51,10 +52,12 @@ def show_verdicts(source: Run | Comparison) -> Table:
     """
     comparisons = source.comparisons if isinstance(source, Run) else (source,)
     mark = [f"{EMULATED.capitalize()}."] if source.emulated else []
+    mark += [f"Outputs are wrong: {source.wrong}."] if source.wrong and not comparisons else []
+    dtypes = source.subject.dtypes if isinstance(source, Run) else None
+    left = [] if dtypes is None or not dtypes["reason"].any() else [f"{describe_dtypes(dtypes)}."]
     texts = [ab.text for ab in comparisons]
-    return show_note(
-        *mark, *(texts or ["No comparison: the run has no two experiments of one program."])
-    )
+    texts = texts or ["No comparison: the run has no two experiments of one program."]
+    return show_note(*mark, *texts, *left)
 
 
 def show_latencies(source: Run | Measurement) -> Table:
@@ -181,6 +184,31 @@ def show_undelegated(run: Run) -> Table:
     if table is None:
         return show_note("Unknown: the program has no export record.")
     return show_note("None: every operator is delegated.") if table.empty else show_table(table)
+
+
+def show_dtypes(source: Measurement, *, top: int = TOP) -> VStack:
+    """The dtype that was asked for: what ran in another one and why, and where noise enters.
+
+    Examples
+    --------
+    >>> on = wb.open_run(wb.sample_run("squeezesam")).subject
+    >>> "27 of 31 convolutions and matrix products ran in int8" in str(wb.show_dtypes(on))
+    True
+    """
+    if source.dtypes is None or source.export is None:
+        return VStack(show_note("Not applicable: fp32, or a program of unknown origin."))
+    parts = [show_note(f"{describe_dtypes(source.dtypes)}.")]
+    others = source.dtypes[source.dtypes["reason"] != ""]
+    if len(others):
+        others = others.assign(name=label_operators(others))
+        columns = ["name", "dtype", "mean_ms", "share", "reason"]
+        parts.append(show_table(others, columns, top=top, caption="What ran in another dtype"))
+    if source.export.noise:
+        noise = pd.DataFrame(source.export.noise)
+        noise["module"] = noise["module"].map(name_layer)
+        caption = "Where quantisation noise enters: SQNR for exact inputs (own), and in the program"
+        parts.append(show_table(noise, top=top, caption=caption))
+    return VStack(*parts)
 
 
 def show_sweeps(run: Run) -> VStack:

@@ -11,7 +11,11 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs
-from workbench.analysis.compare_runs import find_measurements
+from workbench.analysis.compare_runs import (
+    describe_programs,
+    find_measurements,
+    reject_wrong,
+)
 from workbench.analysis.layers import name_layer
 from workbench.analysis.run import Comparison, Measurement, identify_run
 from workbench.errors import ComparisonError, UsageError
@@ -81,7 +85,7 @@ class Combined:
         apart = len({m.run.path.resolve() for m in found.values()}) > 1
         try:
             traced = {name: Traced(m.ledger, m.operators) for name, m in found.items()}
-            aligned = align_runs(traced, apart=apart)
+            aligned = reject_wrong(align_runs(traced, apart=apart), found)
         except ComparisonError as error:
             return str(error)
         emulated = ~aligned["run"].isin(list(self.silicon))
@@ -197,6 +201,7 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     emulated = ", ".join(runs["run"][runs["emulated"]])
     verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
     marks = [f"{emulated}: {EMULATED}."] if emulated else []
+    marks += describe_programs(combined.measurements)
     yield Section("Verdicts", items=[show_note(*marks, *verdicts)], brief=True)
     columns = ["run", "latency_ms", "low_ms", "high_ms", "grade", "device", "program", "build"]
     table = show_table(runs, columns, caption="Untraced E2E")

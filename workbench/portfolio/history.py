@@ -18,7 +18,7 @@ from workbench.analysis.history import find_changes
 from workbench.analysis.run import identify_run
 from workbench.analysis.statistics import describe
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.frames import HISTORY, check
+from workbench.frames import HISTORY, WRONG, check
 from workbench.plots.tables import Table, show_table
 from workbench.records.runs import RunRecord, count_threads
 from workbench.store import MANIFEST, atomic_write, load_run
@@ -45,7 +45,7 @@ class History:
             line=range(1, len(last) + 1),
             runs=self.rows["line"].value_counts().reindex(last.index),
             latest=last["started"],
-            change=status.fillna("none"),
+            change=status.fillna("none").mask(last["problem"] != "", WRONG),
         )
         columns = ["line", "program", "experiment", "threads", "device", "runs", "latest"]
         numbered = self.changes.assign(line=self.changes["line"].map(lines["line"]))
@@ -143,6 +143,7 @@ def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator
             "threads": threads,
             "emulated": run.emulated,
             "clock": clock,
+            "problem": run.export.fault if run.export else "",
             "restarts": len(restarts),
             **_interval(() if run.emulated else restarts),
         }

@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from workbench.analysis.run import Measurement, open_run
-from workbench.errors import SetupError
+from workbench.errors import ExportError, SetupError
 from workbench.export.artifact import export_model, find_cached_export, versions
+from workbench.frames import WRONG
 from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Storage, hash_files
@@ -109,11 +110,13 @@ def export_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     export = load_export(pte)
     if export is None:
         raise SetupError("has no export record", where=pte)
+    if not export.runs:
+        raise ExportError(export.problem, where=pte)
     tell(f"{pte.name}: {'cached' if cached else 'exported'}. {export.problem}")
     outcome = replace(
         job.outcome,
         size_bytes=export.size_bytes,
-        sqnr_db=min((f.sqnr_db for f in export.fidelity if f.sqnr_db is not None), default=None),
+        sqnr_db=export.sqnr_db,
         undelegated=sum(left.count for left in export.undelegated),
         problem=export.problem,
     )
@@ -200,6 +203,8 @@ def tabulate_row(m: Measurement) -> Row:
         share=float(largest["share"]),
     )
     ab = next((ab for ab in m.run.comparisons if ab.candidate is m), None)
+    if m.wrong or (ab and ab.wrong):
+        return replace(row, outcome=WRONG)
     if ab is None:
         return row
     latency = ab.latency.iloc[0]

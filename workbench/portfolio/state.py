@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import SetupError, StoreError, UsageError, WorkbenchError
-from workbench.frames import EMULATED
+from workbench.frames import EMULATED, WRONG
 from workbench.portfolio.matrix import Matrix
 from workbench.records.codec import from_json, to_json
 from workbench.records.portfolio import Cell, Outcome, Portfolio, TimeBreakdown
@@ -262,5 +262,6 @@ def _list_latencies(outcomes: Iterable[Outcome]) -> dict[str, list[dict[str, Any
         cell, bars = outcome.cell, models.setdefault(outcome.cell.label, [])
         for row in outcome.rows:
             name = f"{cell.dtype}, {cell.target}, {row.experiment}, {count_threads(row.threads)}"
+            name += f", {WRONG}" if row.outcome == WRONG else ""
             bars += [{"name": name, "ms": row.latency_ms}] if row.latency_ms else []
     return models

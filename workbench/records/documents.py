@@ -35,7 +35,8 @@ _Speedups = Annotated[Rows, Columns(frames.COMPARISON)]
 class Metrics:
     """``metrics.json``: the latencies of a run, from which a later run is compared with it.
 
-    ``programs`` has those of experiments that ran another one than the first, ``program``.
+    ``programs`` has those of experiments that ran another one than the first, ``program``;
+    ``problem`` is what is wrong with the outputs of some program, or empty.
     """
 
     model: str
@@ -55,6 +56,7 @@ class Metrics:
         ),
     ]  # fmt: skip
     unit: Literal["ms"] = "ms"
+    problem: str = ""
     results: tuple[KitResult, ...] = ()
     programs: Mapping[str, str] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION

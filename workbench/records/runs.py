@@ -69,12 +69,28 @@ class Fidelity:
 
 
 @dataclass(frozen=True)
+class LayerNoise:
+    """The quantisation noise of a layer of the model, as signal to noise ratios in dB.
+
+    ``own_db`` is that of its output for exact inputs, ``sqnr_db`` that in the quantised program,
+    with the noise of all layers before; None without noise. ``operator`` adds most of its noise.
+    """
+
+    module: str
+    operator: str
+    own_db: float
+    sqnr_db: float | None
+
+
+@dataclass(frozen=True)
 class Export:
     """How a ``.pte`` was exported.
 
-    ``problem`` is a one-line description of what is wrong with it, or empty; ``options`` are the
-    options beyond dtype and backend, and what was done to the graph; ``made_from`` identifies the
-    sources of the export, and ``files`` has the SHA-256 of every file beside the program.
+    ``problem`` is a one-line description of what is wrong with it, or empty; ``runs`` whether the
+    runtime could execute it here; ``noise`` has the noisiest layers of a quantised program.
+    ``options`` are the options beyond dtype and backend, and what was done to the graph;
+    ``made_from`` identifies the sources of the export, and ``files`` has the SHA-256 of every file
+    beside the program.
     """
 
     model: str
@@ -101,7 +117,20 @@ class Export:
     problem: str = ""
     made_from: dict[str, str] = field(default_factory=dict)
     files: dict[str, str] = field(default_factory=dict)
+    runs: bool = True
+    noise: tuple[LayerNoise, ...] = ()
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """The signal to noise ratio of the worst output; None if unknown, or without noise."""
+        known = [output.sqnr_db for output in self.fidelity if output.sqnr_db is not None]
+        return min(known, default=None)
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with its outputs, without the likely cause; empty if nothing is."""
+        return self.problem.partition("; ")[0].rpartition("model's: ")[2]
 
 
 @dataclass(frozen=True)

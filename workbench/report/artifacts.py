@@ -25,6 +25,7 @@ from workbench.store import (
     REPORT_HTML,
     REPORT_MD,
     SUMMARY,
+    artifacts_dir,
     atomic_write,
 )
 from workbench.trace.writers.csv_parquet import write_csvs
@@ -124,6 +125,7 @@ def summarize_metrics(run: Run) -> documents.Metrics:
         started=run.record.started,
         floor=run.floor,
         latencies=tuple(map(_latency, run.measurements)),
+        problem=run.wrong,
         results=tuple(map(_kit_result, run.measurements)),
         programs={
             m.name: identify_run(run.record, m.program)["program"]
@@ -172,13 +174,15 @@ def summarize_analysis(run: Run) -> documents.AnalysisSummary:
         for m in measurements
         for s in m.sessions
     ]
-    export = run.subject.export
+    pte, export = Path(run.subject.program.pte), run.subject.export
+    places = (pte.parent, artifacts_dir(run.path.parent.parent))
+    record = export.etrecord if export else ""
     return documents.AnalysisSummary(
         **vars(measurements[run.subject]),
         run_dir=_folder(run.path),
         model=run.model,
         emulated=run.emulated,
-        etrecord=export.etrecord if export else None,
+        etrecord=record if record and any((p / record).is_file() for p in places) else None,
         etdump_count=len(traces),
         per_etdump=tuple(traces),
         findings=tuple({**row, "keys": row["keys"].splitlines()} for row in _rows(run.findings)),

@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare_runs import Compared
-from workbench.frames import format_ms
+from workbench.errors import printable
+from workbench.frames import WRONG, format_ms
 from workbench.plots.tables import Table, show_note, show_table
 from workbench.store import atomic_write
 
@@ -21,11 +22,9 @@ def write_junit(compared: Compared, path: Path) -> Path:
 
     suite = TestSuite(f"not slower by more than {100 * (compared.fail_above or 0):g} %")
     for row in compared.rows.to_dict("records"):
-        # XML cannot contain control characters.
-        name = "".join(c if c.isprintable() else "?" for c in row["subject"])
-        case = TestCase(name, f"workbench.{row['level']}")
+        case = TestCase(printable(row["subject"]), f"workbench.{row['level']}")
         if row["gate"] == "failed":
-            case.result = [Failure(describe_row(row), "slower")]
+            case.result = [Failure(describe_row(row), row["outcome"])]
         elif row["gate"] == "undecided":
             case.result = [Skipped(describe_row(row))]
         case.system_out = describe_row(row)
@@ -57,6 +56,8 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
 def describe_row(row: dict[str, Any]) -> str:
     """One row of a gate: ``slower: 10.0 ms -> 11.0 ms, latency +8.7 % to +11.1 % (95 % CI)``."""
     text = f"{row['outcome']}: {format_ms(row['baseline_ms'])} -> {format_ms(row['candidate_ms'])}"
+    if row["outcome"] == WRONG:
+        return text
     if math.isnan(row["low"]):
         return f"{text}, too few restarts for an interval"
     low, high = (100 * (1 / row[end] - 1) for end in ("high", "low"))

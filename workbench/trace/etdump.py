@@ -208,8 +208,10 @@ class Trace:
             vectors = buffer.follow(runs.field(RunData.EVENTS), "the events of a block")
             entries, counts = buffer.vectors(vectors, "the events of a block")
             total = listed + np.cumsum(counts)
-            # Blocks that share their events would let a small file stand for a huge one.
-            buffer.require(4 * total <= buffer.size, vectors, "the events of a block overlap")
+            # Shared events would let a small file list huge numbers of them.
+            buffer.require(
+                LEAST_BYTES * total <= buffer.size, vectors, "the events of a block overlap"
+            )
             yield Blocks(
                 first,
                 listed,
@@ -243,6 +245,10 @@ class Blocks:
     def first_events(self) -> np.ndarray:
         """The position of each block's first event among all events of the file."""
         return self.first_event + np.cumsum(self.counts) - self.counts
+
+
+#: An event with its reference takes no less in a file: its table, that of its content, and times.
+LEAST_BYTES = 28
 
 
 def _map_file(path: Path, partial: bool) -> tuple[mmap.mmap, np.ndarray, int]:

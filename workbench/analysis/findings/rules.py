@@ -37,6 +37,7 @@ class Rule:
 
 _OPERATORS = "Which operators cost the most?"
 _LAYERS = "Which layers?"
+_DTYPES = "What ran in the dtype that was asked for?"
 _UNDELEGATED = "What was not delegated?"
 _SPEEDUPS = "What became faster?"
 _LATENCY = "How long does one inference take?"
@@ -60,6 +61,7 @@ RULES = (
     Rule("tiny operators", times.find_tiny_operators, False, _CATEGORIES, timed=True),
     Rule("threads", times.find_threads, False, _LATENCY, timed=True),
     Rule("dtype", times.find_dtype, False, _LATENCY, timed=True),
+    Rule("float layers", times.find_float_layers, False, _DTYPES),
     Rule("far from the roof", times.find_far_from_roof, False, _OPERATORS, timed=True),
 )
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis.compare import MARGIN, judge, shared_restarts
+from workbench.analysis.dtypes import (
+    PRODUCTS,
+    cannot_quantize,
+    is_quantized,
+    tabulate_dtypes,
+)
 from workbench.analysis.findings.context import (
     EFFICIENCY,
     LEAST_TWINS,
@@ -25,7 +31,6 @@ from workbench.frames import format_ms
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
-_PRODUCTS = ("convolution", "gemm", "bmm", "deconvolution")
 _ARM = ("aarch64", "arm64")
 #: Operators shorter than the least time of one runtime call are overhead.
 _TINY_MS = 0.005
@@ -34,12 +39,27 @@ _TINY_MS = 0.005
 _MEMORY_BOUND = 1 / 3
 #: Channels of a vector of any CPU, and the most channels of an image.
 _TILE, _IMAGE_CHANNELS = 16, 4
-_MATRICES = ("Convolution", "GEMM")
 #: XNNPACK's depthwise kernels read at most 5x5 values; it runs larger filters as one matrix product
 #: of a single column for each channel.
 _MOST_TAPS = 25
 #: Share of the best rate of matrix products that depthwise kernels reach: worst, typical, best.
 _DEPTHWISE, _DENSE = (0.08, 0.16, 0.3), (0.7, 0.9, 1.0)
+
+#: By the start of the reason: what to do about layers that were not quantised.
+_QUANTIZE = {
+    "inside nn.": (
+        "write the cell with nn.Linear layers, which the quantiser sees",
+        "gates = self.input(x) + self.hidden(h)  # two nn.Linear, in a loop over the steps",
+    ),
+    "no linear layer": (
+        "export in int8, which quantises convolutions too",
+        "workbench profile MODEL --dtype int8",
+    ),
+    "its inputs": (
+        "give these layers inputs in multiples of 32, or export in int8dyn",
+        "workbench profile MODEL --dtype int8dyn",
+    ),
+}
 
 
 def find_grouped(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -82,7 +102,7 @@ def find_slow_products(context: RuleContext, left: Collection[str]) -> Iterator[
     if context.changes is None or not context.toggle:
         return
     changes = context.changes.set_index("key").join(context.rows[["family", "mean_ms"]])
-    products = changes[changes["family"].isin(_PRODUCTS)]
+    products = changes[changes["family"].isin(PRODUCTS)]
     peers = products[products["low"] > _SPEEDUP]["speedup"]
     same = products[(products["high"] < _NO_SPEEDUP) & products.index.isin(left)]
     same = same[~same.index.isin(_memory_bound(context))]
@@ -205,16 +225,45 @@ def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
     # Peaks say more: see `find_memory_bound` and `find_compute_bound`.
     if others or context.roofline is not None or dtype != "fp32":
         return
-    matrices = context.rows["category"].isin(_MATRICES) & (context.rows["kind"] == "delegated")
-    keys = [key for key in context.rows.index[matrices] if key in left]
+    products = context.rows.index[context.rows["family"].isin(PRODUCTS)]
+    keys = _quantizable(context, [key for key in products if key in left])
+    if not keys:
+        return
+    possible = len(_quantizable(context, products))
+    part = f", and {possible} of {len(products)} can be quantised"
     yield Finding(
-        "convolutions and matmuls run in fp32; int8 would read a quarter of the bytes (not "
-        "measured)",
+        f"convolutions and matmuls run in fp32{'' if possible == len(products) else part}; int8 "
+        "would read a quarter of the bytes (not measured)",
         Gain.at_most(0.75 * context.spent(keys).ms),
         tuple(keys),
         "export the model in int8 and measure it",
         "workbench profile MODEL --dtype int8",
     )
+
+
+def find_float_layers(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+    """Layers that were to be quantised and ran in floating point."""
+    if context.export is None or not is_quantized(context.export.dtype):
+        return
+    table = tabulate_dtypes(context.operators, context.export)
+    for start, (action, hint) in _QUANTIZE.items():
+        part = table[table["reason"].str.startswith(start) & table["key"].isin(left)]
+        keys = list(part["key"])
+        if keys:
+            yield Finding(
+                f"{context.export.dtype} was asked for, but {len(keys)} of {len(table)} "
+                f"convolutions and matrix products ran in {part['dtype'].iloc[0]}: "
+                f"{part['reason'].iloc[0]}; in {layers_of(context.rows.loc[keys])}",
+                Gain.at_most(0.75 * context.spent(keys).ms),
+                tuple(keys),
+                action,
+                hint,
+            )
+
+
+def _quantizable(context: RuleContext, keys: Iterable[str]) -> list[str]:
+    """Those of some rows that nothing is known to keep from being quantised in int8."""
+    return [key for key in keys if not cannot_quantize(context.rows.loc[key].to_dict(), "int8")]
 
 
 def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -240,6 +289,8 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
     spent = context.spent(keys)
     speed = size / 1e6 / spent.ms / context.scale
     slower = (spent.ms - kept) / 2
+    linear = all(products[key].type == "FullyConnected" for key in keys)
+    dtype = "int8dyn" if linear else "int8"
     yield Finding(
         f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
         f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s); in "
@@ -248,7 +299,7 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
         tuple(keys),
         "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
         "not help",
-        "workbench profile MODEL --dtype int8dyn  # one byte per weight",
+        f"workbench profile MODEL --dtype {dtype}  # one byte per weight",
     )
 
 

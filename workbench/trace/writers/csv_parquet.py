@@ -50,7 +50,7 @@ def write_csvs(
     }
     paths = []
     for suffix, (table, columns) in tables.items():
-        text = _defuse(table.assign(model_id=model_id)[list(columns)])
+        text = defuse(table.assign(model_id=model_id)[list(columns)])
         path = etdump.with_name(f"{etdump.stem}_{suffix}.csv")
         paths.append(atomic_write(path, text.to_csv(index=False, lineterminator="\n")))
     return paths
@@ -147,13 +147,18 @@ def _backends(events: pd.DataFrame, delegate_backend: str) -> np.ndarray:
     return np.where(are_leaves(events), backends, "")
 
 
-def _defuse(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with texts that are one line each and no formula."""
-    for column in table.select_dtypes(exclude="number").columns:
-        codes, texts = pd.factorize(table[column].astype(object))
-        plain = [re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", t).lstrip() for t in texts]
-        plain = [f"'{text}" if text.startswith(_FORMULA) else text for text in plain]
-        table[column] = np.array(plain, object)[codes]
+def defuse(table: pd.DataFrame) -> pd.DataFrame:
+    """A table for CSV, with texts that are one line each and no formula."""
+    table = table.copy()
+    for column in table.select_dtypes(exclude=["number", "bool"]).columns:
+        values = table[column].astype(object)
+        cleaned = {
+            text: re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text).lstrip()
+            for text in values.unique()
+            if isinstance(text, str)
+        }
+        plain = {t: f"'{c}" if c.startswith(_FORMULA) else c for t, c in cleaned.items()}
+        table[column] = values.map(lambda value, known=plain: known.get(value, value))
     return table
 
 

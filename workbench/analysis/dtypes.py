@@ -1,0 +1,95 @@
+"""In which dtype the convolutions and matrix products of a program ran, and why not in its own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pandas as pd
+
+from workbench.analysis.findings.dataflow import SEALED
+from workbench.analysis.roofline import computed_dtype, dtype_of
+from workbench.frames import DTYPES, check, format_share, is_emulated
+from workbench.records.runs import Export
+
+#: Families of operators that a dtype is asked for; all others follow their operands.
+PRODUCTS = ("convolution", "deconvolution", "gemm", "bmm")
+#: Linear layers whose inputs do not divide into so many are left in floating point by 8da4w.
+_GROUP = 32
+_LINEAR_ONLY = ("int8dyn", "8da4w")
+_QUANTIZED = ("int8", *_LINEAR_ONLY)
+
+
+def tabulate_dtypes(operators: pd.DataFrame, export: Export) -> pd.DataFrame:
+    """The convolutions and matrix products of one measurement: ``frames.DTYPES``."""
+    work = operators["kind"].isin(["delegated", "portable"])
+    rows = operators[work & operators["family"].isin(PRODUCTS)].reset_index(drop=True)
+    asked = computed_dtype(export)
+    ran = [dtype_of(name, export.dtype) for name in rows["operator"]]
+    reasons = [
+        "" if dtype == asked else explain_float(row, export.dtype, keep_float(export))
+        for row, dtype in zip(rows.to_dict("records"), ran, strict=True)
+    ]
+    if "module" not in rows:
+        rows["module"] = None
+    table = rows.assign(asked=asked, dtype=ran, reason=reasons)
+    return check(table[DTYPES.names], DTYPES)
+
+
+def describe_coverage(dtypes: pd.DataFrame) -> str:
+    """``2 of 28 convolutions and matrix products ran in int8 (1 % of their time)``."""
+    asked, right = dtypes["asked"].iloc[0], dtypes["dtype"] == dtypes["asked"]
+    text = f"{right.sum()} of {len(right)} convolutions and matrix products ran in {asked}"
+    if is_emulated(dtypes):
+        return text
+    share = dtypes["mean_ms"][right].sum() / dtypes["mean_ms"].sum()
+    return f"{text} ({format_share(share)} of their time)"
+
+
+def describe_dtypes(dtypes: pd.DataFrame) -> str:
+    """The same with the reasons of the others, the most frequent first."""
+    others = dtypes[dtypes["reason"] != ""].groupby(["dtype", "reason"], sort=False).size()
+    left = [f"{n} in {dtype}: {reason}" for (dtype, reason), n in others.nlargest(3).items()]
+    return "; ".join([describe_coverage(dtypes), *left])
+
+
+def is_quantized(dtype: str) -> bool:
+    """Whether programs of a dtype have integer operators."""
+    return dtype in _QUANTIZED
+
+
+def keep_float(export: Export) -> tuple[str, ...]:
+    """The patterns of modules that were to stay in floating point."""
+    return tuple(filter(None, export.options.get("keep_float", "").split(", ")))
+
+
+def explain_float(row: Mapping[str, Any], dtype: str, kept: tuple[str, ...] = ()) -> str:
+    """Why an operator of the operators frame does not run in a dtype, as far as is known."""
+    if not is_quantized(dtype):
+        return f"XNNPACK has no {dtype} kernel for it on this CPU"
+    return cannot_quantize(row, dtype, kept) or "no pattern of XNNPACK's quantiser has it"
+
+
+def cannot_quantize(row: Mapping[str, Any], dtype: str, kept: tuple[str, ...] = ()) -> str:
+    """What keeps an operator from being quantised; empty if nothing is known to."""
+    module, kind = str(row.get("module") or ""), str(row.get("module_class") or "")
+    parts = module.split(".")
+    above = [".".join(parts[: end + 1]) for end in range(len(parts))]
+    if any(fnmatchcase(name, pattern) for name in above for pattern in kept):
+        return "kept in floating point by --keep-float"
+    if kind in SEALED:
+        return f"inside nn.{kind}, which the quantiser sees as one operator"
+    if row["kind"] == "portable":
+        return "outside the delegate"
+    if row["family"] == "bmm":
+        return "product of two activations, without weights to quantise"
+    if dtype not in _LINEAR_ONLY:
+        return ""
+    if row["family"] != "gemm" or kind.startswith("Conv"):
+        return f"no linear layer, and {dtype} quantises nothing else"
+    inputs = re.match(r"[\dx]*?(\d+)(?:,| ->)", str(row.get("shapes") or ""))
+    if dtype == "8da4w" and inputs and int(inputs[1]) % _GROUP:
+        return f"its inputs do not divide into groups of {_GROUP}"
+    return ""
