@@ -200,7 +200,9 @@ def move_controls(cell, page):
     moved = 0
     for menu in cell.locator(".jupyter-widgets select:not([multiple])").all():
         assert menu.locator("option").count() > 1
-        sees_change(cell, page, lambda menu=menu: menu.select_option(index=1))
+        # Cells may share a list, which an earlier one has moved already.
+        following = menu.evaluate("menu => (menu.selectedIndex + 1) % menu.length")
+        sees_change(cell, page, lambda menu=menu, n=following: menu.select_option(index=n))
         moved += 1
     for slider in cell.locator(".jupyter-widgets .noUi-handle").all():
         at_end = slider.get_attribute("aria-valuenow") == slider.get_attribute("aria-valuemax")

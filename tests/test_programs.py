@@ -15,7 +15,7 @@ from workbench.portfolio.history import read_history
 from workbench.records.runs import Program, Tensor
 from workbench.report.artifacts import write_artifacts
 from workbench.report.validate import validate_run
-from workbench.run.config import plan_config, read_config
+from workbench.run.config import complete_plan, plan_config, read_config
 from workbench.run.custom_runner import process_command
 from workbench.run.isa import Isa
 from workbench.run.plan import choose_experiments, make_plan, name_programs
@@ -275,13 +275,14 @@ def test_an_experiment_of_a_config_may_name_its_program(programs, tmp_path, key)
         plan_config(read_config(path), tmp_path)
 
 
-def test_a_config_of_programs_is_measured_interleaved(programs, tmp_path):
+def test_programs_of_a_config_get_the_inputs_that_they_take(programs, tmp_path):
     entries = [{"name": "before", "runs": 4}, {"name": "after", "program": str(programs[2])}]
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
-    found = wb.run_config(path, root=tmp_path)
-    (ab,) = found.comparisons
-    assert ab.interleaved
-    assert ab.candidate.program.stem == "pair"
-    assert [t.dtype for t in ab.candidate.program.inputs] == ["float32", "int64"]
-    assert ab.text.startswith("after against before: ")
+    plan = complete_plan(plan_config(read_config(path), tmp_path), wb.find_runner())
+    ran = {e.name: plan.program_of(e) for e in plan.experiments}
+    assert [(p.baseline, p.candidate) for p in plan.pairs] == [("before", "after")]
+    assert [t.dtype for t in ran["before"].inputs] == ["float32"]
+    assert [t.dtype for t in ran["after"].inputs] == ["float32", "int64"]
+    (control,) = (e for e in plan.experiments if e.control)
+    assert ran[control.name] == ran[plan.pairs[0].baseline]

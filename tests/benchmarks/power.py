@@ -5,7 +5,7 @@ their arithmetic are 0, 2, 5 and 10 % slower. *Side by side* is ``workbench run 
 B.pte``; *separate* is ``workbench run`` of each program, then ``workbench compare``, both with as
 many restarts and inferences. Both take the untraced half of a run, with a shorter plan.
 
-Run ``python tests/benchmarks/power.py --folder DIR --trials 30`` on an idle machine; a second call
+Run ``python tests/benchmarks/power.py --folder DIR --trials 20`` on an idle machine; a second call
 continues in the same folder, and ``--minutes`` ends one early (0 only exports). Exits 1 if side by
 side finds fewer than 9 of 10 programs that are 10 % slower, fewer of any size than separate runs,
 or if more than 5 % of its verdicts on equal programs are wrong.
@@ -25,7 +25,8 @@ import torch
 from null import measure
 
 import workbench as wb
-from workbench.analysis.compare import compare_apart, compare_latencies
+from workbench.analysis.compare import compare_latencies, compare_restarts
+from workbench.analysis.statistics import restart_latencies
 from workbench.run.plan import make_plan
 
 BLOCKS = {0: 100, 2: 102, 5: 105, 10: 110}
@@ -48,16 +49,16 @@ class Blocks(torch.nn.Module):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=Path("out_power"))
-    parser.add_argument("--trials", type=int, default=30)
+    parser.add_argument("--folder", type=Path, help="keeps results, to continue with")
+    parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--processes", type=int, default=5)
     parser.add_argument("--batch-ms", type=float, default=5.0)
     options = parser.parse_args()
 
     end = time.monotonic() + 60 * options.minutes
-    programs = export_programs(options.folder / "programs")
-    results = options.folder / RESULTS
+    place = options.folder or Path(tempfile.mkdtemp(prefix="power-"))
+    programs, results = export_programs(place / "programs"), place / RESULTS
     results.touch()
     for _ in range(len(results.read_text().splitlines()), options.trials):
         if time.monotonic() > end:
@@ -96,7 +97,7 @@ def blocks_model(count: int) -> type:
 
 
 def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
-    """Verdict and speed-up of every candidate, by way and slowdown."""
+    """Verdict and speed-up of every candidate side by side, and restarts of every program alone."""
     runner = wb.find_runner()
     baseline, *others = programs.values()
 
@@ -105,51 +106,41 @@ def run_trial(programs, options, folder: Path) -> dict[str, dict[str, list]]:
             toggle="none", runs=1, processes=options.processes, against=tuple(map(str, against))
         )
         plan = replace(make_plan(pte, asked, runner), batch_ms=options.batch_ms)
-        if not against:  # without the second of two equal experiments
-            plan = replace(plan, experiments=(plan.experiments[0], plan.experiments[-1]))
+        if not against:
+            plan = replace(plan, experiments=plan.experiments[:1], pairs=())
         return plan, measure(plan, runner, folder / name)
 
     plan, together = time_plan("together", baseline, others)
-    control = plan.experiments[-1].name
-    side_by_side = {
-        slowdown: compare_latencies(together, pair.baseline, pair.candidate, control=control)
-        for slowdown, pair in zip(BLOCKS, plan.pairs, strict=True)
+    control, side_by_side = plan.experiments[-1].name, {}
+    for slowdown, pair in zip(BLOCKS, plan.pairs, strict=True):
+        row = compare_latencies(together, pair.baseline, pair.candidate, control=control).iloc[0]
+        side_by_side[slowdown] = [row["outcome"], float(row["speedup"])]
+    alone = {
+        slowdown: restart_latencies(time_plan(f"alone{slowdown}", pte)[1]).to_list()
+        for slowdown, pte in programs.items()
     }
-    alone, floors = {}, {}
-    for slowdown, pte in programs.items():
-        plan, latencies = time_plan(f"alone{slowdown}", pte)
-        first, control = (e.name for e in plan.experiments)
-        compared = compare_latencies(latencies, first, control, control=control)
-        floors[slowdown] = float(compared["floor"].iloc[0])
-        alone[slowdown] = latencies[latencies["experiment"] == first]
-    separate = {
-        slowdown: compare_apart(alone[-1], alone[slowdown], floor=max(floors[-1], floors[slowdown]))
-        for slowdown in BLOCKS
-    }
-    return {
-        way: {
-            str(s): [row["outcome"].iloc[0], float(row["speedup"].iloc[0])]
-            for s, row in each.items()
-        }
-        for way, each in zip(WAYS, (side_by_side, separate), strict=True)
-    }
+    return dict(zip(WAYS, (side_by_side, alone), strict=True))
 
 
 def report(trials: list[dict]) -> int:
     """Print the table; the exit code."""
     rows, found = [], {}
     for slowdown, blocks in BLOCKS.items():
-        ratio = blocks / BLOCKS[0]
-        row = {"blocks": f"{BLOCKS[0]} against {blocks}", "true": f"{ratio:.2f}x"}
-        for way in WAYS:
-            verdicts = [trial[way][str(slowdown)] for trial in trials]
-            wanted = ("slower",) if slowdown else ("faster", "slower")
-            found[way, slowdown] = sum(outcome in wanted for outcome, _ in verdicts)
-            estimates = [1 / speedup for _, speedup in verdicts]
+        row = {"blocks": f"{BLOCKS[0]} against {blocks}", "true": f"{blocks / BLOCKS[0]:.2f}x"}
+        apart = [[trial[WAYS[1]][key] for trial in trials] for key in ("-1", str(slowdown))]
+        judged = [compare_restarts([""], [a], [b]).iloc[0] for a, b in zip(*apart, strict=True)]
+        verdicts = {
+            WAYS[0]: [trial[WAYS[0]][str(slowdown)] for trial in trials],
+            WAYS[1]: [(row["outcome"], row["speedup"]) for row in judged],
+        }
+        wanted = ("slower",) if slowdown else ("faster", "slower")
+        for way, each in verdicts.items():
+            found[way, slowdown] = sum(outcome in wanted for outcome, _ in each)
+            estimates = [1 / speedup for _, speedup in each]
             row |= {
                 f"{way}: found": f"{found[way, slowdown]} of {len(trials)}",
                 f"{way}: estimates": f"{np.median(estimates):.3f}x "
-                f"({min(estimates):.3f}-{max(estimates):.3f})",
+                f"({min(estimates):.3f} to {max(estimates):.3f})",
             }
         rows.append(row)
     print(pd.DataFrame(rows).to_markdown(index=False))

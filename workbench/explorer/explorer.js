@@ -1,4 +1,4 @@
-// Made by `python3 dev.py web` from sources with SHA-256 1dbfaffe82b6f84e86776ed20f3bfef6bf7d1fa80b4445e2924d3018faa959f6
+// Made by `python3 dev.py web` from sources with SHA-256 b29e429b8fa0a02561c0afb390b18f40184f8260739e682e32a3e81982dec400
 /* Contains these packages:
 
 @dagrejs/dagre 3.1.3 (MIT)
@@ -274,6 +274,8 @@ var Z={Convolution:"#0072B2",GEMM:"#56B4E9","Data Movement":"#E69F00",Elementwis
 }
 @container (max-width: 1000px) {
   .wb-explorer .columns { grid-template-columns: minmax(0, 1fr); }
+  .wb-explorer .t-pair .t-row { grid-template-columns: minmax(240px, 1fr) 50px 50px 44px 176px 76px; }
+  .wb-explorer .t-body .t-speedup { grid-template-columns: 48px 1fr; }
   .wb-explorer .inspector { position: static; max-height: none; }
 }
 @container (max-width: 640px) {

@@ -65,7 +65,7 @@ def validate_run(run: Run | str | Path, known_good: Run | str | Path | None = No
         rows = [("manifest", "ok", version), _traces(run), _artifacts(run)]
     else:
         rows = [row for trace in run.recording.traces.items() for row in _trace(run, *trace)]
-        rows += [_artifacts(run)] if run.output.is_dir() else []
+        rows += [_artifacts(run)] if (run.output / SUMMARY).is_file() else []
     for check in (_summary, _metrics, _pipeline):
         rows += _attempt(check, run)
     rows += [*(_program(run) if run.recording is None else ()), *checks]
