@@ -215,6 +215,26 @@ def test_the_scheme_of_the_kit_is_that_of_its_scripts():
     assert not {name: pair for name, pair in differ.items() if len(set(pair)) > 1}
 
 
+#: Operators that Arm's learning path and kit name for the published categories.
+PUBLISHED = {
+    "Convolution": ["Convolution "],
+    "GEMM": ["Fully Connected ", "Batch Matrix Multiply "],
+    "Data Movement": ["Transpose ", "Static Reshape ", "Copy "],
+    "Elementwise": ["Add ", "Multiply "],
+}
+
+
+@pytest.mark.parametrize("scheme", ["workbench", "kit"])
+@pytest.mark.parametrize(
+    ("category", "start"), [(c, start) for c, starts in PUBLISHED.items() for start in starts]
+)
+def test_the_operators_of_squeezesam_count_for_the_published_categories(scheme, category, start):
+    operators = set(wb.open_run(wb.sample_run("squeezesam")).subject.ledger["operator"])
+    logged = [name for name in operators if name.startswith(start)]
+    assert logged
+    assert {load_scheme(scheme).place(name).category for name in logged} == {category}
+
+
 def test_a_run_opened_with_other_categories_sums_to_the_same_time(tmp_path):
     run = wb.open_run(wb.sample_run("squeezesam"))
     kit = wb.open_run(run, categories="kit")

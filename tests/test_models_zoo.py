@@ -59,8 +59,8 @@ def check_model(name, parameters, shapes):
     assert sum(p.numel() for p in model.module.parameters()) == parameters
     outputs = outputs_of(model.module, *model.example_inputs)
     assert [tuple(output.shape) for output in outputs] == shapes
-    image, *prompts = model.example_inputs
-    others = outputs_of(model.module, image * 0.5 + 0.1, *prompts)
+    changed = [x * 0.5 + 0.1 if x.numel() > 100 else x for x in model.example_inputs]
+    others = outputs_of(model.module, *changed)
     for output, other in zip(outputs, others, strict=True):
         assert 0.02 < output.std() < 50
         assert (output - other).abs().mean() > 0.01 * output.abs().mean()

@@ -75,7 +75,7 @@ def test_the_doctor_answers_with_what_it_found(cli):
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["analyze", "nothing"], 2, "not a run folder"),
+        (["analyze", "nothing"], 2, "no such file or folder"),
         (["export", "toy_cn"], 2, "unknown model"),
         (["compare", "a", "b", "--fail-above", "lots"], 2, "not a percentage"),
         (["nonsense"], 2, "nonsense"),

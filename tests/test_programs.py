@@ -172,12 +172,13 @@ def test_a_missing_program_is_one_clear_line(programs):
 def test_a_manifest_may_not_name_files_elsewhere(run, tmp_path):
     folder = Path(shutil.copytree(run.path, tmp_path / "run"))
     content = json.loads((folder / store.MANIFEST).read_text())
-    content["plan"]["programs"][0]["name"] = "../../x"
-    content["plan"]["experiments"][1]["program"] = "../../x"
+    (program, *_), experiment = content["plan"]["programs"], content["plan"]["experiments"][1]
+    name = program["name"]
+    program["name"] = experiment["program"] = "../../x"
     (folder / store.MANIFEST).write_text(json.dumps(content))
-    with pytest.raises(StoreError, match="outside its folder"):
+    with pytest.raises(StoreError, match="is no valid name"):
         wb.open_run(folder)
-    content["plan"]["experiments"][1]["program"] = "missing"
+    program["name"], experiment["program"] = name, "missing"
     (folder / store.MANIFEST).write_text(json.dumps(content))
     with pytest.raises(StoreError, match="unknown program 'missing'"):
         wb.open_run(folder)

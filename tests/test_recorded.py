@@ -24,7 +24,6 @@ sys.meta_path.insert(0, Blocker())
 subprocess.Popen.__init__ = refuse
 
 import workbench as wb
-from workbench.testing import SAMPLES
 
 def tell(what, frame):
     assert len(frame), what

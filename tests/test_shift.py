@@ -1,6 +1,5 @@
 import json
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -10,7 +9,7 @@ from synthetic import NETWORK, synthetic_ledger
 
 from workbench.analysis.categories import CATEGORIES, add_categories
 from workbench.analysis.operators import summarize_categories, summarize_operators, total_runs
-from workbench.analysis.shift import UNSPLIT, bottleneck_shift, bound_shift
+from workbench.analysis.shift import bottleneck_shift, bound_shift
 from workbench.datasets import FOLDER, load_case_study
 from workbench.errors import StoreError, UsageError
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
@@ -128,38 +127,32 @@ def test_no_change_has_no_contributions():
     assert shift["contribution"].isna().all()
 
 
-def test_what_was_not_split_up_is_compared_as_a_whole():
-    shift = bottleneck_shift(
-        categories({"Convolution": 80.0, UNSPLIT: 20.0}),
-        categories({"Convolution": 10.0, "Data Movement": 12.0, "Other": 5.0}),
-    )
-    assert list(shift["category"]) == ["Convolution", "Data Movement + Other"]
-    assert list(shift["delta_ms"]) == [-70.0, -3.0]
-
-
-def test_both_sides_may_be_incomplete():
-    shift = bottleneck_shift(
-        categories({"Convolution": 80.0, UNSPLIT: 20.0}),
-        categories({"GEMM": 30.0, UNSPLIT: 10.0}),
-    )
-    assert list(shift["delta_ms"]) == [-60.0]
-    assert np.isclose(shift["contribution"].sum(), 1)
-
-
-def test_the_published_case_reproduces_its_story():
+@pytest.mark.parametrize(
+    ("dtype", "total", "faster", "before", "after"),
+    [("FP16", 1163.0, 3.90, 0.758, 0.399), ("INT8", 555.8, 1.83, 0.557, 0.414)],
+)
+def test_the_published_case_reproduces_its_story(dtype, total, faster, before, after):
     study = load_case_study("squeezesam")
     speedup = study.latencies.set_index("dtype")["speedup"]
-    assert (round(speedup["fp16"], 1), round(speedup["int8"], 2)) == (3.9, 1.83)
-    off, on = study.categories.values()
-    assert off["mean_ms"].sum() == 1163
-    assert on["mean_ms"].sum() == pytest.approx(298.2)
-    top = on.sort_values("share").iloc[-1]
-    assert (top["category"], round(top["share"], 2)) == ("Data Movement", 0.40)
-    assert list(off["category"]) == ["Convolution", "GEMM", UNSPLIT]
-    shift = bottleneck_shift(off, on)
-    assert list(shift["category"])[2] == "Data Movement + Elementwise + Other"
-    assert shift["delta_ms"].sum() == pytest.approx(298.2 - 1163)
-    assert shift.loc[0, "share_before"] == pytest.approx(0.7575, abs=1e-4)
+    assert speedup[dtype.lower()] == pytest.approx(faster, abs=0.005)
+    off, on = (study.categories[f"{dtype}, SME2 {side}"] for side in ("off", "on"))
+    assert list(off["category"]) == list(on["category"]) == list(CATEGORIES)
+    shift = check(bottleneck_shift(off, on), SHIFT).set_index("category")
+    assert shift["baseline_ms"].sum() == pytest.approx(total)
+    assert shift["delta_ms"].sum() == pytest.approx(total / speedup[dtype.lower()] - total)
+    assert (shift["rank_before"].idxmin(), shift["rank_after"].idxmin()) == (
+        "Convolution", "Data Movement",
+    )  # fmt: skip
+    assert shift.loc["Convolution", "share_before"] == pytest.approx(before, abs=5e-4)
+    assert shift.loc["Data Movement", "share_after"] == pytest.approx(after, abs=5e-4)
+
+
+def test_the_published_categories_add_up_to_the_published_latencies():
+    study = load_case_study("squeezesam")
+    assert len(study.experiments) == 4
+    for experiment in study.experiments:
+        total = study.categories[experiment.name]["mean_ms"].sum()
+        assert total == pytest.approx(experiment.e2e_ms, abs=1e-6)
 
 
 def change(**figures):
@@ -174,6 +167,8 @@ def change(**figures):
         ("{", StoreError, "not JSON"),
         ("{}", StoreError, "not a CaseStudy record"),
         (change(e2e_ms=100), StoreError, "do not add up"),
+        (change(categories_ms={"Convolution": 98.1}), StoreError, "do not add up"),
+        (change(categories_ms={"Convolution": None}), StoreError, "not a CaseStudy record"),
         (change(e2e_ms=float("nan")), StoreError, "an invalid time"),
         (change(categories_ms={"Convolutoin": 1.0}), UsageError, "did you mean 'Convolution'"),
         (change(speed=1), UsageError, "unknown key 'speed'"),

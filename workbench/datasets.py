@@ -10,7 +10,6 @@ import pandas as pd
 
 import workbench
 from workbench.analysis.categories import CATEGORIES
-from workbench.analysis.shift import UNSPLIT
 from workbench.errors import StoreError, unknown_name
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
 from workbench.frames import check
@@ -81,14 +80,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Published:
-    """One experiment as published; None for a category whose time was not."""
+    """One experiment as published."""
 
     name: str
     dtype: str
     sme2: bool
     e2e_ms: float
-    categories_ms: dict[str, float | None]
-    approximate: tuple[str, ...] = ()
+    categories_ms: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -115,17 +113,9 @@ class CaseStudy:
         return table.assign(speedup=table["baseline_ms"] / table["candidate_ms"])
 
     @property
-    def bars(self) -> dict[str, pd.DataFrame]:
-        """``frames.CATEGORIES`` of every experiment; without categories, its total alone."""
-        return {e.name: _tabulate(e) for e in self.experiments}
-
-    @property
     def categories(self) -> dict[str, pd.DataFrame]:
-        """``frames.CATEGORIES`` by experiment, for experiments with published categories.
-
-        The rest of the E2E time is one row, "not published".
-        """
-        return {name: frame for name, frame in self.bars.items() if len(frame) > 1}
+        """``frames.CATEGORIES`` by the name of the experiment."""
+        return {e.name: _tabulate(e) for e in self.experiments}
 
 
 def load_case_study(name: str | Path) -> CaseStudy:
@@ -168,22 +158,18 @@ def _check(experiment: Published, path: Path) -> None:
     for category in experiment.categories_ms:
         if category not in CATEGORIES:
             raise unknown_name("category", category, CATEGORIES, where=path)
-    known = [ms for ms in experiment.categories_ms.values() if ms is not None]
-    if not all(math.isfinite(ms) and ms >= 0 for ms in [experiment.e2e_ms, *known]):
+    times = experiment.categories_ms.values()
+    if not all(math.isfinite(ms) and ms >= 0 for ms in [experiment.e2e_ms, *times]):
         raise StoreError(f"{experiment.name!r} has an invalid time", where=path)
-    missed, slack = experiment.e2e_ms - sum(known), _ROUNDING * experiment.e2e_ms
-    if missed < -slack or (len(known) == len(CATEGORIES) and missed > slack):
+    if not math.isclose(sum(times), experiment.e2e_ms, rel_tol=_ROUNDING):
         problem = f"the categories of {experiment.name!r} do not add up to its E2E latency"
         raise StoreError(problem, where=path)
 
 
 def _tabulate(experiment: Published) -> pd.DataFrame:
     published = experiment.categories_ms
-    times = {c: ms for c in CATEGORIES if (ms := published.get(c)) is not None}
-    if len(times) < len(CATEGORIES):
-        times[UNSPLIT] = max(0.0, experiment.e2e_ms - sum(times.values()))
-    table = pd.DataFrame(times.items(), columns=["category", "mean_ms"])
+    times = [(name, published[name]) for name in CATEGORIES if name in published]
+    table = pd.DataFrame(times, columns=["category", "mean_ms"])
     table["share"] = table["mean_ms"] / table["mean_ms"].sum()
     table["operators"] = pd.array([pd.NA] * len(table), dtype="Int64")
-    table["approximate"] = table["category"].isin([*experiment.approximate, UNSPLIT])
     return check(table, CATEGORIES_FRAME)

@@ -77,13 +77,11 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     path = cache_folder() / name
     seal = path.with_name(f"{path.name}.sha256")
     try:
-        if path.exists():
-            if path.stat().st_uid != os.geteuid():
-                hint = "set XDG_CACHE_HOME to a folder of your own"
-                raise SetupError("belongs to another user", where=path, hint=hint)
-            intact = seal.read_text() == _digest(path) if seal.exists() else path.is_dir()
-            if intact:
-                return path
+        if path.exists() and path.stat().st_uid != os.geteuid():
+            hint = "set XDG_CACHE_HOME to a writable folder"
+            raise SetupError("belongs to another user", where=path, hint=hint)
+        if _is_intact(path, seal):
+            return path
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
             fresh = Path(folder) / path.name  # several processes may make it: one of them stays
@@ -92,6 +90,8 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
                 if part.is_file():
                     with open(part, "rb") as file:
                         os.fsync(file.fileno())
+            if _is_intact(path, seal):  # made by another process in the meantime
+                return path
             if path.is_dir():  # damaged: a folder cannot be replaced
                 path.replace(Path(folder) / "damaged")
             atomic_write(seal, _digest(fresh))
@@ -102,6 +102,12 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
         hint = "set XDG_CACHE_HOME to a writable folder"
         raise SetupError(what, where=path.parent, hint=hint) from None
     return path
+
+
+def _is_intact(path: Path, seal: Path) -> bool:
+    if not path.exists():
+        return False
+    return seal.read_text() == _digest(path) if seal.exists() else path.is_dir()
 
 
 def _digest(path: Path) -> str:

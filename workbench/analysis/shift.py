@@ -10,9 +10,6 @@ from workbench.analysis.operators import total_runs
 from workbench.analysis.statistics import half_width
 from workbench.frames import SHIFT, check
 
-#: The row of a categories frame for time that its source did not break down.
-UNSPLIT = "not published"
-
 
 def bottleneck_shift(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.DataFrame:
     """Time and share of every category before and after, and its part in the E2E change.
@@ -20,9 +17,7 @@ def bottleneck_shift(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
     Parameters
     ----------
     baseline, candidate
-        ``frames.CATEGORIES``. A category that one of them lacks took no time there, unless that
-        frame has a row "not published": then the categories that it lacks are merged on both sides
-        into one row, because only their sum is known.
+        ``frames.CATEGORIES``. A category that one of them lacks took no time there.
 
     Returns
     -------
@@ -32,13 +27,12 @@ def bottleneck_shift(baseline: pd.DataFrame, candidate: pd.DataFrame) -> pd.Data
 
     Examples
     --------
-    >>> off, on = wb.load_case_study("squeezesam").categories.values()
-    >>> shift = wb.bottleneck_shift(off, on)
+    >>> published = wb.load_case_study("squeezesam").categories
+    >>> shift = wb.bottleneck_shift(published["FP16, SME2 off"], published["FP16, SME2 on"])
     >>> shift.loc[shift["rank_before"] == 1, "category"].item()
     'Convolution'
     """
     before, after = (side.set_index("category")["mean_ms"] for side in (baseline, candidate))
-    before, after = _join_unsplit(before, after)
     names = before.index.union(after.index, sort=False)
     before, after = (side.reindex(names, fill_value=0.0) for side in (before, after))
     table = pd.DataFrame({"baseline_ms": before, "candidate_ms": after})
@@ -70,21 +64,3 @@ def bound_shift(
     bounded.insert(place, "low_ms", shift["delta_ms"] - half)
     bounded.insert(place + 1, "high_ms", shift["delta_ms"] + half)
     return bounded
-
-
-def _join_unsplit(before: pd.Series, after: pd.Series) -> tuple[pd.Series, pd.Series]:
-    """Both sides, with the categories merged of which one side has only the sum."""
-    lacking = set()
-    for one, other in ((before, after), (after, before)):
-        if UNSPLIT in one.index:
-            lacking |= {UNSPLIT, *other.index.difference(one.index)}
-    if not lacking:
-        return before, after
-    known = before.index.union(after.index, sort=False)
-    name = " + ".join(c for c in known if c in lacking - {UNSPLIT}) or UNSPLIT
-
-    def merge(side: pd.Series) -> pd.Series:
-        names = [name if category in lacking else category for category in side.index]
-        return side.groupby(names, sort=False).sum()
-
-    return merge(before), merge(after)

@@ -163,7 +163,9 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
     from tqdm import tqdm
 
     if not sys.stderr.isatty():
-        yield lambda text, part: click.echo(text, err="ipykernel" not in sys.modules)
+        kernel = sys.modules.get("ipykernel.kernelapp")
+        in_jupyter = kernel is not None and kernel.IPKernelApp.initialized()
+        yield lambda text, part: click.echo(text, err=not in_jupyter)
         return
     bar_format = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
     with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar:

@@ -209,9 +209,9 @@ class Trace:
             entries, counts = buffer.vectors(vectors, "the events of a block")
             total = listed + np.cumsum(counts)
             # Shared events would let a small file list huge numbers of them.
-            buffer.require(
-                LEAST_BYTES * total <= buffer.size, vectors, "the events of a block overlap"
-            )
+            fits = LEAST_BYTES * total <= buffer.size
+            fits |= 4 * total <= min(buffer.size, _SMALL)
+            buffer.require(fits, vectors, "the events of a block overlap")
             yield Blocks(
                 first,
                 listed,
@@ -249,6 +249,7 @@ class Blocks:
 
 #: An event with its reference takes no less in a file: its table, that of its content, and times.
 LEAST_BYTES = 28
+_SMALL = 1 << 16  #: Bytes of references up to which events may be shared.
 
 
 def _map_file(path: Path, partial: bool) -> tuple[mmap.mmap, np.ndarray, int]:
