@@ -2,9 +2,9 @@
 
 Each case of ``_planted.py`` is a network of timm, torchvision, transformers or ExecuTorch's
 examples with one cause, planted or as published, and the same network with the cause fixed. Both
-are exported, and measured interleaved in one run. The table has the rank of the finding that names
-the cause, the gain that it promises with its interval, and the gain that the fixed program has.
-Libraries that are not installed are skipped.
+are exported, and measured interleaved in one run; thread counts, in two. The table has the rank of
+the finding that names the cause, the gain that it promises with its interval, and the gain that
+the fixed program has. Libraries that are not installed are skipped.
 
     python tests/benchmarks/findings.py [--folder FOLDER] [--processes 5] [--runs 20] [NAME...]
 
@@ -92,22 +92,32 @@ def export(case, fixed, root):
 
 
 def measured(case, root, options):
-    """The finished run of both sides of a case; an existing one is reused."""
+    """The runs of both sides of a case, one run if programs differ; existing ones are reused."""
     sides = [export(case, fixed, root / side) for fixed, side in enumerate(SIDES)]
-    if finished := find_runs(root):
-        return finished[0]
-    counts = tuple(dict.fromkeys(case.threads))
-    if len(counts) > 1:
-        sides = sides[:1]
-    return measure(sides, replace(options, threads=counts), root=root).path
+    one, other = case.threads
+    if one == other:
+        plans = [(sides, (one,), root)]
+    else:
+        # A promise about threads is itself measured: the outcome needs a run of its own.
+        plans = [
+            (sides[:1], case.threads, root / SIDES[0]),
+            (sides[1:], (other,), root / SIDES[1]),
+        ]
+    paths = []
+    for programs, threads, place in plans:
+        finished = find_runs(place)
+        run = None if finished else measure(programs, replace(options, threads=threads), root=place)
+        paths.append(run.path if run else finished[0])
+    return paths[0], paths[-1]
 
 
-def judge(case, path):
+def judge(case, before, after):
     """One row of the table: what was promised and what came of it."""
-    run = open_run(path)
-    names = [experiment.name for experiment in run.record.plan.experiments]
-    after = names[len(set(case.threads)) == 1]
-    subject, fixed = run[names[0], case.threads[0]], run[after, case.threads[1]]
+    shared = before == after
+    before, after = open_run(before), open_run(after)
+    names = [experiment.name for experiment in after.record.plan.experiments]
+    subject = before[before.record.plan.experiments[0].name, case.threads[0]]
+    fixed = after[names[shared], case.threads[1]]
     row = wb.compare(subject, fixed, across=["program", "threads"]).latency.iloc[0]
     ms = float(row["baseline_ms"])
     gain, low, high = (ms * (1 - 1 / float(row[end])) for end in ("speedup", "low", "high"))
@@ -156,9 +166,9 @@ def main():
             if given.export_only:
                 print(f"{case.name}: exported", flush=True)
                 continue
-            path = measured(case, folder, options)
-            measure_roof(path)
-            rows.append(judge(case, path))
+            before, after = measured(case, folder, options)
+            measure_roof(before)
+            rows.append(judge(case, before, after))
             print(rows[-1], flush=True)
     if given.export_only:
         return
