@@ -1,6 +1,7 @@
 """Configs of the kit, and runners of one's own: read, checked, measured, reported."""
 
 import json
+import os
 import shlex
 import shutil
 import time
@@ -408,6 +409,34 @@ def test_paths_of_the_kit_are_found_from_its_checkouts(tmp_path, monkeypatch, na
     assert Path(plan.pte).resolve() == pte
     assert [Path(e.runner) for e in plan.experiments[:2]] == runners
     assert {(e.runs, e.warmup) for e in plan.experiments} == {(10, 1)}
+
+
+@needs_compiler
+def test_every_config_of_the_kit_runs_from_off_to_on(conv_pte, tmp_path, monkeypatch):
+    """Files of the checkout that PROFILING_KIT names; the model and its runners are stand-ins."""
+    if not (checkout := os.environ.get("PROFILING_KIT")):
+        pytest.skip("PROFILING_KIT names no checkout of Arm's profiling kit")
+    switch = resolve_toggle("auto", read_isa(find_runner("native").command))
+    configs = sorted(Path(checkout).glob("model_profiling/configs/**/*.json"))
+    assert configs
+    for number, path in enumerate(configs):
+        root = tmp_path / str(number)
+        place = root / path.relative_to(checkout)
+        place.parent.mkdir(parents=True)
+        shutil.copy(path, place)
+        config = json.loads(path.read_text())
+        for entry in config["experiments"]:
+            level = switch.off if "off" in entry["runner_path"] else switch.on
+            stand_in(make_executable(root / entry["runner_path"]), level)
+        (root / config["model"]).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(conv_pte, root / config["model"])
+        monkeypatch.chdir(root)
+        run = run_config(place)
+        (ab,) = run.comparisons
+        assert ab.baseline.name.endswith("_sme2_off"), path
+        assert ab.candidate.name.endswith("_sme2_on"), path
+        assert run.record.plan.direction == f"{ab.baseline.name}, by name"
+        assert run.path.resolve() == (root / config["output_root"]).resolve()
 
 
 def read_entry(tmp_path, **keys):

@@ -131,6 +131,45 @@ def test_its_report_prints_our_numbers_and_the_model(kit, folder, tmp_path):
         assert ours.to_dict() == pytest.approx(theirs, abs=1e-3)
 
 
+def test_its_combined_report_prints_our_numbers(kit, folder, tmp_path):
+    out = tmp_path / "combined.md"
+    sides = ["--mac-dir", folder, "--android-dir", folder]
+    kit("scripts/generate_combined_report.py", *sides, "--out", out, "--model-name", "net")
+    rows = dict(re.findall(r"^\| macOS \| (\w+) \| ([\d.]+) \|", out.read_text(), re.MULTILINE))
+    assert rows.keys() == {*NAMES.values(), "control"}
+    medians = {}
+    for name, median in rows.items():
+        table = pd.read_csv(next(folder.glob(f"{name}/*_all_runs_timeline.csv")))
+        traced = table.loc[table["name"] == "Method::execute", "duration_ms"]
+        medians[name] = traced.median()
+        assert float(median) == pytest.approx(medians[name], abs=0.006)
+    gain = re.search(r"^\| macOS \| \**([\d.]+)x", out.read_text(), re.MULTILINE)
+    assert gain
+    speedup = medians["linux_sme2_off"] / medians["linux_sme2_on"]
+    assert float(gain[1]) == pytest.approx(speedup, abs=0.006)
+
+
+def test_its_analysis_reads_our_traces_and_the_run_stays_readable(kit, folder, tmp_path):
+    later = shutil.ignore_patterns("*_p?.etdump", "*_sampled.etdump")  # it takes seconds for each
+    copy = Path(shutil.copytree(folder, tmp_path / "linux", ignore=later))
+    kit("scripts/analyze_results.py", "--run-dir", copy, "--quiet")
+    theirs = json.loads((copy / "analysis_summary.json").read_text())
+    assert theirs["etdump_count"] == len(theirs["per_etdump"]) == len([*copy.rglob("*.etdump")])
+    for ours in copy.rglob("*_t1_all_runs_timeline.csv"):
+        exec_csv = ours.with_name(ours.name.replace("_t1_all", "_t1_exec_all"))
+        first, second = (
+            t.loc[t["name"] == "Method::execute", "duration_ms"].to_list()
+            for t in (pd.read_csv(ours), pd.read_csv(exec_csv))
+        )
+        assert len(first) > 1
+        assert second == pytest.approx(first, abs=1e-5)
+    kept = shutil.ignore_patterns("analysis_summary.json")
+    shutil.copytree(folder, copy, ignore=kept, dirs_exist_ok=True)
+    write_artifacts(wb.open_run(copy))  # its summary replaced ours
+    again, before = (json.loads((f / "analysis_summary.json").read_text()) for f in (copy, folder))
+    assert again == before | {"run_dir": again["run_dir"]}
+
+
 @pytest.mark.parametrize(
     "script", ["tools/robust_latency_analysis.py", "tools/analyze_etdump_csv.py"]
 )
