@@ -2,9 +2,9 @@
 
 Each case of ``_planted.py`` is a network of timm, torchvision, transformers or ExecuTorch's
 examples with one cause, planted or as published, and the same network with the cause fixed. Both
-are exported and measured. The table has the rank of the finding that names the cause, the gain
-that it promises with its interval, and the gain that the fixed program has. Libraries that are
-not installed are skipped.
+are exported, and measured interleaved in one run; thread counts, in two. The table has the rank of
+the finding that names the cause, the gain that it promises with its interval, and the gain that
+the fixed program has. Libraries that are not installed are skipped.
 
     python tests/benchmarks/findings.py [--folder FOLDER] [--processes 5] [--runs 20] [NAME...]
 
@@ -30,6 +30,8 @@ from workbench.options import ExportOptions, MeasureOptions
 from workbench.store import find_runs
 from workbench.workflow import measure, measure_roof
 
+#: The folders of a case's programs.
+SIDES = ("before", "after")
 #: Share of outcomes that must be within the promised interval and the errors of the measurement.
 LEAST_INSIDE = 0.8
 
@@ -89,19 +91,33 @@ def export(case, fixed, root):
     return pte
 
 
-def measured(case, fixed, root, options):
-    """The finished run of one side of a case; an existing one is reused."""
-    if finished := find_runs(root):
-        return finished[0]
-    threads = case.threads if not fixed else case.threads[1:]
-    return measure(export(case, fixed, root), replace(options, threads=threads), root=root).path
+def measured(case, root, options):
+    """The runs of both sides of a case, one run if programs differ; existing ones are reused."""
+    sides = [export(case, fixed, root / side) for fixed, side in enumerate(SIDES)]
+    one, other = case.threads
+    if one == other:
+        plans = [(sides, (one,), root)]
+    else:
+        # A promise about threads is itself measured: the outcome needs a run of its own.
+        plans = [
+            (sides[:1], case.threads, root / SIDES[0]),
+            (sides[1:], (other,), root / SIDES[1]),
+        ]
+    paths = []
+    for programs, threads, place in plans:
+        finished = find_runs(place)
+        run = None if finished else measure(programs, replace(options, threads=threads), root=place)
+        paths.append(run.path if run else finished[0])
+    return paths[0], paths[-1]
 
 
 def judge(case, before, after):
     """One row of the table: what was promised and what came of it."""
+    shared = before == after
     before, after = open_run(before), open_run(after)
-    experiment = before.subject.name
-    subject, fixed = before[experiment, case.threads[0]], after[experiment, case.threads[1]]
+    names = [experiment.name for experiment in after.record.plan.experiments]
+    subject = before[before.record.plan.experiments[0].name, case.threads[0]]
+    fixed = after[names[shared], case.threads[1]]
     row = wb.compare(subject, fixed, across=["program", "threads"]).latency.iloc[0]
     ms = float(row["baseline_ms"])
     gain, low, high = (ms * (1 - 1 / float(row[end])) for end in ("speedup", "low", "high"))
@@ -140,21 +156,17 @@ def main():
         for case in (*CASES, *SILENT):
             if given.names and case.name not in given.names:
                 continue
-            # Separate folders: a run looks for other dtypes of its model beside it.
             folder = (given.folder or Path(scratch)) / case.name
-            sides = folder / "before", folder / "after"
             try:
-                for fixed, root in enumerate(sides):
-                    export(case, fixed, root)
+                for fixed, side in enumerate(SIDES):
+                    export(case, fixed, folder / side)
             except ImportError as error:
                 print(f"{case.name}: skipped, {error.name} is not installed", flush=True)
                 continue
             if given.export_only:
                 print(f"{case.name}: exported", flush=True)
                 continue
-            before, after = (
-                measured(case, fixed, root, options) for fixed, root in enumerate(sides)
-            )
+            before, after = measured(case, folder, options)
             measure_roof(before)
             rows.append(judge(case, before, after))
             print(rows[-1], flush=True)
