@@ -526,7 +526,7 @@ class Overwritten(nn.Module):
 def test_silu_is_not_cast_in_half_precision(module):
     x = torch.linspace(-20, 20, 4001)
     ours, theirs, counts = rewritten(module, x.half())
-    assert sum(counts.values()) == 1 or getattr(module, "again", False)
+    assert sum(counts.values()) == 1
     torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=2e-3)
     assert rewritten(module, x)[2] == {}
 
