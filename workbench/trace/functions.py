@@ -171,10 +171,12 @@ class _Image:
         until = np.cumsum(hits)
         loops = []
         for last, text in enumerate(texts.values()):
-            jump = _JUMP.fullmatch(text)
-            if jump and (first := bisect_left(places, int(jump[1], 16))) <= last:
-                if 2 * (until[last] - until[first] + hits[first]) >= len(inside):
-                    loops.append((last + 1 - first, first))
+            if not (jump := _JUMP.fullmatch(text)):
+                continue
+            first = bisect_left(places, int(jump[1], 16))
+            held = until[last] - until[first] + hits[first] if first <= last else -1
+            if 2 * held >= len(inside):
+                loops.append((last + 1 - first, first))
         length, first = min(loops, default=(len(places), 0))
         if length > _LINES:
             hottest = int(hits[first : first + length].argmax())
