@@ -13,7 +13,7 @@ from workbench.explorer.model_explorer import write_node_data
 MODELS = ["mobilenet_v3_small", "squeezesam", "vit_tiny", "mobilenet_v3_small_int8"]
 #: Of these, every kind of graph: one delegate, many, unrolled LSTM layers, quantised ones.
 NETWORKS = {"Lstm": "int8dyn", "Mixed": "fp32", "toy_cnn": "int8"}
-SOURCE = '''
+SOURCE = """
 import torch
 
 
@@ -39,7 +39,7 @@ class Mixed(torch.nn.Module):
 
     def example_inputs(self):
         return (torch.randn(1, 3, 16, 16),)
-'''
+"""
 
 
 def read(files, ending):
