@@ -34,6 +34,7 @@ def main() -> int:
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
         "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
         "lab": (lab, "open JupyterLab on the notebooks"),
+        "docs": (docs, "build the documentation site into build/docs"),
         "fuzz": (fuzz, "feed the trace reader mutated files (--seconds N or --count N, --seed N)"),
         "web": (web, "bundle the explorer's scripts (needs npm)"),
         "bench": (bench, "run the benchmarks (or the named ones)"),
@@ -115,6 +116,13 @@ def lint(_: list[str]) -> int:
 def lab(arguments: list[str]) -> int:
     """Open JupyterLab on the notebooks."""
     return _run("-m", "workbench", "lab", *arguments)
+
+
+def docs(arguments: list[str]) -> int:
+    """Build the documentation site; broken links, and notebooks that fail, are errors."""
+    _pip("install", "-c", str(CONSTRAINTS), "-e", f"{ROOT}[docs]")
+    strict = ["-q", "-W", "--keep-going", "-c", "data/docs"]
+    return _run("-m", "sphinx", *strict, ".", "build/docs", *arguments)
 
 
 def fuzz(arguments: list[str]) -> int:
