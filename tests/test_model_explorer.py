@@ -13,7 +13,7 @@ from workbench.explorer.model_explorer import write_node_data
 MODELS = ["mobilenet_v3_small", "squeezesam", "vit_tiny", "mobilenet_v3_small_int8"]
 #: Of these, every kind of graph: one delegate, many, unrolled LSTM layers, quantised ones.
 NETWORKS = {"Lstm": "int8dyn", "Mixed": "fp32", "toy_cnn": "int8"}
-SOURCE = '''
+SOURCE = """
 import torch
 
 
@@ -39,7 +39,7 @@ class Mixed(torch.nn.Module):
 
     def example_inputs(self):
         return (torch.randn(1, 3, 16, 16),)
-'''
+"""
 
 
 def read(files, ending):
@@ -53,10 +53,9 @@ def values(graph):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_time_stands_at_one_node(model, tmp_path):
-    run = wb.open_run(wb.sample_run(model))
-    files = write_node_data(run, tmp_path)
+    ab = wb.open_run(wb.sample_run(model)).comparisons[0]
+    files = write_node_data(ab, tmp_path)
     assert len(files) == 6
-    ab = run.comparisons[0]
     for m in (ab.baseline, ab.candidate):
         graphs = read(files, f".pte.{m.name}_t{m.threads}.json")
         outer = values(graphs.pop("forward"))
@@ -97,7 +96,7 @@ def test_speedups_are_those_of_the_comparison(tmp_path):
 
 def test_emulated_times_and_unknown_programs_are_refused(tmp_path):
     with pytest.raises(UsageError, match="emulated"):
-        write_node_data(wb.open_run(wb.sample_run("toy_cnn")), tmp_path)
+        wb.export_trace(wb.sample_run("toy_cnn"), "model-explorer", out=tmp_path)
     run = wb.open_run(wb.sample_run("unet_small"))
     trace = run.locate(run.subject.sessions[0].etdump)
     with pytest.raises(StoreError, match=r"program is unknown.*put the \.pte beside it"):

@@ -543,8 +543,9 @@ def export_trace(
     etdump = Path(etdump)
     if to == "model-explorer":
         run = open_run(etdump)
-        sides = None if baseline is None else compare(open_run(baseline).subject, run.subject)
-        return write_node_data(sides or run, run.output / to if out is None else Path(out))
+        shown = run.comparisons[0] if run.comparisons else run.subject
+        shown = shown if baseline is None else compare(open_run(baseline).subject, run.subject)
+        return write_node_data(shown, run.output / to if out is None else Path(out))
     paths = {"": etdump}
     if baseline is not None:
         paths = {"baseline: ": Path(baseline), "candidate: ": etdump}

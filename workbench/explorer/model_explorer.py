@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.attribution import find_method
-from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import StoreError, UsageError
 from workbench.frames import EMULATED
 from workbench.store import atomic_write
@@ -23,8 +23,8 @@ _VERDICTS, _NEUTRAL = {"faster": "#7ea2ff", "slower": "#ff9a57"}, "#e4e7eb"
 _OF = "\n"
 
 
-def write_node_data(source: Run | Comparison, folder: Path) -> list[Path]:
-    """Write node data of a comparison, or of a run's first; returns the files.
+def write_node_data(source: Measurement | Comparison, folder: Path) -> list[Path]:
+    """Write node data of a measurement or of a comparison; returns the files.
 
     For the graph of the ``.pte``, and that of the ``.etrecord``, there is a file with the mean time
     of each side in ms, and one with the speed-up and its verdict. A fused operator has one node, a
@@ -38,23 +38,20 @@ def write_node_data(source: Run | Comparison, folder: Path) -> list[Path]:
     StoreError
         The program is unknown, so that no operator has a node.
     """
-    if isinstance(source, Run) and source.comparisons:
-        source = source.comparisons[0]
-    paired = isinstance(source, Comparison)
-    sides = [source.baseline, source.candidate] if paired else [source.subject]
-    if source.emulated:
+    ab = source if isinstance(source, Comparison) else None
+    sides = [source] if isinstance(source, Measurement) else [source.baseline, source.candidate]
+    if any(m.emulated for m in sides):
         raise UsageError(EMULATED, where=sides[-1].run.path)
     files = []
     for kind in ("pte", "etrecord"):
         found = {m: maps for m in sides if any(maps := _find_nodes(m, kind))}
         for m, maps in found.items():
-            name = f"{m.program.stem}.{kind}"
             rows = [row for nodes in maps for row in _add_up(m.operators, nodes)]
-            target = folder / f"{name}.{m.name}_t{m.threads}.json"
+            target = folder / f"{m.program.stem}.{kind}.{m.name}_t{m.threads}.json"
             files.append(_write(target, f"{m.label}, mean ms", rows, gradient=True))
-        if isinstance(source, Comparison) and source.candidate in found:
-            rows = [row for nodes in found[source.candidate] for row in _compare(source, nodes)]
-            target = folder / f"{source.candidate.program.stem}.{kind}.speedup.json"
+        if ab and ab.candidate in found:
+            rows = [row for nodes in found[ab.candidate] for row in _compare(ab, nodes)]
+            target = folder / f"{ab.candidate.program.stem}.{kind}.speedup.json"
             files.append(_write(target, "speed-up", rows))
     return files
 
