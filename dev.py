@@ -24,7 +24,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 # PyPI's torch for Linux pulls in several gigabytes of CUDA packages; this project needs none.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 #: What commands need besides the package; all others need what the tests need.
-EXTRAS = {"demo": [], "lab": ["lab"], "browser": ["lab", "test"]}
+EXTRAS = {"demo": [], "docs": ["docs"], "lab": ["lab"], "browser": ["lab", "test"]}
 #: Options of uv for pip's settings; uv reads neither pip's files nor its variables.
 UV_OPTIONS = {
     "index-url": "--default-index",
@@ -151,7 +151,6 @@ def lab(arguments: list[str]) -> int:
 
 def docs(arguments: list[str]) -> int:
     """Build the documentation site; broken links, and notebooks that fail, are errors."""
-    _pip("install", "-c", str(CONSTRAINTS), "-e", f"{ROOT}[docs]")
     strict = ["-q", "-W", "--keep-going", "-c", "data/docs"]
     return _run("-m", "sphinx", *strict, ".", "build/docs", *arguments)
 
