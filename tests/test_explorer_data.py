@@ -15,6 +15,7 @@ import pytest
 from changed_runs import with_record
 
 import workbench as wb
+from workbench.errors import UsageError
 from workbench.explorer.data import _excerpts, explorer_data
 from workbench.explorer.page import Explorer, explorer_page
 from workbench.explorer.widgets import WIDGETS
@@ -237,6 +238,25 @@ def test_runs_measured_apart_are_compared(runs, tmp_path):
     assert len({m.label for m in document.measurements}) == 2
 
 
+def test_noisy_programs_have_a_warning(runs):
+    run = runs["squeezesam"]
+    ab = run.comparisons[0]
+    known = ab.candidate.export.sqnr_db
+    assert not any("SQNR" in text for text in explorer_data(ab).comparisons[0].caveats)
+    noisy = replace(ab.candidate.export.fidelity[0], sqnr_db=11.94)
+    export = replace(ab.candidate.export, fidelity=(noisy,))
+    changed = with_record(run, export=export)
+    caveats = explorer_data(changed.comparisons[0]).comparisons[0].caveats
+    assert f"{ab.candidate.label}: SQNR 11.9 dB; check the accuracy of its outputs" in caveats
+    assert known > 20
+
+
+def test_views_have_names(runs):
+    with pytest.raises(UsageError, match="unknown view 'icicle' -> valid: categories, levels"):
+        wb.explore(runs["toy_cnn"], "icicle")
+    assert 'data-only="levels"' in wb.explore(runs["toy_cnn"], "levels").text
+
+
 def test_traces_alone_are_explored(runs, tmp_path):
     for name in ("avx512_off", "avx512_on"):
         shutil.copy(
@@ -246,6 +266,7 @@ def test_traces_alone_are_explored(runs, tmp_path):
     document = explorer_data(wb.open_run(tmp_path))
     assert not any(m.untraced for m in document.measurements)
     assert document.programs[0].edges == () and document.programs[0].modules == ()
+    assert {m.isa for m in document.measurements} == {""}
     assert find_problem(json.loads(json.dumps(to_plain(document))), "explorer") == ""
 
 

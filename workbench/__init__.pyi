@@ -56,9 +56,6 @@ from .datasets import (
 )
 from .explorer.page import explore as explore
 from .explorer.widgets import (
-    explore_isa_levels as explore_isa_levels,
-)
-from .explorer.widgets import (
     interact as interact,
 )
 from .explorer.widgets import (
@@ -146,9 +143,6 @@ from .plots.text import (
 )
 from .plots.timeline import plot_timeline as plot_timeline
 from .plots.what_if import (
-    FACTORS as FACTORS,
-)
-from .plots.what_if import (
     plot_bottlenecks as plot_bottlenecks,
 )
 from .plots.what_if import (
@@ -185,7 +179,6 @@ from .workflow import (
 )
 
 __all__ = [
-    "FACTORS",
     "Comparison",
     "EagerModelBase",
     "ExportOptions",
@@ -205,7 +198,6 @@ __all__ = [
     "describe_run",
     "examine_machine",
     "explore",
-    "explore_isa_levels",
     "export_model",
     "export_trace",
     "find_runner",

@@ -56,7 +56,8 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
     inferences = min(_INFERENCES, max(_LEAST, _SPANS // max(spans, 1)))
     numbers = {program: number for number, program in enumerate(programs)}
     apart = len({m.run.path for m in measurements}) > 1
-    shown = {ab.candidate for ab in comparisons} or set(measurements)
+    # Those of every ISA level would take a second.
+    subject = comparisons[0].candidate if comparisons else run.subject
     return documents.Explorer(
         head=_describe(run),
         programs=tuple(
@@ -64,7 +65,7 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
         ),
         measurements=tuple(
             _measurement(m, numbers[_program_of(m)], tables[_program_of(m)], inferences,
-                         apart=apart, with_findings=m in shown)
+                         apart=apart, with_findings=m.name == subject.name)
             for m in measurements
         ),
         comparisons=tuple(
@@ -228,7 +229,7 @@ def _measurement(
         label=f"{m.run.model}, {m.run.path.name}: {m.label}" if apart else m.label,
         threads=m.threads,
         phase=m.phase,
-        isa=m.experiment.isa,
+        isa="" if m.run.recording else m.experiment.isa,
         hidden=tuple(sorted(m.run.masked(m.name))),
         latency=dict(m.statistics.iloc[0]),
         untraced=not m.latencies["traced"].all(),
@@ -322,6 +323,9 @@ def _caveats(ab: Comparison) -> Iterator[str]:
     verdict = ab.verdict
     if verdict.wrong:
         yield f"{verdict.wrong}: no speed-up is claimed"
+    for m in (ab.baseline, ab.candidate):
+        if m.export and m.export.noisy and not verdict.wrong:
+            yield f"{m.label}: SQNR {m.export.sqnr_db:.1f} dB; check the accuracy of its outputs"
     if ab.emulated:
         yield EMULATED
     if verdict.unchanged:
