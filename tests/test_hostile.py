@@ -1,5 +1,6 @@
 """Files of strangers: nothing outside of the run is touched, no code of theirs runs."""
 
+import http.client
 import json
 import math
 import os
@@ -7,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from types import SimpleNamespace
 
@@ -275,3 +277,31 @@ def test_names_are_text_in_markdown_and_on_the_terminal(capsys):
         assert not re.search("<(img|a|b)[ >]", page)
     assert str(UsageError(EVIL)).isascii()
     assert "\x1b" not in str(UsageError(EVIL))
+
+
+@pytest.mark.slow
+def test_jupyterlab_answers_only_with_its_token_and_by_its_own_name(tmp_path):
+    pytest.importorskip("jupyterlab", reason="jupyterlab, an extra, is not installed")
+    options = ["--no-browser", "--allow-root", "--port=0"]
+    settings = {"JUPYTER_CONFIG_DIR": str(tmp_path), "JUPYTERLAB_WORKSPACES_DIR": str(tmp_path)}
+    address = re.compile(r"http://127\.0\.0\.1:(\d+)/lab\S*\?(token=\w+)")
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        command = [sys.executable, "-m", "workbench", "lab", *options]
+        server = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | settings)
+    try:
+        deadline = time.monotonic() + 120
+        while not (found := address.search(log.read_text())):
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        answers = []
+        for query, host in (("", "localhost"), (found[2], "evil.invalid"), (found[2], "localhost")):
+            connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+            connection.request("GET", f"/api/contents?{query}", headers={"Host": host})
+            answers.append(connection.getresponse().status)
+            connection.close()
+        assert answers == [403, 403, 200]
+    finally:
+        server.terminate()
+        server.wait(30)

@@ -288,15 +288,6 @@ def lab(arguments: tuple[str, ...]) -> Output:
     return Output([], {"opens": "lab", "arguments": arguments}, 0, lambda: open_lab(arguments))
 
 
-@command(context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def app(arguments: tuple[str, ...]) -> Output:
-    """Open the explorer of runs in a browser, without code; ARGUMENTS go to Voila."""
-    from workbench.report.notebooks import open_app
-
-    return Output([], {"opens": "app", "arguments": arguments}, 0, lambda: open_app(arguments))
-
-
 #: The file of a playbook.
 FILE = "SKILL.md"
 
@@ -345,5 +336,5 @@ def read_skill(name: str) -> Skill:
 
 COMMANDS = (
     *(analyze, report, findings, roofline, replay, trace, kernels),
-    *(compare, validate, history, schema, skills, lab, app),
+    *(compare, validate, history, schema, skills, lab),
 )

@@ -1,4 +1,4 @@
-"""The numbered notebooks: run one as a report, or open them in JupyterLab and Voila."""
+"""The numbered notebooks: run one as a report, or open them in JupyterLab."""
 
 import ast
 import contextlib
@@ -14,8 +14,6 @@ import workbench
 from workbench.errors import ReportError, SetupError, WorkbenchError, unknown_name
 from workbench.explorer.widgets import WIDGETS
 from workbench.report.html import Section, Shown
-
-EXPLORER = "05_categories_and_the_ledger"  #: The notebook that ``workbench app`` serves.
 
 
 def notebooks_dir() -> Path:
@@ -106,23 +104,12 @@ def _run_cell(source: str, names: dict[str, Any], where: str) -> Any:
 
 def open_lab(arguments: Sequence[str]) -> None:
     """Replace this process by JupyterLab on the notebooks, with their list open."""
+    if not find_spec("jupyterlab"):
+        hint = "pip install -c constraints.txt jupyterlab"
+        raise SetupError("jupyterlab is not installed", hint=hint)
     # A separate workspace: what else is open in the user's JupyterLab stays as it is.
     page = "/lab/workspaces/workbench/tree/README.md"
     settings = Path(__file__).parent / "lab"
     options = [f"--LabApp.default_url={page}", f"--LabApp.app_settings_dir={settings}"]
-    _become("jupyterlab", *options, str(notebooks_dir()), *arguments)
-
-
-def open_app(arguments: Sequence[str]) -> None:
-    """Replace this process by a web server of the explorer: its notebook without the code."""
-    # Voila executes like papermill, but has a live front end.
-    os.environ[WIDGETS] = "1"
-    _become("voila", str(find_notebook(EXPLORER)), *arguments)
-
-
-def _become(module: str, *arguments: str) -> None:
-    if not find_spec(module):
-        raise SetupError(
-            f"{module} is not installed", hint=f"pip install -c constraints.txt {module}"
-        )
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+    command = [sys.executable, "-m", "jupyterlab", *options, str(notebooks_dir()), *arguments]
+    os.execv(sys.executable, command)
