@@ -17,6 +17,11 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub("?", text)
 
 
+def _shorten(part: object) -> str:
+    text = str(part)  # which may quote untrusted files
+    return text if len(text) <= 800 else f"{text[:800]}..."
+
+
 class WorkbenchError(Exception):
     """A job failed: what is wrong, in which file, operator or option, and the next step."""
 
@@ -31,9 +36,9 @@ class WorkbenchError(Exception):
         return Exception.__new__, (type(self), *self.args), self.__dict__
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where is not None else ""
-        step = f" -> {self.hint}" if self.hint else ""
-        return printable(" ".join(f"{place}{self.what}{step}".split()))
+        place = f"{_shorten(self.where)}: " if self.where is not None else ""
+        step = f" -> {_shorten(self.hint)}" if self.hint else ""
+        return printable(" ".join(f"{place}{_shorten(self.what)}{step}".split()))
 
 
 class UsageError(WorkbenchError):

@@ -18,7 +18,7 @@ from typing import Any
 from workbench.errors import SetupError, StoreError, UsageError, WorkbenchError
 from workbench.frames import EMULATED, WRONG
 from workbench.portfolio.matrix import Matrix
-from workbench.records.codec import from_json, to_json
+from workbench.records.codec import to_json
 from workbench.records.portfolio import Cell, Outcome, Portfolio, TimeBreakdown
 from workbench.records.runs import count_threads
 from workbench.report.html import render_page
@@ -28,6 +28,7 @@ from workbench.store import (
     REPORT_HTML,
     atomic_write,
     cache_folder,
+    load_record,
     safe_name,
     sha256_of,
 )
@@ -191,7 +192,7 @@ def _load_outcome(cell: Cell, storage: Storage) -> Outcome:
 def read_outcome(path: Path) -> Outcome | None:
     """The outcome in a file; None if it cannot be read, which loses nothing but time."""
     with contextlib.suppress(WorkbenchError, OSError):
-        return from_json(Outcome, path.read_bytes(), path)
+        return load_record(Outcome, path)
     return None
 
 
