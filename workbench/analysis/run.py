@@ -98,7 +98,13 @@ from workbench.records.runs import (
 from workbench.run.plan import BY_ORDER, pair_experiments
 from workbench.store import FUNCTIONS, inside, is_ours, kept_layers, load_layers, load_run
 from workbench.trace.etdump import read_etdump
-from workbench.trace.samples import locate_samples, read_functions, read_samples, resolve_functions
+from workbench.trace.samples import (
+    count_instructions,
+    locate_samples,
+    read_functions,
+    read_samples,
+    resolve_functions,
+)
 from workbench.trace.xnn_log import read_xnn_log
 
 F = TypeVar("F", pd.DataFrame, "pd.DataFrame | None")
@@ -677,6 +683,12 @@ class Measurement:
         samples, etdump = found
         located = locate_samples(samples, self.run._functions)
         return gather_evidence(read_etdump(etdump), located, self.run.scheme)
+
+    @cached_property
+    def loops(self) -> dict[str, pd.Series]:
+        """The hot loops of the functions that ran: samples by instruction."""
+        found = self.run._samples.get((self.name, self.threads))
+        return {} if found is None else count_instructions(found[0], self.run._functions)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:
