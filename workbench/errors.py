@@ -8,7 +8,8 @@ from collections.abc import Iterable
 
 #: Control characters, and those that change the direction of text or are invisible.
 _UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff"
+    "\ufff0-\ufffb\ufffe\uffff\U000e0000-\U000e0fff]"
 )
 
 

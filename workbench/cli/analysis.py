@@ -18,6 +18,7 @@ from workbench.cli.options import (
     Output,
     Percent,
     command,
+    say,
     show_progress,
 )
 from workbench.errors import UsageError, unknown_name
@@ -240,7 +241,7 @@ def history(
 
     found = read_history(roots or (Path(),), across=across)
     for problem in found.problems:
-        click.echo(f"skipped: {problem}", err=True)
+        say(f"skipped: {problem}")
     if found.rows.empty:
         raise UsageError("no runs found", where=" ".join(map(str, roots)) or ".")
     if figure:

@@ -165,12 +165,13 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
     if not sys.stderr.isatty():
         kernel = sys.modules.get("ipykernel.kernelapp")
         in_jupyter = kernel is not None and kernel.IPKernelApp.initialized()
-        yield lambda text, part: click.echo(text, err=not in_jupyter)
+        yield lambda text, part: click.echo(printable(text), err=not in_jupyter)
         return
     bar_format = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
     with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar:
 
         def show(text: str, part: float) -> None:
+            text = printable(text)
             if "warning: " in text:  # stays above the bar
                 bar.write(text, file=sys.stderr)
                 return
@@ -178,6 +179,11 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
             bar.update(part - bar.n)
 
         yield show
+
+
+def say(text: object) -> None:
+    """Print a line for people, which may quote untrusted files, on stderr."""
+    click.echo(printable(str(text)), err=True)
 
 
 JSON = "--json"

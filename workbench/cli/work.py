@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from workbench.cli.options import (
     RUN_OPTIONS,
     Output,
     command,
+    say,
     show_progress,
 )
 from workbench.errors import UsageError
@@ -70,10 +70,10 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     from workbench.export.artifact import describe_export, export_model
     from workbench.store import load_export
 
-    pte = export_model(model, export, root=out, tell=functools.partial(click.echo, err=True))
+    pte = export_model(model, export, root=out, tell=say)
     record = load_export(pte)
     for line in describe_export(record) if record else ():
-        click.echo(line, err=True)
+        say(line)
     return Output([pte], {"pte": pte, "export": record})
 
 
@@ -223,7 +223,7 @@ def batch(
         )
     failures = state.list_failures(portfolio)
     for line in failures:
-        click.echo(line, err=True)
+        say(line)
     page = f"{scheduler.portfolio_location(matrix, out)}/{state.INDEX}"
     return Output([page], {"page": page, "portfolio": portfolio}, exit_code=bool(failures))
 
