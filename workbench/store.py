@@ -230,8 +230,29 @@ def load_layers(path: Path, sha256: str) -> Layers | None:
     """Read the sidecar of the program with this SHA-256; None if there is none for it."""
     if not path.is_file():
         return None
-    layers = load_record(Layers, path)
+    layers = read_layers(path)
     return layers if layers.sha256 == sha256 else None
+
+
+def read_layers(path: Path) -> Layers:
+    """Read a sidecar; StoreError if it refers to an operator or tensor that it lacks."""
+    layers = load_record(Layers, path)
+    for method in layers.methods:
+        for call in method.instructions:
+            nodes = call.xnodes
+            origins = [n for node in nodes for n in (*node.origins, *node.absorbed)]
+            origins += [n for numbers in call.events.values() for n in numbers]
+            origins += [] if call.origin is None else [call.origin]
+            borrowed = [node.borrows for node in nodes if node.borrows is not None]
+            tensors = {n for node in nodes for n in (*node.inputs, *node.outputs)}
+            if (
+                not {*origins} <= {*range(len(method.origins))}
+                or not {*borrowed} <= {*range(len(nodes))}
+                or not tensors <= {value.id for value in call.xvalues}
+                or not {*call.inputs, *call.outputs} <= method.values.keys()
+            ):
+                raise StoreError("refers to an operator or tensor that it lacks", where=path)
+    return layers
 
 
 def keep_layers(pte: Path, run_dir: Path, program: str = "") -> None:

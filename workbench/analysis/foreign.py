@@ -33,8 +33,8 @@ from workbench.store import (
     layers_path,
     load_export,
     load_layers,
-    load_record,
     read_file,
+    read_layers,
     safe_name,
     sha256_of,
 )
@@ -405,7 +405,7 @@ def _match_program(
         with contextlib.suppress(WorkbenchError, OSError):
             if pte is None:
                 path = folder / LAYERS
-                layers = load_record(Layers, path)
+                layers = read_layers(path)
             else:
                 layers = _describe(pte, programs[pte])
             # A program of another dtype explains most operators too; only a name settles it then.

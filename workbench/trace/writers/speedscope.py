@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from workbench.errors import printable
 from workbench.store import atomic_write
 
 
@@ -40,7 +39,7 @@ def write_speedscope(
         "exporter": "executorch-workbench",
         "name": path.name,
         "activeProfileIndex": 0,
-        "shared": {"frames": [{"name": printable(text)} for _, text in frames]},
+        "shared": {"frames": [{"name": text} for _, text in frames]},
         "profiles": written,
     }
     return atomic_write(path, json.dumps(content, allow_nan=False, separators=(",", ":")))
