@@ -155,11 +155,11 @@ def test_two_traces_of_one_name_are_distinguished(cli, trace, to):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--to", "json"], "--to: unknown format 'json' -> valid: csv, parquet, perfetto"),
+        (["--to", "json"], "--to: unknown format 'json' -> valid: csv, model-explorer, parquet"),
         (["--to", "perfeto"], "did you mean 'perfetto'?"),
         ([], "--to"),
         (["--to", "csv", "--baseline", "it.etdump"], "--baseline: csv holds one trace"),
-        (["--to", "parquet", "--baseline", "it.etdump"], "for perfetto, speedscope"),
+        (["--to", "parquet", "--baseline", "it.etdump"], "for model-explorer, perfetto"),
         (["--to", "perfetto", "--out", "it.etdump"], "it.etdump: is a trace to read"),
         (["--to", "perfetto", "--out", "./it.etdump"], "is a trace to read"),
     ],
@@ -388,7 +388,8 @@ def test_any_name_is_one_plain_cell(tmp_path_factory, first, rest):
     assert len(rows) == 3
     assert rows[0]["model_id"] == "'=cmd"
     controls = ("Cc", "Zl", "Zp")
-    plain = "".join(" " if unicodedata.category(c) in controls else c for c in name).lstrip()
+    plain = "".join(" " if unicodedata.category(c) in controls else c for c in name)
+    plain = printable(plain).lstrip()
     assert rows[0]["name"] in (plain, "'" + plain)
     for row in rows:
         for column in ("model_id", "name", "type", "delegate_backend", "block"):

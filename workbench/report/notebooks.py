@@ -104,12 +104,11 @@ def _run_cell(source: str, names: dict[str, Any], where: str) -> Any:
 
 def open_lab(arguments: Sequence[str]) -> None:
     """Replace this process by JupyterLab on the notebooks, with their list open."""
-    if not find_spec("jupyterlab"):
-        hint = "pip install -c constraints.txt jupyterlab"
-        raise SetupError("jupyterlab is not installed", hint=hint)
     # A separate workspace: what else is open in the user's JupyterLab stays as it is.
     page = "/lab/workspaces/workbench/tree/README.md"
     settings = Path(__file__).parent / "lab"
     options = [f"--LabApp.default_url={page}", f"--LabApp.app_settings_dir={settings}"]
+    if not find_spec("jupyterlab"):
+        raise SetupError("JupyterLab is not installed", install="executorch-workbench[lab]")
     command = [sys.executable, "-m", "jupyterlab", *options, str(notebooks_dir()), *arguments]
     os.execv(sys.executable, command)
