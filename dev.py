@@ -31,6 +31,7 @@ def main() -> int:
         "demo": (demo, "profile toy_cnn and mobilenet_v3_small, print the paths of the reports"),
         "test": (test, "lint, then run the fast tests (arguments go to pytest)"),
         "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
+        "notebooks": (notebooks, "run the notebooks by papermill on every kind of run"),
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
         "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
         "lab": (lab, "open JupyterLab on the notebooks"),
@@ -90,6 +91,13 @@ def test(arguments: list[str]) -> int:
 def devices(arguments: list[str]) -> int:
     """Run the tests that need QEMU, adb or sshd; skipped tests say why."""
     return _run("-m", "pytest", "-m", "qemu or adb or ssh", "-rs", *arguments)
+
+
+def notebooks(arguments: list[str]) -> int:
+    """Run the notebooks by papermill, with defaults and on every kind of run."""
+    spread = ["--numprocesses=auto", "--maxprocesses=4"]
+    chosen = ["-m", "slow", "-k", "papermill", "tests/test_notebooks.py"]
+    return _run("-m", "pytest", *spread, *chosen, *arguments)
 
 
 def browser(arguments: list[str]) -> int:
