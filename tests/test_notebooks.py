@@ -174,6 +174,7 @@ def of_kinds(*kinds):
     return pytest.mark.parametrize("run_dir", kinds, indirect=True)
 
 
+@pytest.mark.slow
 @every_notebook
 @of_kinds("bare", "foreign", "operator", "single", "threads")
 def test_it_runs_on_other_runs_than_the_sample(path, run_dir, monkeypatch, tmp_path):
@@ -210,7 +211,7 @@ def run_timed(tmp_path, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @every_notebook
 def test_papermill_runs_it_with_defaults_within_a_minute(path, run_timed):
     cells, cpu = run_timed(path.stem)
@@ -225,7 +226,7 @@ def test_papermill_runs_it_with_defaults_within_a_minute(path, run_timed):
     assert cpu < 60
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
@@ -240,7 +241,7 @@ def test_what_measures_live_takes_less_than_three_minutes(name, parameters, run_
     assert 1 < cpu < 180
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @every_notebook
 @of_kinds("fresh", "emulated", "bare", "foreign", "single")
 def test_papermill_runs_it_on_every_kind_of_run(path, run_dir, run_timed):
@@ -249,7 +250,7 @@ def test_papermill_runs_it_on_every_kind_of_run(path, run_dir, run_timed):
     assert cpu < 60
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @every_notebook
 def test_papermill_explains_every_parameter(path):
     command = [sys.executable, "-m", "papermill", "--help-notebook", str(path)]
