@@ -126,9 +126,8 @@ def devices(arguments: list[str]) -> int:
 
 def notebooks(arguments: list[str]) -> int:
     """Run the notebooks by papermill, with defaults and on every kind of run."""
-    spread = ["--numprocesses=auto", "--maxprocesses=4"]
-    chosen = ["-m", "slow", "-k", "papermill", "tests/test_notebooks.py"]
-    return _run("-m", "pytest", *spread, *chosen, *arguments)
+    chosen = ["-m", "long", "-k", "papermill", "tests/test_notebooks.py"]
+    return _pytest("--dist=load", *chosen, *arguments)
 
 
 def browser(arguments: list[str]) -> int:
