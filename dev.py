@@ -24,7 +24,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 # PyPI's torch for Linux pulls in several gigabytes of CUDA packages; this project needs none.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 #: What commands need besides the package; all others need what the tests need.
-EXTRAS = {"demo": [], "lab": ["lab"], "browser": ["lab", "test"]}
+EXTRAS = {"demo": [], "docs": ["docs"], "lab": ["lab"], "browser": ["lab", "test"]}
 #: Options of uv for pip's settings; uv reads neither pip's files nor its variables.
 UV_OPTIONS = {
     "index-url": "--default-index",
@@ -49,6 +49,7 @@ def main() -> int:
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
         "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
         "lab": (lab, "open JupyterLab on the notebooks"),
+        "docs": (docs, "build the documentation site into build/docs"),
         "fuzz": (fuzz, "feed the trace reader mutated files (--seconds N or --count N, --seed N)"),
         "web": (web, "bundle the explorer's scripts (needs npm)"),
         "bench": (bench, "run the benchmarks (or the named ones)"),
@@ -153,6 +154,12 @@ def lint(_: list[str]) -> int:
 def lab(arguments: list[str]) -> int:
     """Open JupyterLab on the notebooks."""
     return _run("-m", "workbench", "lab", *arguments)
+
+
+def docs(arguments: list[str]) -> int:
+    """Build the documentation site; broken links, and notebooks that fail, are errors."""
+    strict = ["-q", "-W", "--keep-going", "-c", "data/docs"]
+    return _run("-m", "sphinx", *strict, ".", "build/docs", *arguments)
 
 
 def fuzz(arguments: list[str]) -> int:

@@ -287,6 +287,25 @@ def test_lab_opens_on_the_list_of_notebooks(lab, page):
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SHORT)
 
 
+def test_the_documentation_opens_from_a_file_and_is_searched_without_a_network(page):
+    site = ROOT / "build" / "docs"
+    if not (site / "index.html").is_file():
+        pytest.skip("not built: python3 dev.py docs")
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.context.set_offline(True)
+    page.goto((site / "index.html").as_uri())
+    page.get_by_role("textbox", name="Search").fill("roofline")
+    page.keyboard.press("Enter")
+    found = page.locator("ul.search a")
+    found.first.wait_for(timeout=SHORT)
+    assert found.count() > 5
+    keep(page, "documentation-search")
+    found.first.click()
+    page.wait_for_selector("h1", timeout=SHORT)
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
+
+
 def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
     run_dir = shutil.copytree(wb.sample_run(), tmp_path / "run")
     report, *_ = (path for path in make_report(run_dir) if path.suffix == ".html")
