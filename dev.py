@@ -45,6 +45,7 @@ def main() -> int:
         "slow": (slow, "run the slow tests, and all property tests with more examples"),
         "long": (long, "run the tests that take minutes: batches, sanitizers, papermill"),
         "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
+        "notebooks": (notebooks, "run the notebooks by papermill on every kind of run"),
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
         "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
         "lab": (lab, "open JupyterLab on the notebooks"),
@@ -122,6 +123,12 @@ def long(arguments: list[str]) -> int:
 def devices(arguments: list[str]) -> int:
     """Run the tests that need QEMU, adb or sshd; skipped tests say why."""
     return _run("-m", "pytest", "-m", "qemu or adb or ssh", "-rs", *arguments)
+
+
+def notebooks(arguments: list[str]) -> int:
+    """Run the notebooks by papermill, with defaults and on every kind of run."""
+    chosen = ["-m", "long", "-k", "papermill", "tests/test_notebooks.py"]
+    return _pytest("--dist=load", *chosen, *arguments)
 
 
 def browser(arguments: list[str]) -> int:
