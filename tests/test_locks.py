@@ -240,7 +240,7 @@ def test_all_users_share_the_locks_of_a_machine(monkeypatch, tmp_path):
         assert locks._device_lock("host").parent == tmp_path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_ten_identical_commands_at_once_end_well(tmp_path, start):
     words = ["profile", "toy_cnn", "--runs", "4", "--processes", "2", "--no-evidence", "--out"]
