@@ -323,9 +323,11 @@ def _caveats(ab: Comparison) -> Iterator[str]:
     verdict = ab.verdict
     if verdict.wrong:
         yield f"{verdict.wrong}: no speed-up is claimed"
-    for m in (ab.baseline, ab.candidate):
-        if m.export and m.export.noisy and not verdict.wrong:
-            yield f"{m.label}: SQNR {m.export.sqnr_db:.1f} dB; check the accuracy of its outputs"
+    exports = (m.export for m in (ab.baseline, ab.candidate) if m.export)
+    for export in {each.sha256: each for each in exports}.values():
+        if export.noisy and not verdict.wrong:
+            ratio = f"SQNR {export.sqnr_db:.1f} dB against the eager model"
+            yield f"{export.dtype}, {ratio}: check the accuracy of the outputs"
     if ab.emulated:
         yield EMULATED
     if verdict.unchanged:
