@@ -51,8 +51,11 @@ CONTENTS = {
         *("build/reference/commands", "build/reference/api", "build/reference/files"),
         *("build/reference/playbooks", "data/zoo", "data/attribution"),
     ],
-    "Project": ["CHANGELOG"],
 }
+listed = {page for pages in CONTENTS.values() for page in pages}
+texts = sorted(path.relative_to(ROOT) for path in (*ROOT.glob("*.md"), *ROOT.glob("data/*.md")))
+pages = [str(path.with_suffix("")) for path in texts]
+CONTENTS["Project"] = [page for page in pages if page not in {root_doc, *listed}]
 
 
 def write_reference() -> None:
