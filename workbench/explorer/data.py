@@ -232,7 +232,7 @@ def _measurement(
         experiment=m.name,
         label=f"{m.run.model}, {m.run.path.name}: {m.label}" if apart else m.label,
         threads=m.threads,
-        phase=m.phase,
+        phase=m.phase.name,
         isa=m.experiment.isa,
         hidden=tuple(sorted(m.run.masked(m.name))),
         latency=dict(m.statistics.iloc[0]),
