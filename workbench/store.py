@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import SetupError, StoreError, UsageError
-from workbench.records.codec import from_json, to_json
+from workbench.options import ExportOptions
+from workbench.records.codec import check_version, from_json, structure, to_json, to_plain
 from workbench.records.layers import Layers
+from workbench.records.optimize import Recipe
 from workbench.records.runs import Export, RunRecord
 
 MANIFEST = "manifest.json"
@@ -299,6 +301,23 @@ def inside(run_dir: Path, name: str) -> Path:
     if not path.resolve().is_relative_to(run_dir.resolve()):
         raise StoreError("names a file outside its folder", where=run_dir / MANIFEST)
     return path
+
+
+def save_recipe(recipe: Recipe, path: Path) -> Path:
+    """Write a recipe as YAML, without options that have their default; returns its path."""
+    import yaml
+
+    plain, default = to_plain(recipe), to_plain(ExportOptions())
+    plain["export"] = {k: v for k, v in plain["export"].items() if v != default[k]}
+    head = "# Export this program again: workbench export MODEL --recipe FILE\n"
+    return atomic_write(path, head + yaml.safe_dump(plain, sort_keys=False, width=100))
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read a recipe."""
+    data = read_yaml(path)
+    check_version(data, path)
+    return structure(Recipe, data, path)
 
 
 #: Limits of a YAML file that a person writes.

@@ -10,6 +10,7 @@ from workbench import frames
 from workbench.errors import StoreError, unknown_name
 from workbench.records.codec import Columns, Contract, check_version, structure, upgrade
 from workbench.records.layers import Layers
+from workbench.records.optimize import Recipe, Study
 from workbench.records.portfolio import Outcome, Portfolio
 from workbench.records.runs import (
     SCHEMA_VERSION,
@@ -390,6 +391,8 @@ DOCUMENTS: dict[str, type] = {
     "outcome": Outcome,
     "pipeline_summary": PipelineSummary,
     "portfolio": Portfolio,
+    "recipe": Recipe,
+    "study": Study,
 }
 
 
