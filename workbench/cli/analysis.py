@@ -124,11 +124,15 @@ def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int, tar
 
 @command()
 @click.argument("etdump", type=PATH)
-@click.option("--to", required=True, help="csv, parquet, perfetto or speedscope.")
+@click.option("--to", required=True, help="csv, parquet, perfetto, speedscope or model-explorer.")
 @click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
 @click.option("--baseline", type=PATH, help="A second ETDump to compare with.")
 def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
-    """Convert an ETDump to another format; prints the files."""
+    """Convert an ETDump to another format; prints the files.
+
+    With --to model-explorer, ETDUMP may be the folder of a run: times of both sides, and speed-ups,
+    as node data for graphs that Model Explorer makes of its .pte and .etrecord.
+    """
     from workbench.workflow import export_trace
 
     files = export_trace(etdump, to, out=out, baseline=baseline)
