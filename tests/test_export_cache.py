@@ -119,7 +119,7 @@ def test_whatever_it_was_made_from_is_noticed(files, what):
     [
         {"inputs": ("random:1",)},
         pytest.param({"rewrite": False}, marks=pytest.mark.slow),
-        pytest.param({"keep_float": ("layer",)}, marks=pytest.mark.slow),
+        pytest.param({"module_dtypes": (("layer", "fp32"),)}, marks=pytest.mark.slow),
         {"state_dict": "weights.pt"},
     ],
 )

@@ -6,7 +6,8 @@ Open and compare recorded runs
 
 Export, measure, report
     export_model, ExportOptions, measure, MeasureOptions, profile_model, run_config,
-    optimize, OptimizeOptions, read_study, make_report, replay_layer, measure_roof, batch, combine_runs, read_history
+    optimize, OptimizeOptions, read_study, make_report, replay_layer, measure_roof, batch,
+    combine_runs, read_history
 
 Models and machine
     list_models, load_model, register_model, EagerModelBase, examine_machine, find_runner,

@@ -250,7 +250,7 @@ def optimize(
 
     with show_progress() as progress:
         study = search(model, export, optimize, root=out, progress=progress)
-    lines = [str(show_variants(study)), *(f"warning: {text}" for text in study.warnings)]
+    lines: list[object] = [show_variants(study), *(f"warning: {text}" for text in study.warnings)]
     lines.append(study.conclusion)
     if study.best:
         lines.append((out or default_root(parse_name(model).label)) / FOLDER / RECIPE)

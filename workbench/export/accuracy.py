@@ -234,12 +234,15 @@ def measure_layer_noise(
     for layer in sorted(errors, key=lambda layer: ranks.get(layer, len(ranks))):
         if found and time.monotonic() - started > seconds:
             break
-        own = errors[layer]
-        disturbed = exact(lambda name, value, own=own: value + own[name] if name in own else value)
+        disturbed = exact(functools.partial(_disturb, errors[layer]))
         compared = compare_outputs(tree_leaves(disturbed), outputs, -math.inf)
         noise = [10 ** (-each.sqnr_db / 10) for each in compared if each.sqnr_db is not None]
         found[layer] = max(noise, default=0.0)
     return found
+
+
+def _disturb(errors: Mapping[str, Any], name: str, value: Any) -> Any:
+    return value + errors[name] if name in errors else value
 
 
 def compare_outputs(

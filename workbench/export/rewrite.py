@@ -47,7 +47,7 @@ def rewrite_graph(exported: ExportedProgram, options: ExportOptions) -> Counter[
         rules |= {aten.hardsigmoid.default: _hard_sigmoid, aten.gelu.default: _half_gelu}
         rules |= {aten.silu.default: _silu, aten.silu_.default: _silu}
         rules[aten.scaled_dot_product_attention.default] = _attention
-    optional = {
+    optional: dict[str, dict[Any, Rule]] = {
         "slices": {
             aten.unbind.int: _unbind,
             aten.split.Tensor: _split,
@@ -176,7 +176,7 @@ def _take(aten: Any, x: Any, axis: int, start: int, shape: list[int]) -> Any:
     return aten.slice.Tensor(x, axis, start, start + shape[axis])
 
 
-def _unbind(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+def _unbind(node: Any, aten: Any) -> Callable[..., Any] | None:
     shape, axis = _static_shape(node), node.args[1] if len(node.args) > 1 else 0
     if shape is None:
         return None
@@ -188,7 +188,7 @@ def _unbind(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
     ]
 
 
-def _select(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+def _select(node: Any, aten: Any) -> Callable[..., Any] | None:
     shape = _static_shape(node)
     if shape is None:
         return None
@@ -198,7 +198,7 @@ def _select(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
     return lambda x: aten.reshape.default(_take(aten, x, axis, start, one), rest)
 
 
-def _split(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+def _split(node: Any, aten: Any) -> Callable[..., Any] | None:
     if _static_shape(node) is None:
         return None
     axis = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
@@ -222,7 +222,7 @@ def _mean(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
     return lambda x: aten.reshape.default(aten.mean.dim(x, node.args[1], True), shape)
 
 
-def _power(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+def _power(node: Any, aten: Any) -> Callable[..., Any] | None:
     forms = {
         2: lambda x: aten.mul.Tensor(x, x),
         3: lambda x: aten.mul.Tensor(aten.mul.Tensor(x, x), x),
@@ -255,7 +255,7 @@ def _replace(node: torch.fx.Node, spell: Callable[..., Any]) -> None:
             new.meta = {**node.meta, "val": new.target(*args, **new.kwargs)}
     if isinstance(result, list):  # its readers are calls of ``getitem``
         for reader in list(node.users):
-            reader.replace_all_uses_with(result[reader.args[1]].node)
+            reader.replace_all_uses_with(result[int(str(reader.args[1]))].node)
             graph.erase_node(reader)
     else:
         node.replace_all_uses_with(result.node)

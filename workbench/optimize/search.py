@@ -140,7 +140,7 @@ class Search:
             if self._next.last if self._next else self.left < LAST:
                 break
             proposed = self.add([*self.propose_rewrites(), *self.propose_mixes()])
-            if not self._next and all(self.study[name].state != "planned" for name in proposed):
+            if not self._next and not any(map(is_open, map(self.study.__getitem__, proposed))):
                 break
             self.try_out(proposed, LATER)
         if finalists := [*self.leaders(2), *filter(None, [self.whole])]:
@@ -249,7 +249,7 @@ class Search:
     def try_out(self, names: Sequence[str], part: float) -> None:
         """Export and measure new variants, with their parents and the leaders so far."""
         self.export(names)
-        new = [n for n in names if self.study[n].state == "exported" and is_useful(self.study[n])]
+        new = [name for name in names if is_open(self.study[name])]
         if new or self._next:
             parents = [self.study[name].parent for name in new]
             self.measure([*parents, *self.leaders(KEPT), *new], part)
@@ -279,7 +279,8 @@ class Search:
             if best.round >= 0:
                 yield from propose.propose_rewrites(best, self.measurement(best).findings)
         rewritten = [v for v in self.study.variants if not v.whole and not v.options.module_dtypes]
-        helped = [v for v in rewritten if v.gain and v.gain.low_ms > 0]
+        single = [v for v in rewritten if "; " not in v.change]
+        helped = [v for v in single if v.gain and v.gain.low_ms > 0]
         for other in self.study.variants:
             if helped and other.whole and other.state == "measured" and not other.flaw:
                 yield propose.combine(other, [replace(v, predicted=v.gain) for v in helped])
@@ -369,9 +370,10 @@ def export_variant(job: tuple[str, ExportOptions, Path, OptimizeOptions]) -> dic
     }
 
 
-def is_useful(variant: Variant) -> bool:
-    """Whether a variant is worth measuring: it may be chosen, or mixes are made of it."""
-    return not variant.flaw or (variant.whole and variant.options.dtype in propose.MIXED)
+def is_open(variant: Variant) -> bool:
+    """Whether a variant is still to be measured: it may be chosen, or mixes are made of it."""
+    useful = not variant.flaw or (variant.whole and variant.options.dtype in propose.MIXED)
+    return variant.state == "planned" or (variant.state == "exported" and useful)
 
 
 def judge(run: Run, study: Study, names: Sequence[str], number: int) -> tuple[Variant, ...]:
@@ -393,7 +395,7 @@ def judge(run: Run, study: Study, names: Sequence[str], number: int) -> tuple[Va
             facts |= {"speedup_low": float(row["low"]), "speedup_high": float(row["high"])}
             if study[name].parent in found and study[name].gain is None:
                 facts["gain"] = measured_gain(Comparison(found[study[name].parent], on))
-        known = {key: None if value != value else value for key, value in facts.items()}
+        known: dict[str, Any] = {key: None if v != v else v for key, v in facts.items()}
         judged[name] = replace(judged[name], **known)
     return tuple(judged.values())
 

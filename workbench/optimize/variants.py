@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pandas as pd
 
 from workbench.analysis.run import Measurement
@@ -33,7 +32,7 @@ _CURES = {
     "powers": ("undelegated", ("pow ",)),
     "gelu_tanh": ("undelegated", ("gelu ",)),
     "constants": ("fixed work", ("",)),
-}  # fmt: skip
+}
 #: Channels-last inputs remove layout conversions for these.
 _EDGES = "the program's inputs and outputs"
 _LEAST_NOISE = 1e-15
@@ -52,9 +51,12 @@ def propose_dtypes(base: Variant) -> list[Variant]:
 
 def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
     """What removes the cause of findings: each rewrite, and all of them together."""
-    options, found = parent.options, []
+    options, found, split = parent.options, [], findings["rule"] == "fragments"
     for name, (rule, starts) in _CURES.items():
         rows = findings[(findings["rule"] == rule) & findings["title"].str.startswith(starts)]
+        if rows.empty and rule == "undelegated":
+            named = "|".join(start.strip() for start in starts)
+            rows = findings[split & findings["title"].str.contains(rf"\b(?:{named})")]
         if len(rows) and name not in options.also_rewrite:
             changed = replace(options, also_rewrite=(*options.also_rewrite, name))
             found.append(
@@ -83,9 +85,11 @@ def _promise(rows: pd.DataFrame) -> Gain | None:
     """The sum of the gains that findings promise; of one with an upper bound alone, no amount."""
     if rows["basis"].eq("unknown").any():
         return None
-    ms = None if rows["gain_ms"].isna().any() else float(rows["gain_ms"].sum())
+    several = rows["rule"].eq("fragments") | rows["gain_ms"].isna()  # each cause removes a part
+    ms = None if several.any() else float(rows["gain_ms"].sum())
     basis = " and ".join(dict.fromkeys(rows["basis"]))
-    return Gain(ms, float(rows["low_ms"].sum()), float(rows["high_ms"].sum()), basis)
+    low = 0.0 if ms is None else float(rows["low_ms"].sum())
+    return Gain(ms, low, float(rows["high_ms"].sum()), basis)
 
 
 @dataclass(frozen=True)
@@ -132,19 +136,13 @@ def conversion_ms(measurement: Measurement) -> float:
 
 
 def choose_dtypes(choices: Mapping[str, Sequence[Choice]], most: float) -> dict[str, Choice]:
-    """The choices that save most while their noise, which adds up, stays below ``most``.
-
-    An optimum of the convex hull, by a Lagrange multiplier (Everett 1963).
-    """
-    best: dict[str, Choice] = dict.fromkeys(choices, Choice())
-    for weight in (0.0, *np.logspace(-6, 6, 200) / max(most, _LEAST_NOISE)):
-        chosen = {
-            name: max((Choice(), *some), key=lambda c: c.ms - weight * c.noise)
-            for name, some in choices.items()
-        }
-        fits = sum(choice.noise for choice in chosen.values()) <= most
-        if fits and _saved(chosen) > _saved(best):
-            best = chosen
+    """The choices that save most per noise, which adds up, as long as it stays below ``most``."""
+    best = dict.fromkeys(choices, Choice())
+    saving = [(name, one) for name, some in choices.items() for one in some if one.ms > 0]
+    for name, one in sorted(saving, key=lambda item: item[1].noise / item[1].ms):
+        others = sum(choice.noise for layer, choice in best.items() if layer != name)
+        if one.ms > best[name].ms and others + one.noise <= most:
+            best[name] = one
     return best
 
 
@@ -225,7 +223,7 @@ def write_module_dtypes(dtypes: Mapping[str, str], default: str) -> ModuleDtypes
         if path and own != inherited:
             yield path, own
         children: dict[str, dict[str, str]] = {}
-        for name, dtype in inner.items() if len({own, *inner.values()}) > 1 else ():
+        for name, dtype in inner.items() if not path or {*inner.values()} != {own} else ():
             if name != path:
                 step = name.removeprefix(f"{path}." if path else "").partition(".")[0]
                 child = f"{path}.{step}" if path else step
