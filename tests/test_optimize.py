@@ -21,8 +21,7 @@ from workbench.export.rewrite import rewrite_graph
 from workbench.frames import FINDINGS
 from workbench.models.loader import LoadedModel, load_model
 from workbench.optimize import search
-from workbench.optimize.score import call_metric
-from workbench.optimize.variants import (
+from workbench.optimize.proposals import (
     Choice,
     choose_dtypes,
     combine,
@@ -31,6 +30,7 @@ from workbench.optimize.variants import (
     propose_rewrites,
     write_module_dtypes,
 )
+from workbench.optimize.score import call_metric
 from workbench.options import OPTIONAL_REWRITES, dtype_of_module
 from workbench.plots.variants import plot_variants, show_variants
 from workbench.records.optimize import Gain, Recipe, Study, Variant

@@ -421,7 +421,7 @@ VARIANTS = make_frame(
     ("gain_ms", "float", "ms", "gain over its parent, as measured"),
     *_interval("the measured gain's", "ms", prefix="gain_", suffix="_ms"),
     ("extension_share", "float", "", "part of the arithmetic in kernels of the extension"),
-    ("note", "text", "", "recommended, best dtype, front; why it may not be chosen or failed"),
+    ("note", "text", "", "recommended or best dtype; why it failed or may not be chosen"),
 )
 
 SHIFT = make_frame(

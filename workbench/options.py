@@ -149,6 +149,7 @@ class OptimizeOptions:
         20.0, "Signal to noise ratio that the outputs need, in dB.", name="min-sqnr"
     )
     max_size_mb: float = _option(0.0, "Size that the program may have, in MB.", name="max-size")
+    dtypes: tuple[str, ...] = _option((), "Try only this dtype [default: all].", name="only-dtype")
     metric: str = _option(
         "",
         "A function that returns a score for the outputs of all samples, the higher the better; "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -56,8 +55,6 @@ def tabulate_variants(study: Study) -> pd.DataFrame:
 
     The baseline first, then by latency; then those that were not measured.
     """
-    measured = [v for v in study.variants if v.state == "measured"]
-    front = {v.name for v in find_front(v for v in measured if not v.flaw)}
     rows = []
     for variant in study.variants:
         row = {name: getattr(variant, name, None) for name in VARIANTS.names}
@@ -68,7 +65,6 @@ def tabulate_variants(study: Study) -> pd.DataFrame:
         row["size_mb"] = variant.size_bytes / 1e6 if variant.size_bytes else None
         row["planned_mb"] = variant.planned_bytes / 1e6 if variant.planned_bytes else None
         role = {study.best: "recommended", study.whole: "best dtype"}.get(variant.name, "")
-        role = role or ("front" if variant.name in front else "")
         row["note"] = "; ".join(filter(None, [role, variant.flaw or variant.reason]))
         rows.append(row)
     table = pd.DataFrame(rows, columns=VARIANTS.names)
@@ -77,18 +73,3 @@ def tabulate_variants(study: Study) -> pd.DataFrame:
     speed = table["speedup"].where(table.index > 0, float("inf"))
     order = speed.sort_values(ascending=False, na_position="last", kind="stable").index
     return check(table.loc[order].reset_index(drop=True), VARIANTS)
-
-
-def find_front(variants: Iterable[Variant]) -> list[Variant]:
-    """The variants that no other one beats in latency, error and size at once."""
-    known = list(variants)
-
-    def costs(variant: Variant) -> tuple[float, float, float]:
-        error = float("-inf") if variant.sqnr_db is None else -variant.sqnr_db
-        return 1 / (variant.speedup or 1.0), error, float(variant.size_bytes or 0)
-
-    def beats(one: Variant, other: Variant) -> bool:
-        pairs = list(zip(costs(one), costs(other), strict=True))
-        return all(a <= b for a, b in pairs) and any(a < b for a, b in pairs)
-
-    return [v for v in known if not any(beats(other, v) for other in known)]

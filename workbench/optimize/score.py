@@ -41,7 +41,7 @@ def score_program(
     eager = (accuracy.run_eagerly(loaded.module, *call) for call in calls)
     worst: dict[int, list[float]] = {}
     for ours, theirs in zip(outputs, eager, strict=True):
-        for each in accuracy.compare_outputs(ours, theirs, 0.0):
+        for each in accuracy.compare_outputs(ours, theirs, -math.inf):
             ratio = 0.0 if each.sqnr_db is None else 10 ** (-each.sqnr_db / 10)
             worst.setdefault(each.output, []).append(math.inf if each.faithful is False else ratio)
     noise = max((sum(ratios) / len(ratios) for ratios in worst.values()), default=0.0)

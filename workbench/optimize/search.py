@@ -12,12 +12,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from workbench.analysis.compare import MARGIN
 from workbench.analysis.run import Comparison, Measurement, Run, open_run
 from workbench.analysis.variants import STUDY, pick_best, read_study
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import export_model, identify_export, versions
+from workbench.frames import WRONG
 from workbench.models.registry import parse_name
-from workbench.optimize import variants as propose
+from workbench.optimize import proposals as propose
 from workbench.optimize.score import score_program
 from workbench.options import OBJECTIVES, ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.portfolio.executor import LocalExecutor
@@ -135,7 +137,8 @@ class Search:
         self.warn()
         if not self.emulated:
             self.measure([], FIRST / 2)  # for the findings
-        self.try_out(self.add(propose.propose_dtypes(self.study[self.base])), FIRST)
+        dtypes = propose.propose_dtypes(self.study[self.base], self.options.dtypes)
+        self.try_out(self.add(dtypes), FIRST)
         for _ in range(MOST_ROUNDS):
             if self._next.last if self._next else self.left < LAST:
                 break
@@ -308,7 +311,8 @@ class Search:
         for mix in propose.propose_mixes(base, choices, least, conversion, known):
             yield mix
             for name in self.leaders(1):
-                yield propose.combine(mix, [replace(self.study[name], predicted=None)])
+                both = propose.combine(mix, [replace(self.study[name], predicted=None)])
+                yield replace(both, parent=base.name, change=f"{mix.change}; as {name}")
 
     def warn(self) -> None:
         """Say once what makes the result doubtful."""
@@ -429,7 +433,8 @@ def is_better(variant: Variant, base: Variant, objective: str) -> bool:
     if variant.extension_share is not None:
         return variant.extension_share > (base.extension_share or 0.0)
     if objective == "latency":
-        return variant.outcome == "faster"
+        scored = variant.outcome == WRONG and variant.score is not None  # the score decides
+        return variant.outcome == "faster" or (scored and (variant.speedup_low or 0) > 1 + MARGIN)
     name = "size_bytes" if objective == "size" else "planned_bytes"
     ours, theirs = getattr(variant, name), getattr(base, name)
     return ours is not None and theirs is not None and ours < theirs

@@ -40,12 +40,12 @@ _LEAST_NOISE = 1e-15
 _RESERVE_DB = 0.5
 
 
-def propose_dtypes(base: Variant) -> list[Variant]:
-    """The baseline in every other dtype."""
+def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
+    """The baseline in every other dtype, or ``only`` in some."""
     return [
         Variant(text, replace(base.options, dtype=dtype, module_dtypes=()), base.name, whole=True)
         for dtype, text in WHOLE.items()
-        if dtype != base.options.dtype
+        if dtype != base.options.dtype and (not only or dtype in only)
     ]
 
 
