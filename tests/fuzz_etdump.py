@@ -10,17 +10,13 @@ chunks, or without the short cut for blocks that repeat; if it takes more than a
 or more memory than the readers need for any small file. Mutant n of a seed is always the same.
 """
 
-import argparse
 import contextlib
-import itertools
 import resource
-import shutil
 import sys
-import tempfile
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +26,6 @@ from etdump_builder import Allocation, Block, Debug, Profile, Tensor, build_etdu
 from workbench.analysis.ledger import build_ledger, find_methods
 from workbench.errors import TraceError
 from workbench.frames import EVENTS, check
-from workbench.trace import etdump as repeats
 from workbench.trace.etdump import (
     Trace,
     find_events,
@@ -197,16 +192,9 @@ def check_ledgers(tables: Sequence[pd.DataFrame]) -> None:
 
 
 def read_otherwise(path: Path, events: pd.DataFrame | None, size: int) -> None:
-    """Read a file in chunks, without the short cut, what is whole of it, and its other events."""
-    with replaced(repeats, "find_repeats", lambda _, blocks: np.arange(len(blocks.counts))):
-        try:
-            plain = read_etdump(path)
-        except TraceError:
-            plain = None
-    assert (plain is None) == (events is None), "read only with, or without, the short cut"
+    """Read a file in chunks, what is whole of it, and its other events."""
     if events is not None:
         expected = events.astype(object)
-        pd.testing.assert_frame_equal(plain.astype(object), expected)
         chunks = [chunk.astype(object) for chunk in stream_etdump(path, 2)]
         pd.testing.assert_frame_equal(pd.concat(chunks, ignore_index=True), expected)
         find_methods(stream_etdump(path, 2))
@@ -216,17 +204,6 @@ def read_otherwise(path: Path, events: pd.DataFrame | None, size: int) -> None:
         check_ledgers([events])
     with contextlib.suppress(TraceError):
         assert 4 * len(read_allocations(path)) <= size
-
-
-@contextlib.contextmanager
-def replaced(module, name: str, value) -> Iterator[None]:
-    """A module with another attribute for a while."""
-    original = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, original)
 
 
 def fuzz(seed: int, numbers: Iterable[int], folder: Path) -> Counter:
@@ -273,30 +250,3 @@ def peak_mb() -> float:
     """The most memory that this process has had."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
-    parser.add_argument("--count", type=int, help="how many mutants")
-    parser.add_argument("--seconds", type=float, default=60, help="how long, without --count")
-    options = parser.parse_args()
-    end = time.monotonic() + options.seconds
-    last = options.first + options.count if options.count else sys.maxsize
-    numbers = range(options.first, last)
-    if not options.count:
-        numbers = itertools.takewhile(lambda _: time.monotonic() < end, numbers)
-    begin = time.monotonic()
-    # Stays if a mutant fails: it is in there. In memory, if there is such a folder.
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
-    ends = fuzz(options.seed, numbers, folder)
-    shutil.rmtree(folder)
-    seconds = time.monotonic() - begin
-    print(f"{ends.total()} mutants of seed {options.seed} in {seconds:.0f} s: {dict(ends)}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
