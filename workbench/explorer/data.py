@@ -60,6 +60,7 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
     apart = len({m.run.path for m in measurements}) > 1
     # Those of every ISA level would take a second.
     subject = comparisons[0].candidate if comparisons else run.subject
+    isa = (subject.experiment.isa, subject.experiment.isa_off)
     return documents.Explorer(
         head=_describe(run),
         programs=tuple(
@@ -67,7 +68,7 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
         ),
         measurements=tuple(
             _measurement(m, numbers[_program_of(m)], tables[_program_of(m)], inferences,
-                         apart=apart, with_findings=m.name == subject.name)
+                         apart=apart, with_findings=(m.experiment.isa, m.experiment.isa_off) == isa)
             for m in measurements
         ),
         comparisons=tuple(
