@@ -176,6 +176,7 @@ def test_a_damaged_export_is_made_again(files, suffix, harm):
     assert pte.exists() and path.exists()
 
 
+@pytest.mark.slow
 def test_a_kept_export_that_is_wrong_says_so_again(files):
     pte, _ = export()
     record = store.export_record_path(pte)
