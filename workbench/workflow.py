@@ -107,7 +107,7 @@ def profile_model(
 
     load_scheme(categories or "workbench")
     with open_target(measure.target) as there:
-        check_toggle(measure, find_runner(measure.runner, there))
+        check_toggle(measure, find_runner(measure.runner, there, measure.ops))
     with share_machine(tell):
         pte = export_model(model, export, root=root, tell=tell)
     run = record(pte, measure, progress=tell)
@@ -181,7 +181,7 @@ def record(
     from workbench.run.targets import open_target
 
     with open_target(options.target, power=options.power) as there:
-        runner = find_runner(options.runner, there)
+        runner = find_runner(options.runner, there, options.ops)
         plan = make_plan(pte, options, runner)
         for program in plan.programs:
             if list(map(shape_of, program.inputs)) != list(map(shape_of, plan.inputs)):
@@ -215,6 +215,7 @@ def run_config(
     only: Sequence[str] = (),
     target: str = "",
     power: str = "",
+    ops: Sequence[str] = (),
     baseline: str = "",
     progress: Progress = lambda text, part: None,
 ) -> Run:
@@ -232,6 +233,8 @@ def run_config(
         Names of the experiments to run; all by default.
     target, power
         Where to run, and the Android power mode; empty for the config's.
+    ops
+        Shared libraries that register operators; a config cannot name them.
     baseline
         The experiment to compare all others with; by default the config's comparisons, else the
         side whose name says that the extension is off.
@@ -273,8 +276,9 @@ def run_config(
         if config.experiments[0].runner_path:
             run_dir = run_processes(plan, place, name, target=there, progress=progress)
         else:
-            runner = find_runner(config.experiments[0].runner, there)
-            run_dir = run_plan(complete_plan(plan, runner), runner, place, progress=progress)
+            runner = find_runner(config.experiments[0].runner, there, ops)
+            plan = complete_plan(plan, runner, config.phases)
+            run_dir = run_plan(plan, runner, place, progress=progress)
             libraries = runner.libraries
     run = open_run(run_dir)
     complete_folder(run, libraries)

@@ -89,6 +89,7 @@ from workbench.records.runs import (
     Experiment,
     Export,
     Pair,
+    Phase,
     Program,
     Proof,
     RunRecord,
@@ -202,8 +203,8 @@ class Run:
         parts = key if isinstance(key, tuple) else (key,)
         names = [part for part in parts if isinstance(part, str)]
         counts = [part for part in parts if not isinstance(part, str)]
-        experiment, phase = names[-1], names[0] if len(names) > 1 else ""
-        named = [m for m in self.measurements if m.name == experiment and m.phase == phase]
+        experiment = "_".join(names)
+        named = [m for m in self.measurements if m.name == experiment]
         if not named:
             known = [m.name for m in self.measurements]
             raise unknown_name("experiment", experiment, known, where=self.path)
@@ -481,8 +482,6 @@ class Run:
 class Measurement:
     """One experiment of a run at one thread count, in one phase.
 
-    ``phase`` names a set of inputs of the program; it is empty where there is only one.
-
     Examples
     --------
     >>> on = wb.open_run(wb.sample_run())["avx512_on"]
@@ -493,7 +492,6 @@ class Measurement:
     run: Run
     experiment: Experiment
     threads: int
-    phase: str = ""
 
     def __repr__(self) -> str:
         return f"Measurement({self.label!r} of {str(self.run.path)!r})"
@@ -502,6 +500,11 @@ class Measurement:
     def name(self) -> str:
         """The name of the experiment."""
         return self.experiment.name
+
+    @property
+    def phase(self) -> Phase:
+        """The inputs that it ran on; its name is empty where there is only one phase."""
+        return self.run.record.plan.phase_of(self.experiment)
 
     @property
     def control(self) -> bool:
@@ -541,9 +544,8 @@ class Measurement:
     @property
     def label(self) -> str:
         """The experiment, with the threads where the run has several counts."""
-        parts = [self.phase] if self.phase else []
         several = len(self.run.record.plan.threads) > 1
-        return ", ".join([*parts, self.name, *([count_threads(self.threads)] if several else [])])
+        return ", ".join([self.name, *([count_threads(self.threads)] if several else [])])
 
     @cached_property
     def sessions(self) -> tuple[Session, ...]:
@@ -986,12 +988,10 @@ class Comparison:
         named = self.within_run and self.baseline.program != self.candidate.program
         if named and not self.subject:
             subject, label = f"{self.candidate.label} against {self.baseline.label}", ""
-        frames, separate = (self.latency, self.shift), self.separation
-        facts = {"wrong": self.wrong, "programs": self.programs, "unchanged": unchanged}
-        found = reach_verdict(subject, label, *frames, separate=separate, **facts)
-        if not self.emulated:
-            return found
-        return replace(found, outcome="emulated", before=None, after=None)
+        return reach_verdict(
+            subject, label, self.latency, self.shift, emulated=self.emulated, wrong=self.wrong,
+            programs=self.programs, unchanged=unchanged, separate=self.separation,
+        )  # fmt: skip
 
     @property
     def text(self) -> str:

@@ -109,8 +109,8 @@ def run(
 
     Prints the run's folder.
 
-    A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target and --power
-    replace its own.
+    A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target, --power
+    and --ops replace its own.
     """
     from workbench import workflow
     from workbench.report.artifacts import outline_run
@@ -165,7 +165,7 @@ def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str
         is_default = context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
         if is_default or name not in vars(measure):
             continue
-        if name not in ("target", "power"):
+        if name not in ("target", "power", "ops"):
             raise UsageError("the config sets this", where=option.opts[0])
         given[name] = getattr(measure, name)
     return given

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -191,7 +192,10 @@ def build_runner() -> Path:
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:
     """Compile the runner against the executorch package ``sdk``; SetupError if that fails."""
-    command = [*compiler, *compile_flags(sdk, rpath), "-o", str(binary)]
+    _compile([*compiler, *compile_flags(sdk, rpath), "-o", str(binary)], "the runner")
+
+
+def _compile(command: Sequence[str], what: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, timeout=COMPILE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -199,8 +203,27 @@ def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str 
     if done.returncode:
         lines = done.stderr.decode(errors="replace").splitlines()
         errors = [line for line in lines if "error" in line] or lines or ["no reason given"]
-        what = f"the runner does not compile: {errors[0].strip()}"
-        raise SetupError(what, where=command[0], hint="set $CXX to another C++17 compiler")
+        problem = f"{what} does not compile: {errors[0].strip()}"
+        raise SetupError(problem, where=command[0], hint="set $CXX to another C++17 compiler")
+
+
+def find_operators() -> list[Path]:
+    """The libraries with operators of language models that the wheel brings; to load in order.
+
+    The first one is empty, with the name of the Python bindings: the second names them as a
+    dependency, uses nothing of them, and would load Python with them.
+    """
+    sdk, bindings = find_sdk(), f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+    library = sdk / "extension/llm/custom_ops/libcustom_ops_aot_lib.so"
+    if sys.platform != "linux" or not library.is_file():
+        return []
+    compiler = find_compiler()
+
+    def compile_empty(path: Path) -> None:
+        flags = ("-shared", f"-Wl,-soname,{bindings}", "-x", "c++", os.devnull, "-o", str(path))
+        _compile([*compiler, *flags], "an empty library")
+
+    return [cached(f"{bindings}-{fingerprint(sdk, compiler)}", compile_empty), library]
 
 
 def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) -> dict[str, str]:

@@ -18,9 +18,10 @@ from workbench.records.runs import Experiment, Pair, Plan, Tensor
 from workbench.run.plan import (
     CONTROL,
     SAMPLED_MS,
+    add_phases,
     begin_plan,
     default_inputs,
-    load_inputs,
+    load_program,
     name_programs,
     pair_experiments,
     plan_program,
@@ -96,6 +97,7 @@ class Config:
     target: str = MeasureOptions.target
     power: str = MeasureOptions.power
     inputs: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
 
 
 def read_config(path: Path, tell: Callable[[str], None] = lambda text: None) -> Config:
@@ -168,11 +170,12 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
     return replace(plan, programs=tuple(alike))
 
 
-def complete_plan(plan: Plan, runner: Runner) -> Plan:
-    """Add the inputs and sampling, which require the workbench's runner; loads the program."""
+def complete_plan(plan: Plan, runner: Runner, phases: Sequence[str] = ()) -> Plan:
+    """Add inputs, phases and sampling, which require the workbench's runner; loads the program."""
     pte = Path(plan.pte)
-    found = load_inputs(pte, runner, plan.timeout_s)
-    plan = replace(plan, sampled_ms=SAMPLED_MS)
+    ready = load_program(pte, runner, plan.timeout_s)
+    found = ready.inputs
+    plan = add_phases(replace(plan, sampled_ms=SAMPLED_MS), phases, ready)
     if runner.target.emulated:
         plan = shorten_plan(plan)
     if not plan.inputs:
@@ -187,7 +190,7 @@ def complete_plan(plan: Plan, runner: Runner) -> Plan:
 
 
 def _complete_programs(plan: Plan, runner: Runner) -> Plan:
-    taken = [load_inputs(Path(p.pte), runner, plan.timeout_s) for p in plan.programs]
+    taken = [load_program(Path(p.pte), runner, plan.timeout_s).inputs for p in plan.programs]
     programs = zip(plan.programs, taken, strict=True)
     found = (plan_program(plan, p.name, Path(p.pte), inputs) for p, inputs in programs)
     return replace(plan, programs=tuple(found))
@@ -347,6 +350,8 @@ def _check(config: Config, path: Path) -> None:
     names = [entry.name for entry in config.experiments]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"two experiments have the name {twice[0]!r}", where=path)
+    if config.phases and any(entry.runner_path for entry in config.experiments):
+        raise UsageError("an executor_runner knows no phases", where=f"{path}: phases")
     for entry in config.experiments:
         _check_entry(entry, f"{path}: {entry.name[:40]}")
     for pair in config.analysis.compare_pairs:
