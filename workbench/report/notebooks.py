@@ -4,6 +4,7 @@ import ast
 import contextlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -19,11 +20,8 @@ EXPLORER = "05_categories_and_the_ledger"  #: The notebook that ``workbench app`
 
 
 def notebooks_dir() -> Path:
-    """The folder of the numbered notebooks, in the checkout that this package runs from."""
-    path = Path(workbench.__file__).resolve().parents[1] / "notebooks"
-    if not path.is_dir():
-        raise SetupError("the notebooks are missing", where=path, hint="install from a clone")
-    return path
+    """The folder of the numbered notebooks; in a checkout, the package has a link to it."""
+    return (Path(workbench.__file__).parent / "notebooks").resolve()
 
 
 def find_notebook(name: str) -> Path:
@@ -104,13 +102,28 @@ def _run_cell(source: str, names: dict[str, Any], where: str) -> Any:
     return None
 
 
+def copy_notebooks() -> Path:
+    """The notebooks to work with: the checkout's, or copies in the working directory.
+
+    Files that exist there are kept.
+    """
+    source, copies = notebooks_dir(), Path("workbench-notebooks").absolute()
+    if Path(workbench.__file__).resolve().parent not in source.parents:
+        return source
+    copies.mkdir(exist_ok=True)
+    for path in source.iterdir():
+        if not (copies / path.name).exists():
+            shutil.copy(path, copies)
+    return copies
+
+
 def open_lab(arguments: Sequence[str]) -> None:
     """Replace this process by JupyterLab on the notebooks, with their list open."""
     # A separate workspace: what else is open in the user's JupyterLab stays as it is.
     page = "/lab/workspaces/workbench/tree/README.md"
     settings = Path(__file__).parent / "lab"
     options = [f"--LabApp.default_url={page}", f"--LabApp.app_settings_dir={settings}"]
-    _become("jupyterlab", *options, str(notebooks_dir()), *arguments)
+    _become("jupyterlab", *options, str(copy_notebooks()), *arguments)
 
 
 def open_app(arguments: Sequence[str]) -> None:
