@@ -43,10 +43,7 @@ def main() -> int:
         "demo": (demo, "profile toy_cnn and mobilenet_v3_small, print the paths of the reports"),
         "test": (test, "lint, then run the fast tests (arguments go to pytest)"),
         "slow": (slow, "run the slow tests, and all property tests with more examples"),
-        "long": (
-            long,
-            "run the tests that take minutes: whole batches, sanitizers, papermill",
-        ),
+        "long": (long, "run the tests that take minutes: batches, sanitizers, papermill"),
         "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
         "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
@@ -96,7 +93,7 @@ def install(*extras: str) -> None:
     if fresh:
         _create_venv()
         _install_torch()
-    _install("-e", f"{ROOT}[{','.join(wanted)}]")
+    _install("-e", f"{ROOT}[{','.join(wanted)}]" if wanted else str(ROOT))
     STAMP.write_text(f"{_fingerprint()}\n{' '.join(wanted)}")
 
 

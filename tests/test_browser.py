@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -282,27 +281,6 @@ def test_lab_opens_on_the_list_of_notebooks(lab, page):
     keep(page, "lab")
     page.get_by_role("link", name="01_first_profile").click()
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SHORT)
-
-
-def test_app_shows_the_explorer_without_code(page, tmp_path):
-    pytest.importorskip("voila", reason="voila, an extra, is not installed")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    with serve(tmp_path, ["app", "--no-browser", f"--port={port}"], re.compile("Voilà is")):
-        page.goto(f"http://localhost:{port}")
-        page.get_by_role("heading", name="Which runs are there?").wait_for(timeout=LONG)
-        assert page.locator(".jp-InputArea-editor:visible").count() == 0
-        shown = page.locator(".widget-vbox:has(select)").first
-        shown.locator("img").wait_for(timeout=SHORT)
-        before = shown.locator("img").get_attribute("src")
-        shown.locator("select").first.select_option(index=1)
-        page.wait_for_function(
-            "before => ![null, before].includes("
-            "document.querySelector('.widget-vbox img')?.getAttribute('src') ?? null)",
-            arg=before,
-            timeout=SHORT,
-        )
-        keep(page, "app")
 
 
 def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):

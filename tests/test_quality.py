@@ -269,7 +269,9 @@ def test_throttling_frequency_and_emulation_count(monkeypatch):
         "33.3 %",
         "D",
     ]
-    assert summarize_quality(grades.reset_index()).startswith("measurement quality D: ")
+    line = summarize_quality(grades.reset_index())
+    assert line.startswith("measurement quality D: ")
+    assert "; to raise it: " in line and "--target android" in line
 
 
 def test_measures_of_drift_and_outliers():

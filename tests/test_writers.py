@@ -155,11 +155,11 @@ def test_two_traces_of_one_name_are_distinguished(cli, trace, to):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--to", "json"], "--to: unknown format 'json' -> valid: csv, parquet, perfetto"),
+        (["--to", "json"], "--to: unknown format 'json' -> valid: csv, model-explorer, parquet"),
         (["--to", "perfeto"], "did you mean 'perfetto'?"),
         ([], "--to"),
         (["--to", "csv", "--baseline", "it.etdump"], "--baseline: csv holds one trace"),
-        (["--to", "parquet", "--baseline", "it.etdump"], "for perfetto, speedscope"),
+        (["--to", "parquet", "--baseline", "it.etdump"], "for model-explorer, perfetto"),
         (["--to", "perfetto", "--out", "it.etdump"], "it.etdump: is a trace to read"),
         (["--to", "perfetto", "--out", "./it.etdump"], "is a trace to read"),
     ],

@@ -178,6 +178,7 @@ FUNCTIONS = make_frame(
     ("size", "int", "byte", "length"),
     ("name", "text", "", "as exported; else library+address"),
     ("code", "text", "", "widest class of instructions: scalar, sse, ... avx512; neon, ... sme2"),
+    ("loop", "text", "", "its hot loop, an address and an instruction a line; empty if unknown"),
 )
 
 # --- one measurement -----------------------------------------------------------------------------
@@ -590,6 +591,16 @@ def format_ms(ms: float) -> str:
     if not math.isfinite(ms):
         return MISSING
     return f"{format_number(scale * ms, decimals_of(scale * ms))} {unit}"
+
+
+def format_range(*times: float) -> list[str]:
+    """Times in ms as `format_ms` has them, all in the unit of the longest."""
+    scale, unit = _unit_of(max(times, key=abs))
+    scaled = (scale * ms for ms in times)
+    return [
+        f"{format_number(x, decimals_of(x))} {unit}" if math.isfinite(x) else MISSING
+        for x in scaled
+    ]
 
 
 def format_time(ms: float, error: float) -> str:

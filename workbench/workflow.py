@@ -16,6 +16,7 @@ import pandas as pd
 
 from workbench.analysis.categories import load_scheme
 from workbench.analysis.compare import compare_latencies
+from workbench.analysis.compare_runs import compare
 from workbench.analysis.findings.context import RuleContext
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
@@ -31,6 +32,7 @@ from workbench.errors import (
     WorkbenchError,
     unknown_name,
 )
+from workbench.explorer.model_explorer import write_node_data
 from workbench.frames import EMULATED, SPANS, format_ms
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import from_json, to_json
@@ -475,12 +477,13 @@ def judge(row: dict[str, Any]) -> str:
 STACK = ("category", "family", "operator")
 #: The formats, and the suffix of each one's file.
 _FORMATS = {
+    "model-explorer": "",
     "csv": ".csv",
     "parquet": ".parquet",
     "perfetto": ".perfetto-trace",
     "speedscope": ".speedscope.json",
 }
-_COMPARING = ("perfetto", "speedscope")
+_COMPARING = ("model-explorer", "perfetto", "speedscope")
 
 
 def export_trace(
@@ -500,10 +503,13 @@ def export_trace(
         ``csv``: the three tables of ``write_csvs``. ``parquet``: the events with their rows of the
         ledger, `workbench.frames.SPANS`. ``perfetto``: a timeline for the Perfetto UI.
         ``speedscope``: a flame graph of the mean time of every category, family and operator.
+        ``model-explorer``: times and speed-ups as node data for graphs of Arm's adapters for
+        ``.pte`` and ``.etrecord``; ``etdump`` may be the folder of a run.
     out
-        The file, or for ``csv`` the folder; by default beside the trace, with its name.
+        The file, or for ``csv`` and ``model-explorer`` the folder; by default beside the trace.
     baseline
-        A second trace: ``perfetto`` draws both side by side, ``speedscope`` has a profile of each.
+        A second trace: ``perfetto`` draws both side by side, ``speedscope`` has a profile of each,
+        ``model-explorer`` also writes speed-ups.
 
     Returns
     -------
@@ -535,6 +541,11 @@ def export_trace(
             f"{to} holds one trace", where="--baseline", hint=f"it is for {', '.join(_COMPARING)}"
         )
     etdump = Path(etdump)
+    if to == "model-explorer":
+        run = open_run(etdump)
+        shown = run.comparisons[0] if run.comparisons else run.subject
+        shown = shown if baseline is None else compare(open_run(baseline).subject, run.subject)
+        return write_node_data(shown, run.output / to if out is None else Path(out))
     paths = {"": etdump}
     if baseline is not None:
         paths = {"baseline: ": Path(baseline), "candidate: ": etdump}

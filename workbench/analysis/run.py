@@ -98,7 +98,13 @@ from workbench.records.runs import (
 from workbench.run.plan import BY_ORDER, pair_experiments
 from workbench.store import FUNCTIONS, inside, is_ours, kept_layers, load_layers, load_run
 from workbench.trace.etdump import read_etdump
-from workbench.trace.samples import locate_samples, read_functions, read_samples, resolve_functions
+from workbench.trace.samples import (
+    count_instructions,
+    locate_samples,
+    read_functions,
+    read_samples,
+    resolve_functions,
+)
 from workbench.trace.xnn_log import read_xnn_log
 
 F = TypeVar("F", pd.DataFrame, "pd.DataFrame | None")
@@ -679,6 +685,12 @@ class Measurement:
         return gather_evidence(read_etdump(etdump), located, self.run.scheme)
 
     @cached_property
+    def loops(self) -> dict[str, pd.Series]:
+        """The hot loops of the functions that ran: samples by instruction."""
+        found = self.run._samples.get((self.name, self.threads))
+        return {} if found is None else count_instructions(found[0], self.run._functions)
+
+    @cached_property
     def kernels(self) -> pd.DataFrame:
         """The microkernel of every operator by key, where the samples agree on one."""
         return pd.DataFrame() if self.machine_code is None else name_kernels(self.machine_code)
@@ -913,6 +925,12 @@ class Comparison:
         compared = self._compare("operator", after=theirs)
         own = {key: theirs for theirs, key in theirs.items()}
         return compared.assign(candidate_key=compared["key"].map(own))
+
+    def compare_groups(self, groups: Mapping[str, Any]) -> pd.DataFrame:
+        """Time of groups of operators, which are given by the candidate's keys: ``COMPARISON``."""
+        before = {self.keys.get(key, key): group for key, group in groups.items()}
+        compared = self._compare("operator", before, groups).set_index("key")
+        return compared[compared.index.isin(set(groups.values()))]
 
     @frame_property
     def layers(self) -> pd.DataFrame | None:
