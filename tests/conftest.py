@@ -65,7 +65,7 @@ def installed(wheel, tmp_path_factory):
     folder = tmp_path_factory.mktemp("installed") / "env"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
-    # A path in a .pth file is searched, but .pth files there, as of editable installs, are not read.
+    # A path in a .pth file is searched, but .pth files there (editable installs) are not read.
     (site / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
     quiet = ["--quiet", "--no-deps", "--no-index", "--ignore-installed", "--no-compile"]
     command = [*_pip(), "--python", folder / "bin" / "python", "install", *quiet, wheel]
