@@ -24,7 +24,7 @@ CONSTRAINTS = ROOT / "constraints.txt"
 # PyPI's torch for Linux pulls in several gigabytes of CUDA packages; this project needs none.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 #: What commands need besides the package; all others need what the tests need.
-EXTRAS = {"demo": [], "lab": ["lab"], "browser": ["lab", "test"]}
+EXTRAS = {"demo": [], "docs": ["docs"], "lab": ["lab"], "browser": ["lab", "test"]}
 #: Options of uv for pip's settings; uv reads neither pip's files nor its variables.
 UV_OPTIONS = {
     "index-url": "--default-index",
@@ -45,10 +45,12 @@ def main() -> int:
         "slow": (slow, "run the slow tests, and all property tests with more examples"),
         "long": (long, "run the tests that take minutes: batches, sanitizers, papermill"),
         "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
+        "notebooks": (notebooks, "run the notebooks by papermill on every kind of run"),
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
         "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
         "lab": (lab, "open JupyterLab on the notebooks"),
-        "fuzz": (fuzz, "feed the trace reader mutated files (--seconds N or --count N, --seed N)"),
+        "docs": (docs, "build the documentation site into build/docs"),
+        "fuzz": (fuzz, "feed the readers mutated files (KIND..., --seconds N or --count N)"),
         "web": (web, "bundle the explorer's scripts (needs npm)"),
         "bench": (bench, "run the benchmarks (or the named ones)"),
     }
@@ -123,6 +125,12 @@ def devices(arguments: list[str]) -> int:
     return _run("-m", "pytest", "-m", "qemu or adb or ssh", "-rs", *arguments)
 
 
+def notebooks(arguments: list[str]) -> int:
+    """Run the notebooks by papermill, with defaults and on every kind of run."""
+    chosen = ["-m", "long", "-k", "papermill", "tests/test_notebooks.py"]
+    return _pytest("--dist=load", *chosen, *arguments)
+
+
 def browser(arguments: list[str]) -> int:
     """Run the browser tests; screenshots go to build/screenshots."""
     if not shutil.which("chromium"):
@@ -148,9 +156,15 @@ def lab(arguments: list[str]) -> int:
     return _run("-m", "workbench", "lab", *arguments)
 
 
+def docs(arguments: list[str]) -> int:
+    """Build the documentation site; broken links, and notebooks that fail, are errors."""
+    strict = ["-q", "-W", "--keep-going", "-c", "data/docs"]
+    return _run("-m", "sphinx", *strict, ".", "build/docs", *arguments)
+
+
 def fuzz(arguments: list[str]) -> int:
-    """Feed the trace reader mutated files; exits 1 if it mishandles one."""
-    return _run(str(ROOT / "tests" / "fuzz_etdump.py"), *arguments)
+    """Feed mutated files to the readers; exits 1 if one is mishandled."""
+    return _run(str(ROOT / "tests" / "fuzz.py"), *arguments)
 
 
 def web(_: list[str]) -> int:

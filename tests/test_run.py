@@ -13,9 +13,9 @@ import workbench as wb
 from workbench import store
 from workbench.analysis import run as run_module
 from workbench.errors import ComparisonError, StoreError, UsageError
-from workbench.records.codec import from_json
 from workbench.report.artifacts import write_artifacts
 from workbench.run.plan import BY_ORDER
+from workbench.store import load_record
 
 
 @pytest.fixture
@@ -65,12 +65,13 @@ def test_files_and_reports_read_everything_once(run_dir, reads):
     assert reads == {"manifest": 1, "sidecar": 1, "latencies": 1, "findings": 1}
 
 
+@pytest.mark.slow
 def test_a_measurement_reads_its_files_once(conv_pte, tmp_path, monkeypatch, reads):
     manifests = []
     monkeypatch.setattr(
         store,
-        "from_json",
-        lambda cls, *rest: manifests.append(cls.__name__) or from_json(cls, *rest),
+        "load_record",
+        lambda cls, path: manifests.append(cls.__name__) or load_record(cls, path),
     )
     pte = Path(shutil.copy(conv_pte, tmp_path))
     run = wb.measure(pte, wb.MeasureOptions(runs=4, processes=2), root=tmp_path)

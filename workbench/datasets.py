@@ -13,8 +13,8 @@ from workbench.analysis.categories import CATEGORIES
 from workbench.errors import StoreError, unknown_name
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
 from workbench.frames import check
-from workbench.records.codec import from_json
 from workbench.records.runs import SCHEMA_VERSION
+from workbench.store import load_record
 
 #: In a checkout, ``workbench/data`` is a link.
 DATA = (Path(workbench.__file__).parent / "data").resolve()
@@ -146,11 +146,7 @@ def load_case_study(name: str | Path) -> CaseStudy:
         path = FOLDER / f"{name}.json"
         if not path.is_file():
             raise unknown_name("case study", str(name), [p.stem for p in FOLDER.glob("*.json")])
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), where=path) from None
-    study = from_json(CaseStudy, text, path)
+    study = load_record(CaseStudy, path)
     for experiment in study.experiments:
         _check(experiment, path)
     return study
