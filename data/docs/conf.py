@@ -50,7 +50,7 @@ CONTENTS = {
         *("build/reference/commands", "build/reference/api", "build/reference/files"),
         *("build/reference/playbooks", "data/zoo", "data/attribution"),
     ],
-    "Project": ["CHANGELOG"],
+    "Project": ["CONTRIBUTING", "SECURITY", "data/licences", "CHANGELOG"],
 }
 
 
