@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import zipfile
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,14 @@ def test_it_has_no_tests_and_no_pictures(wheel):
     names = zipfile.ZipFile(wheel).namelist()
     assert not [name for name in names if "tests/" in name or name.endswith(".png")]
     assert wheel.stat().st_size < 5e6
+
+
+def test_it_has_every_file_of_the_package(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    package = Path(__file__).resolve().parents[1] / "workbench"
+    files = [path for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    wanted = {f"workbench/{path.relative_to(package)}" for path in files}
+    assert not {n for n in wanted - names if "explorer/web/" not in n and "/." not in n}
 
 
 def test_it_is_the_installed_one(run, installed):
