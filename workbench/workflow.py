@@ -326,9 +326,10 @@ class Replay:
         """One line per experiment, and what it suggests."""
         found = []
         for row in self.times.to_dict("records"):
+            most = max(row["within_high_ms"], row["alone_high_ms"])
             within, alone = (
-                f"{format_ms(row[f'{side}_ms'])} ({format_ms(row[f'{side}_low_ms'])} to "
-                f"{format_ms(row[f'{side}_high_ms'])})"
+                f"{format_ms(row[f'{side}_ms'], most)} ({format_ms(row[f'{side}_low_ms'], most)} "
+                f"to {format_ms(row[f'{side}_high_ms'], most)})"
                 for side in ("within", "alone")
             )
             takes = f"takes {within} in the model, {alone} alone"

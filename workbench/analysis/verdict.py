@@ -106,7 +106,8 @@ def digits_of(low: float, high: float) -> int:
 def _outcome(verdict: Verdict) -> str:
     change = f" {verdict.change}" if verdict.change else ""
     if verdict.wrong:
-        times = f"{format_ms(verdict.candidate_ms)} against {format_ms(verdict.baseline_ms)}"
+        after, before = verdict.candidate_ms, verdict.baseline_ms
+        times = f"{format_ms(after, before)} against {format_ms(before, after)}"
         times = f"({EMULATED})" if verdict.outcome == "emulated" else f"in {times}"
         return f"{verdict.wrong}: no speed-up is claimed; ran{change} {times}"
     if verdict.unchanged:

@@ -55,7 +55,8 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
 
 def describe_row(row: dict[str, Any]) -> str:
     """One row of a gate: ``slower: 10.0 ms -> 11.0 ms, latency +8.7 % to +11.1 % (95 % CI)``."""
-    text = f"{row['outcome']}: {format_ms(row['baseline_ms'])} -> {format_ms(row['candidate_ms'])}"
+    before, after = row["baseline_ms"], row["candidate_ms"]
+    text = f"{row['outcome']}: {format_ms(before, after)} -> {format_ms(after, before)}"
     if row["outcome"] == WRONG:
         return text
     if math.isnan(row["low"]):

@@ -182,9 +182,10 @@ def find_threads(context: RuleContext, left: Collection[str]) -> Iterator[Findin
     found = [speedup_of_restarts(*shared_restarts(own, context.scaling[count])) for count in fewer]
     for at, gain in _best_shown(float(own.mean()), found):
         best = fewer[at]
+        ours, theirs = float(own.mean()), float(context.scaling[best].mean())
         yield Finding(
-            f"{context.threads} threads are slower than {best}: {format_ms(own.mean())} against "
-            f"{format_ms(context.scaling[best].mean())}",
+            f"{context.threads} threads are slower than {best}: {format_ms(ours)} against "
+            f"{format_ms(theirs, ours)}",
             gain,
             (),
             f"run with {best} thread{'s' if best > 1 else ''}",
@@ -214,9 +215,10 @@ def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
         found = [speedup_of_runs(own, context.dtypes[name]) for name in others]
         for at, gain in _best_shown(float(np.mean(own)), found):
             best = others[at]
+            ours, theirs = float(np.mean(own)), float(np.mean(context.dtypes[best]))
             yield Finding(
-                f"{best} takes {format_ms(float(np.mean(context.dtypes[best])))} instead of "
-                f"{format_ms(float(np.mean(own)))} (separate runs)",
+                f"{best} takes {format_ms(theirs, ours)} instead of {format_ms(ours)} "
+                "(separate runs)",
                 gain,
                 (),
                 f"use {best} if its accuracy suffices: see the record of its export",
