@@ -209,8 +209,24 @@ def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(ru
 def test_one_comparison_is_explored_alone(runs):
     run = runs["squeezesam"]
     document = explorer_data(run.compare("avx", "native"))
-    assert [m.experiment for m in document.measurements] == ["native", "avx"]
+    assert [m.experiment for m in document.measurements] == ["avx", "native"]
     assert len(document.comparisons) == 1
+
+
+def test_operators_of_different_programs_are_joined_as_the_comparison_pairs_them():
+    sides = [wb.open_run(wb.sample_run(name))["avx512_on"] for name in ("AsTrained", "Ready")]
+    ab = wb.compare(*sides, across=["program"])
+    document = explorer_data(ab)
+    (shown,) = document.comparisons
+    before, after = (document.measurements[n] for n in (shown.baseline, shown.candidate))
+    theirs, ours = (document.programs[m.program].keys for m in (before, after))
+    found = {ours[row]: theirs[twin] for row, twin in enumerate(shown.partners) if twin >= 0}
+    frame = ab.operators.dropna(subset=["baseline_ms", "candidate_ms"])
+    assert found == dict(zip(frame["candidate_key"], frame["key"], strict=True))
+    assert len(found) > 40
+    speedups = frame.set_index("candidate_key")["speedup"].dropna()
+    columns = by_key(document, after, shown.operators["speedup"])
+    assert columns == pytest.approx(speedups.to_dict(), abs=1e-6)
 
 
 def test_runs_measured_apart_are_compared(runs, tmp_path):

@@ -134,6 +134,11 @@ def test_machine_code_of_both_sides(open_page):
     shown = section(page, "Machine code").inner_text()
     assert "A and B ran different code." in shown
     assert "neon" in shown and "sme2" in shown and "mopa" in shown and "samples" in shown
+    assert "fmopa za0.s" in page.get_by_label("Disassembly, B: hot loop").inner_text()
+    assert page.get_by_label("Disassembly, A").is_hidden()
+    page.get_by_text("A: hot loop").click()
+    listing = page.get_by_label("Disassembly, A").inner_text()
+    assert "fmla v" in listing and "%" not in listing  # an emulator samples blocks
     # An emulator's times do not show speed: no speed-up, no prediction.
     assert "x [" not in page.locator("body").inner_text()
     assert section(page, "What if").is_hidden()
@@ -277,6 +282,22 @@ def test_pairs_and_thread_counts_can_be_chosen(open_page):
     assert page.locator(".cat-row").count() == 2
 
 
+def test_categories_are_shown_over_all_isa_levels(open_page):
+    run = wb.open_run(wb.sample_run("squeezesam"))
+    page = open_page("squeezesam")
+    page.get_by_role("button", name="All, in %").click()
+    assert page.locator(".cat-name").all_inner_texts() == list(run.isa_levels["level"])
+    for row, name in zip(page.locator(".cat-row").all(), run.isa_levels["level"], strict=True):
+        widths = row.locator(".seg").evaluate_all("all => all.map(e => parseFloat(e.style.width))")
+        shares = run[name].categories.set_index("category")["share"]
+        assert sum(widths) == pytest.approx(100, abs=0.1)
+        assert widths[0] == pytest.approx(100 * shares["Convolution"], abs=0.1)
+    page.get_by_role("button", name="avx512-novnni").click()
+    assert "avx512-novnni" in page.locator(".sides").inner_text()
+    assert "over=share" in page.url
+    assert open_page("mobilenet_v3_small").get_by_role("button", name="All, in %").count() == 0
+
+
 def test_the_graph_follows_the_selection(open_page):
     page = open_page(state="color=speedup")
     page.get_by_role("button", name="Graph").click()
@@ -380,20 +401,54 @@ def test_names_from_a_file_stay_text(open_page):
     assert page.locator("img").count() == 0
 
 
-def test_programs_that_differ_share_the_page_but_no_operators(open_page, documents):
+@pytest.fixture
+def two_programs(documents):
+    """A comparison of two programs with layers in common."""
     before, after = (
         wb.open_run(wb.sample_run(name))["avx512_on"] for name in ("AsTrained", "Ready")
     )
-    documents["both"] = to_plain(explorer_data(wb.compare(before, after, across=["program"])))
-    page = open_page("both", state="ops=20")
-    assert "different programs" in page.locator(".caveats").inner_text()
-    assert "AsTrained" in page.locator(".sides").inner_text()
-    page.locator(".timeline canvas").focus()
-    for key in ("ArrowUp", "ArrowRight", "Enter", "ArrowDown", "ArrowRight", "Enter"):
-        page.keyboard.press(key)
+    ab = wb.compare(before, after, across=["program"])
+    documents["both"] = to_plain(explorer_data(ab))
+    return ab
+
+
+def test_operators_of_two_programs_are_paired(open_page, two_programs):
+    page = open_page("both")
+    note = page.locator(".caveats").inner_text()
+    assert "different programs" in note and "no counterpart in B" in note
+    rows = two_programs.operators.set_index("candidate_key")
+    row = rows[rows["name"].str.contains("GEMM #1")].iloc[0]
+    page.locator(".t-row", has_text="qkv · Fully Connected GEMM #1").first.click()
+    shown = page.locator(".inspector").inner_text()
+    assert f"{row['speedup']:.2f}x [{row['low']:.2f}, {row['high']:.2f}]" in shown
+    assert "in A" in shown and " of E2E" in shown
+    chosen = page.evaluate(
+        """() => {
+            const { timeline, state } = document.getElementById("explorer").explorer;
+            return timeline.lanes.map(({ spans }) => spans.rows.indexOf(state.ops[0]));
+        }"""
+    )
+    assert min(chosen) >= 0
     page.get_by_role("button", name="Swap").click()
     assert page.locator(".big strong").inner_text().endswith("x slower")
     assert page.locator(".card").count() == 0
+    page.keyboard.press("Escape")
+    page.locator(".t-row", has_text="qkv · Fully Connected GEMM #1").first.click()
+    text = f"{1 / row['speedup']:.2f}x [{1 / row['high']:.2f}, {1 / row['low']:.2f}]"
+    assert text in page.locator(".inspector").inner_text()
+
+
+def test_the_timeline_selects_in_both_programs(open_page, two_programs):
+    page = open_page("both")
+    page.locator(".timeline canvas").focus()
+    # The second operator of A has no counterpart; Enter on it selects nothing.
+    for key in ("ArrowUp", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    assert crumbs(page) == [page.locator("h1").inner_text()]
+    assert "no counterpart in B" in page.locator("[aria-live]").inner_text()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert len(crumbs(page)) > 1
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import lief
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import workbench as wb
 from workbench.trace.functions import (
     AARCH64_CLASSES,
     X86_CLASSES,
@@ -19,6 +21,7 @@ from workbench.trace.functions import (
     disassemble_x86,
     find_functions,
 )
+from workbench.trace.samples import count_instructions
 
 GOLDEN = [
     line.split("\t")
@@ -154,23 +157,21 @@ second_bare:
 """
 
 
-@pytest.fixture
-def library(tmp_path):
-    """A library with an exported function, a hidden one, and two that only their returns bound."""
+def link(tmp_path, assembly):
     compiler = shutil.which("gcc") or shutil.which("cc")
     if not compiler:
         pytest.skip("no C compiler")
-    item = assemble(tmp_path, ASSEMBLY)
+    item = assemble(tmp_path, assembly)
     path = tmp_path / "libexecutorch_x.so.1"
-    link = [
-        compiler,
-        "-shared",
-        "-nostdlib",
-        "-Wl,--build-id=0x0123456789abcdef",
-        "-Wl,--eh-frame-hdr",
-    ]
-    subprocess.run([*link, "-o", path, item], check=True)
+    flags = ["-shared", "-nostdlib", "-Wl,--build-id=0x0123456789abcdef", "-Wl,--eh-frame-hdr"]
+    subprocess.run([compiler, *flags, "-o", path, item], check=True)
     return path
+
+
+@pytest.fixture
+def library(tmp_path):
+    """A library with an exported function, a hidden one, and two that only their returns bound."""
+    return link(tmp_path, ASSEMBLY)
 
 
 def test_addresses_find_their_functions(library):
@@ -183,6 +184,64 @@ def test_addresses_find_their_functions(library):
     assert found["start"][2] + found["size"][2] == start + 96
     assert found["name"][0] == "exported"
     assert found["name"][1] == f"x+{start + 32:#x}"
+
+
+LOOPS = """
+        .globl kernel
+        .type kernel, @function
+kernel:
+        .cfi_startproc
+outer:
+        vxorps %xmm0, %xmm0, %xmm0
+inner:
+        vfmadd231ps (%rdi), %zmm1, %zmm0
+        dec %rcx
+        jne inner
+        dec %rdx
+        jne outer
+        ret
+        .cfi_endproc
+        .size kernel, .-kernel
+"""
+
+
+def test_the_hot_loop_is_the_innermost_with_most_samples(tmp_path):
+    library = link(tmp_path, LOOPS)
+    elf = lief.ELF.parse(str(library))
+    start = next(symbol.value for symbol in elf.dynamic_symbols if symbol.value)
+    lines = ["vxorps", "vfmadd231ps", "dec", "jne", "dec", "jne", "ret"]
+
+    def loop_of(*offsets):
+        addresses = start + np.repeat(offsets, 6)
+        loop = find_functions(library, "0123456789abcdef", addresses)["loop"].item()
+        assert not loop or int(loop.split()[0], 16) >= start
+        return [line.split()[1] for line in loop.splitlines()]
+
+    assert loop_of(4, 10) == lines[1:4]
+    assert loop_of(0, 4, 4, 15) == lines[1:4]
+    assert loop_of(0, 0, 4, 15) == lines[:6]
+    assert loop_of(18, 18) == lines[:6]
+    assert loop_of(20, 20) == lines  # in no loop
+    assert loop_of(4) == []  # six samples show nothing
+
+
+def test_a_loop_counts_its_samples():
+    samples = pd.DataFrame(
+        {"address": [16, 16, 20, 24, 99], "busy": [True, True, True, False, True], "build_id": "1"}
+    )
+    loop = "10 fmopa za0.s\n14 .inst 0xa040c764  // sme2\n18 b.gt #0x10"
+    functions = pd.DataFrame({"build_id": ["1", "1"], "name": ["f", "g"], "loop": [loop, ""]})
+    (found,) = count_instructions(samples, functions).values()
+    assert found.to_dict() == dict(zip(loop.splitlines(), [2, 1, 0], strict=True))
+
+
+def test_recorded_sme2_code_shows_its_outer_products():
+    loops = wb.open_run(wb.sample_run("toy_cnn"))["sme2_on"].loops
+    kernel = next(found for name, found in loops.items() if name.endswith("sme2_mopa"))
+    hottest = kernel.idxmax()
+    assert "fmopa za" in hottest or ".inst" in hottest
+    assert sum("// sme2" in line for line in kernel.index) == 4
+    assert kernel.index[-1].endswith(f"b.gt #0x{kernel.index[0].split()[0]}")
 
 
 def test_a_library_is_known_by_its_build_id(library, tmp_path):

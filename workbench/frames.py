@@ -178,6 +178,7 @@ FUNCTIONS = make_frame(
     ("size", "int", "byte", "length"),
     ("name", "text", "", "as exported; else library+address"),
     ("code", "text", "", "widest class of instructions: scalar, sse, ... avx512; neon, ... sme2"),
+    ("loop", "text", "", "its hot loop, an address and an instruction a line; empty if unknown"),
 )
 
 # --- one measurement -----------------------------------------------------------------------------
@@ -584,15 +585,19 @@ def is_emulated(frame: pd.DataFrame) -> bool:
 MISSING = "\N{EN DASH}"
 
 
-def format_ms(ms: float, beside: float = 0.0) -> str:
-    """Milliseconds with three figures and their unit; small ones in microseconds.
+def format_ms(ms: float) -> str:
+    """Milliseconds with three figures and their unit; small ones in microseconds."""
+    return format_range(ms)[0]
 
-    A time that stands ``beside`` a larger one gets the unit of that one.
-    """
-    scale, unit = _unit_of(max(abs(ms), abs(beside)))
-    if not math.isfinite(ms):
-        return MISSING
-    return f"{format_number(scale * ms, decimals_of(scale * ms))} {unit}"
+
+def format_range(*times: float) -> list[str]:
+    """Times in ms with three figures, all in the unit of the longest: small ones in us."""
+    scale, unit = _unit_of(max(times, key=abs))
+    scaled = (scale * ms for ms in times)
+    return [
+        f"{format_number(x, decimals_of(x))} {unit}" if math.isfinite(x) else MISSING
+        for x in scaled
+    ]
 
 
 def format_time(ms: float, error: float) -> str:

@@ -83,7 +83,7 @@ from workbench.frames import (
     EMULATED,
     SOURCE,
     WRONG,
-    format_ms,
+    format_range,
     format_share,
     format_time,
     mark_emulated,
@@ -105,7 +105,13 @@ from workbench.records.runs import (
 from workbench.run.plan import BY_ORDER, pair_experiments
 from workbench.store import FUNCTIONS, inside, is_ours, kept_layers, load_layers, load_run
 from workbench.trace.etdump import read_etdump
-from workbench.trace.samples import locate_samples, read_functions, read_samples, resolve_functions
+from workbench.trace.samples import (
+    count_instructions,
+    locate_samples,
+    read_functions,
+    read_samples,
+    resolve_functions,
+)
 from workbench.trace.xnn_log import read_xnn_log
 
 F = TypeVar("F", pd.DataFrame, "pd.DataFrame | None")
@@ -625,7 +631,8 @@ class Measurement:
     def times_text(self) -> str:
         """How the latency and the sum of its parts, which are of traced inferences, compare."""
         parts, clock = float(self.categories["mean_ms"].sum()), self.statistics["clock"].iloc[0]
-        text = f"The parts of {self.label} add up to {format_ms(parts, self.latency_ms)}: traced, "
+        shown, latency = format_range(parts, self.latency_ms)
+        text = f"The parts of {self.label} add up to {shown}: traced, "
         text += "wall time, the least disturbed inferences."
         if self.emulated:
             return f"{EMULATED.capitalize()}."
@@ -633,7 +640,7 @@ class Measurement:
             return text
         kind = "CPU" if clock == "cpu_ns" else "wall"
         apart = parts / self.latency_ms - 1
-        text += f" The latency is {format_ms(self.latency_ms, parts)}: untraced, {kind} time."
+        text += f" The latency is {latency}: untraced, {kind} time."
         if abs(apart) < TRACER_LIMIT:
             return text
         return f"{text} They differ by {format_share(apart)}: use the shares, not the milliseconds."
@@ -725,6 +732,12 @@ class Measurement:
         samples, etdump = found
         located = locate_samples(samples, self.run._functions)
         return gather_evidence(read_etdump(etdump), located, self.run.scheme)
+
+    @cached_property
+    def loops(self) -> dict[str, pd.Series]:
+        """The hot loops of the functions that ran: samples by instruction."""
+        found = self.run._samples.get((self.name, self.threads))
+        return {} if found is None else count_instructions(found[0], self.run._functions)
 
     @cached_property
     def kernels(self) -> pd.DataFrame:

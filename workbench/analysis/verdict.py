@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.errors import ComparisonError
-from workbench.frames import EMULATED, WRONG, format_ms
+from workbench.frames import EMULATED, WRONG, format_range
 from workbench.records.runs import Agreement
 
 
@@ -106,8 +106,7 @@ def digits_of(low: float, high: float) -> int:
 def _outcome(verdict: Verdict) -> str:
     change = f" {verdict.change}" if verdict.change else ""
     if verdict.wrong:
-        after, before = verdict.candidate_ms, verdict.baseline_ms
-        times = f"{format_ms(after, before)} against {format_ms(before, after)}"
+        times = " against ".join(format_range(verdict.candidate_ms, verdict.baseline_ms))
         times = f"({EMULATED})" if verdict.outcome == "emulated" else f"in {times}"
         return f"{verdict.wrong}: no speed-up is claimed; ran{change} {times}"
     if verdict.unchanged:

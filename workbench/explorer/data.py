@@ -45,7 +45,8 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
     sides = [m for ab in comparisons for m in (ab.candidate, ab.baseline)]
     if isinstance(source, Run):
         sides += [m for m in source.traced if not m.control] or source.traced
-    measurements = list(dict.fromkeys(sides))
+    planned = {m: place for place, m in enumerate(run.traced)}
+    measurements = sorted(dict.fromkeys(sides), key=lambda m: planned.get(m, -1))
     programs: dict[tuple[Path, str], list[Measurement]] = {}
     for m in measurements:
         programs.setdefault(_program_of(m), []).append(m)
@@ -66,7 +67,7 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
             for m in measurements
         ),
         comparisons=tuple(
-            _comparison(ab, measurements, tables[_program_of(ab.candidate)]) for ab in comparisons
+            _comparison(ab, measurements, tables) for ab in comparisons
         ),
     )  # fmt: skip
 
@@ -241,7 +242,14 @@ def _measurement(
         findings=tuple(_findings(m, index)) if with_findings else (),
         trace=_sample_trace(m, index, inferences),
         note=m.times_text,
+        loops={} if kernels is None else dict(_list_loops(m, set(kernels["function"]))),
     )
+
+
+def _list_loops(m: Measurement, wanted: set[str]) -> Iterator[tuple[str, documents.Listing]]:
+    for name, samples in m.loops.items():
+        if name in wanted:
+            yield name, documents.Listing(tuple(samples.index), tuple(samples.tolist()))
 
 
 def _align(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
@@ -277,12 +285,21 @@ def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> document
 
 
 def _comparison(
-    ab: Comparison, measurements: list[Measurement], table: pd.DataFrame
+    ab: Comparison,
+    measurements: list[Measurement],
+    tables: dict[tuple[Path, str], pd.DataFrame],
 ) -> documents.ExplorerComparison:
     before, after = ab.baseline, ab.candidate
-    paired = _program_of(before) == _program_of(after)
-    operators = _align(ab.operators, table) if paired else None
-    sampled = paired and ab.kernels is not None
+    theirs, table = (tables[_program_of(m)] for m in (before, after))
+    judged, kernels, partners = ab.operators, ab.kernels, None
+    if theirs is not table:
+        both = judged[judged["baseline_ms"].notna() & judged["candidate_ms"].notna()]
+        own = dict(zip(both["key"], both["candidate_key"], strict=True))
+        rows = {own.get(key): row for row, key in enumerate(theirs["key"])}
+        partners = tuple(rows.get(key, -1) for key in table["key"])
+        judged = judged.assign(key=judged["candidate_key"])
+        kernels = None if kernels is None else kernels.assign(key=kernels["key"].map(own))
+    operators = _align(judged, table)
     return documents.ExplorerComparison(
         baseline=measurements.index(before),
         candidate=measurements.index(after),
@@ -291,7 +308,8 @@ def _comparison(
         latency=dict(ab.latency.iloc[0]),
         caveats=tuple(ab.caveats),
         categories=tuple(ab.categories.to_dict("records")),
-        operators=None if operators is None else {n: _numbers(operators[n]) for n in _JUDGED},
-        outcomes=None if operators is None else encode(operators["outcome"]),
-        changes=encode(_align(ab.kernels, table)["change"]) if sampled else None,
+        operators={n: _numbers(operators[n]) for n in _JUDGED},
+        outcomes=encode(operators["outcome"]),
+        changes=None if kernels is None else encode(_align(kernels, table)["change"]),
+        partners=partners,
     )

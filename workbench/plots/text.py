@@ -15,7 +15,14 @@ from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import label_operators
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run, undelegated
-from workbench.frames import EMULATED, format_ms, format_share, is_emulated, mark_emulated
+from workbench.frames import (
+    EMULATED,
+    format_ms,
+    format_range,
+    format_share,
+    is_emulated,
+    mark_emulated,
+)
 from workbench.plots.categories import name_sides
 from workbench.plots.layers import NO_LAYERS
 from workbench.plots.roofline import NO_ROOFLINE
@@ -428,9 +435,9 @@ def describe_gain(row: dict[str, Any]) -> str:
         return "unknown, the run was emulated: measure on the device"
     if row["basis"] == "bound":
         return f"at most {format_ms(row['high_ms'])} ({format_share(row['share'])})"
+    gain, low, high = format_range(row["gain_ms"], row["low_ms"], row["high_ms"])
     return (
-        f"{format_ms(row['gain_ms'], row['high_ms'])} ({format_share(row['share'])}), between "
-        f"{format_ms(row['low_ms'], row['high_ms'])} and {format_ms(row['high_ms'])}; "
+        f"{gain} ({format_share(row['share'])}), between {low} and {high}; "
         f"{_BASES.get(row['basis'], row['basis'])}"
     )
 

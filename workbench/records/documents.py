@@ -300,6 +300,14 @@ class ExplorerProgram:
 
 
 @dataclass(frozen=True)
+class Listing:
+    """Disassembly around the hottest instructions of a function, and their samples."""
+
+    lines: tuple[str, ...]
+    samples: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Inference:
     """A traced inference in 0.1 us: times from start to start of its spans, and durations."""
 
@@ -326,7 +334,7 @@ class ExplorerMeasurement(Side):
 
     ``restarts_ms`` are mean times by process restart, empty for a single one; ``quantile`` is that
     of Student's t for a 95 % interval over them. Findings have positions of operators. ``note``
-    compares latency and traced times.
+    compares latency and traced times. ``loops`` are those of the ``functions`` by name.
     """
 
     program: int
@@ -349,11 +357,16 @@ class ExplorerMeasurement(Side):
     findings: Annotated[Rows, Columns(frames.FINDINGS, gain=str, operators=tuple[int, ...])]
     trace: ExplorerTrace
     note: str = ""
+    loops: dict[str, Listing] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ExplorerComparison:
-    """A comparison of two measurements, by position; operators only if they are of one program."""
+    """A comparison of two measurements, by position.
+
+    Columns follow the operators of the candidate's program; of another program, ``partners`` are
+    the positions of the baseline's operators, -1 for none.
+    """
 
     baseline: int
     candidate: int
@@ -362,9 +375,10 @@ class ExplorerComparison:
     latency: Annotated[Row, Columns(frames.COMPARISON)]
     caveats: tuple[str, ...]
     categories: _Speedups
-    operators: dict[str, Numbers] | None
-    outcomes: Coded | None
+    operators: dict[str, Numbers]
+    outcomes: Coded
     changes: Coded | None
+    partners: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

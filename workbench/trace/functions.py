@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +80,11 @@ _AARCH64 = (
 # RET, RETAA, RETAB
 _AARCH64_RETURNS = (0xD65F03C0, 0xD65F0BFF, 0xD65F0FFF)
 
+# A jump and its target, in capstone's notation for either machine.
+_JUMP = re.compile(r"(?:j\w+|b|b\.\w+|cbn?z|tbn?z) (?:.*, )?#?0x([0-9a-f]+)")
+#: Fewer samples show no hot loop; longer loops are cut to the lines around the hottest one.
+_FEWEST, _LINES = 10, 96
+
 _LATE = re.compile(r"vpdp|vperm(b|[it]2b)\b")
 _FUSED = re.compile(r"vfn?m(add|sub)|vcvt(ph2ps|ps2ph)")
 _EVEX, _VEX = b"\x62", (b"\xc4", b"\xc5")
@@ -100,7 +105,8 @@ def find_functions(path: Path, build_id: str, addresses: np.ndarray) -> pd.DataF
     rows = []
     for begin, end in sorted(filter(None, located)):
         name = image.names.get(begin, f"{library}+{begin:#x}")
-        rows.append((path.name, build_id, begin, end - begin, name, image.classify(begin, end)))
+        code, loop = image.classify(begin, end), image.find_loop(begin, end, addresses)
+        rows.append((path.name, build_id, begin, end - begin, name, code, loop))
     return check(pd.DataFrame(rows, columns=FUNCTIONS.names), FUNCTIONS)
 
 
@@ -153,6 +159,31 @@ class _Image:
             return AARCH64_CLASSES[int(classify_aarch64(_words(code)).max(initial=0))]
         return X86_CLASSES[max((kind for _, kind, _ in disassemble_x86(code, begin)), default=0)]
 
+    def find_loop(self, begin: int, end: int, addresses: np.ndarray) -> str:
+        """The shortest loop with half of a function's samples, or the lines around the hottest."""
+        inside = addresses[(addresses >= begin) & (addresses < end)]
+        if len(inside) < _FEWEST or end - begin > _LONGEST:
+            return ""
+        texts = dict(_disassemble(self.machine, self._read(begin, end), begin))
+        places = list(texts)
+        at = np.searchsorted(places, inside, side="right") - 1
+        hits = np.bincount(at[at >= 0], minlength=len(places))
+        until = np.cumsum(hits)
+        loops = []
+        for last, text in enumerate(texts.values()):
+            if not (jump := _JUMP.fullmatch(text)):
+                continue
+            first = bisect_left(places, int(jump[1], 16))
+            held = until[last] - until[first] + hits[first] if first <= last else -1
+            if 2 * held >= len(inside):
+                loops.append((last + 1 - first, first))
+        length, first = min(loops, default=(len(places), 0))
+        if length > _LINES:
+            hottest = int(hits[first : first + length].argmax())
+            first += min(max(0, hottest - _LINES // 2), length - _LINES)
+        shown = places[first : first + min(length, _LINES)]
+        return "\n".join(f"{place:x} {texts[place]}" for place in shown)
+
     def _read(self, begin: int, end: int) -> bytes:
         return bytes(self.elf.get_content_from_virtual_address(begin, end - begin))
 
@@ -203,6 +234,23 @@ def classify_aarch64(words: np.ndarray) -> np.ndarray:
     for mask, value, name in reversed(_AARCH64):
         found[(words & np.uint32(mask)) == value] = AARCH64_CLASSES.index(name)
     return found
+
+
+def _disassemble(machine: str, code: bytes, address: int) -> Iterator[tuple[int, str]]:
+    """Address and text of every instruction; unknown ones of AArch64 as their encoding."""
+    import capstone
+
+    arm = machine == "aarch64"
+    modes = (capstone.CS_ARCH_ARM64, 0) if arm else (capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    engine = capstone.Cs(*modes)
+    engine.skipdata = True
+    for found in engine.disasm(code, address):
+        text = f"{found.mnemonic} {found.op_str}".strip()
+        if arm and not found.id:
+            (word,) = _words(bytes(found.bytes))
+            kind = AARCH64_CLASSES[int(classify_aarch64(np.array([word]))[0])]
+            text = f".inst {word:#010x}  // {kind}"
+        yield found.address, text
 
 
 def disassemble_x86(code: bytes, address: int) -> Iterator[tuple[int, int, str]]:

@@ -10,6 +10,7 @@ none) and ``address`` (the program counter as a virtual address in the module's 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from workbench.trace.functions import find_functions
 
 _VERSION = 1
 _ARRAYS = ("time_ns", "cpu_ns", "thread", "module", "address")
+
+_INSTRUCTION = re.compile(r"[0-9a-f]{1,16} \S.{,199}")
 
 #: The runner keeps 65536 samples, which take about 4 MB.
 _LARGEST = 64 * 2**20
@@ -146,6 +149,19 @@ def locate_samples(samples: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFra
     return samples.assign(function=names, code=codes)
 
 
+def count_instructions(samples: pd.DataFrame, functions: pd.DataFrame) -> dict[str, pd.Series]:
+    """Busy samples at every instruction of the hot loops, by function; indexed by its text."""
+    found = {}
+    for build_id, part in samples[samples["busy"]].groupby("build_id"):
+        counts = part["address"].value_counts()
+        here = functions[(functions["build_id"] == build_id) & (functions["loop"] != "")]
+        for name, loop in zip(here["name"], here["loop"], strict=True):
+            places = [int(line.partition(" ")[0], 16) for line in loop.splitlines()]
+            hits = counts.reindex(places, fill_value=0).to_numpy()
+            found[name] = pd.Series(hits, index=loop.splitlines())
+    return found
+
+
 def write_functions(functions: pd.DataFrame, path: Path) -> Path:
     """Write the functions as JSON; returns the path."""
     head = {"format": "workbench functions", "version": _VERSION}
@@ -157,11 +173,15 @@ def read_functions(path: Path) -> pd.DataFrame:
     """Read what :func:`write_functions` wrote."""
     content = _load(path, "functions")
     try:
-        rows = [tuple(row[name] for name in FUNCTIONS.names) for row in content["functions"]]
+        rows = [
+            tuple({"loop": "", **row}[name] for name in FUNCTIONS.names)
+            for row in content["functions"]
+        ]
     except (TypeError, KeyError):
         raise TraceError("is no table of functions", where=path) from None
     kinds = tuple(int if column.kind == "int" else str for column in FUNCTIONS.columns)
     for row in rows:
-        if tuple(map(type, row)) != kinds or not all(0 <= n < 2**62 for n in row[2:4]):
+        fits = tuple(map(type, row)) == kinds and all(0 <= n < 2**62 for n in row[2:4])
+        if not fits or not all(map(_INSTRUCTION.fullmatch, row[-1].splitlines())):
             raise TraceError(f"a malformed function: {row!r:.80}", where=path)
     return pd.DataFrame(rows, columns=FUNCTIONS.names)

@@ -11,6 +11,11 @@ const interval = ({ latency, low, high }) => known(low) && known(high)
 
 const measured = m => m.untraced ? "without tracing" : "of traced inferences";
 
+function unpaired({ a, rows }) {
+  const paired = a.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0);
+  return `${rows.filter(row => row < 0).length} of A, ${ms(a.total - paired)}, have no counterpart in B`;
+}
+
 export class Head {
   constructor(view) {
     this.view = view;
@@ -85,11 +90,13 @@ export class Head {
     this.verdict.replaceChildren(...lines);
     const notes = [...(pair.caveats ?? (model.head.emulated ? ["emulated: which code runs, not how fast"] : []))];
     if (b.note && !model.head.emulated) notes.push(b.note);
-    if (a && !sides.paired) notes.push("A and B are different programs: their operators are not paired");
+    if (sides.twins) notes.push(`A and B are different programs: operators are paired by layer, kind, shapes and cost; ${unpaired(sides)}`);
     if (state.swap) notes.push("A and B are exchanged: A is the candidate of the comparison as planned");
     this.caveats.replaceChildren(...notes.map(text => h("p", { role: "note" }, text)));
   }
 }
+
+const OVER = { "": "A and B", ms: "All, in ms", share: "All, in %" };
 
 export class Categories {
   constructor(view) {
@@ -97,17 +104,28 @@ export class Categories {
     this.body = h("div", { class: "cat-body" });
     this.chips = h("div", { class: "chips", role: "group", "aria-label": "Filter by category" });
     this.note = h("span", { class: "soft" });
+    const { measurements, programs } = view.model;
+    // Bars of all measurements are of use where there are more than two, of one program.
+    const several = measurements.length > 2 && programs.length === 1;
+    this.choices = Object.entries(several ? OVER : {}).map(([value, text]) =>
+      [value, h("button", { type: "button", onclick: () => view.store.set({ over: value }) }, text)]);
     this.root = h("section", { class: "panel", "aria-label": "Categories" },
-      h("header", { class: "bar" }, h("h2", null, "Where the time goes"), this.note), this.body, this.chips);
+      h("header", { class: "bar" }, h("h2", null, "Where the time goes"),
+        several ? h("span", { class: "segmented", role: "group", "aria-label": "Bars" }, ...this.choices.map(([, button]) => button)) : null,
+        this.note), this.body, this.chips);
   }
 
   redraw() {
-    const { sides, state } = this.view;
-    const rows = [sides.a && ["A", sides.a], ["B", sides.b]].filter(Boolean);
+    const { sides, state, model } = this.view;
+    const chosen = this.choices.some(([value]) => value === state.over) ? state.over : "";
+    this.choices.forEach(([value, button]) => button.setAttribute("aria-pressed", String(value === chosen)));
+    const side = m => m === sides.b ? "B" : m === sides.a ? "A" : " ";
+    const rows = chosen ? model.measurements.map(m => [side(m), m]) : [sides.a && ["A", sides.a], [sides.a ? "B" : "", sides.b]].filter(Boolean);
     const ends = rows.flatMap(([, m]) => m.categories.reduce(([at, all], row) => [at + row.mean_ms, [...all, at + (row.high_ms ?? 0), at + row.mean_ms]], [0, []])[1]);
     const longest = Math.max(...ends, 1e-9);
-    this.note.textContent = `mean of the traced inferences; lines: 95 % intervals over the ${sides.b.restarts_ms.length ? "restarts" : "inferences"}`;
-    this.body.replaceChildren(...rows.map(([name, m]) => this.#bar(sides.a ? name : "", m, longest)));
+    const lines = chosen === "share" ? "" : `; lines: 95 % intervals over the ${sides.b.restarts_ms.length ? "restarts" : "inferences"}`;
+    this.note.textContent = `mean of the traced inferences${lines}`;
+    this.body.replaceChildren(...rows.map(([name, m]) => this.#bar(name, m, chosen === "share" ? null : longest)));
     const judged = new Map((sides.categories ?? []).map(row => [row.name, row]));
     this.chips.replaceChildren(...sides.b.categories.filter(row => row.mean_ms > 0 || judged.get(row.category)?.baseline_ms > 0).map(row => {
       const found = judged.get(row.category);
@@ -123,14 +141,23 @@ export class Categories {
     store.set({ category: state.category === category ? "" : category, ops: [] });
   }
 
-  #bar(name, m, longest) {
+  /** Shows a comparison with a measurement, if possible the one in which it replaces the same baseline. */
+  #choose(m) {
+    const { model, sides, store } = this.view, number = model.measurements.indexOf(m);
+    const suits = pair => (pair.candidate === number ? 2 : 0) + (pair.baseline === number ? 1 : 0) + (pair.baseline === sides.pair.baseline ? 0.5 : 0);
+    const scores = model.pairs.map(suits);
+    store.set({ pair: scores.indexOf(Math.max(...scores)), finding: -1, time: null, inference: -1 });
+  }
+
+  #bar(name, m, scale) {
     const { state, theme } = this.view;
     let at = 0;
     const whiskers = [];
     const total = m.categories.reduce((sum, row) => sum + row.mean_ms, 0);
+    const longest = scale ?? total;
     const parts = m.categories.filter(row => row.mean_ms > 0).map(row => {
       const color = CATEGORIES[row.category], part = 100 * row.mean_ms / longest;
-      if (known(row.low_ms) && known(row.high_ms)) {
+      if (scale && known(row.low_ms) && known(row.high_ms)) {
         whiskers.push(h("i", { style: `left:${100 * (at + row.low_ms) / longest}%;width:${Math.max(0.15, 100 * (row.high_ms - row.low_ms) / longest)}%;background:${color};top:${2 * whiskers.length}px` }));
       }
       at += row.mean_ms;
@@ -143,7 +170,8 @@ export class Categories {
         style: `width:${part}%;background:${fill};color:${inkOn(fill)}`, onclick: () => this.#toggle(row.category) },
         part > 6 ? h("span", null, `${part > 14 ? `${row.category} ` : ""}${share(row.share)}`) : null);
     });
-    return h("div", { class: "cat-row" }, name ? h("b", { class: "side" }, name) : null, h("span", { class: "cat-name" }, m.label),
+    return h("div", { class: "cat-row" }, name ? h("b", { class: name === " " ? "side none" : "side" }, name) : null,
+      name === " " ? h("button", { type: "button", class: "link cat-name", title: "Compare", onclick: () => this.#choose(m) }, m.label) : h("span", { class: "cat-name" }, m.label),
       h("div", { class: "cat-track" }, h("div", { class: "cat-bar" }, ...parts), h("div", { class: "whiskers" }, ...whiskers)),
       h("span", { class: "num" }, ms(total)));
   }

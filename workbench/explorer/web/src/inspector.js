@@ -50,7 +50,7 @@ export class Inspector {
     const { view } = this, { sides } = view, { program, a, b } = sides, { texts, costs } = program;
     const same = sides.paired;
     const cost = name => costs[name]?.[i];
-    const mean = m => known(m?.mean_ms[i]) ? `${ms(m.mean_ms[i])}, ${share(m.mean_ms[i] / m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0))} of E2E` : "";
+    const mean = m => known(m?.mean_ms[i]) ? `${ms(m.mean_ms[i])}, ${share(m.mean_ms[i] / m.total)} of E2E` : "";
     const source = texts.source[i];
     return [
       h("h2", null, program.labels[i]),
@@ -70,7 +70,7 @@ export class Inspector {
           ["class", texts.module_class[i]], ["also does work of", texts.also[i]], ["attribution", texts.confidence[i]]])
         : h("p", { class: "soft" }, "No layer is known for this operator.")),
       h("section", null, h("h3", null, "Work"), facts([
-        ["logged as", texts.name[i]], ["shapes", texts.shapes[i]], ["computes in", known(cost("flops")) ? texts.dtype[i] : ""],
+        ["logged as", texts.name[i]], ["in A", sides.twins?.[i] >= 0 ? view.programOf(0).labels[sides.twins[i]] : ""], ["shapes", texts.shapes[i]], ["computes in", known(cost("flops")) ? texts.dtype[i] : ""],
         ["operations", known(cost("flops")) ? `${count(cost("flops"))} FLOP per call` : ""],
         ["bytes", known(cost("bytes")) ? `${count(cost("bytes"))} B per call` : ""],
       ])),
@@ -94,13 +94,14 @@ export class Inspector {
       ? [change ? h("p", null, { changed: "A and B ran different code.", same: "A and B ran the same code.", "not shown": "Too few samples to tell whether the code differs." }[change] ?? change) : null,
         facts(rows.map(([name, m]) => [h("span", null, sides.a ? `${name} ` : "", h("b", null, m.functions.code[i])),
           h("code", null, m.functions.function[i]),
-          ` ${share(m.samples.share[i])} of ${count(m.samples.samples[i] / (m.samples.share[i] || 1))} samples`]))]
+          ` ${share(m.samples.share[i])} of ${count(m.samples.samples[i] / (m.samples.share[i] || 1))} samples`])),
+        ...rows.map(([name, m]) => listing(sides.a ? `${name}: ` : "", m.loops[m.functions.function[i]], m === sides.b, this.view.model.head.emulated))]
       : h("p", { class: "soft" }, "Not sampled."));
   }
 
   #roof(i) {
     const { sides, theme } = this.view;
-    const dots = [["A", sides.a && sides.a.program === sides.b.program ? sides.a : null], ["B", sides.b]]
+    const dots = [["A", sides.a], ["B", sides.b]]
       .filter(([, m]) => m?.roofline?.gflops[i] > 0 && m.roofline.intensity[i] > 0 && known(m.roofline.roof_gflops[i]));
     const section = h("section", { class: "roof" }, h("h3", null, "Roofline"));
     if (!dots.length) {
@@ -127,11 +128,10 @@ export class Inspector {
         : state.category && only === 1 ? state.category : view.filtered ? `${operators.length} operators` : model.head.model;
     const row = (name, m) => {
       const { mean, low, high } = model.sum(m, operators);
-      const total = m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0);
-      return [name, `${ms(mean)}, ${share(mean / total)}`, known(low) ? h("span", { class: "soft" }, ` [${ms(low)}, ${ms(high)}]`) : ""];
+      return [name, `${ms(mean)}, ${share(mean / m.total)}`, known(low) ? h("span", { class: "soft" }, ` [${ms(low)}, ${ms(high)}]`) : ""];
     };
     const category = only === 1 && state.category && !state.ops.length ? sides.categories?.find(each => each.name === state.category) : null;
-    const times = a && a.program === b.program ? [row("A", a), row("B", b)] : [row("mean", b)];
+    const times = a ? [row("A", a), row("B", b)] : [row("mean", b)];
     const counts = {};
     for (const i of operators) counts[sides.outcomes[i]] = (counts[sides.outcomes[i]] ?? 0) + 1;
     const verdicts = Object.entries(counts).filter(([name]) => name).map(([name, n]) => `${n} ${name}`).join(", ");
@@ -156,6 +156,19 @@ export class Inspector {
       ["versions", Object.entries(head.versions).map(([name, version]) => `${name} ${version}`).join(", ")],
     ]));
   }
+}
+
+/** Instructions with their parts of the samples in these lines; an emulator samples blocks of them. */
+function listing(side, loop, open, emulated) {
+  if (!loop) return null;
+  const all = loop.samples.reduce((sum, n) => sum + n, 0) || 1, most = Math.max(...loop.samples, 1);
+  const jump = loop.lines.at(-1).match(/0x([0-9a-f]+)$/)?.[1] === loop.lines[0].split(" ")[0];
+  const title = `${side}${jump ? "hot loop" : "around the hottest instruction"}, ${loop.lines.length} instructions`;
+  const part = n => loop.samples[n] ? share(loop.samples[n] / all) : "";
+  return h("details", { open }, h("summary", null, title),
+    h("pre", { tabindex: 0, "aria-label": `Disassembly, ${title}` }, ...loop.lines.map((line, n) => h("div", {
+      style: emulated ? null : `background: color-mix(in srgb, var(--mark) ${Math.round(100 * loop.samples[n] / most)}%, transparent)`,
+    }, `${emulated ? "" : part(n).padStart(6)}  ${line.slice(line.indexOf(" ") + 1)}`))));
 }
 
 function command(text) {

@@ -107,8 +107,8 @@ class View {
   chart() { return this.state.view === "graph" && this.graph.possible ? this.graph : this.icicle; }
 
   /** What colours say of an operator. */
-  datum(i, side = 1) {
-    const { sides } = this, { texts } = this.programOf(side);
+  datum(i) {
+    const { sides } = this, { texts } = sides.program;
     return {
       category: texts.category[i], confidence: texts.confidence[i], outcome: sides.outcomes[i], speedup: sides.speedup[i],
       part: (sides.meanB[i] ?? 0) / sides.most, roof: sides.b.roofline?.roof_share[i],

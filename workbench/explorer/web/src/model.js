@@ -16,7 +16,7 @@ export class Model {
       return { ...program, texts: new Proxy(texts, { get: (known, name) => known[name] ?? blank }), tree, count: program.keys.length };
     });
     this.measurements = data.measurements.map(m => ({
-      ...m, bound: decode(m.bound),
+      ...m, bound: decode(m.bound), total: m.mean_ms.reduce((sum, x) => sum + (x ?? 0), 0),
       functions: m.functions && { function: decode(m.functions.function), code: decode(m.functions.code) },
     }));
     this.pairs = data.comparisons.length ? data.comparisons
@@ -37,24 +37,29 @@ export class Model {
 
   #arrange(pair, swap) {
     const both = [pair.baseline === null ? null : this.measurements[pair.baseline], this.measurements[pair.candidate]];
-    const [a, b] = swap && both[0] ? both.toReversed() : both;
+    const [other, b] = swap && both[0] ? both.toReversed() : both;
     const program = this.programs[b.program];
     const none = program.keys.map(() => null);
-    const judged = a && pair.operators ? turn(pair.operators, swap) : null;
-    const outcomes = judged ? decode(pair.outcomes).map(o => swap ? FLIPPED[o] ?? o : o) : none.map(() => "");
+    // Rows are the operators of B; `twins` are those of A, where A is another program.
+    const twins = pair.partners && (swap ? invertRows(pair.partners, program.count) : pair.partners);
+    const a = twins ? reindex(other, twins) : other;
+    const turned = column => twins && swap ? pick(column, twins) : column;
+    const judged = a && turn(Object.fromEntries(Object.entries(pair.operators).map(([name, column]) => [name, turned(column)])), swap);
+    const outcomes = judged ? turned(decode(pair.outcomes)).map(o => (swap ? FLIPPED[o] ?? o : o) ?? "") : none.map(() => "");
     const latency = a ? turnRow(pair.latency, swap) : null;
     const timed = judged && !this.head.emulated;  // an emulator's times do not show speed
     return {
-      a, b, program, pair, latency, paired: Boolean(judged), same: !a || a.program === b.program, outcomes,
+      a, b, program, pair, latency, paired: Boolean(judged), outcomes, twins,
+      rows: twins && invertRows(twins, this.programs[other.program].count),
       outcome: a ? (swap ? FLIPPED[pair.outcome] ?? pair.outcome : pair.outcome) : "",
       categories: a ? pair.categories.map(row => turnRow(row, swap)) : null,
       // Typical times, which the speed-ups compare; of a single measurement, means.
       msA: judged ? judged.baseline_ms : none, msB: judged ? judged.candidate_ms : b.mean_ms,
       speedup: timed ? judged.speedup : none, low: timed ? judged.low : none, high: timed ? judged.high : none,
-      detectable: timed ? judged.detectable : none, changes: decode(pair.changes) ?? none,
-      meanA: a && a.program === b.program ? a.mean_ms : none, meanB: b.mean_ms,
+      detectable: timed ? judged.detectable : none, changes: pair.changes ? turned(decode(pair.changes)) : none,
+      meanB: b.mean_ms,
       most: Math.max(...b.mean_ms.filter(value => value !== null), 1e-9),
-      tree: growTimes(program, b.mean_ms, a && a.program === b.program ? a.mean_ms : none),
+      tree: growTimes(program, b.mean_ms, a?.mean_ms ?? none),
     };
   }
 
@@ -87,10 +92,10 @@ export class Model {
   /** The operators that ran on a side in the brushed part of the inference shown. */
   operatorsDuring(state) {
     const [side, from, to] = state.time;
-    const spans = side === 1 || this.sides(state).same ? this.inference(state)[side] : null;
+    const spans = this.inference(state)[side];
     const found = new Set();
     if (spans) for (let i = 0; i < spans.count; i++) {
-      if (spans.operators[i] >= 0 && !spans.inner[i] && spans.start[i] < to && spans.end[i] > from) found.add(spans.operators[i]);
+      if (spans.rows[i] >= 0 && !spans.inner[i] && spans.start[i] < to && spans.end[i] > from) found.add(spans.rows[i]);
     }
     return found;
   }
@@ -117,12 +122,16 @@ export class Model {
   inference(state) {
     const number = state.inference >= 0 && state.inference < this.inferences(state) ? state.inference : this.typical(state);
     const { a, b } = this.sides(state);
-    return [a, b].map(m => m && this.#spans(m, number));
+    return [a, b].map((m, side) => m && this.#spans(state, m, side, number));
   }
 
-  #spans(m, number) {
-    const name = `${this.measurements.indexOf(m)}/${number}`;
-    if (!this.cached.has(name)) this.cached.set(name, layOut(m.trace, number));
+  /** Spans of an inference; `rows` are the operators of B that they belong to, -1 for none. */
+  #spans(state, m, side, number) {
+    const name = `${state.pair} ${state.swap} ${side} ${number}`;
+    if (!this.cached.has(name)) {
+      const spans = layOut(m.trace, number), { rows } = this.sides(state);
+      this.cached.set(name, { ...spans, rows: side || !rows ? spans.operators : spans.operators.map(i => rows[i] ?? -1) });
+    }
     return this.cached.get(name);
   }
 
@@ -153,8 +162,24 @@ function interval(m, blocks) {
   return { low: Math.max(0, mean - half), high: mean + half, half };
 }
 
+const pick = (column, rows) => rows.map(i => i < 0 ? null : column[i]);
+
+/** Where every one of `count` rows stands in a list of rows; -1 for nowhere. */
+function invertRows(rows, count) {
+  const found = Array.from({ length: count }, () => -1);
+  rows.forEach((row, i) => { if (row >= 0) found[row] = i; });
+  return found;
+}
+
+/** A measurement whose columns follow the operators of another program. */
+function reindex(m, rows) {
+  const all = columns => columns && Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, pick(column, rows)]));
+  return { ...m, mean_ms: pick(m.mean_ms, rows), std_ms: pick(m.std_ms, rows), restarts_ms: m.restarts_ms.map(column => pick(column, rows)),
+    roofline: all(m.roofline), bound: m.bound && pick(m.bound, rows), functions: all(m.functions), samples: all(m.samples) };
+}
+
 /** The findings about the candidate; those of another program name other operators. */
-export const findingsOf = ({ a, b, same }) => b.findings.length || !a || !same ? b.findings : a.findings;
+export const findingsOf = ({ a, b, twins }) => b.findings.length || !a || twins ? b.findings : a.findings;
 
 const turn = (columns, swap) => swap ? {
   ...columns, baseline_ms: columns.candidate_ms, candidate_ms: columns.baseline_ms,

@@ -2,9 +2,9 @@
 
 export const EMPTY = {
   pair: 0, swap: false, category: "", module: null, finding: -1, ops: [], query: "", time: null,
-  color: "category", view: "icicle", sort: "", factor: 1, inference: -1,
+  color: "category", view: "icicle", over: "", sort: "", factor: 1, inference: -1,
 };
-const SHORT = { color: EMPTY.color, view: EMPTY.view, sort: "", category: "", query: "" };
+const SHORT = { color: EMPTY.color, view: EMPTY.view, over: "", sort: "", category: "", query: "" };
 
 export function toHash(state) {
   const parts = new URLSearchParams();
@@ -56,7 +56,7 @@ export class Store {
   }
 
   clear() {
-    const { pair, swap, color, view, sort, inference } = this.state;
-    this.set({ ...EMPTY, pair, swap, color, view, sort, inference });
+    const { pair, swap, color, view, over, sort, inference } = this.state;
+    this.set({ ...EMPTY, pair, swap, color, view, over, sort, inference });
   }
 }

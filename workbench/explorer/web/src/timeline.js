@@ -75,8 +75,8 @@ export class Timeline extends Chart {
 
   #spans(pen, { spans, top, side }) {
     const { theme, state, left, filtered, sides } = this.view;
-    const own = side === 1 || sides.same;  // the operators of another program are only shown
-    const chosen = new Set(own ? state.ops : []);
+    const chosen = new Set(state.ops);
+    const own = sides.rows && !side ? this.view.programOf(0).texts.category : null;  // of another program
     const perPixel = this.width / (this.to - this.from);
     // Of spans narrower than a pixel, the longest of each pixel and row is drawn.
     const last = new Map();
@@ -84,22 +84,22 @@ export class Timeline extends Chart {
       if (spans.end[i] < this.from || spans.start[i] > this.to) continue;
       const x = Math.max(0, (spans.start[i] - this.from) * perPixel);
       const w = Math.min(this.width, (spans.end[i] - this.from) * perPixel) - x;
-      const operator = spans.operators[i], row = spans.depths[i];
+      const operator = spans.operators[i], row = spans.rows[i], depth = spans.depths[i];
       if (w < 0.7) {
-        const pixel = row * 100000 + Math.floor(x), before = last.get(pixel);
+        const pixel = depth * 100000 + Math.floor(x), before = last.get(pixel);
         if (before !== undefined && before >= w) continue;
         last.set(pixel, w);
       }
       const call = spans.inner[i] || operator < 0;
-      const color = call ? theme.neutral : filtered && own && !left[operator] ? theme.faded
-        : colorOf(own ? state.color : "category", this.view.datum(operator, side), theme);
-      const y = top + row * ROW;
+      const datum = row >= 0 && !(own && state.color === "category") ? this.view.datum(row) : { category: own?.[operator] };
+      const color = call ? theme.neutral : filtered && !left[row] ? theme.faded : colorOf(state.color, datum, theme);
+      const y = top + depth * ROW;
       pen.rect(x, y, w > 3 ? w - 0.6 : Math.max(w, 0.6), ROW - 1, color);
       if (w > 30) {
         const name = operator < 0 ? "" : this.view.shortName(operator, side);
         if (name && widthOf(name) < w - 6) pen.text(name, x + 3, y + 12, color === theme.faded ? theme.soft : inkOn(color));
       }
-      if (!call && chosen.has(operator)) pen.outline(x, y + 1, Math.max(w, 2), ROW - 3, theme.ink, 2);
+      if (!call && chosen.has(row)) pen.outline(x, y + 1, Math.max(w, 2), ROW - 3, theme.ink, 2);
       if (this.cursor && this.cursor.side === side && this.cursor.span === i && document.activeElement === this.canvas) {
         pen.outline(x, y + 1, Math.max(w, 3), ROW - 3, theme.accent, 2);
       }
@@ -109,9 +109,9 @@ export class Timeline extends Chart {
   /** Joins the one selected operator of A with that of B. */
   #link(pen) {
     const { state, theme } = this.view;
-    if (state.ops.length !== 1 || !this.lanes[0] || !this.lanes[1] || !this.view.sides.same) return;
+    if (state.ops.length !== 1 || !this.lanes[0] || !this.lanes[1]) return;
     const ends = this.lanes.map(({ spans, top }) => {
-      const i = spans.operators.findIndex((operator, at) => operator === state.ops[0] && !spans.inner[at]);
+      const i = spans.rows.findIndex((row, at) => row === state.ops[0] && !spans.inner[at]);
       return i < 0 ? null : { x1: this.scale(spans.start[i]), x2: this.scale(spans.end[i]), top: top + spans.depths[i] * ROW };
     });
     if (!ends[0] || !ends[1]) return;
@@ -139,21 +139,18 @@ export class Timeline extends Chart {
 
   describe({ side, span }) {
     const { spans } = this.lanes[side];
-    const operator = spans.operators[span], time = spans.end[span] - spans.start[span];
+    const operator = spans.operators[span], row = spans.rows[span], time = spans.end[span] - spans.start[span];
     const here = `this inference: ${ms(time)}, ${share(time / spans.length)}`;
     const named = this.view.programOf(side).labels[operator] ?? "call";
-    if (spans.inner[span] || operator < 0 || !this.#own(side)) return [named, here];
-    return [...this.view.describe(operator), here];
+    if (spans.inner[span] || row < 0) return [named, here, operator < 0 || spans.inner[span] ? "" : "no counterpart in B"];
+    return [...this.view.describe(row), here];
   }
-
-  /** Whether the operators of a side are those that can be selected. */
-  #own(side) { return side === 1 || this.view.sides.same; }
 
   #start(event) {
     if (event.button) return;
     const [x, y] = pointIn(this.canvas, event);
     const lane = this.#laneAt(y);
-    if (!lane || !this.#own(lane.side)) return;
+    if (!lane) return;
     this.canvas.setPointerCapture(event.pointerId);
     this.drag = { side: lane.side, x, range: null, hit: this.hit(x, y) };
   }
@@ -174,10 +171,10 @@ export class Timeline extends Chart {
     if (!drag) return;
     if (drag.range) { this.view.store.set({ time: drag.range, ops: [] }); return; }
     const found = drag.hit;
-    const operator = found ? this.lanes[found.side].spans.operators[found.span] : -1;
-    if (operator >= 0) {
+    const row = found ? this.lanes[found.side].spans.rows[found.span] : -1;
+    if (row >= 0) {
       this.cursor = found;
-      this.view.select(operator, event.ctrlKey || event.metaKey || event.shiftKey);
+      this.view.select(row, event.ctrlKey || event.metaKey || event.shiftKey);
     } else this.view.store.set({ time: null, ops: [] });
   }
 
@@ -188,19 +185,19 @@ export class Timeline extends Chart {
     if (key === "0") { this.zoom(1e9); return true; }
     if (key === "[" || key === "]") { this.view.turnInference(key === "]" ? 1 : -1); return true; }
     if (key === "Enter" || key === " ") {
-      const operator = this.cursor ? this.lanes[this.cursor.side].spans.operators[this.cursor.span] : -1;
-      if (operator >= 0 && this.#own(this.cursor.side)) this.view.select(operator, key === " ");
+      const row = this.cursor ? this.lanes[this.cursor.side].spans.rows[this.cursor.span] : -1;
+      if (row >= 0) this.view.select(row, key === " ");
       return true;
     }
     if (!key.startsWith("Arrow")) return false;
     if (key === "ArrowUp" || key === "ArrowDown") {
       const side = key === "ArrowUp" ? 0 : 1;
-      if (this.lanes[side]) this.#move(side, this.cursor && this.view.sides.same ? this.#find(side) : this.#next(side, -1, 1));
+      if (this.lanes[side]) this.#move(side, this.cursor ? this.#find(side) : this.#next(side, -1, 1));
       return true;
     }
     const side = this.cursor?.side ?? (this.lanes[0] ? 0 : 1);
     this.#move(side, this.#next(side, this.cursor?.span ?? -1, key === "ArrowRight" ? 1 : -1));
-    if (shiftKey && this.cursor && this.#own(side)) {
+    if (shiftKey && this.cursor) {
       const { spans } = this.lanes[side];
       const [start, end] = [spans.start[this.cursor.span], spans.end[this.cursor.span]];
       const before = state.time?.[0] === side ? state.time : [side, start, end];
@@ -219,10 +216,11 @@ export class Timeline extends Chart {
     return span;
   }
 
-  /** The span of a side with the operator that the cursor is on. */
+  /** The span of a side with the operator that the cursor is on; without one, the first. */
   #find(side) {
-    const operator = this.lanes[this.cursor.side].spans.operators[this.cursor.span];
-    return this.lanes[side].spans.operators.findIndex((each, i) => each === operator && !this.lanes[side].spans.inner[i]);
+    const row = this.lanes[this.cursor.side].spans.rows[this.cursor.span], { spans } = this.lanes[side];
+    const found = row < 0 ? -1 : spans.rows.findIndex((each, i) => each === row && !spans.inner[i]);
+    return found < 0 ? this.#next(side, -1, 1) : found;
   }
 
   #move(side, span) {
