@@ -46,7 +46,10 @@ def test_bad_usage_is_one_line_and_exit_code_2(cli, tmp_path, arguments, words):
 
 
 def test_warnings_of_python_stay_off_the_terminal(cli):
-    Path("noisy.py").write_text("import warnings\nwarnings.warn('look here', stacklevel=1)\n")
+    Path("noisy.py").write_text(
+        "import logging, warnings\nwarnings.warn('look here', stacklevel=1)\n"
+        "logging.getLogger('torch').warning('look here, too')\n"
+    )
     code, out, err = cli("export", "noisy.py:Net")
     assert (code, out) == (2, "") and "error: noisy.py" in err
     assert "look here" not in err

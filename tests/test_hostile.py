@@ -244,12 +244,16 @@ READ_RECORD = (
 )
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("name", "make", "code", "words"),
     [
-        ("x.pt", make_deflated_tensors, READ_INPUTS, "it is compressed; write it with torch.save"),
-        ("x.png", make_large_image, READ_INPUTS, "more than 33554432; scale it down"),
-        ("x.etrecord", make_deflated_record, READ_RECORD, "is too large"),
+        slow("x.pt", make_deflated_tensors, READ_INPUTS, "it is compressed; write it with torch"),
+        slow("x.png", make_large_image, READ_INPUTS, "more than 33554432; scale it down"),
+        slow("x.etrecord", make_deflated_record, READ_RECORD, "is too large"),
         ("x.etdump", make_shared_events, "wb.read_etdump(sys.argv[1])", "overlap"),
     ],
 )

@@ -1,4 +1,5 @@
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -11,10 +12,10 @@ import pytest
 import torch
 from torch import nn
 
-from workbench import store
+from workbench import errors, store
 from workbench.errors import ModelError, SetupError, UsageError, WorkbenchError
 from workbench.export.artifact import export_model
-from workbench.models import registry
+from workbench.models import loader, registry
 from workbench.models.loader import load_model
 from workbench.models.registry import EagerModelBase, list_models, parse_name, register_model
 from workbench.models.sources import reason, user_line_of_stack
@@ -484,10 +485,28 @@ def test_an_unknown_name_shows_similar_ones(libraries):
 def test_a_missing_library_comes_with_the_line_that_installs_it(library, monkeypatch):
     monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(
-        SetupError, match=rf"{library}: is not installed -> pip install {library} torch==[\d.]+"
+        SetupError, match=rf"{library}: is not installed -> .* install .*{library}"
     ) as caught:
         load_model(f"{library}:net")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("build", ["", "+cpu"])
+def test_its_torchvision_is_of_the_build_that_torch_is(build, monkeypatch):
+    """PyPI's torchvision does not load beside a CPU build of PyTorch, and pip thinks it does."""
+    monkeypatch.setattr(loader.importlib.metadata, "version", lambda name: f"2.13.0{build}")
+    line = loader._install("timm")
+    assert f"torch==2.13.0{build}" in line
+    same_build = "--index-url https://download.pytorch.org/whl/cpu torchvision"
+    assert (same_build in line) == bool(build)
+    assert "torchvision" not in loader._install("torchaudio")
+
+
+def test_without_pip_of_its_own_another_one_installs_for_this_python(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert shlex.split(errors.install_command("a[b]")) == [
+        *("python3", "-m", "pip", "--python", sys.executable, "install", "a[b]")
+    ]
 
 
 def test_a_broken_library_says_why(install):
@@ -550,7 +569,7 @@ def test_a_name_of_upstream_is_known_with_and_without_its_prefix():
             "__import__('urllib.request').request.urlopen('http://weights.invalid/x')",
             "has to be downloaded from weights.invalid -> fetch it once: python -c",
         ),
-        ("import torchsr_of_no_kind", "needs torchsr_of_no_kind -> pip install torchsr_of_no_kind"),
+        ("import torchsr_of_no_kind", "needs torchsr_of_no_kind -> "),
         ("import executorch.examples.models.gone", "is not in the installed wheel"),
         ("raise RuntimeError('broken')", "cannot be built: RuntimeError: broken"),
     ],

@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from workbench.models.loader import load_model
+from workbench.models.registry import BUILTIN, PARAMETERS, describe_models
 from workbench.models.zoo.blocks import Attention, initialize, set_norm_statistics
 from workbench.models.zoo.edgetam_image_encoder import (
     EdgeTamImageEncoder,
@@ -28,13 +29,15 @@ from workbench.models.zoo.whisper_tiny_encoder import WhisperEncoder, sinusoids
 # Parameters and the shapes of the outputs; the counts of classifiers are those that the papers'
 # code and torchvision's and timm's documentation give.
 PUBLISHED = {
+    "toy_cnn": (65_930, [(1, 10)]),
+    "mobilenet_v3_small": (2_542_856, [(1, 1000)]),
     "mobilenet_v2": (3_504_872, [(1, 1000)]),
-    "resnet18": (11_689_512, [(1, 1000)]),
-    "vit_tiny": (5_717_416, [(1, 1000)]),
     "llama_block": (3_540_096, [(1, 1, 576), (1, 3, 128, 64), (1, 3, 128, 64)]),
-    "unet_small": (486_562, [(1, 2, 256, 256)]),
 }
 HEAVY = {
+    "resnet18": (11_689_512, [(1, 1000)]),
+    "vit_tiny": (5_717_416, [(1, 1000)]),
+    "unet_small": (486_562, [(1, 2, 256, 256)]),
     "mobilevit_xs": (2_317_848, [(1, 1000)]),
     "squeezesam": (2_742_942, [(1, 3, 512, 512), (1, 3)]),
     "whisper_tiny_encoder": (7_632_384, [(1, 1500, 384)]),
@@ -71,6 +74,14 @@ def test_a_model_is_the_published_one_and_alive(name):
     check_model(name, *PUBLISHED[name])
 
 
+def test_the_listed_parameters_are_the_checked_ones():
+    checked = {name: count for name, (count, _) in (PUBLISHED | HEAVY).items()}
+    assert checked == PARAMETERS
+    assert BUILTIN.keys() == PARAMETERS.keys()
+    descriptions = {each["name"]: each["description"] for each in describe_models()}
+    assert all(len(descriptions[name]) > 20 for name in BUILTIN)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HEAVY)
 def test_a_large_model_is_the_published_one_and_alive(name):
@@ -99,7 +110,7 @@ def test_published_state_dicts_have_these_names(make, published):
 
 
 def test_loading_is_repeatable():
-    first, second = load_model("unet_small"), load_model("unet_small")
+    first, second = load_model("llama_block"), load_model("llama_block")
     a, b = first.module.state_dict(), second.module.state_dict()
     assert all(torch.equal(a[key], b[key]) for key in a)
 

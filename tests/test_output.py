@@ -1,8 +1,12 @@
 """With --json every command prints one JSON document, also of what went wrong."""
 
+import io
 import json
 import math
+import re
+import shlex
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.cli import workbench as commands
-from workbench.cli.options import Command
+from workbench.cli.options import Command, show_progress
 from workbench.datasets import sample_run
 from workbench.records.codec import to_document, to_plain
 from workbench.records.runs import SCHEMA_VERSION
@@ -32,6 +36,14 @@ def run_dir(tmp_path):
     return Path(shutil.copytree(sample_run("mobilenet_v3_small"), folder))
 
 
+def check_step(line):
+    """A last line says what to do next; a command in it exists and takes these arguments."""
+    assert line.startswith("next: ")
+    for words in re.findall(r"workbench ([\w -]+[/\w. :-]*)", line):
+        name, *rest = shlex.split(words)
+        commands.commands[name].make_context(name, rest)
+
+
 def test_every_command_has_the_option():
     for name, command in commands.commands.items():
         assert isinstance(command, Command), name
@@ -42,6 +54,11 @@ def test_every_command_has_the_option():
     ("arguments", "keys"),
     [
         (["models"], {"models"}),
+        (["schema"], {"documents"}),
+        (["schema", "layers"], {"schema"}),
+        (["skills"], {"skills"}),
+        (["skills", "01_set_up_workspace"], {"commands"}),
+        (["history", "RUN"], {"runs", "changes"}),
         (["analyze", "RUN"], {"run_dir", "files"}),
         (["validate", "RUN"], {"run_dir", "ok", "checks"}),
         (["findings", "RUN"], {"run_dir", "emulated", "findings"}),
@@ -56,7 +73,8 @@ def test_an_answer_is_one_document(cli, run_dir, arguments, keys):
     places = {"RUN": run_dir, "LOG": log, "ETDUMP": next(run_dir.glob("avx512_on/*.etdump"))}
     for word, place in places.items():
         arguments = [argument.replace(word, str(place)) for argument in arguments]
-    code, plain, _ = cli(*arguments)
+    code, plain, err = cli(*arguments)
+    check_step(err.splitlines()[-1])
     json_code, out, _ = cli(*arguments, "--json")
     found = whole(out)
     assert json_code == code
@@ -91,6 +109,26 @@ def test_an_error_is_one_document_too(cli, arguments, code, words):
     assert error["kind"] == ("UsageError" if code == 2 else "StoreError")
     assert words in err
     assert cli(*arguments)[1] == ""
+
+
+def test_a_long_stage_is_repeated_with_its_time(monkeypatch, capsys):
+    monkeypatch.setattr("workbench.cli.options.LONG_SILENCE_S", 0.5)
+    with show_progress() as progress:
+        progress("lowering", 0.0)
+        time.sleep(2.2)
+    first, *others = capsys.readouterr().err.splitlines()
+    assert first == "   0 s  lowering"
+    assert others and all(re.fullmatch(r"   [12] s  lowering", line) for line in others)
+
+
+def test_on_a_terminal_the_time_of_a_stage_runs(monkeypatch):
+    terminal = io.StringIO()
+    terminal.isatty = lambda: True
+    monkeypatch.setattr("sys.stderr", terminal)
+    with show_progress() as progress:
+        progress("lowering", 0.0)
+        time.sleep(1.3)
+    assert "00:01 lowering" in terminal.getvalue()
 
 
 def test_a_server_is_announced_before_it_takes_over(cli, monkeypatch):

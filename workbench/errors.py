@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
+import shlex
+import sys
 from collections.abc import Iterable
 
 #: Control characters, and those that change the direction of text or are invisible.
@@ -43,7 +46,12 @@ class UsageError(WorkbenchError):
 
 
 class SetupError(WorkbenchError):
-    """Something is missing on this machine."""
+    """Something is missing on this machine; with ``install``, a package that provides it."""
+
+    def __init__(
+        self, what: str, *, where: object = None, hint: str | None = None, install: str = ""
+    ):
+        super().__init__(what, where=where, hint=install_command(install) if install else hint)
 
 
 class ModelError(WorkbenchError):
@@ -95,6 +103,13 @@ class ComparisonError(WorkbenchError):
 
 class ReportError(WorkbenchError):
     """A notebook or a report that failed."""
+
+
+def install_command(*arguments: str) -> str:
+    """The command that installs packages for this Python, which may have no pip of its own."""
+    own = [sys.executable, "-m", "pip", "install"]
+    other = ["python3", "-m", "pip", "--python", sys.executable, "install"]
+    return shlex.join([*(own if importlib.util.find_spec("pip") else other), *arguments])
 
 
 def unknown_name(what: str, name: str, valid: Iterable[str], where: object = None) -> UsageError:

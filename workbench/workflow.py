@@ -17,6 +17,7 @@ import pandas as pd
 from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.categories import load_scheme
 from workbench.analysis.compare import compare_latencies
+from workbench.analysis.compare_runs import compare
 from workbench.analysis.findings.context import RuleContext
 from workbench.analysis.layers import add_layers
 from workbench.analysis.ledger import build_ledger
@@ -33,6 +34,7 @@ from workbench.errors import (
     WorkbenchError,
     unknown_name,
 )
+from workbench.explorer.model_explorer import write_node_data
 from workbench.frames import EMULATED, SPANS, format_range
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import from_json, to_json
@@ -477,12 +479,13 @@ def judge(row: dict[str, Any]) -> str:
 
 #: The formats, and the suffix of each one's file.
 _FORMATS = {
+    "model-explorer": "",
     "csv": ".csv",
     "parquet": ".parquet",
     "perfetto": ".perfetto-trace",
     "speedscope": ".speedscope.json",
 }
-_COMPARING = ("perfetto", "speedscope")
+_COMPARING = ("model-explorer", "perfetto", "speedscope")
 
 
 def export_trace(
@@ -503,10 +506,13 @@ def export_trace(
         ledger, `workbench.frames.SPANS`. ``perfetto``: a timeline for the Perfetto UI.
         ``speedscope``: a flame graph of the mean time of every category, module and operator. If
         the trace is one of a run, both have the layer, source line and shapes of each operator.
+        ``model-explorer``: times and speed-ups as node data for graphs of Arm's adapters for
+        ``.pte`` and ``.etrecord``; ``etdump`` may be the folder of a run.
     out
-        The file, or for ``csv`` the folder; by default beside the trace, with its name.
+        The file, or for ``csv`` and ``model-explorer`` the folder; by default beside the trace.
     baseline
-        A second trace: ``perfetto`` draws both side by side, ``speedscope`` has a profile of each.
+        A second trace: ``perfetto`` draws both side by side, ``speedscope`` has a profile of each,
+        ``model-explorer`` also writes speed-ups.
 
     Returns
     -------
@@ -538,6 +544,11 @@ def export_trace(
             f"{to} holds one trace", where="--baseline", hint=f"it is for {', '.join(_COMPARING)}"
         )
     etdump = Path(etdump)
+    if to == "model-explorer":
+        run = open_run(etdump)
+        shown = run.comparisons[0] if run.comparisons else run.subject
+        shown = shown if baseline is None else compare(open_run(baseline).subject, run.subject)
+        return write_node_data(shown, run.output / to if out is None else Path(out))
     paths = {"": etdump}
     if baseline is not None:
         paths = {"baseline: ": Path(baseline), "candidate: ": etdump}

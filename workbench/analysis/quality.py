@@ -34,13 +34,14 @@ class Criterion:
     """Something that makes a measurement better or worse.
 
     ``limits`` are the largest values for grades A, B and C; ``unit`` is ``%`` for fractions;
-    ``source`` says where the limits come from.
+    ``source`` says where the limits come from, ``remedy`` what raises the grade.
     """
 
     name: str
     limits: tuple[float, float, float]
     unit: str
     source: str
+    remedy: str = "stop other programs"
 
 
 CRITERIA = {
@@ -48,7 +49,7 @@ CRITERIA = {
     for c in (
         Criterion(
             "half width of the interval", (0.01, 0.02, 0.05), "%",
-            "the margin of equivalence is 2 %",
+            "the margin of equivalence is 2 %", "measure longer: --budget 2m",
         ),
         Criterion(
             "A/A control", (0.02, 0.05, 0.10), "%", "the margin of equivalence is 2 %"
@@ -60,11 +61,12 @@ CRITERIA = {
         ),
         Criterion(
             "restarts short of five", (0, 2, 3), "",
-            "Student's t / sqrt(n): 1.2 for five, 2.5 for three, 9.0 for two",
+            "Student's t / sqrt(n): 1.2 for five, 2.5 for three, 9.0 for two", "--processes 5",
         ),
         Criterion(
             "drift within a restart", (0.02, 0.05, 0.10), "%",
             "interleaving cancels linear drift; chosen, not benchmarked",
+            "raise --warmup, and let the machine cool down first",
         ),
         Criterion(
             "outliers", (0.05, 0.10, 0.25), "%",
@@ -78,17 +80,26 @@ CRITERIA = {
         Criterion(
             "tracer overhead", (0.02, 0.05, 0.10), "%",
             "it moves shares, not latencies; 0 to 3 % was seen",
+            "none for operators this short: use latencies, not shares",
         ),
         Criterion(
             "spread of the clock frequency", (0.05, 0.10, 0.20), "%",
             "interleaving cancels what all experiments share",
+            "fix the clock: the governor `performance`, or --power boost on Android",
         ),
         Criterion("steps measured twice", (0, 3, 10), "", "the plan's retries"),
-        Criterion("throttling events", (0, 0, 10), "", "the kernel's count, or Android's status"),
         Criterion(
-            "latency only from traces", (0, 1, 1), "", "custom runners report no untraced latency"
+            "throttling events", (0, 0, 10), "", "the kernel's count, or Android's status",
+            "let the device cool down first",
         ),
-        Criterion("emulated", (0, 0, 0), "", "an emulator's times do not show speed"),
+        Criterion(
+            "latency only from traces", (0, 1, 1), "", "custom runners report no untraced latency",
+            "measure with the workbench's own runner",
+        ),
+        Criterion(
+            "emulated", (0, 0, 0), "", "an emulator's times do not show speed",
+            "measure on real hardware: --target android or ssh:HOST",
+        ),
     )
 }  # fmt: skip
 
@@ -137,13 +148,18 @@ def grade_run(
 
 
 def summarize_quality(quality: pd.DataFrame) -> str:
-    """The grade in one line: ``measurement quality B: outliers 7.0 % (5.0 % for an A)``."""
+    """The grade in one line: ``measurement quality B: outliers 7.0 % (5.0 % for an A)``.
+
+    From C on, with what raises it.
+    """
     grade = quality["grade"].iloc[0]
     if grade == "A":
         return "measurement quality A"
     worst = quality[quality["grade"] == grade]
     why = [f"{row.criterion} {row.value} ({row.limit} for an A)" for row in worst.itertuples()]
-    return f"measurement quality {grade}: {', '.join(why)}"
+    remedies = dict.fromkeys(CRITERIA[name].remedy for name in worst["criterion"])
+    raised = f"; to raise it: {'; '.join(remedies)}" if grade in "CD" else ""
+    return f"measurement quality {grade}: {', '.join(why)}{raised}"
 
 
 def _relative_restarts(timed: pd.DataFrame) -> pd.DataFrame:

@@ -975,6 +975,12 @@ class Comparison:
         own = {key: theirs for theirs, key in theirs.items()}
         return compared.assign(candidate_key=compared["key"].map(own))
 
+    def compare_groups(self, groups: Mapping[str, Any]) -> pd.DataFrame:
+        """Time of groups of operators, which are given by the candidate's keys: ``COMPARISON``."""
+        before = {self.keys.get(key, key): group for key, group in groups.items()}
+        compared = self._compare("operator", before, groups).set_index("key")
+        return compared[compared.index.isin(set(groups.values()))]
+
     @frame_property
     def layers(self) -> pd.DataFrame | None:
         """Own time of every layer, the largest change first: ``frames.COMPARISON``."""

@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import click
 
-from workbench.cli import analysis, work
+from workbench.cli import analysis, mcp, work
 from workbench.cli.options import JSON, describe_error
 from workbench.errors import WorkbenchError
 from workbench.records.codec import to_document
@@ -55,5 +55,5 @@ def workbench(debug: bool) -> None:
     """Find performance bottlenecks in ExecuTorch models, with evidence."""
 
 
-for added in (*work.COMMANDS, *analysis.COMMANDS):
+for added in (*work.COMMANDS, *analysis.COMMANDS, mcp.mcp):
     workbench.add_command(added)

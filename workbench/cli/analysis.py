@@ -17,6 +17,7 @@ from workbench.cli.options import (
     TARGET,
     Output,
     Percent,
+    call,
     command,
     show_progress,
 )
@@ -34,7 +35,8 @@ def analyze(run_dir: Path, baseline: str, categories: str) -> Output:
     from workbench.report.artifacts import write_artifacts
 
     files = write_artifacts(open_run(run_dir, baseline=baseline, categories=categories))
-    return Output(files, {"run_dir": run_dir, "files": files})
+    record = {"run_dir": run_dir, "files": files}
+    return Output(files, record, step=call("report", run_dir))
 
 
 @command()
@@ -62,7 +64,7 @@ def report(runs: tuple[str, ...], out: Path | None, baseline: str, categories: s
     else:
         run = open_run(runs[0], baseline=baseline, categories=categories)
         files = list(make_report(run))
-    return Output(files, {"runs": runs, "files": files})
+    return Output(files, {"runs": runs, "files": files}, step=f"open {files[0]} in a browser")
 
 
 @command()
@@ -81,7 +83,8 @@ def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str)
     found = measurement.findings
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": found}
     lines = list_findings(found, len(found)) or ["no findings"]
-    return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record)
+    step = "change the model, export it, and run `workbench run OLD.pte --against NEW.pte`"
+    return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)
 
 
 @command()
@@ -100,7 +103,8 @@ def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
         measure_roof(run_dir, again=again, target=target, progress=progress)
     write_artifacts(run := open_run(run_dir))
     record = {"run_dir": run_dir, "ceilings": run.ceilings, "operators": run.subject.roofline}
-    return Output([show_roofline(run.subject, top=top)], record)
+    step = call("findings", run_dir)
+    return Output([show_roofline(run.subject, top=top)], record, step=step)
 
 
 @command()
@@ -119,20 +123,27 @@ def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int, tar
         result = replay_layer(
             run_dir, layer, options, model=model, target=target, progress=progress
         )
-    return Output([*result.texts, result.run_dir], asdict(result))
+    step = call("report", result.run_dir)
+    return Output([*result.texts, result.run_dir], asdict(result), step=step)
 
 
 @command()
 @click.argument("etdump", type=PATH)
-@click.option("--to", required=True, help="csv, parquet, perfetto or speedscope.")
+@click.option("--to", required=True, help="csv, parquet, perfetto, speedscope or model-explorer.")
 @click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
 @click.option("--baseline", type=PATH, help="A second ETDump to compare with.")
 def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
-    """Convert an ETDump to another format; prints the files."""
+    """Convert an ETDump to another format; prints the files.
+
+    With --to model-explorer, ETDUMP may be the folder of a run: times of both sides, and speed-ups,
+    as node data for graphs that Model Explorer makes of its .pte and .etrecord.
+    """
     from workbench.workflow import export_trace
 
     files = export_trace(etdump, to, out=out, baseline=baseline)
-    return Output(files, {"files": files})
+    pages = {"perfetto": "https://ui.perfetto.dev", "speedscope": "https://www.speedscope.app"}
+    step = f"open the file at {pages[to]}" if to in pages else "open the files in pandas"
+    return Output(files, {"files": files}, step=step)
 
 
 @command()
@@ -153,7 +164,8 @@ def kernels(log: Path, baseline: Path | None) -> Output:
     if baseline:
         table = compare_kernels(table, read_xnn_log(baseline))
     text = defuse(table).to_csv(index=False, lineterminator="\n").rstrip()
-    return Output([text], {"kernels": table})
+    step = "profile the model: samples show which of them ran, and for how long"
+    return Output([text], {"kernels": table}, step=step)
 
 
 @command()
@@ -198,7 +210,9 @@ def compare(
         write_junit(found, junit)
     if markdown:
         write_gate_summary(found, markdown)
-    return Output(describe_compared(found), found.record, exit_code=not found.passed)
+    step = call("findings", names[-1].partition(":")[0])
+    exit_code = not found.passed
+    return Output(describe_compared(found), found.record, exit_code=exit_code, step=step)
 
 
 @command()
@@ -212,7 +226,9 @@ def validate(run_dir: Path, known_good: Path | None) -> Output:
     rows = table.itertuples(index=False, name=None)
     lines = [f"{status:4}  {check}: {evidence}" for check, status, evidence in rows]
     failed = bool((table["status"] == "fail").any())
-    return Output(lines, {"run_dir": run_dir, "ok": not failed, "checks": table}, exit_code=failed)
+    step = "measure again, or restore the files" if failed else call("report", run_dir)
+    record = {"run_dir": run_dir, "ok": not failed, "checks": table}
+    return Output(lines, record, exit_code=failed, step=step)
 
 
 @command()
@@ -250,7 +266,8 @@ def history(
     slower = fail_above is not None and not found.slower_by(fail_above).empty
     record = {"runs": found.rows, "changes": found.changes, "problems": found.problems}
     lines = [text for table in found.tables for text in (table, "")]
-    return Output(lines, {"passed": not slower, **record}, exit_code=slower)
+    step = f"open {figure}" if figure else "--figure history.svg plots these runs"
+    return Output(lines, {"passed": not slower, **record}, exit_code=slower, step=step)
 
 
 @command()
@@ -260,9 +277,10 @@ def schema(name: str | None) -> Output:
     from workbench.records.documents import DOCUMENTS, describe_document
 
     if name is None:
-        return Output([*DOCUMENTS], {"documents": [*DOCUMENTS]})
+        return Output([*DOCUMENTS], {"documents": [*DOCUMENTS]}, step="workbench schema NAME")
     described = describe_document(name)
-    return Output([json.dumps(described, indent=1)], {"schema": described})
+    step = "`workbench validate RUN` checks the files of a run"
+    return Output([json.dumps(described, indent=1)], {"schema": described}, step=step)
 
 
 @command()
@@ -271,12 +289,14 @@ def skills(name: str | None) -> Output:
     """Print a playbook: commands, checks, what to do on failure; without NAME, list them."""
     if name is not None:
         skill = find_skill(name)
-        return Output([skill.text.rstrip()], {"skill": skill, "commands": skill.commands})
+        record = {"skill": skill, "commands": skill.commands}
+        step = "run its commands in order, then its success check"
+        return Output([skill.text.rstrip()], record, step=step)
     known = list_skills()
     width = max(len(skill.name) for skill in known)
     lines = [f"{skill.name:{width}}  {skill.description}" for skill in known]
     listed = [{"name": s.name, "description": s.description} for s in known]
-    return Output(lines, {"skills": listed})
+    return Output(lines, {"skills": listed}, step="workbench skills NAME")
 
 
 @command(context_settings={"ignore_unknown_options": True})
@@ -286,15 +306,6 @@ def lab(arguments: tuple[str, ...]) -> Output:
     from workbench.report.notebooks import open_lab
 
     return Output([], {"opens": "lab", "arguments": arguments}, 0, lambda: open_lab(arguments))
-
-
-@command(context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def app(arguments: tuple[str, ...]) -> Output:
-    """Open the explorer of runs in a browser, without code; ARGUMENTS go to Voila."""
-    from workbench.report.notebooks import open_app
-
-    return Output([], {"opens": "app", "arguments": arguments}, 0, lambda: open_app(arguments))
 
 
 #: The file of a playbook.
@@ -345,5 +356,5 @@ def read_skill(name: str) -> Skill:
 
 COMMANDS = (
     *(analyze, report, findings, roofline, replay, trace, kernels),
-    *(compare, validate, history, schema, skills, lab, app),
+    *(compare, validate, history, schema, skills, lab),
 )

@@ -6,7 +6,10 @@ import contextlib
 import functools
 import math
 import re
+import shlex
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
@@ -151,9 +154,12 @@ EXPORT_OPTIONS = options_of(ExportOptions, "export")
 RUN_OPTIONS = options_of(MeasureOptions, "measure")
 
 
+LONG_SILENCE_S = 30  #: Where there is no bar, a stage that takes longer is named again.
+
+
 @contextlib.contextmanager
 def show_progress() -> Iterator[Callable[[str, float], None]]:
-    """Show the progress of a long job: a bar on a terminal, elsewhere lines.
+    """Show the stage and the elapsed time of a long job: a bar on a terminal, elsewhere lines.
 
     Examples
     --------
@@ -165,10 +171,24 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
     if not sys.stderr.isatty():
         kernel = sys.modules.get("ipykernel.kernelapp")
         in_jupyter = kernel is not None and kernel.IPKernelApp.initialized()
-        yield lambda text, part: click.echo(text, err=not in_jupyter)
+        stream = sys.stdout if in_jupyter else sys.stderr
+        started = said = time.monotonic()
+        stage = ""
+
+        def write(text: str, part: float) -> None:
+            nonlocal stage, said
+            stage, said = text, time.monotonic()
+            click.echo(f"{said - started:4.0f} s  {text}", file=stream)
+
+        def remind() -> None:
+            if stage and time.monotonic() - said > LONG_SILENCE_S:
+                write(stage, 0.0)
+
+        with _repeat(remind):
+            yield write
         return
     bar_format = "{percentage:3.0f} % |{bar}| {elapsed} {desc}"
-    with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar:
+    with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar, _repeat(bar.refresh):
 
         def show(text: str, part: float) -> None:
             if "warning: " in text:  # stays above the bar
@@ -180,6 +200,24 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
         yield show
 
 
+@contextlib.contextmanager
+def _repeat(action: Callable[[], object]) -> Iterator[None]:
+    """Call an action every second, in a thread, so that a long stage shows its time."""
+    done = threading.Event()
+
+    def repeat() -> None:
+        while not done.wait(1):
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 JSON = "--json"
 
 
@@ -187,13 +225,15 @@ JSON = "--json"
 class Output:
     """What a command returns: ``lines`` for people, ``record`` for programs.
 
-    The record may be filled while lines are generated. ``then`` runs after the output.
+    The record may be filled while lines are generated. ``step``, what to do next, goes to stderr.
+    ``then`` runs after the output.
     """
 
     lines: Iterable[object]
     record: Mapping[str, Any]
     exit_code: int = 0
     then: Callable[[], None] | None = None
+    step: str = ""
 
 
 class Command(click.Command):
@@ -213,12 +253,19 @@ class Command(click.Command):
                 click.echo(printable(str(line)))
         if as_json:
             click.echo(to_document(output.record), nl=False)
+        elif output.step:
+            click.echo(printable(f"next: {output.step}"), err=True)
         if output.then:
             output.then()
         return output.exit_code
 
 
 command = functools.partial(click.command, cls=Command)
+
+
+def call(name: str, *words: object) -> str:
+    """A command line of the workbench, quoted for a shell."""
+    return f"workbench {name} {shlex.join(map(str, words))}"
 
 
 def describe_error(error: BaseException, exit_code: int) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import logging
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from workbench.cli.options import (
     PATH,
     RUN_OPTIONS,
     Output,
+    call,
     command,
     show_progress,
 )
@@ -43,15 +44,23 @@ def doctor() -> Output:
     ready = all(finding.status != "fail" for finding in findings)
     if not ready:
         click.echo("error: this machine cannot profile models -> fix what says `fail`", err=True)
-    return Output(lines, {"ready": ready, "findings": findings}, exit_code=not ready)
+    step = call("profile", "toy_cnn") if ready else ""
+    return Output(lines, {"ready": ready, "findings": findings}, exit_code=not ready, step=step)
 
 
 @command()
 def models() -> Output:
-    """List the registered models."""
-    from workbench.models.registry import list_models
+    """List the registered models, with their parameters and the size of these in fp32."""
+    from workbench.models.registry import describe_models
 
-    return Output(list_models(), {"models": list_models()})
+    found = describe_models()
+    lines = []
+    for model in found:
+        count = model["parameters"] or math.nan
+        size = f"{count / 1e6:5.2f} M parameters {4 * count / 1e6:6.1f} MB"
+        lines.append(f"{model['name']:27}{size}  {model['description']}")
+    record = {"models": [m["name"] for m in found], "described": found}
+    return Output(lines, record, step=call("profile", "mobilenet_v3_small"))
 
 
 @command()
@@ -70,11 +79,12 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     from workbench.export.artifact import describe_export, export_model
     from workbench.store import load_export
 
-    pte = export_model(model, export, root=out, tell=functools.partial(click.echo, err=True))
+    with show_progress() as progress:
+        pte = export_model(model, export, root=out, tell=lambda text: progress(text, 0.0))
     record = load_export(pte)
     for line in describe_export(record) if record else ():
         click.echo(line, err=True)
-    return Output([pte], {"pte": pte, "export": record})
+    return Output([pte], {"pte": pte, "export": record}, step=call("run", pte))
 
 
 @command()
@@ -125,8 +135,10 @@ def run(
             for name, table in changes.items()
         ]
         record = {"run_dir": result.path, "kernel_changes": changes}
-        return Output([*lines, "no times: the experiments only log kernels", result.path], record)
-    return Output([*_summarize(result), result.path], vars(outline_run(result)))
+        lines += ["no times: the experiments only log kernels", str(result.path)]
+        return Output(lines, record, step=call("analyze", result.path))
+    step = call("report", result.path)
+    return Output([*_summarize(result), result.path], vars(outline_run(result)), step=step)
 
 
 def _summarize(run: Run) -> list[str]:
@@ -194,7 +206,8 @@ def profile(
             profiles.append({**vars(outline_run(found)), **record})
             yield from (*_summarize(found), *list_findings(found.findings, 3), f"report: {page}")
 
-    return Output(profile_each(), {"profiles": profiles})
+    step = "open the report in a browser; `workbench findings RUN` lists every finding"
+    return Output(profile_each(), {"profiles": profiles}, step=step)
 
 
 @command()
@@ -202,7 +215,7 @@ def profile(
 @click.option("--out", help="The portfolio: a folder or URL [default: portfolio_<matrix>].")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Processes for exports and reports.")
 @click.option("--dask", default="", metavar="ADDRESS", help="A Dask scheduler, or local[:WORKERS].")
-@click.option("--only", default="", metavar="PATTERN", help="Only these cells: 'toy_cnn/*'.")
+@click.option("--only", default="", metavar="PATTERN", help="Only these cells: `toy_cnn/*`.")
 @click.option("--dry-run", is_flag=True, help="List what would be done, and how long it takes.")
 def batch(
     matrix: Path, out: str | None, jobs: int | None, dask: str, only: str, dry_run: bool
@@ -216,7 +229,8 @@ def batch(
 
     if dry_run:
         plan = scheduler.list_plan(matrix, out=out, only=only)
-        return Output(scheduler.describe_plan(plan), {"plan": plan})
+        step = call("batch", matrix)
+        return Output(scheduler.describe_plan(plan), {"plan": plan}, step=step)
     with show_progress() as progress:
         portfolio = scheduler.batch(
             matrix, out=out, jobs=jobs, dask=dask, only=only, progress=progress
@@ -225,7 +239,9 @@ def batch(
     for line in failures:
         click.echo(line, err=True)
     page = f"{scheduler.portfolio_location(matrix, out)}/{state.INDEX}"
-    return Output([page], {"page": page, "portfolio": portfolio}, exit_code=bool(failures))
+    step = "fix the failed cells, and run the same command again" if failures else f"open {page}"
+    record = {"page": page, "portfolio": portfolio}
+    return Output([page], record, exit_code=bool(failures), step=step)
 
 
 COMMANDS = (doctor, models, export, run, profile, batch)

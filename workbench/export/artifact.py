@@ -96,7 +96,8 @@ def export_model(
             return cached
         say(f"loading {model}")
         made_from = identify_export(model, options)
-        model = load_model(model, state_dict=options.state_dict or None)
+        with silence():
+            model = load_model(model, state_dict=options.state_dict or None)
     else:
         made_from = {}
     pte = _pte_path(model.name, options, root)

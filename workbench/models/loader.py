@@ -19,7 +19,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from workbench.errors import ModelError, SetupError, UsageError, WorkbenchError, unknown_name
+from workbench.errors import (
+    ModelError,
+    SetupError,
+    UsageError,
+    WorkbenchError,
+    install_command,
+    unknown_name,
+)
 from workbench.models.registry import (
     FILE_FORM,
     EagerModelBase,
@@ -192,11 +199,24 @@ def _refuse_downloads(name: str, module: str, cls: str) -> Iterator[None]:
         package = missing.name.partition(".")[0]
         if package == "executorch":
             raise SetupError("is not in the installed wheel", where=where) from error
-        pin = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
-        hint = f"pip install {package} {pin}"
-        raise SetupError(f"needs {missing.name}", where=where, hint=hint) from error
+        raise SetupError(f"needs {missing.name}", where=where, hint=_install(package)) from error
     finally:
         socket.getaddrinfo = resolve
+
+
+def _install(package: str) -> str:
+    """The command that installs a library beside the installed PyTorch.
+
+    PyPI's torchvision does not load beside another build of PyTorch, such as ``+cpu``.
+    """
+    torch = f"torch=={importlib.metadata.version('torch')}"
+    _, _, build = torch.partition("+")
+    if not build:
+        return install_command("--upgrade", package, torch)
+    index = f"https://download.pytorch.org/whl/{build}"
+    same_build = package if package == "torchaudio" else "torchvision"
+    first = install_command("--upgrade", "--index-url", index, same_build, torch)
+    return first if package == same_build else f"{first} && {install_command(package)}"
 
 
 def find_in_library(wanted: ModelName) -> LibraryModel:
@@ -209,9 +229,7 @@ def find_in_library(wanted: ModelName) -> LibraryModel:
     except (ImportError, AttributeError, RuntimeError, OSError) as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == library
         text = "is not installed" if missing else f"cannot be used: {error}"
-        # Without the pin, pip may replace the installed PyTorch.
-        pin = f"torch=={importlib.metadata.version('torch').partition('+')[0]}"
-        raise SetupError(text, where=library, hint=f"pip install {library} {pin}") from None
+        raise SetupError(text, where=library, hint=_install(library)) from None
     if name not in listed:
         near = ", ".join(difflib.get_close_matches(name, listed, n=5, cutoff=0.4))
         hint = f"did you mean {near}?" if near else f"see {library}'s list_models()"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -15,12 +16,16 @@ from workbench.models.sources import Sources, find_sources, installed_version
 if TYPE_CHECKING:
     from torch import nn
 
-_OWN_FILES = (
-    "edgetam_image_encoder efficient_sam efficient_sam_tiny_encoder llama_block mobilenet_v2 "
-    "mobilenet_v3_small mobilevit_xs squeezesam toy_cnn unet_small vit_tiny whisper_tiny_encoder"
-)
-#: Names of built-in models, and their modules in ``zoo``, which are imported on demand.
-BUILTIN = {name: name for name in _OWN_FILES.split()} | {"resnet18": "resnet", "resnet50": "resnet"}
+#: Names of built-in models, and the number of parameters that each is exported with.
+PARAMETERS = {
+    "edgetam_image_encoder": 4_882_736, "efficient_sam": 10_185_380,
+    "efficient_sam_tiny_encoder": 6_163_840, "llama_block": 3_540_096, "mobilenet_v2": 3_504_872,
+    "mobilenet_v3_small": 2_542_856, "mobilevit_xs": 2_317_848, "resnet18": 11_689_512,
+    "resnet50": 25_557_032, "squeezesam": 2_742_942, "toy_cnn": 65_930, "unet_small": 486_562,
+    "vit_tiny": 5_717_416, "whisper_tiny_encoder": 7_632_384,
+}  # fmt: skip
+#: Their modules in ``zoo``, which are imported on demand.
+BUILTIN = {name: name for name in PARAMETERS} | {"resnet18": "resnet", "resnet50": "resnet"}
 
 
 class EagerModelBase(ABC):
@@ -118,6 +123,23 @@ def list_models() -> list[str]:
     ['edgetam_image_encoder', 'efficient_sam']
     """
     return sorted({*BUILTIN, *_registered})
+
+
+def describe_models() -> list[dict[str, Any]]:
+    """Name, description and parameters (None: unknown) of each registered model, by name.
+
+    Imports no built-in model.
+    """
+    found = []
+    for name in list_models():
+        if name in BUILTIN:
+            file = Path(__file__).parent / "zoo" / f"{BUILTIN[name]}.py"
+            doc = ast.get_docstring(ast.parse(file.read_bytes()))
+        else:
+            doc = _registered[name].__doc__
+        facts = {"description": (doc or "").partition("\n")[0], "parameters": PARAMETERS.get(name)}
+        found.append({"name": name, **facts})
+    return found
 
 
 def find_model(name: str) -> type:

@@ -126,8 +126,8 @@ def _connect(address: str, devices: list[str]) -> Iterator[Client]:
     try:
         import distributed
     except ModuleNotFoundError:
-        hint = "pip install 'executorch-workbench[cluster]'"
-        raise SetupError("Dask is not installed", hint=hint) from None
+        package = "executorch-workbench[cluster]"
+        raise SetupError("Dask is not installed", install=package) from None
     kind, _, count = address.partition(":")
     with contextlib.ExitStack() as stack:
         scheduler: str | LocalCluster = address

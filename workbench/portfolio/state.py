@@ -100,7 +100,7 @@ class Storage:
         try:
             import fsspec
         except ModuleNotFoundError:
-            raise SetupError("fsspec is not installed", hint="pip install fsspec") from None
+            raise SetupError("fsspec is not installed", install="fsspec") from None
         try:
             files, root = fsspec.core.url_to_fs(self.url)
         except (ValueError, ImportError) as error:

@@ -1,4 +1,4 @@
-"""The numbered notebooks: run one as a report, or open them in JupyterLab and Voila."""
+"""The numbered notebooks: run one as a report, or open them in JupyterLab."""
 
 import ast
 import contextlib
@@ -14,8 +14,6 @@ import workbench
 from workbench.errors import ReportError, SetupError, WorkbenchError, unknown_name
 from workbench.explorer.widgets import WIDGETS
 from workbench.report.html import Section, Shown
-
-EXPLORER = "05_categories_and_the_ledger"  #: The notebook that ``workbench app`` serves.
 
 
 def notebooks_dir() -> Path:
@@ -110,19 +108,7 @@ def open_lab(arguments: Sequence[str]) -> None:
     page = "/lab/workspaces/workbench/tree/README.md"
     settings = Path(__file__).parent / "lab"
     options = [f"--LabApp.default_url={page}", f"--LabApp.app_settings_dir={settings}"]
-    _become("jupyterlab", *options, str(notebooks_dir()), *arguments)
-
-
-def open_app(arguments: Sequence[str]) -> None:
-    """Replace this process by a web server of the explorer: its notebook without the code."""
-    # Voila executes like papermill, but has a live front end.
-    os.environ[WIDGETS] = "1"
-    _become("voila", str(find_notebook(EXPLORER)), *arguments)
-
-
-def _become(module: str, *arguments: str) -> None:
-    if not find_spec(module):
-        raise SetupError(
-            f"{module} is not installed", hint=f"pip install -c constraints.txt {module}"
-        )
-    os.execv(sys.executable, [sys.executable, "-m", module, *arguments])
+    if not find_spec("jupyterlab"):
+        raise SetupError("JupyterLab is not installed", install="executorch-workbench[lab]")
+    command = [sys.executable, "-m", "jupyterlab", *options, str(notebooks_dir()), *arguments]
+    os.execv(sys.executable, command)

@@ -67,14 +67,15 @@ def find_architecture(machine: str) -> Architecture:
 def find_sdk() -> Path:
     """The folder of the installed executorch package, with its headers and libraries."""
     # Importing it would take seconds.
-    spec, hint = importlib.util.find_spec("executorch"), "pip install executorch==1.5.1"
+    spec = importlib.util.find_spec("executorch")
     if spec is None or not spec.submodule_search_locations:
-        raise SetupError("executorch is not installed", hint=hint)
+        raise SetupError("executorch is not installed", install="executorch==1.5.1")
     # A checkout in the working directory, as the kit has one, is part of the namespace package.
     for folder in (folders := [*map(Path, spec.submodule_search_locations)]):
         if (folder / "include").is_dir() and library_path(folder, "executorch").is_file():
             return folder
-    raise SetupError("this executorch has no C++ libraries", where=folders[0], hint=hint)
+    what = "this executorch has no C++ libraries"
+    raise SetupError(what, where=folders[0], install="executorch==1.5.1")
 
 
 def library_path(sdk: Path, name: str) -> Path:

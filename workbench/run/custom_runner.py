@@ -57,7 +57,7 @@ def run_processes(
     runner = Runner("executor_runner", (), describe_runners(plan), target)
     with record_run(plan, runner, root, lambda text: progress(text, 0.0), name) as recorder:
         measure_processes(recorder, target, progress)
-    progress("done", 1.0)
+    progress("analysing", 1.0)
     return recorder.run_dir
 
 

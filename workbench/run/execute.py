@@ -55,7 +55,7 @@ def run_plan(
         for threads in plan.threads if plan.sampled_ms and can_sample else ():
             progress(f"{count_threads(threads)}, sampled", 1.0)
             sample_experiments(recorder, runner, inputs, threads)
-    progress("done", 1.0)
+    progress("analysing", 1.0)
     return recorder.run_dir
 
 

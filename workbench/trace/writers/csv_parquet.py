@@ -174,8 +174,7 @@ def write_parquet(
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
-        hint = "pip install 'executorch-workbench[parquet]'"
-        raise SetupError("Parquet needs pyarrow", hint=hint) from None
+        raise SetupError("Parquet needs pyarrow", install="executorch-workbench[parquet]") from None
 
     table = pa.Table.from_pandas(check(frame, schema), preserve_index=False)
     described = {c.name: {"unit": c.unit, "meaning": c.meaning} for c in schema.columns}

@@ -1,0 +1,97 @@
+"""The server for agents, called by the client of the `mcp` package over stdio."""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from workbench.cli import workbench as commands
+from workbench.cli.mcp import TOOLS, command_line, describe_arguments
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def test_the_tools_are_commands_with_their_options():
+    assert set(TOOLS) <= commands.commands.keys()
+    schema = describe_arguments(commands.commands["export"])
+    assert schema["required"] == ["model"]
+    assert schema["properties"]["sizes"]["type"] == "array"
+    assert schema["properties"]["rewrite"]["type"] == "boolean"
+    assert "fp16" in schema["properties"]["dtype"]["description"]
+    assert describe_arguments(commands.commands["run"])["properties"]["runs"]["type"] == "integer"
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("export", {"model": "a.py:N", "dtype": "int8"}, ["--dtype=int8", "--", "a.py:N"]),
+        ("export", {"model": "--out=/x"}, ["--", "--out=/x"]),
+        ("export", {"model": "m", "rewrite": False}, ["--no-rewrite", "--", "m"]),
+        ("export", {"model": "m", "fresh": True, "sizes": ["a=1", "b=2"]},
+         ["--size=a=1", "--size=b=2", "--fresh", "--", "m"]),
+        ("compare", {"names": ["a", "b"], "nonsense": 1}, ["--nonsense=1", "--", "a", "b"]),
+    ],
+)  # fmt: skip
+def test_a_call_becomes_a_command_line(tool, arguments, words):
+    assert command_line(commands.commands[tool], arguments) == [tool, "--json", *words]
+
+
+def test_without_the_package_the_command_says_how_to_install_it(cli, monkeypatch):
+    monkeypatch.setattr("workbench.cli.mcp.find_spec", lambda name: None)
+    code, out, err = cli("mcp")
+    assert (code, out) == (1, "")
+    assert "install 'executorch-workbench[mcp]'" in err
+
+
+def test_a_client_runs_the_steps_of_the_playbooks(tmp_path):
+    client = pytest.importorskip("mcp", reason="mcp, an extra, is not installed")
+    import anyio
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
+    run_dir = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "out_toy_cnn" / "runs" / "linux")
+    marker = tmp_path / "ran"
+    (tmp_path / "json.py").write_text(f"open({str(marker)!r}, 'w')\n")  # never to be imported
+    stranger = shutil.copytree(run_dir, tmp_path / "stranger")
+    manifest = json.loads((stranger / "manifest.json").read_text())
+    manifest["plan"]["stem"] = "../../escaped"
+    (stranger / "manifest.json").write_text(json.dumps(manifest))
+    progress = []
+
+    async def note(done, total, message):
+        progress.append(message)
+
+    async def talk():
+        environment = {"PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-P", "-m", "workbench", "mcp", str(tmp_path)],
+            env=environment,
+        )
+        async with client.Client(stdio_client(server)) as session:
+            listed = await session.list_tools()
+            assert [tool.name for tool in listed.tools] == list(TOOLS)
+            called = [
+                await session.call_tool(name, arguments, progress_callback=note)
+                for name, arguments in (
+                    ("models", {}),
+                    ("findings", {"run_dir": "out_toy_cnn/runs/linux"}),
+                    ("export", {"model": "toy_cn"}),
+                    ("findings", {"run_dir": "stranger"}),
+                    ("lab", {}),
+                )
+            ]
+        return called
+
+    models, findings, typo, hostile, unknown = anyio.run(talk)
+    assert "toy_cnn" in models.structured_content["models"]
+    assert findings.structured_content["findings"] and not findings.is_error
+    assert typo.is_error and "did you mean 'toy_cnn'" in typo.structured_content["error"]["hint"]
+    assert hostile.is_error and "is no valid name" in hostile.structured_content["error"]["what"]
+    assert unknown.is_error and unknown.content[0].text.startswith("unknown tool")
+    assert any("unknown model" in message for message in progress)
+    assert not marker.exists()
+    assert not list(tmp_path.parent.glob("escaped*"))

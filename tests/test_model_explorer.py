@@ -1,0 +1,138 @@
+"""Node data for Model Explorer: every time once, at nodes that the adapters' graphs have."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import workbench as wb
+from workbench.errors import StoreError, UsageError
+from workbench.explorer.model_explorer import write_node_data
+
+MODELS = ["mobilenet_v3_small", "squeezesam", "vit_tiny", "mobilenet_v3_small_int8"]
+#: Of these, every kind of graph: one delegate, many, unrolled LSTM layers, quantised ones.
+NETWORKS = {"Lstm": "int8dyn", "Mixed": "fp32", "toy_cnn": "int8"}
+SOURCE = """
+import torch
+
+
+class Lstm(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.head = torch.nn.LSTM(16, 16, batch_first=True), torch.nn.Linear(16, 4)
+
+    def forward(self, x):
+        return self.head(self.lstm(x)[0][:, -1])
+
+    def example_inputs(self):
+        return (torch.randn(1, 5, 16),)
+
+
+class Mixed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = torch.nn.Conv2d(3, 8, 3), torch.nn.LayerNorm([8, 14, 14])
+
+    def forward(self, x):
+        return torch.roll(self.norm(self.conv(x)), 1, 2).mean((2, 3))
+
+    def example_inputs(self):
+        return (torch.randn(1, 3, 16, 16),)
+"""
+
+
+def read(files, ending):
+    (file,) = (path for path in files if path.name.endswith(ending))
+    return json.loads(file.read_text())
+
+
+def values(graph):
+    return {node: shown["value"] for node, shown in graph["results"].items()}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_time_stands_at_one_node(model, tmp_path):
+    ab = wb.open_run(wb.sample_run(model)).comparisons[0]
+    files = write_node_data(ab, tmp_path)
+    assert len(files) == 6
+    for m in (ab.baseline, ab.candidate):
+        graphs = read(files, f".pte.{m.name}_t{m.threads}.json")
+        outer = values(graphs.pop("forward"))
+        framework = m.ledger["instruction"].lt(0).groupby(m.ledger["key"]).all()
+        inside = m.operators[~m.operators["key"].map(framework)]
+        assert sum(outer.values()) == pytest.approx(inside["mean_ms"].sum())
+        delegated = m.operators[m.operators["xnodes"].notna()]
+        inner = sum(sum(values(graph).values()) for graph in graphs.values())
+        assert inner == pytest.approx(delegated["mean_ms"].sum())
+        nodes = {f"{graph}/{node}" for graph, found in graphs.items() for node in found["results"]}
+        assert len(nodes) <= len(delegated)
+        (etrecord,) = read(files, f".etrecord.{m.name}_t{m.threads}.json").values()
+        origins = {f"{origin.node}_" for origin in m.sidecar.methods[0].origins}
+        assert set(etrecord["results"]) <= origins
+        placed = m.operators[m.operators["nodes"].notna() & (m.operators["role"] != "overhead")]
+        assert sum(values(etrecord).values()) == pytest.approx(placed["mean_ms"].sum())
+
+
+def test_speedups_are_those_of_the_comparison(tmp_path):
+    run = wb.open_run(wb.sample_run())
+    ab = run.compare()
+    files = write_node_data(ab, tmp_path)
+    shown = read(files, "etrecord.speedup.json")["forward"]["results"]
+    rows = ab.operators.merge(run.subject.operators[["key", "nodes"]], on="key").dropna()
+    single = rows[~rows["nodes"].duplicated(keep=False) & ~rows["nodes"].str.contains(",")]
+    assert len(single) > 50
+    for row in single.itertuples():
+        node = shown[f"{row.nodes}_"]
+        assert node["value"] == pytest.approx(row.speedup)
+        wanted = {"faster": "#7ea2ff", "slower": "#ff9a57"}.get(row.outcome, "#e4e7eb")
+        assert node["bgColor"] == wanted
+    # The whole delegate is judged as one.
+    delegate = read(files, ".pte.speedup.json")["forward"]["results"]["forward_0_0"]
+    kinds = ab.kinds.set_index("name")
+    both = kinds.filter(regex="deleg", axis=0)[["baseline_ms", "candidate_ms"]].sum()
+    assert delegate["value"] == pytest.approx(both["baseline_ms"] / both["candidate_ms"], rel=0.01)
+
+
+def test_emulated_times_and_unknown_programs_are_refused(tmp_path):
+    with pytest.raises(UsageError, match="emulated"):
+        wb.export_trace(wb.sample_run("toy_cnn"), "model-explorer", out=tmp_path)
+    run = wb.open_run(wb.sample_run("unet_small"))
+    trace = run.locate(run.subject.sessions[0].etdump)
+    with pytest.raises(StoreError, match=r"program is unknown.*put the \.pte beside it"):
+        wb.export_trace(shutil.copy(trace, tmp_path), "model-explorer")
+    assert not list(tmp_path.glob("**/*.json"))
+
+
+def test_a_run_is_converted_into_a_folder(tmp_path):
+    files = wb.export_trace(wb.sample_run("vit_tiny"), "model-explorer", out=tmp_path / "x")
+    assert {path.parent for path in files} == {tmp_path / "x"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", NETWORKS)
+def test_the_adapters_graphs_have_all_nodes(model, tmp_path, monkeypatch):
+    pytest.importorskip("pte_adapter_model_explorer", reason="Arm's adapters are not installed")
+    pytest.importorskip("etrecord_adapter_model_explorer", reason="Arm's adapters are missing")
+    from etrecord_adapter_model_explorer.main import ETRecordAdapter
+    from pte_adapter_model_explorer.main import PTEAdapter
+
+    monkeypatch.chdir(tmp_path)
+    Path("networks.py").write_text(SOURCE)
+    run = wb.profile_model(
+        model if model == "toy_cnn" else f"networks.py:{model}",
+        wb.ExportOptions(dtype=NETWORKS[model]),
+        wb.MeasureOptions(runs=3, processes=2, evidence=False),
+    )
+    files = wb.export_trace(run.path, "model-explorer", out=tmp_path / "data")
+    pte = next(tmp_path.glob("out_*/artifacts/*.pte"))
+    for kind, adapter, file in (
+        ("pte", PTEAdapter, pte),
+        ("etrecord", ETRecordAdapter, Path(f"{pte}.etrecord")),
+    ):
+        collections = adapter().convert(str(file), {})["graphCollections"]
+        graphs = {g.id: {n.id for n in g.nodes} for c in collections for g in c.graphs}
+        for data in (json.loads(f.read_text()) for f in files if f".{kind}." in f.name):
+            assert sum(len(graph["results"]) for graph in data.values()) > 3
+            for name, graph in data.items():
+                assert set(graph["results"]) <= graphs[name]
