@@ -50,7 +50,7 @@ def main() -> int:
         "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
         "lab": (lab, "open JupyterLab on the notebooks"),
         "docs": (docs, "build the documentation site into build/docs"),
-        "fuzz": (fuzz, "feed the trace reader mutated files (--seconds N or --count N, --seed N)"),
+        "fuzz": (fuzz, "feed the readers mutated files (KIND..., --seconds N or --count N)"),
         "web": (web, "bundle the explorer's scripts (needs npm)"),
         "bench": (bench, "run the benchmarks (or the named ones)"),
     }
@@ -163,8 +163,8 @@ def docs(arguments: list[str]) -> int:
 
 
 def fuzz(arguments: list[str]) -> int:
-    """Feed the trace reader mutated files; exits 1 if it mishandles one."""
-    return _run(str(ROOT / "tests" / "fuzz_etdump.py"), *arguments)
+    """Feed mutated files to the readers; exits 1 if one is mishandled."""
+    return _run(str(ROOT / "tests" / "fuzz.py"), *arguments)
 
 
 def web(_: list[str]) -> int:

@@ -32,8 +32,7 @@ def own_cache(tmp_path_factory):
 def own_locks(tmp_path_factory):
     """Use separate locks: do not wait for measurements outside of the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("locks")
-        patch.setattr("workbench.run.locks.cache_folder", lambda: folder)
+        patch.setenv("WORKBENCH_LOCKS", str(tmp_path_factory.mktemp("locks")))
         yield
 
 

@@ -187,11 +187,12 @@ def test_a_program_that_changes_during_the_run_is_detected(plan, runner, tmp_pat
 
 
 def test_inputs_of_a_foreign_program_are_random_but_the_same_every_time(plan, tmp_path):
-    (path,) = locate_inputs(plan, tmp_path)[""]
+    name = plan.experiments[0].name
+    ((path,),) = locate_inputs(plan, tmp_path)[name]
     values = np.frombuffer(path.read_bytes(), np.float32)
     assert values.size == 3 * 64 * 64
     assert 0.9 < values.std() < 1.1
-    assert locate_inputs(plan, tmp_path / "again")[""][0].read_bytes() == path.read_bytes()
+    assert locate_inputs(plan, tmp_path / "again")[name][0][0].read_bytes() == path.read_bytes()
 
 
 def test_a_saved_input_that_is_not_the_exported_one_is_refused(plan, tmp_path):

@@ -68,6 +68,14 @@ class MeasureOptions:
         "--toggle is then off unless it is given.",
         metavar="PTE",
     )
+    phases: tuple[str, ...] = _option(
+        (),
+        "Inputs to measure with, by name. Of a language model: tokens at once, and the position "
+        "of the first one, as in prefill=128 and decode=1@128. Else .npy files, separated by "
+        "commas; those of earlier phases are executed first.",
+        name="phase",
+        metavar="NAME=INPUTS",
+    )
     threads: tuple[int, ...] = _option((1,), "CPU threads, separated by commas.")
     runs: int = _option(50, "Minimum timed inferences per experiment.")
     budget_s: float = _option(
@@ -86,6 +94,9 @@ class MeasureOptions:
         True, "Compare operators with the machine's peaks, which `profile` measures once."
     )
     runner: str = _option("wheel", "wheel or native.")
+    ops: tuple[str, ...] = _option(
+        (), "A shared library that registers operators which the program needs.", metavar="FILE"
+    )
     target: str = _option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
     power: str = _option("", "Set an Android power mode for the run: boost or developer.")
     timeout_s: float = _option(120.0, "Seconds for one answer of a runner.", name="timeout")

@@ -37,7 +37,7 @@ from workbench.errors import (
 from workbench.explorer.model_explorer import write_node_data
 from workbench.frames import EMULATED, SPANS, format_range
 from workbench.options import ExportOptions, MeasureOptions
-from workbench.records.codec import from_json, to_json
+from workbench.records.codec import to_json
 from workbench.records.layers import Layers
 from workbench.records.runs import LADDER_TOGGLE, Ceilings, Probe, RunRecord
 from workbench.report.artifacts import make_report, write_artifacts
@@ -47,6 +47,7 @@ from workbench.store import (
     default_root,
     is_ours,
     kept_layers,
+    load_record,
     load_run,
     safe_name,
     save_layers,
@@ -110,7 +111,7 @@ def profile_model(
 
     load_scheme(categories or "workbench")
     with open_target(measure.target) as there:
-        check_toggle(measure, find_runner(measure.runner, there))
+        check_toggle(measure, find_runner(measure.runner, there, measure.ops))
     with share_machine(tell):
         pte = export_model(model, export, root=root, tell=tell)
     run = record(pte, measure, progress=tell)
@@ -184,7 +185,7 @@ def record(
     from workbench.run.targets import open_target
 
     with open_target(options.target, power=options.power) as there:
-        runner = find_runner(options.runner, there)
+        runner = find_runner(options.runner, there, options.ops)
         plan = make_plan(pte, options, runner)
         for program in plan.programs:
             if list(map(shape_of, program.inputs)) != list(map(shape_of, plan.inputs)):
@@ -218,6 +219,7 @@ def run_config(
     only: Sequence[str] = (),
     target: str = "",
     power: str = "",
+    ops: Sequence[str] = (),
     baseline: str = "",
     progress: Progress = lambda text, part: None,
 ) -> Run:
@@ -235,6 +237,8 @@ def run_config(
         Names of the experiments to run; all by default.
     target, power
         Where to run, and the Android power mode; empty for the config's.
+    ops
+        Shared libraries that register operators; a config cannot name them.
     baseline
         The experiment to compare all others with; by default the config's comparisons, else the
         side whose name says that the extension is off.
@@ -276,8 +280,9 @@ def run_config(
         if config.experiments[0].runner_path:
             run_dir = run_processes(plan, place, name, target=there, progress=progress)
         else:
-            runner = find_runner(config.experiments[0].runner, there)
-            run_dir = run_plan(complete_plan(plan, runner), runner, place, progress=progress)
+            runner = find_runner(config.experiments[0].runner, there, ops)
+            plan = complete_plan(plan, runner, config.phases)
+            run_dir = run_plan(plan, runner, place, progress=progress)
             libraries = runner.libraries
     run = open_run(run_dir)
     complete_folder(run, libraries)
@@ -692,7 +697,7 @@ def find_peaks(run: RunRecord, isa: str, threads: int) -> Ceilings | None:
     """The peaks of a run's machine, if an earlier run measured them."""
     path = _cache_path(run, isa, threads)
     with contextlib.suppress(StoreError, UsageError):  # of another version
-        return from_json(Ceilings, path.read_bytes(), path) if path.is_file() else None
+        return load_record(Ceilings, path) if path.is_file() else None
     return None
 
 
@@ -744,7 +749,7 @@ def find_probes(progress: Progress) -> tuple[Path, tuple[Probe, ...]]:
     index = folder / _PROBES
     if not index.is_file():
         raise StoreError("is incomplete", where=cache_folder(), hint="delete its folder probes")
-    return folder, from_json(Ceilings, index.read_bytes(), index).probes
+    return folder, load_record(Ceilings, index).probes
 
 
 def _cache_path(run: RunRecord, isa: str, threads: int) -> Path:

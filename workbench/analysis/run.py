@@ -96,6 +96,7 @@ from workbench.records.runs import (
     Experiment,
     Export,
     Pair,
+    Phase,
     Program,
     Proof,
     RunRecord,
@@ -230,8 +231,8 @@ class Run:
         parts = key if isinstance(key, tuple) else (key,)
         names = [part for part in parts if isinstance(part, str)]
         counts = [part for part in parts if not isinstance(part, str)]
-        experiment, phase = names[-1], names[0] if len(names) > 1 else ""
-        named = [m for m in self.measurements if m.name == experiment and m.phase == phase]
+        experiment = "_".join(names)
+        named = [m for m in self.measurements if m.name == experiment]
         if not named:
             known = [m.name for m in self.measurements]
             raise unknown_name("experiment", experiment, known, where=self.path)
@@ -520,8 +521,6 @@ class Run:
 class Measurement:
     """One experiment of a run at one thread count, in one phase.
 
-    ``phase`` names a set of inputs of the program; it is empty where there is only one.
-
     Examples
     --------
     >>> on = wb.open_run(wb.sample_run())["avx512_on"]
@@ -532,7 +531,6 @@ class Measurement:
     run: Run
     experiment: Experiment
     threads: int
-    phase: str = ""
 
     def __repr__(self) -> str:
         return f"Measurement({self.label!r} of {str(self.run.path)!r})"
@@ -541,6 +539,11 @@ class Measurement:
     def name(self) -> str:
         """The name of the experiment."""
         return self.experiment.name
+
+    @property
+    def phase(self) -> Phase:
+        """The inputs that it ran on; its name is empty where there is only one phase."""
+        return self.run.record.plan.phase_of(self.experiment)
 
     @property
     def control(self) -> bool:
@@ -589,9 +592,8 @@ class Measurement:
     @property
     def label(self) -> str:
         """The experiment, with the threads where the run has several counts."""
-        parts = [self.phase] if self.phase else []
         several = len(self.run.record.plan.threads) > 1
-        return ", ".join([*parts, self.name, *([count_threads(self.threads)] if several else [])])
+        return ", ".join([self.name, *([count_threads(self.threads)] if several else [])])
 
     @cached_property
     def sessions(self) -> tuple[Session, ...]:

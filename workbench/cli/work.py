@@ -20,6 +20,7 @@ from workbench.cli.options import (
     Output,
     call,
     command,
+    say,
     show_progress,
 )
 from workbench.errors import UsageError
@@ -83,7 +84,7 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
         pte = export_model(model, export, root=out, tell=lambda text: progress(text, 0.0))
     record = load_export(pte)
     for line in describe_export(record) if record else ():
-        click.echo(line, err=True)
+        say(line)
     return Output([pte], {"pte": pte, "export": record}, step=call("run", pte))
 
 
@@ -108,8 +109,8 @@ def run(
 
     Prints the run's folder.
 
-    A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target and --power
-    replace its own.
+    A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target, --power
+    and --ops replace its own.
     """
     from workbench import workflow
     from workbench.report.artifacts import outline_run
@@ -164,7 +165,7 @@ def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str
         is_default = context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
         if is_default or name not in vars(measure):
             continue
-        if name not in ("target", "power"):
+        if name not in ("target", "power", "ops"):
             raise UsageError("the config sets this", where=option.opts[0])
         given[name] = getattr(measure, name)
     return given
@@ -237,7 +238,7 @@ def batch(
         )
     failures = state.list_failures(portfolio)
     for line in failures:
-        click.echo(line, err=True)
+        say(line)
     page = f"{scheduler.portfolio_location(matrix, out)}/{state.INDEX}"
     step = "fix the failed cells, and run the same command again" if failures else f"open {page}"
     record = {"page": page, "portfolio": portfolio}

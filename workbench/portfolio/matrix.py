@@ -41,7 +41,8 @@ def _keys(record: type, *excluded: str) -> tuple[str, ...]:
 
 #: Keys of a matrix that are options of all its exports, and of all its measurements.
 EXPORT_KEYS = _keys(ExportOptions, "dtype", "state_dict", "inputs", "fresh")
-MEASURE_KEYS = _keys(MeasureOptions, "toggle", "isa_ladder", "target")
+#: Code runs only if the user named it: a matrix has no ``ops``.
+MEASURE_KEYS = _keys(MeasureOptions, "toggle", "isa_ladder", "target", "ops")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ LADDER_TOGGLE = "ladder"  #: The toggle of a plan with one experiment per ISA le
 class Tensor:
     """One input or output of a program; ``file`` beside the ``.pte`` holds an input's raw bytes.
 
-    A ``dynamic`` one accepts smaller sizes too.
+    A ``dynamic`` one accepts smaller sizes too. Without a file, its integers are random and less
+    than ``below`` (0: 2), or they count up from ``first``.
     """
 
     dtype: str
@@ -22,6 +23,8 @@ class Tensor:
     file: str = ""
     sha256: str = ""
     dynamic: bool = False
+    below: int = 0
+    first: int | None = None
 
 
 @dataclass(frozen=True)
@@ -150,8 +153,23 @@ class Program:
 
 
 @dataclass(frozen=True)
+class Phase:
+    """A named set of inputs of a program that keeps a state, such as a language model's cache.
+
+    Each set in ``before`` is executed once, in order, to fill the state. Of a language model,
+    ``tokens`` are computed at once, after ``position`` earlier ones; 0 tokens: other inputs.
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    before: tuple[tuple[Tensor, ...], ...] = ()
+    tokens: int = 0
+    position: int = 0
+
+
+@dataclass(frozen=True)
 class Experiment:
-    """One way to run a program, of the plan's the one named ``program``.
+    """One way to run a program, of the plan's the one named ``program``, in the one ``phase``.
 
     ``isa`` is an ISA level, ``isa_off`` further features to hide; ``runner`` is ``wheel`` (the
     native runner; old runs also have ``python``) or the path of an ``executor_runner``. The fields
@@ -171,6 +189,7 @@ class Experiment:
     extra_args: tuple[str, ...] = ()
     cpu_affinity: tuple[int, ...] = ()
     program: str = ""
+    phase: str = ""
 
 
 @dataclass(frozen=True)
@@ -223,6 +242,7 @@ class Plan:
     cool_down_s: float = 1.0
     direction: str = ""
     programs: tuple[Program, ...] = ()
+    phases: tuple[Phase, ...] = ()
 
     @property
     def all_programs(self) -> tuple[Program, ...]:
@@ -238,6 +258,15 @@ class Plan:
             if program.name == experiment.program:
                 return program
         raise StoreError(f"unknown program {experiment.program!r:.60}", where=experiment.name)
+
+    def phase_of(self, experiment: Experiment) -> Phase:
+        """The phase in which an experiment runs; without phases, its program's inputs."""
+        for phase in self.phases:
+            if phase.name == experiment.phase:
+                return phase
+        if experiment.phase:
+            raise StoreError(f"unknown phase {experiment.phase!r:.60}", where=experiment.name)
+        return Phase("", self.program_of(experiment).inputs)
 
 
 def count_threads(threads: int) -> str:

@@ -11,6 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from workbench.errors import RunnerError, SetupError, UsageError, unknown_name
 from workbench.store import cached, sha256_of
 
 NATIVE = Path(__file__).parent / "native"
+WHEELS = Path(__file__).parent / "wheels.txt"
 
 #: The wheel's headers must be compiled with the definitions of its libraries.
 DEFINITIONS = ("C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED", "ET_USE_THREADPOOL")
@@ -116,7 +118,10 @@ def zig_compiler(architecture: Architecture) -> list[str]:
 
 
 def fetch_wheel(package: str, version: str, platform: str = "") -> Path:
-    """The unpacked wheel of a package, by pip; for this machine or another ``platform``."""
+    """The unpacked wheel of a package, by pip; for this machine or another ``platform``.
+
+    Its SHA-256 must be in ``wheels.txt``.
+    """
     name = f"wheels/{package}-{version}{'-' if platform else ''}{platform}"
     return cached(name, partial(_unpack_wheel, f"{package}=={version}", platform))
 
@@ -125,8 +130,16 @@ def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
     other = ["--platform", platform] if platform else []
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     flags = ["--quiet", "--no-deps", "--only-binary=:all:", "--python-version", python, *other]
+    pinned = WHEELS.read_text().replace("\\\n", "").splitlines()
     with tempfile.TemporaryDirectory(dir=folder.parent) as downloads:
-        download([*_pip(), "download", *flags, "--dest", downloads, requirement], what=requirement)
+        (wanted := Path(downloads) / "wanted.txt").write_text(
+            "".join(line for line in pinned if line.split()[0] == requirement)
+        )
+        if not wanted.stat().st_size:
+            hint = "pip install executorch==1.5.1"
+            raise SetupError(f"no known hash of the wheels of {requirement}", hint=hint)
+        flags += ["--require-hashes", "--dest", downloads, "-r", str(wanted)]
+        download([*_pip(), "download", *flags], what=requirement)
         (wheel,) = Path(downloads).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
@@ -179,7 +192,10 @@ def build_runner() -> Path:
 
 def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str = "") -> None:
     """Compile the runner against the executorch package ``sdk``; SetupError if that fails."""
-    command = [*compiler, *compile_flags(sdk, rpath), "-o", str(binary)]
+    _compile([*compiler, *compile_flags(sdk, rpath), "-o", str(binary)], "the runner")
+
+
+def _compile(command: Sequence[str], what: str) -> None:
     try:
         done = subprocess.run(command, capture_output=True, timeout=COMPILE_TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -187,8 +203,27 @@ def compile_runner(sdk: Path, compiler: Sequence[str], binary: Path, rpath: str 
     if done.returncode:
         lines = done.stderr.decode(errors="replace").splitlines()
         errors = [line for line in lines if "error" in line] or lines or ["no reason given"]
-        what = f"the runner does not compile: {errors[0].strip()}"
-        raise SetupError(what, where=command[0], hint="set $CXX to another C++17 compiler")
+        problem = f"{what} does not compile: {errors[0].strip()}"
+        raise SetupError(problem, where=command[0], hint="set $CXX to another C++17 compiler")
+
+
+def find_operators() -> list[Path]:
+    """The libraries with operators of language models that the wheel brings; to load in order.
+
+    The first one is empty, with the name of the Python bindings: the second names them as a
+    dependency, uses nothing of them, and would load Python with them.
+    """
+    sdk, bindings = find_sdk(), f"_C{sysconfig.get_config_var('EXT_SUFFIX')}"
+    library = sdk / "extension/llm/custom_ops/libcustom_ops_aot_lib.so"
+    if sys.platform != "linux" or not library.is_file():
+        return []
+    compiler = find_compiler()
+
+    def compile_empty(path: Path) -> None:
+        flags = ("-shared", f"-Wl,-soname,{bindings}", "-x", "c++", os.devnull, "-o", str(path))
+        _compile([*compiler, *flags], "an empty library")
+
+    return [cached(f"{bindings}-{fingerprint(sdk, compiler)}", compile_empty), library]
 
 
 def describe_runner(runner: Path | Sequence[str], binary: Path | None = None) -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -14,21 +13,22 @@ from typing import Any
 
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.options import MeasureOptions
-from workbench.records.codec import structure
+from workbench.records.codec import parse_json, structure
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
 from workbench.run.plan import (
     CONTROL,
     SAMPLED_MS,
+    add_phases,
     begin_plan,
     default_inputs,
-    load_inputs,
+    load_program,
     name_programs,
     pair_experiments,
     plan_program,
     shorten_plan,
 )
 from workbench.run.runner import KINDS, Runner
-from workbench.store import default_root, open_file, sha256_of
+from workbench.store import default_root, read_file, sha256_of
 
 #: Configs are written by hand: a larger file is something else.
 LARGEST_BYTES = 1_000_000
@@ -97,20 +97,12 @@ class Config:
     target: str = MeasureOptions.target
     power: str = MeasureOptions.power
     inputs: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
 
 
 def read_config(path: Path, tell: Callable[[str], None] = lambda text: None) -> Config:
     """Read a config and check its names, numbers and sizes; ``tell`` is called for unknown keys."""
-    try:
-        with open_file(path) as file:
-            text = file.read(LARGEST_BYTES + 1)
-        data = json.loads(text) if len(text) <= LARGEST_BYTES else None
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), where=path) from None
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"not JSON: {error}", where=path) from None
-    if not isinstance(data, dict):
-        raise StoreError("not a config of experiments", where=path)
+    data = parse_json(read_file(path, LARGEST_BYTES), path)
     config = structure(Config, _adapt(data, path, tell), path, strict=True)
     entries = (_apply_script_options(e, path) if e.runner_path else e for e in config.experiments)
     config = replace(config, experiments=tuple(entries))
@@ -178,11 +170,12 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
     return replace(plan, programs=tuple(alike))
 
 
-def complete_plan(plan: Plan, runner: Runner) -> Plan:
-    """Add the inputs and sampling, which require the workbench's runner; loads the program."""
+def complete_plan(plan: Plan, runner: Runner, phases: Sequence[str] = ()) -> Plan:
+    """Add inputs, phases and sampling, which require the workbench's runner; loads the program."""
     pte = Path(plan.pte)
-    found = load_inputs(pte, runner, plan.timeout_s)
-    plan = replace(plan, sampled_ms=SAMPLED_MS)
+    ready = load_program(pte, runner, plan.timeout_s)
+    found = ready.inputs
+    plan = add_phases(replace(plan, sampled_ms=SAMPLED_MS), phases, ready)
     if runner.target.emulated:
         plan = shorten_plan(plan)
     if not plan.inputs:
@@ -197,7 +190,7 @@ def complete_plan(plan: Plan, runner: Runner) -> Plan:
 
 
 def _complete_programs(plan: Plan, runner: Runner) -> Plan:
-    taken = [load_inputs(Path(p.pte), runner, plan.timeout_s) for p in plan.programs]
+    taken = [load_program(Path(p.pte), runner, plan.timeout_s).inputs for p in plan.programs]
     programs = zip(plan.programs, taken, strict=True)
     found = (plan_program(plan, p.name, Path(p.pte), inputs) for p, inputs in programs)
     return replace(plan, programs=tuple(found))
@@ -357,6 +350,8 @@ def _check(config: Config, path: Path) -> None:
     names = [entry.name for entry in config.experiments]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"two experiments have the name {twice[0]!r}", where=path)
+    if config.phases and any(entry.runner_path for entry in config.experiments):
+        raise UsageError("an executor_runner knows no phases", where=f"{path}: phases")
     for entry in config.experiments:
         _check_entry(entry, f"{path}: {entry.name[:40]}")
     for pair in config.analysis.compare_pairs:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from workbench.errors import RunnerError
 from workbench.records.runs import Experiment, Plan, RunRecord, Sampling, count_threads
-from workbench.run.measure import Inputs, Step, measure_step, runner_flags
+from workbench.run.measure import Step, measure_step, runner_flags
 from workbench.run.recorder import RunRecorder, record_run
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Session
-from workbench.run.tensor_files import locate_inputs
+from workbench.run.tensor_files import Inputs, locate_inputs
 from workbench.store import samples_path
 
 #: Called with what is being measured, and the fraction that is done (0 to 1).

@@ -6,10 +6,9 @@ import contextlib
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 from workbench.errors import StoreError
 from workbench.records.runs import (
@@ -27,11 +26,8 @@ from workbench.run.recorder import RunRecorder, timestamp
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Session
 from workbench.run.targets.host import HOST, Host, read_environment
-from workbench.run.tensor_files import compare_outputs, read_output
+from workbench.run.tensor_files import Inputs, compare_outputs, read_output
 from workbench.store import sha256_of, trace_path
-
-#: The input files of every program by its name.
-Inputs: TypeAlias = Mapping[str, Sequence[Path]]
 
 #: Fewer rounds per process leave the bootstrap nothing to resample.
 MIN_ROUNDS = 6
@@ -155,11 +151,15 @@ def runner_flags(
     flags += ["--isa", experiment.isa]
     if experiment.isa_off:
         flags += ["--isa_off", ",".join(experiment.isa_off)]
-    for path in inputs[program.name]:
-        flags += ["--inputs", target.push(path)]
-    if any(tensor.dynamic for tensor in program.inputs):
-        for tensor in program.inputs:
-            flags += ["--input_shape", "x".join(map(str, tensor.shape))]
+    phase = plan.phase_of(experiment)
+    sets = (*phase.before, phase.inputs)
+    for number, (tensors, paths) in enumerate(zip(sets, inputs[experiment.name], strict=True)):
+        flags += ["--then"] * (number > 0)
+        for path in paths:
+            flags += ["--inputs", target.push(path)]
+        if phase.name or any(tensor.dynamic for tensor in tensors):
+            for tensor in tensors:
+                flags += ["--input_shape", "x".join(map(str, tensor.shape))]
     cores = experiment.cpu_affinity or (() if core is None else (core,))
     if cores:
         flags += ["--cpus", ",".join(map(str, cores))]
@@ -242,15 +242,17 @@ def compare_experiments(
             name: [read_output(Path(tensor.file), tensor.dtype) for tensor in tensors]
             for name, tensors in outputs.items()
         }
-    first, *others = sessions
-    pairs = [(p.baseline, p.candidate) for p in plan.pairs] + [(first, name) for name in others]
-    programs = {e.name: plan.program_of(e) for e in plan.experiments}
+    experiments = {e.name: e for e in plan.experiments}
+    first: dict[str, str] = {}
+    pairs = [(p.baseline, p.candidate) for p in plan.pairs]
+    pairs += [(first.setdefault(experiments[name].phase, name), name) for name in sessions]
     agreements = []
     for pair in dict.fromkeys(pairs):
         if not sessions.keys() >= set(pair) or pair[0] == pair[1]:
             continue
-        one, other = (programs[name] for name in pair)
-        note = explain_different(one, other, *(outputs[name] for name in pair))
+        one, other = (plan.program_of(experiments[name]) for name in pair)
+        taken = (plan.phase_of(experiments[name]).inputs for name in pair)
+        note = explain_different(*taken, *(outputs[name] for name in pair))
         if note:
             agreements.append(Agreement(*pair, threads, 0, "", None, 0.0, 0.0, False, note=note))
             continue
@@ -269,12 +271,15 @@ def compare_experiments(
 
 
 def explain_different(
-    one: Program, other: Program, outputs: Sequence[Tensor], others: Sequence[Tensor]
+    one: Sequence[Tensor],
+    other: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    others: Sequence[Tensor],
 ) -> str:
-    """Why the outputs of two programs cannot be compared; empty if they can."""
+    """Why the outputs of two programs cannot be compared, by inputs and outputs; or empty."""
     described = [
         ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in tensors)
-        for tensors in (one.inputs, other.inputs, outputs, others)
+        for tensors in (one, other, outputs, others)
     ]
     if described[0] != described[1]:
         return f"their inputs differ: {described[0]} and {described[1]}"

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import chain, count, pairwise
 from pathlib import Path
 
+import numpy as np
+
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.options import MeasureOptions
-from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan, Program, Tensor
+from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Phase, Plan, Program, Tensor
 from workbench.run.isa import Isa, Toggle, find_levels, read_isa, resolve_toggle
 from workbench.run.runner import Runner, open_runner
+from workbench.run.session import Ready
 from workbench.run.tensor_files import RANDOM_SOURCE
 from workbench.store import load_export, safe_name, sha256_of
 
@@ -47,12 +49,15 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
             raise StoreError("no such file", where=path, hint="workbench export MODEL makes one")
     names = name_programs(ptes)
     toggle, experiments, pairs = choose_experiments(options, read_isa(runner.command), names)
-    taken = [load_inputs(path, runner, options.timeout_s) for path in ptes]
-    inputs, source = default_inputs(pte, taken[0])
+    loaded = [load_program(path, runner, options.timeout_s) for path in ptes]
+    inputs, source = default_inputs(pte, loaded[0].inputs)
     plan = replace(begin_plan(pte, experiments, pairs), inputs=inputs, input_source=source)
     plan = replace(
         plan,
-        programs=tuple(map(partial(plan_program, plan), names[1:], ptes[1:], taken[1:])),
+        programs=tuple(
+            plan_program(plan, name, path, ready.inputs)
+            for name, path, ready in list(zip(names, ptes, loaded, strict=True))[1:]
+        ),
         toggle=toggle,
         target=runner.target.name,
         threads=tuple(dict.fromkeys(options.threads)),
@@ -64,6 +69,7 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
         budget_s=options.budget_s,
         precision=options.precision,
     )
+    plan = add_phases(plan, options.phases, loaded[0])
     return shorten_plan(plan) if runner.target.emulated else plan
 
 
@@ -115,11 +121,94 @@ def shape_of(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
     return tensor.dtype, tuple(tensor.shape)
 
 
-def load_inputs(pte: Path, runner: Runner, timeout_s: float) -> tuple[Tensor, ...]:
-    """Load a program once; returns the inputs that it takes."""
+def load_program(pte: Path, runner: Runner, timeout_s: float) -> Ready:
+    """Load a program once; returns what the runner says of it."""
     flags = ["--model_path", runner.target.push(pte)]
     with open_runner(runner, flags, timeout_s=timeout_s) as session:
-        return session.ready.inputs
+        return session.ready
+
+
+def add_phases(plan: Plan, texts: Sequence[str], ready: Ready) -> Plan:
+    """A plan with its experiments and pairs in every phase; UsageError for a bad one.
+
+    The texts are those of ``MeasureOptions.phases``.
+    """
+    phases: list[Phase] = []
+    for text in texts:
+        name, _, what = text.partition("=")
+        if not (what and re.fullmatch(r"[A-Za-z]\w{0,29}", name, re.ASCII)):
+            hint = "such as decode=1@128, or first=tokens.npy,mask.npy"
+            raise UsageError(f"{text!r:.60} is not NAME=INPUTS", where="--phase", hint=hint)
+        if name in (phase.name for phase in phases):
+            raise UsageError(f"two phases have the name {name!r}", where="--phase")
+        if step := re.fullmatch(r"(\d{1,7})(?:@(\d{1,7}))?", what):
+            phases.append(plan_step(name, int(step[1]), int(step[2] or 0), ready))
+        else:
+            inputs = tuple(map(describe_array, what.split(",")))
+            earlier = tuple(phase.inputs for phase in phases if not phase.tokens)
+            phases.append(Phase(name, inputs, earlier))
+    if not phases:
+        return plan
+
+    def within(phase: Phase, name: str) -> str:
+        return f"{phase.name}_{name}"
+
+    return replace(
+        plan,
+        phases=tuple(phases),
+        experiments=tuple(
+            replace(e, name=within(phase, e.name), phase=phase.name)
+            for phase in phases
+            for e in plan.experiments
+        ),
+        pairs=tuple(
+            replace(
+                pair,
+                baseline=within(phase, pair.baseline),
+                candidate=within(phase, pair.candidate),
+                label=f"{pair.label} in {phase.name}",
+            )
+            for phase in phases
+            for pair in plan.pairs
+        ),
+    )
+
+
+def plan_step(name: str, tokens: int, position: int, ready: Ready) -> Phase:
+    """A phase of a language model, whose program takes tokens and the position of the first one.
+
+    The cache is filled in as few executions as the program allows.
+    """
+    ids, *rest = ready.inputs or [Tensor("", ())]
+    integers = all(tensor.dtype in ("int64", "int32") for tensor in (ids, *rest))
+    if not integers or len(ids.shape) != 2 or len(rest) > 1:
+        hint = "name .npy files instead"
+        text = "the program does not take tokens and their position"
+        raise UsageError(text, where=f"--phase {name}", hint=hint)
+    most, words = ids.shape[1], ready.outputs[0].shape[-1]
+    if not 1 <= tokens <= most:
+        raise UsageError(f"the program takes 1 to {most} tokens at once", where=f"--phase {name}")
+    if position and not rest:
+        text = "the program takes no position: it has no KV cache"
+        raise UsageError(text, where=f"--phase {name}")
+
+    def step(start: int, count: int) -> tuple[Tensor, ...]:
+        places = (replace(t, shape=(min(count, t.shape[0]),), first=start) for t in rest)
+        return replace(ids, shape=(ids.shape[0], count), below=words), *places
+
+    before = tuple(step(at, min(most, position - at)) for at in range(0, position, most))
+    return Phase(name, step(position, tokens), before, tokens, position)
+
+
+def describe_array(name: str) -> Tensor:
+    """The input in an ``.npy`` file."""
+    path = Path(name).resolve()
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        reason = getattr(error, "strerror", None) or "not an .npy file"
+        raise StoreError(reason, where=name) from None
+    return Tensor(array.dtype.name, array.shape, str(path), sha256_of(path))
 
 
 def default_inputs(pte: Path, taken: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], str]:

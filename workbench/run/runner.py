@@ -9,12 +9,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import unknown_name
+from workbench.errors import StoreError, unknown_name
 from workbench.run.build import (
     NATIVE,
     ZIG,
     build_runner,
     describe_runner,
+    find_operators,
     find_sdk,
     installed_compiler,
 )
@@ -31,7 +32,8 @@ KINDS = ("wheel", "native")
 class Runner:
     """A runner: the local command that starts it on its target, its entry in the manifest.
 
-    ``libraries`` is the local folder with the same libraries that it loads there.
+    ``libraries`` is the local folder with the same libraries that it loads there; ``operators``
+    are libraries on the target, loaded for programs that need their operators.
     """
 
     kind: str
@@ -39,9 +41,12 @@ class Runner:
     description: dict[str, Any]
     target: Host = HOST
     libraries: Path = Path()
+    operators: tuple[str, ...] = ()
 
 
-def find_runner(choice: str = "wheel", target: Host = HOST) -> Runner:
+def find_runner(
+    choice: str = "wheel", target: Host = HOST, operators: Sequence[str] = ()
+) -> Runner:
     """The native runner for a target; compiled on first use, then cached.
 
     Parameters
@@ -50,6 +55,8 @@ def find_runner(choice: str = "wheel", target: Host = HOST) -> Runner:
         ``wheel`` or ``native``; both are the native runner.
     target
         Where it runs, from `open_target`. Other machines get a bundle with all its libraries.
+    operators
+        Shared libraries that register operators, for that machine.
 
     Raises
     ------
@@ -65,13 +72,23 @@ def find_runner(choice: str = "wheel", target: Host = HOST) -> Runner:
     """
     if choice not in KINDS:
         raise unknown_name("runner", choice, KINDS)
+    for path in operators:
+        if not Path(path).is_file():
+            raise StoreError("no such library of operators", where=path)
+    given = [target.push(Path(path).resolve()) for path in operators]
     if target is HOST:
         binary, libraries = build_runner(), find_sdk() / "lib"
-        return Runner("native", (str(binary),), describe_runner(binary), libraries=libraries)
-    bundle = make_bundle(target.machine)
-    command = target.command(bundle.command(target.push_folder(bundle.folder)))
-    description = describe_runner(command, bundle.runner)
-    return Runner("native", tuple(command), description, target, bundle.folder)
+        command, description = [str(binary)], describe_runner(binary)
+        given += map(str, find_operators())
+    else:
+        bundle = make_bundle(target.machine)
+        binary, libraries = bundle.runner, bundle.folder
+        command = target.command(bundle.command(target.push_folder(bundle.folder)))
+        description = describe_runner(command, binary)
+    if operators:
+        hashes = (f"{Path(path).name} {sha256_of(Path(path))[:12]}" for path in operators)
+        description["operators"] = ", ".join(hashes)
+    return Runner("native", tuple(command), description, target, libraries, tuple(given))
 
 
 def identify_runner(choice: str, target: str) -> str:
@@ -85,5 +102,6 @@ def identify_runner(choice: str, target: str) -> str:
 
 def open_runner(runner: Runner, flags: Sequence[str], *, timeout_s: float) -> Session:
     """Start a live runner process with these flags; paths among them are paths on its target."""
-    words = [runner.target.quote(flag) for flag in ("--server_mode", *flags)]
+    libraries = (word for path in runner.operators for word in ("--ops", path))
+    words = [runner.target.quote(flag) for flag in ("--server_mode", *libraries, *flags)]
     return open_session([*runner.command, *words], timeout_s=timeout_s, target=runner.target)

@@ -51,7 +51,8 @@ HINTS = {
     "truncated": "copy or export it again",
     "version": "export it again with the installed ExecuTorch",
     "program": "export it again with the installed ExecuTorch",
-    "operator": "use a runner that has these operators, or replace them in the model",
+    "operator": "name a library that has them: --ops FILE; on other machines than this one, also "
+    "those of language models",
     "backend": "export it for XNNPACK, or use a runner that has this backend",
     "library": "reinstall executorch",
     "delegate": _REJECTED,

@@ -2,40 +2,62 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from workbench.errors import RunnerError, StoreError
-from workbench.records.runs import Agreement, Plan, Program, Tensor
+from workbench.records.runs import Agreement, Plan, Tensor
 from workbench.store import atomic_write, sha256_of
 
 RANDOM_SOURCE = "seeded random: normal for floats, 0 or 1 for integers"
 
 
-def locate_inputs(plan: Plan, run_dir: Path) -> dict[str, list[Path]]:
-    """The input files of every program by its name."""
-    return {program.name: _locate(program, run_dir) for program in plan.all_programs}
+#: The input files of every experiment by its name: a list for each execution that fills the
+#: program's state, and last those to measure with.
+Inputs: TypeAlias = Mapping[str, Sequence[Sequence[Path]]]
 
 
-def _locate(program: Program, run_dir: Path) -> list[Path]:
-    """The input files in order: those saved with the program (checked), or random ones."""
-    folder = Path(program.pte).parent
+def locate_inputs(plan: Plan, run_dir: Path) -> Inputs:
+    """The input files of every experiment."""
+    found: dict[Path, list[list[Path]]] = {}
+    by_name = {}
+    for experiment in plan.experiments:
+        program, phase = plan.program_of(experiment), plan.phase_of(experiment)
+        folder = run_dir / "inputs" / program.name / phase.name
+        if folder not in found:
+            sets = enumerate((*phase.before, phase.inputs))
+            found[folder] = [
+                _locate(tensors, Path(program.pte).parent, folder / (f"{n}" * (n > 0)))
+                for n, tensors in sets
+            ]
+        by_name[experiment.name] = found[folder]
+    return by_name
+
+
+def _locate(tensors: Sequence[Tensor], folder: Path, fresh: Path) -> list[Path]:
+    """The input files in order: those in the ``folder`` (checked), or ``fresh`` random ones."""
     paths = []
-    for number, tensor in enumerate(program.inputs):
+    for number, tensor in enumerate(tensors):
         if not tensor.file:
-            path = run_dir / "inputs" / program.name / f"input{number}.bin"
+            path = fresh / f"input{number}.bin"
             paths.append(atomic_write(path, random_bytes(tensor, seed=number)))
             continue
         path = folder / tensor.file
         if sha256_of(path) != tensor.sha256:
             raise StoreError("is not the input that was exported", where=path, hint="export again")
+        if path.suffix == ".npy":
+            array = np.load(path, allow_pickle=False)
+            path = atomic_write(fresh / f"input{number}.bin", array.tobytes())
         paths.append(path)
     return paths
 
 
 def random_bytes(tensor: Tensor, seed: int) -> bytes:
-    """Raw bytes for one input: normally distributed floats, or integers that are 0 or 1."""
+    """Raw bytes for one input: normally distributed floats, or integers as `Tensor` says."""
     rng = np.random.default_rng(seed)
     if tensor.dtype == "bfloat16":
         wide = rng.standard_normal(tensor.shape, dtype=np.float32)
@@ -46,7 +68,10 @@ def random_bytes(tensor: Tensor, seed: int) -> bytes:
         raise RunnerError(f"cannot make a random input of dtype {tensor.dtype}") from None
     if dtype.kind == "f":
         return rng.standard_normal(tensor.shape).astype(dtype).tobytes()
-    return rng.integers(0, 2, tensor.shape).astype(dtype).tobytes()
+    if tensor.first is not None:
+        last = tensor.first + math.prod(tensor.shape)
+        return np.arange(tensor.first, last, dtype=dtype).tobytes()
+    return rng.integers(0, tensor.below or 2, tensor.shape).astype(dtype).tobytes()
 
 
 #: Largest difference, relative to the largest value, that counts as agreement. Reordered sums

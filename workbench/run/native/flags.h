@@ -13,8 +13,13 @@
 struct Flags {
   std::string model_path, method_name, output_file, etdump_path, samples_path, lib_dir;
   std::string data_path, isa = "native", print_output = "none";
-  std::vector<std::string> inputs, isa_off;
-  std::vector<std::vector<int>> input_shapes;
+  std::vector<std::string> isa_off, operators;
+  // The sets of inputs: all but the last one are executed once, before anything is timed.
+  struct Inputs {
+    std::vector<std::string> files;
+    std::vector<std::vector<int>> shapes;
+  };
+  std::vector<Inputs> inputs{1};
   std::vector<int> cpus;
   int num_executions = 1, warmup = 0, cpu_threads = 0, sample_hz = 249;
   bool server_mode = false, print_isa = false, version = false, help = false;
@@ -32,6 +37,8 @@ inline constexpr char kHelp[] =
   --inputs FILE,FILE    raw bytes of each input, in order; may be repeated; a FILE with a comma in
                         its name needs an --inputs of its own (default: all inputs are ones)
   --input_shape 1x3x8   the shape of one input; repeat for each, in order (default: the program's)
+  --then                execute once with the inputs so far, which fills the program's state; the
+                        flags that follow give the next inputs
   --output_file BASE    write the outputs to BASE-0.bin, BASE-1.bin, ...
   --print_output MODE   none (default), summary (the first and last 100 values of each), all
   --num_executions N    timed executions (default 1)
@@ -47,6 +54,8 @@ inline constexpr char kHelp[] =
   --print_isa           print the extensions of this CPU and the levels, and exit
   --version             print how this runner was built, and exit
   --lib_dir DIR         the folder of ExecuTorch's libraries
+  --ops FILE            a library of operators, loaded if the program needs operators that the
+                        others lack; may be repeated
   --server_mode         load, answer "ready", then execute commands from standard input:
                           run N | output BASE | etdump [FILE] | samples [FILE] | reset | quit
 
@@ -115,13 +124,17 @@ inline Flags parse_flags(int argc, char** argv) {
       const std::string text = value();
       const bool one_file = access(text.c_str(), F_OK) == 0;
       for (const auto& file : one_file ? std::vector{text} : split(text)) {
-        flags.inputs.push_back(file);
+        flags.inputs.back().files.push_back(file);
       }
     } else if (flag == "--input_shape") {
-      flags.input_shapes.emplace_back();
+      auto& shape = flags.inputs.back().shapes.emplace_back();
       for (const auto& size : split(value(), 'x')) {
-        flags.input_shapes.back().push_back(parse_number(flag, size, 0, kMaxSize));
+        shape.push_back(parse_number(flag, size, 0, kMaxSize));
       }
+    } else if (flag == "--then") {
+      flags.inputs.emplace_back();
+    } else if (flag == "--ops") {
+      flags.operators.push_back(value());
     } else if (flag == "--data_path") {
       flags.data_path = value();
     } else if (flag == "--print_output") {

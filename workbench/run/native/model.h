@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,7 +53,7 @@ inline int64_t preemptions() {
 class Model {
  public:
   Model(const std::string& path, const std::string& data_path, std::string method,
-        et::EventTracer* tracer)
+        et::EventTracer* tracer, const std::function<bool()>& load_operators)
       : file_(open_program(path)), loader_(file_.data(), file_.size()) {
     if (!data_path.empty()) data_.emplace(data_path);
     auto program = et::Program::load(&loader_, et::Program::Verification::InternalConsistency);
@@ -62,9 +63,7 @@ class Model {
     program_.emplace(std::move(*program));
     choose_method(method);
     check_backends();
-    const int64_t start = now_ns(CLOCK_MONOTONIC);
-    load_method(tracer);
-    load_ms_ = static_cast<double>(now_ns(CLOCK_MONOTONIC) - start) / 1e6;
+    load_method(tracer, load_operators);
     place_outputs();
   }
 
@@ -83,6 +82,8 @@ class Model {
                     std::to_string(shapes.size()) + " input shapes, the method takes " +
                         std::to_string(meta.num_inputs()));
     }
+    inputs_.clear();
+    values_.clear();
     for (size_t i = 0; i < meta.num_inputs(); i++) {
       const et::TensorInfo info = input_info(meta, i);
       const std::vector<int> largest(info.sizes().begin(), info.sizes().end());
@@ -302,7 +303,7 @@ class Model {
     return *meta;
   }
 
-  void load_method(et::EventTracer* tracer) {
+  void load_method(et::EventTracer* tracer, const std::function<bool()>& load_operators) {
     const et::MethodMeta meta = method_meta();
     std::vector<et::Span<uint8_t>> spans;
     for (size_t i = 0; i < meta.num_memory_planned_buffers(); i++) {
@@ -313,8 +314,17 @@ class Model {
     }
     arena_.emplace(et::Span<et::Span<uint8_t>>(planned_spans_.data(), planned_spans_.size()));
     memory_.emplace(&method_allocator_, &*arena_, &temporary_allocator_);
-    auto method = program_->load_method(method_name_.c_str(), &*memory_, tracer,
-                                        data_ ? &*data_->map : nullptr);
+    int64_t start = 0;
+    const auto load = [&] {
+      start = now_ns(CLOCK_MONOTONIC);
+      return program_->load_method(method_name_.c_str(), &*memory_, tracer,
+                                   data_ ? &*data_->map : nullptr);
+    };
+    auto first = load();
+    const bool again = first.error() == Error::OperatorMissing && load_operators();
+    if (again) error_log.take();
+    auto method = again ? load() : std::move(first);
+    load_ms_ = static_cast<double>(now_ns(CLOCK_MONOTONIC) - start) / 1e6;
     if (method.ok()) {
       method_.emplace(std::move(*method));
     } else if (method.error() == Error::OperatorMissing) {

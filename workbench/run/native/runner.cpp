@@ -118,6 +118,14 @@ void load_libraries(const std::string& directory) {
   }
 }
 
+// Loads libraries that register further operators; whether there are any.
+bool load_operators(const std::vector<std::string>& files) {
+  for (const std::string& file : files) {
+    if (!dlopen(file.c_str(), RTLD_NOW)) throw Failure(kMissing, "library", dlerror());
+  }
+  return !files.empty();
+}
+
 void set_threads(int wanted) {
   const uint32_t count = wanted ? static_cast<uint32_t>(wanted)
                                 : executorch::extension::cpuinfo::get_num_performant_cores();
@@ -283,9 +291,14 @@ void run(int argc, char** argv) {
   set_threads(flags.cpu_threads);
 
   Observers observers(flags);
-  Model model(flags.model_path, flags.data_path, flags.method_name, observers.tracer.get());
-  model.set_inputs(flags.inputs, flags.input_shapes);
-  abort_code = kExecution;
+  Model model(flags.model_path, flags.data_path, flags.method_name, observers.tracer.get(),
+              [&] { return load_operators(flags.operators); });
+  for (size_t i = 0; i < flags.inputs.size(); i++) {
+    if (i > 0) model.run();
+    model.set_inputs(flags.inputs[i].files, flags.inputs[i].shapes);
+    abort_code = kExecution;
+  }
+  if (flags.inputs.size() > 1) observers.reset();
   json::answer(json::Object()
                    .add("event", "ready")
                    .add("runner", "native")

@@ -1,0 +1,194 @@
+"""Language models as ExecuTorch exports them: operators from packages, and phases.
+
+``data/llm`` has the program that upstream's exporter makes of ``llama_tiny.json``: random weights,
+int4, a KV cache of 32 positions, attention by ``llama::custom_sdpa``.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import workbench as wb
+from workbench.errors import RunnerError, StoreError, UsageError
+from workbench.records.runs import Tensor
+from workbench.run import runner as runners
+from workbench.run.build import find_operators
+from workbench.run.plan import make_plan
+from workbench.run.runner import open_runner
+from workbench.run.tensor_files import locate_inputs, random_bytes, read_output
+
+TINY = Path(__file__).parent / "data" / "llm" / "llama_tiny_8da4w.pte"
+BRIEF = wb.MeasureOptions(runs=4, warmup=1, processes=2, evidence=False, roof=False)
+PHASES = ("prefill=16", "decode=1@20")
+
+
+@pytest.fixture(scope="module")
+def runner():
+    return wb.find_runner()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return wb.measure(TINY, replace(BRIEF, phases=PHASES), root=tmp_path_factory.mktemp("llm"))
+
+
+# Operators
+
+
+def test_operators_of_the_wheel_are_loaded_for_programs_that_need_them(runner):
+    with open_runner(runner, ["--model_path", str(TINY)], timeout_s=60) as session:
+        assert [tuple(tensor.shape) for tensor in session.ready.inputs] == [(1, 31), (1,)]
+        maps = Path(f"/proc/{session._process.pid}/maps").read_text()
+    assert "libcustom_ops_aot_lib.so" in maps
+    assert "libpython" not in maps
+
+
+def test_other_programs_load_none(runner, conv_pte):
+    with open_runner(runner, ["--model_path", str(conv_pte)], timeout_s=60) as session:
+        assert "libtorch" not in Path(f"/proc/{session._process.pid}/maps").read_text()
+
+
+def test_a_missing_operator_is_named_with_the_option_that_brings_it(runner):
+    with pytest.raises(RunnerError, match=r"llama::custom_sdpa.*--ops FILE"):
+        open_runner(replace(runner, operators=()), ["--model_path", str(TINY)], timeout_s=60)
+
+
+def test_the_users_libraries_bring_operators_and_are_recorded(monkeypatch):
+    libraries = list(map(str, find_operators()))
+    monkeypatch.setattr(runners, "find_operators", list)
+    runner = wb.find_runner(operators=libraries)
+    assert "libcustom_ops_aot_lib.so" in runner.description["operators"]
+    with open_runner(runner, ["--model_path", str(TINY)], timeout_s=60) as session:
+        assert session.ready.inputs
+
+
+def test_a_library_that_cannot_be_loaded_is_one_clear_error(tmp_path):
+    with pytest.raises(StoreError, match="no such library"):
+        wb.find_runner(operators=[str(tmp_path / "absent.so")])
+    (tmp_path / "text.so").write_text("no library")
+    broken = wb.find_runner(operators=[str(tmp_path / "text.so")])
+    with pytest.raises(RunnerError, match=r"text\.so"):
+        open_runner(broken, ["--model_path", str(TINY)], timeout_s=60)
+
+
+def test_a_matrix_cannot_name_code_to_load(tmp_path):
+    path = tmp_path / "matrix.yaml"
+    path.write_text("models: toy_cnn\nops: [evil.so]\n")
+    with pytest.raises(UsageError, match="unknown key 'ops'"):
+        wb.batch(path, only="none")
+
+
+# Phases
+
+
+def test_a_step_is_computed_on_the_state_that_earlier_ones_left(runner, tmp_path):
+    """Seven tokens at once, or five and then two at their position: the last one's logits."""
+    ids = np.arange(3, 10, dtype=np.int64)
+
+    def flags(tokens, position):
+        parts = []
+        for name, values in (("ids", tokens), ("at", np.array([position]))):
+            path = tmp_path / f"{name}{len(tokens)}-{position}"
+            path.write_bytes(values.astype(np.int64).tobytes())
+            parts += ["--inputs", str(path)]
+        return [*parts, "--input_shape", f"1x{len(tokens)}", "--input_shape", "1"]
+
+    def last_logits(*parts):
+        command = ["--model_path", str(TINY), *parts]
+        with open_runner(runner, command, timeout_s=60) as session:
+            session.run(2)  # again at the same position: the state is the same
+            (output,) = session.output(tmp_path / "out")
+        return read_output(Path(output.file), output.dtype)[-64:]
+
+    whole = last_logits(*flags(ids, 0))
+    split = last_logits(*flags(ids[:5], 0), "--then", *flags(ids[5:], 5))
+    empty = last_logits(*flags(ids[5:], 5))
+    assert np.isfinite(whole).all()
+    assert np.allclose(split, whole, atol=0.02 * np.abs(whole).max())
+    assert not np.allclose(empty, whole, atol=0.02 * np.abs(whole).max())
+
+
+def test_every_phase_has_its_experiments_control_and_pair(run):
+    assert [m.name for m in run.measurements if m.phase.name == "decode"] == [
+        f"decode_{name}" for name in ("avx512_off", "avx512_on", "control")
+    ]
+    assert run["decode", "avx512_on"] is run["decode_avx512_on"]
+    labels = [(ab.baseline.name, ab.candidate.name) for ab in run.comparisons]
+    assert labels == [(f"{p}_avx512_off", f"{p}_avx512_on") for p in ("prefill", "decode")]
+    assert [ab.label for ab in run.comparisons] == [
+        "with avx512 in prefill",
+        "with avx512 in decode",
+    ]
+    assert run.find_control("decode_avx512_off") == ("decode_avx512_off", "decode_control")
+
+
+def test_phases_of_one_program_share_its_operators(run):
+    prefill, decode = (run[phase, "avx512_on"].operators for phase in ("prefill", "decode"))
+    assert set(prefill["key"]) == set(decode["key"])
+    assert prefill["mean_ms"].sum() > decode["mean_ms"].sum()
+
+
+def test_outputs_are_compared_within_a_phase_only(run):
+    pairs = {(a.baseline.split("_")[0], a.candidate.split("_")[0]) for a in run.record.agreements}
+    assert pairs == {("prefill", "prefill"), ("decode", "decode")}
+    assert all(a.agree for a in run.record.agreements)
+
+
+def test_the_cache_is_filled_in_as_few_executions_as_the_program_allows(runner, tmp_path):
+    options = replace(BRIEF, phases=("late=2@70",), toggle="none")
+    plan = make_plan(TINY, options, runner)
+    (phase,) = plan.phases
+    assert (phase.tokens, phase.position) == (2, 70)
+    assert [(tokens.shape, at.first) for tokens, at in phase.before] == [
+        ((1, 31), 0),
+        ((1, 31), 31),
+        ((1, 8), 62),
+    ]
+    files = locate_inputs(plan, tmp_path)["late_baseline"]
+    assert np.fromfile(files[-1][1], np.int64).tolist() == [70]
+    tokens = np.fromfile(files[0][0], np.int64)
+    assert tokens.size == 31
+    assert 8 < tokens.max() < 64
+
+
+def test_arrays_are_phases_too_executed_after_earlier_ones(runner, tmp_path):
+    names = []
+    for step, (count, at) in enumerate([(5, 0), (1, 5)]):
+        for name, values in (("ids", np.ones((1, count), np.int64)), ("at", np.array([at]))):
+            np.save(tmp_path / f"{name}{step}.npy", values)
+        names.append(f"s{step}={tmp_path}/ids{step}.npy,{tmp_path}/at{step}.npy")
+    plan = make_plan(TINY, replace(BRIEF, phases=tuple(names), toggle="none"), runner)
+    assert plan.phases[1].before == (plan.phases[0].inputs,)
+    files = locate_inputs(plan, tmp_path / "run")["s1_baseline"]
+    assert [len(paths) for paths in files] == [2, 2]
+    assert Path(files[1][1]).read_bytes() == np.int64(5).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("phase", "problem"),
+    [
+        ("decode", "is not NAME=INPUTS"),
+        ("../x=1", "is not NAME=INPUTS"),
+        ("a=0", "takes 1 to 31 tokens"),
+        ("a=32", "takes 1 to 31 tokens"),
+        ("a=absent.npy", "No such file"),
+    ],
+)
+def test_a_bad_phase_is_one_clear_error(runner, phase, problem):
+    with pytest.raises((UsageError, StoreError), match=problem):
+        make_plan(TINY, replace(BRIEF, phases=(phase,)), runner)
+
+
+def test_tokens_are_refused_by_programs_that_take_none(runner, conv_pte):
+    with pytest.raises(UsageError, match="does not take tokens"):
+        make_plan(Path(conv_pte), replace(BRIEF, phases=("a=4",)), runner)
+
+
+def test_random_integers_and_positions_are_what_the_tensor_says():
+    ids = np.frombuffer(random_bytes(Tensor("int32", (1, 999), below=50), 0), np.int32)
+    assert ids.min() >= 0
+    assert 40 < ids.max() < 50
+    at = random_bytes(Tensor("int64", (3,), first=7), 0)
+    assert np.frombuffer(at, np.int64).tolist() == [7, 8, 9]
