@@ -244,11 +244,10 @@ def test_runs_measured_apart_are_compared(runs, tmp_path):
 
 
 def test_noisy_programs_have_a_warning(documents):
-    noisy = [text for text in documents["squeezesam"].comparisons[0].caveats if "SQNR" in text]
     known = wb.open_run(wb.sample_run("squeezesam")).subject.export.sqnr_db
     assert known < 20
-    ratio = f"SQNR {known:.1f} dB against the eager model"
-    assert noisy == [f"int8, {ratio}: check the accuracy of the outputs"]
+    noisy = [text for text in documents["squeezesam"].comparisons[0].caveats if "SQNR" in text]
+    assert len(noisy) == 1 and f"{known:.1f} dB" in noisy[0]
     assert not any("SQNR" in t for t in documents["mobilenet_v3_small"].comparisons[0].caveats)
 
 

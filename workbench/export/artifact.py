@@ -31,7 +31,8 @@ from workbench.records.runs import Export, Tensor, Undelegated
 if TYPE_CHECKING:
     import torch
 
-NOISY_LAYERS = 20  #: As many are recorded.
+#: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
+LOW_SQNR_DB, NOISY_LAYERS = 20, 20
 #: Receives one line about what is being done.
 Tell = Callable[[str], None]
 
@@ -231,7 +232,7 @@ def list_problems(export: Export) -> list[str]:
     found = [] if export.etrecord else ["no ETRecord: PyTorch cannot serialise this graph"]
     found += [f"this export is wrong: {export.problem}"] if export.problem else []
     known = export.sqnr_db
-    if export.noise and (export.problem or export.noisy):
+    if export.noise and (export.problem or (known is not None and known < LOW_SQNR_DB)):
         ratio = "" if known is None else f"SQNR {known:.1f} dB; "
         layers = [f"{n.module or 'the model'} ({n.own_db:.1f} dB)" for n in export.noise[:3]]
         found.append(

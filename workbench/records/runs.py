@@ -9,9 +9,6 @@ SCHEMA_VERSION = 3  #: Version of all JSON files; adding a field with a default 
 
 LADDER_TOGGLE = "ladder"  #: The toggle of a plan with one experiment per ISA level, lowest first.
 
-#: Below this SQNR, a warning stands where the program is compared or exported.
-LOW_SQNR_DB = 20
-
 
 @dataclass(frozen=True)
 class Tensor:
@@ -132,11 +129,6 @@ class Export:
         """The signal to noise ratio of the worst output; None if unknown, or without noise."""
         known = [output.sqnr_db for output in self.fidelity if output.sqnr_db is not None]
         return min(known, default=None)
-
-    @property
-    def noisy(self) -> bool:
-        """Whether the signal to noise ratio is low enough for a warning."""
-        return self.sqnr_db is not None and self.sqnr_db < LOW_SQNR_DB
 
     @property
     def fault(self) -> str:
