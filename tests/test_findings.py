@@ -548,7 +548,7 @@ def test_a_suggested_command_names_the_run_and_its_model(sample, monkeypatch, tm
 def test_the_command_lists_all_findings(sample):
     result = CliRunner().invoke(workbench_command, ["findings", str(wb.sample_run())])
     assert result.exit_code == 0
-    assert len(result.output.splitlines()) == len(sample.findings)
+    assert len(result.stdout.splitlines()) == len(sample.findings)
 
 
 def test_reports_and_summaries_have_the_findings(reported):

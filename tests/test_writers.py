@@ -120,7 +120,7 @@ def test_a_trace_without_a_run_has_nothing_from_the_ledger(tmp_path):
 def test_files_are_written_beside_the_trace_by_default(cli, trace, to):
     code, out, err = cli(trace, "--to", to)
     beside = {Path(line) for line in out.split()}
-    assert (code, err) == (0, "")
+    assert (code, err.count("\n"), err[:6]) == (0, 1, "next: ")
     assert beside == {path for path in trace.parent.iterdir() if path != trace}
     assert all(path.name.startswith("it") for path in beside)
 
