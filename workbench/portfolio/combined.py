@@ -130,11 +130,16 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:
     """A short name for each, made of what they differ in."""
     facts = [
-        (m.run.record.platform, m.program.stem, m.name, count_threads(m.threads))
+        (m.program.stem, m.run.device, m.run.record.platform, m.name, count_threads(m.threads),
+         m.program.sha256[:8], m.run.record.started[:16].replace("T", " "))
         for m in measurements
-    ]
-    different = [column for column in zip(*facts, strict=True) if len(set(column)) > 1]
-    names = [", ".join(row) for row in zip(*different, strict=True)] or [""] * len(facts)
+    ]  # fmt: skip
+    names = [""] * len(facts)
+    for column in zip(*facts, strict=True):
+        if len(set(names)) < len(facts) and len(set(column)) > 1:
+            names = [
+                f"{name}, {fact}".strip(", ") for name, fact in zip(names, column, strict=True)
+            ]
     return [
         name if names.count(name) == 1 else f"{name} ({number})".strip()
         for number, name in enumerate(names, 1)
