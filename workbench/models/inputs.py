@@ -280,6 +280,8 @@ def _read_pt(path: Path) -> dict[str, torch.Tensor]:
         is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
         if not is_dense or value.is_quantized or value.is_nested or value.is_meta:
             raise ValueError(f"its {name!r} is not a dense tensor")
+    if sum(value.nbytes for value in held.values()) > path.stat().st_size:
+        raise ValueError("its tensors share or repeat values; save them with .clone()")
     return {str(name): value for name, value in held.items()}
 
 
