@@ -149,7 +149,9 @@ def _summarize(run: Run) -> list[str]:
     latencies = (
         []
         if run.emulated
-        else [f"{m.label}: {m.latency_text}" for m in run.measurements if not m.control]
+        else [
+            f"{m.label}: {m.latency_text}{m.rate_text}" for m in run.measurements if not m.control
+        ]
     )
     dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
     texts = [ab.text for ab in run.comparisons]

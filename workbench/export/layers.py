@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord
-from workbench.export.flops import kernel_flops
+from workbench.export.flops import kernel_flops, xnode_flops
 from workbench.export.pte import Pte, read_pte, read_xnnpack_blob
-from workbench.records.layers import Instruction, Layers, Method, Value
+from workbench.records.layers import Instruction, Layers, Method, Value, XNode, XValue
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
+
+Sized = TypeVar("Sized", Value, XValue)
 
 _WIDTHS = {
     "BYTE": 1, "CHAR": 1, "SHORT": 2, "INT": 4, "LONG": 8, "HALF": 2, "FLOAT": 4, "DOUBLE": 8,
@@ -49,12 +52,66 @@ def describe_program(program: ExecutorchProgramManager) -> Layers:
     from workbench.export.origins import add_origins
 
     layers = describe_pte(program.buffer)
-    handles = program.debug_handle_map
+    handles, computed = program.debug_handle_map, program.methods
     methods = tuple(
         add_origins(method, program.exported_program(method.name), handles.get(method.name, {}))
         for method in layers.methods
+        if method.name in computed  # others return constants
     )
     return replace(layers, methods=methods)
+
+
+def resize(layers: Layers, most: int, size: int) -> Layers | None:
+    """The sidecar for ``size`` in the dynamic dimension, which a program has as its ``most``.
+
+    None if that cannot be told from a dimension of the weights.
+    """
+    constants = [
+        value.shape
+        for method in layers.methods
+        for value in (*method.values.values(), *(x for i in method.instructions for x in i.xvalues))
+        if (value.role == "constant" if isinstance(value, XValue) else value.constant)
+    ]
+    if any(most in shape for shape in constants):
+        return None
+    methods = tuple(_resize_method(method, most, size) for method in layers.methods)
+    return replace(layers, methods=methods)
+
+
+def _resize_method(method: Method, most: int, size: int) -> Method:
+    def shrink(value: Sized) -> Sized:
+        shape = tuple(size if count == most else count for count in value.shape)
+        size_bytes = value.size_bytes * math.prod(shape) // max(1, math.prod(value.shape))
+        return replace(value, shape=shape, size_bytes=size_bytes)
+
+    values = {number: shrink(value) for number, value in method.values.items()}
+    instructions = []
+    for each in method.instructions:
+        read, written = ([values[n] for n in side] for side in (each.inputs, each.outputs))
+        xvalues = tuple(map(shrink, each.xvalues))
+        by_id = {value.id: value for value in xvalues}
+        xnodes = tuple(_resize_node(node, by_id) for node in each.xnodes)
+        flops = sum(node.flops for node in xnodes) if xnodes else each.flops
+        if each.kind == "kernel":
+            flops = kernel_flops(each.name, [v.shape for v in read], [v.shape for v in written])
+        transferred = _transferred(each.name, read, written)
+        sizes = {"flops": flops, "bytes": transferred, "xvalues": xvalues, "xnodes": xnodes}
+        instructions.append(replace(each, **sizes))
+    return replace(method, values=values, instructions=tuple(instructions))
+
+
+def _resize_node(node: XNode, values: dict[int, XValue]) -> XNode:
+    read, written = ([values[number] for number in side] for side in (node.inputs, node.outputs))
+    output = written[0].shape if written else ()
+    flops = xnode_flops(node.type, node.attributes, [value.shape for value in read], output)
+    size_bytes = sum(values[number].size_bytes for number in {*node.inputs, *node.outputs})
+    return replace(node, flops=flops, bytes=size_bytes)
+
+
+def _transferred(name: str, read: Sequence[Value], written: Sequence[Value]) -> int:
+    """The bytes that a kernel reads and writes: of a table, the rows that it looks up."""
+    rows = name.partition(".")[0].endswith(("::embedding", "::embedding_byte", "::embedding_4bit"))
+    return sum(value.size_bytes for value in ((*written, *written) if rows else (*read, *written)))
 
 
 def count_quantized(layers: Layers) -> tuple[int, int]:
@@ -109,7 +166,7 @@ def _describe_kernel(
         inputs=tuple(inputs),
         outputs=tuple(outputs),
         flops=kernel_flops(name, [each.shape for each in read], [each.shape for each in written]),
-        bytes=sum(each.size_bytes for each in read + written),
+        bytes=_transferred(name, read, written),
     )
 
 
