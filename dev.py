@@ -1,10 +1,11 @@
 """Set up and run everything; needs only Python >= 3.11 and pip.
 
 python3 dev.py demo    profile two models and print the paths of the reports
-python3 dev.py test    lint and test
+python3 dev.py test    lint, then run the fast tests
 """
 
 import argparse
+import ast
 import hashlib
 import importlib.util
 import json
@@ -22,6 +23,17 @@ STAMP = VENV / "workbench-setup"
 CONSTRAINTS = ROOT / "constraints.txt"
 # PyPI's torch for Linux pulls in several gigabytes of CUDA packages; this project needs none.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+#: What commands need besides the package; all others need what the tests need.
+EXTRAS = {"demo": [], "docs": ["docs"], "lab": ["lab"], "browser": ["lab", "test"]}
+#: Options of uv for pip's settings; uv reads neither pip's files nor its variables.
+UV_OPTIONS = {
+    "index-url": "--default-index",
+    "extra-index-url": "--index",
+    "find-links": "--find-links",
+    "constraint": "--constraints",
+    "trusted-host": "--allow-insecure-host",
+    "cert": "--cert",
+}
 
 
 def main() -> int:
@@ -30,11 +42,15 @@ def main() -> int:
         "setup": (setup, "create .venv and install everything into it"),
         "demo": (demo, "profile toy_cnn and mobilenet_v3_small, print the paths of the reports"),
         "test": (test, "lint, then run the fast tests (arguments go to pytest)"),
+        "slow": (slow, "run the slow tests, and all property tests with more examples"),
+        "long": (long, "run the tests that take minutes: batches, sanitizers, papermill"),
         "devices": (devices, "test the targets QEMU, adb and ssh, as far as possible here"),
+        "notebooks": (notebooks, "run the notebooks by papermill on every kind of run"),
         "browser": (browser, "test notebooks, timeline and report in Chromium, if installed"),
         "lint": (lint, "check style, formatting, types, and that the notebooks have no outputs"),
         "lab": (lab, "open JupyterLab on the notebooks"),
-        "fuzz": (fuzz, "feed the trace reader mutated files (--seconds N or --count N, --seed N)"),
+        "docs": (docs, "build the documentation site into build/docs"),
+        "fuzz": (fuzz, "feed the readers mutated files (KIND..., --seconds N or --count N)"),
         "web": (web, "bundle the explorer's scripts (needs npm)"),
         "bench": (bench, "run the benchmarks (or the named ones)"),
     }
@@ -45,7 +61,7 @@ def main() -> int:
     options, rest = parser.parse_known_args()
     try:
         if options.command not in ("setup", "web"):
-            setup([])
+            install(*EXTRAS.get(options.command, ["test"]))
         return commands[options.command][0](rest)
     except SetupFailure as failure:
         print(f"dev.py: {failure}", file=sys.stderr)
@@ -59,20 +75,28 @@ class SetupFailure(Exception):
 
 
 def setup(_: list[str]) -> int:
-    """Create ``.venv`` and install the pinned packages, unless that is done."""
+    """Create ``.venv`` and install the pinned packages for every command, unless that is done."""
+    install("lab", "test")
+    return 0
+
+
+def install(*extras: str) -> None:
+    """Create ``.venv`` and install the package with these extras, unless that is done."""
     if sys.version_info < (3, 11):  # noqa: UP036  (pip has not checked it yet)
         raise SetupFailure(f"needs Python >= 3.11, not {platform.python_version()}")
     if os.name != "posix":
         raise SetupFailure("needs Linux or macOS; on Windows use WSL")
-    wanted = _fingerprint()
-    if STAMP.exists() and STAMP.read_text() == wanted and PYTHON.exists():
-        return 0
-    print("setting up .venv (once; takes a few minutes)", file=sys.stderr)
-    _create_venv()
-    _install_torch()
-    _pip("install", "-c", str(CONSTRAINTS), "-e", f"{ROOT}[lab,test]")
-    STAMP.write_text(wanted)
-    return 0
+    known, _, present = STAMP.read_text().partition("\n") if STAMP.exists() else ("", "", "")
+    fresh = known != _fingerprint() or not PYTHON.exists()
+    wanted = sorted({*extras, *([] if fresh else present.split())})
+    if not fresh and wanted == present.split():
+        return
+    print("setting up .venv (once; takes a minute)", file=sys.stderr)
+    if fresh:
+        _create_venv()
+        _install_torch()
+    _install("-e", f"{ROOT}[{','.join(wanted)}]" if wanted else str(ROOT))
+    STAMP.write_text(f"{_fingerprint()}\n{' '.join(wanted)}")
 
 
 def demo(arguments: list[str]) -> int:
@@ -82,14 +106,29 @@ def demo(arguments: list[str]) -> int:
 
 
 def test(arguments: list[str]) -> int:
-    """Lint, then run the test files in up to four processes."""
-    spread = ["--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile"]
-    return lint([]) or _run("-m", "pytest", *spread, *arguments)
+    """Lint, then run the fast tests."""
+    return lint([]) or _pytest(*arguments)
+
+
+def slow(arguments: list[str]) -> int:
+    """Run the slow tests, and all property tests with four times the examples."""
+    return _pytest("-m", "slow or hypothesis", "--hypothesis-profile=thorough", *arguments)
+
+
+def long(arguments: list[str]) -> int:
+    """Run the tests that are in no other lane, which take minutes each."""
+    return _pytest("-m", "long", *arguments)
 
 
 def devices(arguments: list[str]) -> int:
     """Run the tests that need QEMU, adb or sshd; skipped tests say why."""
     return _run("-m", "pytest", "-m", "qemu or adb or ssh", "-rs", *arguments)
+
+
+def notebooks(arguments: list[str]) -> int:
+    """Run the notebooks by papermill, with defaults and on every kind of run."""
+    chosen = ["-m", "long", "-k", "papermill", "tests/test_notebooks.py"]
+    return _pytest("--dist=load", *chosen, *arguments)
 
 
 def browser(arguments: list[str]) -> int:
@@ -117,9 +156,15 @@ def lab(arguments: list[str]) -> int:
     return _run("-m", "workbench", "lab", *arguments)
 
 
+def docs(arguments: list[str]) -> int:
+    """Build the documentation site; broken links, and notebooks that fail, are errors."""
+    strict = ["-q", "-W", "--keep-going", "-c", "data/docs"]
+    return _run("-m", "sphinx", *strict, ".", "build/docs", *arguments)
+
+
 def fuzz(arguments: list[str]) -> int:
-    """Feed the trace reader mutated files; exits 1 if it mishandles one."""
-    return _run(str(ROOT / "tests" / "fuzz_etdump.py"), *arguments)
+    """Feed mutated files to the readers; exits 1 if one is mishandled."""
+    return _run(str(ROOT / "tests" / "fuzz.py"), *arguments)
 
 
 def web(_: list[str]) -> int:
@@ -166,6 +211,32 @@ def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> subprocess
     return done
 
 
+def _install(*arguments: str) -> None:
+    """Install with uv, which takes a third of pip's time; with pip where uv is not to be had."""
+    pinned = ["--constraint", str(CONSTRAINTS)]
+    if _pip("install", *pinned, "uv", check=False, quiet=True).returncode == 0:
+        command = [VENV / "bin" / "uv", "pip", "install", "--quiet", "--python", PYTHON]
+        if subprocess.run([*command, *pinned, *_pip_settings(), *arguments]).returncode == 0:
+            return
+        print("dev.py: uv failed; installing with pip", file=sys.stderr)
+    _pip("install", *pinned, *arguments)
+
+
+def _pip_settings() -> list[str]:
+    """Options of uv for the package indexes and certificates that pip is configured with."""
+    listed = _pip("config", "list", check=False, quiet=True).stdout.splitlines()
+    values = {}
+    for scope in ("global", "install", ":env:"):  # later ones win
+        for key, _, value in (line.partition("=") for line in listed):
+            if key.startswith(f"{scope}."):
+                values[key.removeprefix(f"{scope}.")] = ast.literal_eval(value)
+    options = ["--index-strategy", "unsafe-best-match"]  # as pip: the best of all indexes
+    for name, option in UV_OPTIONS.items():
+        for value in values.get(name, "").split():
+            options += [option, value]
+    return options + ["--no-index"] * (values.get("no-index") in ("1", "true", "yes", "on"))
+
+
 def _install_torch() -> None:
     pin = next(line for line in CONSTRAINTS.read_text().splitlines() if line.startswith("torch=="))
     if sys.platform == "linux" and not _resolves_to_cpu_build(pin):
@@ -183,6 +254,13 @@ def _resolves_to_cpu_build(pin: str) -> bool:
         return False
     install = json.loads(dry.stdout)["install"]
     return not install or install[0]["metadata"]["version"].endswith("+cpu")
+
+
+def _pytest(*arguments: str) -> int:
+    """Run test files in up to four processes."""
+    return _run(
+        "-m", "pytest", "--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile", *arguments
+    )
 
 
 def _run(*arguments: str) -> int:

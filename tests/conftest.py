@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# No deadline: the speed of this machine is not under test.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
+# No deadline: the speed of this machine is not under test. `--hypothesis-profile` chooses another.
+settings.register_profile("fast", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=100)
+settings.load_profile("fast")
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +32,21 @@ def own_cache(tmp_path_factory):
 def own_locks(tmp_path_factory):
     """Use separate locks: do not wait for measurements outside of the tests."""
     with pytest.MonkeyPatch.context() as patch:
-        folder = tmp_path_factory.mktemp("locks")
-        patch.setattr("workbench.run.locks.cache_folder", lambda: folder)
+        patch.setenv("WORKBENCH_LOCKS", str(tmp_path_factory.mktemp("locks")))
         yield
+
+
+@pytest.fixture(scope="session")
+def reported(tmp_path_factory):
+    """A copy of the recorded sample with all files and both reports, opened; for reading only."""
+    import workbench as wb
+    from workbench.report.artifacts import write_artifacts
+
+    folder = tmp_path_factory.mktemp("reported") / "out_net" / "runs" / "linux"
+    run = wb.open_run(shutil.copytree(wb.sample_run(), folder))
+    write_artifacts(run)
+    wb.make_report(run)
+    return run
 
 
 def export_conv():

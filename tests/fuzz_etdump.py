@@ -10,13 +10,9 @@ chunks, or without the short cut for blocks that repeat; if it takes more than a
 or more memory than the readers need for any small file. Mutant n of a seed is always the same.
 """
 
-import argparse
 import contextlib
-import itertools
 import resource
-import shutil
 import sys
-import tempfile
 import time
 import warnings
 from collections import Counter
@@ -273,30 +269,3 @@ def peak_mb() -> float:
     """The most memory that this process has had."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--first", type=int, default=0, help="number of the first mutant")
-    parser.add_argument("--count", type=int, help="how many mutants")
-    parser.add_argument("--seconds", type=float, default=60, help="how long, without --count")
-    options = parser.parse_args()
-    end = time.monotonic() + options.seconds
-    last = options.first + options.count if options.count else sys.maxsize
-    numbers = range(options.first, last)
-    if not options.count:
-        numbers = itertools.takewhile(lambda _: time.monotonic() < end, numbers)
-    begin = time.monotonic()
-    # Stays if a mutant fails: it is in there. In memory, if there is such a folder.
-    memory = Path("/dev/shm")
-    folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=memory if memory.is_dir() else None))
-    ends = fuzz(options.seed, numbers, folder)
-    shutil.rmtree(folder)
-    seconds = time.monotonic() - begin
-    print(f"{ends.total()} mutants of seed {options.seed} in {seconds:.0f} s: {dict(ends)}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -6,7 +6,7 @@ from exported_runs import measure_briefly
 from workbench.analysis.compare_runs import align_measurements
 from workbench.models.loader import LoadedModel
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def make_models():

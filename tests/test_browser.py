@@ -69,7 +69,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory):
+def lab(tmp_path_factory, own_cache):
     """What `workbench lab` opens, on a copy of the checkout; its address and token."""
     folder = tmp_path_factory.mktemp("lab")
     for name in ("notebooks", "workbench", "data"):
@@ -85,18 +85,22 @@ def lab(tmp_path_factory):
         path.write_text(json.dumps(values))
     arguments = ["lab", "--no-browser", "--allow-root", "--port=0", "--expose-app-in-browser"]
     address = re.compile(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)")
-    with serve(folder, arguments, address) as found:
+    with serve(folder, arguments, address, own_cache) as found:
         yield found.groups()
 
 
 @contextlib.contextmanager
-def serve(folder, arguments, address):
-    """Run a command of the workbench that serves pages, until its log has the address."""
+def serve(folder, arguments, address, cache):
+    """Run a command of the workbench that serves pages, until its log has the address.
+
+    Its locks are separate: a notebook does not wait for measurements outside of the tests.
+    """
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
         "PYTHONPATH": path,
+        "XDG_CACHE_HOME": str(cache),
     }
     log = folder / "server.log"
     with log.open("wb") as file:
@@ -221,7 +225,7 @@ def move_controls(cell, page):
         start.click()
         cell.locator(".jupyter-widgets img:visible").wait_for(timeout=LONG)
         stop.click()
-        cell.get_by_text(re.compile("stopped; Start goes on|done: ")).wait_for(timeout=LONG)
+        cell.get_by_text(re.compile("stopped; Start resumes|done: ")).wait_for(timeout=LONG)
         moved += 2
     return moved
 
@@ -281,6 +285,25 @@ def test_lab_opens_on_the_list_of_notebooks(lab, page):
     keep(page, "lab")
     page.get_by_role("link", name="01_first_profile").click()
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=SHORT)
+
+
+def test_the_documentation_opens_from_a_file_and_is_searched_without_a_network(page):
+    site = ROOT / "build" / "docs"
+    if not (site / "index.html").is_file():
+        pytest.skip("not built: python3 dev.py docs")
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    page.context.set_offline(True)
+    page.goto((site / "index.html").as_uri())
+    page.get_by_role("textbox", name="Search").fill("roofline")
+    page.keyboard.press("Enter")
+    found = page.locator("ul.search a")
+    found.first.wait_for(timeout=SHORT)
+    assert found.count() > 5
+    keep(page, "documentation-search")
+    found.first.click()
+    page.wait_for_selector("h1", timeout=SHORT)
+    assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
 
 
 def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):

@@ -35,9 +35,13 @@ def pip(tools, tmp_path, monkeypatch):
     tools(
         "pip3",
         f'for word in "$@"; do [ "$last" = --dest ] && dest=$word; last=$word; done\n'
-        f'[ "$last" = thing==1 ] || {{ echo "ERROR: no matching distribution" >&2; exit 1; }}\n'
+        f'grep -q "^thing==1 --hash=sha256:00$" "$last" ||\n'
+        f'{{ echo "ERROR: no matching distribution" >&2; exit 1; }}\n'
         f'cp "{tmp_path}/thing-1-py3-none-any.whl" "$dest"',
     )
+    pins = tmp_path / "wheels.txt"
+    pins.write_text("# x\nthing==1 \\\n--hash=sha256:00\nthing==2 \\\n--hash=sha256:11\n")
+    monkeypatch.setattr(build, "WHEELS", pins)
     monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
     return tools
 
@@ -49,7 +53,14 @@ def test_a_wheel_is_downloaded_once(pip):
     (call,) = pip.calls("pip3")
     assert "--platform other_platform" in call
     assert "--only-binary=:all:" in call
+    assert "--require-hashes" in call
     assert fetch_wheel("thing", "1") != folder
+
+
+def test_a_wheel_without_a_known_hash_is_not_fetched(pip):
+    with pytest.raises(SetupError, match=r"no known hash of the wheels of thing==3"):
+        fetch_wheel("thing", "3")
+    assert not (cache_folder().parents[1] / "pip3.calls").exists()
 
 
 def test_a_missing_wheel_is_a_one_line_error_and_leaves_no_files(pip):

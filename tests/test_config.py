@@ -176,6 +176,7 @@ def test_a_config_can_name_a_power_mode(tmp_path, capsys):
         assert f"--power {word}: only Android devices" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_same_config_continues_and_never_overwrites(kit):
     first = run_config(Path("kit.json")).path
@@ -234,6 +235,7 @@ def test_a_custom_runner_runs_on_a_target(kit, tmp_path):
     assert not list(there.glob("*.etdump"))
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_the_extension_is_credited_though_the_config_lists_it_first(kit, capsys):
     """As all of the kit's configs: ``sme2_on`` first, ``compare_pairs`` empty."""
@@ -486,7 +488,7 @@ keys = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(st.lists(st.dictionaries(keys, json_values, max_size=4), max_size=3), json_values)
 def test_any_json_is_a_config_or_a_clear_error(tmp_path_factory, entries, analysis):
     path = tmp_path_factory.getbasetemp() / "any.json"

@@ -81,13 +81,72 @@ def test_lint_stops_at_the_first_failure(dev, monkeypatch):
     assert tools == ["ruff", "ruff", "mypy"]
 
 
-def test_a_finished_setup_is_not_repeated(dev, monkeypatch, tmp_path):
+@pytest.fixture
+def finished(dev, monkeypatch, tmp_path):
+    """A set-up for tests alone; returns what is installed from now on."""
     stamp = tmp_path / "stamp"
-    stamp.write_text(dev._fingerprint())
+    stamp.write_text(f"{dev._fingerprint()}\ntest")
+    installed = []
     monkeypatch.setattr(dev, "STAMP", stamp)
     monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
-    monkeypatch.setattr(dev, "_create_venv", lambda: pytest.fail("set up again"))
-    assert dev.setup([]) == 0
+    monkeypatch.setattr(dev, "_create_venv", lambda: installed.append("venv"))
+    monkeypatch.setattr(dev, "_install_torch", lambda: installed.append("torch"))
+    monkeypatch.setattr(dev, "_install", lambda *arguments: installed.append(arguments[-1]))
+    return installed
+
+
+def test_a_finished_setup_is_not_repeated(dev, finished):
+    dev.install("test")
+    dev.install()
+    assert finished == []
+
+
+def test_a_command_adds_what_it_needs(dev, finished):
+    dev.install("lab")
+    dev.setup([])
+    assert finished == [f"{ROOT}[lab,test]"]
+
+
+def test_changed_pins_start_from_a_new_venv(dev, finished):
+    dev.STAMP.write_text("another fingerprint\nlab test")
+    dev.install()
+    assert finished == ["venv", "torch", str(ROOT)]
+    dev.install("test")
+    assert finished[-1] == f"{ROOT}[test]"
+
+
+def test_uv_gets_the_package_indexes_of_pip(dev, monkeypatch):
+    listed = """\
+:env:.find-links='/wheels'
+global.cert='/etc/certs.pem'
+global.extra-index-url='https://a.invalid/simple https://b.invalid/simple'
+global.find-links='/overridden'
+install.no-index='yes'
+"""
+    answer = subprocess.CompletedProcess([], 0, stdout=listed)
+    monkeypatch.setattr(dev, "_pip", lambda *_, **__: answer)
+    options = " ".join(dev._pip_settings())
+    assert "--find-links /wheels" in options
+    assert "--index https://a.invalid/simple --index https://b.invalid/simple" in options
+    assert "--cert /etc/certs.pem" in options
+    assert "--no-index" in options
+    assert "overridden" not in options
+
+
+@pytest.mark.parametrize("uv", ["absent", "fails"])
+def test_without_uv_pip_installs(dev, monkeypatch, capsys, uv):
+    calls = []
+
+    def pip(*arguments, **_):
+        calls.append(arguments)
+        return subprocess.CompletedProcess([], int(uv == "absent"), stdout="")
+
+    monkeypatch.setattr(dev, "_pip", pip)
+    failed = subprocess.CompletedProcess([], 1)
+    monkeypatch.setattr(dev.subprocess, "run", lambda *_, **__: failed)
+    dev._install("-e", ".")
+    assert calls[-1] == ("install", "--constraint", str(dev.CONSTRAINTS), "-e", ".")
+    assert ("uv failed" in capsys.readouterr().err) == (uv == "fails")
 
 
 def test_without_a_command_the_commands_are_listed():

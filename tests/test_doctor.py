@@ -57,7 +57,7 @@ def test_without_qemu_a_debian_machine_downloads_it(tools):
     tools("apt-get", "exit 1")
     tools("dpkg-deb", "exit 1")
     if os.uname().sysname == "Linux":
-        assert find("--target qemu").detail == "downloaded from Debian on first use"
+        assert find("--target qemu").detail == "downloaded from Debian (signed) on first use"
 
 
 def test_devices_with_their_features(tools):

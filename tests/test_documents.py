@@ -22,12 +22,12 @@ from workbench.records.documents import (
     Metrics,
     describe_document,
     find_problem,
-    read_document,
 )
 from workbench.records.layers import Layers
 from workbench.records.portfolio import Cell, Outcome, Portfolio, Row, Stage
 from workbench.records.runs import SCHEMA_VERSION, Ceilings, Export, RunRecord
 from workbench.report.artifacts import write_artifacts
+from workbench.store import load_document
 
 PUBLISHED = SAMPLES.parent / "schemas" / f"v{SCHEMA_VERSION}"
 RECORDS = {"manifest": RunRecord, "export": Export, "layers": Layers, "ceilings": Ceilings}
@@ -62,7 +62,7 @@ def test_what_was_recorded_is_read_whatever_its_version(name, path):
     record = from_json(RECORDS[name], path.read_bytes(), path)
     assert record.schema_version == SCHEMA_VERSION
     assert find_problem(json.loads(to_json(record)), name) == ""
-    assert find_problem(upgrade(content), name) == ""
+    assert find_problem(upgrade(content, path), name) == ""
     assert ("schema_version" in find_problem(content, name)) == older
 
 
@@ -109,7 +109,7 @@ def run_dir(request, tmp_path_factory):
 def test_what_the_workbench_writes_fits_its_schema(run_dir, name):
     path = find(run_dir, name)
     content = json.loads(path.read_bytes())
-    assert to_plain(read_document(path, DOCUMENTS[name])) == content
+    assert to_plain(load_document(DOCUMENTS[name], path)) == content
     for key in list(content)[:4]:
         damaged = {k: v for k, v in content.items() if k != key}
         assert key in find_problem(damaged, name)
@@ -138,7 +138,7 @@ def test_a_portfolio_fits_its_schema():
     [
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
-        ("[]", "not an object"),
+        ("[]", "not a JSON object"),
         ('{"schema_version": 1}', "regenerate it with `workbench analyze`"),
         ('{"schema_version": 9}', "the workbench version that wrote it"),
         ('{"schema_version": 2, "unit": "s"}', "not a metrics document"),
@@ -148,7 +148,7 @@ def test_a_bad_document_is_one_clear_line(tmp_path, text, says):
     path = tmp_path / "metrics.json"
     path.write_text(text)
     with pytest.raises(StoreError, match=says) as caught:
-        read_document(path, Metrics)
+        load_document(Metrics, path)
     assert "\n" not in str(caught.value)
     assert "metrics.json: " in str(caught.value)
 
@@ -218,7 +218,7 @@ def test_any_metrics_are_described_or_refused(tmp_path_factory, content):
     path = Path(tmp_path_factory.getbasetemp()) / "any.json"
     path.write_text(json.dumps({**content, "schema_version": SCHEMA_VERSION}))
     with pytest.raises(StoreError, match="not a metrics document"):
-        read_document(path, Metrics)
+        load_document(Metrics, path)
 
 
 def test_the_command_prints_a_schema(cli):

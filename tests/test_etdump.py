@@ -233,7 +233,6 @@ def test_an_incomplete_last_run_keeps_its_rows(read):
     assert set(build_ledger(events)["run"]) == {0}
 
 
-@settings(deadline=None)
 @given(
     ticks=st.lists(st.integers(0, 2**46), min_size=2, max_size=2).map(sorted),
     rate=st.sampled_from([1e9, 24_000_000, 19_200_000, 1_000_000, 32_768, 2.5e9, 999_999_937]),
@@ -266,7 +265,6 @@ def test_padding_is_no_part_of_a_name(read):
     assert events["name"].tolist() == ["add", "add", "adds"]
 
 
-@settings(deadline=None)
 @given(texts=st.lists(st.text(max_size=40).map(lambda s: s.encode()[:900].decode(errors="ignore"))))
 @example(texts=["", "a", "a\0", "a\0\0", "ab", "é", "a" * 1020, "a" * 1019 + "b", "a"])
 @pytest.mark.parametrize("factor", [np.uint64(0), np.uint64(3)], ids=["all collide", "other"])
@@ -332,7 +330,7 @@ def record_tree(recorder: Recorder, tree, chain: int, instruction: int, prefix: 
             record_tree(recorder, branch, chain, instruction)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(runs=RUNS, cut=st.integers(0, 6))
 def test_any_nesting_is_found_and_closes(tmp_path_factory, runs, cut):
     blocks, parents = [], []
@@ -477,8 +475,7 @@ EDITS = st.lists(
 
 
 @settings(
-    max_examples=400,
-    deadline=None,
+    max_examples=4 * settings().max_examples,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(seed=st.sampled_from(SEEDS), edits=EDITS, places=st.lists(st.floats(0, 1), min_size=4))
@@ -530,7 +527,6 @@ def test_ledgers_of_chunks_make_up_the_ledger(trace):
 
 
 @pytest.mark.filterwarnings("ignore:.*without an end")
-@settings(deadline=None)
 @given(
     cuts=st.lists(st.integers(0, 3), min_size=1, max_size=12),
     runs_per_chunk=st.integers(1, 5),
@@ -677,7 +673,7 @@ ANY_EVENT = st.one_of(
 
 
 @pytest.mark.filterwarnings("ignore:.*without an end")
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     runs=st.lists(st.lists(ANY_EVENT, max_size=5), min_size=1, max_size=3),
     order=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1)), max_size=32),

@@ -1,6 +1,7 @@
 """Controls with a live front end, and what is shown without one."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import ipywidgets as widgets
 import pandas as pd
@@ -71,6 +72,14 @@ def test_only_a_front_end_that_accepts_requests_gets_widgets(monkeypatch):
         client.stop_channels()
         manager.shutdown_kernel(now=True)
     assert [text for text in seen if text] == ["True", "False"]
+
+
+def test_a_view_that_a_control_redraws_has_a_front_end(monkeypatch):
+    """The message of a moved control has no ``allow_stdin``: the explorer stays a widget."""
+    monkeypatch.delenv("WORKBENCH_WIDGETS", raising=False)
+    kernel = SimpleNamespace(get_parent=lambda: {"msg_type": "comm_msg", "content": {}})
+    monkeypatch.setattr(controls, "get_ipython", lambda: SimpleNamespace(kernel=kernel))
+    assert is_interactive()
 
 
 def test_without_a_front_end_the_first_choices_are_shown():

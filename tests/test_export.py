@@ -27,6 +27,10 @@ TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2}
 TRIED = tuple(TOLERANCE)
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 class Small(nn.Module):
     """Delegated convolutions around an operator that XNNPACK does not take."""
 
@@ -211,6 +215,7 @@ def test_the_model_stays_as_it_is(tmp_path):
         assert torch.equal(value, before[name])
 
 
+@pytest.mark.slow
 def test_the_same_model_gives_the_same_program(toy, tmp_path):
     again = export_model("toy_cnn", root=tmp_path)
     assert again.read_bytes() == toy[1]["fp32"].read_bytes()
@@ -291,8 +296,8 @@ def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     assert run_program(pte, saved_inputs(pte))[0].shape == (4, 4)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", pytest.param("int8", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("size", [1, 7])
+@pytest.mark.parametrize("dtype", ["fp32", slow("int8")])
+@pytest.mark.parametrize("size", [slow(1), 7])
 def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
     model = small_model(example_inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
@@ -307,6 +312,7 @@ def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
     assert output.shape == (size, 4)
 
 
+@pytest.mark.slow
 def test_inputs_of_a_file_are_run_and_calibrate(tmp_path):
     images = torch.rand(3, 3, 8, 8)
     np.save(tmp_path / "images.npy", images.numpy())
@@ -379,11 +385,11 @@ def twice():
     [
         ("x if x.sum() > 0 else -x", ["branches on a tensor's value", "torch.where"]),
         ("x.reshape(int(x.abs().sum().item()) * 0 + 4, -1)", ["uses it as a size"]),
-        ("torch.fft.fft2(x).abs()", ["aten::_fft_c2c.out", "no kernel"]),
-        ("torch.linalg.svd(x)[1]", ["aten::_linalg_svd.U", "no kernel"]),
-        ("x.sort()[0]", ["aten::sort.values", "no kernel"]),
+        slow("torch.fft.fft2(x).abs()", ["aten::_fft_c2c.out", "no kernel"]),
+        slow("torch.linalg.svd(x)[1]", ["aten::_linalg_svd.U", "no kernel"]),
+        slow("x.sort()[0]", ["aten::sort.values", "no kernel"]),
         ("x.cumprod(1).sort()[0]", ["aten::cumprod.out, aten::sort.values", "no kernel"]),
-        ("torch.ops.workbench_tests.twice(x)", ["workbench_tests::twice", "no kernel"]),
+        slow("torch.ops.workbench_tests.twice(x)", ["workbench_tests::twice", "no kernel"]),
         ("torch.from_numpy(x.detach().numpy())", ["RuntimeError", "without values"]),
     ],
 )

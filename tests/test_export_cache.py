@@ -105,13 +105,21 @@ CHANGES = {
 def test_whatever_it_was_made_from_is_noticed(files, what):
     torch.save(torch.ones(1, 4), "inputs.pt")
     choices = {"state_dict": "weights.pt", "inputs": ("inputs.pt",)}
-    pte, _ = export(**choices)
-    before = store.load_export(pte).made_from
+    options = ExportOptions(backend="portable", **choices)
+    before = cache.identify_export("mine.py:Net", options)
     CHANGES[what]()
-    assert export(**choices) == (pte, False)
-    after = store.load_export(pte).made_from
+    after = cache.identify_export("mine.py:Net", options)
     part = what if what in ("weights", "inputs") else "model"
     assert [name for name in before if before[name] != after[name]] == [part]
+
+
+def test_what_was_made_from_something_else_is_made_again(files):
+    pte, _ = export()
+    assert store.load_export(pte).made_from == cache.identify_export(
+        "mine.py:Net", ExportOptions(backend="portable")
+    )
+    CHANGES["import"]()
+    assert export() == (pte, False)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +128,7 @@ def test_whatever_it_was_made_from_is_noticed(files, what):
         {"inputs": ("random:1",)},
         pytest.param({"rewrite": False}, marks=pytest.mark.slow),
         pytest.param({"keep_float": ("layer",)}, marks=pytest.mark.slow),
-        {"state_dict": "weights.pt"},
+        pytest.param({"state_dict": "weights.pt"}, marks=pytest.mark.slow),
     ],
 )
 def test_other_options_are_another_export(files, choices):
@@ -152,7 +160,7 @@ def test_another_exporter_is_noticed(files, monkeypatch, part):
         pytest.param(".etrecord", "gone", marks=pytest.mark.slow),
         pytest.param(".layers.json", "cut", marks=pytest.mark.slow),
         pytest.param(".input0.bin", "edited", marks=pytest.mark.slow),
-        (".export.json", "cut"),
+        pytest.param(".export.json", "cut", marks=pytest.mark.slow),
     ],
 )
 def test_a_damaged_export_is_made_again(files, suffix, harm):

@@ -78,12 +78,12 @@ def slow(*values):
     ("dtype", "least", "quantized"),
     [
         ("fp32", 100, ""),
-        ("fp16w", 45, ""),
+        slow("fp16w", 45, ""),
         slow("fp16", 45, ""),
         slow("bf16", 25, ""),
         ("int8", 20, "4 of 4"),
         slow("int8dyn", 30, "2 of 4"),
-        ("8da4w", 12, "2 of 4"),
+        slow("8da4w", 12, "2 of 4"),
     ],
 )
 def test_each_dtype_computes_what_the_model_does(record_of, dtype, least, quantized):
@@ -120,6 +120,7 @@ def test_half_weights_end_with_the_export(tmp_path):
     assert half.fidelity[0].sqnr_db > 45
 
 
+@pytest.mark.slow
 def test_transposed_convolutions_keep_what_xnnpack_takes(tmp_path):
     torch.manual_seed(0)
     module = nn.Sequential(nn.ConvTranspose2d(4, 8, 2, 2), nn.Conv2d(8, 4, 1))
@@ -129,6 +130,7 @@ def test_transposed_convolutions_keep_what_xnnpack_takes(tmp_path):
     assert export.fidelity[0].sqnr_db > 45
 
 
+@pytest.mark.slow
 def test_products_inside_a_recurrent_layer_count_as_float(tmp_path):
     class Tagger(nn.Module):
         def __init__(self):
@@ -175,6 +177,7 @@ class ClassToken(nn.Module):
         return self.head(tokens[:, 0])
 
 
+@pytest.mark.slow
 def test_what_no_layer_made_shares_no_scale(tmp_path):
     """One scale for all tokens would round the class token to zero."""
     torch.manual_seed(0)
@@ -305,6 +308,7 @@ def test_an_operator_that_xnnpack_rejects_is_named():
     assert explain_log(log) == f"{rejects}XNN Runtime creation failed (z)"
 
 
+@pytest.mark.slow
 def test_a_program_that_does_not_run_is_kept_and_reported_each_time(tmp_path, monkeypatch):
     """In ExecuTorch 1.5.1, a convolution whose result is squared stays half quantised."""
     monkeypatch.chdir(tmp_path)
@@ -341,6 +345,7 @@ class Spiky(nn.Module):
         return self.last(torch.relu(self.spiky(self.first(x))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "8da4w"])
 def test_the_layers_where_quantisation_noise_enters_are_named(dtype, tmp_path):
     torch.manual_seed(0)
@@ -355,6 +360,7 @@ def test_the_layers_where_quantisation_noise_enters_are_named(dtype, tmp_path):
     assert helped.sqnr_db > noisy.sqnr_db + 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "8da4w"])
 def test_layers_that_stay_in_float_add_no_noise(dtype, tmp_path):
     """Though the activation writes into their results."""
@@ -366,6 +372,7 @@ def test_layers_that_stay_in_float_add_no_noise(dtype, tmp_path):
     assert {noise.module for noise in export.noise} == {"3"}
 
 
+@pytest.mark.slow
 def test_an_export_that_collapses_is_told(tmp_path):
     """Small values in a range that a large constant stretches: int8 rounds them all to zero."""
 

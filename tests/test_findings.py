@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import shutil
 from itertools import pairwise
 
 import numpy as np
@@ -23,7 +22,7 @@ from workbench.frames import FINDINGS, check, mark_emulated
 from workbench.plots.text import list_findings, show_findings
 from workbench.records.codec import to_plain
 from workbench.records.runs import Export, Partition
-from workbench.report.artifacts import summarize_analysis, write_artifacts
+from workbench.report.artifacts import summarize_analysis
 from workbench.report.notebooks import find_notebook
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
@@ -552,14 +551,10 @@ def test_the_command_lists_all_findings(sample):
     assert len(result.output.splitlines()) == len(sample.findings)
 
 
-def test_reports_and_summaries_have_the_findings(sample, tmp_path):
-    found = sample.findings
-    first = found.iloc[0]
-    shutil.copytree(sample.path, tmp_path / "run")
-    run = wb.open_run(tmp_path / "run")
-    write_artifacts(run)
-    assert "## What to do next?" in run.report()[1].read_text()
-    written = json.loads((tmp_path / "run" / store.SUMMARY).read_text())["findings"]
+def test_reports_and_summaries_have_the_findings(reported):
+    first = reported.findings.iloc[0]
+    assert "## What to do next?" in (reported.path / store.REPORT_MD).read_text()
+    written = json.loads((reported.path / store.SUMMARY).read_text())["findings"]
     assert written[0]["rank"] == 1
     assert set(written[0]) == set(FINDINGS.names)
     assert isinstance(written[0]["keys"], list)

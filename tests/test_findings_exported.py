@@ -12,7 +12,7 @@ import workbench as wb
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.models.loader import LoadedModel, load_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 
 
 def findings_of(model, root, **options):

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
@@ -269,7 +269,6 @@ JUNK = st.recursive(
 )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
 @given(content=JUNK)
 def test_any_json_beside_traces_is_read_or_ignored(tmp_path_factory, content):
     folder = tmp_path_factory.getbasetemp() / "junk"
@@ -291,7 +290,6 @@ PATHS = st.lists(
 )  # fmt: skip
 
 
-@settings(deadline=None)
 @given(PATHS, st.lists(st.sampled_from(["", "x", "net", "on"]), max_size=2))
 def test_every_trace_has_a_name_of_its_own(paths, stems):
     _, names = name_traces(paths, stems)

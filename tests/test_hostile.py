@@ -1,5 +1,6 @@
 """Files of strangers: nothing outside of the run is touched, no code of theirs runs."""
 
+import http.client
 import json
 import math
 import os
@@ -7,7 +8,9 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
+from dataclasses import replace
 from types import SimpleNamespace
 
 import etdump_builder
@@ -20,14 +23,26 @@ from PIL import Image
 
 import workbench as wb
 from workbench import store
+from workbench.analysis.roofline import build_roof
 from workbench.cli import main
-from workbench.errors import RunnerError, StoreError, TraceError, UsageError
+from workbench.errors import (
+    RunnerError,
+    StoreError,
+    TraceError,
+    UsageError,
+    WorkbenchError,
+    printable,
+)
 from workbench.models.sources import find_sources
 from workbench.plots.tables import show_note
-from workbench.portfolio.state import Storage
+from workbench.portfolio.state import Storage, write_csv
+from workbench.records.portfolio import Cell, Outcome, Row
+from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
 from workbench.run.config import plan_config, read_config
 from workbench.run.plan import make_plan
+from workbench.store import load_run
+from workbench.trace.writers.perfetto import write_perfetto
 from workbench.workflow import measure_roof
 
 
@@ -244,12 +259,16 @@ READ_RECORD = (
 )
 
 
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     ("name", "make", "code", "words"),
     [
-        ("x.pt", make_deflated_tensors, READ_INPUTS, "it is compressed; write it with torch.save"),
-        ("x.png", make_large_image, READ_INPUTS, "more than 33554432; scale it down"),
-        ("x.etrecord", make_deflated_record, READ_RECORD, "is too large"),
+        slow("x.pt", make_deflated_tensors, READ_INPUTS, "it is compressed; write it with torch"),
+        slow("x.png", make_large_image, READ_INPUTS, "more than 33554432; scale it down"),
+        slow("x.etrecord", make_deflated_record, READ_RECORD, "is too large"),
         ("x.etdump", make_shared_events, "wb.read_etdump(sys.argv[1])", "overlap"),
     ],
 )
@@ -275,3 +294,90 @@ def test_names_are_text_in_markdown_and_on_the_terminal(capsys):
         assert not re.search("<(img|a|b)[ >]", page)
     assert str(UsageError(EVIL)).isascii()
     assert "\x1b" not in str(UsageError(EVIL))
+
+
+def test_names_are_text_in_tables_traces_and_progress_lines(tmp_path, capsys):
+    cell = Cell("=cmd()", "=cmd()", "fp32", "host", "auto", "x", "k")
+    row = Row("on", "native", 1, n=5)
+    table = write_csv([Outcome(cell, error=EVIL, problem="@x", rows=(row,))])
+    assert ",'=cmd()," in f",{table.splitlines()[1]}"
+    assert ",'@x," in table
+    assert ",5," in table
+    spans = wb.read_etdump(next(wb.sample_run("toy_cnn").rglob("*.etdump")))
+    spans = spans.assign(name=pd.Categorical([f"{EVIL}\udc80"] * len(spans)))
+    trace = write_perfetto({f"a\x1b{EVIL}": spans}, tmp_path / "x.pftrace").read_bytes()
+    with wb.show_progress() as progress:
+        progress(EVIL, 0.5)
+    for text in (table, trace.decode(errors="replace"), capsys.readouterr().err):
+        assert "]0;t" in text
+        assert "\u202e" not in text
+    assert b"\x1b]" not in trace
+    assert printable("a\u061c\ufffe\U000e0041\ufffd") == "a???\ufffd"
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"export": {"schema_version": "1"}}', b'{"spent_s": 1' + b"0" * 400 + b"}",
+             b"[" * 10**5, b'{"a": [' + b"{}," * 600_000 + b"0]}"]
+)  # fmt: skip
+def test_json_that_would_fail_deep_inside_is_one_line(tmp_path, text):
+    (tmp_path / "manifest.json").write_bytes(text.replace(b"{", b'{"plan": 1, ', 1))
+    with pytest.raises(WorkbenchError) as caught:
+        load_run(tmp_path)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("instructions", 0, "origin"), 10**6),
+        (("instructions", 0, "outputs"), [10**6]),
+        (("instructions", 0, "xnodes", 0, "origins"), [-1]),
+        (("instructions", 0, "xnodes", 0, "borrows"), 99),
+        (("instructions", 0, "xnodes", 0, "inputs"), [10**6]),
+    ],
+)
+def test_a_sidecar_refers_only_to_what_it_has(tmp_path, path, value):
+    folder = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")
+    content = json.loads((folder / "layers.json").read_text())
+    edit_path(("methods", 0, *path), value)(content)
+    (folder / "layers.json").write_text(json.dumps(content))
+    with pytest.raises(StoreError, match="refers to an operator or tensor that it lacks"):
+        _ = wb.open_run(folder).layers
+
+
+def test_peaks_that_cannot_be_are_refused():
+    kinds = ("gemm", "stream", "call", "program")
+    probes = [Probe(kind, "fp32", 1, 1, 1, ms=1.0) for kind in kinds]
+    build_roof(Ceilings("cpu", "wheel", "native", 1, "", tuple(probes)))
+    for change in ({"ms": math.nan}, {"ms": math.inf}, {"operators": 0}):
+        wrong = (*probes, replace(probes[0], **change))
+        with pytest.raises(StoreError, match="measure them again"):
+            build_roof(Ceilings("cpu", "wheel", "native", 1, "", wrong))
+
+
+@pytest.mark.slow
+def test_jupyterlab_answers_only_with_its_token_and_by_its_own_name(tmp_path):
+    pytest.importorskip("jupyterlab", reason="jupyterlab, an extra, is not installed")
+    options = ["--no-browser", "--allow-root", "--port=0"]
+    settings = {"JUPYTER_CONFIG_DIR": str(tmp_path), "JUPYTERLAB_WORKSPACES_DIR": str(tmp_path)}
+    address = re.compile(r"http://127\.0\.0\.1:(\d+)/lab\S*\?(token=\w+)")
+    log = tmp_path / "log"
+    with log.open("wb") as file:
+        command = [sys.executable, "-m", "workbench", "lab", *options]
+        server = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | settings)
+    try:
+        deadline = time.monotonic() + 120
+        while not (found := address.search(log.read_text())):
+            assert server.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        answers = []
+        for query, host in (("", "localhost"), (found[2], "evil.invalid"), (found[2], "localhost")):
+            connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=60)
+            connection.request("GET", f"/api/contents?{query}", headers={"Host": host})
+            answers.append(connection.getresponse().status)
+            connection.close()
+        assert answers == [403, 403, 200]
+    finally:
+        server.terminate()
+        server.wait(30)

@@ -10,7 +10,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from isa_table import hide, load_table, self_check
 
@@ -83,7 +83,6 @@ def test_an_unknown_architecture():
 
 @pytest.mark.parametrize("arch", ARCHES)
 @given(data=st.data())
-@settings(max_examples=50, deadline=None)
 def test_self_check_accepts_a_cpu_and_refuses_any_disagreement(arch, data):
     table = load_table(arch)
     present = data.draw(st.sets(st.sampled_from([f.name for f in table.features])))

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
@@ -45,7 +45,6 @@ def layers_of(**modules):
     return Layers("0", (Method("forward", (), {}, (), modules=modules),))
 
 
-@settings(deadline=None)
 @given(rows)
 def test_times_add_up(rows):
     table = check(summarize_layers(operators_of(rows), layers_of()), LAYERS)
@@ -90,7 +89,6 @@ placements = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(placements)
 def test_inclusive_is_exclusive_and_what_lies_within(rows):
     tree = check(build_model_tree(operators_of(rows)), TREE)

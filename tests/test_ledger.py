@@ -249,7 +249,7 @@ def forests(draw):
     return runs
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(runs=forests().filter(bool), chain=st.integers(-1, 1))
 def test_anything_closes(runs, chain):
     events = frame(*runs)

@@ -1,6 +1,7 @@
 """Locks: one measurement at a time on a device."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 import pytest
 from portfolio_evidence import Starter, check_disjoint, measuring_spans
 
-from workbench import store
 from workbench.errors import StoreError
 from workbench.options import MeasureOptions
 from workbench.run import locks
@@ -23,7 +23,10 @@ from workbench.run.plan import make_plan
 from workbench.run.runner import find_runner
 from workbench.store import find_runs, load_run
 
-WAITING = "another measurement or batch is running on this machine: waiting"
+WAITING = re.compile(
+    r"another measurement or batch is running on this machine"
+    r"( \(.+, PID \d+, since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\))?: waiting"
+)
 
 
 def test_devices_have_one_measurement_at_a_time():
@@ -85,8 +88,8 @@ def test_a_waiting_run_says_so_once_then_starts(conv_pte, tmp_path, hold_machine
         hold_machine.set()
 
     run_plan(replace(plan, batch_ms=0.0), runner, tmp_path / "out", progress=let_go)
-    assert told[0] == WAITING
-    assert told.count(WAITING) == 1 < len(told)
+    assert WAITING.fullmatch(told[0])
+    assert len(list(filter(WAITING.fullmatch, told))) == 1 < len(told)
 
 
 def test_shared_work_waits_for_a_measurement(hold_machine):
@@ -98,7 +101,8 @@ def test_shared_work_waits_for_a_measurement(hold_machine):
 
     with share_machine(let_go), share_machine(told.append):
         assert not is_locked("host")
-    assert told == [WAITING]
+    assert [bool(WAITING.fullmatch(text)) for text in told] == [True]
+    assert f", PID {os.getpid()}, since 20" in told[0]
 
 
 def test_waiting_can_be_interrupted(hold_machine):
@@ -119,8 +123,8 @@ def interrupt():
 
 def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(locks, "cache_folder", lambda: tmp_path / "file")
-    with pytest.raises(StoreError, match=r"host.*\.lock: cannot be written.*XDG_CACHE_HOME"):
+    monkeypatch.setenv("WORKBENCH_LOCKS", str(tmp_path / "file"))
+    with pytest.raises(StoreError, match=r"host\.lock: cannot be written.*WORKBENCH_LOCKS"):
         is_locked("host")
 
 
@@ -145,7 +149,7 @@ def test_two_concurrent_runs_are_serialised(conv_pte, tmp_path, start):
     runs = [start.command(*words, tmp_path / name) for name in "ab"]
     told = [run.communicate(timeout=280)[1].splitlines() for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
-    assert sum(lines.count(WAITING) for lines in told) == 1
+    assert sum(bool(WAITING.fullmatch(line)) for lines in told for line in lines) == 1
     check_turns(tmp_path, tmp_path / "a", tmp_path / "b")
 
 
@@ -175,6 +179,79 @@ def check_turns(*roots):
     check_disjoint([span for run in runs for span in measuring_spans(run)])
 
 
+def wait_in_line(order, number):
+    """A thread that waits for this machine, and notes when it has it."""
+
+    def measure():
+        with lock_device("host", lambda words: waiting.set()):
+            order.append(number)
+
+    waiting = threading.Event()
+    thread = threading.Thread(target=measure)
+    thread.start()
+    assert waiting.wait(60)
+    return thread
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the kernel chooses")
+def test_who_comes_first_is_served_first(hold_machine, monkeypatch):
+    order, threads = [], []
+    for number in range(6):
+        threads.append(wait_in_line(order, number))
+        if number == 2:  # a clock that jumps back changes nothing
+            monkeypatch.setattr(time, "time", lambda: 0.0)
+    hold_machine.set()
+    for thread in threads:
+        thread.join(60)
+    assert order == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("attack", ["link", "hard link", "pipe", "folder", "garbage"])
+def test_a_lock_that_others_prepared_is_harmless(tmp_path, monkeypatch, attack):
+    monkeypatch.setenv("WORKBENCH_LOCKS", str(tmp_path / "locks"))
+    victim, lock = tmp_path / "victim", tmp_path / "locks" / "executorch-workbench-host.lock"
+    victim.write_text("kept")
+    lock.parent.mkdir()
+    {
+        "link": lambda: lock.symlink_to(victim),
+        "hard link": lambda: lock.hardlink_to(victim),
+        "pipe": lambda: os.mkfifo(lock),
+        "folder": lock.mkdir,
+        "garbage": lambda: lock.with_suffix(".queue").write_bytes(b"\xff" * 100),
+    }[attack]()
+    if attack == "garbage":
+        with lock_device("host"):
+            pass
+    else:
+        with pytest.raises(StoreError, match="cannot be written"), lock_device("host"):
+            pass
+    assert victim.read_text() == "kept"
+
+
+def test_all_users_share_the_locks_of_a_machine(monkeypatch, tmp_path):
+    monkeypatch.delenv("WORKBENCH_LOCKS")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    place = locks._device_lock("host")
+    assert place.parent in (*locks.SHARED, tmp_path / "executorch-workbench" / "locks")
+    monkeypatch.setattr(locks, "SHARED", (tmp_path,))
+    assert locks._device_lock("host").is_relative_to(tmp_path / "executorch-workbench")
+    tmp_path.chmod(0o1777)
+    if tmp_path.stat().st_uid == 0:
+        assert locks._device_lock("host").parent == tmp_path
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_ten_identical_commands_at_once_end_well(tmp_path, start):
+    words = ["profile", "toy_cnn", "--runs", "4", "--processes", "2", "--no-evidence", "--out"]
+    started = [start.command(*words, tmp_path / "out") for _ in range(10)]
+    ends = [command.communicate(timeout=800) for command in started]
+    assert [command.returncode for command in started] == [0] * 10, ends
+    runs = [load_run(path) for path in find_runs(tmp_path / "out")]
+    assert [run.state for run in runs] == ["complete"] * 10
+    check_turns(tmp_path / "out")
+
+
 DRIVER = """\
 import sys, time
 from pathlib import Path
@@ -202,8 +279,7 @@ def wait_for(condition):
 @pytest.mark.parametrize("survives", [False, True])
 def test_a_runner_whose_driver_is_killed_disturbs_nothing(tmp_path, monkeypatch, survives):
     """The runner dies with its driver; a child of it that does not keeps the machine locked."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(locks, "cache_folder", store.cache_folder)
+    monkeypatch.setenv("WORKBENCH_LOCKS", str(tmp_path))
     child = "setsid sleep 3 & echo $! > pid; wait" if survives else "echo $$ > pid; exec sleep 60"
     command = [sys.executable, "-c", DRIVER, child, str(tmp_path / "log")]
     with subprocess.Popen(command, cwd=tmp_path) as driver:

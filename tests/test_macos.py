@@ -11,7 +11,7 @@ from isa_table import load_table
 from workbench.errors import SetupError
 from workbench.run.build import LIBRARIES, ZIG, compile_runner, fetch_wheel
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
 
 MACH_O_64, ARM64 = 0xFEEDFACF, 0x0100000C
 SEGMENT, SYMBOLS, LOAD, RPATH = 0x19, 0x02, 0x0C, 0x8000001C

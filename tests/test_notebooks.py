@@ -12,6 +12,7 @@ from pathlib import Path
 
 import papermill
 import pytest
+from etdump_builder import Block, Profile, build_etdump
 
 import workbench as wb
 from workbench.store import FUNCTIONS, LAYERS
@@ -134,7 +135,9 @@ def test_it_runs_in_process(path, monkeypatch, tmp_path):
 
 @pytest.fixture(scope="session")
 def run_dir(request, tmp_path_factory):
-    """A fresh run of ours, of an emulated CPU, without evidence, another tool's, or one trace."""
+    """A fresh run of ours, of an emulated CPU, with two thread counts, without evidence; another
+    tool's; one trace; the trace of a single operator.
+    """
     folder = tmp_path_factory.mktemp(request.param) / "run"
     if request.param == "fresh":
         short = wb.MeasureOptions(runs=5, processes=2)
@@ -142,6 +145,15 @@ def run_dir(request, tmp_path_factory):
         return str(wb.measure(pte, short, root=folder).path)
     if request.param == "emulated":
         return str(wb.sample_run("toy_cnn"))
+    if request.param == "threads":
+        return str(wb.sample_run("unet_small"))
+    if request.param == "operator":
+        calls = (Profile("native_call__softmax.out", 0, 0, start=10, end=900),
+                 Profile("OPERATOR_CALL", 0, 0, start=5, end=920))  # fmt: skip
+        inference = Block(None, [*calls, Profile("Method::execute", end=1000)])
+        folder.mkdir()
+        (folder / "net.etdump").write_bytes(build_etdump([inference] * 4))
+        return str(folder / "net.etdump")
     if request.param == "single":
         return str(next(wb.sample_run().glob("avx512_on/*_t1.etdump")))
     if request.param == "foreign":
@@ -162,12 +174,14 @@ def of_kinds(*kinds):
     return pytest.mark.parametrize("run_dir", kinds, indirect=True)
 
 
+@pytest.mark.slow
 @every_notebook
-@of_kinds("bare", "foreign", "single")
-def test_it_runs_on_a_run_that_lacks_much(path, run_dir, monkeypatch, tmp_path):
+@of_kinds("bare", "foreign", "operator", "single", "threads")
+def test_it_runs_on_other_runs_than_the_sample(path, run_dir, monkeypatch, tmp_path):
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.chdir(tmp_path)
-    run_in_process(path, run_dir=run_dir)
+    answer = run_in_process(path, run_dir=run_dir)
+    assert re.search("Answer: ..", answer) or "**Exercise.**" not in path.read_text()
 
 
 @pytest.fixture
@@ -197,7 +211,7 @@ def run_timed(tmp_path, monkeypatch, capsys):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @every_notebook
 def test_papermill_runs_it_with_defaults_within_a_minute(path, run_timed):
     cells, cpu = run_timed(path.stem)
@@ -212,7 +226,7 @@ def test_papermill_runs_it_with_defaults_within_a_minute(path, run_timed):
     assert cpu < 60
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
@@ -227,7 +241,7 @@ def test_what_measures_live_takes_less_than_three_minutes(name, parameters, run_
     assert 1 < cpu < 180
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @every_notebook
 @of_kinds("fresh", "emulated", "bare", "foreign", "single")
 def test_papermill_runs_it_on_every_kind_of_run(path, run_dir, run_timed):
@@ -236,7 +250,7 @@ def test_papermill_runs_it_on_every_kind_of_run(path, run_dir, run_timed):
     assert cpu < 60
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @every_notebook
 def test_papermill_explains_every_parameter(path):
     command = [sys.executable, "-m", "papermill", "--help-notebook", str(path)]

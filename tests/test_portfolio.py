@@ -338,7 +338,7 @@ def test_what_killed_writers_left_is_not_hashed_and_goes(matrix, ran, tmp_path):
 def test_another_batch_on_the_same_folder_is_refused(matrix, ran, tmp_path):
     with (
         lock_folder(tmp_path / "out"),
-        pytest.raises(UsageError, match=r"another batch is running here \(process \d+ on"),
+        pytest.raises(UsageError, match=r"another batch is running here \(.*, PID \d+, since"),
     ):
         wb.batch(matrix(), out=tmp_path / "out")
     assert ran == []

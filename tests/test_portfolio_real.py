@@ -23,7 +23,7 @@ from portfolio_evidence import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
 MODELS = """
 import torch

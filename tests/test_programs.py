@@ -121,6 +121,7 @@ def test_history_has_a_line_per_program(run):
     assert set(rows["experiment"]) == {"net", "net-2", "pair"}
 
 
+@pytest.mark.slow
 def test_a_finished_run_of_the_same_programs_is_reused(run, programs):
     options = replace(BRIEF, against=tuple(map(str, programs[1:])))
     root = run.path.parents[1]
@@ -213,6 +214,7 @@ def test_inputs_are_shared_where_dtype_and_shape_agree(programs):
     assert "random" in other.input_source
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_continues_with_all_programs(programs, tmp_path, monkeypatch):
     options = replace(BRIEF, against=(str(programs[2]),))
     real, left = Session.run, iter(range(30))

@@ -123,7 +123,7 @@ def test_what_is_no_program_is_one_line(data):
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples)
 @given(
     cut=st.integers(0, len(PTE)),
     changes=st.lists(st.tuples(st.integers(0, len(PTE) - 1), st.integers(0, 255)), max_size=6),

@@ -32,7 +32,6 @@ from workbench.frames import LATENCIES
 from workbench.options import MeasureOptions
 from workbench.plots.text import show_quality
 from workbench.records.runs import Batch, Reading, Session
-from workbench.report.artifacts import write_artifacts
 from workbench.run import measure
 from workbench.run.execute import MIN_RESTARTS, restarts, run_plan
 from workbench.run.plan import make_plan
@@ -293,16 +292,13 @@ def test_every_criterion_names_its_source_and_limits_in_order():
         assert list(criterion.limits) == sorted(criterion.limits)
 
 
-def test_the_grade_is_in_every_artifact(tmp_path):
-    run_dir = Path(shutil.copytree(sample_run(), tmp_path / "runs" / "linux"))
-    analysis = wb.open_run(run_dir)
-    write_artifacts(analysis)
-    line = summarize_quality(analysis.quality)
-    quality = json.loads((run_dir / store.SUMMARY).read_text())["quality"]
+def test_the_grade_is_in_every_artifact(reported):
+    line = summarize_quality(reported.quality)
+    quality = json.loads((reported.path / store.SUMMARY).read_text())["quality"]
     assert quality["summary"] == line
     assert line.startswith(f"measurement quality {quality['grade']}")
-    assert line[1:] in analysis.report()[1].read_text()
-    assert line[1:] in str(show_quality(analysis))
+    assert line[1:] in (reported.path / store.REPORT_MD).read_text()
+    assert line[1:] in str(show_quality(reported))
 
 
 @pytest.mark.parametrize(

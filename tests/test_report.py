@@ -69,15 +69,13 @@ def test_the_sample_names_the_layer_of_every_operator(sample):
     assert (row["shapes"], row["flops"]) == ("1x1024 -> 1x1000", 2 * 1024 * 1000)
 
 
-def test_layers_and_lines_are_in_the_artifacts(run_dir):
-    run = open_run(run_dir)
-    write_artifacts(run)
-    summary = json.loads((run_dir / store.SUMMARY).read_text())
+def test_layers_and_lines_are_in_the_artifacts(reported):
+    summary = json.loads((reported.path / store.SUMMARY).read_text())
     assert summary["layers"][0]["module_class"] == "MobileNetV3Small"
     by_layer = {row["layer"]: row for row in summary["operator_details"]}
     assert by_layer["features.0.0"]["confidence"] == "exact"
     assert "mobilenet_v3_small.py:" in by_layer["features.0.0"]["source"]
-    report = run.report()[1].read_text()
+    report = (reported.path / store.REPORT_MD).read_text()
     assert "| classifier.3 | Linear |" in report
     assert "workbench/models/mobilenet_v3_small.py:" in report
 

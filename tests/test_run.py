@@ -13,9 +13,9 @@ import workbench as wb
 from workbench import store
 from workbench.analysis import run as run_module
 from workbench.errors import ComparisonError, StoreError, UsageError
-from workbench.records.codec import from_json
 from workbench.report.artifacts import write_artifacts
 from workbench.run.plan import BY_ORDER
+from workbench.store import load_record
 
 
 @pytest.fixture
@@ -69,8 +69,8 @@ def test_a_measurement_reads_its_files_once(conv_pte, tmp_path, monkeypatch, rea
     manifests = []
     monkeypatch.setattr(
         store,
-        "from_json",
-        lambda cls, *rest: manifests.append(cls.__name__) or from_json(cls, *rest),
+        "load_record",
+        lambda cls, path: manifests.append(cls.__name__) or load_record(cls, path),
     )
     pte = Path(shutil.copy(conv_pte, tmp_path))
     run = wb.measure(pte, wb.MeasureOptions(runs=4, processes=2), root=tmp_path)

@@ -15,7 +15,7 @@ import pytest
 from workbench.run.build import compile_flags, find_compiler, find_sdk, installed_compiler
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(installed_compiler() is None, reason="no C++ compiler"),
 ]

@@ -2,7 +2,7 @@ import json
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from synthetic import NETWORK, synthetic_ledger
@@ -39,7 +39,6 @@ def ledgers(draw):
     return frame.assign(key=frame["kind"] + frame["operator"], name=frame["operator"])
 
 
-@settings(deadline=None, max_examples=40)
 @given(ledgers())
 def test_categories_and_operators_sum_to_e2e(ledger):
     runs = ledger[["process", "run"]].drop_duplicates()
@@ -96,7 +95,6 @@ def categories(times):
 millis = st.dictionaries(st.sampled_from(CATEGORIES), st.floats(1e-3, 1e3), min_size=1)
 
 
-@settings(deadline=None)
 @given(millis, millis)
 def test_contributions_sum_to_the_change(before, after):
     shift = check(bottleneck_shift(categories(before), categories(after)), SHIFT)

@@ -6,7 +6,7 @@ from statistics import stdev
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from simulate import simulate_operators, simulate_restarts
 from synthetic import synthetic_latencies
@@ -43,7 +43,6 @@ def test_statistics_of_a_known_sample():
     assert (found["latency"], found["restarts"]) == (5.5, 1)
 
 
-@settings(deadline=None)
 @given(times)
 def test_statistics_keep_their_order(values):
     found = describe(values)
@@ -87,7 +86,6 @@ def test_latencies_are_described_by_experiment_with_the_clock_of_their_threads()
     assert found["latency"].to_numpy() == pytest.approx([4.0, 2.0, 1.5], rel=0.05)
 
 
-@settings(deadline=None)
 @given(st.lists(st.floats(-100, 100), min_size=4, max_size=40), st.floats(1e3, 1e9))
 def test_midmean_ignores_a_spoilt_value(values, spoilt):
     assert min(values) - 1e-9 <= midmean(np.array([*values, spoilt])) <= max(values) + 1e-9
@@ -104,7 +102,6 @@ def test_midmean_of_few_values():
 restarts = st.lists(st.floats(0.5, 2.0), min_size=2, max_size=9).map(np.array)
 
 
-@settings(deadline=None)
 @given(st.floats(0.2, 5.0), restarts)
 def test_a_constant_ratio_is_found_exactly(ratio, candidate):
     found = speedup_of_restarts(ratio * candidate, candidate)

@@ -134,7 +134,7 @@ def test_a_sidecar_is_read_for_its_program_only(tmp_path):
     with pytest.raises(UsageError, match="did you mean 'methods'"):
         store.load_layers(path, "1")
     path.write_text("[]")
-    with pytest.raises(StoreError, match="not a Layers record"):
+    with pytest.raises(StoreError, match="not a JSON object"):
         store.load_layers(path, "1")
 
 

@@ -96,7 +96,7 @@ def test_a_bad_manifest_is_a_row_or_an_error_never_a_traceback(run_dir, text):
 def test_a_bad_summary_is_a_row(run_dir):
     (run_dir / "analysis_summary.json").write_text("[]")
     assert failures(validate_run(run_dir)) == {
-        "summary can be read": f"{run_dir / 'analysis_summary.json'}: not an object"
+        "summary can be read": f"{run_dir / 'analysis_summary.json'}: not a JSON object"
     }
 
 

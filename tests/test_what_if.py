@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from synthetic import NETWORK, synthetic_ledger
 
@@ -65,7 +65,6 @@ def test_what_was_measured_is_predicted_on_recorded_runs(sample):
     assert parts[shift["category"]].to_numpy() == pytest.approx(shift["candidate_ms"].to_numpy())
 
 
-@settings(deadline=None, max_examples=30)
 @given(st.dictionaries(st.sampled_from(CATEGORIES), st.floats(0.1, 1000) | st.just(math.inf)))
 def test_the_prediction_is_the_sum_of_its_parts(factors):
     ledger = synthetic_ledger(processes=2, runs=3)

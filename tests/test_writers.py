@@ -16,7 +16,7 @@ import jsonschema
 import pandas as pd
 import pytest
 from etdump_builder import Block, Profile, build_etdump
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket, TrackEvent
 
@@ -25,7 +25,7 @@ from workbench.analysis.ledger import build_ledger
 from workbench.analysis.operators import describe_spans, summarize_categories
 from workbench.cli import main
 from workbench.datasets import sample_run
-from workbench.errors import ComparisonError, StoreError, UsageError
+from workbench.errors import ComparisonError, StoreError, UsageError, printable
 from workbench.frames import EVENTS, SPANS
 from workbench.trace.etdump import read_etdump
 from workbench.trace.writers.csv_parquet import STATISTICS, TIMELINE, write_csvs
@@ -244,11 +244,12 @@ def test_hostile_names_are_preserved(tmp_path):
     assert name.encode() in file.read_bytes()
 
 
-@pytest.mark.parametrize("to", FORMATS)
-def test_exchange_needs_neither_torch_nor_executorch(trace, to):
+def test_exchange_needs_neither_torch_nor_executorch(trace):
+    formats = ["csv", "perfetto", "speedscope"]
+    formats += ["parquet"] if importlib.util.find_spec("pyarrow") else []
     code = (
         "import sys; from workbench.workflow import export_trace;"
-        f"export_trace({str(trace)!r}, {to!r});"
+        f"[export_trace({str(trace)!r}, to) for to in {formats}];"
         "print(*(m for m in ('torch', 'executorch') if m in sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -367,7 +368,6 @@ def test_a_run_of_no_time_has_no_percentage(tmp_path):
     assert timeline["pct_total"].isna().all()
 
 
-@settings(deadline=None)
 @given(
     first=st.sampled_from(["", "=", "+", "-", "@", " =", "\t=", "\r@"]), rest=st.text(max_size=12)
 )
@@ -388,7 +388,8 @@ def test_any_name_is_one_plain_cell(tmp_path_factory, first, rest):
     assert len(rows) == 3
     assert rows[0]["model_id"] == "'=cmd"
     controls = ("Cc", "Zl", "Zp")
-    plain = "".join(" " if unicodedata.category(c) in controls else c for c in name).lstrip()
+    plain = "".join(" " if unicodedata.category(c) in controls else c for c in name)
+    plain = printable(plain).lstrip()
     assert rows[0]["name"] in (plain, "'" + plain)
     for row in rows:
         for column in ("model_id", "name", "type", "delegate_backend", "block"):
@@ -642,7 +643,6 @@ def forests(draw):
     return frame(rows)
 
 
-@settings(deadline=None)
 @given(forests())
 def test_any_spans_nest_as_they_should(tmp_path_factory, spans):
     path = tmp_path_factory.getbasetemp() / "forest"
@@ -670,7 +670,6 @@ def tidy_trees(draw):
     return frame(rows)
 
 
-@settings(deadline=None)
 @given(tidy_trees())
 def test_nested_spans_are_drawn_with_their_logged_times(spans):
     for step in lay_out(spans):
@@ -678,14 +677,13 @@ def test_nested_spans_are_drawn_with_their_logged_times(spans):
         assert (step.begin, step.end - step.begin) == (span["start_ns"], span["duration_ns"])
 
 
-@settings(deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=2_000), min_size=1))
-def test_any_name_is_kept(tmp_path_factory, names):
+def test_any_name_is_kept_as_far_as_it_is_printable(tmp_path_factory, names):
     spans = frame([(-1, 10 * number, 5) for number in range(len(names))], names)
     path = tmp_path_factory.getbasetemp() / "names"
     slices = decode(write_perfetto({names[0]: spans}, path))
-    assert [s.name for s in slices] == names
-    assert slices[0].process == names[0]
+    assert [s.name for s in slices] == [printable(name) for name in names]
+    assert slices[0].process == printable(names[0])
 
 
 def test_a_tree_as_deep_as_it_is_long(tmp_path):
@@ -844,7 +842,6 @@ def test_a_negative_time_is_taken_from_the_others(tmp_path):
     assert load(path)["profiles"][0]["weights"] == pytest.approx([27, 0, 63])
 
 
-@settings(deadline=None)
 @given(
     weights=st.lists(st.integers(-(10**6), 10**12), min_size=1),
     name=st.text(),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.analysis.machine_code import compare_kernels
@@ -103,7 +103,6 @@ def test_a_path_that_is_not_a_log(tmp_path):
         read_xnn_log(tmp_path)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.binary(max_size=40)

@@ -34,7 +34,7 @@ def test_every_row_has_figures_or_a_reason(row):
     assert not cells["remarks"].startswith("**crash")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_sampled_row_is_reproduced():
     quick = [row for row in ROWS.values() if row[0] not in COSTLY and row[1] != "bf16"]
     row = random.Random(0).choice(quick)

@@ -13,8 +13,8 @@ from workbench.analysis.categories import CATEGORIES
 from workbench.errors import StoreError, unknown_name
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
 from workbench.frames import check
-from workbench.records.codec import from_json
 from workbench.records.runs import SCHEMA_VERSION
+from workbench.store import load_record
 
 #: The recorded runs of the repository, one output folder per model.
 SAMPLES = Path(workbench.__file__).resolve().parents[1] / "data" / "samples"
@@ -143,11 +143,7 @@ def load_case_study(name: str | Path) -> CaseStudy:
         path = FOLDER / f"{name}.json"
         if not path.is_file():
             raise unknown_name("case study", str(name), [p.stem for p in FOLDER.glob("*.json")])
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), where=path) from None
-    study = from_json(CaseStudy, text, path)
+    study = load_record(CaseStudy, path)
     for experiment in study.experiments:
         _check(experiment, path)
     return study

@@ -11,13 +11,19 @@ from collections.abc import Iterable
 
 #: Control characters, and those that change the direction of text or are invisible.
 _UNPRINTABLE = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff"
+    "\ufff0-\ufffb\ufffe\uffff\U000e0000-\U000e0fff]"
 )
 
 
 def printable(text: str) -> str:
     """Text for a terminal or a document: of untrusted characters, only harmless ones."""
     return _UNPRINTABLE.sub("?", text)
+
+
+def _shorten(part: object) -> str:
+    text = str(part)  # which may quote untrusted files
+    return text if len(text) <= 800 else f"{text[:800]}..."
 
 
 class WorkbenchError(Exception):
@@ -34,9 +40,9 @@ class WorkbenchError(Exception):
         return Exception.__new__, (type(self), *self.args), self.__dict__
 
     def __str__(self) -> str:
-        place = f"{self.where}: " if self.where is not None else ""
-        step = f" -> {self.hint}" if self.hint else ""
-        return printable(" ".join(f"{place}{self.what}{step}".split()))
+        place = f"{_shorten(self.where)}: " if self.where is not None else ""
+        step = f" -> {_shorten(self.hint)}" if self.hint else ""
+        return printable(" ".join(f"{place}{_shorten(self.what)}{step}".split()))
 
 
 class UsageError(WorkbenchError):

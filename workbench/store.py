@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import os
 import re
 import stat
@@ -13,12 +12,15 @@ import tempfile
 from collections.abc import Callable
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from workbench.errors import SetupError, StoreError, UsageError
-from workbench.records.codec import from_json, to_json
+from workbench.records.codec import from_json, parse_json, structure, to_json, upgrade
+from workbench.records.documents import DOCUMENTS, find_problem
 from workbench.records.layers import Layers
 from workbench.records.runs import Export, RunRecord
+
+T = TypeVar("T")
 
 MANIFEST = "manifest.json"
 METRICS = "metrics.json"
@@ -30,6 +32,8 @@ LAYERS = "layers.json"
 FUNCTIONS = "functions.json"
 RUNS = "runs"
 
+#: In bytes: larger than any file of a run but traces.
+_LARGEST = 2**28
 #: Suffix of a file that is still being written, here and in the runner (``native/files.h``).
 PARTIAL = ".partial"
 _LEFTOVER = re.compile(rf"^\..+\.\w{{8}}{PARTIAL}$|\.(etdump|samples){PARTIAL}$")
@@ -128,6 +132,31 @@ def open_file(path: Path) -> BufferedReader:
     return open(handle, "rb")
 
 
+def read_file(path: Path, most: int = _LARGEST) -> bytes:
+    """The bytes of an untrusted file; StoreError if it is no regular file, or too large."""
+    try:
+        with open_file(path) as file:
+            if os.fstat(file.fileno()).st_size > most:
+                raise StoreError(f"too large: more than {most} bytes", where=path)
+            return file.read()
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), where=path) from None
+
+
+def load_record(cls: type[T], path: Path) -> T:
+    """Read a record from an untrusted JSON file."""
+    return from_json(cls, read_file(path), path)
+
+
+def load_document(kind: type[T], path: Path) -> T:
+    """Read one of `DOCUMENTS`, which follows its schema, from an untrusted JSON file."""
+    content = upgrade(parse_json(read_file(path), path), path, least=2)
+    name = next(name for name, known in DOCUMENTS.items() if known is kind)
+    if problem := find_problem(content, name):
+        raise StoreError(f"not a {name} document: {problem}", where=path)
+    return structure(kind, content, path)
+
+
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
     try:
@@ -172,7 +201,7 @@ def load_export(pte: Path) -> Export | None:
     path = export_record_path(pte)
     if not path.is_file():
         return None
-    export = from_json(Export, path.read_bytes(), path)
+    export = load_record(Export, path)
     if sha256_of(pte) != export.sha256:
         raise StoreError(
             f"is not the program that {path.name} describes (SHA-256 differs)",
@@ -201,8 +230,29 @@ def load_layers(path: Path, sha256: str) -> Layers | None:
     """Read the sidecar of the program with this SHA-256; None if there is none for it."""
     if not path.is_file():
         return None
-    layers = from_json(Layers, path.read_bytes(), path)
+    layers = read_layers(path)
     return layers if layers.sha256 == sha256 else None
+
+
+def read_layers(path: Path) -> Layers:
+    """Read a sidecar; StoreError if it refers to an operator or tensor that it lacks."""
+    layers = load_record(Layers, path)
+    for method in layers.methods:
+        for call in method.instructions:
+            nodes = call.xnodes
+            origins = [n for node in nodes for n in (*node.origins, *node.absorbed)]
+            origins += [n for numbers in call.events.values() for n in numbers]
+            origins += [] if call.origin is None else [call.origin]
+            borrowed = [node.borrows for node in nodes if node.borrows is not None]
+            tensors = {n for node in nodes for n in (*node.inputs, *node.outputs)}
+            if (
+                not {*origins} <= {*range(len(method.origins))}
+                or not {*borrowed} <= {*range(len(nodes))}
+                or not tensors <= {value.id for value in call.xvalues}
+                or not {*call.inputs, *call.outputs} <= method.values.keys()
+            ):
+                raise StoreError("refers to an operator or tensor that it lacks", where=path)
+    return layers
 
 
 def keep_layers(pte: Path, run_dir: Path, program: str = "") -> None:
@@ -246,11 +296,12 @@ def save_run(run: RunRecord, run_dir: Path) -> Path:
 def is_ours(run_dir: Path) -> bool:
     """Whether a folder has a manifest of the workbench, be it broken, and none of another tool."""
     try:
-        text = (run_dir / MANIFEST).read_bytes()
-        return b'"plan"' in text or not isinstance(json.loads(text), dict)
-    except OSError:
+        text = read_file(run_dir / MANIFEST)
+    except StoreError:
         return False
-    except (ValueError, RecursionError):
+    try:
+        return b'"plan"' in text or not parse_json(text, run_dir)
+    except StoreError:
         return True
 
 
@@ -261,7 +312,7 @@ def load_run(run_dir: Path) -> RunRecord:
         found = ", ".join(str(p) for p in find_runs(run_dir)) or "none below it"
         what = f"recorded by another tool, or no run: no {MANIFEST} of the workbench"
         raise UsageError(what, where=run_dir, hint=f"runs: {found}")
-    run = from_json(RunRecord, path.read_bytes(), path)
+    run = load_record(RunRecord, path)
     _check_names(run, path)
     return run
 
@@ -311,11 +362,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     depth = 0
+    text = read_file(path, _MAX_BYTES)
     try:
-        with path.open("rb") as file:
-            text = file.read(_MAX_BYTES + 1)
-        if len(text) > _MAX_BYTES:
-            raise StoreError(f"too large: more than {_MAX_BYTES} bytes", where=path)
         for event in yaml.parse(text, loader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
@@ -323,8 +371,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
                 raise StoreError("has aliases (*) or is nested too deeply", where=path)
         root: Any = yaml.compose(text, loader)
         data = yaml.load(text, loader)  # noqa: S506
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), where=path) from None
     except (yaml.YAMLError, ValueError) as error:
         reason = getattr(error, "problem", None) or str(error)
         mark = getattr(error, "problem_mark", None)

@@ -35,7 +35,7 @@ from workbench.errors import (
 from workbench.explorer.model_explorer import write_node_data
 from workbench.frames import EMULATED, SPANS, format_ms
 from workbench.options import ExportOptions, MeasureOptions
-from workbench.records.codec import from_json, to_json
+from workbench.records.codec import to_json
 from workbench.records.runs import LADDER_TOGGLE, Ceilings, Probe, RunRecord
 from workbench.report.artifacts import make_report, write_artifacts
 from workbench.store import (
@@ -43,6 +43,7 @@ from workbench.store import (
     atomic_write,
     default_root,
     kept_layers,
+    load_record,
     load_run,
     safe_name,
     save_layers,
@@ -656,7 +657,7 @@ def find_peaks(run: RunRecord, isa: str, threads: int) -> Ceilings | None:
     """The peaks of a run's machine, if an earlier run measured them."""
     path = _cache_path(run, isa, threads)
     with contextlib.suppress(StoreError, UsageError):  # of another version
-        return from_json(Ceilings, path.read_bytes(), path) if path.is_file() else None
+        return load_record(Ceilings, path) if path.is_file() else None
     return None
 
 
@@ -708,7 +709,7 @@ def find_probes(progress: Progress) -> tuple[Path, tuple[Probe, ...]]:
     index = folder / _PROBES
     if not index.is_file():
         raise StoreError("is incomplete", where=cache_folder(), hint="delete its folder probes")
-    return folder, from_json(Ceilings, index.read_bytes(), index).probes
+    return folder, load_record(Ceilings, index).probes
 
 
 def _cache_path(run: RunRecord, isa: str, threads: int) -> Path:

@@ -26,9 +26,9 @@ from workbench.analysis.verdict import describe_faults, reach_verdict, summarize
 from workbench.errors import ComparisonError, UsageError, unknown_name
 from workbench.frames import EMULATED, JUDGED, WRONG, check
 from workbench.options import MeasureOptions
-from workbench.records.documents import Metrics, read_document
+from workbench.records.documents import Metrics
 from workbench.records.runs import count_threads
-from workbench.store import MANIFEST
+from workbench.store import MANIFEST, load_document
 
 
 @dataclass(frozen=True)
@@ -354,7 +354,7 @@ def compare_with_metrics(
     cover what else changed on the machine between them.
     """
     _check_axes(across)
-    metrics = read_document(Path(metrics_json), Metrics)
+    metrics = load_document(Metrics, Path(metrics_json))
     folder, experiment, threads = split_name(name)
     run = open_run(folder)
     _check_silicon(metrics.emulated or run.emulated)

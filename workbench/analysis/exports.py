@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from workbench.errors import UsageError
-from workbench.records.codec import from_json
 from workbench.records.runs import Export
+from workbench.store import load_record
 
 
 def read_exports(folder: str | Path) -> list[Export]:
@@ -32,7 +32,7 @@ def read_exports(folder: str | Path) -> list[Export]:
     paths = sorted(Path(folder).rglob("*.export.json"))
     if not paths:
         raise UsageError("no export record here", where=folder, hint="workbench export MODEL")
-    return [from_json(Export, path.read_bytes(), path) for path in paths]
+    return [load_record(Export, path) for path in paths]
 
 
 def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:

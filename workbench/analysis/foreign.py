@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import warnings
@@ -20,7 +19,7 @@ from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.ledger import build_ledger
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.layers import describe_pte
-from workbench.records.codec import from_json
+from workbench.records.codec import parse_json
 from workbench.records.layers import Layers
 from workbench.records.runs import Experiment, Plan, Program, RunRecord, Session
 from workbench.run.custom_runner import CLOCK
@@ -34,6 +33,8 @@ from workbench.store import (
     layers_path,
     load_export,
     load_layers,
+    read_file,
+    read_layers,
     safe_name,
     sha256_of,
 )
@@ -205,10 +206,9 @@ def _read_kit(folder: Path) -> _Kit:
     kit = _Kit()
     for path in [folder / MANIFEST, *sorted(folder.glob("*_pipeline_summary.json"))]:
         try:
-            content = json.loads(path.read_bytes())
-        except (OSError, ValueError, RecursionError):
+            content = parse_json(read_file(path), path)
+        except StoreError:
             continue
-        content = content if isinstance(content, dict) else {}
         entries = content.get("results", content.get("runs"))
         if not isinstance(entries, list):
             continue
@@ -405,7 +405,7 @@ def _match_program(
         with contextlib.suppress(WorkbenchError, OSError):
             if pte is None:
                 path = folder / LAYERS
-                layers = from_json(Layers, path.read_bytes(), path)
+                layers = read_layers(path)
             else:
                 layers = _describe(pte, programs[pte])
             # A program of another dtype explains most operators too; only a name settles it then.

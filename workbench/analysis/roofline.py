@@ -13,8 +13,8 @@ import pandas as pd
 
 from workbench.errors import StoreError
 from workbench.frames import LAYERS, OPERATORS, ROOFLINE, check
-from workbench.records.codec import from_json
 from workbench.records.runs import Ceilings, Experiment, Export
+from workbench.store import load_record
 
 #: XNNPACK logs whole microseconds: of a shorter call, nobody can say how fast it was.
 RESOLVED_MS = 0.01
@@ -52,7 +52,8 @@ def build_roof(ceilings: Ceilings) -> Roof:
     """The roof over a machine, from what its probes took."""
     probes = ceilings.probes
     kinds = {probe.kind: probe for probe in probes}
-    if not {"gemm", "stream", "call", "program"} <= kinds.keys() or min(p.ms for p in probes) <= 0:
+    valid = all(p.ms > 0 and p.operators > 0 and math.isfinite(p.ms + p.spread) for p in probes)
+    if not {"gemm", "stream", "call", "program"} <= kinds.keys() or not valid:
         raise StoreError("ceilings without a probe of each kind", hint="measure them again")
     call = kinds["call"].ms / kinds["call"].operators
     program = max(0.0, kinds["program"].ms - call)
@@ -187,13 +188,13 @@ def find_roof(run_dir: Path, experiment: Experiment, threads: int) -> Roof | Non
     path = run_dir / ceilings_name(experiment.isa, threads)
     if not can_probe(experiment) or not path.is_file():
         return None
-    return build_roof(from_json(Ceilings, path.read_bytes(), path))
+    return build_roof(load_record(Ceilings, path))
 
 
 def list_ceilings(run_dir: Path) -> pd.DataFrame:
     """The measured peaks in a run's folder, as `tabulate_ceilings` returns them."""
     paths = sorted(run_dir.glob(ceilings_name("*", 0).replace("t0", "t*")))
-    return tabulate_ceilings(from_json(Ceilings, path.read_bytes(), path) for path in paths)
+    return tabulate_ceilings(load_record(Ceilings, path) for path in paths)
 
 
 def computed_dtype(export: Export | None) -> str:

@@ -10,7 +10,7 @@ from typing import NoReturn
 import click
 
 from workbench.cli import analysis, mcp, work
-from workbench.cli.options import JSON, describe_error
+from workbench.cli.options import JSON, describe_error, say
 from workbench.errors import WorkbenchError
 from workbench.records.codec import to_document
 
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (WorkbenchError, OSError) as error:
         if DEBUG in arguments:
             raise
-        click.echo(f"error: {error}", err=True)
+        say(f"error: {error}")
         fail(error, getattr(error, "exit_code", 1), arguments)
 
 

@@ -19,6 +19,7 @@ from workbench.cli.options import (
     Percent,
     call,
     command,
+    say,
     show_progress,
 )
 from workbench.errors import UsageError, unknown_name
@@ -256,7 +257,7 @@ def history(
 
     found = read_history(roots or (Path(),), across=across)
     for problem in found.problems:
-        click.echo(f"skipped: {problem}", err=True)
+        say(f"skipped: {problem}")
     if found.rows.empty:
         raise UsageError("no runs found", where=" ".join(map(str, roots)) or ".")
     if figure:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -37,8 +38,9 @@ def mcp(context: click.Context, folder: Path) -> Output:
     if not find_spec("mcp"):
         raise SetupError("mcp is not installed", install="executorch-workbench[mcp]")
     os.chdir(folder)
-    group: Any = context.find_root().command
-    return Output([], {"tools": TOOLS}, then=lambda: serve(group.commands))
+    commands = vars(context.find_root().command)["commands"]
+    tools = {name: commands[name] for name in TOOLS}
+    return Output([], {"tools": TOOLS}, then=lambda: serve(tools))
 
 
 def describe_arguments(tool: click.Command) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def command_line(tool: click.Command, arguments: Mapping[str, Any]) -> list[str]
     return [str(tool.name), *options, "--", *positional]
 
 
-def serve(commands: Mapping[str, click.Command]) -> None:
+def serve(tools: Mapping[str, click.Command]) -> None:
     """Answer requests on stdin until it ends."""
     import anyio
     import mcp_types as types
@@ -84,33 +86,27 @@ def serve(commands: Mapping[str, click.Command]) -> None:
     from mcp.server.stdio import stdio_server
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
-        tools = [
-            types.Tool(
-                name=name,
-                description=commands[name].help,
-                input_schema=describe_arguments(commands[name]),
-            )
-            for name in TOOLS
+        described = [
+            types.Tool(name=name, description=tool.help, input_schema=describe_arguments(tool))
+            for name, tool in tools.items()
         ]
-        return types.ListToolsResult(tools=tools)
+        return types.ListToolsResult(tools=described)
 
     async def call_tool(context: Any, params: Any) -> types.CallToolResult:
-        if params.name not in TOOLS:
-            text = types.TextContent(text=f"unknown tool; valid: {', '.join(TOOLS)}")
+        if params.name not in tools:
+            text = types.TextContent(text=f"unknown tool; valid: {', '.join(tools)}")
             return types.CallToolResult(content=[text], is_error=True)
-        words = command_line(commands[params.name], params.arguments or {})
-        said, started = "", time.monotonic()
+        words, started = command_line(tools[params.name], params.arguments or {}), time.monotonic()
         # -P: Python files in the folder are not imported.
         line = [sys.executable, "-P", "-m", "workbench", *words]
         process: Any = await anyio.open_process(line, stdin=subprocess.DEVNULL)
+
+        async def follow() -> None:
+            async for text in TextReceiveStream(process.stderr, errors="replace"):
+                seconds = time.monotonic() - started
+                await context.session.report_progress(seconds, message=text.strip())
+
         async with process:
-
-            async def follow() -> None:
-                nonlocal said
-                async for said in TextReceiveStream(process.stderr, errors="replace"):
-                    seconds = time.monotonic() - started
-                    await context.session.report_progress(seconds, message=said.strip())
-
             try:
                 async with anyio.create_task_group() as group:
                     group.start_soon(follow)
@@ -121,8 +117,9 @@ def serve(commands: Mapping[str, click.Command]) -> None:
                     process.terminate()
                 with anyio.move_on_after(_LONGEST_END_S, shield=True):
                     await process.wait()
+        text = types.TextContent(text=output or f"the command crashed: {shlex.join(line)}")
         return types.CallToolResult(
-            content=[types.TextContent(text=output or said)],
+            content=[text],
             structured_content=json.loads(output) if output else None,
             is_error=process.returncode != 0,
         )

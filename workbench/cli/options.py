@@ -177,8 +177,8 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
 
         def write(text: str, part: float) -> None:
             nonlocal stage, said
-            stage, said = text, time.monotonic()
-            click.echo(f"{said - started:4.0f} s  {text}", file=stream)
+            stage, said = printable(text), time.monotonic()
+            click.echo(f"{said - started:4.0f} s  {stage}", file=stream)
 
         def remind() -> None:
             if stage and time.monotonic() - said > LONG_SILENCE_S:
@@ -191,6 +191,7 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
     with tqdm(total=1.0, bar_format=bar_format, leave=False) as bar, _repeat(bar.refresh):
 
         def show(text: str, part: float) -> None:
+            text = printable(text)
             if "warning: " in text:  # stays above the bar
                 bar.write(text, file=sys.stderr)
                 return
@@ -216,6 +217,11 @@ def _repeat(action: Callable[[], object]) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
+
+
+def say(text: object) -> None:
+    """Print a line for people, which may quote untrusted files, on stderr."""
+    click.echo(printable(str(text)), err=True)
 
 
 JSON = "--json"

@@ -20,6 +20,7 @@ from workbench.cli.options import (
     Output,
     call,
     command,
+    say,
     show_progress,
 )
 from workbench.errors import UsageError
@@ -83,7 +84,7 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
         pte = export_model(model, export, root=out, tell=lambda text: progress(text, 0.0))
     record = load_export(pte)
     for line in describe_export(record) if record else ():
-        click.echo(line, err=True)
+        say(line)
     return Output([pte], {"pte": pte, "export": record}, step=call("run", pte))
 
 
@@ -239,7 +240,7 @@ def batch(
         )
     failures = state.list_failures(portfolio)
     for line in failures:
-        click.echo(line, err=True)
+        say(line)
     page = f"{scheduler.portfolio_location(matrix, out)}/{state.INDEX}"
     step = "fix the failed cells, and run the same command again" if failures else f"open {page}"
     record = {"page": page, "portfolio": portfolio}

@@ -40,7 +40,8 @@ def is_interactive() -> bool:
         return forced == "1"
     kernel = getattr(get_ipython(), "kernel", None)
     request = (kernel.get_parent() if kernel else None) or {}
-    return bool(request.get("content", {}).get("allow_stdin"))
+    moved = request.get("msg_type") == "comm_msg"  # a control was moved: only a front end does that
+    return moved or bool(request.get("content", {}).get("allow_stdin"))
 
 
 def interact(view: Callable[..., object], **choices: Choice) -> object:

@@ -21,7 +21,7 @@ _GRAPHS = ("edge_after_transform", "edge_dialect_exported_program")
 #: Objects made from JSON may take 25 times its size.
 _LARGEST_BYTES = 2**24
 _MALFORMED = (
-    AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError,
+    ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError,
     zipfile.BadZipFile, NotImplementedError,
 )  # fmt: skip
 

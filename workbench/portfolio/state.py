@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
-import io
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -15,10 +13,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from workbench.errors import SetupError, StoreError, UsageError, WorkbenchError
 from workbench.frames import EMULATED, WRONG
 from workbench.portfolio.matrix import Matrix
-from workbench.records.codec import from_json, to_json
+from workbench.records.codec import to_json
 from workbench.records.portfolio import Cell, Outcome, Portfolio, TimeBreakdown
 from workbench.records.runs import count_threads
 from workbench.report.html import render_page
@@ -28,9 +28,11 @@ from workbench.store import (
     REPORT_HTML,
     atomic_write,
     cache_folder,
+    load_record,
     safe_name,
     sha256_of,
 )
+from workbench.trace.writers.csv_parquet import defuse
 
 PORTFOLIO, TABLE, INDEX, OUTCOMES = "portfolio.json", "portfolio.csv", "index.html", "cells"
 #: Axes that the page can be filtered by.
@@ -191,7 +193,7 @@ def _load_outcome(cell: Cell, storage: Storage) -> Outcome:
 def read_outcome(path: Path) -> Outcome | None:
     """The outcome in a file; None if it cannot be read, which loses nothing but time."""
     with contextlib.suppress(WorkbenchError, OSError):
-        return from_json(Outcome, path.read_bytes(), path)
+        return load_record(Outcome, path)
     return None
 
 
@@ -211,17 +213,13 @@ def list_failures(portfolio: Portfolio) -> list[str]:
 
 def write_csv(outcomes: Iterable[Outcome]) -> str:
     """One line per measurement, and one for a cell without measurements."""
-    lines, text = list[dict[str, object]](), io.StringIO()
+    lines = list[dict[str, object]]()
     for outcome in outcomes:
         axes = {axis: value for axis, value in _axes(outcome).items() if axis != "state"}
         facts = {name: getattr(outcome, name) for name in FACTS}
         for row in [asdict(row) for row in outcome.rows] or [{}]:
             lines.append({**axes, **row, **facts, "cache_key": outcome.cell.cache_key})
-    columns = list(dict.fromkeys(name for line in lines for name in line))
-    table = csv.DictWriter(text, columns, lineterminator="\n")
-    table.writeheader()
-    table.writerows(lines)
-    return text.getvalue()
+    return defuse(pd.DataFrame(lines, dtype=object)).to_csv(index=False)
 
 
 def render_index(portfolio: Portfolio) -> str:

@@ -55,17 +55,25 @@ def to_plain(value: Any) -> Any:
 
 def from_json(cls: type[T], text: str | bytes, where: object) -> T:
     """A record of type ``cls`` from untrusted JSON text."""
+    return structure(cls, upgrade(parse_json(text, where), where), where)
+
+
+def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
+    """The object in untrusted JSON text, unless that takes many times the memory of the text."""
+    braces = (b"[", b"{") if isinstance(text, bytes) else ("[", "{")
     try:
+        # An object takes up to 200 bytes, and 200 more as a record.
+        if sum(map(text.count, braces)) > 500_000 + len(text) // 24:  # type: ignore[arg-type]
+            raise ValueError("too many lists and objects")
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"not JSON: {error}", where=where) from None
     if not isinstance(data, dict):
-        raise StoreError(f"not a {cls.__name__} record", where=where)
-    check_version(data, where)
-    return structure(cls, upgrade(data), where)
+        raise StoreError("not a JSON object", where=where)
+    return data
 
 
-def check_version(data: Mapping[str, Any], where: object, *, least: int = 1) -> None:
+def _check_version(data: Mapping[str, Any], where: object, least: int) -> None:
     """Refuse a document of a newer schema version, or of one older than ``least``."""
     version, known = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
     if type(version) is not int or version not in known:
@@ -77,16 +85,17 @@ def check_version(data: Mapping[str, Any], where: object, *, least: int = 1) -> 
         raise StoreError(what, where=where, hint=hint)
 
 
-def upgrade(data: dict[str, Any]) -> dict[str, Any]:
-    """A record's content, converted to the current schema version."""
+def upgrade(data: dict[str, Any], where: object, *, least: int = 1) -> dict[str, Any]:
+    """A record's content, converted to the current schema version; StoreError if older or newer."""
+    _check_version(data, where, least)
     version = data.get("schema_version", SCHEMA_VERSION)
     for step in _UPGRADES[version - 1 :]:
         data = step(data)
     if isinstance(export := data.get("export"), dict):
-        data = {**data, "export": upgrade(export)}
+        data = {**data, "export": upgrade(export, where)}
     if isinstance(exports := data.get("exports"), dict):
-        exports = {k: upgrade(v) if isinstance(v, dict) else v for k, v in exports.items()}
-        data = {**data, "exports": exports}
+        each = {k: upgrade(v, where) if isinstance(v, dict) else v for k, v in exports.items()}
+        data = {**data, "exports": each}
     return {**data, "schema_version": SCHEMA_VERSION} if "schema_version" in data else data
 
 
@@ -132,9 +141,19 @@ def _converter(strict: bool) -> Any:
     import cattrs
 
     converter = cattrs.Converter(forbid_extra_keys=True)
+    converter.register_structure_hook(int, _take_int)
+    converter.register_structure_hook(bool, lambda value, _: bool(value))
     for kind in (int, str, bool) if strict else ():
         converter.register_structure_hook(kind, _take_only)
     return converter
+
+
+def _take_int(value: Any, _: type) -> int:
+    """A whole number that arrays can hold."""
+    number = int(value)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("a number of more than 64 bits")
+    return number
 
 
 def _take_only(value: Any, kind: type) -> Any:

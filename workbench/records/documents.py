@@ -1,14 +1,12 @@
 """The JSON files of the workbench; a record declares each, and its JSON Schema follows from it."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from workbench import frames
-from workbench.errors import StoreError, unknown_name
-from workbench.records.codec import Columns, Contract, check_version, structure, upgrade
+from workbench.errors import unknown_name
+from workbench.records.codec import Columns, Contract
 from workbench.records.layers import Layers
 from workbench.records.portfolio import Outcome, Portfolio
 from workbench.records.runs import (
@@ -21,8 +19,6 @@ from workbench.records.runs import (
     Reading,
     RunRecord,
 )
-
-T = TypeVar("T")
 
 #: A row of a frame, by column; the frame and further columns are declared where it is used.
 Row = Mapping[str, Any]
@@ -415,22 +411,6 @@ def describe_document(name: str) -> dict[str, Any]:
     contract = Contract()
     body = {"title": name.replace("_", " "), **contract.of(DOCUMENTS[name])}
     return contract.publish(name, SCHEMA_VERSION, body)
-
-
-def read_document(path: Path, kind: type[T]) -> T:
-    """Read one of ``DOCUMENTS`` from an untrusted JSON file."""
-    try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f"not JSON: {error}", where=path) from None
-    if not isinstance(content, dict):
-        raise StoreError("not an object", where=path)
-    check_version(content, path, least=2)
-    content = upgrade(content)
-    name = next(name for name, known in DOCUMENTS.items() if known is kind)
-    if problem := find_problem(content, name):
-        raise StoreError(f"not a {name} document: {problem}", where=path)
-    return structure(kind, content, path)
 
 
 def find_problem(content: object, name: str) -> str:

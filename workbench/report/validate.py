@@ -12,8 +12,15 @@ from workbench.analysis.categories import BUILT_IN
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.run import MEASUREMENT, Run, closed_runs, open_run
 from workbench.errors import UsageError, WorkbenchError
-from workbench.records.documents import AnalysisSummary, Metrics, PipelineSummary, read_document
-from workbench.store import METRICS, SUMMARY, kept_layers, load_layers, sha256_of
+from workbench.records.documents import AnalysisSummary, Metrics, PipelineSummary
+from workbench.store import (
+    METRICS,
+    SUMMARY,
+    kept_layers,
+    load_document,
+    load_layers,
+    sha256_of,
+)
 
 #: Shares of categories may differ by this much from those of a known good run.
 SHARE_TOLERANCE = 0.05
@@ -114,7 +121,7 @@ def _summary(run: Run) -> Iterator[Row]:
     path = run.output / SUMMARY
     if not path.is_file():
         return
-    summary = read_document(path, AnalysisSummary)
+    summary = load_document(AnalysisSummary, path)
     yield "summary fits its schema", "ok", f"version {summary.schema_version}"
     keys = ["experiment", "threads", "process", "run"]
     runs = run.ledger.groupby(keys, sort=False)["duration_ns"].sum() / 1e6
@@ -146,7 +153,7 @@ def _metrics(run: Run) -> Iterator[Row]:
     path = run.output / METRICS
     if not path.is_file():
         return
-    metrics = read_document(path, Metrics)
+    metrics = load_document(Metrics, path)
     yield "metrics fit their schema", "ok", f"version {metrics.schema_version}"
     known = run.statistics.set_index(MEASUREMENT)["latency"]
     # Older files have the restarts alone.
@@ -164,7 +171,7 @@ def _metrics(run: Run) -> Iterator[Row]:
 def _pipeline(run: Run) -> Iterator[Row]:
     path = run.output / f"{run.record.plan.stem}_pipeline_summary.json"
     if path.is_file():
-        version = read_document(path, PipelineSummary).schema_version
+        version = load_document(PipelineSummary, path).schema_version
         yield "pipeline summary fits its schema", "ok", f"version {version}"
 
 

@@ -24,6 +24,7 @@ from workbench.errors import RunnerError, SetupError, UsageError, unknown_name
 from workbench.store import cached, sha256_of
 
 NATIVE = Path(__file__).parent / "native"
+WHEELS = Path(__file__).parent / "wheels.txt"
 
 #: The wheel's headers must be compiled with the definitions of its libraries.
 DEFINITIONS = ("C10_USING_CUSTOM_GENERATED_MACROS", "ET_EVENT_TRACER_ENABLED", "ET_USE_THREADPOOL")
@@ -117,7 +118,10 @@ def zig_compiler(architecture: Architecture) -> list[str]:
 
 
 def fetch_wheel(package: str, version: str, platform: str = "") -> Path:
-    """The unpacked wheel of a package, by pip; for this machine or another ``platform``."""
+    """The unpacked wheel of a package, by pip; for this machine or another ``platform``.
+
+    Its SHA-256 must be in ``wheels.txt``.
+    """
     name = f"wheels/{package}-{version}{'-' if platform else ''}{platform}"
     return cached(name, partial(_unpack_wheel, f"{package}=={version}", platform))
 
@@ -126,8 +130,16 @@ def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
     other = ["--platform", platform] if platform else []
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     flags = ["--quiet", "--no-deps", "--only-binary=:all:", "--python-version", python, *other]
+    pinned = WHEELS.read_text().replace("\\\n", "").splitlines()
     with tempfile.TemporaryDirectory(dir=folder.parent) as downloads:
-        download([*_pip(), "download", *flags, "--dest", downloads, requirement], what=requirement)
+        (wanted := Path(downloads) / "wanted.txt").write_text(
+            "".join(line for line in pinned if line.split()[0] == requirement)
+        )
+        if not wanted.stat().st_size:
+            hint = "pip install executorch==1.5.1"
+            raise SetupError(f"no known hash of the wheels of {requirement}", hint=hint)
+        flags += ["--require-hashes", "--dest", downloads, "-r", str(wanted)]
+        download([*_pip(), "download", *flags], what=requirement)
         (wheel,) = Path(downloads).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)

@@ -140,6 +140,10 @@ def _apt_options(folder: Path, architecture: str) -> list[str]:
         "APT::Architecture": architecture,
         "APT::Architectures": architecture,
         "APT::Sandbox::User": "",
+        # Only packages that Debian's keys vouch for, whatever this machine's configuration allows.
+        "APT::Get::AllowUnauthenticated": "false",
+        "Acquire::AllowInsecureRepositories": "false",
+        "Acquire::AllowWeakRepositories": "false",
         "Dir::State": str(folder),
         "Dir::State::lists": str(folder / "lists"),
         "Dir::State::status": str(folder / "status"),

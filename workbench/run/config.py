@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import difflib
-import json
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.options import MeasureOptions
-from workbench.records.codec import structure
+from workbench.records.codec import parse_json, structure
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
 from workbench.run.plan import (
     CONTROL,
@@ -29,7 +28,7 @@ from workbench.run.plan import (
     shorten_plan,
 )
 from workbench.run.runner import KINDS, Runner
-from workbench.store import default_root, open_file, sha256_of
+from workbench.store import default_root, read_file, sha256_of
 
 #: Configs are written by hand: a larger file is something else.
 LARGEST_BYTES = 1_000_000
@@ -103,16 +102,7 @@ class Config:
 
 def read_config(path: Path, tell: Callable[[str], None] = lambda text: None) -> Config:
     """Read a config and check its names, numbers and sizes; ``tell`` is called for unknown keys."""
-    try:
-        with open_file(path) as file:
-            text = file.read(LARGEST_BYTES + 1)
-        data = json.loads(text) if len(text) <= LARGEST_BYTES else None
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), where=path) from None
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"not JSON: {error}", where=path) from None
-    if not isinstance(data, dict):
-        raise StoreError("not a config of experiments", where=path)
+    data = parse_json(read_file(path, LARGEST_BYTES), path)
     config = structure(Config, _adapt(data, path, tell), path, strict=True)
     entries = (_apply_script_options(e, path) if e.runner_path else e for e in config.experiments)
     config = replace(config, experiments=tuple(entries))

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
+import io
 import os
 import platform
 import signal
+import stat
+import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import StoreError, UsageError
+from workbench.errors import StoreError, UsageError, printable
 from workbench.store import cache_folder, safe_name
 
 #: The device that is this machine, disturbed by everything else that runs on it.
 THIS_MACHINE = "host"
 BATCH_LOCK = ".batch.lock"
+#: Where the locks of all users are, if root made it for that; ``WORKBENCH_LOCKS`` replaces it.
+SHARED = (Path("/run/lock"), Path("/tmp"))  # noqa: S108, opened with care
 
 _locked: ContextVar[tuple[str, ...]] = ContextVar("locked", default=())
 #: Descriptors of this machine's lock, while this process holds it.
@@ -93,9 +100,17 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 
 def _device_lock(device: str) -> Path:
+    """A device's lock: one for all users, where the system has a place for that."""
+    name = f"executorch-workbench-{safe_name(device)}.lock"
+    if chosen := os.environ.get("WORKBENCH_LOCKS"):
+        return Path(chosen) / name
+    for folder in SHARED:
+        with contextlib.suppress(OSError):
+            status = folder.stat()
+            if status.st_uid == 0 and status.st_mode & 0o1002 == 0o1002:  # sticky, for everybody
+                return folder / name
     # The cache may be on a home folder that several machines share.
-    name = f"{device}-{platform.node()}" if device == THIS_MACHINE else device
-    return cache_folder() / "locks" / f"{safe_name(name)}.lock"
+    return cache_folder() / "locks" / f"{platform.node()}-{name}"
 
 
 @contextlib.contextmanager
@@ -104,9 +119,44 @@ def _hold_device(
 ) -> Iterator[tuple[float, int]]:
     """Hold a device's lock; yields the seconds waited, and its descriptor."""
     name, started = "this machine" if device == THIS_MACHINE else device, time.monotonic()
-    text = f"another measurement or batch is running on {name}: waiting"
-    with _hold(_device_lock(device), mode, lambda holder: tell(text)) as descriptor:
+    path, told = _device_lock(device), False
+
+    def wait(holder: str) -> None:
+        nonlocal told
+        who = f" ({holder})" if holder else ""
+        if not told:
+            tell(f"another measurement or batch is running on {name}{who}: waiting")
+        told = True
+
+    with contextlib.ExitStack() as stack:
+        with _take_turn(path, wait):
+            descriptor = stack.enter_context(_hold(path, mode, wait))
         yield time.monotonic() - started, descriptor
+
+
+@contextlib.contextmanager
+def _take_turn(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
+    """Wait for all who came earlier; only on Linux, elsewhere the kernel chooses.
+
+    Each locks a byte of a file, its ticket, and waits until those before it are free. The kernel
+    frees those of a process that dies.
+    """
+    with _open_lock(path.with_suffix(".queue")) as file:
+        if hasattr(fcntl, "F_OFD_SETLKW"):
+            fcntl.flock(file, fcntl.LOCK_EX)
+            ticket = int.from_bytes(os.pread(file.fileno(), 6, 0), "little") + 1
+            os.pwrite(file.fileno(), (ticket % 2**48).to_bytes(6, "little"), 0)
+            # As struct flock: kind, whence, first byte, length, process.
+            own = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, ticket, 1, 0)
+            earlier = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, ticket, 0)
+            fcntl.fcntl(file, fcntl.F_OFD_SETLKW, own)
+            fcntl.flock(file, fcntl.LOCK_UN)
+            try:
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, earlier)
+            except BlockingIOError:
+                busy(_read_holder(path))
+                fcntl.fcntl(file, fcntl.F_OFD_SETLKW, earlier)
+        yield
 
 
 def _refuse(holder: str) -> None:
@@ -115,20 +165,53 @@ def _refuse(holder: str) -> None:
 
 @contextlib.contextmanager
 def _hold(path: Path, mode: int, busy: Callable[[str], None]) -> Iterator[int]:
-    """Lock a file; if others hold it, call ``busy`` with the last exclusive holder, then wait."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "ab+", buffering=0)  # noqa: SIM115, closed below
-    except OSError as error:
-        hint = "set XDG_CACHE_HOME to a writable folder, or choose another --out"
-        raise StoreError(f"cannot be written: {error.strerror}", where=path, hint=hint) from None
-    with file:
+    """Lock a file; if others hold it, call ``busy`` with who that is, if known, then wait."""
+    with _open_lock(path) as file:
         try:
             fcntl.flock(file, mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            busy(path.read_text(errors="replace").strip()[:100])
+            busy(_read_holder(path))
             fcntl.flock(file, mode)
+        os.ftruncate(file.fileno(), 0)
         if mode == fcntl.LOCK_EX:
-            os.ftruncate(file.fileno(), 0)
-            os.write(file.fileno(), f"process {os.getpid()} on {platform.node()}\n".encode())
-        yield file.fileno()
+            script = Path(sys.argv[0])
+            name = script.parent.name if script.stem == "__main__" else script.name
+            since = f"{datetime.now():%Y-%m-%d %H:%M:%S}"
+            text = f"{' '.join([name, *sys.argv[1:]]):.100}, PID {os.getpid()}, since {since}"
+            os.write(file.fileno(), text.encode(errors="replace"))
+        try:
+            yield file.fileno()
+        finally:
+            if mode == fcntl.LOCK_EX:
+                os.ftruncate(file.fileno(), 0)
+
+
+def _read_holder(path: Path) -> str:
+    """Who has a lock: ``workbench run x.pte, PID 7, since 2026-01-31 12:00:00``, if it is known."""
+    with contextlib.suppress(StoreError, OSError), _open_lock(path) as file:
+        return printable(" ".join(file.read(200).decode(errors="replace").split()))
+    return ""
+
+
+def _open_lock(path: Path) -> io.FileIO:
+    """Open a file that other users may have made, or make it; StoreError if it is no plain file."""
+    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(path, flags)
+        except FileNotFoundError:  # with O_CREAT, a file of another user cannot be opened
+            with contextlib.suppress(FileExistsError):  # made in the meantime
+                made = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+                os.fchmod(made, 0o666)
+                os.close(made)
+            handle = os.open(path, flags)
+        file = open(handle, "rb+", buffering=0)  # noqa: SIM115, for the caller
+        status = os.fstat(handle)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 1:
+            return file
+        file.close()
+        raise OSError(errno.EINVAL, "is no plain file")
+    except OSError as error:
+        hint = "delete it, choose another --out, or set WORKBENCH_LOCKS to a writable folder"
+        raise StoreError(f"cannot be written: {error.strerror}", where=path, hint=hint) from None

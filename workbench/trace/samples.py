@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.errors import TraceError
+from workbench.errors import StoreError, TraceError
 from workbench.frames import FUNCTIONS, SAMPLES, check
-from workbench.store import atomic_write, open_file
+from workbench.records.codec import parse_json
+from workbench.store import atomic_write, read_file
 from workbench.trace.functions import find_functions
 
 _VERSION = 1
@@ -63,14 +64,10 @@ def read_samples(path: str | Path) -> pd.DataFrame:
 def _load(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in a file of samples or of functions."""
     try:
-        with open_file(path) as file:
-            text = file.read(_LARGEST + 1)
-        content = json.loads(text) if len(text) <= _LARGEST else None
-    except OSError as error:
-        raise TraceError(error.strerror or str(error), where=path) from None
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict) or content.get("format") != f"workbench {what}":
+        content = parse_json(read_file(path, _LARGEST), path)
+    except StoreError as error:
+        raise TraceError(error.what, where=path) from None
+    if content.get("format") != f"workbench {what}":
         raise TraceError(f"is no file of {what}", where=path)
     if content.get("version") != _VERSION:
         raise TraceError(f"version {content.get('version')!r}, this reads {_VERSION}", where=path)

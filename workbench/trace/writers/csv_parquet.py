@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbench.errors import SetupError
+from workbench.errors import SetupError, printable
 from workbench.frames import EVENTS, Frame, check
 from workbench.store import atomic_write
 from workbench.trace.nesting import are_leaves
@@ -153,7 +153,7 @@ def defuse(table: pd.DataFrame) -> pd.DataFrame:
     for column in table.select_dtypes(exclude=["number", "bool"]).columns:
         values = table[column].astype(object)
         cleaned = {
-            text: re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text).lstrip()
+            text: printable(re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]", " ", text)).lstrip()
             for text in values.unique()
             if isinstance(text, str)
         }

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas as pd
 
+from workbench.errors import printable
 from workbench.frames import EVENTS, check
 from workbench.store import atomic_write
 from workbench.trace.nesting import are_leaves
@@ -109,7 +110,7 @@ def _packets(
     packet = create()
     packet.track_descriptor.uuid = process = 2 * number
     packet.track_descriptor.process.pid = number
-    packet.track_descriptor.process.process_name = name
+    packet.track_descriptor.process.process_name = printable(name)
     yield packet
 
     packet = create()
@@ -179,7 +180,7 @@ class _Slices:
 
     def _intern(self, packet: TracePacket, field: str, text: str) -> int:
         """The number of a text among those of a field; its first packet also has the text."""
-        iids = self._iids[field]
+        iids, text = self._iids[field], printable(text)
         if text not in iids:
             iids[text] = len(iids) + 1
             entry = getattr(packet.interned_data, field).add(iid=iids[text])

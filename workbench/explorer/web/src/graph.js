@@ -3,10 +3,10 @@
 import dagre from "@dagrejs/dagre";
 import { colorOf, inkOn } from "./color.js";
 import { h, svg } from "./dom.js";
-import { ms } from "./format.js";
+import { ms, share } from "./format.js";
 import { widthOf } from "./pen.js";
 
-const BOX = 34, LETTERS = 26, MOST = 260;
+const BOX = 34, STRIP = 7, LETTERS = 26, MOST = 120, GAP = 12;
 const LABEL = "Graph of operators. Left and right follow edges, up and down change branches, Enter selects.";
 
 export class Graph {
@@ -16,6 +16,9 @@ export class Graph {
     this.root = h("div", { class: "graph", tabindex: 0, role: "application", "aria-label": LABEL }, this.picture);
     this.scale = 1;
     this.cursor = null;
+    this.root.addEventListener("pointermove", event => {
+      if (event.buttons === 1) this.root.scrollBy(-event.movementX, -event.movementY);
+    });
     this.layouts = new Map();
     this.root.addEventListener("keydown", event => { if (this.#key(event)) event.preventDefault(); });
     this.root.addEventListener("wheel", event => {
@@ -39,9 +42,10 @@ export class Graph {
   }
 
   redraw() {
-    const { sides, state } = this.view;
-    const name = `${this.view.model.programs.indexOf(sides.program)}/${state.module ?? ""}`;
-    if (!this.layouts.has(name)) this.layouts.set(name, arrange(sides.program, state.module ?? ""));
+    const { sides, state, model } = this.view;
+    const width = Math.max(480, 100 * Math.floor((this.root.clientWidth || 800) / 100));
+    const name = `${model.programs.indexOf(sides.program)}/${state.module ?? ""}/${state.depth}/${width}`;
+    if (!this.layouts.has(name)) this.layouts.set(name, arrange(sides.program, state.module ?? "", state.depth, width));
     const layout = this.layouts.get(name);
     if (layout !== this.layout) { this.layout = layout; this.#build(); }
     this.#paint();
@@ -56,33 +60,36 @@ export class Graph {
     const frames = layout.frames.map(frame => svg("g", null,
       svg("rect", { x: frame.x, y: frame.y, width: frame.width, height: frame.height, rx: 6, class: "frame" }),
       svg("text", { x: frame.x + 6, y: frame.y + 12, class: "frame-name" }, frame.name)));
-    const edges = layout.edges.map(points => svg("polyline", { points: points.map(p => `${p.x.toFixed(1)},${p.y.toFixed(1)}`).join(" "), class: "edge" }));
+    const edges = layout.edges.map(({ points, end }) => svg("polyline", {
+      points: points.map(p => `${p.x.toFixed(1)},${p.y.toFixed(1)}`).join(" "), class: end ? "edge" : "edge cut",
+    }));
     const nodes = layout.nodes.map(node => {
       const box = svg("rect", { width: node.width, height: node.height, rx: 4 });
+      const strip = svg("g");
       const texts = node.lines.map((line, n) => svg("text", { x: 7, y: 14 + 13 * n }, line));
-      const group = svg("g", { transform: `translate(${node.x - node.width / 2} ${node.y - node.height / 2})`, class: "node" }, box, ...texts);
+      const group = svg("g", { transform: `translate(${node.left - node.width / 2} ${node.top - node.height / 2})`, class: node.outside ? "node outside" : "node" }, box, strip, ...texts);
       group.addEventListener("click", event => this.#choose(node, event.ctrlKey || event.metaKey || event.shiftKey));
       group.addEventListener("pointermove", event => this.view.tip.show(this.#describe(node), event));
       group.addEventListener("pointerleave", () => this.view.tip.hide());
-      this.boxes.set(node, { box, texts, group });
+      this.boxes.set(node, { box, strip, texts, group });
       return group;
     });
     const marker = svg("marker", { id: "wb-arrow", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 6, markerHeight: 6, orient: "auto" },
       svg("path", { d: "M0,0 L8,4 L0,8 z", fill: theme.soft }));
     this.picture.replaceChildren(svg("defs", null, marker), ...frames, ...edges, ...nodes);
-    const room = this.root.clientHeight || 320;
-    this.scale = Math.min(1, Math.max(0.55, (room - 16) / layout.height));
+    this.scale = Math.min(1, Math.max(0.5, (this.root.clientWidth || 800) / layout.width));
     this.#size();
   }
 
   #paint() {
     const { theme, state, left, filtered, sides } = this.view;
     const chosen = new Set(state.ops);
-    for (const [node, { box, texts, group }] of this.boxes) {
+    const colorFor = i => filtered && !left[i] ? theme.faded : colorOf(state.color, this.view.datum(i), theme);
+    for (const [node, { box, strip, texts, group }] of this.boxes) {
       const dim = filtered && !node.operators.some(i => left[i]);
-      const color = dim ? theme.faded : node.module === undefined ? colorOf(state.color, this.view.datum(node.operators[0]), theme)
-        : theme.neutral;
+      const color = node.operators.length === 1 ? colorFor(node.operators[0]) : dim ? theme.faded : theme.neutral;
       box.setAttribute("fill", color);
+      if (node.operators.length > 1) strip.replaceChildren(...this.#parts(node, colorFor));
       const selected = node.operators.some(i => chosen.has(i));
       group.classList.toggle("chosen", selected);
       group.classList.toggle("cursor", node === this.cursor);
@@ -93,21 +100,38 @@ export class Graph {
     this.root.dataset.sides = sides.a ? "2" : "1";
   }
 
+  /** The colours of a module's operators, each as wide as their time. */
+  #parts(node, colorFor) {
+    const times = new Map();
+    for (const i of node.operators) {
+      const color = colorFor(i);
+      times.set(color, (times.get(color) ?? 0) + (this.view.sides.meanB[i] ?? 0));
+    }
+    const total = [...times.values()].reduce((sum, x) => sum + x, 0) || 1;
+    let x = 0;
+    return [...times].sort((p, q) => q[1] - p[1]).map(([fill, time]) => {
+      const width = node.width * time / total;
+      x += width;
+      return svg("rect", { x: x - width, y: node.height - STRIP, width, height: STRIP, fill });
+    });
+  }
+
   #reveal(node) {
     const { root, scale } = this;
-    root.scrollLeft = node.x * scale - root.clientWidth / 2;
-    root.scrollTop = node.y * scale - root.clientHeight / 2;
+    root.scrollLeft = node.left * scale - root.clientWidth / 2;
+    root.scrollTop = node.top * scale - root.clientHeight / 2;
   }
 
   #describe(node) {
-    if (node.module === undefined) return this.view.describe(node.operators[0]);
-    const { b } = this.view.sides.tree.get(this.view.sides.program.tree.nodes.get(node.module));
-    return [node.module, `${node.operators.length} operators, mean ${ms(b)}`];
+    if (node.operators.length === 1) return this.view.describe(node.operators[0]);
+    const { b } = this.view.sides, { mean } = this.view.model.sum(b, node.operators);
+    return [node.lines[0], node.outside ? "outside of delegates" : "", `${node.operators.length} operators, mean ${ms(mean)}, ${share(mean / b.total)} of the traced inference`];
   }
 
   #choose(node, more) {
     this.cursor = node;
     if (node.module !== undefined) this.view.store.set({ module: node.module, ops: [] });
+    else if (node.operators.length > 1) this.view.store.set({ ops: node.operators });
     else this.view.select(node.operators[0], more);
   }
 
@@ -133,7 +157,7 @@ export class Graph {
     const copy = this.picture.cloneNode(true);
     const { theme } = this.view;
     const style = `.frame{fill:none;stroke:${theme.line}}.edge{fill:none;stroke:${theme.soft}}text{font:11px system-ui,sans-serif}` +
-      `.frame-name{fill:${theme.soft}}.chosen rect{stroke:${theme.ink};stroke-width:2}`;
+      `.frame-name{fill:${theme.soft}}.cut{marker-end:none}.outside rect{stroke:${theme.ink};stroke-dasharray:3 2}.chosen rect{stroke:${theme.ink};stroke-width:2}`;
     copy.prepend(svg("style", null, style));
     copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
     copy.setAttribute("width", this.layout.width);
@@ -142,57 +166,57 @@ export class Graph {
   }
 }
 
-/** What to draw of a module: its operators, or, if there are too many, the modules in it. */
-function choose(program, path) {
-  const focus = program.tree.nodes.get(path) ?? program.tree.root;
+/** The boxes of a module: its operators, or the modules so many levels below it (0: as many as are readable). */
+function choose(program, path, depth) {
   const linked = new Set(program.edges.flat());
-  const groups = new Map();  // the node of each operator
-  const nodes = [];
-  const add = (operators, module, lines) => {
-    const shown = operators.filter(i => linked.has(i));
-    if (!shown.length) return;
-    const node = { operators: shown, module, lines, before: [], after: [], number: nodes.length };
-    nodes.push(node);
-    for (const i of shown) groups.set(i, node);
+  const inside = (program.tree.nodes.get(path) ?? program.tree.root).operators.filter(i => linked.has(i));
+  const base = path ? path.split(".").length : 0;
+  const parts = new Map(inside.map(i => [i, (program.texts.module[i] || "").split(".").filter(Boolean)]));
+  const deepest = Math.max(...[...parts.values()].map(each => each.length - base), 0);
+  const group = level => {
+    const groups = new Map();
+    for (const i of inside) {
+      const own = parts.get(i), name = level > deepest || own.length < base + level ? `#${i}` : own.slice(0, base + level).join(".");
+      if (!groups.has(name)) groups.set(name, []);
+      groups.get(name).push(i);
+    }
+    return groups;
   };
-  const single = i => {
-    const [module, name] = program.labels[i].includes(" · ") ? program.labels[i].split(" · ") : ["", program.labels[i]];
-    add([i], undefined, [name, module.slice(path ? path.length + 1 : 0)].filter(Boolean));
-  };
-  const open = node => node.children.forEach(child => {
-    if (child.operator !== undefined) single(child.operator);
-    else if (room > 0 && child.operators.length <= room / 4) { room -= child.operators.length; open(child); }
-    else add(child.operators, child.path, [child.path.slice(path ? path.length + 1 : 0), `${child.operators.length} operators`]);
+  let level = depth || deepest + 1;
+  let groups = group(level);
+  while (!depth && groups.size > MOST && level > 1) groups = group(--level);
+  if (groups.size > 2 * MOST) {  // no modules, or too many: stretches of the execution
+    const size = Math.ceil(inside.length / MOST);
+    groups = new Map(Array.from({ length: Math.ceil(inside.length / size) }, (_, n) => [`#${n}`, inside.slice(n * size, (n + 1) * size)]));
+  }
+  const shorter = name => name.slice(path ? path.length + 1 : 0);
+  return [...groups].map(([name, operators], number) => {
+    const one = operators.length === 1, label = program.labels[operators[0]], cut = label.lastIndexOf(" · ");
+    const several = name.startsWith("#") ? label : shorter(name);
+    const lines = one ? [cut < 0 ? label : label.slice(cut + 3), cut < 0 ? "" : shorter(label.slice(0, cut))] : [several, `${operators.length} operators`];
+    return { operators, module: one || name.startsWith("#") ? undefined : name, lines: lines.filter(Boolean).map(shorten), before: [], after: [], number };
   });
-  let room = MOST - focus.children.length;
-  if (focus.operators.filter(i => linked.has(i)).length <= MOST) focus.operators.forEach(single);
-  else open(focus);
-  return { nodes, groups };
 }
 
 const shorten = text => text.length > LETTERS ? `…${text.slice(1 - LETTERS)}` : text;
 
-function arrange(program, path) {
-  const { nodes, groups } = choose(program, path);
-  const graph = new dagre.graphlib.Graph({ compound: true });
+function arrange(program, path, depth, width) {
+  const nodes = choose(program, path, depth);
+  const groups = new Map(nodes.flatMap(node => node.operators.map(i => [i, node])));
+  const graph = new dagre.graphlib.Graph();
   graph.setGraph({ rankdir: "LR", nodesep: 10, ranksep: 26, marginx: 12, marginy: 16, ranker: "longest-path" });
   graph.setDefaultEdgeLabel(() => ({}));
-  const kinds = program.texts.kind;
   const frames = new Map();
   for (const node of nodes) {
-    node.lines = node.lines.map(shorten);
-    graph.setNode(String(node.number), { width: Math.ceil(Math.max(...node.lines.map(widthOf))) + 16, height: node.lines.length > 1 ? BOX : 22 });
-    const [first] = node.operators;
+    const height = (node.lines.length > 1 ? BOX : 22) + (node.operators.length > 1 ? STRIP : 0);
+    graph.setNode(String(node.number), { width: Math.ceil(Math.max(...node.lines.map(widthOf))) + 16, height });
     // Operators of one delegate share its instruction.
-    if (node.module === undefined && kinds[first] === "delegated") {
-      const number = program.instructions[first];
-      if (!frames.has(number)) frames.set(number, []);
-      frames.get(number).push(node);
-    }
-  }
-  for (const [number, inside] of frames) {
-    graph.setNode(`frame ${number}`, {});
-    for (const node of inside) graph.setParent(String(node.number), `frame ${number}`);
+    const calls = new Set(node.operators.map(i => program.texts.kind[i] === "delegated" ? program.instructions[i] : -1));
+    const [call] = calls;
+    node.outside = calls.has(-1);
+    if (calls.size > 1 || call < 0) continue;
+    if (!frames.has(call)) frames.set(call, []);
+    frames.get(call).push(node);
   }
   for (const [from, to] of program.edges) {
     const [p, q] = [groups.get(from), groups.get(to)];
@@ -203,12 +227,59 @@ function arrange(program, path) {
   }
   dagre.layout(graph);
   for (const node of nodes) Object.assign(node, graph.node(String(node.number)));
-  const { width, height } = graph.graph();
-  return {
-    nodes, width: Math.max(width, 1), height: Math.max(height, 1), edges: graph.edges().map(edge => graph.edge(edge).points),
-    frames: [...frames.keys()].map(number => {
-      const box = graph.node(`frame ${number}`);
-      return { x: box.x - box.width / 2, y: box.y - box.height / 2, width: box.width, height: box.height, name: `delegate, instruction ${number}` };
-    }),
-  };
+  const edges = graph.edges().map(edge => graph.edge(edge).points);
+  return fold(nodes, edges, frames, width);
+}
+
+/** A long layout in rows, as words in lines: what ends at the right edge goes on at the left. */
+function fold(nodes, edges, delegates, width) {
+  const ranks = new Map();
+  for (const { x, width: w } of nodes) {
+    const rank = ranks.get(x) ?? { left: x, right: x };
+    ranks.set(x, { left: Math.min(rank.left, x - w / 2), right: Math.max(rank.right, x + w / 2) });
+  }
+  const columns = [...ranks.values()].sort((p, q) => p.left - q.left);
+  const rows = [];
+  for (const { left, right } of columns) {
+    const row = rows.at(-1);
+    if (row && right - row.from <= width - 2 * GAP) row.to = Math.max(row.to, right);
+    else {
+      if (row) row.to = (row.to + left) / 2;
+      rows.push({ from: row ? row.to : left - GAP, to: right });
+    }
+  }
+  if (rows.length) rows.at(-1).to += GAP;
+  const within = ({ from, to }, x) => x >= from && x < to;
+  const found = { nodes, edges: [], frames: [], width: Math.max(...rows.map(row => row.to - row.from), 1), height: GAP };
+  for (const row of rows) {
+    const inside = nodes.filter(node => within(row, node.x));
+    const lines = edges.map(points => ({ points: clip(points, row), end: within(row, points.at(-1).x) })).filter(line => line.points.length > 1);
+    const frames = [...delegates].map(([call, all]) => [call, all.filter(node => within(row, node.x))]).filter(([, held]) => held.length);
+    const tops = [...inside.map(node => node.y - node.height / 2), ...lines.flatMap(line => line.points.map(p => p.y))];
+    const bottoms = [...inside.map(node => node.y + node.height / 2), ...lines.flatMap(line => line.points.map(p => p.y))];
+    const [high, low] = [Math.min(...tops), Math.max(...bottoms)], head = frames.length ? 20 : 4;
+    const shift = found.height + head - high;
+    for (const node of inside) Object.assign(node, { left: node.x - row.from, top: node.y + shift });
+    for (const { points, end } of lines) found.edges.push({ end, points: points.map(p => ({ x: p.x - row.from, y: p.y + shift })) });
+    for (const [call, held] of frames) {
+      const left = Math.min(...held.map(node => node.left - node.width / 2)) - 6, right = Math.max(...held.map(node => node.left + node.width / 2)) + 6;
+      const top = Math.min(...held.map(node => node.top - node.height / 2)) - 16, bottom = Math.max(...held.map(node => node.top + node.height / 2)) + 6;
+      found.frames.push({ x: left, y: top, width: right - left, height: bottom - top, name: `delegate, instruction ${call}` });
+    }
+    found.height += low - high + head + 2 * GAP;
+  }
+  return found;
+}
+
+/** The part of a line between two edges. */
+function clip(line, { from, to }) {
+  const points = line[0].x <= line.at(-1).x ? line : line.toReversed(), part = [];
+  for (let i = 1; i < points.length; i++) {
+    const [p, q] = [points[i - 1], points[i]];
+    if (q.x < from || p.x > to) continue;
+    const at = x => ({ x, y: q.x === p.x ? q.y : p.y + (q.y - p.y) * (x - p.x) / (q.x - p.x) });
+    if (!part.length) part.push(at(Math.max(p.x, from)));
+    part.push(at(Math.min(q.x, to)));
+  }
+  return part;
 }

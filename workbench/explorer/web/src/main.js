@@ -214,13 +214,19 @@ class View {
     const list = h("select", { "aria-label": "Colour by", onchange: () => store.set({ color: list.value }) },
       ...Object.entries(COLORINGS).map(([value, text]) => h("option", { value }, text)));
     const legend = h("div", { class: "legend" });
+    const depth = h("select", { "aria-label": "Detail", onchange: () => store.set({ depth: Number(depth.value) }) },
+      ...["automatic", "1 level of modules", ...[2, 3, 4, 5].map(n => `${n} levels`)].map((text, value) => h("option", { value }, text)),
+      h("option", { value: 99 }, "all operators"));
+    const note = h("p", { class: "soft note" }, "Rows continue one another. Dashed boxes run outside of delegates. A module opens on a click; its strip shows the time of its operators.");
+    const detail = h("label", { class: "inline" }, "Detail ", depth);
     const zoom = h("span", { class: "zoom" }, h("button", { type: "button", "aria-label": "Zoom out", onclick: () => this.graph.zoom(0.8) }, "−"),
       h("button", { type: "button", "aria-label": "Zoom in", onclick: () => this.graph.zoom(1.25) }, "+"));
     this.controls = [() => {
       const graph = this.state.view === "graph" && this.graph.possible;
       views.forEach((button, n) => button.setAttribute("aria-pressed", String(graph === (n === 1))));
       for (const button of views) button.hidden = !this.graph.possible;
-      zoom.hidden = !graph;
+      zoom.hidden = detail.hidden = note.hidden = !graph;
+      depth.value = [...depth.options].some(option => Number(option.value) === this.state.depth) ? this.state.depth : 0;
       for (const option of list.options) {
         option.hidden = option.value === "speedup" && (!this.sides.paired || this.model.head.emulated) ||
           option.value === "roof" && !this.sides.b.roofline || option.value === "confidence" && !this.sides.program.modules.length;
@@ -230,9 +236,9 @@ class View {
         h("span", null, h("span", { class: "swatch", style: `background:${color}` }), text)));
     }];
     return h("section", { class: "panel model", "aria-label": "Model" },
-      h("header", { class: "bar" }, h("h2", null, "Model"), h("span", { class: "segmented", role: "group", "aria-label": "View" }, ...views), zoom,
+      h("header", { class: "bar" }, h("h2", null, "Model"), h("span", { class: "segmented", role: "group", "aria-label": "View" }, ...views), zoom, detail,
         h("label", { class: "inline" }, "Colour by ", list), legend),
-      h("div", { class: "plot" }, this.icicle.canvas, this.graph.root));
+      h("div", { class: "plot" }, this.icicle.canvas, this.graph.root), note);
   }
 
   #timelinePanel() {
