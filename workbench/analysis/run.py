@@ -359,9 +359,11 @@ class Run:
             tokens, top = m.phase.tokens or math.nan, m.categories.nlargest(1, "mean_ms").iloc[0]
             latency = m.statistics[["latency", "low", "high"]].iloc[0].tolist()
             rates = [tokens / ms * 1e3 for ms in (latency[0], *latency[:0:-1])]
-            bound, share = m.bound
+            roofs = {} if m.roofline is None else m.roofline.groupby("bound")["share"].sum()
+            bound = "memory" if roofs.get("memory", 0) > roofs.get("compute", 0) else "compute"
+            found = (bound, roofs[bound]) if bound in roofs else ("", math.nan)
             place = m.phase.name, m.name, m.threads, tokens, m.phase.position
-            rows.append((*place, *latency, *rates, top["category"], top["share"], bound, share))
+            rows.append((*place, *latency, *rates, top["category"], top["share"], *found))
         return check(pd.DataFrame(rows, columns=PHASES.names), PHASES) if rows else None
 
     @property
@@ -756,15 +758,6 @@ class Measurement:
         if self.roof is None or "flops" not in self.operators:
             return None
         return place_operators(self.operators, self.roof, computed_dtype(self.export))
-
-    @property
-    def bound(self) -> tuple[str, float]:
-        """What most of its time is bound by, compute or memory, and the share; or empty."""
-        if self.roofline is None or self.emulated:
-            return "", math.nan
-        shares = self.roofline.groupby("bound")["share"].sum()
-        known = shares[shares.index.isin(["compute", "memory"])]
-        return (str(known.idxmax()), float(known.max())) if len(known) else ("", math.nan)
 
     @frame_property
     def dtypes(self) -> pd.DataFrame | None:

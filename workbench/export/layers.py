@@ -66,14 +66,12 @@ def resize(layers: Layers, most: int, size: int) -> Layers | None:
 
     None if that cannot be told from a dimension of the weights.
     """
-    constants = [
-        value.shape
-        for method in layers.methods
-        for value in (*method.values.values(), *(x for i in method.instructions for x in i.xvalues))
-        if (value.role == "constant" if isinstance(value, XValue) else value.constant)
-    ]
-    if any(most in shape for shape in constants):
-        return None
+    for method in layers.methods:
+        constants = [value.shape for value in method.values.values() if value.constant]
+        xvalues = (value for each in method.instructions for value in each.xvalues)
+        constants += [value.shape for value in xvalues if value.role == "constant"]
+        if any(most in shape for shape in constants):
+            return None
     methods = tuple(_resize_method(method, most, size) for method in layers.methods)
     return replace(layers, methods=methods)
 
@@ -87,31 +85,20 @@ def _resize_method(method: Method, most: int, size: int) -> Method:
     values = {number: shrink(value) for number, value in method.values.items()}
     instructions = []
     for each in method.instructions:
-        read, written = ([values[n] for n in side] for side in (each.inputs, each.outputs))
-        xvalues = tuple(map(shrink, each.xvalues))
-        by_id = {value.id: value for value in xvalues}
-        xnodes = tuple(_resize_node(node, by_id) for node in each.xnodes)
-        flops = sum(node.flops for node in xnodes) if xnodes else each.flops
-        if each.kind == "kernel":
-            flops = kernel_flops(each.name, [v.shape for v in read], [v.shape for v in written])
-        transferred = _transferred(each.name, read, written)
-        sizes = {"flops": flops, "bytes": transferred, "xvalues": xvalues, "xnodes": xnodes}
-        instructions.append(replace(each, **sizes))
+        costs = _kernel_costs(each.name, each.inputs, each.outputs, values)
+        tensors = {value.id: shrink(value) for value in each.xvalues}
+        nodes = tuple(_resize_node(node, tensors) for node in each.xnodes)
+        costs |= {"flops": sum(node.flops for node in nodes)} if nodes else {}
+        xvalues = tuple(tensors.values())
+        instructions.append(replace(each, **costs, xvalues=xvalues, xnodes=nodes))
     return replace(method, values=values, instructions=tuple(instructions))
 
 
 def _resize_node(node: XNode, values: dict[int, XValue]) -> XNode:
-    read, written = ([values[number] for number in side] for side in (node.inputs, node.outputs))
-    output = written[0].shape if written else ()
-    flops = xnode_flops(node.type, node.attributes, [value.shape for value in read], output)
+    shapes, result = [values[number].shape for number in node.inputs], values[node.outputs[0]]
+    flops = xnode_flops(node.type, node.attributes, shapes, result.shape)
     size_bytes = sum(values[number].size_bytes for number in {*node.inputs, *node.outputs})
     return replace(node, flops=flops, bytes=size_bytes)
-
-
-def _transferred(name: str, read: Sequence[Value], written: Sequence[Value]) -> int:
-    """The bytes that a kernel reads and writes: of a table, the rows that it looks up."""
-    rows = name.partition(".")[0].endswith(("::embedding", "::embedding_byte", "::embedding_4bit"))
-    return sum(value.size_bytes for value in ((*written, *written) if rows else (*read, *written)))
 
 
 def count_quantized(layers: Layers) -> tuple[int, int]:
@@ -159,15 +146,22 @@ def _describe_kernel(
     # The last argument is what the kernel returns; an out variant has it among the others too.
     outputs = _expand(plan, arguments[-1:], values)
     inputs = [number for number in _expand(plan, arguments[:-1], values) if number not in outputs]
-    read, written = ([values[number] for number in numbers] for numbers in (inputs, outputs))
-    return Instruction(
-        kind="kernel",
-        name=name,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        flops=kernel_flops(name, [each.shape for each in read], [each.shape for each in written]),
-        bytes=_transferred(name, read, written),
-    )
+    costs = _kernel_costs(name, inputs, outputs, values)
+    return Instruction("kernel", name, tuple(inputs), tuple(outputs), **costs)
+
+
+def _kernel_costs(
+    name: str, inputs: Sequence[int], outputs: Sequence[int], values: dict[int, Value]
+) -> dict[str, Any]:
+    """Operations of a kernel, and bytes read and written: of a table, the rows looked up."""
+    read, written = ([values[number] for number in side] for side in (inputs, outputs))
+    looked_up = written if "::embedding" in name else read
+    return {
+        "flops": kernel_flops(
+            name, [each.shape for each in read], [each.shape for each in written]
+        ),
+        "bytes": sum(each.size_bytes for each in (*looked_up, *written)),
+    }
 
 
 def _describe_delegate(

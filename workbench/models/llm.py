@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ModelError, SetupError, StoreError, UsageError, unknown_name
 from workbench.models.registry import EagerModelBase
-from workbench.store import open_file
+from workbench.store import read_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,7 +55,7 @@ class LanguageModel(EagerModelBase):
     def __init__(self, spec: str):
         name, *changes = spec.split(",")
         self.settings = Settings(**dict(map(_parse_change, changes)))
-        self.params = dict(PRESETS[name]) if name in PRESETS else _read_params(name)
+        self.params = dict(PRESETS[name]) if name in PRESETS else _read_params(Path(name))
         if self.settings.layers:
             self.params["n_layers"] = self.settings.layers
 
@@ -91,10 +90,10 @@ class LanguageModel(EagerModelBase):
         from executorch.examples.models.llama.export_llama_lib import _get_source_transforms
         from executorch.extension.llm.export.builder import DType
 
-        transforms: list[Callable[[nn.Module], nn.Module]] = _get_source_transforms(
-            DType.fp32, use_kv_cache=True, use_sdpa_with_kv_cache=bool(self.settings.sdpa)
-        )
-        for transform in transforms:
+        sdpa = bool(self.settings.sdpa)
+        for transform in _get_source_transforms(
+            DType.fp32, use_kv_cache=True, use_sdpa_with_kv_cache=sdpa
+        ):
             module = transform(module)
         return module
 
@@ -113,15 +112,13 @@ class LanguageModel(EagerModelBase):
 
     def get_metadata(self) -> dict[str, Any]:
         """The constant methods by which upstream's runner knows the program."""
-        return {
-            "get_max_seq_len": self.settings.context,
-            "get_max_context_len": self.settings.context,
-            "get_n_layers": self.params["n_layers"],
+        lengths = dict.fromkeys(("get_max_seq_len", "get_max_context_len"), self.settings.context)
+        sizes = {
+            "get_n_layers": self.params.get("n_layers", 1),
             "get_vocab_size": self.params["vocab_size"],
-            "use_kv_cache": True,
-            "use_sdpa_with_kv_cache": bool(self.settings.sdpa),
-            "enable_dynamic_shape": True,
         }
+        kinds = dict.fromkeys(("use_kv_cache", "enable_dynamic_shape"), True)
+        return lengths | sizes | kinds | {"use_sdpa_with_kv_cache": bool(self.settings.sdpa)}
 
     @property
     def _most(self) -> int:
@@ -133,20 +130,16 @@ def _parse_change(text: str) -> tuple[str, int]:
     known = [each.name for each in fields(Settings)]
     if name not in known:
         raise unknown_name("setting", name, known, where="llm:")
-    if not value.isdecimal() or not int(value) < 2**20 or (name == "context" and int(value) < 2):
+    if not value.isdecimal() or not 2 * (name == "context") <= int(value) < 2**20:
         raise UsageError(f"{text!r:.40} is not a setting such as layers=4", where="llm:")
     return name, int(value)
 
 
-def _read_params(name: str) -> dict[str, Any]:
-    path = Path(name)
+def _read_params(path: Path) -> dict[str, Any]:
     if path.suffix != ".json":
-        raise unknown_name("language model", name, [*PRESETS, "path/to/params.json"])
+        raise unknown_name("language model", str(path), [*PRESETS, "path/to/params.json"])
     try:
-        with open_file(path) as file:
-            params = json.loads(file.read(LARGEST_PARAMS))
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), where=path) from None
+        params = json.loads(read_file(path, LARGEST_PARAMS))
     except (ValueError, RecursionError):
         params = None
     if not isinstance(params, dict) or not isinstance(params.get("vocab_size"), int):

@@ -380,8 +380,9 @@ def _names(rows: pd.DataFrame) -> str:
 
 
 def _kernel_name(operator: str) -> str:
-    """``gelu`` for ``native_call_gelu.out``; an operator of a delegate without its types."""
-    return operator.removeprefix("native_call_").partition(".")[0].partition(" (")[0]
+    """``gelu`` for ``native_call_gelu.out``, without namespace; a delegate's without its types."""
+    kernel = operator.removeprefix("native_call_").rpartition("::")[2]
+    return kernel.partition(".")[0].partition(" (")[0]
 
 
 def _reason(context: RuleContext, name: str) -> tuple[str, str]:
