@@ -16,7 +16,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,6 @@ from etdump_builder import Allocation, Block, Debug, Profile, Tensor, build_etdu
 from workbench.analysis.ledger import build_ledger, find_methods
 from workbench.errors import TraceError
 from workbench.frames import EVENTS, check
-from workbench.trace import etdump as repeats
 from workbench.trace.etdump import (
     Trace,
     find_events,
@@ -193,16 +192,9 @@ def check_ledgers(tables: Sequence[pd.DataFrame]) -> None:
 
 
 def read_otherwise(path: Path, events: pd.DataFrame | None, size: int) -> None:
-    """Read a file in chunks, without the short cut, what is whole of it, and its other events."""
-    with replaced(repeats, "find_repeats", lambda _, blocks: np.arange(len(blocks.counts))):
-        try:
-            plain = read_etdump(path)
-        except TraceError:
-            plain = None
-    assert (plain is None) == (events is None), "read only with, or without, the short cut"
+    """Read a file in chunks, what is whole of it, and its other events."""
     if events is not None:
         expected = events.astype(object)
-        pd.testing.assert_frame_equal(plain.astype(object), expected)
         chunks = [chunk.astype(object) for chunk in stream_etdump(path, 2)]
         pd.testing.assert_frame_equal(pd.concat(chunks, ignore_index=True), expected)
         find_methods(stream_etdump(path, 2))
@@ -212,17 +204,6 @@ def read_otherwise(path: Path, events: pd.DataFrame | None, size: int) -> None:
         check_ledgers([events])
     with contextlib.suppress(TraceError):
         assert 4 * len(read_allocations(path)) <= size
-
-
-@contextlib.contextmanager
-def replaced(module, name: str, value) -> Iterator[None]:
-    """A module with another attribute for a while."""
-    original = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, original)
 
 
 def fuzz(seed: int, numbers: Iterable[int], folder: Path) -> Counter:

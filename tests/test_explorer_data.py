@@ -197,13 +197,18 @@ def excerpts(run, source, tmp_path, text="a\nb = 1\nc\n", changed=0.0):
     return dict(_excerpts([f"{path}:2"], run["avx512_on"]))
 
 
-def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(runs, tmp_path):
+def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(
+    runs, tmp_path, monkeypatch
+):
     run = runs["mobilenet_v3_small"]
+    assert excerpts(run, "model.py", tmp_path) == {}  # not below the working directory
+    monkeypatch.chdir(tmp_path)
     (found,) = excerpts(run, "model.py", tmp_path).values()
     assert (found.start, found.lines) == (1, ("a", "b = 1", "c"))
     assert excerpts(run, "model.py", tmp_path, changed=time.time()) == {}
     assert excerpts(run, "id_rsa", tmp_path) == {}
     assert excerpts(run, "model.py", tmp_path, text="a\n") == {}
+    assert dict(_excerpts([f"{'x' * 5000}.py:2", "\0.py:1", "../x.py:1"], run["avx512_on"])) == {}
 
 
 def test_one_comparison_is_explored_alone(runs):

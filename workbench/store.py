@@ -11,6 +11,7 @@ import stat
 import tempfile
 from collections.abc import Callable
 from io import BufferedReader
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -238,18 +239,15 @@ def read_layers(path: Path) -> Layers:
     """Read a sidecar; StoreError if it refers to an operator or tensor that it lacks."""
     layers = load_record(Layers, path)
     for method in layers.methods:
+        known = {None, *range(len(method.origins))}
         for call in method.instructions:
             nodes = call.xnodes
-            origins = [n for node in nodes for n in (*node.origins, *node.absorbed)]
-            origins += [n for numbers in call.events.values() for n in numbers]
-            origins += [] if call.origin is None else [call.origin]
-            borrowed = [node.borrows for node in nodes if node.borrows is not None]
-            tensors = {n for node in nodes for n in (*node.inputs, *node.outputs)}
-            if (
-                not {*origins} <= {*range(len(method.origins))}
-                or not {*borrowed} <= {*range(len(nodes))}
-                or not tensors <= {value.id for value in call.xvalues}
-                or not {*call.inputs, *call.outputs} <= method.values.keys()
+            origins = chain(*call.events.values(), *(n.origins + n.absorbed for n in nodes))
+            if not (
+                {call.origin, *origins} <= known
+                and {n.borrows for n in nodes} <= {None, *range(len(nodes))}
+                and {*chain(*(n.inputs + n.outputs for n in nodes))} <= {v.id for v in call.xvalues}
+                and {*call.inputs, *call.outputs} <= method.values.keys()
             ):
                 raise StoreError("refers to an operator or tensor that it lacks", where=path)
     return layers

@@ -1038,12 +1038,10 @@ class Comparison:
         named = self.within_run and self.baseline.program != self.candidate.program
         if named and not self.subject:
             subject, label = f"{self.candidate.label} against {self.baseline.label}", ""
-        frames, separate = (self.latency, self.shift), self.separation
-        facts = {"wrong": self.wrong, "programs": self.programs, "unchanged": unchanged}
-        found = reach_verdict(subject, label, *frames, separate=separate, **facts)
-        if not self.emulated:
-            return found
-        return replace(found, outcome="emulated", before=None, after=None)
+        return reach_verdict(
+            subject, label, self.latency, self.shift, emulated=self.emulated, wrong=self.wrong,
+            programs=self.programs, unchanged=unchanged, separate=self.separation,
+        )  # fmt: skip
 
     @property
     def text(self) -> str:

@@ -10,16 +10,8 @@ from typing import Any
 import pandas as pd
 
 from workbench.errors import ComparisonError
-from workbench.frames import EMULATED, WRONG, format_ms
+from workbench.frames import EMULATED, WRONG, format_ms, format_share
 from workbench.records.runs import Agreement
-
-
-@dataclass(frozen=True)
-class Bottleneck:
-    """The largest category of an experiment and its share of E2E."""
-
-    category: str
-    share: float
 
 
 @dataclass(frozen=True)
@@ -28,8 +20,8 @@ class Verdict:
 
     ``subject`` is the model, ``change`` what the candidate does differently (``with avx512``);
     ``speedup`` to ``margin``, ``detectable`` and the times are columns of the comparison.
-    ``before`` and ``after`` are the bottlenecks, if traced; ``unchanged`` the reason if the same
-    machine code ran on both sides; ``wrong`` why no speed-up can be claimed; ``programs`` what
+    ``bottleneck`` is the largest category of both sides, if traced; ``unchanged`` the reason if the
+    same machine code ran on both sides; ``wrong`` why no speed-up can be claimed; ``programs`` what
     differs between the two programs beside their speed; ``separate`` says how the sides were
     measured apart, if they were.
     """
@@ -42,8 +34,7 @@ class Verdict:
     high: float
     floor: float
     margin: float
-    before: Bottleneck | None = None
-    after: Bottleneck | None = None
+    bottleneck: str = ""
     detectable: float = math.nan
     unchanged: str = ""
     wrong: str = ""
@@ -59,27 +50,25 @@ def reach_verdict(
     comparison: pd.DataFrame,
     shift: pd.DataFrame | None = None,
     *,
-    unchanged: str = "",
+    emulated: bool = False,
     wrong: str = "",
-    programs: str = "",
-    separate: str = "",
+    **texts: Any,
 ) -> Verdict:
     """The verdict on a candidate, from `compare_latencies` and `bottleneck_shift`.
 
-    ``shift`` is None if nothing was traced; the texts are those of the verdict.
+    ``shift`` is None if nothing was traced; ``texts`` are further ones of the verdict.
     """
     rows = comparison[comparison["level"] == "e2e"]
     if len(rows) != 1:
         raise ComparisonError(f"a verdict needs one E2E comparison, not {len(rows)}")
     row = rows.iloc[0]
+    outcome = "emulated" if emulated else WRONG if wrong else row["outcome"]
     names = ("speedup", "low", "high", "floor", "margin", "detectable")
     times = ("baseline_ms", "candidate_ms")
     columns: dict[str, Any] = {name: float(row[name]) for name in (*names, *times)}
-    return Verdict(subject, change, WRONG if wrong else row["outcome"], **columns,
-                   before=None if shift is None else _bottleneck(shift, "share_before"),
-                   after=None if shift is None else _bottleneck(shift, "share_after"),
-                   unchanged=unchanged, wrong=wrong, programs=programs,
-                   separate=separate)  # fmt: skip
+    if shift is not None and not (emulated or wrong):
+        columns["bottleneck"] = _describe_shift(shift, outcome)
+    return Verdict(subject, change, outcome, wrong=wrong, **columns, **texts)
 
 
 def summarize_verdict(verdict: Verdict) -> str:
@@ -89,10 +78,9 @@ def summarize_verdict(verdict: Verdict) -> str:
     otherwise the line states the interval of the change of latency. If outputs are wrong, it says
     so first, and states no speed-up.
     """
-    parts = [f"{verdict.subject}: {_outcome(verdict)}"]
-    if verdict.before and verdict.after and not verdict.wrong:
-        parts.append(f"bottleneck {_shift(verdict.outcome, verdict.before, verdict.after)}")
-    return "; ".join(filter(None, [", ".join(parts), verdict.programs]))
+    bottleneck = f", bottleneck {verdict.bottleneck}" if verdict.bottleneck else ""
+    found = f"{verdict.subject}: {_outcome(verdict)}{bottleneck}"
+    return "; ".join(filter(None, [found, verdict.programs]))
 
 
 def digits_of(low: float, high: float) -> int:
@@ -155,21 +143,16 @@ def _latency_bounds(verdict: Verdict) -> str:
     return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % CI"
 
 
-def _shift(outcome: str, before: Bottleneck, after: Bottleneck) -> str:
-    if before.category != after.category:
-        return f"{before.category} {_percent(before)} -> {after.category} {_percent(after)}"
-    if outcome in ("equivalent", "inconclusive"):
-        return f"{before.category} {_percent(before)}"
-    return f"still {before.category}, {_percent(before)} -> {_percent(after)}"
-
-
-def _percent(bottleneck: Bottleneck) -> str:
-    return f"{100 * bottleneck.share:.0f} %"
-
-
-def _bottleneck(shift: pd.DataFrame, column: str) -> Bottleneck:
-    row = shift.loc[shift[column].idxmax()]
-    return Bottleneck(row["category"], float(row[column]))
+def _describe_shift(shift: pd.DataFrame, outcome: str) -> str:
+    """The largest category of both sides, and its share of E2E."""
+    (before, was), (after, now) = (
+        (shift.at[shift[share].idxmax(), "category"], format_share(shift[share].max()))
+        for share in ("share_before", "share_after")
+    )
+    if before != after:
+        return f"{before} {was} -> {after} {now}"
+    unchanged = outcome in ("equivalent", "inconclusive")
+    return f"{before} {was}" if unchanged else f"still {before}, {was} -> {now}"
 
 
 def describe_faults(candidate: str, baseline: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -190,16 +192,19 @@ def link_operators(method: Method, table: pd.DataFrame) -> set[tuple[int, int]]:
 def _excerpts(sources: Sequence[str], m: Measurement) -> Iterator[tuple[str, documents.Excerpt]]:
     """A few lines around every source line whose file was not changed since the export."""
     created = m.export.created if m.export else ""
-    roots = (Path.cwd(), Path(workbench.__file__).parents[1], Path("/"))
+    roots = [Path.cwd(), Path(workbench.__file__).resolve().parents[1], Path(sys.prefix).resolve()]
     files: dict[str, list[str]] = {}
     for place in sources:
         name, _, line = place.rpartition(":")
         if name not in files:
-            # A sidecar may come from a stranger: no other file than Python's gets into the page.
-            found = [r / name for r in roots if name.endswith(".py") and (r / name).is_file()]
-            fits = bool(found and created) and _unchanged(found[0], created)
+            # A sidecar may come from a stranger: only Python files of these folders are shown.
+            files_there = [(r, r / name) for r in roots if os.path.isfile(r / name)]  # noqa: PTH113
+            found = [p for r, p in files_there if p.resolve().is_relative_to(r)]
+            fits = bool(found and created and name.endswith(".py")) and _unchanged(
+                found[0], created
+            )
             files[name] = found[0].read_text(errors="replace").splitlines() if fits else []
-        if line.isdecimal() and 0 < int(line) <= len(files[name]):
+        if line.isdecimal() and len(line) < 9 and 0 < int(line) <= len(files[name]):
             start = max(0, int(line) - 1 - _ABOVE)
             lines = files[name][start : start + _ABOVE + _BELOW]
             yield place, documents.Excerpt(start + 1, tuple(lines))

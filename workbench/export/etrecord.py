@@ -20,10 +20,6 @@ from workbench.records.layers import Instruction, Layers, Method, Origin
 _GRAPHS = ("edge_after_transform", "edge_dialect_exported_program")
 #: Objects made from JSON may take 25 times its size.
 _LARGEST_BYTES = 2**24
-_MALFORMED = (
-    ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError,
-    zipfile.BadZipFile, NotImplementedError,
-)  # fmt: skip
 
 
 def add_etrecord(layers: Layers, path: Path) -> Layers:
@@ -35,10 +31,10 @@ def add_etrecord(layers: Layers, path: Path) -> Layers:
     try:
         with zipfile.ZipFile(path) as archive:
             methods = tuple(_add_to_method(method, archive) for method in layers.methods)
-    except _MALFORMED as error:
-        raise StoreError(f"not an ETRecord: {error}", where=path) from None
     except OSError as error:
         raise StoreError(error.strerror or str(error), where=path) from None
+    except Exception as error:  # a malformed one can lead to any
+        raise StoreError(f"not an ETRecord: {error}", where=path) from None
     return replace(layers, methods=methods)
 
 

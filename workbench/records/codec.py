@@ -73,8 +73,8 @@ def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
     return data
 
 
-def _check_version(data: Mapping[str, Any], where: object, least: int) -> None:
-    """Refuse a document of a newer schema version, or of one older than ``least``."""
+def upgrade(data: dict[str, Any], where: object, *, least: int = 1) -> dict[str, Any]:
+    """A document in the current schema version; StoreError if it is newer, or below ``least``."""
     version, known = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
     if type(version) is not int or version not in known:
         hint = "read it with the workbench version that wrote it"
@@ -83,12 +83,6 @@ def _check_version(data: Mapping[str, Any], where: object, least: int) -> None:
         reads = ", ".join(map(str, known))
         what = f"schema version {version!r:.20}, this workbench reads {reads}"
         raise StoreError(what, where=where, hint=hint)
-
-
-def upgrade(data: dict[str, Any], where: object, *, least: int = 1) -> dict[str, Any]:
-    """A record's content, converted to the current schema version; StoreError if older or newer."""
-    _check_version(data, where, least)
-    version = data.get("schema_version", SCHEMA_VERSION)
     for step in _UPGRADES[version - 1 :]:
         data = step(data)
     if isinstance(export := data.get("export"), dict):

@@ -136,11 +136,7 @@ def _hold_device(
 
 @contextlib.contextmanager
 def _take_turn(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
-    """Wait for all who came earlier; only on Linux, elsewhere the kernel chooses.
-
-    Each locks a byte of a file, its ticket, and waits until those before it are free. The kernel
-    frees those of a process that dies.
-    """
+    """Wait for all who came earlier: for lower bytes of a file, of which each locks one. Linux."""
     with _open_lock(path.with_suffix(".queue")) as file:
         if hasattr(fcntl, "F_OFD_SETLKW"):
             fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,7 +1,6 @@
 """ETDump files to the events frame, straight from the bytes as they lie in memory.
 
-The runtime starts a block for loading and one for every execution. Most blocks differ from an
-earlier one in their times only: their events are decoded once, and copied.
+The runtime starts a block for loading and one for every execution.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from workbench.trace.flatbuffer import (
     Profile,
     RunData,
 )
-from workbench.trace.nesting import KINDS, METHOD, classify, nest
+from workbench.trace.nesting import KINDS, classify, nest
 from workbench.trace.recover import recover_blocks
 
 IDENTIFIER, VERSION = b"ED00", 0
@@ -312,22 +311,20 @@ def find_events(
         yield its, place, buffer.follow(at, what)
 
 
-def _decode_blocks(trace: Trace, entries: np.ndarray, counts: np.ndarray) -> Arrays:
-    """The profile events of some blocks: codes of names and metadata, positions of times.
-
-    ``parent`` is a place in the block, and ``run`` is counted from the first run of the block.
-    """
+def _decode_blocks(trace: Trace, blocks: Blocks) -> Arrays:
+    """The profile events of some blocks; names and metadata as codes, times in ticks."""
     buffer, what = trace.buffer, "a profile event"
-    events = find_events(buffer, entries, counts, Event.PROFILE, what)
-    parts = ({"block": block, "place": place, **_decode(trace, at)} for block, place, at in events)
-    spans = _collect(parts, counts.sum())
-    block, place = spans["block"], spans["place"]
-    start, _ = _read_times(buffer, spans["start_at"], spans["end_at"])
+    events = find_events(buffer, blocks.entries, blocks.counts, Event.PROFILE, what)
+    first = blocks.first_events
+    parts = (
+        {"block": block, "event": place + first[block], **_decode(trace, at)}
+        for block, place, at in events
+    )
+    spans = _collect(parts, blocks.counts.sum())
     kind = classify(spans["name"], trace.names.values, spans.pop("delegated"))
-    run, parent = nest(block, kind, spans["chain"], spans["instruction"], start)
-    runs = np.bincount(block[kind == METHOD], minlength=len(counts))
-    run -= np.where(run >= 0, (np.cumsum(runs) - runs)[block], 0)
-    parent = np.where(parent >= 0, place[parent], -1)
+    ids = (spans["chain"], spans["instruction"])
+    run, parent = nest(spans["block"], kind, *ids, spans["start"])
+    parent = np.where(parent >= 0, spans["event"][parent], -1)
     return spans | {"kind": kind, "run": run, "parent": parent}
 
 
@@ -343,6 +340,9 @@ def _decode(trace: Trace, at: np.ndarray) -> Arrays:
     metadata = buffer.follow(table.field(Profile.METADATA), "a delegate's metadata")
     text = buffer.follow(table.field(Profile.NAME), "a name")
     label = buffer.follow(table.field(Profile.DELEGATE_STR), "a delegate's name")
+    start, end = (buffer.u64(table.field(slot, 8), 0) for slot in (Profile.START, Profile.END))
+    buffer.require(end < np.uint64(2**63), at, "an event ends after the year 2262")
+    buffer.require(start <= end, at, "an event ends before it starts")
     labelled = label > 0
     labelled[labelled] = buffer.words[label[labelled] >> 2] > 0
     return {
@@ -352,8 +352,8 @@ def _decode(trace: Trace, at: np.ndarray) -> Arrays:
         "instruction": instruction,
         "delegate_id": delegate_id,
         "metadata": trace.metadata.intern(metadata),
-        "start_at": table.field(Profile.START, 8),
-        "end_at": table.field(Profile.END, 8),
+        "start": start.view(np.int64),
+        "end": end.view(np.int64),
     }
 
 
@@ -368,53 +368,6 @@ def _name(at: np.ndarray, delegate_id: np.ndarray, names: Contents[str]) -> np.n
     texts = ["" if number == -1 else str(number) for number in ids.tolist()]
     codes[~named] = np.array([names.code(text) for text in texts], np.int32)[which]
     return codes
-
-
-def _expand(
-    buffer: FlatBuffer, spans: Arrays, blocks: Blocks, originals: np.ndarray, of_block: np.ndarray
-) -> Arrays:
-    """The spans of every block, each a copy from its original, numbered through the file."""
-    rows = np.bincount(spans["block"], minlength=len(originals))
-    runs = np.bincount(spans["block"][spans["kind"] == METHOD], minlength=len(originals))
-    block = np.repeat(np.arange(len(of_block), dtype=np.int32), rows[of_block])
-    # How far each block is from what it repeats: in rows, runs, events and bytes.
-    first_row = np.cumsum(rows)[of_block] - np.cumsum(rows[of_block])
-    first_run = (np.cumsum(runs[of_block]) - runs[of_block]).astype(np.int32)
-    first_event = blocks.first_events
-    distance = blocks.entries - blocks.entries[originals][of_block]
-
-    def copy(part: slice) -> Arrays:
-        its = block[part]
-        row = np.arange(part.start, part.stop) + first_row[its]
-
-        def moved(name: str, by: np.ndarray, none: int) -> np.ndarray:
-            values = spans[name][row]
-            return np.where(values == none, none, values + by[its])
-
-        start, end = (moved(name, distance, 0) for name in ("start_at", "end_at"))
-        start, end = _read_times(buffer, start, end)
-        kept = ("kind", "name", "chain", "instruction", "delegate_id", "metadata")
-        return {
-            **{name: spans[name][row] for name in kept},
-            "block": its,
-            "event": spans["place"][row] + first_event[its],
-            "parent": moved("parent", first_event, -1),
-            "run": moved("run", first_run, -1),
-            "start": start,
-            "end": end,
-        }
-
-    return _collect((copy(part) for part in _chunks(len(block))), len(block))
-
-
-def _read_times(
-    buffer: FlatBuffer, start_at: np.ndarray, end_at: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Start and end, in ticks, of the events whose times are stored at these positions."""
-    start, end = buffer.u64(start_at, 0), buffer.u64(end_at, 0)
-    buffer.require(end < np.uint64(2**63), end_at, "an event ends after the year 2262")
-    buffer.require(start <= end, end_at, "an event ends before it starts")
-    return start.view(np.int64), end.view(np.int64)
 
 
 def _chunks(count: int) -> Iterator[slice]:
@@ -434,92 +387,6 @@ def _collect(parts: Iterable[Arrays], most: int) -> Arrays:
     return {name: column[:filled] for name, column in columns.items()}
 
 
-# --- blocks that repeat an earlier one -----------------------------------------------------------
-#
-# Such a block has the same bytes, except for the times, and for the distance from a table to its
-# layout, which is stored once per file. Every other byte that the decoder would read is compared.
-
-# Most blocks that others are compared with, and least number of blocks for which it pays.
-_MOST_PATTERNS, _FEWEST_BLOCKS = 8, 4
-# Words compared at a time: they then stay in the processor's cache.
-_WORDS = 1 << 16
-
-
-def find_repeats(buffer: FlatBuffer, blocks: Blocks) -> np.ndarray:
-    """For each block the index of an earlier one that it repeats, or its own."""
-    twin = np.arange(len(blocks.counts))
-    # Only blocks with as many events in as many bytes are compared; later blocks lie first.
-    size = -np.diff(blocks.entries, prepend=blocks.entries[:1])
-    look, _ = pd.factorize(size << 32 | blocks.counts)
-    left = np.flatnonzero(blocks.counts)
-    for _ in range(_MOST_PATTERNS):
-        alike = np.bincount(look[left])
-        if alike.max(initial=0) < _FEWEST_BLOCKS:
-            break
-        group = left[look[left] == np.argmax(alike)]
-        same = _compare(buffer, blocks.entries[group], int(blocks.counts[group[0]]))
-        twin[group[same]] = group[0]
-        left = np.setdiff1d(left, np.append(group[same], group[0]), assume_unique=True)
-    return twin
-
-
-def _compare(buffer: FlatBuffer, entries: np.ndarray, count: int) -> np.ndarray:
-    """Which blocks of ``count`` events, stored from ``entries`` on, repeat the first of them."""
-    pattern = int(entries[0])
-    # Together, blocks that lie side by side are no longer than the file.
-    length, times, layouts = _outline(buffer, pattern, count, len(buffer.words) // len(entries))
-    same = entries + 4 * length <= buffer.size
-    if not (length and same[0]):
-        return np.zeros(len(entries), bool)
-    windows = np.lib.stride_tricks.sliding_window_view(buffer.words, length)
-    expected = windows[pattern >> 2].copy()
-    expected[times] = 0
-    inside = np.flatnonzero(same)
-    step = max(_WORDS // length, 1)
-    for begin in range(0, len(inside), step):
-        part = inside[begin : begin + step]
-        rows = windows[entries[part] >> 2]
-        rows[:, times] = 0
-        rows[:, layouts] -= (entries[part] - pattern).astype(np.uint32)[:, None]
-        same[part] = (rows == expected).all(axis=1)
-    return same
-
-
-def _outline(
-    buffer: FlatBuffer, entry: int, count: int, most: int
-) -> tuple[int, np.ndarray, np.ndarray]:
-    """The length of a block in words; which words hold times, and which lead to a layout.
-
-    A word that is also read as something else, as in a forged file only, is in neither list. A
-    length of more than ``most`` is 0.
-    """
-    references = entry + 4 * np.arange(count)
-    events = buffer.tables(buffer.follow(references, "an event"), "an event")
-    profile = events.field(Event.PROFILE)
-    spans = buffer.tables(buffer.follow(profile[profile > 0], "a profile event"), "a profile event")
-    times = np.concatenate([spans.field(slot, 8) for slot in (Profile.START, Profile.END)])
-    times = times[times > 0]
-    fields = np.concatenate([profile, *(spans.field(slot) for slot in range(Profile.START))])
-    texts = (Profile.NAME, Profile.DELEGATE_STR, Profile.METADATA)
-    vectors = np.concatenate([spans.field(slot) for slot in texts])
-    vectors = buffer.follow(vectors[vectors > 0], "a name")
-    ends = vectors + 4 + buffer.words[vectors >> 2].astype(np.int64)
-
-    last = max(int(at.max(initial=0)) for at in (references + 4, events.ends, spans.ends, ends))
-    length = (last - entry + 3) >> 2
-    if length > most:
-        return 0, times, times
-    # How often each word is read, and so which are read once.
-    read = [times, times + 4, events.at, spans.at, references, fields[fields > 0]]
-    words = [(at - entry) >> 2 for at in read]
-    begin, end = (vectors - entry) >> 2, (ends - entry + 3) >> 2
-    uses = np.bincount(np.concatenate(words), minlength=length + 1)
-    inside = np.bincount(begin, minlength=length + 1) - np.bincount(end, minlength=length + 1)
-    uses += np.cumsum(inside)
-    low, high, *layouts = (at[uses[at] == 1] for at in words[:4])
-    return length, np.append(low, high), np.append(*layouts)
-
-
 # --- the frame -----------------------------------------------------------------------------------
 
 
@@ -527,9 +394,7 @@ def _frames(trace: Trace, rate: Fraction, at_a_time: int | None = None) -> Itera
     """The events of all blocks, or of so many at a time."""
     runs = 0
     for blocks in trace.blocks(at_a_time):
-        originals, of_block = np.unique(find_repeats(trace.buffer, blocks), return_inverse=True)
-        spans = _decode_blocks(trace, blocks.entries[originals], blocks.counts[originals])
-        spans = _expand(trace.buffer, spans, blocks, originals, of_block)
+        spans = _decode_blocks(trace, blocks)
         spans["run"][spans["run"] >= 0] += runs
         runs = max(runs, int(spans["run"].max(initial=-1)) + 1)
         yield _frame(trace, blocks, spans, rate)
