@@ -261,7 +261,7 @@ def test_names_of_language_models_and_their_settings():
         ("smollm2_135m,depth=4", "unknown setting"),
         ("smollm2_135m,layers=x", "is not a setting"),
         ("smollm2_135m,context=1", "is not a setting"),
-        ("absent.json", "No such file"),
+        ("absent.json", "no such file"),
     ],
 )
 def test_a_bad_name_is_one_clear_error(spec, problem):

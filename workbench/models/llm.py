@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ModelError, SetupError, StoreError, UsageError, unknown_name
 from workbench.models.registry import EagerModelBase
-from workbench.store import read_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -138,8 +137,13 @@ def _parse_change(text: str) -> tuple[str, int]:
 def _read_params(path: Path) -> dict[str, Any]:
     if path.suffix != ".json":
         raise unknown_name("language model", str(path), [*PRESETS, "path/to/params.json"])
+    if not path.is_file():
+        raise StoreError("no such file", where=path)
     try:
-        params = json.loads(read_file(path, LARGEST_PARAMS))
+        with open(path, "rb") as file:
+            params = json.loads(file.read(LARGEST_PARAMS))
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), where=path) from None
     except (ValueError, RecursionError):
         params = None
     if not isinstance(params, dict) or not isinstance(params.get("vocab_size"), int):
