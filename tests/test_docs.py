@@ -61,6 +61,7 @@ def conf(monkeypatch, tmp_path):
 
 
 def test_the_site_leads_to_every_page(conf):
+    assert conf.CONTENTS["Project"][:1] == ["CHANGELOG"]
     listed = {page for pages in conf.CONTENTS.values() for page in pages}
     included = {
         path.relative_to(ROOT).with_suffix("").as_posix()
