@@ -69,13 +69,13 @@ def write_tokenizer(folder: Path) -> Path:
 
 
 def compare_with_upstream(pte: Path, rounds: int = 6) -> tuple[float, float]:
-    """CPU time in ms of a prompt and 64 tokens, by upstream's runner and by ours, interleaved."""
+    """CPU time in ms of a prompt and 64 tokens, by upstream's runner and ours: the median pair."""
     from workbench.run.measure import runner_flags
     from workbench.run.plan import make_plan, replace
     from workbench.run.tensor_files import locate_inputs
 
     with tempfile.TemporaryDirectory() as folder:
-        tokenizer, ours, theirs = write_tokenizer(Path(folder)), [], []
+        tokenizer, pairs = write_tokenizer(Path(folder)), []
         runner = find_runner()
         options = wb.MeasureOptions(phases=("prefill=128", "middle=1@160"), toggle="none")
         plan = replace(make_plan(pte, options, runner), warmup=1)
@@ -98,12 +98,12 @@ def compare_with_upstream(pte: Path, rounds: int = 6) -> tuple[float, float]:
                 spent, prompt, new = map(float, line.split()[1:])
                 steps = int(new)  # the first of the new tokens comes from the prompt
                 mine = prefill.run(1).cpu_ns[0] + sum(decode.run(steps).cpu_ns)
-                assert (prompt, new) == (PROMPT, NEW - 1), f"{prompt} and {new} tokens"
+                assert prompt == PROMPT, f"the prompt has {prompt} tokens"
                 if number:
-                    theirs.append(spent)
-                    ours.append(mine / 1e6)
+                    pairs.append((spent, mine / 1e6))
             upstream.stdin.close()
-    return min(theirs), min(ours)
+    pairs.sort(key=lambda pair: pair[1] / pair[0])  # the number of new tokens may differ
+    return pairs[len(pairs) // 2]
 
 
 def main() -> int:
