@@ -145,6 +145,12 @@ def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict
     return found
 
 
+def check_several(names: Collection[str], where: str = "compare") -> None:
+    """Refuse a single measurement, and one that is named twice."""
+    if len(names) < 2 or len(set(names)) < len(names):
+        raise UsageError("needs two or more measurements, each once", where=where)
+
+
 def split_name(name: str) -> tuple[str, str, str]:
     """Folder, experiment and threads of ``RUN_DIR[:EXPERIMENT[:THREADS]]``; empty if not given."""
     plain = (Path(name) / MANIFEST).exists() or Path(name).is_file()
@@ -231,8 +237,7 @@ def align_measurements(
     """
     if by not in PARTS:
         raise unknown_name("part", by, PARTS, where="--by")
-    if len(measurements) < 2 or len(set(measurements)) < len(measurements):
-        raise UsageError("needs two or more measurements, each once", where="compare")
+    check_several(measurements)
     if not isinstance(measurements, Mapping):
         measurements = find_measurements(measurements)
     check_comparable(measurements.values(), across)
@@ -241,8 +246,8 @@ def align_measurements(
         name: compare(first, m, across=across, subject=name).latency.assign(name="E2E")
         for name, m in measurements.items()
     }
-    e2e = tabulate_runs(latencies, ["E2E"])
-    return reject_wrong(pd.concat([e2e, _align(measurements, by)], ignore_index=True), measurements)
+    aligned = [tabulate_runs(latencies, ["E2E"]), align_parts(measurements, by)]
+    return reject_wrong(pd.concat(aligned, ignore_index=True), measurements)
 
 
 def reject_wrong(aligned: pd.DataFrame, measurements: Mapping[str, Measurement]) -> pd.DataFrame:
@@ -268,8 +273,7 @@ def compare_many(
     Two give a verdict, with a table of their parts if ``by`` asks for it; more give a table, by
     layer by default.
     """
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise UsageError("needs two or more measurements, each once", where="compare")
+    check_several(names)
     _check_axes(across)
     found = find_measurements(names, categories)
     verdicts: tuple[str, ...] = ()
@@ -327,7 +331,8 @@ def list_others(aligned: pd.DataFrame) -> pd.DataFrame:
     ).dropna(subset="outcome")
 
 
-def _align(measurements: Mapping[str, Measurement], by: str) -> pd.DataFrame:
+def align_parts(measurements: Mapping[str, Measurement], by: str) -> pd.DataFrame:
+    """The parts of measurements, against the first of them: ``frames.ALIGNED``."""
     apart = len({m.run.path.resolve() for m in measurements.values()}) > 1
     if by == "layer":
         traced = {name: Traced(m.ledger, m.operators) for name, m in measurements.items()}

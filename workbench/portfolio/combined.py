@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.align import Traced, align_runs
 from workbench.analysis.compare_runs import (
+    align_parts,
+    check_several,
     describe_programs,
     find_measurements,
     reject_wrong,
 )
 from workbench.analysis.layers import name_layer
 from workbench.analysis.run import Comparison, Measurement, identify_run
-from workbench.errors import ComparisonError, UsageError
+from workbench.errors import ComparisonError
 from workbench.frames import COMBINED, COMPARISON, EMULATED, LINED_UP, check
 from workbench.plots.categories import plot_categories
 from workbench.plots.speedups import plot_heatmap
@@ -82,10 +83,8 @@ class Combined:
     @cached_property
     def _aligned(self) -> pd.DataFrame | str:
         found = self.measurements
-        apart = len({m.run.path.resolve() for m in found.values()}) > 1
         try:
-            traced = {name: Traced(m.ledger, m.operators) for name, m in found.items()}
-            aligned = reject_wrong(align_runs(traced, apart=apart), found)
+            aligned = reject_wrong(align_parts(found, "layer"), found)
         except ComparisonError as error:
             return str(error)
         emulated = ~aligned["run"].isin(list(self.silicon))
@@ -123,8 +122,7 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     >>> combined.latencies["outcome"].tolist()
     ['faster']
     """
-    if len(names) < 2 or len(set(names)) < len(names):
-        raise UsageError("needs two or more measurements, each once", where="report")
+    check_several(names, "report")
     found = sorted(find_measurements(names, categories).values(), key=lambda m: m.emulated)
     return Combined(dict(zip(name_runs(found), found, strict=True)))
 

@@ -154,7 +154,7 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
         control = replace(repeated, name=name, control=True)
         pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
         experiments.append(control)
-    files = [_find_input(name, folder) for name in config.inputs]
+    files = [_require(name, folder, "no such input file").resolve() for name in config.inputs]
     plan = replace(
         begin_plan(paths[0], experiments, pairs),
         inputs=tuple(Tensor("", (), str(file), sha256_of(file)) for file in files),
@@ -252,19 +252,15 @@ def output_place(config: Config) -> tuple[Path, str]:
 
 
 def _find_program(name: str, folder: Path) -> Path:
-    found = find_file(name, folder)
-    if found is None:
-        template = "REPLACE_WITH" in name or "<model>" in name
-        hint = "write the path of a .pte there" if template else "workbench export makes one"
-        raise StoreError("no such file", where=name, hint=hint)
+    template = "REPLACE_WITH" in name or "<model>" in name
+    hint = "write the path of a .pte there" if template else "workbench export makes one"
+    return _require(name, folder, "no such file", hint)
+
+
+def _require(name: str, folder: Path, what: str, hint: str = "") -> Path:
+    if (found := find_file(name, folder)) is None:
+        raise StoreError(what, where=name, hint=hint)
     return found
-
-
-def _find_input(name: str, folder: Path) -> Path:
-    found = find_file(name, folder)
-    if found is None:
-        raise StoreError("no such input file", where=name)
-    return found.resolve()
 
 
 def find_file(name: str, folder: Path) -> Path | None:
