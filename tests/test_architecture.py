@@ -24,6 +24,7 @@ SHARED_NAMES = {
     "roofline": "computed in analysis, drawn in plots",
     "shift": "computed in analysis, drawn in plots",
     "sweeps": "computed in analysis, drawn in plots",
+    "variants": "read in analysis, drawn in plots",
     "what_if": "computed in analysis, drawn in plots",
     "graph": "XNNPACK's graph, and the findings about a graph",
     "options": "the records, and the command-line options made from them",

@@ -159,7 +159,7 @@ def test_a_profile_takes_every_option_of_an_export():
         }
         for name in ("export", "profile")
     )
-    assert {"inputs", "sizes", "mean", "std", "keep_float", "rewrite", "fresh"} <= export.keys()
+    assert {"inputs", "sizes", "mean", "std", "module_dtypes", "rewrite", "fresh"} <= export.keys()
     assert export.items() <= profile.items()
 
 

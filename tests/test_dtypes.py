@@ -63,13 +63,13 @@ def test_every_dtype_has_its_names(asked, operator, ran):
         ({"family": "convolution"}, "int8dyn", "no linear layer"),
         ({"module_class": "Conv2d"}, "8da4w", "no linear layer"),
         ({"shapes": "1x7x48 -> 1x7x64"}, "8da4w", "groups of 32"),
-        ({"module": "head.fc.out"}, "int8", "--keep-float"),
+        ({"module": "head.fc.out"}, "int8", "fp32 by --module-dtype"),
         ({}, "fp16", "no fp16 kernel"),
     ],
 )
 def test_what_stays_in_float_has_a_reason(row, dtype, words):
     table = operators({"operator": F32, **row})
-    export = asked_for(dtype, keep_float="stem, head.*")
+    export = asked_for(dtype, module_dtypes="stem=fp32, head.*=fp32")
     assert words in tabulate_dtypes(table, export)["reason"].iloc[0]
 
 

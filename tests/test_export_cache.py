@@ -127,7 +127,7 @@ def test_what_was_made_from_something_else_is_made_again(files):
     [
         {"inputs": ("random:1",)},
         pytest.param({"rewrite": False}, marks=pytest.mark.slow),
-        pytest.param({"keep_float": ("layer",)}, marks=pytest.mark.slow),
+        pytest.param({"module_dtypes": (("layer", "fp32"),)}, marks=pytest.mark.slow),
         pytest.param({"state_dict": "weights.pt"}, marks=pytest.mark.slow),
     ],
 )

@@ -149,10 +149,12 @@ def test_products_inside_a_recurrent_layer_count_as_float(tmp_path):
 def test_layers_can_be_kept_in_float(tmp_path):
     module = nn.Sequential(nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)))
     model = LoadedModel("deep", module, (torch.randn(2, 8),))
-    export = export_quietly(model, tmp_path, dtype="int8dyn", keep_float=("[1-9]",))
+    export = export_quietly(model, tmp_path, dtype="int8dyn", module_dtypes=(("[1-9]", "fp32"),))
     assert export.options["quantized"].startswith("1 of 3")
-    assert export.options["keep_float"] == "[1-9]"
-    export = export_quietly(mixed_model(), tmp_path, dtype="8da4w", keep_float=("head.0",))
+    assert export.options["module_dtypes"] == "[1-9]=fp32"
+    export = export_quietly(
+        mixed_model(), tmp_path, dtype="8da4w", module_dtypes=(("head.0", "fp32"),)
+    )
     assert export.options["quantized"].startswith("1 of 4")
 
 
@@ -355,8 +357,8 @@ def test_the_layers_where_quantisation_noise_enters_are_named(dtype, tmp_path):
     worst, *others = noisy.noise
     assert worst.module == "spiky" and worst.own_db < min(n.own_db for n in others) - 10
     assert any("noise enters in spiky (" in line for line in list_problems(noisy))
-    kept = ("first", worst.module)
-    helped = export_quietly(model, tmp_path / "kept", dtype=dtype, keep_float=kept)
+    kept = (("first", "fp32"), (worst.module, "fp32"))
+    helped = export_quietly(model, tmp_path / "kept", dtype=dtype, module_dtypes=kept)
     assert helped.sqnr_db > noisy.sqnr_db + 10
 
 
@@ -368,7 +370,9 @@ def test_layers_that_stay_in_float_add_no_noise(dtype, tmp_path):
     block = nn.Sequential(nn.Conv2d(3, 32, 1), nn.BatchNorm2d(32), nn.ReLU(inplace=True))
     module = nn.Sequential(block, nn.Conv2d(32, 32, 1), nn.Flatten(), nn.Linear(128, 8))
     model = LoadedModel("inplace", module.eval(), (torch.randn(1, 3, 2, 2),))
-    export = export_quietly(model, tmp_path, dtype=dtype, keep_float=("0", "1"))
+    export = export_quietly(
+        model, tmp_path, dtype=dtype, module_dtypes=(("0", "fp32"), ("1", "fp32"))
+    )
     assert {noise.module for noise in export.noise} == {"3"}
 
 
@@ -497,7 +501,7 @@ class Attending(nn.Module):
 def rewritten(module, *inputs, backend="xnnpack"):
     """What a rewritten program returns, what the module does, and what was rewritten."""
     exported = torch.export.export(module, inputs)
-    counts = rewrite_graph(exported, backend)
+    counts = rewrite_graph(exported, ExportOptions(backend=backend))
     return exported.module()(*inputs), module(*inputs), dict(counts)
 
 
@@ -585,7 +589,7 @@ def test_attention_with_a_mask_stays():
 
 def test_rewrites_keep_their_origin():
     exported = torch.export.export(nn.Sequential(nn.Hardsigmoid()), (torch.ones(2),))
-    rewrite_graph(exported, "xnnpack")
+    rewrite_graph(exported, ExportOptions())
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
     assert len(nodes) == 3
     assert all("hardsigmoid" in node.meta["stack_trace"] for node in nodes)

@@ -33,12 +33,14 @@ from workbench.errors import (
     WorkbenchError,
     printable,
 )
+from workbench.explorer.page import fill_page
 from workbench.models.sources import find_sources
 from workbench.plots.tables import show_note
 from workbench.portfolio.state import Storage, write_csv
 from workbench.records.portfolio import Cell, Outcome, Row
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
+from workbench.report.html import Section, to_html, to_markdown
 from workbench.run.config import plan_config, read_config
 from workbench.run.plan import make_plan
 from workbench.store import load_run
@@ -294,6 +296,17 @@ def test_names_are_text_in_markdown_and_on_the_terminal(capsys):
         assert not re.search("<(img|a|b)[ >]", page)
     assert str(UsageError(EVIL)).isascii()
     assert "\x1b" not in str(UsageError(EVIL))
+
+
+def test_pages_have_no_control_characters():
+    evil = f"{EVIL}</script><img src=x>"
+    sections = [Section(evil, items=[wb.show_table(pd.DataFrame({"name": [evil]}))])]
+    pages = [to_html(evil, sections), fill_page(evil, json.dumps({"name": evil}))]
+    for page in (*pages, to_markdown(evil, sections)):
+        assert "abc" in page
+        assert not {"\x1b", "\x07", "\u202e"} & {*page}
+    for page in pages:
+        assert "<img src=x>" not in page
 
 
 def test_names_are_text_in_tables_traces_and_progress_lines(tmp_path, capsys):

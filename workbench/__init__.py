@@ -6,7 +6,8 @@ Open and compare recorded runs
 
 Export, measure, report
     export_model, ExportOptions, measure, MeasureOptions, profile_model, run_config,
-    make_report, replay_layer, measure_roof, batch, combine_runs, read_history
+    optimize, OptimizeOptions, read_study, make_report, replay_layer, measure_roof, batch,
+    combine_runs, read_history
 
 Models and machine
     list_models, load_model, register_model, EagerModelBase, examine_machine, find_runner,
@@ -21,12 +22,12 @@ Figures
     plot_bottlenecks, plot_categories, plot_heatmap, plot_history, plot_isa_levels,
     plot_iterations, plot_latencies, plot_layer_types, plot_layers, plot_machine_code,
     plot_operators, plot_roofline, plot_shift, plot_speedups, plot_stack, plot_threads,
-    plot_timeline, plot_what_if
+    plot_timeline, plot_variants, plot_what_if
 
 Tables
     show, show_answer, show_code, show_dtypes, show_findings, show_kernels, show_latencies,
     show_layers, show_operators, show_quality, show_roofline, show_speedups, show_sweeps,
-    show_table, show_times, show_undelegated, show_verdicts
+    show_table, show_times, show_undelegated, show_variants, show_verdicts
 
 Widgets
     explore, explore_isa_levels, interact, pick_measurements, pick_run, show_progress,

@@ -35,6 +35,7 @@ from .analysis.run import (
     open_run as open_run,
 )
 from .analysis.shift import bottleneck_shift as bottleneck_shift
+from .analysis.variants import read_study as read_study
 from .analysis.what_if import (
     predict_what_if as predict_what_if,
 )
@@ -82,8 +83,10 @@ from .models.registry import (
 from .models.registry import (
     register_model as register_model,
 )
+from .optimize.search import optimize as optimize
 from .options import ExportOptions as ExportOptions
 from .options import MeasureOptions as MeasureOptions
+from .options import OptimizeOptions as OptimizeOptions
 from .plots.categories import plot_categories as plot_categories
 from .plots.history import plot_history as plot_history
 from .plots.latencies import plot_iterations as plot_iterations
@@ -145,6 +148,8 @@ from .plots.text import (
     show_verdicts as show_verdicts,
 )
 from .plots.timeline import plot_timeline as plot_timeline
+from .plots.variants import plot_variants as plot_variants
+from .plots.variants import show_variants as show_variants
 from .plots.what_if import (
     FACTORS as FACTORS,
 )
@@ -192,6 +197,7 @@ __all__ = [
     "LiveRun",
     "MeasureOptions",
     "Measurement",
+    "OptimizeOptions",
     "Run",
     "add_categories",
     "add_up_spans",
@@ -218,6 +224,7 @@ __all__ = [
     "measure",
     "measure_roof",
     "open_run",
+    "optimize",
     "pick_measurements",
     "pick_run",
     "place_layers",
@@ -238,6 +245,7 @@ __all__ = [
     "plot_stack",
     "plot_threads",
     "plot_timeline",
+    "plot_variants",
     "plot_what_if",
     "predict_what_if",
     "profile_model",
@@ -247,6 +255,7 @@ __all__ = [
     "read_exports",
     "read_history",
     "read_isa",
+    "read_study",
     "read_xnn_log",
     "register_model",
     "replay_layer",
@@ -271,6 +280,7 @@ __all__ = [
     "show_table",
     "show_times",
     "show_undelegated",
+    "show_variants",
     "show_verdicts",
     "summarize_categories",
     "tabulate_rules",

@@ -3,7 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+#: Pairs of a pattern of module paths and a dtype.
+ModuleDtypes: TypeAlias = tuple[tuple[str, str], ...]
+#: Rewrites that compute the same (the approximations say so), and are not always faster.
+OPTIONAL_REWRITES = {
+    "slices": "slices and reshapes instead of splits, selections and unbinding",
+    "mean": "means that keep their dimensions, reshaped afterwards",
+    "powers": "products and square roots instead of powers",
+    "constants": "what depends on no input is computed by the export",
+    "gelu_tanh": "GELU by its tanh approximation (error up to 5e-4)",
+}
 
 
 def _option(default: Any, text: str, /, **cli: Any) -> Any:
@@ -15,12 +27,12 @@ def _option(default: Any, text: str, /, **cli: Any) -> Any:
 class ExportOptions:
     """How to export a model.
 
-    ``sizes`` are (dimension, size) pairs; ``mean`` and ``std`` are per image channel, for values
-    from 0 to 1.
+    ``sizes`` are (dimension, size) pairs, ``module_dtypes`` pairs of a pattern and a dtype;
+    ``mean`` and ``std`` are per image channel, for values from 0 to 1.
 
     Examples
     --------
-    >>> wb.ExportOptions(dtype="int8", keep_float=("head",)).backend
+    >>> wb.ExportOptions(dtype="int8", module_dtypes=(("head", "fp32"),)).backend
     'xnnpack'
     """
 
@@ -38,10 +50,22 @@ class ExportOptions:
     )
     mean: tuple[float, ...] = _option((), "Mean of image channels, from 0 to 1.")
     std: tuple[float, ...] = _option((), "Standard deviation of image channels.")
-    keep_float: tuple[str, ...] = _option(
-        (), "Do not quantise modules whose path matches.", metavar="PATTERN"
+    module_dtypes: tuple[tuple[str, str], ...] = _option(
+        (),
+        "Another dtype for modules whose path matches, such as head=fp32: fp32, int8, int8dyn or "
+        "8da4w, in a quantised program. The longest path decides.",
+        name="module-dtype",
+        type="assignment",
+        metavar="PATTERN=DTYPE",
     )
     rewrite: bool = _option(True, "Rewrite operators that XNNPACK does not support.")
+    also_rewrite: tuple[str, ...] = _option(
+        (), f"A rewrite that is not always faster: {', '.join(OPTIONAL_REWRITES)}.", metavar="NAME"
+    )
+    channels_last: bool = _option(False, "Take images channels last, as XNNPACK computes.")
+    recipe: str = _option(
+        "", "Options from a recipe of `workbench optimize`; others replace its own.", metavar="FILE"
+    )
     fresh: bool = _option(False, "Export again even if nothing has changed.")
 
 
@@ -100,3 +124,52 @@ class MeasureOptions:
     target: str = _option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
     power: str = _option("", "Set an Android power mode for the run: boost or developer.")
     timeout_s: float = _option(120.0, "Seconds for one answer of a runner.", name="timeout")
+
+
+def dtype_of_module(path: str, default: str, module_dtypes: ModuleDtypes) -> str:
+    """The dtype of a module: by the pattern of the innermost module around it, else the default."""
+    parts = path.split(".")
+    for end in range(len(parts), 0, -1):
+        name = ".".join(parts[:end])
+        for pattern, dtype in reversed(module_dtypes):
+            if fnmatchcase(name, pattern):
+                return dtype
+    return default
+
+
+OBJECTIVES = ("latency", "size", "memory")
+
+
+@dataclass(frozen=True)
+class OptimizeOptions:
+    """What to search for among variants of a program, and for how long.
+
+    A ``max_size_mb`` of 0 is no limit.
+
+    Examples
+    --------
+    >>> wb.OptimizeOptions(budget_s=60, min_sqnr_db=30).objective
+    'latency'
+    """
+
+    budget_s: float = _option(
+        600.0, "Time to spend.", name="budget", type="duration", default="10m"
+    )
+    objective: str = _option("latency", "What to improve: latency, size or memory.")
+    min_sqnr_db: float = _option(
+        20.0, "Signal to noise ratio that the outputs need, in dB.", name="min-sqnr"
+    )
+    max_size_mb: float = _option(0.0, "Size that the program may have, in MB.", name="max-size")
+    dtypes: tuple[str, ...] = _option((), "Try only this dtype [default: all].", name="only-dtype")
+    metric: str = _option(
+        "",
+        "A function that returns a score for the outputs of all samples, the higher the better; "
+        "it replaces --min-sqnr by --min-score.",
+        metavar="FILE.py:NAME",
+    )
+    min_score: float = _option(0.0, "With --metric: the score that the outputs need.")
+    threads: tuple[int, ...] = _option((1,), "CPU threads, separated by commas.")
+    target: str = _option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
+    runner: str = _option("wheel", "wheel or native.")
+    timeout_s: float = _option(120.0, "Seconds for one answer of a runner.", name="timeout")
+    jobs: int = _option(2, "Processes for exports.")

@@ -16,9 +16,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench.errors import SetupError, StoreError, UsageError
-from workbench.records.codec import from_json, parse_json, structure, to_json, upgrade
+from workbench.options import ExportOptions
+from workbench.records.codec import (
+    from_json,
+    parse_json,
+    structure,
+    to_json,
+    to_plain,
+    upgrade,
+)
 from workbench.records.documents import DOCUMENTS, find_problem
 from workbench.records.layers import Layers
+from workbench.records.optimize import Recipe
 from workbench.records.runs import Export, RunRecord
 
 T = TypeVar("T")
@@ -348,6 +357,21 @@ def inside(run_dir: Path, name: str) -> Path:
     if not path.resolve().is_relative_to(run_dir.resolve()):
         raise StoreError("names a file outside its folder", where=run_dir / MANIFEST)
     return path
+
+
+def save_recipe(recipe: Recipe, path: Path) -> Path:
+    """Write a recipe as YAML, without options that have their default; returns its path."""
+    import yaml
+
+    plain, default = to_plain(recipe), to_plain(ExportOptions())
+    plain["export"] = {k: v for k, v in plain["export"].items() if v != default[k]}
+    head = "# Export this program again: workbench export MODEL --recipe FILE\n"
+    return atomic_write(path, head + yaml.safe_dump(plain, sort_keys=False, width=100))
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read a recipe."""
+    return structure(Recipe, upgrade(read_yaml(path), path), path)
 
 
 #: Limits of a YAML file that a person writes.

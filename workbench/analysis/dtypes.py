@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from typing import Any
 
 import pandas as pd
@@ -12,6 +11,7 @@ import pandas as pd
 from workbench.analysis.findings.dataflow import SEALED
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.frames import DTYPES, check, format_share, is_emulated
+from workbench.options import ModuleDtypes, dtype_of_module
 from workbench.records.runs import Export
 
 #: Families of operators that a dtype is asked for; all others follow their operands.
@@ -29,7 +29,7 @@ def tabulate_dtypes(operators: pd.DataFrame, export: Export) -> pd.DataFrame:
     asked = computed_dtype(export)
     ran = [dtype_of(name, export.dtype) for name in rows["operator"]]
     reasons = [
-        "" if dtype == asked else explain_float(row, export.dtype, keep_float(export))
+        "" if dtype == asked else explain_float(row, export.dtype, module_dtypes(export))
         for row, dtype in zip(rows.to_dict("records"), ran, strict=True)
     ]
     if "module" not in rows:
@@ -60,25 +60,26 @@ def is_quantized(dtype: str) -> bool:
     return dtype in _QUANTIZED
 
 
-def keep_float(export: Export) -> tuple[str, ...]:
-    """The patterns of modules that were to stay in floating point."""
-    return tuple(filter(None, export.options.get("keep_float", "").split(", ")))
+def module_dtypes(export: Export) -> ModuleDtypes:
+    """The dtypes that modules were to have; older exports have patterns of float ones."""
+    kept = filter(None, export.options.get("keep_float", "").split(", "))
+    pairs = filter(None, export.options.get("module_dtypes", "").split(", "))
+    found = (pair.rpartition("=")[::2] for pair in pairs)
+    return (*((pattern, "fp32") for pattern in kept), *found)
 
 
-def explain_float(row: Mapping[str, Any], dtype: str, kept: tuple[str, ...] = ()) -> str:
+def explain_float(row: Mapping[str, Any], dtype: str, modules: ModuleDtypes = ()) -> str:
     """Why an operator of the operators frame does not run in a dtype, as far as is known."""
     if not is_quantized(dtype):
         return f"XNNPACK has no {dtype} kernel for it on this CPU"
-    return cannot_quantize(row, dtype, kept) or "no pattern of XNNPACK's quantiser has it"
+    return cannot_quantize(row, dtype, modules) or "no pattern of XNNPACK's quantiser has it"
 
 
-def cannot_quantize(row: Mapping[str, Any], dtype: str, kept: tuple[str, ...] = ()) -> str:
+def cannot_quantize(row: Mapping[str, Any], dtype: str, modules: ModuleDtypes = ()) -> str:
     """What keeps an operator from being quantised; empty if nothing is known to."""
     module, kind = str(row.get("module") or ""), str(row.get("module_class") or "")
-    parts = module.split(".")
-    above = [".".join(parts[: end + 1]) for end in range(len(parts))]
-    if any(fnmatchcase(name, pattern) for name in above for pattern in kept):
-        return "kept in floating point by --keep-float"
+    if dtype_of_module(module, dtype, modules) != dtype:
+        return f"{dtype_of_module(module, dtype, modules)} by --module-dtype"
     if kind in SEALED:
         return f"inside nn.{kind}, which the quantiser sees as one operator"
     if row["kind"] == "portable":

@@ -63,6 +63,7 @@ from workbench.analysis.statistics import (
     tabulate_latencies,
 )
 from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
+from workbench.analysis.variants import STUDY, read_study
 from workbench.analysis.verdict import (
     Verdict,
     describe_differences,
@@ -86,6 +87,7 @@ from workbench.frames import (
 )
 from workbench.models.registry import list_models
 from workbench.records.layers import Layers
+from workbench.records.optimize import Study
 from workbench.records.runs import (
     LADDER_TOGGLE,
     Agreement,
@@ -174,6 +176,12 @@ class Run:
         if self.recording is None:
             return self.path
         return self.path / OUTPUT if self.path.is_dir() else self.path.with_suffix(f".{OUTPUT}")
+
+    @property
+    def study(self) -> Study | None:
+        """The optimisation that it was measured for, if any."""
+        folder = self.path.resolve().parent.parent
+        return read_study(folder) if (folder / STUDY).is_file() else None
 
     @property
     def emulated(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias, TypeVar, get_type_hints
 import click
 
 from workbench.errors import UsageError, WorkbenchError, printable
-from workbench.options import ExportOptions, MeasureOptions
+from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.records.codec import to_document
 
 PATH = click.Path(path_type=Path)
@@ -26,7 +26,7 @@ Param: TypeAlias = click.Parameter | None
 Context: TypeAlias = click.Context | None
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-Record = TypeVar("Record", ExportOptions, MeasureOptions)
+Record = TypeVar("Record", ExportOptions, MeasureOptions, OptimizeOptions)
 
 
 class Percent(click.ParamType):
@@ -80,6 +80,19 @@ class Numbers(click.ParamType):
         return numbers
 
 
+class Assignment(click.ParamType):
+    """A name and a value, such as ``head=fp32``."""
+
+    name = "name=value"
+
+    def convert(self, value: Any, param: Param, ctx: Context) -> tuple[str, str]:
+        """The name and the value."""
+        name, _, text = value.rpartition("=")
+        if not name or not text:
+            self.fail(f"{value!r} is not an assignment such as head=fp32", param, ctx)
+        return name, text
+
+
 class Size(click.ParamType):
     """A dimension and its size, such as ``batch=4``."""
 
@@ -100,6 +113,7 @@ _SETTINGS: dict[Any, dict[str, Any]] = {
     tuple[float, ...]: {"type": Numbers(float)},
     tuple[str, ...]: {"multiple": True},
     tuple[tuple[str, int], ...]: {"type": Size(), "multiple": True},
+    "assignment": {"type": Assignment(), "multiple": True},
     "duration": {"type": Duration()},
     "percent": {"type": Percent()},
 }
@@ -152,6 +166,7 @@ CATEGORIES = click.option(
 )
 EXPORT_OPTIONS = options_of(ExportOptions, "export")
 RUN_OPTIONS = options_of(MeasureOptions, "measure")
+OPTIMIZE_OPTIONS = options_of(OptimizeOptions, "optimize")
 
 
 LONG_SILENCE_S = 30  #: Where there is no bar, a stage that takes longer is named again.

@@ -14,6 +14,7 @@ from workbench.cli.options import (
     BASELINE,
     CATEGORIES,
     EXPORT_OPTIONS,
+    OPTIMIZE_OPTIONS,
     OUT,
     PATH,
     RUN_OPTIONS,
@@ -24,7 +25,8 @@ from workbench.cli.options import (
     show_progress,
 )
 from workbench.errors import UsageError
-from workbench.options import ExportOptions, MeasureOptions
+from workbench.models.registry import parse_name
+from workbench.options import ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.store import REPORT_HTML
 
 if TYPE_CHECKING:
@@ -248,4 +250,31 @@ def batch(
     return Output([page], record, exit_code=bool(failures), step=step)
 
 
-COMMANDS = (doctor, models, export, run, profile, batch)
+@command()
+@click.argument("model")
+@EXPORT_OPTIONS
+@OPTIMIZE_OPTIONS
+@OUT
+def optimize(
+    model: str, out: Path | None, export: ExportOptions, optimize: OptimizeOptions
+) -> Output:
+    """Search for a faster or smaller program of MODEL; write the recipe of the best one.
+
+    The export options describe the baseline. Finished steps are skipped: after an interruption, run
+    the same command again. Exit code 1 if nothing helped.
+    """
+    from workbench.optimize.search import FOLDER, RECIPE
+    from workbench.optimize.search import optimize as search
+    from workbench.plots.variants import show_variants
+    from workbench.store import default_root
+
+    with show_progress() as progress:
+        study = search(model, export, optimize, root=out, progress=progress)
+    lines: list[object] = [show_variants(study), *(f"warning: {text}" for text in study.warnings)]
+    lines.append(study.conclusion)
+    if study.best:
+        lines.append((out or default_root(parse_name(model).label)) / FOLDER / RECIPE)
+    return Output(lines, {"study": study}, exit_code=not study.best)
+
+
+COMMANDS = (doctor, models, export, run, profile, optimize, batch)

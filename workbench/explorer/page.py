@@ -11,6 +11,7 @@ import traitlets
 from jinja2 import Environment, StrictUndefined
 
 from workbench.analysis.run import Comparison, Run
+from workbench.errors import printable
 from workbench.explorer.data import explorer_data
 from workbench.explorer.widgets import is_interactive
 from workbench.records.codec import to_plain
@@ -79,8 +80,10 @@ def fill_page(title: str, data: str) -> str:
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(_PAGE.read_text())
     # "<" could end the element that the data is in.
     data = data.replace("<", "\\u003c")
-    return page.render(title=title, data=data, script=script, digest=digest)
+    return page.render(title=printable(title), data=data, script=script, digest=digest)
 
 
 def _to_json(source: Run | Comparison) -> str:
-    return json.dumps(to_plain(explorer_data(source)), separators=(",", ":"), allow_nan=False)
+    plain = to_plain(explorer_data(source))
+    text = json.dumps(plain, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return printable(text)

@@ -9,7 +9,8 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.models.sources import reason
@@ -124,8 +125,8 @@ def _place_of_node(handle: int, layers: Layers | None) -> str:
 Visit = Callable[[str, Any], Any]
 
 
-def walk_graph(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], visit: Visit) -> None:
-    """Run an exported graph, without its observers."""
+def walk_graph(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], visit: Visit) -> Any:
+    """Run an exported graph, without its observers; returns its outputs."""
     import torch
 
     class Walker(torch.fx.Interpreter):
@@ -137,7 +138,7 @@ def walk_graph(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], visit: V
             return args[0] if args else None  # an observer
 
     with torch.no_grad():
-        Walker(graph).run(*inputs, enable_io_processing=False)
+        return Walker(graph).run(*inputs, enable_io_processing=False)
 
 
 def walk_module(module: nn.Module, call: tuple[Any, dict[str, Any]], visit: Visit) -> None:
@@ -195,6 +196,53 @@ def measure_noise(
     for noise in sorted(found, key=lambda noise: noise.own_db):
         noisiest.setdefault(noise.module, noise)
     return tuple(noisiest.values())
+
+
+def measure_layer_noise(
+    exact: Callable[[Visit], Any],
+    quantized: Callable[[Visit], Any],
+    places: Mapping[str, tuple[str, str]],
+    order: Sequence[str],
+    seconds: float,
+) -> dict[str, float]:
+    """By layer, the noise of the worst output if it alone is quantised, over the signal's power.
+
+    As `measure_noise`. Layers in this ``order``, then the others, as many as ``seconds`` allow.
+    """
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    values: dict[str, torch.Tensor] = {}
+    errors: dict[str, dict[str, torch.Tensor]] = {}
+
+    def keep(name: str, value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            values[name] = value.clone()
+        return value
+
+    def subtract(name: str, value: Any) -> Any:
+        if name not in values:
+            return value
+        if name in places and not torch.equal(value, values[name]):
+            errors.setdefault(places[name][0], {})[name] = value - values[name]
+        return values[name].clone()
+
+    outputs, started = tree_leaves(exact(keep)), time.monotonic()
+    quantized(subtract)
+    ranks = {layer: rank for rank, layer in enumerate(("", *order))}
+    found: dict[str, float] = {}
+    for layer in sorted(errors, key=lambda layer: ranks.get(layer, len(ranks))):
+        if found and time.monotonic() - started > seconds:
+            break
+        disturbed = exact(functools.partial(_disturb, errors[layer]))
+        compared = compare_outputs(tree_leaves(disturbed), outputs, -math.inf)
+        noise = [10 ** (-each.sqnr_db / 10) for each in compared if each.sqnr_db is not None]
+        found[layer] = max(noise, default=0.0)
+    return found
+
+
+def _disturb(errors: Mapping[str, Any], name: str, value: Any) -> Any:
+    return value + errors[name] if name in errors else value
 
 
 def compare_outputs(

@@ -10,7 +10,7 @@ import platform
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,13 +19,13 @@ from workbench import store
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
 from workbench.export import accuracy
 from workbench.export.failure import explain_forward
-from workbench.export.lower import BACKENDS, DTYPES, RECIPES, Lowered, lower_model, silence
+from workbench.export.lower import BACKENDS, DTYPES, PRECISIONS, Lowered, lower_model, silence
 from workbench.export.program import Slot, raw_bytes
-from workbench.models.inputs import choose_inputs, sample_files
+from workbench.models.inputs import choose_inputs, lay_out_channels_last, sample_files
 from workbench.models.loader import SEED, LoadedModel, load_model
 from workbench.models.registry import parse_name, sources_of
 from workbench.models.sources import find_sources, reason
-from workbench.options import ExportOptions
+from workbench.options import OPTIONAL_REWRITES, ExportOptions
 from workbench.records.runs import Export, Tensor, Undelegated
 
 if TYPE_CHECKING:
@@ -88,6 +88,7 @@ def export_model(
     PosixPath('out_toy_cnn/artifacts/toy_cnn_xnnpack_fp16.pte')
     """
     say = tell or (lambda text: None)
+    options = apply_recipe(options)
     _check_options(options)
     if isinstance(model, str):
         if cached := find_cached_export(model, options, root=root):
@@ -102,6 +103,7 @@ def export_model(
         made_from = {}
     pte = _pte_path(model.name, options, root)
     model = choose_inputs(model, options)
+    model = lay_out_channels_last(model) if options.channels_last else model
     started = time.perf_counter()
     with silence():
         say("running the PyTorch model")
@@ -112,7 +114,12 @@ def export_model(
         checked = _check(lowered, model, expected, options.dtype, say)
     seconds = time.perf_counter() - started
 
-    asked = {"keep_float": ", ".join(options.keep_float), "rewrite": "no" * (not options.rewrite)}
+    asked = {
+        "module_dtypes": ", ".join(f"{path}={dtype}" for path, dtype in options.module_dtypes),
+        "also_rewrite": ", ".join(options.also_rewrite),
+        "channels_last": "yes" * options.channels_last,
+        "rewrite": "no" * (not options.rewrite),
+    }
     say(f"writing {pte.name}")
     contents = lowered.contents
     store.export_record_path(pte).unlink(missing_ok=True)
@@ -169,6 +176,7 @@ def find_cached_export(
 
     Imports neither PyTorch nor the model.
     """
+    options = apply_recipe(options)
     made_from = {} if options.fresh else identify_export(model, options)
     pte = _pte_path(parse_name(model).label, options, root)
     if not made_from:
@@ -183,17 +191,37 @@ def find_cached_export(
     return pte if found == export.files else None
 
 
+def apply_recipe(options: ExportOptions) -> ExportOptions:
+    """The options with those of their recipe, except for the ones that differ from the default."""
+    if not options.recipe:
+        return options
+    known = store.load_recipe(Path(options.recipe)).export
+    given = {f.name: getattr(options, f.name) for f in fields(options) if f.name != "recipe"}
+    default = vars(ExportOptions())
+    return replace(known, **{k: value for k, value in given.items() if value != default[k]})
+
+
 def _pte_path(name: str, options: ExportOptions, root: str | os.PathLike[str] | None) -> Path:
     folder = store.artifacts_dir(Path(root) if root else store.default_root(name))
     return folder / f"{store.stem_of(store.safe_name(name), options.dtype, options.backend)}.pte"
 
 
 def _check_options(options: ExportOptions) -> None:
-    if options.dtype not in DTYPES:
-        raise unknown_name("dtype", options.dtype, DTYPES)
+    for dtype in (options.dtype, *dict(options.module_dtypes).values()):
+        if dtype not in DTYPES:
+            raise unknown_name("dtype", dtype, DTYPES)
+    quantized = PRECISIONS[options.dtype].quantizes
+    for pattern, dtype in options.module_dtypes:
+        if not quantized or DTYPES[dtype] != "float32":
+            hint = "such as --dtype int8 --module-dtype head=fp32"
+            text = f"{dtype} cannot be mixed with {options.dtype}"
+            raise UsageError(text, where=f"module dtype {pattern}", hint=hint)
+    for name in options.also_rewrite:
+        if name not in OPTIONAL_REWRITES:
+            raise unknown_name("rewrite", name, OPTIONAL_REWRITES)
     if options.backend not in BACKENDS:
         raise unknown_name("backend", options.backend, BACKENDS)
-    if options.backend == "portable" and RECIPES[options.dtype].quantizes:
+    if options.backend == "portable" and quantized:
         hint = "choose the xnnpack backend, or fp32, fp16 or bf16"
         text = "the portable kernels do not run quantised programs"
         raise UsageError(text, where=f"dtype {options.dtype}", hint=hint)
@@ -208,8 +236,8 @@ def list_problems(export: Export) -> list[str]:
         ratio = "" if known is None else f"SQNR {known:.1f} dB; "
         layers = [f"{n.module or 'the model'} ({n.own_db:.1f} dB)" for n in export.noise[:3]]
         found.append(
-            f"{ratio}most quantisation noise enters in {', '.join(layers)}: --keep-float keeps a "
-            "layer in floating point; name the layer before it, too"
+            f"{ratio}most quantisation noise enters in {', '.join(layers)}: --module-dtype "
+            "LAYER=fp32 keeps a layer in floating point, and `workbench optimize` chooses which"
         )
     return found
 
@@ -217,7 +245,7 @@ def list_problems(export: Export) -> list[str]:
 def _report_problems(pte: Path, tell: Tell | None) -> None:
     export = store.load_export(pte)
     if export and not export.runs:
-        hint = "the program is kept; in another dtype, or with --keep-float, it may run"
+        hint = "the program is kept; in another dtype, or with --module-dtype, it may run"
         raise ExportError(export.problem, where=pte, hint=hint)
     for problem in list_problems(export) if export else ():
         if tell:
@@ -235,7 +263,7 @@ def _check(
     except RuntimeError as error:
         return {"problem": f"it does not run here: {error}", "runs": False}
     try:
-        fidelity = accuracy.compare_outputs(outputs, expected, RECIPES[dtype].least_sqnr_db)
+        fidelity = accuracy.compare_outputs(outputs, expected, PRECISIONS[dtype].least_sqnr_db)
     except ValueError as error:
         return {"problem": str(error)}
     found: dict[str, Any] = {"fidelity": fidelity}
@@ -274,7 +302,7 @@ def identify_export(model: str, options: ExportOptions = ExportOptions()) -> dic
     if sources is None:
         return {}
     settings = asdict(options) | {"sizes": dict(options.sizes)}
-    for name in ("state_dict", "inputs", "fresh"):
+    for name in ("state_dict", "inputs", "recipe", "fresh"):
         del settings[name]
     inputs, weights = options.inputs, options.state_dict
     return {

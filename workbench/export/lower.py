@@ -9,7 +9,7 @@ import logging
 import sys
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Precision:
     """How a program of one dtype is made.
 
     ``torch_name`` is PyTorch's dtype of the inputs, and of everything that is not quantised: the
@@ -52,18 +52,18 @@ class Recipe:
     half_weights: bool = False
 
 
-RECIPES = {
-    "fp32": Recipe("float32", "single precision", 60),
-    "fp16": Recipe("float16", "half precision, convolution weights stored as fp32", 25),
-    "fp16w": Recipe("float16", "half precision, all weights", 25, half_weights=True),
-    "bf16": Recipe("bfloat16", "bfloat16", 10),
-    "int8": Recipe("float32", "int8 weights and activations", 10, "graph", calibrated=True),
-    "int8dyn": Recipe("float32", "linear layers in int8, ranges found at run time", 10, "graph"),
-    "8da4w": Recipe("float32", "linear layers with int4 weights in groups of 32", 5, "weights"),
+PRECISIONS = {
+    "fp32": Precision("float32", "single precision", 60),
+    "fp16": Precision("float16", "half precision, convolution weights stored as fp32", 25),
+    "fp16w": Precision("float16", "half precision, all weights", 25, half_weights=True),
+    "bf16": Precision("bfloat16", "bfloat16", 10),
+    "int8": Precision("float32", "int8 weights and activations", 10, "graph", calibrated=True),
+    "int8dyn": Precision("float32", "linear layers in int8, ranges found at run time", 10, "graph"),
+    "8da4w": Precision("float32", "linear layers with int4 weights in groups of 32", 5, "weights"),
 }
 
 #: What ``--dtype`` takes, and PyTorch's name of the dtype of a program's inputs.
-DTYPES = {name: recipe.torch_name for name, recipe in RECIPES.items()}
+DTYPES = {name: precision.torch_name for name, precision in PRECISIONS.items()}
 BACKENDS = ("xnnpack", "portable")
 
 
@@ -101,13 +101,13 @@ def lower_model(
         traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
     exported, notes, noise = _export(module, (args, kwargs), traced, model, options)
     failure.check_operands(exported, dtype, model.origin)
-    if options.rewrite:
-        counts = sorted(rewrite_graph(exported, backend).items())
+    if options.rewrite or options.also_rewrite:
+        counts = sorted(rewrite_graph(exported, options).items())
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
     tell(f"lowering to {backend}")
-    weights = keep_half_weights() if RECIPES[dtype].half_weights else contextlib.nullcontext()
+    weights = keep_half_weights() if PRECISIONS[dtype].half_weights else contextlib.nullcontext()
     with failure.explain_lowering(exported, model.origin), weights:
-        program, edge, partition = _lower(exported, backend, options.rewrite, model.metadata)
+        program, edge, partition = _lower(exported, options, model.metadata)
     contents = read_contents(program)
     if missing := sorted(contents.operators.keys() - set(_get_operator_names())):
         raise failure.no_kernel_error(missing, program.exported_program(), model.origin)
@@ -116,7 +116,7 @@ def lower_model(
     _check_inputs(inputs, contents, model.origin)
     with failure.explain_lowering(exported, model.origin):
         etrecord, layers = _write_etrecord(exported, edge, program), describe_program(program)
-    if RECIPES[dtype].quantizes:
+    if PRECISIONS[dtype].quantizes:
         quantized, products = count_quantized(layers)
         notes["quantized"] = f"{quantized} of {products} convolutions and matrix products"
     return Lowered(program.buffer, etrecord, contents, inputs, layers, notes, partition, noise)
@@ -127,29 +127,29 @@ def _export(
 ) -> tuple[ExportedProgram, dict[str, str], Callable[[], tuple[LayerNoise, ...]] | None]:
     from torch.utils._pytree import tree_leaves
 
-    recipe = RECIPES[options.dtype]
+    precision, modules = PRECISIONS[options.dtype], options.module_dtypes
+    ways = {PRECISIONS[each].quantizes for each in (options.dtype, *dict(modules).values())}
     with failure.explain_tracing(model.origin):
-        if recipe.quantizes == "weights":
-            quantize.quantize_weights(module, options.keep_float)
+        if "weights" in ways:
+            quantize.quantize_weights(module, options.dtype, modules)
         bound, args, kwargs = bind_constants(module, *traced)
         exported = _trace(bound, args, kwargs, model.dynamic_shapes)
-        if recipe.quantizes == "graph":
+        if "graph" in ways:
             batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
-            keep = options.keep_float
-            graph, before = quantize.quantize_activations(exported, options.dtype, batches, keep)
+            graph, before = quantize.quantize_activations(exported, options.dtype, batches, modules)
             exported = _trace(graph, args, kwargs, model.dynamic_shapes)
-    if not recipe.quantizes:
+    if not precision.quantizes:
         return exported, {}, None
     if not quantize.has_quantized(exported):
-        text = f"nothing to quantise for {options.dtype} ({recipe.meaning})"
-        hint = "choose int8 for convolutions; check the patterns of --keep-float"
+        text = f"nothing to quantise for {options.dtype} ({precision.meaning})"
+        hint = "choose int8 for convolutions; check the patterns of --module-dtype"
         raise ExportError(text, where=model.origin, hint=hint)
     notes = {}
-    if recipe.calibrated:
+    if precision.calibrated or "int8" in dict(modules).values():
         notes["calibration"] = f"{1 + len(model.calibration)} batches: {model.input_source}"
 
     def measure_noise() -> tuple[LayerNoise, ...]:
-        if recipe.quantizes == "graph":
+        if "graph" in ways:
             inputs = tree_leaves(exported.example_inputs)
             exact, noisy = (partial(accuracy.walk_graph, it, inputs) for it in (before, graph))
             return accuracy.measure_noise(exact, noisy, quantize.list_places(graph.graph))
@@ -158,6 +158,23 @@ def _export(
         return accuracy.measure_noise(exact, noisy, places)
 
     return exported, notes, measure_noise
+
+
+def measure_layer_noise(
+    model: LoadedModel, dtype: str, order: Sequence[str], seconds: float
+) -> dict[str, float]:
+    """`accuracy.measure_layer_noise` of a dtype that quantises the graph, on the first sample."""
+    from torch.utils._pytree import tree_leaves
+
+    module, run = copy.deepcopy(model.module).eval(), (model.example_inputs, model.kwargs)
+    with silence(), failure.explain_tracing(model.origin):
+        exported = _trace(*bind_constants(module, *run), model.dynamic_shapes)
+        batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
+        graph, before = quantize.quantize_activations(exported, dtype, batches)
+        inputs = tree_leaves(exported.example_inputs)
+        exact, noisy = (partial(accuracy.walk_graph, it, inputs) for it in (before, graph))
+        places = quantize.list_places(graph.graph)
+        return accuracy.measure_layer_noise(exact, noisy, places, order, seconds)
 
 
 def _trace(
@@ -174,7 +191,7 @@ def _trace(
 
 
 def _lower(
-    exported: ExportedProgram, backend: str, rewrite: bool, metadata: dict[str, Any]
+    exported: ExportedProgram, options: ExportOptions, metadata: dict[str, Any]
 ) -> tuple[ExecutorchProgramManager, ExportedProgram, tuple[Partition, ...]]:
     """The program, the edge program before partitioning, and what was delegated."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
@@ -183,7 +200,7 @@ def _lower(
     )
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
-    partitioners: list[Any] = [XnnpackPartitioner()] if backend == "xnnpack" else []
+    partitioners: list[Any] = [XnnpackPartitioner()] if options.backend == "xnnpack" else []
     if metadata and partitioners:  # as upstream's exporter of language models
         partitioners.insert(0, XnnpackDynamicallyQuantizedPartitioner())
 
@@ -191,14 +208,14 @@ def _lower(
     with collect_reasons() as reasons:
         edge = to_edge_transform_and_lower(
             exported,
-            transform_passes=transform_passes(rewrite, seen.append),
+            transform_passes=transform_passes(options, seen.append),
             partitioner=partitioners,
             constant_methods=metadata or None,
             # The check rejects operators outside Core ATen that the runtime does have kernels for
             # (bitwise shifts, masked_select); missing kernels are looked for in the program.
             compile_config=EdgeCompileConfig(_check_ir_validity=False),
         )
-    partition = tabulate_partition(edge, reasons, backend)
+    partition = tabulate_partition(edge, reasons, options.backend)
     return edge.to_executorch(), seen[0], partition
 
 

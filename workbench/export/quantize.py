@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
+
+from workbench.options import ModuleDtypes, dtype_of_module
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,7 @@ def quantize_activations(
     exported: ExportedProgram,
     dtype: str,
     batches: Iterable[tuple[tuple[Any, ...], dict[str, Any]]],
-    keep_float: tuple[str, ...] = (),
+    module_dtypes: ModuleDtypes = (),
 ) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
     """Post-training quantisation of an exported program (PT2E), to be exported once more.
 
@@ -36,7 +37,7 @@ def quantize_activations(
     residual stream of a transformer), and concatenations with values that no layer computed, such
     as a class token. Either reduces vit_tiny from 29 to less than 10 dB SQNR. ``int8dyn`` quantises
     linear layers only: dynamically quantised convolutions with fused activations are not lowered
-    reliably. ``keep_float``: patterns (``fnmatch``) of modules to leave in floating point.
+    reliably. ``module_dtypes`` are as in `ExportOptions`.
     """
     import torch
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
@@ -44,23 +45,26 @@ def quantize_activations(
         get_symmetric_quantization_config,
     )
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-    from torchao.quantization.pt2e.quantizer import QuantizationAnnotation
+    from torchao.quantization.pt2e.quantizer import ComposableQuantizer, QuantizationAnnotation
     from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
-    is_dynamic = dtype == "int8dyn"
-    may_be_quantized = _may_be_quantized(keep_float)
-    config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=is_dynamic)
-    quantizer = XNNPACKQuantizer().set_filter_function(may_be_quantized)
-    if is_dynamic:
-        quantizer.set_operator_type(torch.ops.aten.linear.default, config)
-    else:
-        quantizer.set_global(config)
+    def make_quantizer(wanted: str) -> Any:
+        is_dynamic = wanted == "int8dyn"
+        config = get_symmetric_quantization_config(is_per_channel=True, is_dynamic=is_dynamic)
+        chosen = _may_be_quantized(wanted, dtype, module_dtypes)
+        quantizer = XNNPACKQuantizer().set_filter_function(chosen)
+        if is_dynamic:
+            return quantizer.set_operator_type(torch.ops.aten.linear.default, config)
+        return quantizer.set_global(config)
+
     graph = exported.module()
     # The filter does not apply to concatenations; those marked as annotated are skipped.
+    is_static = _may_be_quantized("int8", dtype, module_dtypes)
     for node in graph.graph.nodes:
-        if _operator(node) == "aten::cat" and not may_be_quantized(node):
+        if _operator(node) == "aten::cat" and not is_static(node):
             node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(_annotated=True)
-    prepared = prepare_pt2e(graph, quantizer)
+    wanted = {dtype, *dict(module_dtypes).values()} & {"int8", "int8dyn"}
+    prepared = prepare_pt2e(graph, ComposableQuantizer([*map(make_quantizer, sorted(wanted))]))
     with torch.no_grad():
         for args, kwargs in batches:
             prepared(*args, **kwargs)
@@ -68,7 +72,9 @@ def quantize_activations(
         return convert_pt2e(prepared), before
 
 
-def quantize_weights(module: nn.Module, keep_float: tuple[str, ...] = ()) -> None:
+def quantize_weights(
+    module: nn.Module, dtype: str = "8da4w", module_dtypes: ModuleDtypes = ()
+) -> None:
     """Give linear layers int4 weights in groups, and int8 activations at run time; in place.
 
     Layers whose input does not divide into groups are left in floating point.
@@ -79,7 +85,7 @@ def quantize_weights(module: nn.Module, keep_float: tuple[str, ...] = ()) -> Non
 
     def is_wanted(layer: nn.Module, path: str) -> bool:
         divides = isinstance(layer, torch.nn.Linear) and not layer.in_features % GROUP_SIZE
-        return divides and not _is_kept(path, keep_float)
+        return divides and dtype_of_module(path, dtype, module_dtypes) == "8da4w"
 
     config = Int8DynamicActivationIntxWeightConfig(
         weight_dtype=torch.int4,  # type: ignore[attr-defined]
@@ -109,7 +115,9 @@ def module_path(node: torch.fx.Node) -> str:
     return re.sub(r"^L\['self'\]\.?", "", path)
 
 
-def _may_be_quantized(keep_float: tuple[str, ...]) -> Callable[[torch.fx.Node], bool]:
+def _may_be_quantized(
+    wanted: str, dtype: str, module_dtypes: ModuleDtypes
+) -> Callable[[torch.fx.Node], bool]:
     def may_be_quantized(node: torch.fx.Node) -> bool:
         # The XNNPACK backend cannot lay out a quantised tensor without dimensions.
         values = [source.meta.get("val") for source in node.all_input_nodes]
@@ -118,8 +126,8 @@ def _may_be_quantized(keep_float: tuple[str, ...]) -> Callable[[torch.fx.Node], 
         is_residual = any(map(_is_normalized_sum, (node, *node.all_input_nodes)))
         is_residual &= _operator(node) in _SUMS
         is_uneven = _operator(node) == "aten::cat" and not all(map(_is_made, node.all_input_nodes))
-        is_kept = _is_kept(module_path(node), keep_float)
-        return not (is_scalar or is_residual or is_uneven or is_kept)
+        is_wanted = dtype_of_module(module_path(node), dtype, module_dtypes) == wanted
+        return is_wanted and not (is_scalar or is_residual or is_uneven)
 
     return may_be_quantized
 
@@ -134,13 +142,6 @@ def _is_made(node: torch.fx.Node) -> bool:
 def _is_normalized_sum(node: torch.fx.Node) -> bool:
     readers = (_operator(user) for user in node.users)
     return _operator(node) in _SUMS and "aten::layer_norm" in readers
-
-
-def _is_kept(path: str, patterns: tuple[str, ...]) -> bool:
-    """Whether a pattern matches a module or one that contains it."""
-    parts = path.split(".")
-    above = [".".join(parts[: end + 1]) for end in range(len(parts))]
-    return any(fnmatchcase(name, pattern) for name in above for pattern in patterns)
 
 
 def _operator(node: Any) -> str:

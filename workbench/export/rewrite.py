@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from workbench.options import ExportOptions
 
 if TYPE_CHECKING:
     import torch
@@ -18,12 +21,12 @@ Rule = Callable[["torch.fx.Node", Any], Callable[..., Any] | None]
 _GELU_CUBIC = 0.044715
 
 
-def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
+def rewrite_graph(exported: ExportedProgram, options: ExportOptions) -> Counter[str]:
     """Rewrite operators that a backend lacks or computes incorrectly; returns the counts.
 
-    For every backend, layer norm in half precision and bfloat16 runs in single precision:
-    ExecuTorch 1.5.1's kernel returns wrong values for some row lengths, such as 256. For XNNPACK,
-    which has no node for these:
+    Those of ``options.also_rewrite`` are in `OPTIONAL_REWRITES`. For every backend, layer norm in
+    half precision and bfloat16 runs in single precision: ExecuTorch 1.5.1's kernel returns wrong
+    values for some row lengths, such as 256. For XNNPACK, which has no node for these:
 
     - Hard sigmoid becomes a clamp: PyTorch's decomposition casts its constants at every inference,
       and in half precision all of its arithmetic.
@@ -37,11 +40,28 @@ def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
     import torch
 
     aten = torch.ops.aten
-    rules: dict[Any, Rule] = {aten.layer_norm.default: _layer_norm}
-    if backend == "xnnpack":
-        rules |= {aten.hardsigmoid.default: _hard_sigmoid, aten.gelu.default: _gelu}
+    rules: dict[Any, Rule] = {}
+    if options.rewrite:
+        rules[aten.layer_norm.default] = _layer_norm
+    if options.rewrite and options.backend == "xnnpack":
+        rules |= {aten.hardsigmoid.default: _hard_sigmoid, aten.gelu.default: _half_gelu}
         rules |= {aten.silu.default: _silu, aten.silu_.default: _silu}
         rules[aten.scaled_dot_product_attention.default] = _attention
+    optional: dict[str, dict[Any, Rule]] = {
+        "slices": {
+            aten.unbind.int: _unbind,
+            aten.split.Tensor: _split,
+            aten.split_with_sizes.default: _split,
+            aten.chunk.default: _split,
+            aten.select.int: _select,
+            aten.slice.Tensor: _whole_slice,
+        },
+        "mean": {aten.mean.dim: _mean},
+        "powers": {aten.pow.Tensor_Scalar: _power},
+        "gelu_tanh": {aten.gelu.default: _gelu},
+    }
+    for name in options.also_rewrite:
+        rules |= optional.get(name, {})
     graph = exported.graph
     done: Counter[str] = Counter()
     for node in list(graph.nodes):
@@ -54,10 +74,11 @@ def rewrite_graph(exported: ExportedProgram, backend: str) -> Counter[str]:
     return done
 
 
-def transform_passes(rewrite: bool, see: Callable[[ExportedProgram], None]) -> Any:
+def transform_passes(options: ExportOptions, see: Callable[[ExportedProgram], None]) -> Any:
     """The passes over the edge program before it is partitioned; ``see`` gets a copy of the result.
 
-    With ``rewrite``, they remove expansions to a tensor's own shape, and fold casts of constants.
+    With ``rewrite``, they remove expansions to a tensor's own shape, and fold casts of constants,
+    or all that depends on no input.
     """
     from executorch.backends.xnnpack.utils.configs import get_transform_passes
     from executorch.exir.dialects._ops import ops
@@ -67,12 +88,14 @@ def transform_passes(rewrite: bool, see: Callable[[ExportedProgram], None]) -> A
 
     cast = ops.edge.dim_order_ops._to_dim_order_copy.default
 
-    class FoldCasts(ExportedProgramPassBase):
+    class FoldConstants(ExportedProgramPassBase):
         def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
             targets = {node.target for node in exported_program.graph.nodes}
-            if cast not in targets:
+            folds_all = "constants" in options.also_rewrite
+            if cast not in targets and not folds_all:
                 return ExportedProgramPassResult(exported_program, False)
-            skipped = targets - {cast}
+            skipped = {t for t in targets if "dequantize" in str(t)} if folds_all else targets
+            skipped -= {cast}
             folded = constant_prop_pass(exported_program, skipped, _skip_dim_order=False)
             return ExportedProgramPassResult(folded, True)
 
@@ -81,7 +104,7 @@ def transform_passes(rewrite: bool, see: Callable[[ExportedProgram], None]) -> A
             see(copy.deepcopy(exported_program))
             return ExportedProgramPassResult(exported_program, False)
 
-    cleaning = [*get_transform_passes(), FoldCasts()] if rewrite else []
+    cleaning = [*get_transform_passes(), FoldConstants()] if options.rewrite else []
     return ExportedProgramPassManager([*cleaning, Show()])
 
 
@@ -94,14 +117,19 @@ def _hard_sigmoid(node: torch.fx.Node, aten: Any) -> Callable[..., Any]:
     return lambda x: aten.mul.Tensor(aten.clamp.default(aten.add.Tensor(x, 3.0), 0.0, 6.0), 1 / 6)
 
 
-def _gelu(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+def _half_gelu(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+    is_half = str(_tensor(node.args[0]).dtype) == "torch.float16"
+    return _gelu(node, aten) if is_half else None
+
+
+def _gelu(node: torch.fx.Node, aten: Any) -> Callable[..., Any]:
     def spell(x: Any) -> Any:
         cube = aten.mul.Tensor(aten.mul.Tensor(aten.mul.Tensor(x, x), x), _GELU_CUBIC)
         inner = aten.mul.Tensor(aten.add.Tensor(x, cube), math.sqrt(2 / math.pi))
         gate = aten.mul.Tensor(aten.add.Tensor(aten.tanh.default(inner), 1.0), 0.5)
         return aten.mul.Tensor(x, gate)
 
-    return spell if str(_tensor(node.args[0]).dtype) == "torch.float16" else None
+    return spell
 
 
 def _silu(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
@@ -143,17 +171,92 @@ def _attention(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
     return spell
 
 
+def _take(aten: Any, x: Any, axis: int, start: int, shape: list[int]) -> Any:
+    """A slice of as many values along an axis as ``shape`` has."""
+    return aten.slice.Tensor(x, axis, start, start + shape[axis])
+
+
+def _unbind(node: Any, aten: Any) -> Callable[..., Any] | None:
+    shape, axis = _static_shape(node), node.args[1] if len(node.args) > 1 else 0
+    if shape is None:
+        return None
+    axis %= len(shape)
+    rest = shape[:axis] + shape[axis + 1 :]
+    one = [*shape[:axis], 1, *shape[axis + 1 :]]
+    return lambda x: [
+        aten.reshape.default(_take(aten, x, axis, index, one), rest) for index in range(shape[axis])
+    ]
+
+
+def _select(node: Any, aten: Any) -> Callable[..., Any] | None:
+    shape = _static_shape(node)
+    if shape is None:
+        return None
+    axis, index = node.args[1] % len(shape), node.args[2]
+    rest, one = shape[:axis] + shape[axis + 1 :], [*shape[:axis], 1, *shape[axis + 1 :]]
+    start = index % shape[axis]
+    return lambda x: aten.reshape.default(_take(aten, x, axis, start, one), rest)
+
+
+def _split(node: Any, aten: Any) -> Callable[..., Any] | None:
+    if _static_shape(node) is None:
+        return None
+    axis = node.args[2] if len(node.args) > 2 else node.kwargs.get("dim", 0)
+    shapes = [list(part.shape) for part in node.meta["val"]]
+    axis %= len(shapes[0])
+    ends = [*itertools.accumulate((shape[axis] for shape in shapes), initial=0)]
+    return lambda x: [
+        _take(aten, x, axis, start, shape) for start, shape in zip(ends, shapes, strict=False)
+    ]
+
+
+def _whole_slice(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+    is_whole = _static_shape(node) is not None and node.meta["val"].shape == _static_shape(node)
+    return (lambda x: x) if is_whole else None
+
+
+def _mean(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+    if _static_shape(node) is None or node.args[2:3] == (True,) or node.kwargs:
+        return None
+    shape = list(node.meta["val"].shape)
+    return lambda x: aten.reshape.default(aten.mean.dim(x, node.args[1], True), shape)
+
+
+def _power(node: Any, aten: Any) -> Callable[..., Any] | None:
+    forms = {
+        2: lambda x: aten.mul.Tensor(x, x),
+        3: lambda x: aten.mul.Tensor(aten.mul.Tensor(x, x), x),
+        0.5: aten.sqrt.default,
+        -0.5: aten.rsqrt.default,
+    }
+    return forms.get(node.args[1]) if _tensor(node.args[0]).is_floating_point() else None
+
+
+def _static_shape(node: torch.fx.Node) -> list[int] | None:
+    """The shape of a node's first argument; None if it is dynamic."""
+    shape = list(_tensor(node.args[0]).shape)
+    return shape if all(isinstance(size, int) for size in shape) else None
+
+
 def _replace(node: torch.fx.Node, spell: Callable[..., Any]) -> None:
     """Replace a node by what ``spell`` computes from its tensors, with its origin."""
     from torch.fx import Node, Proxy
+    from torch.fx.node import map_arg
     from torch.fx.proxy import GraphAppendingTracer
 
     graph = node.graph
     known = set(graph.nodes)
     tracer = GraphAppendingTracer(graph)
     with graph.inserting_before(node):
-        result = spell(*(Proxy(arg, tracer) for arg in node.args if isinstance(arg, Node))).node
-    for new in set(graph.nodes) - known:
-        new.meta = dict(node.meta)
-    node.replace_all_uses_with(result)
+        result = spell(*(Proxy(arg, tracer) for arg in node.args if isinstance(arg, Node)))
+    for new in graph.nodes:
+        if new not in known:
+            args = map_arg(new.args, lambda source: source.meta["val"])
+            new.meta = {**node.meta, "val": new.target(*args, **new.kwargs)}
+    if isinstance(result, list):  # its readers are calls of ``getitem``
+        for reader in list(node.users):
+            reader.replace_all_uses_with(result[int(str(reader.args[1]))].node)
+            graph.erase_node(reader)
+    else:
+        node.replace_all_uses_with(result.node)
     graph.erase_node(node)

@@ -64,6 +64,19 @@ def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
     return chosen
 
 
+def lay_out_channels_last(model: LoadedModel) -> LoadedModel:
+    """The model with inputs of four dimensions that are channels last in memory."""
+    import torch
+    from torch.utils._pytree import tree_map_only
+
+    def lay_out(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
+
+    names = ("example_inputs", "kwargs", "calibration", "traced_inputs")
+    values = {name: tree_map_only(torch.Tensor, lay_out, getattr(model, name)) for name in names}
+    return replace(model, **values)
+
+
 def sample_files(sources: Iterable[str]) -> list[Path]:
     """The files of some sources, those of a folder by name; `UsageError` if one is missing."""
     files = [_files_of(source) for source in sources if not _RANDOM.fullmatch(source)]
@@ -267,6 +280,8 @@ def _read_pt(path: Path) -> dict[str, torch.Tensor]:
         is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
         if not is_dense or value.is_quantized or value.is_nested or value.is_meta:
             raise ValueError(f"its {name!r} is not a dense tensor")
+    if sum(value.nbytes for value in held.values()) > path.stat().st_size:
+        raise ValueError("its tensors share or repeat values; save them with .clone()")
     return {str(name): value for name, value in held.items()}
 
 

@@ -140,7 +140,7 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
             found = find_in_library(wanted) if wanted.library else find_model(wanted.name)
             return _prepare(wanted.label, found, None, state_dict)
         with _siblings_importable(wanted.file.parent):
-            namespace = _run_file(wanted.file)
+            namespace = run_file(wanted.file)
             thing = _pick(namespace, wanted.file, wanted.name)
             return _prepare(wanted.name, thing, namespace, state_dict, shown_path(wanted.file))
 
@@ -249,7 +249,7 @@ def find_in_library(wanted: ModelName) -> LibraryModel:
 _FILE_PREFIX = "model_file_"
 
 
-def _run_file(file: Path) -> ModuleType:
+def run_file(file: Path) -> ModuleType:
     """Import a file; one with relative imports as a part of its package, under another name."""
     depth = relative_depth(file)
     name = f"{_FILE_PREFIX}{file.parents[depth - 1].name if depth else file.stem}"

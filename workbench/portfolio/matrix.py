@@ -29,7 +29,7 @@ HOST = "host"
 #: Limits of a file that a person writes.
 MAX_CELLS, MAX_NUMBER = 10_000, 1_000_000
 #: Keys whose value may be written without brackets if it is a single one.
-LISTS = ("models", "dtypes", "targets", "isa", "threads", "keep_float", "against")
+LISTS = ("models", "dtypes", "targets", "isa", "threads", "also_rewrite", "against")
 #: The least value of every number.
 LEAST: dict[str, float] = {"runs": 1, "warmup": 0, "processes": 1, "budget_s": 0}
 LEAST |= dict.fromkeys(("precision", "timeout_s", "export_limit_s"), 1e-9)
@@ -40,7 +40,7 @@ def _keys(record: type, *excluded: str) -> tuple[str, ...]:
 
 
 #: Keys of a matrix that are options of all its exports, and of all its measurements.
-EXPORT_KEYS = _keys(ExportOptions, "dtype", "state_dict", "inputs", "fresh")
+EXPORT_KEYS = _keys(ExportOptions, "dtype", "state_dict", "inputs", "recipe", "fresh")
 #: Code runs only if the user named it: a matrix has no ``ops``.
 MEASURE_KEYS = _keys(MeasureOptions, "toggle", "isa_ladder", "target", "ops")
 

@@ -8,6 +8,7 @@ from workbench import frames
 from workbench.errors import unknown_name
 from workbench.records.codec import Columns, Contract
 from workbench.records.layers import Layers
+from workbench.records.optimize import Recipe, Study
 from workbench.records.portfolio import Outcome, Portfolio
 from workbench.records.runs import (
     SCHEMA_VERSION,
@@ -401,6 +402,8 @@ DOCUMENTS: dict[str, type] = {
     "outcome": Outcome,
     "pipeline_summary": PipelineSummary,
     "portfolio": Portfolio,
+    "recipe": Recipe,
+    "study": Study,
 }
 
 

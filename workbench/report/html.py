@@ -11,6 +11,7 @@ from typing import Protocol
 import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from workbench.errors import printable
 from workbench.plots.tables import Table
 
 
@@ -61,8 +62,8 @@ def render_page(title: str, template: str, *, script: str = "", **data: object) 
 
 
 def render_template(template: str, **data: object) -> str:
-    """Render a template of the package; HTML templates escape what they insert."""
-    return _templates().get_template(template).render(data)
+    """Render a template of the package, printable; HTML templates escape what they insert."""
+    return printable(_templates().get_template(template).render(data))
 
 
 @cache

@@ -106,13 +106,8 @@ class Tables:
         self._first = layouts >> 1
         self._entries = buffer.halves[self._first] // 2
         self._sizes = buffer.halves[self._first + 1].astype(np.int64)
-        fits = self.ends <= buffer.size
+        fits = at + self._sizes[self.layout] <= buffer.size
         buffer.require(fits, at, f"{what} reaches beyond the end of the file")
-
-    @property
-    def ends(self) -> np.ndarray:
-        """Where the tables end."""
-        return self.at + self._sizes[self.layout]
 
     def _check_layouts(self, layouts: np.ndarray) -> None:
         buffer, what = self.buffer, f"the layout of {self.what}"

@@ -1,0 +1,462 @@
+"""Variants of a program: what is proposed, how the search goes on, and what a recipe makes."""
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import workbench as wb
+from workbench.analysis.variants import pick_best, read_study, tabulate_variants
+from workbench.errors import ModelError, StoreError, UsageError, WorkbenchError
+from workbench.export.lower import measure_layer_noise, silence
+from workbench.export.rewrite import rewrite_graph
+from workbench.frames import FINDINGS
+from workbench.models.loader import LoadedModel, load_model
+from workbench.optimize import search
+from workbench.optimize.proposals import (
+    Choice,
+    choose_dtypes,
+    combine,
+    propose_dtypes,
+    propose_mixes,
+    propose_rewrites,
+    write_module_dtypes,
+)
+from workbench.optimize.score import call_metric
+from workbench.options import OPTIONAL_REWRITES, dtype_of_module
+from workbench.plots.variants import plot_variants, show_variants
+from workbench.records.optimize import Gain, Recipe, Study, Variant
+from workbench.store import load_export, load_recipe, save_recipe, sha256_of
+
+MODEL = """
+import torch
+from torch import nn
+
+class Small(nn.Module):
+    example_inputs = (torch.randn(1, 8, 8, 8),)
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Sequential(nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU())
+        self.second = nn.Conv2d(16, 16, 3, padding=1)
+        self.body, self.head = nn.Linear(16, 32), nn.Linear(32, 8)
+
+    def forward(self, x):
+        x = self.first(x)
+        x = (x + self.second(x).relu_()).mean((2, 3))
+        left, right = self.head(self.body(x)).chunk(2, 1)
+        return left * right + left[:, 0:4]
+"""
+BASE = Variant("the baseline", wb.ExportOptions(), name="00-fp32", whole=True)
+
+
+@pytest.fixture
+def small(tmp_path):
+    (tmp_path / "small.py").write_text(MODEL)
+    return f"{tmp_path / 'small.py'}:Small"
+
+
+# --- which dtype for which layer -----------------------------------------------------------------
+
+paths = st.lists(st.sampled_from("abc01"), min_size=1, max_size=4).map(".".join)
+dtypes = st.sampled_from(["fp32", "int8", "int8dyn"])
+
+
+@given(st.dictionaries(paths, dtypes, min_size=1), dtypes)
+def test_pairs_of_patterns_give_every_layer_its_dtype(wanted, default):
+    pairs = write_module_dtypes(wanted, default)
+    # A single dtype for all needs no pair if it is the default.
+    assert pairs or set(wanted.values()) == {default}
+    assert {path: dtype_of_module(path, default, pairs) for path in wanted} == wanted
+    assert len(pairs) <= len(wanted)
+
+
+def test_a_block_whose_layers_agree_has_one_pair():
+    wanted = {"a.0": "fp32", "a.1.x": "fp32", "a.1.y": "fp32", "b": "int8"}
+    assert write_module_dtypes(wanted, "int8") == (("a", "fp32"),)
+
+
+choices = st.builds(Choice, st.sampled_from(["int8", "int8dyn"]), st.floats(-1, 3), st.floats(0, 1))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(choices, max_size=1), max_size=5), st.floats(0.01, 3))
+def test_chosen_dtypes_save_almost_the_most_within_the_noise(some, most):
+    """By saving per noise, the choice misses the best one by at most the saving of a layer."""
+    named = {str(number): each for number, each in enumerate(some)}
+    chosen = choose_dtypes(named, most)
+    assert sum(choice.noise for choice in chosen.values()) <= most
+    every = itertools.product(*([Choice(), *each] for each in some))
+    best = max(
+        (sum(c.ms for c in them) for them in every if sum(c.noise for c in them) <= most),
+        default=0.0,
+    )
+    largest = max((c.ms for each in some for c in each), default=0.0)
+    assert sum(choice.ms for choice in chosen.values()) >= best - max(largest, 0.0) - 0.01
+
+
+def test_a_mix_leaves_the_noisiest_and_the_slower_layers_in_single_precision():
+    known = {
+        "stem": [Choice("int8", 1.0, 0.5)],
+        "body.0": [Choice("int8", 2.0, 1e-4)],
+        "body.1": [Choice("int8", -0.5, 1e-6)],
+        "head": [Choice("int8", 0.1, 1e-4), Choice("int8dyn", 0.4, 1e-5)],
+    }
+    layers, blocks = propose_mixes(BASE, known, 20.0, 0.0)
+    assert dict(layers.options.module_dtypes) == {
+        "stem": "fp32", "body.1": "fp32", "head": "int8dyn"
+    }  # fmt: skip
+    assert layers.options.dtype == "int8"
+    assert layers.predicted.ms == pytest.approx(2.4) and layers.predicted.basis == "ledger"
+    assert layers.predicted_sqnr_db == pytest.approx(-10 * math.log10(1.1e-4))
+    assert "1 layers in int8dyn" in layers.change and blocks.change.endswith("by block")
+
+
+def test_a_mix_that_was_noisier_than_predicted_makes_the_next_one_smaller():
+    known = {str(n): [Choice("int8", 1.0, 2e-3)] for n in range(4)}
+    first = propose_mixes(BASE, {**known, "x": [Choice("int8", 1.0, 1.0)]}, 20.0, 0.0)[0]
+    assert first.change.startswith("1 layers in fp32, 4 layers in int8")
+    worse = replace(first, sqnr_db=first.predicted_sqnr_db - 3)
+    again = propose_mixes(BASE, {**known, "x": [Choice("int8", 1.0, 1.0)]}, 20.0, 0.0, [worse])[0]
+    assert len(again.options.module_dtypes) > len(first.options.module_dtypes)
+
+
+def test_the_noise_of_single_layers_adds_up_to_that_of_the_program(small, tmp_path):
+    model = load_model(small)
+    alone = measure_layer_noise(model, "int8", ["head"], 60.0)
+    assert {"first.0", "second", "body", "head"} <= alone.keys()
+    assert next(name for name in alone if name) == "head"
+    export = export_quietly(small, tmp_path, dtype="int8")
+    assert -10 * math.log10(sum(alone.values())) == pytest.approx(export.sqnr_db, abs=4)
+    # As many layers as there is time for, at least one.
+    assert len(measure_layer_noise(model, "int8", ["head"], 0.0)) == 1
+
+
+# --- rewrites ------------------------------------------------------------------------------------
+
+
+class Wordy(nn.Module):
+    def forward(self, x):
+        first, second, third = x.unbind(1)
+        left, right = (first + second[:, :]).chunk(2, -1)
+        one, two = third.split([4, 2], -1)
+        picked = x.select(1, -1).mean(-1)
+        powers = (x.abs() + 1) ** 0.5 + x**2 + x**3
+        return left, right, one, two, picked, powers, nn.functional.gelu(x)
+
+
+@pytest.mark.parametrize(
+    ("name", "gone"),
+    [("slices", ("unbind", "chunk", "split", "select")), ("mean", ()), ("powers", ("pow",)),
+     ("gelu_tanh", ("gelu",))],
+)  # fmt: skip
+def test_optional_rewrites_compute_the_same(name, gone):
+    x = torch.randn(2, 3, 6)
+    with silence():
+        exported = torch.export.export(Wordy(), (x,))
+        counts = rewrite_graph(exported, wb.ExportOptions(also_rewrite=(name,)))
+    assert counts
+    called = {str(node.target) for node in exported.graph.nodes}
+    assert not any(f"aten.{word}" in target for word in gone for target in called)
+    tolerance = 1e-3 if "approximation" in OPTIONAL_REWRITES[name] else 1e-6
+    for ours, theirs in zip(exported.module()(x), Wordy()(x), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=tolerance, rtol=tolerance)
+
+
+def finding(rule, title, ms, low, high, basis="removal"):
+    values = dict.fromkeys(FINDINGS.names, "") | {"rule": rule, "title": title, "basis": basis}
+    return values | {"gain_ms": ms, "low_ms": low, "high_ms": high}
+
+
+def test_rewrites_are_proposed_for_what_findings_name_with_their_promise():
+    found = pd.DataFrame(
+        [
+            finding("undelegated", "mean runs outside the delegate: once", 1.0, 0.5, 2.0),
+            finding("undelegated", "pow runs outside the delegate: once", math.nan, 0, 3, "bound"),
+            finding("layout", "2 layout conversions for the program's inputs and outputs", 1, 0, 1),
+            finding("dtype", "int8 would read less", 1.0, 0.5, 2.0),
+        ]
+    )
+    proposed = propose_rewrites(BASE, found)
+    made = [(v.options.also_rewrite, v.options.channels_last) for v in proposed]
+    assert made == [
+        (("mean",), False), (("powers",), False), ((), True), (("mean", "powers"), True)
+    ]  # fmt: skip
+    assert proposed[0].predicted == Gain(1.0, 0.5, 2.0, "removal")
+    assert proposed[1].predicted == Gain(None, 0.0, 3.0, "bound")
+    assert proposed[3].predicted == Gain(None, 0.5, 6.0, "sum")
+    assert not propose_rewrites(BASE, found[3:])
+    assert combine(proposed[0], proposed[1:3]).options == proposed[3].options
+
+
+# --- recipes and options -------------------------------------------------------------------------
+
+
+def export_quietly(model, root, **options):
+    pte = wb.export_model(model, wb.ExportOptions(**options), root=root, tell=lambda text: None)
+    return load_export(pte)
+
+
+def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
+    options = wb.ExportOptions(
+        dtype="int8",
+        module_dtypes=(("body", "int8dyn"), ("first", "fp32"), ("first.0", "int8")),
+        also_rewrite=("mean", "slices"),
+        inputs=("random:3",),
+    )
+    first = wb.export_model(small, options, root=tmp_path / "a", tell=lambda text: None)
+    made = Recipe(small, options, 2, ("mean kept", "1.2x"), sha256_of(first), {"torch": "1"})
+    path = save_recipe(made, tmp_path / "recipe.yaml")
+    assert load_recipe(path) == made
+    again = export_quietly(small, tmp_path / "b", recipe=str(path))
+    assert again.sha256 == made.sha256
+    assert again.options["module_dtypes"] == "body=int8dyn, first=fp32, first.0=int8"
+    assert again.options["quantized"].startswith("3 of 4")
+    other = export_quietly(small, tmp_path / "b", recipe=str(path), also_rewrite=("mean",))
+    assert other.options["also_rewrite"] == "mean" and other.dtype == "int8"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("model: x\nexport: {dtyp: int8}\n", "dtyp"), ("model: x\n", "export"),
+     ("schema_version: 99\nmodel: x\nexport: {}\n", "schema version 99"), ("a: [", "YAML")],
+)  # fmt: skip
+def test_a_malformed_recipe_is_one_line(text, words, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises((StoreError, UsageError), match=words):
+        load_recipe(path)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"module_dtypes": (("a", "int3"),), "dtype": "int8"}, {"module_dtypes": (("a", "int8"),)},
+     {"module_dtypes": (("a", "fp16"),), "dtype": "int8"}, {"also_rewrite": ("everything",)}],
+)  # fmt: skip
+def test_options_that_cannot_be_mixed_are_refused(options, small, tmp_path):
+    with pytest.raises(UsageError):
+        export_quietly(small, tmp_path, **options)
+
+
+def test_a_metric_scores_the_outputs_or_fails_in_one_line(tmp_path):
+    file = tmp_path / "my.py"
+    file.write_text(
+        "def score(outputs):\n    return len(outputs)\ndef bad(outputs):\n    return 1 / 0\n"
+        "def nan(outputs):\n    return float('nan')\n"
+    )
+    assert call_metric(f"{file}:score", [[], []]) == 2.0
+    for name in ("bad", "nan", "missing"):
+        with pytest.raises(ModelError, match="the metric"):
+            call_metric(f"{file}:{name}", [])
+    with pytest.raises(UsageError, match="no such file"):
+        call_metric("nowhere.py:score", [])
+
+
+# --- the search, with exports and measurements that are made up ----------------------------------
+
+#: The truth: what each dtype and rewrite multiplies the latency by, and the SQNR of each dtype.
+FACTORS = {"fp32": 1.0, "fp16": 1.2, "fp16w": 1.3, "bf16": 2.0, "int8": 0.5, "int8dyn": 0.8,
+           "8da4w": 0.9, "mean": 0.9, "slices": 0.7, "powers": 1.1}  # fmt: skip
+SQNR = {"fp16": 60.0, "fp16w": 55.0, "bf16": 40.0, "int8": 5.0, "int8dyn": 30.0, "8da4w": 15.0}
+CAUSES = {"mean": "mean runs", "slices": "squeeze_copy runs", "powers": "pow runs"}
+
+
+def true_ms(options):
+    factors = [FACTORS[name] for name in (options.dtype, *options.also_rewrite)]
+    return 10.0 * math.prod(factors) * (0.97 if options.channels_last else 1.0)
+
+
+class Landscape:
+    """Exports and measurements by formula; ``calls`` counts them, ``stop_at`` interrupts one."""
+
+    def __init__(self, monkeypatch):
+        self.exported, self.measured, self.stop_at, self.steps = [], [], None, 0
+        self.emulated = False
+        monkeypatch.setattr(search, "LocalExecutor", lambda jobs, devices: self)
+        monkeypatch.setattr(search, "export_variant", self.export)
+        monkeypatch.setattr(search, "record", self.record)
+        monkeypatch.setattr(search, "judge", self.judge)
+        monkeypatch.setattr(search, "load_export", lambda pte: None)
+        monkeypatch.setattr(search.Search, "measurement", self.measurement)
+
+    def close(self):
+        pass
+
+    def submit(self, run, job):
+        return SimpleNamespace(result=lambda: run(job))
+
+    def step(self):
+        self.steps += 1
+        if self.steps == self.stop_at:
+            raise KeyboardInterrupt
+
+    def export(self, job):
+        _, options, root, limits = job
+        self.step()
+        if options.dtype == "fp16w":
+            raise WorkbenchError("the exporter gives up", where="model")
+        self.exported.append(options)
+        sqnr = SQNR.get(options.dtype)
+        flaw = f"SQNR {sqnr} dB" if sqnr and sqnr < limits.min_sqnr_db else ""
+        known = {"pte": str(root), "sha256": str(hash(options)), "size_bytes": 1000, "flaw": flaw}
+        return {"state": "exported", "sqnr_db": sqnr, **known}
+
+    def record(self, first, how, root, again, progress):
+        self.step()
+        self.measured.append((str(first), *how.against))
+        assert how.toggle == "none" and not again
+        path = root / "runs" / str(len(self.measured))
+        record = SimpleNamespace(host={"cpu": "made up"})
+        return SimpleNamespace(path=path, record=record, emulated=self.emulated)
+
+    def judge(self, run, study, names, number):
+        base = true_ms(study[names[0]].options)
+        known = {variant.name: variant for variant in study.variants}
+        for name in names:
+            ms = true_ms(known[name].options)
+            facts = {"latency_ms": ms, "speedup": base / ms, "low_ms": ms, "high_ms": ms}
+            facts["outcome"] = "faster" if ms < base else "equivalent"
+            if known[name].parent in names:
+                gain = true_ms(known[known[name].parent].options) - ms
+                facts["gain"] = known[name].gain or Gain(gain, gain, gain, "measured")
+            if run.emulated:
+                facts = {"extension_share": 0.9 if known[name].options.dtype == "int8dyn" else 0.1}
+            known[name] = replace(known[name], state="measured", round=number, **facts)
+        return tuple(known.values())
+
+    def measurement(self, variant):
+        rows = [
+            finding("undelegated", title, 1.0, 0.5, 2.0)
+            for name, title in CAUSES.items()
+            if name not in variant.options.also_rewrite
+        ]
+        return SimpleNamespace(
+            findings=pd.DataFrame(rows, columns=FINDINGS.names), has_layers=False, emulated=False
+        )
+
+
+@pytest.fixture
+def landscape(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    return Landscape(monkeypatch)
+
+
+def run_search(**options):
+    return wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=1e6, **options))
+
+
+def test_the_search_finds_the_best_with_a_third_of_the_measurements_of_an_enumeration(landscape):
+    study = run_search()
+    rewrites = [names for size in range(4) for names in itertools.combinations(CAUSES, size)]
+    every = [
+        wb.ExportOptions(dtype=dtype, also_rewrite=names)
+        for dtype in FACTORS.keys() - {*CAUSES, "fp16w"}
+        for names in rewrites
+    ]
+    allowed = [o for o in every if SQNR.get(o.dtype, 99.0) >= 20.0]
+    best = min(allowed, key=true_ms)
+    assert true_ms(study[study.best].options) <= 1.05 * true_ms(best)
+    assert len(set(landscape.exported)) <= len(every) / 3
+    assert set(study[study.best].options.also_rewrite) == {"mean", "slices"}
+    assert study[study.whole].options.dtype == "int8dyn"
+    recipe = load_recipe(landscape_recipe := _recipe())
+    assert recipe.export == study[study.best].options and landscape_recipe.is_file()
+    assert len(recipe.changes) >= 2 and "speed of the baseline" not in recipe.changes[0]
+
+
+def _recipe():
+    from pathlib import Path
+
+    return Path("out_toy_cnn/optimize/recipe.yaml")
+
+
+def test_failures_and_wrong_outputs_are_rows_that_are_never_recommended(landscape):
+    study = run_search()
+    failed = [v for v in study.variants if v.state == "failed"]
+    assert [v.options.dtype for v in failed] == ["fp16w"]
+    assert "gives up" in failed[0].reason
+    table = tabulate_variants(study).set_index("name")
+    assert "gives up" in table.loc[failed[0].name, "note"]
+    wrong = next(v for v in study.variants if v.options.dtype == "int8")
+    assert wrong.state == "measured" and wrong.speedup > study[study.whole].speedup
+    assert wrong not in pick_best(study) and "SQNR 5.0 dB" in table.loc[wrong.name, "note"]
+    # A measured gain stands beside every prediction.
+    rewritten = [v for v in study.variants if v.predicted and v.state == "measured"]
+    assert rewritten and all(v.gain for v in rewritten)
+
+
+@pytest.mark.parametrize("stop_at", range(1, 16, 2))
+def test_an_interruption_loses_nothing_and_repeats_nothing(landscape, stop_at):
+    landscape.stop_at = stop_at
+    with pytest.raises(KeyboardInterrupt):
+        run_search()
+    interrupted = read_study("out_toy_cnn")
+    study = run_search()
+    assert [v.name for v in study.variants][: len(interrupted.variants)] == [
+        v.name for v in interrupted.variants
+    ]
+    assert len(landscape.exported) == len(set(landscape.exported))
+    assert len(landscape.measured) == len(study.rounds)
+    alone = true_ms(study[study.best].options)
+    assert alone == pytest.approx(10.0 * 0.8 * 0.9 * 0.7)
+    done = len(landscape.measured), len(landscape.exported)
+    assert run_search().best == study.best
+    assert done == (len(landscape.measured), len(landscape.exported))
+
+
+def test_nothing_is_recommended_if_nothing_helped(landscape, monkeypatch):
+    monkeypatch.setitem(FACTORS, "int8dyn", 1.5)
+    monkeypatch.setattr(landscape, "measurement", None)
+    monkeypatch.setattr(search.Search, "propose_rewrites", lambda self: [])
+    study = run_search(min_sqnr_db=20.0)
+    assert study.best == "" and study.conclusion.startswith("nothing helped")
+    assert not _recipe().exists()
+
+
+def test_on_an_emulated_target_kernels_decide_and_no_time_is_given(landscape):
+    landscape.emulated = True
+    study = run_search(target="qemu")
+    assert study[study.best].options.dtype == "int8dyn" and study.emulated
+    assert all(v.latency_ms is None and v.speedup is None for v in study.variants)
+    assert "no times" in study.conclusion and "90 %" in study.conclusion
+
+
+def test_a_study_is_shown_and_a_foreign_file_is_not(landscape, tmp_path):
+    study = run_search()
+    text = str(show_variants(study))
+    assert study.best in text and "Predicted and measured gains" in text
+    assert study.conclusion in text
+    assert "latency" in plot_variants(study).alt_text
+    assert str(show_variants("out_toy_cnn")) == text
+    with pytest.raises(UsageError, match="no optimisation here"):
+        read_study(tmp_path / "elsewhere")
+    (tmp_path / "optimize.json").write_text(json.dumps({"model": "x"}))
+    with pytest.raises(StoreError, match="not a Study record"):
+        read_study(tmp_path)
+
+
+def test_an_unknown_objective_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="objective"):
+        wb.optimize("toy_cnn", options=wb.OptimizeOptions(objective="joy"), root=tmp_path)
+
+
+def test_every_dtype_but_the_baselines_is_proposed():
+    proposed = propose_dtypes(replace(BASE, options=wb.ExportOptions(dtype="fp16")))
+    assert {v.options.dtype for v in proposed} == {
+        "fp32",
+        "fp16w",
+        "bf16",
+        "int8",
+        "int8dyn",
+        "8da4w",
+    }
+    assert all(v.whole for v in proposed)
+    assert isinstance(LoadedModel, type) and Study("m", "k", wb.OptimizeOptions()).best == ""

@@ -1,0 +1,75 @@
+"""What an optimisation tried, and what it brought."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from workbench.errors import UsageError
+from workbench.frames import VARIANTS, check
+from workbench.records.codec import from_json
+from workbench.records.optimize import Study, Variant
+
+STUDY = "optimize.json"
+
+
+def read_study(path: str | Path) -> Study:
+    """Read ``optimize.json``, given its path, its folder, or the folder of a model's output.
+
+    Raises
+    ------
+    UsageError
+        There is none.
+    StoreError
+        It is corrupt.
+
+    Examples
+    --------
+    >>> wb.read_study("out_toy_cnn").conclusion  # doctest: +SKIP
+    """
+    path = Path(path)
+    places = (path, path / STUDY, path / "optimize" / STUDY)
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise UsageError("no optimisation here", where=path, hint="workbench optimize MODEL")
+    return from_json(Study, found.read_bytes(), found)
+
+
+def pick_best(study: Study) -> list[Variant]:
+    """The measured variants without a flaw, the best by the study's objective first."""
+
+    def cost(variant: Variant) -> tuple[float, float]:
+        latency = 1 / (variant.speedup or 1.0)
+        if study.emulated:
+            return -(variant.extension_share or 0.0), float(variant.size_bytes or 0)
+        name = {"size": "size_bytes", "memory": "planned_bytes"}.get(study.options.objective)
+        return (float(getattr(variant, name) or 0), latency) if name else (latency, 0.0)
+
+    fit = [v for v in study.variants if v.state == "measured" and not v.flaw]
+    return sorted(fit, key=cost)
+
+
+def tabulate_variants(study: Study) -> pd.DataFrame:
+    """Every variant with its prediction and its measurement: ``frames.VARIANTS``.
+
+    The baseline first, then by latency; then those that were not measured.
+    """
+    rows = []
+    for variant in study.variants:
+        row = {name: getattr(variant, name, None) for name in VARIANTS.names}
+        for prefix, gain in (("predicted", variant.predicted), ("gain", variant.gain)):
+            ends = {"ms": None, "low_ms": None, "high_ms": None} if gain is None else vars(gain)
+            row |= {f"{prefix}_{end}": ends[end] for end in ("ms", "low_ms", "high_ms")}
+        row["basis"] = variant.predicted.basis if variant.predicted else ""
+        row["size_mb"] = variant.size_bytes / 1e6 if variant.size_bytes else None
+        row["planned_mb"] = variant.planned_bytes / 1e6 if variant.planned_bytes else None
+        role = {study.best: "recommended", study.whole: "best dtype"}.get(variant.name, "")
+        row["note"] = "; ".join(filter(None, [role, variant.flaw or variant.reason]))
+        rows.append(row)
+    table = pd.DataFrame(rows, columns=VARIANTS.names)
+    numbers = [column.name for column in VARIANTS.columns if column.kind == "float"]
+    table[numbers] = table[numbers].astype(float)
+    speed = table["speedup"].where(table.index > 0, float("inf"))
+    order = speed.sort_values(ascending=False, na_position="last", kind="stable").index
+    return check(table.loc[order].reset_index(drop=True), VARIANTS)

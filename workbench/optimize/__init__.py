@@ -1,0 +1,1 @@
+"""Find faster or smaller variants of a program: proposed, exported, measured, recommended."""

@@ -1,0 +1,258 @@
+"""Proposals: whole dtypes, rewrites that findings suggest, and mixes of dtypes by layer."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pandas as pd
+
+from workbench.analysis.run import Measurement
+from workbench.options import OPTIONAL_REWRITES, ExportOptions, ModuleDtypes
+from workbench.records.optimize import Gain, Variant
+
+#: Whole dtypes in the order in which they are tried, and what they change.
+WHOLE = {
+    "fp32": "single precision",
+    "fp16": "half precision",
+    "fp16w": "half precision, convolution weights too",
+    "bf16": "bfloat16",
+    "int8": "int8, static ranges",
+    "int8dyn": "linear layers in int8, ranges found at run time",
+    "8da4w": "linear layers with int4 weights",
+}
+#: Dtypes that layers of one program may have besides single precision.
+MIXED = ("int8", "int8dyn")
+#: By rewrite, the rule and the start of the title of the findings whose cause it removes.
+_CURES = {
+    "slices": ("undelegated", ("split_with_sizes", "squeeze_copy", "select_copy", "alias_copy")),
+    "mean": ("undelegated", ("mean ",)),
+    "powers": ("undelegated", ("pow ",)),
+    "gelu_tanh": ("undelegated", ("gelu ",)),
+    "constants": ("fixed work", ("",)),
+}
+#: Channels-last inputs remove layout conversions for these.
+_EDGES = "the program's inputs and outputs"
+_LEAST_NOISE = 1e-15
+#: What a mix loses of its signal to noise ratio because rounding errors are not independent, in dB.
+_RESERVE_DB = 0.5
+
+
+def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
+    """The baseline in every other dtype, or ``only`` in some."""
+    return [
+        Variant(text, replace(base.options, dtype=dtype, module_dtypes=()), base.name, whole=True)
+        for dtype, text in WHOLE.items()
+        if dtype != base.options.dtype and (not only or dtype in only)
+    ]
+
+
+def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
+    """What removes the cause of findings: each rewrite, and all of them together."""
+    options, found, split = parent.options, [], findings["rule"] == "fragments"
+    for name, (rule, starts) in _CURES.items():
+        rows = findings[(findings["rule"] == rule) & findings["title"].str.startswith(starts)]
+        if rows.empty and rule == "undelegated":
+            named = "|".join(start.strip() for start in starts)
+            rows = findings[split & findings["title"].str.contains(rf"\b(?:{named})")]
+        if len(rows) and name not in options.also_rewrite:
+            changed = replace(options, also_rewrite=(*options.also_rewrite, name))
+            found.append(
+                Variant(OPTIONAL_REWRITES[name], changed, parent.name, predicted=_promise(rows))
+            )
+    edges = findings["title"].str.contains(_EDGES, regex=False) & (findings["rule"] == "layout")
+    if edges.any() and not options.channels_last:
+        changed, promise = replace(options, channels_last=True), _promise(findings[edges])
+        found.append(Variant("channels-last inputs", changed, parent.name, predicted=promise))
+    return [*found, combine(parent, found)] if len(found) > 1 else found
+
+
+def combine(parent: Variant, others: Sequence[Variant]) -> Variant:
+    """The rewrites of several variants in one; their predictions add up."""
+    also = dict.fromkeys(name for one in (parent, *others) for name in one.options.also_rewrite)
+    last = any(one.options.channels_last for one in (parent, *others))
+    options = replace(parent.options, also_rewrite=tuple(also), channels_last=last)
+    known = [other.predicted for other in others if other.predicted]
+    ms = None if any(gain.ms is None for gain in known) else sum(gain.ms or 0.0 for gain in known)
+    total = Gain(ms, sum(g.low_ms for g in known), sum(g.high_ms for g in known), "sum")
+    text = "; ".join(dict.fromkeys(other.change for other in others))
+    return Variant(text, options, parent.name, predicted=total if known else None)
+
+
+def _promise(rows: pd.DataFrame) -> Gain | None:
+    """The sum of the gains that findings promise; of one with an upper bound alone, no amount."""
+    if rows["basis"].eq("unknown").any():
+        return None
+    several = rows["rule"].eq("fragments") | rows["gain_ms"].isna()  # each cause removes a part
+    ms = None if several.any() else float(rows["gain_ms"].sum())
+    basis = " and ".join(dict.fromkeys(rows["basis"]))
+    low = 0.0 if ms is None else float(rows["low_ms"].sum())
+    return Gain(ms, low, float(rows["high_ms"].sum()), basis)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A dtype of a layer or block: what it saves in ms, and its noise over the output's power."""
+
+    dtype: str = "fp32"
+    ms: float = 0.0
+    noise: float = 0.0
+
+
+def list_choices(
+    noise: Mapping[str, float], base: Measurement, quantized: Mapping[str, Measurement]
+) -> dict[str, list[Choice]]:
+    """By layer, the dtypes that it may have; ``noise`` is by ``dtype:layer``.
+
+    A layer saves its time in the traces of the baseline less that in a program of the dtype, both
+    scaled to the untraced latencies.
+    """
+    before, choices = own_ms(base), dict[str, list[Choice]]()
+    after = {dtype: own_ms(measurement) for dtype, measurement in quantized.items()}
+    for key, power in noise.items():
+        dtype, _, layer = key.partition(":")
+        if dtype in after:
+            saved = before.get(layer, 0.0) - after[dtype].get(layer, 0.0)
+            choices.setdefault(layer, []).append(Choice(dtype, saved, power))
+    return choices
+
+
+def own_ms(measurement: Measurement) -> dict[str, float]:
+    """The time of every layer without those in it; empty if layers are unknown."""
+    if measurement.layers is None:
+        return {}
+    layers = measurement.layers.dropna(subset="module")
+    scale = measurement.latency_ms / float(measurement.layers["own_ms"].sum())
+    return dict(zip(layers["module"], layers["own_ms"] * scale, strict=True))
+
+
+def conversion_ms(measurement: Measurement) -> float:
+    """The median time of a conversion between dtypes in a program; 0 if it has none."""
+    rows = measurement.operators
+    rows = rows[rows["role"].isin(["quantize", "dequantize"])] if "role" in rows else rows[:0]
+    return float(rows["mean_ms"].median()) if len(rows) else 0.0
+
+
+def choose_dtypes(choices: Mapping[str, Sequence[Choice]], most: float) -> dict[str, Choice]:
+    """The choices that save most per noise, which adds up, as long as it stays below ``most``."""
+    best = dict.fromkeys(choices, Choice())
+    saving = [(name, one) for name, some in choices.items() for one in some if one.ms > 0]
+    for name, one in sorted(saving, key=lambda item: item[1].noise / item[1].ms):
+        others = sum(choice.noise for layer, choice in best.items() if layer != name)
+        if one.ms > best[name].ms and others + one.noise <= most:
+            best[name] = one
+    return best
+
+
+def _saved(chosen: Mapping[str, Choice]) -> float:
+    return sum(choice.ms for choice in chosen.values())
+
+
+def block_of(layer: str) -> str:
+    """The block of a layer: its path up to the first number, or its first part."""
+    parts = layer.split(".")
+    numbers = [index for index, part in enumerate(parts) if part.isdecimal()]
+    return ".".join(parts[: numbers[0] + 1 if numbers else 1])
+
+
+def propose_mixes(
+    parent: Variant,
+    choices: Mapping[str, Sequence[Choice]],
+    least_db: float,
+    conversion: float,
+    known: Iterable[Variant] = (),
+) -> list[Variant]:
+    """Programs of several dtypes above a signal to noise ratio: by layer, and by block.
+
+    What the ``known`` mixes turned out to have corrects the limit.
+    """
+    # Operators of the model itself have no path by which they could be left out.
+    always = sum(choice.noise for choice in choices.get("", ()) if choice.dtype == "int8")
+    off = [v.sqnr_db - v.predicted_sqnr_db for v in known if v.sqnr_db and v.predicted_sqnr_db]
+    most = 10 ** (-(least_db + _RESERVE_DB - min(off, default=0.0)) / 10) - always
+    return [
+        mix
+        for name, group in (("layer", str), ("block", block_of))
+        for mix in _mix(parent, choices, group, most, always, conversion, name)
+    ]
+
+
+def _mix(
+    parent: Variant, choices: Mapping[str, Sequence[Choice]], group: Callable[[str], str],
+    most: float, always: float, conversion: float, name: str,
+) -> Iterator[Variant]:  # fmt: skip
+    merged: dict[str, dict[str, Choice]] = {}
+    for layer, some in choices.items():
+        for one in some if layer else ():
+            block = merged.setdefault(group(layer), {})
+            sums = block.get(one.dtype, Choice())
+            block[one.dtype] = Choice(one.dtype, sums.ms + one.ms, sums.noise + one.noise)
+    chosen = choose_dtypes({block: [*some.values()] for block, some in merged.items()}, most)
+    dtypes = {
+        layer: wanted
+        for layer, some in choices.items()
+        if layer
+        for wanted in [chosen[group(layer)].dtype]
+        if wanted == "fp32" or wanted in {one.dtype for one in some}
+    }
+    counts = {kind: [*dtypes.values()].count(kind) for kind in sorted(set(dtypes.values()))}
+    default = "int8" if "int8" in counts else "int8dyn"
+    modules = write_module_dtypes(dtypes, default)
+    if default not in counts or not modules:
+        return
+    borders = sum(a != b for a, b in itertools.pairwise(dtypes.values())) * conversion
+    saved = _saved(chosen)
+    predicted = Gain(saved - borders, max(0.0, saved - 2 * borders), saved, "ledger")
+    noise = max(always + sum(choice.noise for choice in chosen.values()), _LEAST_NOISE)
+    text = ", ".join(f"{count} layers in {kind}" for kind, count in counts.items())
+    options = replace(parent.options, dtype=default, module_dtypes=modules)
+    yield Variant(
+        f"{text}, chosen by {name}", options, parent.name,
+        predicted=predicted, predicted_sqnr_db=-10 * math.log10(noise),
+    )  # fmt: skip
+
+
+def write_module_dtypes(dtypes: Mapping[str, str], default: str) -> ModuleDtypes:
+    """The shortest pairs that give every layer its dtype: a block has one if all in it agree."""
+
+    def write(path: str, inner: dict[str, str], inherited: str) -> Iterator[tuple[str, str]]:
+        kinds = set(inner.values())
+        own = kinds.pop() if len(kinds) == 1 else inner.get(path, inherited)
+        if path and own != inherited:
+            yield path, own
+        children: dict[str, dict[str, str]] = {}
+        for name, dtype in inner.items() if not path or {*inner.values()} != {own} else ():
+            if name != path:
+                step = name.removeprefix(f"{path}." if path else "").partition(".")[0]
+                child = f"{path}.{step}" if path else step
+                children.setdefault(child, {})[name] = dtype
+        for child, rest in children.items():
+            yield from write(child, rest, own if path else inherited)
+
+    return tuple(write("", dict(dtypes), default))
+
+
+def measure_noise(job: tuple[str, ExportOptions, Sequence[str], float]) -> dict[str, float]:
+    """The noise in the output if one layer alone is quantised, by ``dtype:layer``; beside others.
+
+    Layers in the given order, as many as the seconds allow; the others stay in floating point.
+    """
+    from workbench.errors import ExportError
+    from workbench.export.lower import measure_layer_noise
+    from workbench.models.inputs import choose_inputs
+    from workbench.models.loader import load_model
+    from workbench.run.locks import share_machine
+
+    model, options, order, seconds = job
+    found: dict[str, float] = {}
+    with share_machine():
+        loaded = choose_inputs(load_model(model, state_dict=options.state_dict or None), options)
+        for dtype in MIXED:
+            try:
+                noise = measure_layer_noise(loaded, dtype, order, seconds / len(MIXED))
+            except ExportError:  # nothing to quantise
+                continue
+            found |= {f"{dtype}:{layer}": power for layer, power in noise.items()}
+    return found

@@ -1,0 +1,454 @@
+"""Search for a faster or smaller variant of a program, within a budget; every step is on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from workbench.analysis.compare import MARGIN
+from workbench.analysis.run import Comparison, Measurement, Run, open_run
+from workbench.analysis.variants import STUDY, pick_best, read_study
+from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
+from workbench.export.artifact import export_model, identify_export, versions
+from workbench.frames import WRONG
+from workbench.models.registry import parse_name
+from workbench.optimize import proposals as propose
+from workbench.optimize.score import score_program
+from workbench.options import OBJECTIVES, ExportOptions, MeasureOptions, OptimizeOptions
+from workbench.portfolio.executor import LocalExecutor
+from workbench.records.codec import to_json
+from workbench.records.optimize import Gain, Recipe, Round, Study, Variant
+from workbench.run.locks import lock_folder, share_machine
+from workbench.store import (
+    atomic_write,
+    default_root,
+    layers_path,
+    load_export,
+    load_layers,
+    save_recipe,
+)
+from workbench.workflow import record
+
+Progress = Callable[[str, float], None]
+
+FOLDER, RECIPE = "optimize", "recipe.yaml"
+#: Parts of the budget: for diagnosis and dtypes, each further round, and the last one.
+FIRST, LATER, LAST = 0.15, 0.15, 0.3
+#: Variants that stay in the search after a round: the better half, at most so many.
+KEPT, MOST_ROUNDS = 3, 5
+#: Sources of inputs for which quantisation ranges mean nothing.
+RANDOM = ("random:", "example inputs of the model")
+#: Classes of machine code of the strongest extension of an architecture.
+STRONGEST = ("sme", "sme2", "avx512")
+
+
+def optimize(
+    model: str,
+    export: ExportOptions = ExportOptions(),
+    options: OptimizeOptions = OptimizeOptions(),
+    *,
+    root: Path | None = None,
+    progress: Progress = lambda text, part: None,
+) -> Study:
+    """Search for a faster or smaller program of a model, and write a recipe of the best one.
+
+    Tried are whole dtypes, rewrites that the findings suggest, channels-last inputs, and dtypes by
+    layer, chosen by the time of each layer and by the noise if it alone is quantised. Every round
+    measures variants interleaved with the baseline and an A/A control, and the best of all in a
+    last round. Exports wait while something is measured. After an interruption, the same call
+    continues. On an emulated target, executed kernels decide, not times.
+
+    Parameters
+    ----------
+    model
+        What `load_model` takes.
+    export
+        The baseline; its inputs are those of every variant.
+    options
+        Limits, objective, budget, thread counts and target.
+    root
+        The output folder, ``out_<model>`` by default; all is in its folder ``optimize``.
+    progress
+        Called with what is being done and the fraction of the budget spent.
+
+    Returns
+    -------
+    Study
+        Every variant with its prediction and its measurement; also in ``optimize.json``. If a
+        variant is better, ``recipe.yaml`` is beside it.
+
+    Raises
+    ------
+    UsageError
+        An option is invalid, or another search is running in the folder.
+    WorkbenchError
+        The baseline cannot be exported or measured.
+
+    Examples
+    --------
+    >>> study = wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=60))  # doctest: +SKIP
+    >>> study.conclusion  # doctest: +SKIP
+    'int8: 2.31x faster than the baseline [2.24, 2.39], SQNR 31.2 dB, 0.1 MB'
+    """
+    if options.objective not in OBJECTIVES:
+        raise unknown_name("objective", options.objective, OBJECTIVES)
+    place = (root or default_root(parse_name(model).label)) / FOLDER
+    place.mkdir(parents=True, exist_ok=True)
+    with lock_folder(place), contextlib.closing(LocalExecutor(options.jobs, ())) as executor:
+        search = Search(model, export, options, place, executor, progress)
+        search.run()
+    return search.study
+
+
+class Search:
+    """A search in progress; ``study`` is always up to date on disk."""
+
+    def __init__(
+        self, model: str, export: ExportOptions, options: OptimizeOptions, place: Path,
+        executor: LocalExecutor, progress: Progress,
+    ):  # fmt: skip
+        self.model, self.options, self.place = model, options, place
+        self.executor, self.progress = executor, progress
+        self._replayed, self._runs = 0, dict[str, Run]()
+        self.emulated = options.target.startswith("qemu")
+        made_from = identify_export(model, export)
+        settings = asdict(replace(options, budget_s=0.0, jobs=1))
+        text = json.dumps([model, asdict(export), made_from, settings], sort_keys=True)
+        self.study = Study(model, hashlib.sha256(text.encode()).hexdigest()[:16], options)
+        with contextlib.suppress(StoreError, UsageError):  # none, or of another version
+            if (known := read_study(place)).key == self.study.key and made_from:
+                longer = known.options.budget_s != options.budget_s
+                rounds = tuple(r for r in known.rounds if not (r.last and longer))
+                self.study = replace(known, options=options, rounds=rounds)
+        (self.base,) = self.add([Variant("the baseline", export, whole=True)])
+
+    def run(self) -> None:
+        """Search until the budget is spent or nothing new is proposed; then recommend."""
+        self.export([self.base])
+        if self.study[self.base].state == "failed":
+            raise WorkbenchError(self.study[self.base].reason, where=self.model)
+        self.warn()
+        if not self.emulated:
+            self.measure([], FIRST / 2)  # for the findings
+        dtypes = propose.propose_dtypes(self.study[self.base], self.options.dtypes)
+        self.try_out(self.add(dtypes), FIRST)
+        for _ in range(MOST_ROUNDS):
+            if self._next.last if self._next else self.left < LAST:
+                break
+            proposed = self.add([*self.propose_rewrites(), *self.propose_mixes()])
+            if not self._next and not any(map(is_open, map(self.study.__getitem__, proposed))):
+                break
+            self.try_out(proposed, LATER)
+        if finalists := [*self.leaders(2), *filter(None, [self.whole])]:
+            self.measure(finalists, max(LATER, min(LAST, self.left)), last=True)
+        self.conclude()
+
+    @property
+    def left(self) -> float:
+        """The part of the budget that is left."""
+        return 1 - self.study.spent_s / self.options.budget_s
+
+    @property
+    def _next(self) -> Round | None:
+        """The next round, if it was begun before an interruption."""
+        return next(iter(self.study.rounds[self._replayed :]), None)
+
+    def save(self, **changes: Any) -> None:
+        """Change the study, here and on disk."""
+        self.study = replace(self.study, **changes)
+        atomic_write(self.place / STUDY, to_json(self.study))
+
+    def update(self, name: str, **changes: Any) -> None:
+        """Change a variant of the study."""
+        found = (replace(v, **changes) if v.name == name else v for v in self.study.variants)
+        self.save(variants=tuple(found))
+
+    def add(self, proposed: Iterable[Variant]) -> list[str]:
+        """Add variants that are new; returns the names of all of them."""
+        names = []
+        for variant in proposed:
+            known = {v.options: v.name for v in self.study.variants}
+            if variant.options not in known:
+                dtype = variant.options.dtype + ("-mixed" if variant.options.module_dtypes else "")
+                named = replace(variant, name=f"{len(known):02d}-{dtype}")
+                self.save(variants=(*self.study.variants, named))
+                known[named.options] = named.name
+            names.append(known[variant.options])
+        return list(dict.fromkeys(names))
+
+    @contextlib.contextmanager
+    def spend(self, text: str) -> Iterator[None]:
+        """Add the time of a block to what was spent, also if it is interrupted."""
+        self.tell(text)
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            self.save(spent_s=round(self.study.spent_s + time.monotonic() - started, 1))
+
+    def tell(self, text: str, part: float = 0.0) -> None:
+        """Report progress, as a part of the budget."""
+        self.progress(f"{parse_name(self.model).label}: {text}", max(0.0, min(1.0, 1 - self.left)))
+
+    def export(self, names: Sequence[str]) -> None:
+        """Export variants in parallel; what fails is kept with its reason."""
+        wanted = [self.study[name] for name in names if self.study[name].state == "planned"]
+        if not wanted:
+            return
+        with self.spend(f"exporting {', '.join(v.name for v in wanted)}"):
+            jobs = [(self.model, v.options, self.place / v.name, self.options) for v in wanted]
+            futures = [self.executor.submit(export_variant, job) for job in jobs]
+            for name, future in zip([v.name for v in wanted], futures, strict=True):
+                try:
+                    facts = future.result()
+                except WorkbenchError as error:
+                    facts = {"state": "failed", "reason": str(error)}
+                hashes = {v.sha256: v.name for v in reversed(self.study.variants)}
+                if facts.get("sha256") in hashes:
+                    twin = hashes[facts["sha256"]]
+                    facts |= {"state": "failed", "reason": f"the same program as {twin}"}
+                self.update(name, **facts)
+                variant = self.study[name]
+                self.tell(f"{name}: {variant.reason or variant.flaw or variant.change}")
+
+    def measure(self, names: Sequence[str], part: float, last: bool = False) -> None:
+        """Measure the baseline and variants interleaved, with a part of the budget."""
+        planned = self._next
+        if planned is None:
+            wanted = tuple(dict.fromkeys([self.base, *names]))
+            planned = Round(wanted, round(max(1.0, part * self.options.budget_s), 1), last=last)
+            self.save(rounds=(*self.study.rounds, planned))
+        number, self._replayed = self._replayed, self._replayed + 1
+        if planned.run_dir:
+            return
+        first, *others = (self.study[name].pte for name in planned.variants)
+        how = MeasureOptions(
+            toggle="none",
+            against=tuple(others),
+            threads=self.options.threads,
+            budget_s=0.0 if self.emulated else planned.budget_s,
+            evidence=self.emulated,
+            runner=self.options.runner,
+            target=self.options.target,
+            timeout_s=self.options.timeout_s,
+        )
+        with self.spend(f"measuring {', '.join(planned.variants)}"):
+            run = record(Path(first), how, root=self.place, again=False, progress=self.tell)
+        done = replace(planned, run_dir=str(run.path.relative_to(self.place)))
+        self.save(
+            rounds=(*self.study.rounds[:number], done, *self.study.rounds[number + 1 :]),
+            variants=judge(run, self.study, planned.variants, number),
+            machine=str(run.record.host.get("cpu")),
+            emulated=run.emulated,
+        )
+
+    def try_out(self, names: Sequence[str], part: float) -> None:
+        """Export and measure new variants, with their parents and the leaders so far."""
+        self.export(names)
+        new = [name for name in names if is_open(self.study[name])]
+        if new or self._next:
+            parents = [self.study[name].parent for name in new]
+            self.measure([*parents, *self.leaders(KEPT), *new], part)
+
+    def leaders(self, most: int) -> list[str]:
+        """The better half of the variants that may be recommended, the best first."""
+        ranked = [v.name for v in pick_best(self.study)]
+        return ranked[: min(most, math.ceil(len(ranked) / 2))]
+
+    @property
+    def whole(self) -> str:
+        """The best variant of a single dtype without rewrites, other than the baseline."""
+        found = (v.name for v in pick_best(self.study) if v.whole and v.name != self.base)
+        return next(found, "")
+
+    def measurement(self, variant: Variant) -> Measurement:
+        """The latest measurement of a variant."""
+        done = self.study.rounds[variant.round]
+        if done.run_dir not in self._runs:
+            self._runs[done.run_dir] = open_run(self.place / done.run_dir)
+        return fastest(self._runs[done.run_dir], done.variants.index(variant.name))
+
+    def propose_rewrites(self) -> Iterator[Variant]:
+        """Rewrites of the best program so far; those that helped once, for every other dtype."""
+        for name in self.leaders(1) or [self.base]:
+            best = self.study[name]
+            if best.round >= 0:
+                yield from propose.propose_rewrites(best, self.measurement(best).findings)
+        rewritten = [v for v in self.study.variants if not v.whole and not v.options.module_dtypes]
+        single = [v for v in rewritten if "; " not in v.change]
+        helped = [v for v in single if v.gain and v.gain.low_ms > 0]
+        for other in self.study.variants:
+            if helped and other.whole and other.state == "measured" and not other.flaw:
+                yield propose.combine(other, [replace(v, predicted=v.gain) for v in helped])
+
+    def propose_mixes(self) -> Iterator[Variant]:
+        """Programs with a dtype by layer, from the traces of the whole dtypes."""
+        whole = [v for v in self.study.variants if v.whole and v.state == "measured"]
+        traced = {v.options.dtype: self.measurement(v) for v in whole}
+        traced = {dtype: on for dtype, on in traced.items() if on.has_layers and not on.emulated}
+        base = self.study[self.base]
+        quantized = {dtype: on for dtype, on in traced.items() if dtype in propose.MIXED}
+        if base.options.dtype not in traced or not quantized:
+            return
+        before = traced[base.options.dtype]
+        if not self.study.layers:
+            times = propose.own_ms(before)
+            order = sorted(times, key=lambda layer: -times[layer])
+            job = (self.model, base.options, order, FIRST * self.options.budget_s)
+            with self.spend("measuring the noise of each layer"):
+                self.save(layers=self.executor.submit(propose.measure_noise, job).result())
+        choices = propose.list_choices(self.study.layers, before, quantized)
+        conversion = max(map(propose.conversion_ms, quantized.values()))
+        known = [v for v in self.study.variants if v.options.module_dtypes]
+        least = self.options.min_sqnr_db
+        for mix in propose.propose_mixes(base, choices, least, conversion, known):
+            yield mix
+            for name in self.leaders(1):
+                both = propose.combine(mix, [replace(self.study[name], predicted=None)])
+                yield replace(both, parent=base.name, change=f"{mix.change}; as {name}")
+
+    def warn(self) -> None:
+        """Say once what makes the result doubtful."""
+        export = load_export(Path(self.study[self.base].pte))
+        source = export.input_source if export else ""
+        if source.startswith(RANDOM) and not self.study.warnings:
+            text = f"inputs: {source}. Ranges and errors of quantisation then mean little: pass "
+            text += "representative samples with --inputs"
+            self.tell(f"warning: {text}")
+            self.save(warnings=(text,))
+
+    def conclude(self) -> None:
+        """Recommend the best measured variant that is shown to be better than the baseline."""
+        base = self.study[self.base]
+        better = [v for v in pick_best(self.study) if is_better(v, base, self.options.objective)]
+        tried = sum(v.state == "measured" for v in self.study.variants) - 1
+        text = f"nothing helped: none of {tried} measured variants is better within the limits"
+        (self.place / RECIPE).unlink(missing_ok=True)
+        if better:
+            best = better[0]
+            text = f"{best.name}: {describe_variant(best)}"
+            changes, above = [text], best
+            while above.name != self.base:
+                changes.insert(0, above.change)
+                above = self.study[above.parent]
+            known = (self.model, best.options, best.threads, tuple(changes))
+            save_recipe(Recipe(*known, best.sha256, versions()), self.place / RECIPE)
+        self.save(best=better[0].name if better else "", whole=self.whole, conclusion=text)
+
+
+def export_variant(job: tuple[str, ExportOptions, Path, OptimizeOptions]) -> dict[str, Any]:
+    """Export a variant beside other work, never beside a measurement; what is known of it then."""
+    model, export_options, root, options = job
+    with share_machine():
+        pte = export_model(model, export_options, root=root, tell=lambda text: None)
+        export = load_export(pte)
+        assert export
+        sqnr, score = score_program(model, export_options, pte, export, options.metric)
+    layers = load_layers(layers_path(pte), export.sha256)
+    size = export.size_bytes / 1e6
+    flaws = []
+    if options.metric and (score is None or score < options.min_score):
+        flaws.append(f"score {score:g}, below {options.min_score:g}")
+    elif not options.metric and sqnr is not None and sqnr < options.min_sqnr_db:
+        flaws.append(f"SQNR {sqnr:.1f} dB, below {options.min_sqnr_db:g} dB")
+    elif not options.metric and export.fault:
+        flaws.append(export.fault)
+    if options.max_size_mb and size > options.max_size_mb:
+        flaws.append(f"{size:.1f} MB, above {options.max_size_mb:g} MB")
+    return {
+        "state": "exported",
+        "flaw": "; ".join(flaws),
+        "pte": str(pte),
+        "sha256": export.sha256,
+        "size_bytes": export.size_bytes,
+        "planned_bytes": sum(layers.methods[0].arena_bytes) if layers else None,
+        "sqnr_db": sqnr,
+        "score": score,
+    }
+
+
+def is_open(variant: Variant) -> bool:
+    """Whether a variant is still to be measured: it may be chosen, or mixes are made of it."""
+    useful = not variant.flaw or (variant.whole and variant.options.dtype in propose.MIXED)
+    return variant.state == "planned" or (variant.state == "exported" and useful)
+
+
+def judge(run: Run, study: Study, names: Sequence[str], number: int) -> tuple[Variant, ...]:
+    """All variants, with what a round showed of its own."""
+    found = {name: fastest(run, place) for place, name in enumerate(names)}
+    judged = {variant.name: variant for variant in study.variants}
+    for name, on in found.items():
+        facts: dict[str, Any] = {"state": "measured", "round": number, "threads": on.threads}
+        loads = [s.load_ms for s in run.record.sessions if s.experiment == on.name]
+        row = on.statistics.iloc[0]
+        if run.emulated:
+            facts["extension_share"] = extension_share(on)
+        else:
+            facts |= {"latency_ms": on.latency_ms, "load_ms": sorted(loads)[len(loads) // 2]}
+            facts |= {"low_ms": float(row["low"]), "high_ms": float(row["high"])}
+        if name != names[0] and not run.emulated:
+            row = Comparison(found[names[0]], on).latency.iloc[0]
+            facts |= {"speedup": float(row["speedup"]), "outcome": str(row["outcome"])}
+            facts |= {"speedup_low": float(row["low"]), "speedup_high": float(row["high"])}
+            if study[name].parent in found and study[name].gain is None:
+                facts["gain"] = measured_gain(Comparison(found[study[name].parent], on))
+        known: dict[str, Any] = {key: None if v != v else v for key, v in facts.items()}
+        judged[name] = replace(judged[name], **known)
+    return tuple(judged.values())
+
+
+def fastest(run: Run, place: int) -> Measurement:
+    """The measurement of a program of a run at its fastest thread count."""
+    name = [e.name for e in run.record.plan.experiments if not e.control][place]
+    alike = [m for m in run.traced if m.name == name]
+    return alike[0] if run.emulated else min(alike, key=lambda m: m.latency_ms)
+
+
+def measured_gain(ab: Comparison) -> Gain | None:
+    """By how much the candidate is faster than its parent, in ms; None without an interval."""
+    row = ab.latency.iloc[0]
+    ms = float(row["baseline_ms"])
+    gain, low, high = (ms * (1 - 1 / float(row[end])) for end in ("speedup", "low", "high"))
+    return Gain(gain, low, high, "measured") if math.isfinite(low + high) else None
+
+
+def extension_share(on: Measurement) -> float:
+    """The part of the known arithmetic in kernels of the CPU's strongest extension."""
+    if on.kernels.empty or "flops" not in on.operators:
+        return 0.0
+    rows = on.operators.dropna(subset="flops")
+    flops, code = rows["flops"] * rows["calls"], rows["key"].map(on.kernels["code"])
+    return float(flops[code.isin(STRONGEST)].sum() / max(flops.sum(), 1))
+
+
+def is_better(variant: Variant, base: Variant, objective: str) -> bool:
+    """Whether a variant was shown to be better than the baseline."""
+    if variant.extension_share is not None:
+        return variant.extension_share > (base.extension_share or 0.0)
+    if objective == "latency":
+        scored = variant.outcome == WRONG and variant.score is not None  # the score decides
+        return variant.outcome == "faster" or (scored and (variant.speedup_low or 0) > 1 + MARGIN)
+    name = "size_bytes" if objective == "size" else "planned_bytes"
+    ours, theirs = getattr(variant, name), getattr(base, name)
+    return ours is not None and theirs is not None and ours < theirs
+
+
+def describe_variant(variant: Variant) -> str:
+    """What a variant brought, in one line."""
+    parts = []
+    if variant.extension_share is not None:
+        share = f"{100 * variant.extension_share:.0f} %"
+        parts.append(f"{share} of the arithmetic in kernels of the extension (emulated: no times)")
+    elif variant.speedup and variant.speedup_low and variant.speedup_high:
+        interval = f"[{variant.speedup_low:.2f}, {variant.speedup_high:.2f}]"
+        parts.append(f"{variant.speedup:.2f}x {interval} the speed of the baseline")
+    parts += [] if variant.score is None else [f"score {variant.score:g}"]
+    parts.append("no error" if variant.sqnr_db is None else f"SQNR {variant.sqnr_db:.1f} dB")
+    return ", ".join([*parts, f"{(variant.size_bytes or 0) / 1e6:.1f} MB"])

@@ -1,0 +1,120 @@
+"""The records of an optimisation: the variants of a program, what each brought, and the recipe."""
+
+from dataclasses import dataclass, field
+
+from workbench.options import ExportOptions, OptimizeOptions
+from workbench.records.runs import SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """``recipe.yaml``: how to export a program, and how many threads to run it with.
+
+    ``changes`` says in words what is different from a plain export and what it brought; ``sha256``
+    is the program's, made by these ``versions``.
+    """
+
+    model: str
+    export: ExportOptions
+    threads: int = 1
+    changes: tuple[str, ...] = ()
+    sha256: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Gain:
+    """By how many milliseconds a variant is faster than another one, with an interval.
+
+    ``basis`` is that of the finding which predicts it, ``ledger`` if times of layers do, or
+    ``measured``.
+    """
+
+    ms: float | None
+    low_ms: float
+    high_ms: float
+    basis: str
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to export a model: ``change`` in words, relative to the variant ``parent``.
+
+    ``state`` is ``planned``, ``exported``, ``measured``, or ``failed`` for a ``reason``; a variant
+    with a ``flaw`` must not be recommended; a ``whole`` one has a single dtype, not rewritten.
+    Latencies are those of the last ``round`` in which it took part, at its fastest thread count;
+    ``speedup`` is against the baseline in that round. ``extension_share`` is the part of the
+    arithmetic in kernels of the strongest CPU extension. ``gain`` is against the parent.
+    """
+
+    change: str
+    options: ExportOptions
+    parent: str = ""
+    name: str = ""
+    whole: bool = False
+    predicted: Gain | None = None
+    predicted_sqnr_db: float | None = None
+    gain: Gain | None = None
+    state: str = "planned"
+    reason: str = ""
+    flaw: str = ""
+    pte: str = ""
+    sha256: str = ""
+    size_bytes: int | None = None
+    planned_bytes: int | None = None
+    sqnr_db: float | None = None
+    score: float | None = None
+    round: int = -1
+    threads: int = 1
+    latency_ms: float | None = None
+    low_ms: float | None = None
+    high_ms: float | None = None
+    load_ms: float | None = None
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    outcome: str = ""
+    extension_share: float | None = None
+
+
+@dataclass(frozen=True)
+class Round:
+    """Variants that are measured interleaved, the baseline first; ``last``: the best of them again.
+
+    ``run_dir`` is relative to the study, and empty until all is measured.
+    """
+
+    variants: tuple[str, ...]
+    budget_s: float
+    run_dir: str = ""
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Study:
+    """``optimize.json``: what was tried to make a model faster or smaller, and what it brought.
+
+    ``best`` and ``whole`` name variants: the recommended one, empty if nothing helped, and the best
+    one of a single dtype. ``layers`` has the noise of every layer that was quantised alone, as a
+    part of the output's power; ``key`` identifies all that the search depends on.
+    """
+
+    model: str
+    key: str
+    options: OptimizeOptions
+    variants: tuple[Variant, ...] = ()
+    rounds: tuple[Round, ...] = ()
+    layers: dict[str, float] = field(default_factory=dict)
+    best: str = ""
+    whole: str = ""
+    conclusion: str = ""
+    warnings: tuple[str, ...] = ()
+    machine: str = ""
+    emulated: bool = False
+    spent_s: float = 0.0
+    schema_version: int = SCHEMA_VERSION
+
+    def __getitem__(self, name: str) -> Variant:
+        """The variant of that name."""
+        return next(variant for variant in self.variants if variant.name == name)
