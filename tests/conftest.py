@@ -2,6 +2,9 @@
 
 import hashlib
 import shutil
+import subprocess
+import sys
+import sysconfig
 import warnings
 from importlib import metadata
 from pathlib import Path
@@ -34,6 +37,39 @@ def own_locks(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WORKBENCH_LOCKS", str(tmp_path_factory.mktemp("locks")))
         yield
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory):
+    """The wheel, built from the files of the source distribution."""
+    root = Path(__file__).resolve().parents[1]
+    folder = tmp_path_factory.mktemp("build")
+    hidden = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
+    shutil.copytree(root, folder / "copy", symlinks=True, ignore=hidden)
+    build = "import sys; from setuptools import build_meta as b; getattr(b, sys.argv[1])('..')"
+    subprocess.run([sys.executable, "-c", build, "build_sdist"], cwd=folder / "copy", check=True)
+    (sdist,) = folder.glob("*.tar.gz")
+    shutil.unpack_archive(sdist, folder, filter="data")
+    (unpacked,) = folder.glob("executorch_workbench-*/")
+    subprocess.run([sys.executable, "-c", build, "build_wheel"], cwd=unpacked, check=True)
+    (wheel,) = folder.glob("*.whl")
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def installed(wheel, tmp_path_factory):
+    """A new environment with the wheel; it borrows the packages of this one."""
+    from workbench.run.build import _pip
+
+    folder = tmp_path_factory.mktemp("installed") / "env"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    # A path in a .pth file is searched, but .pth files there (editable installs) are not read.
+    (site / "borrowed.pth").write_text(sysconfig.get_path("purelib"))
+    quiet = ["--quiet", "--no-deps", "--no-index", "--ignore-installed", "--no-compile"]
+    command = [*_pip(), "--python", folder / "bin" / "python", "install", *quiet, wheel]
+    subprocess.run(command, check=True)
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,11 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+import yaml
 
 from workbench.cli import workbench
 
@@ -59,6 +61,14 @@ def test_file_names_use_standard_terms():
     assert not [path for path in files if PRIVATE_WORDS & set(path.stem.split("_"))]
 
 
+def test_every_package_is_pinned_once():
+    names = [
+        re.sub(r"[-_.]+", "-", line.partition("==")[0]).lower()
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+    ]
+    assert len(names) == len(set(names))
+
+
 def test_environment_yml_has_the_same_pins():
     constraints = pins_in((ROOT / "constraints.txt").read_text())
     environment = pins_in((ROOT / "environment.yml").read_text())
@@ -73,6 +83,34 @@ def test_every_dependency_is_in_environment_yml():
         wanted += project["optional-dependencies"][extra]
     names = {re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", line)[0]).lower() for line in wanted}
     assert names == pins_in((ROOT / "environment.yml").read_text()).keys()
+
+
+def licence_of(package):
+    """What a package states: an expression, else its classifier, else its text's first line."""
+    about = metadata.metadata(package)
+    classes = [text for text in about.get_all("Classifier", []) if "License ::" in text]
+    stated = classes or (about.get("License") or "?").splitlines()
+    return about.get("License-Expression") or stated[0].rpartition(" :: ")[2]
+
+
+def test_licences_of_the_dependencies_are_listed():
+    rows = dict(
+        re.findall(r"^\| ([\w-]+) \| .+ \| (.+) \|$", (ROOT / "data/licences.md").read_text(), re.M)
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = {re.match(r"[\w.-]+", line)[0] for line in project["dependencies"]}
+    assert wanted <= rows.keys()
+    stated = {name: licence_of(name) for name in wanted}
+    assert stated == {name: rows[name] for name in wanted}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.yml")), ids=lambda p: p.name)
+def test_workflows_are_valid_and_their_commands_exist(path):
+    text = path.read_text()
+    assert yaml.safe_load(text)["name"]
+    for name, rest in re.findall(r"^\s+- run: workbench (\w+) (.+)$", text, re.M):
+        params = workbench.commands[name].params
+        assert set(re.findall(r"--[\w-]+", rest)) <= {o for p in params for o in p.opts}
 
 
 def test_import_is_cheap_and_needs_no_torch():

@@ -69,7 +69,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory, own_cache):
+def lab(tmp_path_factory):
     """What `workbench lab` opens, on a copy of the checkout; its address and token."""
     folder = tmp_path_factory.mktemp("lab")
     for name in ("notebooks", "workbench", "data"):
@@ -85,22 +85,18 @@ def lab(tmp_path_factory, own_cache):
         path.write_text(json.dumps(values))
     arguments = ["lab", "--no-browser", "--allow-root", "--port=0", "--expose-app-in-browser"]
     address = re.compile(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)")
-    with serve(folder, arguments, address, own_cache) as found:
+    with serve(folder, arguments, address) as found:
         yield found.groups()
 
 
 @contextlib.contextmanager
-def serve(folder, arguments, address, cache):
-    """Run a command of the workbench that serves pages, until its log has the address.
-
-    Its locks are separate: a notebook does not wait for measurements outside of the tests.
-    """
+def serve(folder, arguments, address):
+    """Run a command of the workbench that serves pages, until its log has the address."""
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
         "PYTHONPATH": path,
-        "XDG_CACHE_HOME": str(cache),
     }
     log = folder / "server.log"
     with log.open("wb") as file:

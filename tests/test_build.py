@@ -44,6 +44,7 @@ def fake_compiler(monkeypatch, tmp_path):
     return install
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(installed_compiler() is None, reason="no C++ compiler")
 def test_the_source_compiles_without_a_warning(cache, monkeypatch):
     monkeypatch.setenv("CXX", " ".join([*find_compiler(), "-Werror"]))

@@ -91,6 +91,7 @@ def kit(conv_pte, tmp_path, monkeypatch):
     return config
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
     with pytest.raises(SystemExit) as ended:

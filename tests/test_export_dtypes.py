@@ -465,6 +465,7 @@ def test_outputs_of_another_shape_are_refused():
         compared(torch.ones(2), torch.ones(3))
 
 
+@pytest.mark.slow
 def test_a_residual_stream_that_is_normalised_stays_in_float():
     """One scale for all channels of a stream with a large one would leave nothing of the others."""
 
@@ -543,7 +544,7 @@ def test_silu_is_not_cast_in_half_precision(module):
 
 
 @pytest.mark.parametrize("backend", ["xnnpack", "portable"])
-@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("affine", [True, slow(False)])
 def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
     """For rows of 256 in fp16, the runtime's kernel is wrong: its result has the noise of -4 dB."""
     torch.manual_seed(0)
@@ -596,6 +597,7 @@ def test_rewrites_keep_their_origin():
     assert all(node.meta["nn_module_stack"] for node in nodes)
 
 
+@pytest.mark.slow
 def test_rewriting_leaves_nothing_behind(tmp_path):
     """A block of MobileNetV3 in half precision: one delegate, where there were several."""
     torch.manual_seed(0)

@@ -463,6 +463,7 @@ def test_a_library_model_has_its_published_size(libraries, spec, size):
     assert not model.module.training
 
 
+@pytest.mark.slow
 def test_a_library_model_is_exported_and_kept(libraries):
     told = []
     pte, again = (

@@ -583,7 +583,7 @@ def test_a_tree_is_one_collection_as_wide_as_e2e(run):
     assert not axis.patches
     shallow = plot_layers(layers, depth=1)
     assert len(shallow.axes[0].collections[0].get_paths()) < len(boxes.get_paths())
-    assert "(the model)" in figure.alt_text
+    assert "(the model itself)" in figure.alt_text
 
 
 def test_the_interval_of_e2e_is_that_of_its_runs(run):

@@ -43,6 +43,7 @@ def run(programs, tmp_path_factory):
     return wb.measure(programs, BRIEF, root=tmp_path_factory.mktemp("run"))
 
 
+@pytest.mark.slow
 def test_programs_are_experiments_of_one_plan(run, programs):
     assert run.experiments == ["net", "net-2", "pair"]
     assert [m.program.pte for m in run.measurements if not m.control] == list(map(str, programs))
@@ -52,6 +53,7 @@ def test_programs_are_experiments_of_one_plan(run, programs):
     assert {e.isa for e in run.record.plan.experiments} == {"native"}
 
 
+@pytest.mark.slow
 def test_their_batches_are_interleaved(run):
     placed = {}
     for session in run.record.sessions:
@@ -67,6 +69,7 @@ def test_their_batches_are_interleaved(run):
     assert all(ab.interleaved for ab in run.comparisons)
 
 
+@pytest.mark.slow
 def test_programs_with_other_inputs_take_their_own_and_say_so(run):
     same, other = (run[name].program for name in ("net-2", "pair"))
     assert same.inputs == run.record.plan.inputs
@@ -80,6 +83,7 @@ def test_programs_with_other_inputs_take_their_own_and_say_so(run):
     assert "same content" in same["evidence"]
 
 
+@pytest.mark.slow
 def test_the_verdict_names_both_programs(run):
     first, second = run.comparisons
     assert first.text.startswith("net-2 against net: ")
@@ -88,6 +92,7 @@ def test_the_verdict_names_both_programs(run):
     assert not second.wrong, "outputs of two models may differ"
 
 
+@pytest.mark.slow
 def test_operators_of_other_programs_are_paired_not_mixed_up(run):
     same, other = (ab.operators for ab in run.comparisons)
     assert (same["key"] == same["candidate_key"]).all()
@@ -96,6 +101,7 @@ def test_operators_of_other_programs_are_paired_not_mixed_up(run):
     assert set(other["candidate_key"].dropna()) == set(candidates["key"])
 
 
+@pytest.mark.slow
 def test_every_document_and_page_is_written(run):
     write_artifacts(run)
     page, _ = wb.make_report(run)
@@ -108,6 +114,7 @@ def test_every_document_and_page_is_written(run):
     assert len(programs) == 3
 
 
+@pytest.mark.slow
 def test_the_gate_takes_programs_of_one_run(run):
     names = [f"{run.path}:net", f"{run.path}:pair"]
     compared = compare_many(names, by="operator", fail_above=0.05)
@@ -115,6 +122,7 @@ def test_the_gate_takes_programs_of_one_run(run):
     assert set(compared.aligned["level"]) == {"e2e", "operator"}
 
 
+@pytest.mark.slow
 def test_history_has_a_line_per_program(run):
     rows = read_history([run.path]).rows
     assert rows["program"].nunique() == 2
@@ -170,6 +178,7 @@ def test_a_missing_program_is_one_clear_line(programs):
         make_plan(programs[0], options, wb.find_runner())
 
 
+@pytest.mark.slow
 def test_a_manifest_may_not_name_files_elsewhere(run, tmp_path):
     folder = Path(shutil.copytree(run.path, tmp_path / "run"))
     content = json.loads((folder / store.MANIFEST).read_text())
@@ -246,6 +255,7 @@ def test_separate_runs_of_two_programs_name_the_command_that_interleaves_them():
     assert not compare_many([names[0], names[0].replace("_on", "_off")]).notes
 
 
+@pytest.mark.slow
 def test_a_saved_baseline_knows_each_program(run, tmp_path):
     write_artifacts(run)
     metrics = run.path / store.METRICS

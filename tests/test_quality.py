@@ -138,6 +138,7 @@ def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_p
     assert (twice["value"], twice["grade"]) == ("1", "B")
 
 
+@pytest.mark.slow
 def test_a_calm_step_is_measured_once(plan, tmp_path, monkeypatch):
     monkeypatch.setattr(measure, "DISTURBED", 2.0)
     run = store.load_run(run_plan(plan, find_runner(), tmp_path / "out"))

@@ -127,7 +127,8 @@ def test_a_wrong_export_fails_a_check(run_dir):
 def test_an_emulated_run_says_so_first(run_dir):
     change_manifest(run_dir, emulated=True)
     run = open_run(run_dir)
-    assert str(show_verdicts(run)).startswith("> Emulated")
+    first, second, *_ = str(show_verdicts(run)).split("\n\n")
+    assert "(emulated)" in first and EMULATED in second
     assert "(emulated)" in describe_run(run)["value"].str.cat()
     assert "fail" in set(run.checks["status"])
 
@@ -301,9 +302,11 @@ def test_a_section_has_the_results_of_its_cells_and_none_is_empty(write_notebook
     ]
     assert str(sections[0].items[0]).count("\n") == 3
     text = to_markdown("Rules", sections)
-    assert text.startswith("# Rules\n\n## Title\n\ntext\n\n| ") and text.endswith("the end\n")
+    assert text.startswith("# Rules\n\n## Contents\n\n- [Title](#title)\n- [Two](#two)\n")
+    assert "\n\n## Title\n\ntext\n\n| " in text and text.endswith("the end\n")
+    assert "\n\n*Figure. " in text
     page = to_html("Rules", sections)
-    assert '<h2 id="Two">Two</h2>' in page and page.count("<table") == 3 and "<img alt=" in page
+    assert '<h2 id="two">Two</h2>' in page and page.count("<table") == 3 and "<img alt=" in page
 
 
 @pytest.mark.parametrize("code", ["1 / 0", "import nowhere", "(1 / 0)"])

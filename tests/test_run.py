@@ -65,6 +65,7 @@ def test_files_and_reports_read_everything_once(run_dir, reads):
     assert reads == {"manifest": 1, "sidecar": 1, "latencies": 1, "findings": 1}
 
 
+@pytest.mark.slow
 def test_a_measurement_reads_its_files_once(conv_pte, tmp_path, monkeypatch, reads):
     manifests = []
     monkeypatch.setattr(

@@ -66,10 +66,10 @@ def test_no_samples_are_an_empty_frame(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (b"", "no file of samples"),
-        (b"[]", "no file of samples"),
-        (b"[" * 100_000, "no file of samples"),
-        (b"\xff\xfe", "no file of samples"),
+        (b"", "not JSON"),
+        (b"[]", "not a JSON object"),
+        (b"[" * 100_000, "not JSON"),
+        (b"\xff\xfe", "not JSON"),
         (content(format="other"), "no file of samples"),
         (content(version=2), "version 2"),
         (content(hz=0), "rate of 0"),

@@ -16,6 +16,7 @@ from workbench.errors import UsageError
 from workbench.frames import MISSING
 from workbench.plots.tables import show, show_table
 from workbench.plots.text import (
+    add_up_operators,
     count_outcomes,
     show_kernels,
     show_latencies,
@@ -45,7 +46,7 @@ def test_a_table_has_units_and_sensible_digits(ledgers):
     text = show_table(
         summarize_operators(ledgers[0]), ["name", "mean_ms", "share", "calls"]
     ).markdown
-    assert text.splitlines()[0] == "| name | mean (ms/run) | share (%) | calls (1/run) |"
+    assert text.splitlines()[0] == "| name | mean (ms) | share (%) | calls |"
     assert text.splitlines()[2] == "| Convolution (NHWC, F32) IGEMM #3 | 2.142 | 31.9 | 1 |"
 
 
@@ -62,6 +63,12 @@ def test_shares_of_samples_have_their_interval_in_the_same_unit():
     text = str(show_table(frame))
     assert "| share (%) | low (%) | high (%) | q |" in text
     assert "| 97.0 | 90.0 | 99.0 | &lt; 0.001 |" in text
+
+
+def test_a_column_has_three_figures_of_its_smallest_value_and_large_numbers_are_grouped():
+    frame = {"ms": [2.483, 12.1], "small_ms": [0.0123456, 2.0], "flops": [10838016, 5]}
+    text = str(show_table(pd.DataFrame(frame)))
+    assert "| 2.48 | 0.012 | 10 838 016 |" in text and "| 12.10 | 2.000 | 5 |" in text
 
 
 def test_sizes_and_ratios_have_units_and_long_names_may_be_broken():
@@ -107,15 +114,35 @@ def test_a_stack_is_its_parts():
 def test_latencies_and_operators_are_those_of_the_run(run):
     text = str(show_latencies(run))
     assert all(name in text for name in run.statistics["experiment"])
-    lines = str(show_operators(run.subject, top=2)).splitlines()
+    *_, single, _ = lines = str(show_operators(run.subject, top=2)).splitlines()
     first = run.subject.operators.iloc[0]
-    assert lines[4].startswith(f"| {label_operator(first['name'], first['module'])} |")
-    assert len(lines) == 6
+    assert single.startswith(f"| {label_operator(first['name'], first['module'])} |")
+    assert lines.index("By layer") < lines.index("Single operators")
 
 
-def test_operators_without_layers_have_their_family(ledgers):
+def test_operators_are_added_up_by_type_and_layer():
+    """As of an LSTM: each step calls the same product, and all products have one name."""
+    rows = [
+        ("lstm", "GEMM", 3.0),
+        ("lstm", "GEMM", 2.0),
+        ("head", "GEMM", 1.0),
+        ("lstm", "Add", 4.0),
+    ]
+    operators = pd.DataFrame(rows, columns=["module", "operator", "mean_ms"])
+    operators = operators.assign(category=operators["operator"], calls=1.0, share=0.1)
+    types = add_up_operators(operators, [])
+    columns = ["operator", "operators", "calls", "mean_ms"]
+    assert types[columns].to_numpy().tolist() == [["GEMM", 3, 3.0, 6.0], ["Add", 1, 1.0, 4.0]]
+    layers = add_up_operators(operators, ["module"])
+    columns = ["module", "operator", "mean_ms"]
+    wanted = [["lstm", "GEMM", 5.0], ["lstm", "Add", 4.0], ["head", "GEMM", 1.0]]
+    assert layers[columns].to_numpy().tolist() == wanted
+
+
+def test_operators_without_layers_are_not_added_up_by_layer(ledgers):
     text = str(show_operators(summarize_operators(ledgers[0]), top=1))
-    assert "family" in text and "module class" not in text
+    assert "By type of operator" in text and "Single operators" in text
+    assert "By layer" not in text and "module class" not in text
 
 
 def test_layers_come_with_the_line_of_their_slowest_operator(run):

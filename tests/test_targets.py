@@ -169,6 +169,7 @@ class Unplugged(LocalShell):
 
 
 @needs_compiler
+@pytest.mark.slow
 def test_a_device_lost_during_a_run_keeps_its_measurements(conv_pte, tmp_path, monkeypatch):
     target = Unplugged(tmp_path / "device")
     host = find_runner("native")

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TracePacket
 
 from workbench.analysis.categories import add_categories
 from workbench.analysis.ledger import build_ledger
-from workbench.analysis.operators import describe_spans, summarize_categories
+from workbench.analysis.operators import describe_spans, label_operator, summarize_categories
 from workbench.cli import main
 from workbench.datasets import sample_run
 from workbench.errors import ComparisonError, StoreError, UsageError, printable
@@ -119,7 +120,7 @@ def test_a_trace_without_a_run_has_nothing_from_the_ledger(tmp_path):
 def test_files_are_written_beside_the_trace_by_default(cli, trace, to):
     code, out, err = cli(trace, "--to", to)
     beside = {Path(line) for line in out.split()}
-    assert (code, err) == (0, "")
+    assert (code, err.count("\n"), err[:6]) == (0, 1, "next: ")
     assert beside == {path for path in trace.parent.iterdir() if path != trace}
     assert all(path.name.startswith("it") for path in beside)
 
@@ -274,7 +275,7 @@ def test_the_sample_sums_to_its_latency_in_every_format(tmp_path):
     assert set(spans["category"].cat.categories) >= {"Convolution", "Data Movement"}
     for to in ("perfetto", "speedscope"):
         (file,) = export_trace(on, to, out=tmp_path / to, baseline=off)
-        assert b"Convolution (NHWC, F32) IGEMM" in file.read_bytes()
+        assert b"Convolution IGEMM #1" in file.read_bytes()
 
 
 # --- CSV files of the kit -------------------------------------------------------------------------
@@ -576,11 +577,24 @@ def test_overlapping_events_are_cut_where_the_next_begins(tmp_path):
     assert slices[0].arguments["duration_ns"] == 1_000
 
 
-def test_layer_and_shape_become_arguments(tmp_path):
-    spans = frame([(1, 0, 1), (-1, 0, 2)]).assign(layer=["features.0", None], shape="1x3x8x8")
+def test_layer_source_and_shapes_become_arguments(tmp_path):
+    known = {"layer": ["features.0", None], "source": "net.py:7", "shapes": "1x3 -> 1x8"}
+    spans = frame([(1, 0, 1), (-1, 0, 2)]).assign(label="features.0 · Add #1", **known)
     outer, inner = decode(write_perfetto({"it": spans}, tmp_path / "it"))
-    assert outer.arguments == {}
-    assert inner.arguments == {"layer": "features.0", "shape": "1x3x8x8"}
+    assert (outer.name, outer.arguments) == ("event 1", {})
+    assert (inner.name, inner.arguments) == (
+        "features.0 · Add #1",
+        {"layer": "features.0", "source": "net.py:7", "shapes": "1x3 -> 1x8"},
+    )
+
+
+def test_the_trace_of_a_run_has_the_layers_of_its_program(tmp_path):
+    (file,) = export_trace(traces()["on"], "perfetto", out=tmp_path / "it")
+    (first, *_) = (s for s in decode(file) if s.name == "classifier.3 · Fully Connected GEMM #42")
+    wanted = {"layer": "classifier.3", "category": "GEMM", "shapes": "1x1024 -> 1x1000"}
+    wanted |= {"logged": "Fully Connected (NC, F32) GEMM #42"}
+    assert wanted.items() <= first.arguments.items()
+    assert first.arguments["source"].endswith("mobilenet_v3_small.py:120")
 
 
 def test_first_executions_begin_together_however_long_loading_took(tmp_path):
@@ -713,7 +727,11 @@ FORMAT = {
                     "items": {
                         "type": "object",
                         "required": ["name"],
-                        "properties": {"name": {"type": "string"}},
+                        "properties": {
+                            "name": {"type": "string"},
+                            "file": {"type": "string"},
+                            "line": {"type": "integer", "minimum": 1},
+                        },
                         "additionalProperties": False,
                     },
                 }
@@ -817,8 +835,28 @@ def test_samples_are_in_the_order_of_execution(tmp_path):
     frames, (profile,) = content["shared"]["frames"], content["profiles"]
     stacks = [[frames[index]["name"] for index in stack] for stack in profile["samples"]]
     ledger = build_ledger(read_etdump(path))
-    assert [stack[-1] for stack in stacks] == ledger[ledger["run"] == 0]["operator"].tolist()
-    assert ["Convolution", "depthwise", "Convolution (NHWC, F32) DWConv"] in stacks
+    names = [re.sub(r"^.* · |: .*| \(instruction \d+\)", "", stack[-1]) for stack in stacks]
+    assert names == [label_operator(name) for name in ledger[ledger["run"] == 0]["name"]]
+    label = "classifier.3 · Fully Connected GEMM #42: 1x1024 -> 1x1000"
+    assert ["GEMM", "classifier", "classifier.3", label] in stacks
+    (place,) = (frame for frame in frames if frame["name"] == label)
+    assert place["file"].endswith("mobilenet_v3_small.py") and place["line"] == 120
+
+
+def test_overhead_stands_at_the_end_of_the_call_that_has_it(tmp_path):
+    (file,) = export_trace(traces()["on"], "speedscope", out=tmp_path / "it.json")
+    frames, (profile,) = (content := load(file))["shared"]["frames"], content["profiles"]
+    names = [frames[stack[-1]]["name"] for stack in profile["samples"]]
+    call = names.index("DELEGATE_CALL")
+    assert "GEMM #42" in names[call - 1] and "#" not in "".join(names[call:])
+
+
+def test_a_trace_outside_of_its_run_has_categories_and_families(tmp_path):
+    path = Path(shutil.copy(traces()["on"], tmp_path / "it.etdump"))
+    content = load(export_trace(path, "speedscope")[0])
+    frames, (profile,) = content["shared"]["frames"], content["profiles"]
+    stacks = [[frames[index]["name"] for index in stack] for stack in profile["samples"]]
+    assert ["Convolution", "depthwise", "Convolution DWConv #5"] in stacks
 
 
 def test_a_trace_without_a_whole_run_has_no_mean(tmp_path):
@@ -829,16 +867,16 @@ def test_a_trace_without_a_whole_run_has_no_mean(tmp_path):
 
 
 def test_frames_of_one_name_at_two_levels_are_two(tmp_path):
-    table = pd.DataFrame({"outer": ["a", "b"], "inner": ["b", "b"], "ns": [1.0, 2.0]})
-    path = write_speedscope({"it": table}, tmp_path / "it", stack=["outer", "inner"], weight="ns")
+    table = pd.DataFrame({"stack": [["a", "b"], ["b", "b"]], "ns": [1.0, 2.0]})
+    path = write_speedscope({"it": table}, tmp_path / "it")
     content = load(path)
     assert [frame["name"] for frame in content["shared"]["frames"]] == ["a", "b", "b"]
     assert content["profiles"][0]["samples"] == [[0, 1], [2, 1]]
 
 
 def test_a_negative_time_is_taken_from_the_others(tmp_path):
-    table = pd.DataFrame({"what": ["a", "b", "c"], "ns": [30.0, -10.0, 70.0]})
-    path = write_speedscope({"it": table}, tmp_path / "it", stack=["what"], weight="ns")
+    table = pd.DataFrame({"stack": [["a"], ["b"], ["c"]], "ns": [30.0, -10.0, 70.0]})
+    path = write_speedscope({"it": table}, tmp_path / "it")
     assert load(path)["profiles"][0]["weights"] == pytest.approx([27, 0, 63])
 
 
@@ -851,10 +889,9 @@ def test_any_weights_and_names_give_a_file_of_the_same_total(
     tmp_path_factory, weights, name, stack
 ):
     weights.append(10**9 + sum(abs(weight) for weight in weights))
-    columns = [str(level) for level in range(len(stack))]
-    table = pd.DataFrame([stack] * len(weights), columns=columns).assign(ns=weights)
+    table = pd.DataFrame({"stack": [stack] * len(weights), "ns": weights})
     path = tmp_path_factory.getbasetemp() / "any.json"
-    content = load(write_speedscope({name: table}, path, stack=columns, weight="ns"))
+    content = load(write_speedscope({name: table}, path))
     assert content["profiles"][0]["endValue"] == pytest.approx(sum(weights), rel=1e-9)
     assert [frame["name"] for frame in content["shared"]["frames"]] == stack
     if min(weights) >= 0:

@@ -197,7 +197,7 @@ def test_the_command_lists_kernels_and_what_an_extension_replaced(capfd):
         with pytest.raises(SystemExit) as ended:
             main(["kernels", *map(str, arguments)])
         out, err = capfd.readouterr()
-        assert (ended.value.code, err) == (0, "")
+        assert (ended.value.code, err.count("\n"), err[:6]) == (0, 1, "next: ")
         assert out == expected.to_csv(index=False, lineterminator="\n")
         assert len(expected) > 1
 

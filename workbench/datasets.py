@@ -1,4 +1,4 @@
-"""Recorded samples of the repository, and published measurements as frames."""
+"""Recorded samples, and published measurements as frames."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from workbench.frames import check
 from workbench.records.runs import SCHEMA_VERSION
 from workbench.store import load_record
 
-#: The recorded runs of the repository, one output folder per model.
-SAMPLES = Path(workbench.__file__).resolve().parents[1] / "data" / "samples"
+#: In a checkout, ``workbench/data`` is a link.
+DATA = (Path(workbench.__file__).parent / "data").resolve()
+
+#: The recorded runs, one output folder per model.
+SAMPLES = DATA / "samples"
 
 
 def sample_run(model: str = "mobilenet_v3_small") -> Path:
@@ -48,7 +51,7 @@ def sample_model() -> Path:
     >>> wb.sample_model().name
     'my_segmenter.py'
     """
-    return SAMPLES.parent / "onboarding" / "my_segmenter.py"
+    return DATA / "onboarding" / "my_segmenter.py"
 
 
 def sample_exports() -> Path:
@@ -62,8 +65,8 @@ def sample_exports() -> Path:
     return SAMPLES / "exports"
 
 
-#: The case studies of the repository.
-FOLDER = Path(workbench.__file__).parents[1] / "data" / "case_studies"
+#: The published case studies.
+FOLDER = DATA / "case_studies"
 
 #: Relative tolerance between the published categories and their rounded total.
 _ROUNDING = 0.01

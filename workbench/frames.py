@@ -258,7 +258,7 @@ ATTRIBUTION = make_frame(
     ("xnodes", "text", "", "operators of the sidecar's delegate that it does, by number"),
     ("role", "text", "", "compute | layout | quantize | dequantize | cast | overhead"),
     ("shapes", "text", "", "of its inputs and outputs, without constants; images as NHWC"),
-    ("flops", "float", "1/call", "floating-point operations; NaN where unknown"),
+    ("flops", "float", "FLOP/call", "floating-point operations; NaN where unknown"),
     ("bytes", "float", "1/call", "size of its inputs, constants and outputs"),
     ("confidence", "text", "", "exact | fitted | ambiguous | unattributed"),
 )
@@ -274,7 +274,7 @@ TREE = make_frame(
     *_interval("the inclusive time's", "ns/run", suffix="_ns"),
     ("share", "float", "", "inclusive time / mean E2E"),
     ("operators", "int", "", "distinct operators in it and all modules in it"),
-    ("flops", "float", "1/run", "floating-point operations of those that are known"),
+    ("flops", "float", "FLOP/run", "floating-point operations of those that are known"),
 )
 
 LAYERS = make_frame(
@@ -287,7 +287,7 @@ LAYERS = make_frame(
     *_interval("the total time's", "ms/run", suffix="_ms"),
     ("share", "float", "", "total time / mean E2E"),
     ("operators", "int", "", "distinct operators in it and all layers in it"),
-    ("flops", "float", "1/run", "floating-point operations of those that are known"),
+    ("flops", "float", "FLOP/run", "floating-point operations of those that are known"),
 )
 
 DTYPES = make_frame(
@@ -317,7 +317,7 @@ ROOFLINE = make_frame(
     ("shapes", "text", "", "of its inputs and outputs"),
     ("dtype", "text", "", "in which it computes"),
     "mean_ms share",
-    ("flops", "float", "1/call", "floating-point operations, or as many of integers"),
+    ("flops", "float", "FLOP/call", "floating-point operations, or as many of integers"),
     ("bytes_per_run", "float", "B/run", "size of inputs, constants and outputs, over all calls"),
     ("intensity", "float", "1/B", "operations per byte"),
     ("gflops", "float", "GFLOP/s", "operations per time"),
@@ -629,14 +629,11 @@ MISSING = "\N{EN DASH}"
 
 def format_ms(ms: float) -> str:
     """Milliseconds with three figures and their unit; small ones in microseconds."""
-    scale, unit = _unit_of(ms)
-    if not math.isfinite(ms):
-        return MISSING
-    return f"{format_number(scale * ms, decimals_of(scale * ms))} {unit}"
+    return format_range(ms)[0]
 
 
 def format_range(*times: float) -> list[str]:
-    """Times in ms as `format_ms` has them, all in the unit of the longest."""
+    """Times in ms with three figures, all in the unit of the longest: small ones in us."""
     scale, unit = _unit_of(max(times, key=abs))
     scaled = (scale * ms for ms in times)
     return [
@@ -650,8 +647,9 @@ def format_time(ms: float, error: float) -> str:
     if not (math.isfinite(ms) and math.isfinite(error)):
         return format_ms(ms)
     scale, unit = _unit_of(ms)
-    # As many decimals as two figures of the error need, but no more than the time has.
-    decimals = min(decimals_of(scale * error, 2), decimals_of(scale * ms, 4))
+    # Three figures, and a fourth where the error is smaller than the third.
+    least, most = (decimals_of(scale * ms, figures) for figures in (3, 4))
+    decimals = max(least, min(most, decimals_of(scale * error, 1)))
     texts = (format_number(scale * value, decimals) for value in (ms, error))
     return f"{' ± '.join(texts)} {unit}"
 
@@ -666,11 +664,18 @@ def format_share(share: float, decimals: int = 0) -> str:
 
 
 def format_number(value: float, decimals: int, sign: str = "-") -> str:
-    """A number with a true minus, and none before a zero; ``sign`` as in a format, "+" or "-"."""
+    """A number with a true minus, and none before a zero; ``sign`` as in a format, "+" or "-".
+
+    Five and more digits before the point are in groups of three.
+    """
     if not math.isfinite(value):
         return MISSING
     text = f"{value:{sign}.{decimals}f}"
-    return text.replace("-", "\N{MINUS SIGN}") if float(text) else text.lstrip("+-")
+    if not float(text):
+        return text.lstrip("+-")
+    if abs(value) >= 10_000:
+        text = f"{value:{sign},.{decimals}f}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+    return text.replace("-", "\N{MINUS SIGN}")
 
 
 def decimals_of(value: float, figures: int = 3) -> int:

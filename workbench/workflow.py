@@ -14,13 +14,15 @@ from typing import Any
 
 import pandas as pd
 
+from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.categories import load_scheme
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.compare_runs import compare
 from workbench.analysis.findings.context import RuleContext
+from workbench.analysis.layers import add_layers
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
-from workbench.analysis.operators import describe_spans, summarize_operators
+from workbench.analysis.operators import describe_spans, label_operators, summarize_operators
 from workbench.analysis.roofline import build_roof, can_probe, ceilings_name
 from workbench.analysis.run import Measurement, Run, model_spec, open_run
 from workbench.analysis.statistics import tabulate_latencies
@@ -33,15 +35,17 @@ from workbench.errors import (
     unknown_name,
 )
 from workbench.explorer.model_explorer import write_node_data
-from workbench.frames import EMULATED, SPANS, format_ms
+from workbench.frames import EMULATED, SPANS, format_range
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import to_json
+from workbench.records.layers import Layers
 from workbench.records.runs import LADDER_TOGGLE, Ceilings, Probe, RunRecord
 from workbench.report.artifacts import make_report, write_artifacts
 from workbench.store import (
     artifacts_dir,
     atomic_write,
     default_root,
+    is_ours,
     kept_layers,
     load_record,
     load_run,
@@ -333,11 +337,11 @@ class Replay:
         """One line per experiment, and what it suggests."""
         found = []
         for row in self.times.to_dict("records"):
-            within, alone = (
-                f"{format_ms(row[f'{side}_ms'])} ({format_ms(row[f'{side}_low_ms'])} to "
-                f"{format_ms(row[f'{side}_high_ms'])})"
-                for side in ("within", "alone")
-            )
+            ends = [
+                f"{side}{end}_ms" for side in ("within", "alone") for end in ("", "_low", "_high")
+            ]
+            within, low, high, alone, alone_low, alone_high = format_range(*(row[e] for e in ends))
+            within, alone = f"{within} ({low} to {high})", f"{alone} ({alone_low} to {alone_high})"
             takes = f"takes {within} in the model, {alone} alone"
             found.append(f"{row['experiment']}: {self.layer} {takes}: {judge(row)}")
         return found
@@ -478,8 +482,6 @@ def judge(row: dict[str, Any]) -> str:
     return "the intervals are too wide to tell: measure more runs and processes"
 
 
-#: The stacks of a flame graph, from the outside in.
-STACK = ("category", "family", "operator")
 #: The formats, and the suffix of each one's file.
 _FORMATS = {
     "model-explorer": "",
@@ -507,7 +509,8 @@ def export_trace(
     to
         ``csv``: the three tables of ``write_csvs``. ``parquet``: the events with their rows of the
         ledger, `workbench.frames.SPANS`. ``perfetto``: a timeline for the Perfetto UI.
-        ``speedscope``: a flame graph of the mean time of every category, family and operator.
+        ``speedscope``: a flame graph of the mean time of every category, module and operator. If
+        the trace is one of a run, both have the layer, source line and shapes of each operator.
         ``model-explorer``: times and speed-ups as node data for graphs of Arm's adapters for
         ``.pte`` and ``.etrecord``; ``etdump`` may be the folder of a run.
     out
@@ -560,27 +563,64 @@ def export_trace(
         target = etdump.with_suffix(_FORMATS[to]) if out is None else Path(out)
         if target.resolve() in (path.resolve() for path in paths.values()):
             raise UsageError("is a trace to read; write elsewhere", where=target)
-    traces = {  # bytes of a name that are no text become question marks
-        side + path.stem.encode(errors="replace").decode(): read_etdump(path)
-        for side, path in paths.items()
+    names = {  # bytes of a name that are no text become question marks
+        side + path.stem.encode(errors="replace").decode(): path for side, path in paths.items()
     }
+    traces = {name: read_etdump(path) for name, path in names.items()}
     label, events = next(iter(traces.items()))
     if to == "csv":
         return write_csvs(events, target, model_id=label)
-    if to == "speedscope":
-        profiles = {label: _mean_times(events) for label, events in traces.items()}
-        return [write_speedscope(profiles, target, stack=STACK, weight="mean_ns")]
     if to == "parquet":
         return [write_parquet(describe_spans(events), SPANS, target, about={"trace": label})]
-    return [write_perfetto({name: describe_spans(each) for name, each in traces.items()}, target)]
+    if to == "speedscope":
+        tables = {name: _list_operators(traces[name], path) for name, path in names.items()}
+        return [write_speedscope(tables, target)]
+    spans = {name: _describe_spans(traces[name], path) for name, path in names.items()}
+    return [write_perfetto(spans, target)]
 
 
-def _mean_times(events: pd.DataFrame) -> pd.DataFrame:
-    """The operators of a trace in the order in which they run, with ``mean_ns`` per run."""
+def _list_operators(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
+    """The operators of a trace in the order in which they run, with layers if its run has them."""
     ledger = build_ledger(events)
-    operators = summarize_operators(ledger).set_index("key")
-    operators = operators.loc[ledger["key"].drop_duplicates().astype(object)]
-    return operators.assign(mean_ns=1e6 * operators["mean_ms"])
+    operators = summarize_operators(ledger)
+    if sidecar := _find_sidecar(etdump):
+        operators = add_layers(operators, attribute_layers(ledger, sidecar))
+    operators = operators.assign(label=label_operators(operators), ns=1e6 * operators["mean_ms"])
+    operators = operators.set_index("key").loc[ledger["key"].drop_duplicates().astype(object)]
+    return operators.assign(stack=[_stack_of(row) for row in operators.to_dict("records")])
+
+
+def _find_sidecar(etdump: Path) -> Layers | None:
+    """What the instructions of a trace's program were in the model, if a run is around it."""
+    etdump = etdump.resolve()
+    with contextlib.suppress(WorkbenchError):
+        for run in map(open_run, filter(is_ours, etdump.parents[:2])):
+            for m in run.measurements:
+                if etdump in [run.locate(session.etdump).resolve() for session in m.sessions]:
+                    return m.sidecar
+    return None
+
+
+def _stack_of(row: dict[Any, Any]) -> list[str]:
+    """Category, modules and operator; without a layer, its family takes the place of modules."""
+    module, shapes = row.get("module"), row.get("shapes")
+    parts = module.split(".") if isinstance(module, str) else []
+    modules = [".".join(parts[: end + 1]) for end in range(len(parts))]
+    label = f"{row['label']}: {shapes}" if isinstance(shapes, str) and shapes else row["label"]
+    return [row["category"], *(modules or [row["family"]]), label]
+
+
+def _describe_spans(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
+    """The spans of a trace with label, layer, source line and shapes of their operators."""
+    spans = describe_spans(events)
+    if spans["key"].notna().any():
+        operators = _list_operators(events, etdump).rename(columns={"module": "layer"})
+        operators["logged"] = operators["name"]
+        for column in operators.columns.intersection(
+            ["label", "layer", "source", "shapes", "logged"]
+        ):
+            spans[column] = spans["key"].astype(object).map(operators[column])
+    return spans
 
 
 #: What matrix products are probed in.

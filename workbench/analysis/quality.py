@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.statistics import (
     SOURCE_NAMES,
@@ -23,7 +24,7 @@ from workbench.records.runs import RunRecord, Session, count_threads
 from workbench.run.plan import BY_ORDER
 
 if TYPE_CHECKING:
-    from workbench.analysis.run import Comparison, Run
+    from workbench.analysis.run import Comparison, Measurement, Run
 
 GRADES = "ABCD"
 
@@ -265,6 +266,8 @@ TRACER_LIMIT = 0.05
 PREEMPTED_LIMIT = 0.10
 #: With fewer undisturbed traced runs than this, the shares are blurred.
 UNDISTURBED_LEAST = 0.6
+#: With a lower ratio of signal to noise, in dB, the error is more than a tenth of the output.
+LOW_SQNR = 20.0
 
 Row = tuple[str, str, str]
 
@@ -275,14 +278,15 @@ def check_run(run: Run) -> pd.DataFrame:
         *_state(run),
         *_platform(run.record),
         *_direction(run.record),
-        *_export(run),
+        *(row for m in {m.program.name: m for m in run.measurements}.values()
+          for row in check_program(m)),
         *(row for comparison in run.comparisons for row in _comparison(comparison)),
         *(_outputs(comparison) for comparison in run.comparisons),
         _ledger(run),
         *_tracer(run),
         _undisturbed(run),
         _preemption(run),
-    ]
+    ]  # fmt: skip
     return pd.DataFrame(rows, columns=["check", "status", "evidence"])
 
 
@@ -324,19 +328,23 @@ def _direction(record: RunRecord) -> Iterator[Row]:
         yield "baseline", "note" if how == BY_ORDER else "ok", how
 
 
-def _export(run: Run) -> Iterator[Row]:
-    """Whether each exported program computes what its model does, where that was checked."""
-    several = run.record.plan.programs
-    for program, export in {
-        m.program.name: (m.program, m.export) for m in run.measurements
-    }.values():
-        name = f"{program.stem if several else 'the program'} computes what the model does"
-        if export and export.problem:
-            yield name, "fail", export.problem
-        elif export and export.fidelity:
-            found = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None]
-            least = f"SQNR against eager at least {min(found):.0f} dB" if found else "outputs equal"
-            yield name, "ok", least
+def check_program(measurement: Measurement) -> Iterator[Row]:
+    """Whether an exported program computes what its model does, and in the dtype asked for."""
+    program, export, dtypes = measurement.program, measurement.export, measurement.dtypes
+    subject = program.stem if measurement.run.record.plan.programs else "the program"
+    name = f"{subject} computes what the model does"
+    found = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None] if export else []
+    if export and export.problem:
+        yield name, "fail", export.problem
+    elif found:
+        error = f": the error is {format_share(10 ** (-min(found) / 20))} of the output (RMS)"
+        status, ending = ("note", error) if min(found) < LOW_SQNR else ("ok", "")
+        yield name, status, f"SQNR against eager at least {min(found):.1f} dB{ending}"
+    elif export and export.fidelity:
+        yield name, "ok", "outputs equal"
+    if dtypes is not None:
+        status = "note" if dtypes["reason"].any() else "ok"
+        yield f"{subject} runs in its dtype", status, describe_dtypes(dtypes)
 
 
 def _comparison(comparison: Comparison) -> Iterator[Row]:

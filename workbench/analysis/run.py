@@ -45,7 +45,14 @@ from workbench.analysis.operators import (
     summarize_operators,
     total_runs,
 )
-from workbench.analysis.quality import TRACER_LIMIT, check_run, grade_run, is_foreign
+from workbench.analysis.quality import (
+    TRACER_LIMIT,
+    check_program,
+    check_run,
+    grade_run,
+    is_foreign,
+    summarize_quality,
+)
 from workbench.analysis.roofline import (
     Roof,
     computed_dtype,
@@ -80,7 +87,7 @@ from workbench.frames import (
     SOURCE,
     WRONG,
     check,
-    format_ms,
+    format_range,
     format_share,
     format_time,
     mark_emulated,
@@ -163,7 +170,28 @@ class Run:
             self._traces, self._sidecars = self.recording.traces, self.recording.layers
 
     def __repr__(self) -> str:
-        return f"Run({str(self.path)!r}: {', '.join(m.label for m in self.measurements)})"
+        return f"Run({', '.join(self.facts)}: {', '.join(m.label for m in self.measurements)})"
+
+    def _repr_html_(self) -> str:
+        import workbench as wb
+
+        return wb.show_verdicts(self)._repr_html_() if self.measurements else f"<p>{self.model}</p>"
+
+    @property
+    def facts(self) -> tuple[str, ...]:
+        """Model, dtype, device, and when it was started, as far as they are known."""
+        exports = filter(None, map(self.record.export_of, self.record.plan.all_programs))
+        dtypes = " and ".join(dict.fromkeys(export.dtype for export in exports))
+        started = self.record.started[:16].replace("T", " ")
+        return tuple(filter(None, (self.model, dtypes, self.device, started)))
+
+    @property
+    def device(self) -> str:
+        """The CPU, or the platform where it is unknown."""
+        host = self.record.host
+        device = str(host.get("cpu") or self.record.platform)
+        device += " (virtual machine)" if host.get("virtual") else ""
+        return device + (" (emulated)" if self.emulated else "")
 
     @property
     def model(self) -> str:
@@ -366,7 +394,8 @@ class Run:
                 continue
             tokens, top = m.phase.tokens or math.nan, m.categories.nlargest(1, "mean_ms").iloc[0]
             latency = m.statistics[["latency", "low", "high"]].iloc[0].tolist()
-            rates = [tokens / ms * 1e3 for ms in (latency[0], *latency[:0:-1])]
+            ends = (latency[0], *latency[:0:-1])
+            rates = [tokens / ms * 1e3 if ms > 0 else math.nan for ms in ends]
             roofs = {} if m.roofline is None else m.roofline.groupby("bound")["share"].sum()
             bound = "memory" if roofs.get("memory", 0) > roofs.get("compute", 0) else "compute"
             found = (bound, roofs[bound]) if bound in roofs else ("", math.nan)
@@ -455,6 +484,17 @@ class Run:
     def checks(self) -> pd.DataFrame:
         """Whether the numbers can be trusted: ``check``, ``status``, ``evidence``."""
         return check_run(self)
+
+    @property
+    def caveats(self) -> list[str]:
+        """What weakens the figures of its first comparison, and failed checks."""
+        found = (self.comparisons or (self.subject,))[0].caveats
+        failed = self.checks[self.checks["status"] == "fail"]
+        return found + [
+            f"failed: {row.check} ({row.evidence})"
+            for row in failed.itertuples()
+            if not any(row.evidence in text for text in found)
+        ]
 
     def report(self) -> tuple[Path, Path]:
         """Write ``report.html`` and ``report.md``; returns their paths."""
@@ -594,6 +634,15 @@ class Measurement:
         return self.export.fault if self.export else ""
 
     @property
+    def caveats(self) -> list[str]:
+        """What weakens its figures: emulation, what its program lost, a measurement of grade C."""
+        quality = self.run.quality
+        found = [EMULATED] if self.emulated else []
+        found += [f"{check}: {evidence}" for check, status, evidence in check_program(self)
+                  if status == "note"]  # fmt: skip
+        return found + [summarize_quality(quality)] * (quality["grade"].iloc[0] in "CD")
+
+    @property
     def label(self) -> str:
         """The experiment, with the threads where the run has several counts."""
         several = len(self.run.record.plan.threads) > 1
@@ -643,15 +692,16 @@ class Measurement:
     def times_text(self) -> str:
         """How the latency and the sum of its parts, which are of traced inferences, compare."""
         parts, clock = float(self.categories["mean_ms"].sum()), self.statistics["clock"].iloc[0]
-        text = f"The parts of {self.label} add up to {format_ms(parts)}: traced, wall time, the "
-        text += "least disturbed inferences."
+        shown, latency = format_range(parts, self.latency_ms)
+        text = f"The parts of {self.label} add up to {shown}: traced, "
+        text += "wall time, the least disturbed inferences."
         if self.emulated:
             return f"{EMULATED.capitalize()}."
         if self.latencies["traced"].all():
             return text
         kind = "CPU" if clock == "cpu_ns" else "wall"
         apart = parts / self.latency_ms - 1
-        text += f" The latency is {format_ms(self.latency_ms)}: untraced, {kind} time."
+        text += f" The latency is {latency}: untraced, {kind} time."
         if abs(apart) < TRACER_LIMIT:
             return text
         return f"{text} They differ by {format_share(apart)}: use the shares, not the milliseconds."
@@ -1055,6 +1105,21 @@ class Comparison:
     def text(self) -> str:
         """The verdict in one line."""
         return summarize_verdict(self.verdict)
+
+    @property
+    def caveats(self) -> list[str]:
+        """What weakens the verdict."""
+        verdict = self.verdict
+        found = [f"{verdict.wrong}: no speed-up is claimed"] if verdict.wrong else []
+        found += [verdict.unchanged] if verdict.unchanged else []
+        if verdict.outcome == "inconclusive" and verdict.detectable < 10:
+            least = format_share(verdict.detectable)
+            found.append(f"inconclusive: only a change above {least} was detectable")
+        if not self.within_run:
+            what = "the interval does not cover what changed on the machine in between"
+            found.append(f"measured apart: {what}")
+        sides = (self.candidate,) if self.same_program else (self.candidate, self.baseline)
+        return [*dict.fromkeys(found + [caveat for side in sides for caveat in side.caveats])]
 
     def _key(self, key: str) -> str:
         """A candidate's key where the two sides are paired; marked if the baseline lacks it."""

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.errors import ComparisonError
-from workbench.frames import EMULATED, WRONG, format_ms, format_share
+from workbench.frames import EMULATED, WRONG, format_range, format_share
 from workbench.records.runs import Agreement
 
 
@@ -94,7 +94,7 @@ def digits_of(low: float, high: float) -> int:
 def _outcome(verdict: Verdict) -> str:
     change = f" {verdict.change}" if verdict.change else ""
     if verdict.wrong:
-        times = f"{format_ms(verdict.candidate_ms)} against {format_ms(verdict.baseline_ms)}"
+        times = " against ".join(format_range(verdict.candidate_ms, verdict.baseline_ms))
         times = f"({EMULATED})" if verdict.outcome == "emulated" else f"in {times}"
         return f"{verdict.wrong}: no speed-up is claimed; ran{change} {times}"
     if verdict.unchanged:

@@ -18,7 +18,6 @@ from workbench.analysis.operators import describe_spans, label_operators, total_
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.frames import EMULATED, format_share
 from workbench.plots.text import describe_gain
 from workbench.plots.timeline import grow_spans
 from workbench.records import documents
@@ -81,13 +80,11 @@ def _program_of(measurement: Measurement) -> tuple[Path, str]:
 
 def _describe(run: Run) -> documents.ExplorerHead:
     record, quality, export = run.record, run.quality, run.subject.export
-    device = [record.host.get("cpu") or record.platform]
-    device += ["virtual machine"] if record.host.get("virtual") else []
     files = [path.name for path in run.output.glob("*.perfetto-trace")]
     return documents.ExplorerHead(
         model=run.model,
         dtype=export.dtype if export else "",
-        device=", ".join(map(str, device)),
+        device=run.device,
         started=record.started,
         grade=quality["grade"].iloc[0],
         summary=summarize_quality(quality),
@@ -314,26 +311,10 @@ def _comparison(
         verdict=ab.text,
         outcome=ab.verdict.outcome,
         latency=dict(ab.latency.iloc[0]),
-        caveats=tuple(_caveats(ab)),
+        caveats=tuple(ab.caveats),
         categories=tuple(ab.categories.to_dict("records")),
         operators={n: _numbers(operators[n]) for n in _JUDGED},
         outcomes=encode(operators["outcome"]),
         changes=None if kernels is None else encode(_align(kernels, table)["change"]),
         partners=partners,
     )
-
-
-def _caveats(ab: Comparison) -> Iterator[str]:
-    verdict = ab.verdict
-    if verdict.wrong:
-        yield f"{verdict.wrong}: no speed-up is claimed"
-    if ab.emulated:
-        yield EMULATED
-    if verdict.unchanged:
-        yield verdict.unchanged
-    if verdict.outcome == "inconclusive" and verdict.detectable < 10:
-        yield f"inconclusive: only a change above {format_share(verdict.detectable)} was detectable"
-    if not ab.within_run:
-        yield "measured apart: the interval does not cover what changed on the machine in between"
-    if ab.run.quality["grade"].iloc[0] in "CD":
-        yield summarize_quality(ab.run.quality)

@@ -5,6 +5,7 @@ import functools
 import html
 import itertools
 import os
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -91,7 +92,8 @@ def _display(draw: Callable[..., object], chosen: dict[str, object]) -> None:
     try:
         display(draw(**chosen))
     except WorkbenchError as error:
-        display(HTML(f'<p role="alert" style="max-width:48em">{html.escape(str(error))}</p>'))
+        text = re.sub(r"add --across (\w+)", r'select "\1" under "may differ"', str(error))
+        display(HTML(f'<p role="alert" style="max-width:48em">{html.escape(text)}</p>'))
 
 
 def _control(name: str, options: Choice) -> widgets.Widget:
@@ -202,8 +204,12 @@ def compare_picked(
     if len(names) < 2:
         return show_note("Pick two or more, with Ctrl or Shift; the first is the baseline.")
     aligned = compare_runs.align_measurements(names, across=across, by=by)
-    heads = [labels[name].replace(": ", "\n") for name in aligned["run"]]
-    figure = plot_heatmap(aligned.assign(run=heads), title=f"Every {by}, over the first")
+    parts = {name: re.split(", |: ", labels[name]) for name in names}
+    common = set.intersection(*map(set, parts.values()))
+    heads = {name: "\n".join(p for p in parts[name] if p not in common) for name in names}
+    figure = plot_heatmap(
+        aligned.assign(run=aligned["run"].map(heads)), title=f"Every {by}, over the first"
+    )
     if len(names) > 2:
         return VStack(figure)
     before, after = compare_runs.find_measurements(names).values()

@@ -52,6 +52,11 @@ def plot_categories(
             if ms > 0:
                 named[category] = named.get(category, False) or category in text
         style.write_after(axis, start, row, style.write_ms(start), size=10, bold=True)
+    figure.rows_text = [
+        f"{name}: {style.write_ms(frame['mean_ms'].sum())}, "
+        + ", ".join(f"{row.category} {format_share(row.share)}" for row in frame.itertuples())
+        for name, frame in bars.items()
+    ]
     known = "; lines: 95 % interval of each category" if ends else ""
     style.label_x(axis, f"mean time per inference (ms){known}")
     unnamed = [c for c in dict.fromkeys([*style.COLORS, *named]) if not named.get(c, True)]

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.layers import name_layer
 from workbench.analysis.run import Measurement
 from workbench.frames import format_share, format_time
 from workbench.plots import style
@@ -46,6 +47,10 @@ def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None)
     right = known["left"] + known["width"]
     axis.hlines(known["depth"] + 0.9, right - known["error"], right + known["error"],
                 colors=style.INK, linewidths=1.6)  # fmt: skip
+    figure.rows_text = [
+        f"{name_layer(row.module)} {format_time(row.width, row.error)} ({format_share(row.share)})"
+        for row in boxes.sort_values("width", ascending=False).head(12).itertuples()
+    ]
     axis.set_xlim(0, reach)
     axis.set_ylim(levels, 0)
     axis.set_yticks([])

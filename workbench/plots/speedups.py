@@ -1,6 +1,7 @@
 """Speed-ups with their intervals: of the parts of one comparison, and of layers in many runs."""
 
 import math
+from textwrap import wrap
 
 import numpy as np
 import pandas as pd
@@ -81,7 +82,15 @@ def plot_heatmap(
     names = [name for name in dict.fromkeys(aligned["name"]) if name in largest]
     runs = list(dict.fromkeys(aligned["run"]))
     labels = [style.shorten(name, 40) for name in names]
-    figure, axis = style.new_rows(title, labels, 0.36, head=0.85)
+    inches = (style.WIDTH - style.label_margin(labels) - 0.3) / len(runs)
+    letters = int(inches / style.text_inches("m"))
+    # A name may be broken where it may be in a sentence, and is cut where that does not suffice.
+    heads = [
+        [style.shorten(part, letters) for line in run.split("\n") for part in wrap(line, letters)]
+        for run in runs
+    ]
+    lines = max(map(len, heads), default=1)
+    figure, axis = style.new_rows(title, labels, 0.36, head=0.55 + 0.16 * lines)
     cells = aligned[aligned["name"].isin(names)]
     shown = cells["outcome"].isin(["faster", "slower"])
     change = np.where(shown, np.log2(cells["speedup"].where(shown, 1.0)), 0.0)
@@ -93,19 +102,18 @@ def plot_heatmap(
     style.draw_boxes(axis, x - 0.5, y - 0.5, 1, 1, colors, edge=1.5)
     for cell, column, row, color in zip(cells.itertuples(), x, y, colors, strict=True):
         if math.isfinite(cell.time_ms):
-            text = style.write_ms(cell.time_ms)
+            time, texts = style.write_ms(cell.time_ms), []
             if cell.outcome in ("faster", "slower"):
-                text += f"\n{style.write_ratio(cell.speedup, cell.low, cell.high)}"
-            style.write_inside(axis, column, row, text, color[:3])
+                texts = [f"{time}\n{style.write_ratio(cell.speedup, cell.low, cell.high)}"]
+                texts.append(f"{time}\n{style.write_ratio(cell.speedup)}")
+            style.write_inside(axis, column, row, style.fit([*texts, time], inches), color[:3])
     axis.grid(False)
     axis.set_xlim(-0.5, len(runs) - 0.5)
-    room = 90 // len(runs)
-    heads = ["\n".join(style.shorten(line, room) for line in run.split("\n")) for run in runs]
-    axis.set_xticks(range(len(runs)), heads)
+    axis.set_xticks(range(len(runs)), ["\n".join(head) for head in heads])
     axis.xaxis.tick_top()
     axis.tick_params(axis="x", labelcolor=style.INK)
     axis.spines["bottom"].set_visible(False)
-    figure.text(0.5, 0.1 / figure.get_figheight(), "typical time per inference, and speed-up over "
-                "the first column with its 95 % interval; blue: faster, orange: slower, pale: no "
-                "difference shown", ha="center", fontsize=8, color=style.FAINT)  # fmt: skip
+    note = "typical time per inference, and speed-up over the first column, with its 95 % interval "
+    note += "if there is room; blue: faster, orange: slower, pale: no difference shown"
+    figure.text(0.5, 0.1 / figure.get_figheight(), note, ha="center", fontsize=8, color=style.FAINT)
     return figure

@@ -19,8 +19,8 @@ from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.text import Text
-from matplotlib.ticker import FuncFormatter
+from matplotlib.text import Annotation, Text
+from matplotlib.ticker import FixedLocator, FuncFormatter
 from numpy.typing import ArrayLike
 
 from workbench.frames import EMULATED, MISSING, decimals_of, format_number, is_emulated
@@ -64,11 +64,21 @@ F = TypeVar("F")
 class Chart(Figure):
     """A figure that displays itself sharp in every notebook, whatever the matplotlib backend."""
 
+    #: What its rows say, where the texts that are drawn do not suffice.
+    rows_text: Sequence[str] = ()
+
     @property
     def alt_text(self) -> str:
-        """All text of the figure, for readers who cannot see it."""
-        texts = (text.get_text() for text in self.findobj(Text) if text.get_visible())
-        return "; ".join(dict.fromkeys(" ".join(text.split()) for text in texts if text.strip()))
+        """What it says, for readers who cannot see it: its title, axes, rows and key."""
+        parts, key = [text.get_text() for text in self.texts], []
+        for axis in self.axes:
+            parts += [axis.get_title("left"), axis.get_xlabel(), axis.get_ylabel()]
+            parts += [] if self.rows_text else _describe_rows(axis, self.axes[0])
+        for legend in self.legends:
+            key += [text.get_text() for text in legend.get_texts()]
+        parts += [*self.rows_text, f"key: {', '.join(key)}" if key else ""]
+        said = (" ".join(part.split()) for part in parts)
+        return "; ".join(dict.fromkeys(filter(None, said)))
 
     def draw(self, renderer: RendererBase) -> None:
         """Draw it; a dollar in a name starts no formula, except in matplotlib's own ticks."""
@@ -94,6 +104,20 @@ class Chart(Figure):
         size = {"image/png": {"width": width, "height": height, "alt": self.alt_text}}
         data = {"image/png": self.to_png(), "text/plain": repr(self)}
         display(data, metadata=size, raw=True)
+
+
+def _describe_rows(axis: Axes, first: Axes) -> list[str]:
+    """The texts of every row of axes, whose names the first axes of the figure have."""
+    named = isinstance(first.yaxis.get_major_locator(), FixedLocator)
+    ticks = first.get_yticklabels() if named else []
+    rows: dict[str, list[str]] = {tick.get_text(): [] for tick in ticks}
+    names = dict(enumerate(rows))
+    for text in filter(Text.get_text, axis.texts):
+        height = text.xy[1] if isinstance(text, Annotation) else text.get_position()[1]
+        rows.setdefault(names.get(round(height), ""), []).append(text.get_text())
+    if axis.xaxis.get_ticks_position() == "top":
+        rows["columns"] = [tick.get_text() for tick in axis.get_xticklabels()]
+    return [f"{name}: {', '.join(said)}".strip(": ") for name, said in rows.items()]
 
 
 def new_figure(

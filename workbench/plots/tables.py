@@ -12,7 +12,7 @@ from IPython.display import display
 from matplotlib.figure import Figure
 
 from workbench.errors import printable, unknown_name
-from workbench.frames import EMULATED, FRAMES, MISSING, format_number, is_emulated
+from workbench.frames import EMULATED, FRAMES, MISSING, decimals_of, format_number, is_emulated
 from workbench.plots.style import COLORS
 
 _SHARES = {
@@ -33,7 +33,7 @@ _TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:inherit;
 _CAPTION = "caption-side:top;text-align:left;font-weight:600;padding:.3em 0"
 _HEAD = "padding:.3em .5em;border-bottom:1.5px solid #999;background:none"
 _CELL = "padding:.22em .5em;border-bottom:1px solid #8883"
-_UNIT = "color:#888;font-weight:400"
+_UNIT = "opacity:.75;font-weight:400"
 _RIGHT = "text-align:right"
 _CHIP = "display:inline-block;width:.75em;height:.75em;border-radius:2px;margin-right:.45em"
 #: Letters beyond which a word may be broken, and beyond which a text needs a wide column.
@@ -82,11 +82,29 @@ def show(*parts: object) -> VStack:
     return VStack(*parts)
 
 
+def join_tables(*tables: Table) -> Table:
+    """Tables and notes, one below the other, as one."""
+    parts = [table for table in tables if table.markdown]
+    return Table("".join(p.html for p in parts), "\n\n".join(p.markdown for p in parts))
+
+
 def show_note(*lines: str) -> Table:
-    """Sentences as a set-off paragraph; whatever they contain is text, never markup."""
-    paragraphs = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
-    text = "\n>\n".join(f"> {_escape(line, pipes=False)}" for line in lines)
+    """Sentences as a set-off paragraph; of markup, they may contain code in backticks."""
+    shown = [line for line in lines if line]
+    paragraphs = "".join(f"<p>{to_html(line)}</p>" for line in shown)
+    text = "\n>\n".join(f"> {to_markdown(line, pipes=False)}" for line in shown)
     return Table(f"<blockquote>{paragraphs}</blockquote>", text)
+
+
+def to_html(text: str) -> str:
+    """Text as HTML: code in backticks is set as code, and all else is text."""
+    return re.sub(r"`+([^`]+)`+", r"<code>\1</code>", html.escape(text))
+
+
+def fold(summary: str, content: Table) -> Table:
+    """Content that a page shows once the reader opens it; Markdown has it below its summary."""
+    page = f"<details><summary>{html.escape(summary)}</summary>{content.html}</details>"
+    return Table(page, f"{to_markdown(summary)}\n\n{content.markdown}")
 
 
 def show_answer(*parts: str | Table) -> Table:
@@ -97,9 +115,10 @@ def show_answer(*parts: str | Table) -> Table:
     >>> print(wb.show_answer("42 %"))
     Answer: 42 %
     """
-    texts = [part.html if isinstance(part, Table) else html.escape(part) for part in parts]
-    page = f"<details><summary>Answer</summary>{'<br>'.join(texts)}</details>"
-    return Table(page, "Answer: " + "\n\n".join(map(str, parts)))
+    texts = [p if isinstance(p, Table) else Table(to_html(p), p) for p in parts]
+    page = "<br>".join(text.html for text in texts)
+    text = "\n\n".join(text.markdown for text in texts)
+    return Table(f"<details><summary>Answer</summary>{page}</details>", f"Answer: {text}")
 
 
 def show_table(
@@ -177,7 +196,7 @@ def _make(
     number = pd.api.types.is_numeric_dtype(column) and not boolean
     head, unit = name, units.get(name, "")
     if number:
-        unit = "%" if name in shares else unit
+        unit = "%" if name in shares else unit.removesuffix("/run").removeprefix("1")
         for suffix, meaning in _SUFFIXES.items():
             if name.endswith(suffix):
                 head, unit = name.removesuffix(suffix), unit or meaning
@@ -201,13 +220,12 @@ def _number_writer(
         return lambda value: format_number(value, 3) if value >= _LEAST_P else f"< {_LEAST_P:g}"
     if name in ratios:
         return lambda value: f"{value:.2f}x"
-    # The same decimals for a whole column, so that it lines up: five figures, at most three.
+    # The same decimals for a whole column, so that it lines up: at most three, and no more than
+    # three figures of the smallest value need.
     finite = column.dropna().astype(float).abs()
     finite = finite[finite < math.inf]
-    largest = finite.max() if len(finite) else 0.0
-    before = math.floor(math.log10(largest)) + 1 if largest >= 1 else 1
     whole = len(finite) == column.notna().sum() and (finite % 1 == 0).all()
-    decimals = 0 if whole else min(3, max(0, 5 - before))
+    decimals = 0 if whole else min(3, decimals_of(finite[finite > 0].min()))
     return lambda value: format_number(value, decimals)
 
 
@@ -236,11 +254,11 @@ def _cell(column: _Column, text: str) -> str:
 def _markdown(columns: list[_Column], lines: list[tuple[str, ...]], caption: str) -> str:
     heads = [f"{column.head} ({column.unit})" if column.unit else column.head for column in columns]
     rule = ["---:" if column.number else "---" for column in columns]
-    rows = ["| " + " | ".join(map(_escape, cells)) + " |" for cells in [heads, rule, *lines]]
-    return "\n".join([*([f"**{_escape(caption)}**", ""] if caption else []), *rows])
+    rows = ["| " + " | ".join(map(to_markdown, row)) + " |" for row in [heads, rule, *lines]]
+    return "\n".join([*([f"**{to_markdown(caption)}**", ""] if caption else []), *rows])
 
 
-def _escape(text: str, pipes: bool = True) -> str:
+def to_markdown(text: str, pipes: bool = True) -> str:
     """Text as Markdown on one line, in which nothing is a link, an image or a tag."""
     text = re.sub(r"\](?=[(\[:])", r"]\\", html.escape(printable(text), quote=False))
     return " ".join((text.replace("|", "\\|") if pipes else text).split())

@@ -28,9 +28,22 @@ from workbench.plots.layers import NO_LAYERS
 from workbench.plots.roofline import NO_ROOFLINE
 from workbench.plots.speedups import plot_speedups
 from workbench.plots.sweeps import plot_isa_levels, plot_threads
-from workbench.plots.tables import Table, VStack, show_note, show_table
+from workbench.plots.tables import (
+    Table,
+    VStack,
+    fold,
+    join_tables,
+    show_note,
+    show_table,
+    to_html,
+    to_markdown,
+)
 
-TOP, TOP_FINDINGS = 12, 8  #: Rows of a table, and findings of a list.
+#: Rows of a table, findings of a list, and how many of these are cards.
+TOP, TOP_FINDINGS, TOP_CARDS = 12, 8, 3
+_CARDS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:12px;padding:0"
+_CARD = "list-style:none;border:1px solid #8886;border-radius:8px;padding:12px 16px;min-width:0;"
+_CARD += "overflow-wrap:anywhere"
 
 #: What hiding an extension does not change.
 NOT_COVERED = (
@@ -50,21 +63,27 @@ NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside
 
 
 def show_verdicts(source: Run | Comparison) -> Table:
-    """One sentence per comparison; first of all, whether the run was emulated.
+    """What was run, one sentence per comparison, the latencies, and what weakens these figures.
 
     Examples
     --------
     >>> print(wb.show_verdicts(wb.open_run(wb.sample_run())))
+    mobilenet_v3_small · fp32 · AMD EPYC (virtual machine) · 2026-11-21 01:28 · quality C
+    <BLANKLINE>
     > mobilenet_v3_small: 1.28x faster ...
     """
     comparisons = source.comparisons if isinstance(source, Run) else (source,)
-    mark = [f"{EMULATED.capitalize()}."] if source.emulated else []
-    mark += [f"Outputs are wrong: {source.wrong}."] if source.wrong and not comparisons else []
-    dtypes = source.subject.dtypes if isinstance(source, Run) else None
-    left = [] if dtypes is None or not dtypes["reason"].any() else [f"{describe_dtypes(dtypes)}."]
+    run = source if isinstance(source, Run) else source.run
     texts = [ab.text for ab in comparisons]
     texts = texts or ["No comparison: the run has no two experiments of one program."]
-    return show_note(*mark, *texts, *left)
+    sides = [comparisons[0].baseline, comparisons[0].candidate] if comparisons else [run.subject]
+    times = [] if run.emulated else [f"{m.label}: {m.latency_text}" for m in sides]
+    facts = " · ".join([*run.facts, f"quality {run.quality['grade'].iloc[0]}"])
+    caveats = [f"Caveat: {caveat}." for caveat in source.caveats]
+    head = Table(f'<p style="opacity:.8">{to_html(facts)}</p>', to_markdown(facts))
+    note = show_note(*texts, "; ".join(times), *caveats)
+    large = note.html.replace("<p>", '<p style="font-size:1.2em;font-weight:600">', 1)
+    return join_tables(head, Table(large, note.markdown))
 
 
 def show_latencies(source: Run | Measurement) -> Table:
@@ -97,7 +116,9 @@ def show_times(source: Run | Measurement) -> Table:
 
 
 def show_operators(source: Measurement | pd.DataFrame, *, top: int = TOP) -> Table:
-    """The most expensive operators of a measurement, or of a frame of ``frames.OPERATORS``.
+    """The most expensive operators: totals of each type; folded, by layer, and each by itself.
+
+    ``source`` is a measurement, or a frame of ``frames.OPERATORS``.
 
     Examples
     --------
@@ -106,12 +127,26 @@ def show_operators(source: Measurement | pd.DataFrame, *, top: int = TOP) -> Tab
     True
     """
     operators = source if isinstance(source, pd.DataFrame) else source.operators
-    columns = ["name", "category", "family", "calls"]
-    if "module" in operators:
-        columns = ["name", "category", "module_class", "source", "confidence"]
     operators = operators.assign(name=label_operators(operators))
-    columns += ["mean_ms", "std_ms", "share"]
-    return show_table(operators, columns, top=top, caption="The most expensive operators")
+    columns, times = ["name", "category"], ["mean_ms", "std_ms", "share"]
+    parts = [show_table(add_up_operators(operators, []), top=top, caption="By type of operator")]
+    if "module" in operators:
+        layers = operators.assign(layer=operators["module"].map(name_layer))
+        by_layer = add_up_operators(layers, ["layer"])
+        parts.append(fold("By layer", show_table(by_layer, top=top)))
+        columns += ["module_class", "source", "confidence"]
+    single = show_table(operators, [*columns, "calls", *times], top=top)
+    return join_tables(*parts, fold("Single operators", single))
+
+
+def add_up_operators(operators: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Operators, calls, time and share of each type of operator, and of what else is given."""
+    groups = operators.groupby([*by, "operator", "category"], sort=False, observed=True)
+    sums = groups[["calls", "mean_ms", "share"]].sum()
+    table = sums.assign(operators=groups.size()).sort_values("mean_ms", ascending=False)
+    columns = ["operators", "calls", "mean_ms", "share"]
+    table = table[columns].reset_index()
+    return mark_emulated(table) if is_emulated(operators) else table
 
 
 def show_layers(source: Measurement, *, top: int = TOP) -> Table:
@@ -373,16 +408,20 @@ def show_findings(source: Run | Measurement | pd.DataFrame, *, top: int = TOP_FI
         unknown = isinstance(subject, Measurement) and subject.sidecar is None
         text = f"{_NOTHING} {NO_PROGRAM}" if unknown else _NOTHING
         return Table(f"<p>{text}</p>", text)
-    items = findings.head(top).to_dict("records")
-    pages = "".join(f"<li>{_item_html(row)}</li>" for row in items)
-    texts = "\n".join(f"{number}. {_item_text(row)}" for number, row in enumerate(items, 1))
     marks = []
     if is_emulated(findings):
         marks.append(f"{EMULATED.capitalize()}. These are not sorted by gain.")
     if isinstance(source, Run) and source.record.plan.programs:
         marks.append(f"About {source.subject.label}, the first program after the baseline.")
-    head = f"<p>{html.escape(' '.join(marks))}</p>" if marks else ""
-    return Table(f"{head}<ol>{pages}</ol>", "\n\n".join([*marks, texts]))
+    items = [_show_finding(row) for row in findings.head(top).to_dict("records")]
+    cards = "".join(f'<li style="{_CARD}">{item.html}</li>' for item in items[:TOP_CARDS])
+    further = "".join(f"<li>{item.html}</li>" for item in items[TOP_CARDS:])
+    page = f'<ol style="{_CARDS}">{cards}</ol>'
+    if further:
+        page += f"<details><summary>{len(items) - TOP_CARDS} more</summary>"
+        page += f'<ol start="{TOP_CARDS + 1}">{further}</ol></details>'
+    texts = "\n".join(f"{number}. {item.markdown}" for number, item in enumerate(items, 1))
+    return join_tables(*([show_note(*marks)] if marks else []), Table(page, texts))
 
 
 def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:
@@ -406,25 +445,19 @@ def describe_gain(row: dict[str, Any]) -> str:
     )
 
 
-def _item_html(row: dict[str, Any]) -> str:
-    text = {name: html.escape(str(row[name])) for name in ("title", "action", "hint", "heading")}
-    anchor = text["heading"].replace(" ", "-")
-    return (
-        f"<b>{text['title']}.</b> Gain: {html.escape(describe_gain(row))}.<br>"
-        f"To do: {text['action']}.<br><code>{text['hint']}</code><br>"
-        f'Shown under <a href="#{anchor}">{text["heading"]}</a>'
-    )
+def _show_finding(row: dict[str, Any]) -> Table:
+    """Gain, advice, a command that a report's page offers to copy, and where the evidence is."""
+    title = " ".join(str(row["title"]).split())
+    gain, action, hint = describe_gain(row), str(row["action"]), str(row["hint"])
+    heading = str(row["heading"])
+    page = f"<strong>{to_html(title[:1].upper() + title[1:])}.</strong> <p>Gain: {to_html(gain)}."
+    page += f"</p><p>To do: {to_html(action)}.</p><pre><code>{html.escape(hint)}</code></pre>"
+    page += f"<p>Evidence: <cite>{html.escape(heading)}</cite></p>"
+    text = f"**{_plain(title)}.** Gain: {gain}. To do: {_plain(action)}. `` "
+    text += hint.replace("`", "'") + f' `` Evidence: "{heading}".'
+    return Table(page, text)
 
 
-def _item_text(row: dict[str, Any]) -> str:
-    title, action = (_plain(row[name]) for name in ("title", "action"))
-    hint = str(row["hint"]).replace("`", "'")
-    return (
-        f"**{title}.** Gain: {describe_gain(row)}. To do: {action}. `` {hint} `` "
-        f'Shown in {row["notebook"]} under "{row["heading"]}".'
-    )
-
-
-def _plain(text: object) -> str:
-    escaped = html.escape(" ".join(str(text).split()), quote=False)
+def _plain(text: str) -> str:
+    escaped = html.escape(" ".join(text.split()), quote=False)
     return "".join(f"\\{c}" if c in "*_`[]\\" else c for c in escaped)

@@ -45,6 +45,8 @@ def plot_timeline(source: Measurement | Comparison) -> Chart:
         left, width = tree["start_ns"] / 1e6, tree["duration_ns"] / 1e6
         style.draw_boxes(axis, left, top + _HEAD + _ROW * tree["depth"], width, 0.85 * _ROW, colors)
         top += height
+    lengths = {name: tree["duration_ns"].max() / 1e6 for name, tree in trees.items()}
+    figure.rows_text = [f"{name}: {style.write_ms(ms)}" for name, ms in lengths.items()]
     last = max((tree["start_ns"] + tree["duration_ns"]).max() for tree in trees.values())
     axis.set_xlim(0, 1.01 * last / 1e6)
     axis.set_ylim(top, 0)

@@ -15,6 +15,7 @@ from workbench.analysis.statistics import describe, pick_timed, restart_latencie
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.explorer.page import explorer_page
 from workbench.frames import ATTRIBUTION, STATISTICS
+from workbench.plots.tables import Table
 from workbench.records import documents
 from workbench.records.codec import to_document
 from workbench.records.documents import Row, Rows
@@ -64,8 +65,9 @@ def make_report(run: Run | str | Path) -> tuple[Path, Path]:
     _ = run.subject  # refuses a run without times
     # The title takes the place of the notebook's.
     first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run)
-    link = f"[Explore this run interactively]({EXPLORER_HTML})"
-    sections = [replace(first, heading="", text=f"{first.text}\n\n{link}".strip()), *others]
+    label = "Explore this run interactively"
+    link = Table(f'<a href="{EXPLORER_HTML}">{label}</a>', f"[{label}]({EXPLORER_HTML})")
+    sections = [replace(first, heading="", text="", items=[*first.items, link]), *others]
     names = ", ".join(program.stem for program in run.record.plan.all_programs)
     stem, title = run.record.plan.stem, f"{names}: where the time goes"
     brief = [section for section in sections if section.brief]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from workbench.analysis.compare_runs import Compared
 from workbench.errors import printable
-from workbench.frames import WRONG, format_ms
+from workbench.frames import WRONG, format_ms, format_range
 from workbench.plots.tables import Table, show_note, show_table
 from workbench.store import atomic_write
 
@@ -55,7 +55,8 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
 
 def describe_row(row: dict[str, Any]) -> str:
     """One row of a gate: ``slower: 10.0 ms -> 11.0 ms, latency +8.7 % to +11.1 % (95 % CI)``."""
-    text = f"{row['outcome']}: {format_ms(row['baseline_ms'])} -> {format_ms(row['candidate_ms'])}"
+    times = format_range(row["baseline_ms"], row["candidate_ms"])
+    text = f"{row['outcome']}: {' -> '.join(times)}"
     if row["outcome"] == WRONG:
         return text
     if math.isnan(row["low"]):

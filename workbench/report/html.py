@@ -2,17 +2,21 @@
 
 import base64
 import hashlib
-from collections.abc import Sequence
+import html
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from itertools import takewhile
 from typing import Protocol
 
 import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from workbench.errors import printable
-from workbench.plots.tables import Table
+from workbench.frames import decimals_of, format_number
+from workbench.plots.style import Chart
 
 
 class Shown(Protocol):
@@ -31,24 +35,47 @@ class Section:
     brief: bool = False
 
     @property
+    def anchor(self) -> str:
+        """What links to it, as on GitHub: the heading's words in lower case."""
+        return re.sub(r"[^\w -]", "", self.heading.lower()).replace(" ", "-")
+
+    @property
     def paragraphs(self) -> list[str]:
-        """The section as Markdown without figures; empty if it has nothing but figures."""
-        tables = [str(item) for item in self.items if isinstance(item, Table)]
-        if self.items and not tables:
-            return []
+        """The section as Markdown; of a figure, what it says."""
         head = [f"## {self.heading}"] if self.heading else []
-        return [*head, *([self.text] if self.text else []), *tables]
+        return [*head, *([self.text] if self.text else []), *map(_describe, self.items)]
+
+
+def _describe(item: Shown) -> str:
+    return f"*Figure. {item.alt_text}*" if isinstance(item, Chart) else str(item)
 
 
 def to_html(title: str, sections: Sequence[Section]) -> str:
-    """Sections as a self-contained page."""
-    shown = [(s.heading, s.text, [item._repr_html_() for item in s.items]) for s in sections]
-    return render_page(title, "report/sections.html.j2", sections=shown)
+    """Sections as a self-contained page, with the contents after the first, brief ones."""
+    page = render_page(title, "report/sections.html.j2", sections=list(place_contents(sections)))
+    anchors = {html.escape(section.heading): section.anchor for section in sections}
+
+    def link(cited: re.Match[str]) -> str:
+        known = anchors.get(cited[1])
+        return f'<a href="#{known}">{cited[1]}</a>' if known else cited[1]
+
+    return re.sub("<cite>(.*?)</cite>", link, page)
 
 
 def to_markdown(title: str, sections: Sequence[Section]) -> str:
-    """Sections as Markdown, without their figures."""
-    return render_template("report/sections.md.j2", title=title, sections=sections)
+    """Sections as Markdown; of figures, what they say."""
+    return render_template("report/sections.md.j2", title=title, sections=place_contents(sections))
+
+
+def place_contents(sections: Sequence[Section]) -> Iterator[Section]:
+    """The sections, with the contents after the first brief ones if there is much to list."""
+    first = len(list(takewhile(lambda section: section.brief, sections)))
+    listed = [section for section in sections[first:] if section.heading]
+    lines = [f"- [{section.heading}](#{section.anchor})" for section in listed]
+    yield from sections[:first]
+    if len(lines) > 2:
+        yield Section("Contents", "\n".join(lines))
+    yield from sections[first:]
 
 
 def render_page(title: str, template: str, *, script: str = "", **data: object) -> str:
@@ -72,6 +99,6 @@ def _templates() -> Environment:
         loader=PackageLoader("workbench", "."), autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    templates.filters["base64"] = lambda data: base64.b64encode(data).decode()
-    templates.filters["markdown"] = mistune.html
+    templates.filters["figures"] = lambda ms: format_number(ms, decimals_of(ms))
+    templates.filters["markdown"] = mistune.create_markdown(escape=True)
     return templates

@@ -4,6 +4,7 @@ import ast
 import contextlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -17,11 +18,8 @@ from workbench.report.html import Section, Shown
 
 
 def notebooks_dir() -> Path:
-    """The folder of the numbered notebooks, in the checkout that this package runs from."""
-    path = Path(workbench.__file__).resolve().parents[1] / "notebooks"
-    if not path.is_dir():
-        raise SetupError("the notebooks are missing", where=path, hint="install from a clone")
-    return path
+    """The folder of the numbered notebooks; in a checkout, the package has a link to it."""
+    return (Path(workbench.__file__).parent / "notebooks").resolve()
 
 
 def find_notebook(name: str) -> Path:
@@ -102,6 +100,21 @@ def _run_cell(source: str, names: dict[str, Any], where: str) -> Any:
     return None
 
 
+def copy_notebooks() -> Path:
+    """The notebooks to work with: the checkout's, or copies in the working directory.
+
+    Files that exist there are kept.
+    """
+    source, copies = notebooks_dir(), Path("workbench-notebooks").absolute()
+    if Path(workbench.__file__).resolve().parent not in source.parents:
+        return source
+    copies.mkdir(exist_ok=True)
+    for path in source.iterdir():
+        if not (copies / path.name).exists():
+            shutil.copy(path, copies)
+    return copies
+
+
 def open_lab(arguments: Sequence[str]) -> None:
     """Replace this process by JupyterLab on the notebooks, with their list open."""
     # A separate workspace: what else is open in the user's JupyterLab stays as it is.
@@ -110,5 +123,5 @@ def open_lab(arguments: Sequence[str]) -> None:
     options = [f"--LabApp.default_url={page}", f"--LabApp.app_settings_dir={settings}"]
     if not find_spec("jupyterlab"):
         raise SetupError("JupyterLab is not installed", install="executorch-workbench[lab]")
-    command = [sys.executable, "-m", "jupyterlab", *options, str(notebooks_dir()), *arguments]
+    command = [sys.executable, "-m", "jupyterlab", *options, str(copy_notebooks()), *arguments]
     os.execv(sys.executable, command)

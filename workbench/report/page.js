@@ -1,4 +1,4 @@
-// Tables of a report sort by a column when its head is clicked, or entered by keyboard.
+// Tables sort by a column when its head is clicked or entered by keyboard; commands can be copied.
 
 const numberOf = text => {
   const found = text.replace(/[\s\u2009,<]/g, "").match(/^[+\u2212-]?[\d.]+(?:e[+-]?\d+)?/i);
@@ -35,3 +35,31 @@ for (const table of document.querySelectorAll("table")) {
     });
   });
 }
+
+for (const shown of document.querySelectorAll("pre")) {
+  const button = Object.assign(document.createElement("button"), { type: "button", textContent: "Copy" });
+  button.setAttribute("aria-live", "polite");
+  button.addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(shown.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(shown);
+      button.textContent = "Selected: press Ctrl+C";
+    }
+  });
+  shown.after(button);
+}
+
+// What does not fit scrolls, also by keyboard.
+const watch = new ResizeObserver(entries => {
+  for (const { target } of entries) {
+    if (target.scrollWidth > target.clientWidth) target.tabIndex = 0;
+    else target.removeAttribute("tabindex");
+  }
+});
+for (const box of document.querySelectorAll(".output")) watch.observe(box);
+
+addEventListener("beforeprint", () => {
+  for (const folded of document.querySelectorAll("details")) folded.open = true;
+});

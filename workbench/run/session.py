@@ -44,6 +44,7 @@ QUIT_TIMEOUT_S = 5.0
 #: Errors after which the runner continues.
 HARMLESS = frozenset({"command", "io", "usage"})
 
+_REJECTED = "workbench export MODEL names the operator that fails, and its source line"
 HINTS = {
     "model_file": "check the path",
     "not_pte": "give a .pte file; workbench export MODEL makes one",
@@ -54,8 +55,8 @@ HINTS = {
     "those of language models",
     "backend": "export it for XNNPACK, or use a runner that has this backend",
     "library": "reinstall executorch",
-    "delegate": "export it again with the installed ExecuTorch",
-    "check": "export it again with the installed ExecuTorch",
+    "delegate": _REJECTED,
+    "check": _REJECTED,
     "memory": "close other programs, or use a smaller model",
     "inputs": "pass one file of raw bytes per input, in the program's dtype and shape",
     "isa": "measure at level native, or install the executorch version that the workbench supports",
@@ -272,7 +273,7 @@ class Session:
         if rest:
             words.append(f"incomplete answer: {rest[:80].decode(errors='replace')!r}")
         log = f" ({'; '.join(words)})" if words else ""
-        hint = "the program may be damaged: export it again"
+        hint = "workbench export MODEL runs the program, and says what fails"
         return RunnerCrash(f"the runner {what}{log}", where=self._name, hint=hint, kind="crash")
 
     def _last_lines(self, count: int = 3) -> list[str]:

@@ -27,7 +27,7 @@ from workbench.analysis.findings.context import (
 from workbench.analysis.findings.dataflow import SEALED, WEIGHTED, Dataflow, NodeId, Step, Tensor
 from workbench.analysis.operators import label_operator
 from workbench.analysis.speedup import Speedup, speedup_of_restarts, speedup_of_runs
-from workbench.frames import format_ms
+from workbench.frames import format_range
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
@@ -182,9 +182,9 @@ def find_threads(context: RuleContext, left: Collection[str]) -> Iterator[Findin
     found = [speedup_of_restarts(*shared_restarts(own, context.scaling[count])) for count in fewer]
     for at, gain in _best_shown(float(own.mean()), found):
         best = fewer[at]
+        times = format_range(float(own.mean()), float(context.scaling[best].mean()))
         yield Finding(
-            f"{context.threads} threads are slower than {best}: {format_ms(own.mean())} against "
-            f"{format_ms(context.scaling[best].mean())}",
+            f"{context.threads} threads are slower than {best}: {' against '.join(times)}",
             gain,
             (),
             f"run with {best} thread{'s' if best > 1 else ''}",
@@ -214,9 +214,9 @@ def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
         found = [speedup_of_runs(own, context.dtypes[name]) for name in others]
         for at, gain in _best_shown(float(np.mean(own)), found):
             best = others[at]
+            times = format_range(float(np.mean(context.dtypes[best])), float(np.mean(own)))
             yield Finding(
-                f"{best} takes {format_ms(float(np.mean(context.dtypes[best])))} instead of "
-                f"{format_ms(float(np.mean(own)))} (separate runs)",
+                f"{best} takes {' instead of '.join(times)} (separate runs)",
                 gain,
                 (),
                 f"use {best} if its accuracy suffices: see the record of its export",

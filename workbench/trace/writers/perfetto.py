@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Columns that become arguments of a slice: where they are not -1; of a leaf, if the frame has them.
 _NUMBERS = ("run", "instruction", "delegate_id")
-_TEXTS = ("category", "family", "layer", "shape")
+_TEXTS = ("category", "family", "layer", "source", "shapes", "logged")
 
 # Later than any time of a trace; and no row.
 _NEVER, _NOWHERE = 2**63 - 1, -1
@@ -46,8 +46,9 @@ class Step(NamedTuple):
 def write_perfetto(traces: Mapping[str, pd.DataFrame], path: Path) -> Path:
     """Write spans as a protobuf trace for the Perfetto UI and its ``trace_processor``.
 
-    The category of a slice is that of its operator, or the kind of event if it contains others. A
-    delegate's operators have the argument ``start=synthetic``: no clock was read at their start.
+    A slice is named by its ``label``, if there is one, and else as logged. Its category is that of
+    its operator, or the kind of event if it contains others. A delegate's operators have the
+    argument ``start=synthetic``: no clock was read at their start.
     """
     # Takes a tenth of a second to import.
     from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
@@ -149,7 +150,8 @@ class _Slices:
             **{name: spans[name] for name in _NUMBERS},
             "start": kind.map({"delegate_operator": "synthetic"}).fillna(""),
         }
-        self._names = spans["name"].tolist()
+        names = spans["name"].astype(object)
+        self._names = spans.get("label", names).where(leaf, names).fillna(names).tolist()
         self._categories = texts.get("category", kind).fillna(kind).tolist()
         self._arguments = {name: column.tolist() for name, column in arguments.items()}
         self._logged = list(zip(spans["start_ns"], spans["duration_ns"], strict=True))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
@@ -12,22 +12,24 @@ import pandas as pd
 from workbench.store import atomic_write
 
 
-def write_speedscope(
-    profiles: Mapping[str, pd.DataFrame], path: Path, *, stack: Sequence[str], weight: str
-) -> Path:
+def write_speedscope(profiles: Mapping[str, pd.DataFrame], path: Path) -> Path:
     """Write flame graphs in speedscope's file format, one profile for each frame.
 
-    The format has no negative times. A row that has one, such as the overhead of a delegate below
-    the rounding of its operators, counts as 0; all others are shortened so that the total stays.
+    A frame has the columns ``stack`` (names, outermost first), ``ns``, and perhaps ``source``: the
+    source line of the innermost, ``file:line``. The format has no negative times. A row that has
+    one, such as the overhead of a delegate below the rounding of its operators, counts as 0; all
+    others are shortened so that the total stays.
     """
-    frames: dict[tuple[str, str], int] = {}
+    frames: dict[tuple[int, str, str], int] = {}
     written = []
     for name, table in profiles.items():
-        samples = [
-            [frames.setdefault(frame, len(frames)) for frame in zip(stack, row, strict=True)]
-            for row in table[list(stack)].astype(str).itertuples(index=False)
-        ]
-        weights = table[weight].to_numpy(float)
+        samples = []
+        sources = table.get("source", pd.Series("", table.index)).fillna("")
+        for stack, source in zip(table["stack"], sources, strict=True):
+            levels = [(level, text, "") for level, text in enumerate(stack)]
+            levels[-1] = (*levels[-1][:2], source)
+            samples.append([frames.setdefault(frame, len(frames)) for frame in levels])
+        weights = table["ns"].to_numpy(float)
         if (weights < 0).any():
             positive = weights.clip(0)
             weights = positive * (math.fsum(weights) / math.fsum(positive))
@@ -39,7 +41,12 @@ def write_speedscope(
         "exporter": "executorch-workbench",
         "name": path.name,
         "activeProfileIndex": 0,
-        "shared": {"frames": [{"name": text} for _, text in frames]},
+        "shared": {"frames": [{"name": text, **_place(source)} for _, text, source in frames]},
         "profiles": written,
     }
     return atomic_write(path, json.dumps(content, allow_nan=False, separators=(",", ":")))
+
+
+def _place(source: str) -> dict[str, str | int]:
+    file, _, line = source.rpartition(":")
+    return {"file": file, "line": int(line)} if file and line.isdecimal() else {}
