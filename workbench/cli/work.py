@@ -272,9 +272,11 @@ def optimize(
         study = search(model, export, optimize, root=out, progress=progress)
     lines: list[object] = [show_variants(study), *(f"warning: {text}" for text in study.warnings)]
     lines.append(study.conclusion)
+    step = "`workbench findings RUN` shows what else takes the time"
     if study.best:
-        lines.append((out or default_root(parse_name(model).label)) / FOLDER / RECIPE)
-    return Output(lines, {"study": study}, exit_code=not study.best)
+        lines.append(recipe := (out or default_root(parse_name(model).label)) / FOLDER / RECIPE)
+        step = call("export", model, "--recipe", recipe)
+    return Output(lines, {"study": study}, exit_code=not study.best, step=step)
 
 
 COMMANDS = (doctor, models, export, run, profile, optimize, batch)

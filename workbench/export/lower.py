@@ -142,7 +142,8 @@ def _export(
         return exported, {}, None
     if not quantize.has_quantized(exported):
         text = f"nothing to quantise for {options.dtype} ({precision.meaning})"
-        hint = "choose int8 for convolutions; check the patterns of --module-dtype"
+        other = "fp16" if options.dtype == "int8" else "int8, which also takes convolutions"
+        hint = f"choose {other}; check the patterns of --module-dtype"
         raise ExportError(text, where=model.origin, hint=hint)
     notes = {}
     if precision.calibrated or "int8" in dict(modules).values():
