@@ -69,7 +69,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="session")
-def lab(tmp_path_factory, own_cache):
+def lab(tmp_path_factory):
     """What `workbench lab` opens, on a copy of the checkout; its address and token."""
     folder = tmp_path_factory.mktemp("lab")
     for name in ("notebooks", "workbench", "data"):
@@ -85,22 +85,18 @@ def lab(tmp_path_factory, own_cache):
         path.write_text(json.dumps(values))
     arguments = ["lab", "--no-browser", "--allow-root", "--port=0", "--expose-app-in-browser"]
     address = re.compile(r"(http://127\.0\.0\.1:\d+)/lab\S*\?token=(\w+)")
-    with serve(folder, arguments, address, own_cache) as found:
+    with serve(folder, arguments, address) as found:
         yield found.groups()
 
 
 @contextlib.contextmanager
-def serve(folder, arguments, address, cache):
-    """Run a command of the workbench that serves pages, until its log has the address.
-
-    Its locks are separate: a notebook does not wait for measurements outside of the tests.
-    """
+def serve(folder, arguments, address):
+    """Run a command of the workbench that serves pages, until its log has the address."""
     path = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     settings = {
         "JUPYTERLAB_SETTINGS_DIR": str(folder / "settings"),
         "JUPYTERLAB_WORKSPACES_DIR": str(folder / "workspaces"),
         "PYTHONPATH": path,
-        "XDG_CACHE_HOME": str(cache),
     }
     log = folder / "server.log"
     with log.open("wb") as file:
@@ -231,10 +227,16 @@ def move_controls(cell, page):
 
 
 def use_explorer(cell):
-    """Select a category; its own tests do the rest."""
+    """Select a category, or a part of the model; the explorer's own tests do the rest."""
     explorer = cell.locator(".wb-explorer")
-    explorer.locator(".chip").first.click()
-    assert explorer.locator(".crumbs li").count() == 2
+    chosen = explorer.locator(":is(.chip, .t-row, canvas):visible").first
+    if chosen.evaluate("e => e.matches('canvas')"):
+        chosen.focus()
+        for key in ("ArrowDown", "Enter"):
+            chosen.press(key)
+    else:
+        chosen.click()
+    assert explorer.locator(".crumbs li").count() > 1
     assert explorer.evaluate("e => e.scrollWidth <= e.parentElement.clientWidth")
 
 

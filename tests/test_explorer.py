@@ -6,7 +6,6 @@ from types import SimpleNamespace
 import ipywidgets as widgets
 import pandas as pd
 import pytest
-from changed_runs import changed, with_record
 from jupyter_client.manager import start_new_kernel
 from synthetic import synthetic_ledger
 
@@ -19,16 +18,13 @@ from workbench.errors import ComparisonError, RunnerError, UsageError
 from workbench.explorer import widgets as controls
 from workbench.explorer.widgets import (
     compare_picked,
-    explore_isa_levels,
     interact,
     is_interactive,
     list_measurements,
     pick_measurements,
-    show_level,
 )
-from workbench.frames import EMULATED
 from workbench.plots.tables import VStack
-from workbench.plots.what_if import FACTORS, plot_what_if
+from workbench.plots.what_if import plot_what_if
 from workbench.store import load_run, save_run
 
 
@@ -145,7 +141,7 @@ def test_views_that_share_a_picker_show_the_run_that_was_picked(monkeypatch):
 
 
 def test_sliders_start_with_nothing_changed(monkeypatch):
-    ledger, knobs = synthetic_ledger(processes=4), dict.fromkeys(CATEGORIES, FACTORS)
+    ledger, knobs = synthetic_ledger(processes=4), dict.fromkeys(CATEGORIES, (1.0, 2.0, 4.0))
     figure = interact(lambda **factors: plot_what_if(predict_what_if(ledger, factors)), **knobs)
     assert "Nothing faster" in figure.alt_text
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
@@ -217,65 +213,6 @@ def test_what_may_differ_is_part_of_the_choice(front_end, monkeypatch):
     assert 'role="alert"' in seen[-1].data and "may differ" in seen[-1].data
     across.value = ["threads"]
     assert isinstance(seen[-1], VStack)
-
-
-# ISA levels.
-
-
-def test_a_level_is_shown_among_all_with_its_categories_and_what_it_adds(swept):
-    shown = show_level(swept, "native", 1)
-    levels, categories = shown.parts[:2]
-    assert "over avx512-novnni, faster" in levels.alt_text
-    both = [swept[name].categories for name in ("sse2", "native")]
-    drawn = [bar.get_width() for bar in categories.axes[0].patches]
-    assert drawn == pytest.approx(pd.concat(both)["mean_ms"].tolist())
-    assert "native adds avx512vnni, avx512vbmi, avx512bf16, gfni to avx512-novnni." in str(shown)
-    ab = swept.compare()
-    assert (ab.baseline.name, ab.candidate.name) == ("sse2", "native")
-    for change in ab.categories.itertuples():
-        cells = f"| {change.speedup:.2f}x | {change.low:.2f}x | {change.high:.2f}x |"
-        assert f"{cells} {change.outcome} |" in str(shown)
-
-
-def test_the_lowest_level_is_compared_with_nothing(swept):
-    shown = show_level(swept, "sse2", 1)
-    assert len(shown.parts[1].axes[0].patches) == 5
-    assert "speedup" not in str(shown)
-
-
-def test_without_a_front_end_the_highest_level_is_shown(swept):
-    shown = explore_isa_levels(swept)
-    assert shown.parts[0].alt_text == show_level(swept, "native", 1).parts[0].alt_text
-
-
-def test_the_slider_goes_from_the_lowest_level_to_the_highest(swept, front_end, monkeypatch):
-    seen = []
-    monkeypatch.setattr(controls, "show_level", lambda _, *chosen: seen.append(chosen) or VStack())
-    knobs, _ = explore_isa_levels(swept).children
-    (slider,) = knobs.children
-    assert isinstance(slider, widgets.SelectionSlider)
-    assert list(slider.options) == list(swept.isa_levels["level"])
-    slider.value = "avx2"
-    assert seen == [("native", 1), ("avx2", 1)]
-
-
-def test_several_thread_counts_are_to_choose_from(swept, front_end, monkeypatch):
-    seen = []
-    monkeypatch.setattr(controls, "show_level", lambda _, *chosen: seen.append(chosen) or VStack())
-    both = pd.concat([swept.isa_levels, swept.isa_levels.assign(threads=2)])
-    knobs, _ = explore_isa_levels(changed(swept, isa_levels=both)).children
-    knobs.children[1].value = 2
-    assert seen == [("native", 1), ("native", 2)]
-
-
-def test_of_an_emulated_run_no_level_is_said_to_be_faster(swept):
-    shown = show_level(with_record(swept, emulated=True), "native", 1)
-    for text in (shown.parts[0].alt_text, shown.parts[1].alt_text, str(shown.parts[-1])):
-        assert EMULATED in text and "faster" not in text
-
-
-def test_without_levels_it_says_how_to_measure_them():
-    assert "--isa-ladder" in str(explore_isa_levels(wb.open_run(wb.sample_run())))
 
 
 # A run that is started, watched and stopped.

@@ -15,6 +15,7 @@ import pytest
 from changed_runs import with_record
 
 import workbench as wb
+from workbench.errors import UsageError
 from workbench.explorer.data import _excerpts, explorer_data
 from workbench.explorer.page import Explorer, explorer_page
 from workbench.explorer.widgets import WIDGETS
@@ -242,6 +243,20 @@ def test_runs_measured_apart_are_compared(runs, tmp_path):
     assert len({m.label for m in document.measurements}) == 2
 
 
+def test_noisy_programs_have_a_warning(documents):
+    known = wb.open_run(wb.sample_run("squeezesam")).subject.export.sqnr_db
+    assert known < 20
+    noisy = [text for text in documents["squeezesam"].comparisons[0].caveats if "SQNR" in text]
+    assert len(noisy) == 1 and f"{known:.1f} dB" in noisy[0]
+    assert not any("SQNR" in t for t in documents["mobilenet_v3_small"].comparisons[0].caveats)
+
+
+def test_views_have_names(runs):
+    with pytest.raises(UsageError, match="unknown view 'icicle' -> valid: categories, levels"):
+        wb.explore(runs["toy_cnn"], "icicle")
+    assert 'data-only="levels"' in wb.explore(runs["toy_cnn"], "levels").text
+
+
 def test_traces_alone_are_explored(runs, tmp_path):
     for name in ("avx512_off", "avx512_on"):
         shutil.copy(
@@ -251,6 +266,7 @@ def test_traces_alone_are_explored(runs, tmp_path):
     document = explorer_data(wb.open_run(tmp_path))
     assert not any(m.untraced for m in document.measurements)
     assert document.programs[0].edges == () and document.programs[0].modules == ()
+    assert {m.isa for m in document.measurements} == {""}
     assert find_problem(json.loads(json.dumps(to_plain(document))), "explorer") == ""
 
 

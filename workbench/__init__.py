@@ -30,8 +30,8 @@ Tables
     show_table, show_times, show_undelegated, show_variants, show_verdicts
 
 Widgets
-    explore, explore_isa_levels, interact, pick_measurements, pick_run, show_progress,
-    FACTORS, LiveRun
+    explore, interact, pick_measurements, pick_run, show_progress,
+    LiveRun
 
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.
 """

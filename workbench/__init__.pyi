@@ -57,9 +57,6 @@ from .datasets import (
 )
 from .explorer.page import explore as explore
 from .explorer.widgets import (
-    explore_isa_levels as explore_isa_levels,
-)
-from .explorer.widgets import (
     interact as interact,
 )
 from .explorer.widgets import (
@@ -151,9 +148,6 @@ from .plots.timeline import plot_timeline as plot_timeline
 from .plots.variants import plot_variants as plot_variants
 from .plots.variants import show_variants as show_variants
 from .plots.what_if import (
-    FACTORS as FACTORS,
-)
-from .plots.what_if import (
     plot_bottlenecks as plot_bottlenecks,
 )
 from .plots.what_if import (
@@ -190,7 +184,6 @@ from .workflow import (
 )
 
 __all__ = [
-    "FACTORS",
     "Comparison",
     "EagerModelBase",
     "ExportOptions",
@@ -211,7 +204,6 @@ __all__ = [
     "describe_run",
     "examine_machine",
     "explore",
-    "explore_isa_levels",
     "export_model",
     "export_trace",
     "find_runner",

@@ -57,7 +57,9 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
     inferences = min(_INFERENCES, max(_LEAST, _SPANS // max(spans, 1)))
     numbers = {program: number for number, program in enumerate(programs)}
     apart = len({m.run.path for m in measurements}) > 1
-    shown = {ab.candidate for ab in comparisons} or set(measurements)
+    # Those of every ISA level would take a second.
+    subject = comparisons[0].candidate if comparisons else run.subject
+    isa = (subject.experiment.isa, subject.experiment.isa_off)
     return documents.Explorer(
         head=_describe(run),
         programs=tuple(
@@ -65,7 +67,7 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
         ),
         measurements=tuple(
             _measurement(m, numbers[_program_of(m)], tables[_program_of(m)], inferences,
-                         apart=apart, with_findings=m in shown)
+                         apart=apart, with_findings=(m.experiment.isa, m.experiment.isa_off) == isa)
             for m in measurements
         ),
         comparisons=tuple(
@@ -230,7 +232,7 @@ def _measurement(
         label=f"{m.run.model}, {m.run.path.name}: {m.label}" if apart else m.label,
         threads=m.threads,
         phase=m.phase.name,
-        isa=m.experiment.isa,
+        isa="" if m.run.recording else m.experiment.isa,
         hidden=tuple(sorted(m.run.masked(m.name))),
         latency=dict(m.statistics.iloc[0]),
         untraced=not m.latencies["traced"].all(),

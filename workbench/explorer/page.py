@@ -11,7 +11,7 @@ import traitlets
 from jinja2 import Environment, StrictUndefined
 
 from workbench.analysis.run import Comparison, Run
-from workbench.errors import printable
+from workbench.errors import printable, unknown_name
 from workbench.explorer.data import explorer_data
 from workbench.explorer.widgets import is_interactive
 from workbench.records.codec import to_plain
@@ -27,32 +27,41 @@ class Explorer(anywidget.AnyWidget):
     _esm = _SCRIPT.read_text()
     data = traitlets.Unicode("").tag(sync=True)
     state = traitlets.Unicode("").tag(sync=True)
+    view = traitlets.Unicode("").tag(sync=True)
     selected = traitlets.List(traitlets.Unicode()).tag(sync=True)
 
 
 class Page:
     """The explorer where no kernel runs: the whole page in a frame."""
 
-    def __init__(self, text: str):
-        self.text = text
+    def __init__(self, text: str, height: int = 900):
+        self.text, self.height = text, height
 
     def _repr_html_(self) -> str:
         return (
             '<iframe title="Explorer" sandbox="allow-scripts allow-downloads" width="100%" '
-            f'height="900" srcdoc="{html.escape(self.text)}"></iframe>'
+            f'height="{self.height}" srcdoc="{html.escape(self.text)}"></iframe>'
         )
 
 
-def explore(source: Run | Comparison) -> Explorer | Page:
+#: The views that can be shown alone.
+VIEWS = ("categories", "levels", "what-if", "model", "timeline", "operators")
+
+
+def explore(source: Run | Comparison, view: str = "") -> Explorer | Page:
     """Explore a run, or one comparison, interactively.
 
     Categories, model, timeline, operators and findings are connected: what is selected in one is
     shown in all, with its layer, source line, machine code and place on the roofline. In a notebook
     this is a widget, whose ``selected`` has the keys of the selected operators; without a live
-    front end it is a page.
+    front end it is a page. ``view`` shows one view alone: ``categories``, all ``levels`` of the
+    run (of the ISA, or thread counts), ``what-if`` for categories, ``model``, ``timeline`` or
+    ``operators``.
 
     Raises
     ------
+    UsageError
+        There is no such view.
     StoreError
         A side has no trace.
 
@@ -62,25 +71,27 @@ def explore(source: Run | Comparison) -> Explorer | Page:
     >>> "classifier.3" in page.text
     True
     """
+    if view and view not in VIEWS:
+        raise unknown_name("view", view, VIEWS)
     if is_interactive():
-        return Explorer(data=_to_json(source))
-    return Page(explorer_page(source))
+        return Explorer(data=_to_json(source), view=view)
+    return Page(explorer_page(source, view), 450 if view else 900)
 
 
-def explorer_page(source: Run | Comparison) -> str:
+def explorer_page(source: Run | Comparison, view: str = "") -> str:
     """``explore.html``: a page without any request, whose only script is the explorer's."""
     run = source if isinstance(source, Run) else source.run
-    return fill_page(f"{run.model}: explorer", _to_json(source))
+    return fill_page(f"{run.model}: explorer", _to_json(source), view)
 
 
-def fill_page(title: str, data: str) -> str:
+def fill_page(title: str, data: str, view: str = "") -> str:
     """The page for the JSON text of `explorer_data`."""
     script = _SCRIPT.read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(_PAGE.read_text())
     # "<" could end the element that the data is in.
     data = data.replace("<", "\\u003c")
-    return page.render(title=printable(title), data=data, script=script, digest=digest)
+    return page.render(title=printable(title), data=data, script=script, digest=digest, view=view)
 
 
 def _to_json(source: Run | Comparison) -> str:

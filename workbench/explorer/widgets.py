@@ -19,11 +19,8 @@ from workbench.analysis import compare_runs
 from workbench.analysis.run import Run, open_run
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
-from workbench.plots.categories import plot_categories
 from workbench.plots.speedups import plot_heatmap
-from workbench.plots.sweeps import NO_LEVELS, plot_isa_levels
-from workbench.plots.tables import Table, VStack, show_note, show_table
-from workbench.plots.text import codes_of
+from workbench.plots.tables import Table, VStack, show_note
 from workbench.records.runs import count_threads
 from workbench.store import find_runs
 
@@ -216,51 +213,3 @@ def compare_picked(
     subject = f"{labels[names[1]]} against {labels[names[0]]}"
     compared = compare_runs.compare(before, after, across=across, subject=subject)
     return VStack(show_note(compared.text), figure)
-
-
-def explore_isa_levels(run: Run) -> object:
-    """A slider over the ISA levels of a run: what each of them gained, and where.
-
-    One of several thread counts can be chosen. Without a live front end, the highest level is
-    shown; a sentence where the levels were not measured.
-
-    Examples
-    --------
-    >>> shown = wb.explore_isa_levels(wb.open_run(wb.sample_run("squeezesam")))
-    >>> "over sse2" in shown.parts[0].alt_text
-    True
-    """
-    if run.isa_levels is None:
-        return show_note(NO_LEVELS)
-    levels = list(dict.fromkeys(run.isa_levels["level"]))
-    # The figure's title is the read-out: a slider's own has room for short words only.
-    slider = widgets.SelectionSlider(
-        options=levels, value=levels[-1], description="ISA level", continuous_update=False,
-        readout=False,
-    )  # fmt: skip
-    counts = list(dict.fromkeys(run.isa_levels["threads"]))
-    several = {"threads": counts} if len(counts) > 1 else {}
-    return interact(
-        lambda level, threads=counts[0]: show_level(run, level, threads), level=slider, **several
-    )
-
-
-def show_level(run: Run, level: str, threads: int) -> VStack:
-    """One ISA level against the lowest: figures, the features it adds, and its categories."""
-    levels = run.isa_levels
-    if levels is None:
-        return VStack(show_note(NO_LEVELS))
-    levels = levels[levels["threads"] == threads].reset_index(drop=True)
-    names = list(levels["level"])
-    lowest, place = names[0], names.index(level)
-    bars = {name: run[name, threads].categories for name in dict.fromkeys((lowest, level))}
-    figures = [plot_isa_levels(levels, level=level), plot_categories(bars)]
-    if level == lowest:
-        return VStack(*figures, show_note(f"{level} is what all others are compared with."))
-    found = f"{level} adds {levels.at[place, 'adds']} to {names[place - 1]}."
-    if run.evidence is not None:
-        found += f" Samples of its machine code: {codes_of(run, levels)[place]}."
-    columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
-    caption = f"{level} against {lowest}; typical times, and the speed-up's 95 % interval"
-    changes = run.compare(lowest, level, threads).categories
-    return VStack(*figures, show_note(found), show_table(changes, columns, caption=caption))

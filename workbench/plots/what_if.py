@@ -12,8 +12,6 @@ from workbench.plots import style
 from workbench.plots.categories import plot_categories
 from workbench.plots.style import Chart, marked
 
-#: Choices for the speed-up of a part, the measured one first.
-FACTORS = (1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 6.0, 10.0, math.inf)
 _LONGEST = 60  #: Letters of a title's assumptions, beyond which they are counted.
 
 

@@ -15,6 +15,7 @@ import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from workbench.errors import printable
+from workbench.frames import decimals_of, format_number
 from workbench.plots.style import Chart
 
 
@@ -98,5 +99,6 @@ def _templates() -> Environment:
         loader=PackageLoader("workbench", "."), autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
+    templates.filters["figures"] = lambda ms: format_number(ms, decimals_of(ms))
     templates.filters["markdown"] = mistune.create_markdown(escape=True)
     return templates

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import io
 import os
 import platform
@@ -91,8 +92,8 @@ def is_locked(device: str) -> bool:
 def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder for one batch; UsageError if another batch holds it."""
 
-    def refuse(holder: str) -> None:
-        what = f"another batch is running here ({holder or 'unknown'})"
+    def refuse() -> None:
+        what = f"another batch is running here{_read_holder(folder / BATCH_LOCK)}"
         raise UsageError(what, where=folder, hint="wait for it, or choose another --out")
 
     with _hold(folder / BATCH_LOCK, fcntl.LOCK_EX, refuse):
@@ -119,15 +120,8 @@ def _hold_device(
 ) -> Iterator[tuple[float, int]]:
     """Hold a device's lock; yields the seconds waited, and its descriptor."""
     name, started = "this machine" if device == THIS_MACHINE else device, time.monotonic()
-    path, told = _device_lock(device), False
-
-    def wait(holder: str) -> None:
-        nonlocal told
-        who = f" ({holder})" if holder else ""
-        if not told:
-            tell(f"another measurement or batch is running on {name}{who}: waiting")
-        told = True
-
+    path, what = _device_lock(device), f"another measurement or batch is running on {name}"
+    wait = functools.cache(lambda: tell(f"{what}{_read_holder(path)}: waiting"))  # says it once
     with contextlib.ExitStack() as stack:
         with _take_turn(path, wait):
             descriptor = stack.enter_context(_hold(path, mode, wait))
@@ -135,7 +129,7 @@ def _hold_device(
 
 
 @contextlib.contextmanager
-def _take_turn(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
+def _take_turn(path: Path, busy: Callable[[], None]) -> Iterator[None]:
     """Wait for all who came earlier: for lower bytes of a file, of which each locks one. Linux."""
     with _open_lock(path.with_suffix(".queue")) as file:
         if hasattr(fcntl, "F_OFD_SETLKW"):
@@ -150,23 +144,23 @@ def _take_turn(path: Path, busy: Callable[[str], None]) -> Iterator[None]:
             try:
                 fcntl.fcntl(file, fcntl.F_OFD_SETLK, earlier)
             except BlockingIOError:
-                busy(_read_holder(path))
+                busy()
                 fcntl.fcntl(file, fcntl.F_OFD_SETLKW, earlier)
         yield
 
 
-def _refuse(holder: str) -> None:
+def _refuse() -> None:
     raise BlockingIOError
 
 
 @contextlib.contextmanager
-def _hold(path: Path, mode: int, busy: Callable[[str], None]) -> Iterator[int]:
-    """Lock a file; if others hold it, call ``busy`` with who that is, if known, then wait."""
+def _hold(path: Path, mode: int, busy: Callable[[], None]) -> Iterator[int]:
+    """Lock a file; if others hold it, call ``busy``, then wait."""
     with _open_lock(path) as file:
         try:
             fcntl.flock(file, mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            busy(_read_holder(path))
+            busy()
             fcntl.flock(file, mode)
         os.ftruncate(file.fileno(), 0)
         if mode == fcntl.LOCK_EX:
@@ -183,10 +177,10 @@ def _hold(path: Path, mode: int, busy: Callable[[str], None]) -> Iterator[int]:
 
 
 def _read_holder(path: Path) -> str:
-    """Who has a lock: ``workbench run x.pte, PID 7, since 2026-01-31 12:00:00``, if it is known."""
-    with contextlib.suppress(StoreError, OSError), _open_lock(path) as file:
-        return printable(" ".join(file.read(200).decode(errors="replace").split()))
-    return ""
+    """`` (workbench run x.pte, PID 7, since 2026-01-31 12:00:00)`` or empty: who has a lock."""
+    with _open_lock(path) as file:
+        text = printable(" ".join(file.read(200).decode(errors="replace").split()))
+    return f" ({text})" if text else ""
 
 
 def _open_lock(path: Path) -> io.FileIO:

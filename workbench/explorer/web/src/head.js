@@ -2,12 +2,14 @@
 
 import { CATEGORIES, inkOn, mix } from "./color.js";
 import { h } from "./dom.js";
+import { Factor } from "./factor.js";
 import { findingsOf } from "./model.js";
+import { widthOf } from "./pen.js";
 import { decimalsOf, fixed, known, ms, ratio, share, verdictTexts } from "./format.js";
 
-/** The 95 % interval of a latency, with the digits of the latency. */
-const interval = ({ latency, low, high }) => known(low) && known(high)
-  ? ` [${fixed(low, decimalsOf(latency))}, ${fixed(high, decimalsOf(latency))}]` : "";
+/** The 95 % interval of a latency, with the digits and the unit of the latency. */
+const interval = ({ latency, low, high }, scale) => known(low) && known(high)
+  ? ` [${[low, high].map(value => fixed(scale * value, decimalsOf(scale * latency))).join(", ")}]` : "";
 
 const measured = m => m.untraced ? "without tracing" : "of traced inferences";
 
@@ -72,18 +74,18 @@ export class Head {
       const [text, interval95] = verdictTexts(outcome, latency);
       lines.push(h("p", { class: "big" }, h("strong", { class: `v-${outcome}` }, text),
         outcome === "emulated" ? null : h("span", null, interval95)));
-      const time = m => outcome === "emulated" ? [] : [h("b", null, ms(m.latency.latency)), h("span", { class: "soft" }, interval(m.latency))];
+      const time = m => outcome === "emulated" ? [] : [h("b", null, this.view.time(m.latency.latency)), h("span", { class: "soft" }, interval(m.latency, this.view.timeScale))];
       const note = outcome === "emulated" ? null : h("span", { class: "soft" }, `E2E latency ${measured(b)}${known(b.latency.low) ? ", 95 % intervals" : ""}`);
       lines.push(h("p", { class: "sides" }, h("span", null, h("b", { class: "side" }, "A"), `${a.label} `, ...time(a)), h("span", null, "→"),
         h("span", null, h("b", { class: "side" }, "B"), `${b.label} `, ...time(b)), note));
     } else {
-      lines.push(h("p", { class: "big" }, h("strong", null, ms(b.latency.latency)), h("span", null, `${interval(b.latency)} E2E latency ${measured(b)}`)));
+      lines.push(h("p", { class: "big" }, h("strong", null, this.view.time(b.latency.latency)), h("span", null, `${interval(b.latency, this.view.timeScale)} E2E latency ${measured(b)}`)));
       lines.push(h("p", null, `${b.label}, n = ${b.latency.n}, ${b.latency.restarts} process restart${b.latency.restarts === 1 ? "" : "s"}`));
     }
     const guess = this.view.prediction();
     if (guess) {
       const headline = b.latency.latency;
-      lines.push(h("p", { class: "guess" }, `what if: ${ms(headline)} → `, h("b", null, ms(headline / guess.speedup)),
+      lines.push(h("p", { class: "guess" }, `what if: ${this.view.time(headline)} → `, h("b", null, this.view.time(headline / guess.speedup)),
         `, ${ratio(guess.speedup, guess.low, guess.high)}${latency ? "; against A: " : ""}`,
         latency ? h("b", null, `${(latency.speedup * guess.speedup).toFixed(2)}x`) : null));
     }
@@ -96,7 +98,7 @@ export class Head {
   }
 }
 
-const OVER = { "": "A and B", ms: "All, in ms", share: "All, in %" };
+const OVER = { "": "A and B", ms: "All, in ms", share: "All, in %", "what-if": "What if" };
 
 export class Categories {
   constructor(view) {
@@ -107,12 +109,17 @@ export class Categories {
     const { measurements, programs } = view.model;
     // Bars of all measurements are of use where there are more than two, of one program.
     const several = measurements.length > 2 && programs.length === 1;
-    this.choices = Object.entries(several ? OVER : {}).map(([value, text]) =>
-      [value, h("button", { type: "button", onclick: () => view.store.set({ over: value }) }, text)]);
-    this.root = h("section", { class: "panel", "aria-label": "Categories" },
+    const usable = { "": true, ms: several, share: several, "what-if": !view.model.head.emulated };
+    this.choices = Object.entries(OVER).filter(([value]) => usable[value]).map(([value, text]) =>
+      [value, h("button", { type: "button", onclick: () => view.store.set({ over: value }) }, value || view.model.data.comparisons.length ? text : "Measured")]);
+    this.factors = new Map(Object.keys(CATEGORIES).map(name => [name, new Factor(`What if ${name} were faster?`,
+      factor => view.store.set({ what: { ...view.state.what, [name]: factor } }))]));
+    this.sliders = h("div", { class: "factors" }, ...[...this.factors].map(([name, { root }]) =>
+      h("div", null, h("span", null, h("span", { class: "swatch", style: `background:${CATEGORIES[name]}` }), name), root)));
+    this.root = h("section", { class: "panel categories", "aria-label": "Categories" },
       h("header", { class: "bar" }, h("h2", null, "Where the time goes"),
-        several ? h("span", { class: "segmented", role: "group", "aria-label": "Bars" }, ...this.choices.map(([, button]) => button)) : null,
-        this.note), this.body, this.chips);
+        h("span", { class: "segmented", role: "group", "aria-label": "Bars" }, ...this.choices.map(([, button]) => button)),
+        this.note), this.body, this.sliders, this.chips);
   }
 
   redraw() {
@@ -120,7 +127,9 @@ export class Categories {
     const chosen = this.choices.some(([value]) => value === state.over) ? state.over : "";
     this.choices.forEach(([value, button]) => button.setAttribute("aria-pressed", String(value === chosen)));
     const side = m => m === sides.b ? "B" : m === sides.a ? "A" : " ";
-    const rows = chosen ? model.measurements.map(m => [side(m), m]) : [sides.a && ["A", sides.a], [sides.a ? "B" : "", sides.b]].filter(Boolean);
+    const guess = chosen === "what-if" && this.#whatIf(sides.b, state.what);
+    this.sliders.hidden = !guess;
+    const rows = guess ? [["B", sides.b], ["→", guess]] : chosen ? model.measurements.map(m => [side(m), m]) : [sides.a && ["A", sides.a], [sides.a ? "B" : "", sides.b]].filter(Boolean);
     const ends = rows.flatMap(([, m]) => m.categories.reduce(([at, all], row) => [at + row.mean_ms, [...all, at + (row.high_ms ?? 0), at + row.mean_ms]], [0, []])[1]);
     const longest = Math.max(...ends, 1e-9);
     const lines = chosen === "share" ? "" : `; lines: 95 % intervals over the ${sides.b.restarts_ms.length ? "restarts" : "inferences"}`;
@@ -141,6 +150,25 @@ export class Categories {
     store.set({ category: state.category === category ? "" : category, ops: [] });
   }
 
+  /** A measurement whose categories are some times as fast; their intervals are left out. */
+  #whatIf(m, what) {
+    for (const [name, factor] of this.factors) {
+      factor.show(what[name] ?? 1);
+      factor.root.parentElement.hidden = !m.categories.some(row => row.category === name && row.mean_ms > 0);
+    }
+    const rows = m.categories.map(row => ({ ...row, mean_ms: row.mean_ms / (what[row.category] ?? 1), low_ms: null, high_ms: null }));
+    const total = rows.reduce((sum, row) => sum + row.mean_ms, 0) || 1;
+    return { ...m, label: "prediction", categories: rows.map(row => ({ ...row, share: row.mean_ms / total })) };
+  }
+
+  /** What a level adds to the one before, where both hide features of the CPU. */
+  #adds(m) {
+    const { measurements } = this.view.model, before = measurements[measurements.indexOf(m) - 1];
+    if (!before || before.threads !== m.threads || m.hidden.length >= before.hidden.length) return "";
+    const added = before.hidden.filter(name => !m.hidden.includes(name));
+    return m.hidden.every(name => before.hidden.includes(name)) ? `adds ${added.join(", ")}` : "";
+  }
+
   /** Shows a comparison with a measurement, if possible the one in which it replaces the same baseline. */
   #choose(m) {
     const { model, sides, store } = this.view, number = model.measurements.indexOf(m);
@@ -154,7 +182,7 @@ export class Categories {
     let at = 0;
     const whiskers = [];
     const total = m.categories.reduce((sum, row) => sum + row.mean_ms, 0);
-    const longest = scale ?? total;
+    const longest = scale ?? total, room = this.body.clientWidth - (this.body.clientWidth > 600 ? 290 : 20);
     const parts = m.categories.filter(row => row.mean_ms > 0).map(row => {
       const color = CATEGORIES[row.category], part = 100 * row.mean_ms / longest;
       if (scale && known(row.low_ms) && known(row.high_ms)) {
@@ -163,17 +191,17 @@ export class Categories {
       at += row.mean_ms;
       const dim = state.category && state.category !== row.category;
       const fill = dim ? mix(color, theme.panel, 0.78) : color;
-      const text = `${row.category} ${share(row.share)}, ${ms(row.mean_ms)}`;
+      const text = `${row.category} ${share(row.share)}, ${this.view.time(row.mean_ms)}`;
       return h("button", { type: "button", class: "seg",
-        title: `${text}, 95 % interval ${ms(row.low_ms)} to ${ms(row.high_ms)}`, "aria-label": `${text}${name && `, ${name}`}`,
+        title: `${text}, 95 % interval ${this.view.time(row.low_ms)} to ${this.view.time(row.high_ms)}`, "aria-label": `${text}${name && `, ${name}`}`,
         "aria-pressed": String(state.category === row.category),
         style: `width:${part}%;background:${fill};color:${inkOn(fill)}`, onclick: () => this.#toggle(row.category) },
-        part > 6 ? h("span", null, `${part > 14 ? `${row.category} ` : ""}${share(row.share)}`) : null);
+        h("span", null, [`${row.category} ${share(row.share)}`, share(row.share)].find(name => widthOf(name) * 1.15 + 12 < room * part / 100) ?? ""));
     });
     return h("div", { class: "cat-row" }, name ? h("b", { class: name === " " ? "side none" : "side" }, name) : null,
-      name === " " ? h("button", { type: "button", class: "link cat-name", title: "Compare", onclick: () => this.#choose(m) }, m.label) : h("span", { class: "cat-name" }, m.label),
+      name === " " ? h("button", { type: "button", class: "link cat-name", title: this.#adds(m) || "Compare", onclick: () => this.#choose(m) }, m.label) : h("span", { class: "cat-name", title: this.#adds(m) }, m.label),
       h("div", { class: "cat-track" }, h("div", { class: "cat-bar" }, ...parts), h("div", { class: "whiskers" }, ...whiskers)),
-      h("span", { class: "num" }, ms(total)));
+      h("span", { class: "num" }, this.view.time(total)));
   }
 }
 

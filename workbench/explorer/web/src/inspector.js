@@ -2,11 +2,10 @@
 
 import { h } from "./dom.js";
 import { CATEGORIES } from "./color.js";
+import { Factor } from "./factor.js";
 import { count, fixed, known, ms, quantity, ratio, share } from "./format.js";
 import { findingsOf } from "./model.js";
 import { drawRoof } from "./roof.js";
-
-const STEPS = [1, 1.1, 1.25, 1.5, 2, 3, 4, 6, 10, Infinity];
 
 const facts = rows => h("dl", null, ...rows.filter(([, value]) => value !== "" && value !== null && value !== undefined)
   .flatMap(([name, ...value]) => [h("dt", null, name), h("dd", null, ...value)]));
@@ -15,12 +14,9 @@ export class Inspector {
   constructor(view) {
     this.view = view;
     this.body = h("div");
-    this.slider = h("input", { type: "range", min: 0, max: STEPS.length - 1, step: 1, id: "wb-factor",
-      oninput: () => view.store.set({ factor: STEPS[this.slider.value] }) });
-    this.factor = h("output", { for: "wb-factor" });
+    this.factor = new Factor("What if it were faster?", factor => view.store.set({ factor }));
     this.effect = h("p", { class: "effect" });
-    this.what = h("section", null, h("h3", null, h("label", { for: "wb-factor" }, "What if it were faster?")),
-      h("div", { class: "slider" }, this.slider, this.factor), this.effect);
+    this.what = h("section", null, h("h3", null, "What if it were faster?"), this.factor.root, this.effect);
     this.root = h("aside", { class: "panel inspector", "aria-label": "Selection", tabindex: -1 }, this.body, this.what);
   }
 
@@ -35,14 +31,10 @@ export class Inspector {
     const { view } = this, { state, sides } = view;
     const subject = view.subject();
     this.what.hidden = !subject.length || view.model.head.emulated;
-    const at = STEPS.indexOf(state.factor);
-    this.slider.value = at < 0 ? 0 : at;
-    const text = state.factor === Infinity ? "removed" : `${state.factor}x faster`;
-    this.factor.textContent = text;
-    this.slider.setAttribute("aria-valuetext", text);
-    const guess = view.prediction();
+    this.factor.show(state.factor);
+    const guess = state.factor > 1 ? view.prediction() : null;
     this.effect.textContent = guess
-      ? `Traced E2E ${ms(guess.before)} → ${ms(guess.after)}, ${ratio(guess.speedup, guess.low, guess.high)}, if all else stays as in ${sides.b.label}.`
+      ? `Traced E2E ${view.time(guess.before)} → ${view.time(guess.after)}, ${ratio(guess.speedup, guess.low, guess.high)}, if all else stays as in ${sides.b.label}.`
       : `Move the slider: E2E if ${subject.length === 1 ? "this operator" : `these ${subject.length} operators`} took less time.`;
   }
 
@@ -152,7 +144,7 @@ export class Inspector {
     const { head } = this.view.model;
     return h("section", null, h("h3", null, "Measurement"), facts([
       ["quality", head.summary], ["shown", b.label], ["ISA level", b.isa], ["hidden features", b.hidden.join(", ")],
-      ["traced inferences", `${b.inferences} in ${b.latency.restarts} process restarts`],
+      ["traced inferences", `${b.inferences} in ${b.latency.restarts} process restart${b.latency.restarts === 1 ? "" : "s"}`],
       ["versions", Object.entries(head.versions).map(([name, version]) => `${name} ${version}`).join(", ")],
     ]));
   }

@@ -24,10 +24,15 @@ const KEYS = [
 ];
 
 class View {
-  constructor(root, data, { hash = "", embedded = false, changed = () => {} } = {}) {
+  /** `only` names the one view to show, `levels` and `what-if` being bars of the categories. */
+  constructor(root, data, { hash = "", embedded = false, only = "", changed = () => {} } = {}) {
     Object.assign(this, { root, embedded, changed });
     this.model = new Model(data);
-    this.store = new Store(fromHash(hash, this.model.limits));
+    const over = { levels: "ms", "what-if": "what-if" }[only];
+    // Latencies have one unit, as in Python's sentences.
+    this.timeScale = Math.max(...this.model.measurements.map(m => m.latency.latency)) < 0.1 ? 1000 : 1;
+    this.store = new Store(fromHash(hash || (over ? `over=${over}` : ""), this.model.limits));
+    root.dataset.only = over ? "categories" : only;
     this.tip = new Tip();
     this.#readTheme();
     this.menu = new Menu(this);
@@ -60,6 +65,8 @@ class View {
   }
 
   get state() { return this.store.state; }
+
+  time(value) { return ms(this.timeScale * value).replace("ms", this.timeScale > 1 ? "µs" : "ms"); }
 
   /** JupyterLab says which theme it has; elsewhere the system does. */
   #readTheme() {
@@ -146,7 +153,12 @@ class View {
 
   prediction() {
     const { factor } = this.state, operators = this.subject();
-    return factor > 1 && operators.length && !this.model.head.emulated ? this.model.whatIf(this.sides.b, operators, factor) : null;
+    const factors = new Map();
+    if (factor > 1) for (const i of operators) factors.set(i, factor);
+    if (this.state.over === "what-if") this.sides.program.texts.category.forEach((category, i) => {
+      if (this.state.what[category] > 1) factors.set(i, this.state.what[category]);
+    });
+    return factors.size && !this.model.head.emulated ? this.model.whatIf(this.sides.b, factors) : null;
   }
 
   turnInference(step) {
@@ -272,7 +284,7 @@ function render({ model, el }) {
   const root = h("div");
   el.append(root);
   const view = mount(root, JSON.parse(model.get("data")), {
-    hash: model.get("state"), embedded: true,
+    hash: model.get("state"), embedded: true, only: model.get("view"),
     changed: (hash, keys) => { model.set("state", hash); model.set("selected", keys); model.save_changes(); },
   });
   view.redraw();
@@ -284,7 +296,7 @@ function openPage() {
   const root = document.getElementById("explorer");
   const data = JSON.parse(place.textContent);
   const keep = hash => { try { history.replaceState(null, "", `#${hash}`); } catch { /* a frame without an address */ } };
-  const view = mount(root, data, { hash: location.hash.slice(1), changed: keep });
+  const view = mount(root, data, { hash: location.hash.slice(1), only: root.dataset.only, changed: keep });
   addEventListener("hashchange", () => view.store.set(fromHash(location.hash.slice(1), view.model.limits)));
   root.explorer = view;
 }

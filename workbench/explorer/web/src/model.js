@@ -141,10 +141,10 @@ export class Model {
     return { mean: add(m.mean_ms), ...interval(m, m.restarts_ms.map(add)) };
   }
 
-  /** E2E if some operators were a factor faster, as `predict_what_if` has it. */
-  whatIf(m, operators, factor) {
+  /** E2E if operators were as many times as fast as `factors` say, as `predict_what_if` has it. */
+  whatIf(m, factors) {
     const add = column => column.reduce((total, value) => total + (value ?? 0), 0);
-    const saved = column => operators.reduce((total, i) => total + (column[i] ?? 0), 0) * (1 - 1 / factor);
+    const saved = column => [...factors].reduce((total, [i, factor]) => total + (column[i] ?? 0) * (1 - 1 / factor), 0);
     const before = add(m.mean_ms), after = before - saved(m.mean_ms);
     const logs = m.restarts_ms.map(column => Math.log(add(column) / (add(column) - saved(column))));
     const { half } = interval(m, logs);

@@ -2,7 +2,7 @@
 
 export const EMPTY = {
   pair: 0, swap: false, category: "", module: null, finding: -1, ops: [], query: "", time: null,
-  color: "category", view: "icicle", depth: 0, over: "", sort: "", factor: 1, inference: -1,
+  color: "category", view: "icicle", depth: 0, over: "", sort: "", factor: 1, what: {}, inference: -1,
 };
 const SHORT = { color: EMPTY.color, view: EMPTY.view, over: "", sort: "", category: "", query: "" };
 
@@ -16,6 +16,7 @@ export function toHash(state) {
   if (state.time) parts.set("time", state.time.join("~"));
   if (state.factor !== 1) parts.set("factor", state.factor);
   if (state.inference >= 0) parts.set("inference", state.inference);
+  for (const [category, factor] of Object.entries(state.what)) if (factor > 1) parts.append("what", `${category}~${factor}`);
   if (state.depth) parts.set("depth", state.depth);
   for (const [name, usual] of Object.entries(SHORT)) if (state[name] !== usual) parts.set(name, state[name]);
   return parts.toString();
@@ -33,6 +34,8 @@ export function fromHash(text, limits) {
   state.swap = parts.get("swap") === "1";
   state.finding = whole("finding", 1000) ?? -1;
   state.inference = whole("inference", 1000) ?? -1;
+  state.what = Object.fromEntries(parts.getAll("what").map(text => text.split("~")).filter(([, factor]) => Number(factor) >= 1)
+    .map(([category, factor]) => [category, Number(factor)]));
   state.depth = whole("depth", 100) ?? 0;
   if (parts.has("module")) state.module = parts.get("module");
   state.ops = (parts.get("ops") ?? "").split(".").filter(Boolean).map(Number)
@@ -58,7 +61,7 @@ export class Store {
   }
 
   clear() {
-    const { pair, swap, color, view, depth, over, sort, inference } = this.state;
-    this.set({ ...EMPTY, pair, swap, color, view, depth, over, sort, inference });
+    const { pair, swap, color, view, depth, over, sort, what, inference } = this.state;
+    this.set({ ...EMPTY, pair, swap, color, view, depth, over, sort, what, inference });
   }
 }

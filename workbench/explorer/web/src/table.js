@@ -4,12 +4,13 @@ import { CATEGORIES } from "./color.js";
 import { h, marked } from "./dom.js";
 import { fixed, known, ratio, share } from "./format.js";
 
-const ROW = 27, MARGIN = 8;
+const ROW = 27, TALL = 46, MARGIN = 8;
 
 export class Table {
   constructor(view) {
     this.view = view;
     this.active = 0;
+    this.row = ROW;
     this.order = [];
     this.anchor = null;
     this.search = h("input", { type: "search", placeholder: "Search operators and layers  ( / )", "aria-label": "Search operators and layers",
@@ -23,7 +24,7 @@ export class Table {
     this.grid = h("div", { class: "t-grid", role: "grid", tabindex: 0, "aria-label": "Operators", "aria-multiselectable": "true",
       onscroll: () => this.#rows(), onkeydown: event => { if (event.target === this.grid && this.#key(event)) event.preventDefault(); } },
       h("div", { role: "rowgroup", class: "t-top" }, this.heads), this.body);
-    this.root = h("section", { class: "panel", "aria-label": "Operators" },
+    this.root = h("section", { class: "panel operators", "aria-label": "Operators" },
       h("header", { class: "bar" }, h("h2", null, "Operators"), this.search, this.count), this.grid);
   }
 
@@ -46,6 +47,9 @@ export class Table {
   redraw(shown) {
     const { view } = this, { sides, left, state } = view;
     const columns = this.columns();
+    // On a phone, a label has a line of its own.
+    this.row = view.root.clientWidth <= 640 ? TALL : ROW;
+    this.grid.style.setProperty("--row", `${this.row}px`);
     const [name, down] = state.sort ? [state.sort.replace("-", ""), state.sort.startsWith("-")] : [sides.paired ? "bars" : "b", true];
     const value = (columns.find(([each]) => each === name) ?? columns[0])[2];
     const values = sides.program.keys.map((_, i) => value(i));
@@ -74,7 +78,7 @@ export class Table {
     const gains = operators.flatMap(i => [sides.low[i], sides.high[i]]).filter(x => known(x) && x > 0).map(x => Math.abs(Math.log2(x)));
     // Wide intervals of tiny operators would squeeze all others: the axis ends at the 90th percentile.
     this.reach = Math.max(0.2, gains.sort((x, y) => x - y)[Math.floor(0.9 * (gains.length - 1))] ?? 1);
-    this.body.style.height = `${operators.length * ROW}px`;
+    this.body.style.height = `${operators.length * this.row}px`;
     if (shown !== undefined) this.#reveal(this.order.indexOf(shown));
     this.#rows(true);
   }
@@ -82,8 +86,8 @@ export class Table {
   #reveal(at) {
     if (at < 0) return;
     this.active = at;
-    const top = at * ROW, { scrollTop, clientHeight } = this.grid;
-    if (top < scrollTop || top + 2 * ROW > scrollTop + clientHeight - ROW) this.grid.scrollTop = Math.max(0, top - clientHeight / 2);
+    const top = at * this.row, { scrollTop, clientHeight } = this.grid;
+    if (top < scrollTop || top + 2 * this.row > scrollTop + clientHeight - this.row) this.grid.scrollTop = Math.max(0, top - clientHeight / 2);
   }
 
   #sort(name) {
@@ -94,8 +98,8 @@ export class Table {
   }
 
   #rows(all = false) {
-    const first = Math.max(0, Math.floor(this.grid.scrollTop / ROW) - MARGIN);
-    const shown = Math.ceil((this.grid.clientHeight || 400) / ROW) + 2 * MARGIN;
+    const first = Math.max(0, Math.floor(this.grid.scrollTop / this.row) - MARGIN);
+    const shown = Math.ceil((this.grid.clientHeight || 400) / this.row) + 2 * MARGIN;
     if (!all && first === this.first) return;
     this.first = first;
     const rows = this.order.slice(first, first + shown).map((operator, i) => this.#row(operator, first + i));
@@ -127,7 +131,7 @@ export class Table {
       cell("share", share(sides.msB[i] / sides.tree.get(sides.program.tree.root).b)), cell("run", String(i + 1)),
     ];
     return h("div", { role: "row", id: `wb-row-${at}`, "aria-rowindex": at + 2, "aria-selected": String(selected),
-      class: `t-row${at === this.active ? " t-active" : ""}`, style: `top:${at * ROW}px`,
+      class: `t-row${at === this.active ? " t-active" : ""}`, style: `top:${at * this.row}px`,
       onclick: event => this.#click(at, event) }, ...cells);
   }
 
@@ -158,14 +162,14 @@ export class Table {
   }
 
   #key({ key, shiftKey, ctrlKey }) {
-    const page = Math.max(1, Math.floor(this.grid.clientHeight / ROW) - 2), last = this.order.length - 1;
+    const page = Math.max(1, Math.floor(this.grid.clientHeight / this.row) - 2), last = this.order.length - 1;
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -1e9, End: 1e9 };
     if (key in moves) {
       this.active = Math.min(last, Math.max(0, this.active + moves[key]));
-      const top = this.active * ROW;
+      const top = this.active * this.row;
       const { scrollTop, clientHeight } = this.grid;
       if (top < scrollTop) this.grid.scrollTop = top;
-      if (top + 2 * ROW > scrollTop + clientHeight) this.grid.scrollTop = top + 2 * ROW - clientHeight;
+      if (top + 2 * this.row > scrollTop + clientHeight) this.grid.scrollTop = top + 2 * this.row - clientHeight;
       if (shiftKey && this.order.length) this.view.store.set({ ops: [...new Set([...this.view.state.ops, this.order[this.active]])] });
       else this.#rows(true);
       return true;
