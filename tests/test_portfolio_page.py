@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from portfolio_evidence import Starter
+from test_explorer_page import AXE
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
@@ -114,3 +115,14 @@ def test_the_page_fits_a_laptop(page):
     page.screenshot(path=SCREENSHOT, full_page=True)
     for table in page.locator(".output").all():
         assert table.evaluate("div => div.scrollWidth <= div.clientWidth")
+
+
+@pytest.mark.skipif(not AXE.is_file(), reason="needs `npm ci` in workbench/explorer/web")
+def test_axe_finds_nothing_and_a_phone_does_not_scroll_the_page(page):
+    page.evaluate(AXE.read_text())
+    for width, scheme in ((1280, "light"), (390, "dark")):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme=scheme)
+        found = page.evaluate("axe.run()")["violations"]
+        assert [(v["id"], n["html"][:90]) for v in found for n in v["nodes"]] == []
+        assert page.evaluate("document.documentElement.scrollWidth") == width

@@ -463,6 +463,22 @@ SCALING = make_frame(
     ("efficiency", "float", "", "speed-up / how many times as many threads"),
 )
 
+PHASES = make_frame(
+    "phases",
+    ("phase", "text", "", "name of the inputs"),
+    "experiment threads",
+    ("tokens", "float", "", "computed at once; NaN: not a language model's step"),
+    ("position", "int", "", "tokens in the KV cache before"),
+    ("latency_ms", "float", "ms", "of one execution, as in the statistics"),
+    *_interval("its", "ms", prefix="latency_", suffix="_ms"),
+    ("rate", "float", "token/s", "tokens / latency"),
+    *_interval("its", "token/s", prefix="rate_"),
+    ("category", "text", "", "the one that takes most of the time"),
+    ("share", "float", "", "its share"),
+    ("bound", "text", "", "compute | memory, by the roofline; empty without one"),
+    ("bound_share", "float", "", "share of the time in operators that are bound so"),
+)
+
 KERNEL_CHANGES = make_frame(
     "kernel changes",
     ("type", "text", "", "kind of microkernel"),

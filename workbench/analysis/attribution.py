@@ -205,10 +205,11 @@ def _agrees(instructions: Sequence[Instruction], number: int, name: str) -> bool
     if not 0 <= number < len(instructions):
         return False
     instruction = instructions[number]
-    if not name.startswith("native_call_"):
-        return name == "OPERATOR_CALL" or instruction.kind == "delegate"
-    kernel = instruction.name.rpartition("::")[2]
-    return instruction.kind == "kernel" and name == f"native_call_{kernel}"
+    kernel = f"native_call_{instruction.name.rpartition('::')[2]}"
+    if instruction.kind == "kernel":  # custom kernels log their full name
+        return name in ("OPERATOR_CALL", kernel, instruction.name)
+    is_delegate = instruction.kind == "delegate" and not name.startswith("native_call_")
+    return name == "OPERATOR_CALL" or is_delegate
 
 
 def _attribute_method(rows: pd.DataFrame, method: Method) -> _Attributed:

@@ -79,11 +79,14 @@ from workbench.analysis.verdict import (
     summarize_verdict,
 )
 from workbench.errors import StoreError, TraceError, unknown_name
+from workbench.export.layers import resize
 from workbench.frames import (
     COMPARISON,
     EMULATED,
+    PHASES,
     SOURCE,
     WRONG,
+    check,
     format_range,
     format_share,
     format_time,
@@ -353,18 +356,20 @@ class Run:
         """Every ISA level against the one below: ``frames.LADDER``."""
         if self.record.plan.toggle != LADDER_TOGGLE:
             return None
-        names = self.experiments
         masked = {s.experiment: s.masked for s in self.record.sessions}
         adds = {
             above: ", ".join(f for f in masked[below] if f not in masked[above])
+            for names in self._phased
             for below, above in pairwise(names)
         }
-        original, control = self.find_control(names[-1])
-        noise = {"control": control, "control_of": original}
-        levels = [
-            compare_isa_levels(self.latencies, names, threads=threads, adds=adds, **noise)
-            for threads in self._counts
-        ]
+        levels = []
+        for names in self._phased:
+            original, control = self.find_control(names[-1])
+            noise = {"control": control, "control_of": original}
+            levels += [
+                compare_isa_levels(self.latencies, names, threads=threads, adds=adds, **noise)
+                for threads in self._counts
+            ]
         return pd.concat(levels, ignore_index=True)
 
     @frame_property
@@ -377,7 +382,35 @@ class Run:
         """What changes with more threads, as sentences."""
         if not self._swept or self.emulated:
             return ()
-        return tuple(find_crossovers(self.latencies, self._swept))
+        swept = ([name for name in names if name in self._swept] for names in self._phased)
+        return tuple(text for names in swept for text in find_crossovers(self.latencies, names))
+
+    @frame_property
+    def phases(self) -> pd.DataFrame | None:
+        """Latency, tokens per second and bottleneck in every phase: ``frames.PHASES``."""
+        rows = []
+        for m in self.traced if self.record.plan.phases else ():
+            if m.control:
+                continue
+            tokens, top = m.phase.tokens or math.nan, m.categories.nlargest(1, "mean_ms").iloc[0]
+            latency = m.statistics[["latency", "low", "high"]].iloc[0].tolist()
+            ends = (latency[0], *latency[:0:-1])
+            rates = [tokens / ms * 1e3 if ms > 0 else math.nan for ms in ends]
+            roofs = {} if m.roofline is None else m.roofline.groupby("bound")["share"].sum()
+            bound = "memory" if roofs.get("memory", 0) > roofs.get("compute", 0) else "compute"
+            found = (bound, roofs[bound]) if bound in roofs else ("", math.nan)
+            place = m.phase.name, m.name, m.threads, tokens, m.phase.position
+            rows.append((*place, *latency, *rates, top["category"], top["share"], *found))
+        return check(pd.DataFrame(rows, columns=PHASES.names), PHASES) if rows else None
+
+    @property
+    def _phased(self) -> list[list[str]]:
+        """The experiments of every phase, without controls."""
+        found: dict[str, list[str]] = {}
+        for experiment in self.record.plan.experiments:
+            if not experiment.control:
+                found.setdefault(experiment.phase, []).append(experiment.name)
+        return list(found.values())
 
     @cached_property
     def _counts(self) -> list[int]:
@@ -425,8 +458,19 @@ class Run:
 
     @property
     def findings(self) -> pd.DataFrame:
-        """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
-        return self.subject.findings
+        """Optimisation opportunities, largest gain first: ``frames.FINDINGS``.
+
+        With several phases, those of each, the largest part of the phase's latency first.
+        """
+        subjects = {ab.candidate.phase.name: ab.candidate for ab in reversed(self.comparisons)}
+        if len(subjects) < 2:
+            return self.subject.findings
+        found = [
+            m.findings.assign(title=f"{phase}: " + m.findings["title"])
+            for phase, m in subjects.items()
+        ]
+        merged = pd.concat(found).sort_values("share", ascending=False, kind="stable")
+        return merged.reset_index(drop=True).assign(rank=np.arange(1, len(merged) + 1))
 
     @frame_property
     def quality(self) -> pd.DataFrame:
@@ -573,10 +617,11 @@ class Measurement:
         """How its program was exported; None if that is unknown."""
         return self.run.record.export_of(self.program)
 
-    @property
+    @cached_property
     def sidecar(self) -> Layers | None:
-        """What its program's instructions were in the model."""
-        return self.run.read_sidecar(self.program)
+        """What its program's instructions were in the model, at the sizes that were measured."""
+        known, phase = self.run.read_sidecar(self.program), self.phase
+        return resize(known, phase.most, phase.tokens) if known and phase.tokens else known
 
     @property
     def has_layers(self) -> bool:
@@ -636,6 +681,12 @@ class Measurement:
         if restarts == 1:
             return f"{text} (1 restart: no interval)"
         return f"{text} (95 % CI, n = {restarts} restarts)"
+
+    @property
+    def rate_text(self) -> str:
+        """Tokens per second, after a comma; empty if it is no step of a language model."""
+        tokens = self.phase.tokens
+        return f", {tokens / self.latency_ms * 1e3:.3g} tokens/s" if tokens else ""
 
     @property
     def times_text(self) -> str:

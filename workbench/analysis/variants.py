@@ -12,6 +12,8 @@ from workbench.records.codec import from_json
 from workbench.records.optimize import Study, Variant
 
 STUDY = "optimize.json"
+#: What an objective other than latency makes small.
+SIZES = {"size": "size_bytes", "memory": "planned_bytes"}
 
 
 def read_study(path: str | Path) -> Study:
@@ -43,8 +45,8 @@ def pick_best(study: Study) -> list[Variant]:
         latency = 1 / (variant.speedup or 1.0)
         if study.emulated:
             return -(variant.extension_share or 0.0), float(variant.size_bytes or 0)
-        name = {"size": "size_bytes", "memory": "planned_bytes"}.get(study.options.objective)
-        return (float(getattr(variant, name) or 0), latency) if name else (latency, 0.0)
+        size = getattr(variant, SIZES.get(study.options.objective, ""), None)
+        return (latency, 0.0) if size is None else (float(size), latency)
 
     fit = [v for v in study.variants if v.state == "measured" and not v.flaw]
     return sorted(fit, key=cost)

@@ -142,8 +142,12 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Out
     from workbench.workflow import export_trace
 
     files = export_trace(etdump, to, out=out, baseline=baseline)
-    pages = {"perfetto": "https://ui.perfetto.dev", "speedscope": "https://www.speedscope.app"}
-    step = f"open the file at {pages[to]}" if to in pages else "open the files in pandas"
+    viewers = {
+        "perfetto": "https://ui.perfetto.dev",
+        "speedscope": "https://www.speedscope.app",
+        "model-explorer": "Model Explorer, as node data of the program's graph",
+    }
+    step = f"open the file in {viewers.get(to, 'pandas')}"
     return Output(files, {"files": files}, step=step)
 
 

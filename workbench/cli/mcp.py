@@ -21,7 +21,7 @@ from workbench.errors import SetupError
 
 TOOLS = (
     *("doctor", "skills", "models", "export", "run", "profile", "analyze", "findings"),
-    *("roofline", "replay", "compare", "trace", "report", "validate"),
+    *("roofline", "replay", "optimize", "compare", "trace", "report", "validate"),
 )
 _TYPES = {"integer": "integer", "integer range": "integer", "float": "number"}
 _LONGEST_END_S = 60

@@ -74,7 +74,8 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     """Export MODEL to a .pte.
 
     MODEL is a registered name, path/to/file.py:NAME, executorch:NAME (a model definition of its
-    wheel), torchvision:NAME or timm:NAME. An up-to-date export is reused.
+    wheel), torchvision:NAME, timm:NAME, or llm:NAME (llm:params.json), which takes settings:
+    llm:smollm2_135m,layers=4. An up-to-date export is reused.
 
     Operators that were not delegated, and differences from the outputs of the PyTorch model, are
     listed on stderr.
@@ -152,7 +153,9 @@ def _summarize(run: Run) -> list[str]:
     latencies = (
         []
         if run.emulated
-        else [f"{m.label}: {m.latency_text}" for m in run.measurements if not m.control]
+        else [
+            f"{m.label}: {m.latency_text}{m.rate_text}" for m in run.measurements if not m.control
+        ]
     )
     dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
     texts = [ab.text for ab in run.comparisons]
@@ -269,9 +272,11 @@ def optimize(
         study = search(model, export, optimize, root=out, progress=progress)
     lines: list[object] = [show_variants(study), *(f"warning: {text}" for text in study.warnings)]
     lines.append(study.conclusion)
+    step = "`workbench findings RUN` shows what else takes the time"
     if study.best:
-        lines.append((out or default_root(parse_name(model).label)) / FOLDER / RECIPE)
-    return Output(lines, {"study": study}, exit_code=not study.best)
+        lines.append(recipe := (out or default_root(parse_name(model).label)) / FOLDER / RECIPE)
+        step = call("export", model, "--recipe", recipe)
+    return Output(lines, {"study": study}, exit_code=not study.best, step=step)
 
 
 COMMANDS = (doctor, models, export, run, profile, optimize, batch)

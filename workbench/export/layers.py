@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord
-from workbench.export.flops import kernel_flops
+from workbench.export.flops import kernel_flops, xnode_flops
 from workbench.export.pte import Pte, read_pte, read_xnnpack_blob
-from workbench.records.layers import Instruction, Layers, Method, Value
+from workbench.records.layers import Instruction, Layers, Method, Value, XNode, XValue
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
+
+Sized = TypeVar("Sized", Value, XValue)
 
 _WIDTHS = {
     "BYTE": 1, "CHAR": 1, "SHORT": 2, "INT": 4, "LONG": 8, "HALF": 2, "FLOAT": 4, "DOUBLE": 8,
@@ -49,12 +52,53 @@ def describe_program(program: ExecutorchProgramManager) -> Layers:
     from workbench.export.origins import add_origins
 
     layers = describe_pte(program.buffer)
-    handles = program.debug_handle_map
+    handles, computed = program.debug_handle_map, program.methods
     methods = tuple(
         add_origins(method, program.exported_program(method.name), handles.get(method.name, {}))
         for method in layers.methods
+        if method.name in computed  # others return constants
     )
     return replace(layers, methods=methods)
+
+
+def resize(layers: Layers, most: int, size: int) -> Layers | None:
+    """The sidecar for ``size`` in the dynamic dimension, which a program has as its ``most``.
+
+    None if that cannot be told from a dimension of the weights.
+    """
+    for method in layers.methods:
+        constants = [value.shape for value in method.values.values() if value.constant]
+        xvalues = (value for each in method.instructions for value in each.xvalues)
+        constants += [value.shape for value in xvalues if value.role == "constant"]
+        if any(most in shape for shape in constants):
+            return None
+    methods = tuple(_resize_method(method, most, size) for method in layers.methods)
+    return replace(layers, methods=methods)
+
+
+def _resize_method(method: Method, most: int, size: int) -> Method:
+    def shrink(value: Sized) -> Sized:
+        shape = tuple(size if count == most else count for count in value.shape)
+        size_bytes = value.size_bytes * math.prod(shape) // max(1, math.prod(value.shape))
+        return replace(value, shape=shape, size_bytes=size_bytes)
+
+    values = {number: shrink(value) for number, value in method.values.items()}
+    instructions = []
+    for each in method.instructions:
+        costs = _kernel_costs(each.name, each.inputs, each.outputs, values)
+        tensors = {value.id: shrink(value) for value in each.xvalues}
+        nodes = tuple(_resize_node(node, tensors) for node in each.xnodes)
+        costs |= {"flops": sum(node.flops for node in nodes)} if nodes else {}
+        xvalues = tuple(tensors.values())
+        instructions.append(replace(each, **costs, xvalues=xvalues, xnodes=nodes))
+    return replace(method, values=values, instructions=tuple(instructions))
+
+
+def _resize_node(node: XNode, values: dict[int, XValue]) -> XNode:
+    shapes, result = [values[number].shape for number in node.inputs], values[node.outputs[0]]
+    flops = xnode_flops(node.type, node.attributes, shapes, result.shape)
+    size_bytes = sum(values[number].size_bytes for number in {*node.inputs, *node.outputs})
+    return replace(node, flops=flops, bytes=size_bytes)
 
 
 def count_quantized(layers: Layers) -> tuple[int, int]:
@@ -102,15 +146,22 @@ def _describe_kernel(
     # The last argument is what the kernel returns; an out variant has it among the others too.
     outputs = _expand(plan, arguments[-1:], values)
     inputs = [number for number in _expand(plan, arguments[:-1], values) if number not in outputs]
-    read, written = ([values[number] for number in numbers] for numbers in (inputs, outputs))
-    return Instruction(
-        kind="kernel",
-        name=name,
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        flops=kernel_flops(name, [each.shape for each in read], [each.shape for each in written]),
-        bytes=sum(each.size_bytes for each in read + written),
-    )
+    costs = _kernel_costs(name, inputs, outputs, values)
+    return Instruction("kernel", name, tuple(inputs), tuple(outputs), **costs)
+
+
+def _kernel_costs(
+    name: str, inputs: Sequence[int], outputs: Sequence[int], values: dict[int, Value]
+) -> dict[str, Any]:
+    """Operations of a kernel, and bytes read and written: of a table, the rows looked up."""
+    read, written = ([values[number] for number in side] for side in (inputs, outputs))
+    looked_up = written if "::embedding" in name else read
+    return {
+        "flops": kernel_flops(
+            name, [each.shape for each in read], [each.shape for each in written]
+        ),
+        "bytes": sum(each.size_bytes for each in (*looked_up, *written)),
+    }
 
 
 def _describe_delegate(

@@ -107,7 +107,7 @@ def lower_model(
     tell(f"lowering to {backend}")
     weights = keep_half_weights() if PRECISIONS[dtype].half_weights else contextlib.nullcontext()
     with failure.explain_lowering(exported, model.origin), weights:
-        program, edge, partition = _lower(exported, options)
+        program, edge, partition = _lower(exported, options, model.metadata)
     contents = read_contents(program)
     if missing := sorted(contents.operators.keys() - set(_get_operator_names())):
         raise failure.no_kernel_error(missing, program.exported_program(), model.origin)
@@ -142,7 +142,8 @@ def _export(
         return exported, {}, None
     if not quantize.has_quantized(exported):
         text = f"nothing to quantise for {options.dtype} ({precision.meaning})"
-        hint = "choose int8 for convolutions; check the patterns of --module-dtype"
+        other = "fp16" if options.dtype == "int8" else "int8, which also takes convolutions"
+        hint = f"choose {other}; check the patterns of --module-dtype"
         raise ExportError(text, where=model.origin, hint=hint)
     notes = {}
     if precision.calibrated or "int8" in dict(modules).values():
@@ -191,18 +192,26 @@ def _trace(
 
 
 def _lower(
-    exported: ExportedProgram, options: ExportOptions
+    exported: ExportedProgram, options: ExportOptions, metadata: dict[str, Any]
 ) -> tuple[ExecutorchProgramManager, ExportedProgram, tuple[Partition, ...]]:
     """The program, the edge program before partitioning, and what was delegated."""
-    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import (
+        XnnpackDynamicallyQuantizedPartitioner,
+        XnnpackPartitioner,
+    )
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+    partitioners: list[Any] = [XnnpackPartitioner()] if options.backend == "xnnpack" else []
+    if metadata and partitioners:  # as upstream's exporter of language models
+        partitioners.insert(0, XnnpackDynamicallyQuantizedPartitioner())
 
     seen: list[ExportedProgram] = []
     with collect_reasons() as reasons:
         edge = to_edge_transform_and_lower(
             exported,
             transform_passes=transform_passes(options, seen.append),
-            partitioner=[XnnpackPartitioner()] if options.backend == "xnnpack" else [],
+            partitioner=partitioners,
+            constant_methods=metadata or None,
             # The check rejects operators outside Core ATen that the runtime does have kernels for
             # (bitwise shifts, masked_select); missing kernels are looked for in the program.
             compile_config=EdgeCompileConfig(_check_ir_validity=False),

@@ -49,7 +49,7 @@ def rewrite_graph(exported: ExportedProgram, options: ExportOptions) -> Counter[
         rules[aten.scaled_dot_product_attention.default] = _attention
     optional: dict[str, dict[Any, Rule]] = {
         "slices": {
-            aten.unbind.int: _unbind,
+            aten.unbind.int: _select,
             aten.split.Tensor: _split,
             aten.split_with_sizes.default: _split,
             aten.chunk.default: _split,
@@ -176,26 +176,21 @@ def _take(aten: Any, x: Any, axis: int, start: int, shape: list[int]) -> Any:
     return aten.slice.Tensor(x, axis, start, start + shape[axis])
 
 
-def _unbind(node: Any, aten: Any) -> Callable[..., Any] | None:
+def _select(node: Any, aten: Any) -> Callable[..., Any] | None:
+    """One part of a tensor along an axis, or all of them, without that axis."""
     shape, axis = _static_shape(node), node.args[1] if len(node.args) > 1 else 0
     if shape is None:
         return None
     axis %= len(shape)
-    rest = shape[:axis] + shape[axis + 1 :]
+    count, rest = shape[axis], shape[:axis] + shape[axis + 1 :]
     one = [*shape[:axis], 1, *shape[axis + 1 :]]
-    return lambda x: [
-        aten.reshape.default(_take(aten, x, axis, index, one), rest) for index in range(shape[axis])
-    ]
 
+    def part(x: Any, index: int) -> Any:
+        return aten.reshape.default(_take(aten, x, axis, index, one), rest)
 
-def _select(node: Any, aten: Any) -> Callable[..., Any] | None:
-    shape = _static_shape(node)
-    if shape is None:
-        return None
-    axis, index = node.args[1] % len(shape), node.args[2]
-    rest, one = shape[:axis] + shape[axis + 1 :], [*shape[:axis], 1, *shape[axis + 1 :]]
-    start = index % shape[axis]
-    return lambda x: aten.reshape.default(_take(aten, x, axis, start, one), rest)
+    if node.target is aten.select.int:
+        return lambda x: part(x, node.args[2] % count)
+    return lambda x: [part(x, index) for index in range(count)]
 
 
 def _split(node: Any, aten: Any) -> Callable[..., Any] | None:

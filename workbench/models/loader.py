@@ -29,6 +29,7 @@ from workbench.errors import (
 )
 from workbench.models.registry import (
     FILE_FORM,
+    LLM,
     EagerModelBase,
     ModelName,
     find_model,
@@ -63,7 +64,8 @@ class LoadedModel:
 
     ``source`` is the file or module that defines it; ``weights`` is None if the model made its own.
     Ranges of activations are observed on further calls, ``calibration``. ``traced_inputs`` are
-    those to export with, where the model is run at another size.
+    those to export with, where the model is run at another size. ``metadata`` are the constant
+    methods of a language model's program.
     """
 
     name: str
@@ -76,6 +78,7 @@ class LoadedModel:
     weights: Path | None = None
     calibration: tuple[Call, ...] = ()
     traced_inputs: Call | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
     def origin(self) -> str:
@@ -91,7 +94,8 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
     Parameters
     ----------
     spec
-        A registered name, ``executorch:NAME``, ``timm:NAME``, ``torchvision:NAME``, or
+        A registered name, ``executorch:NAME``, ``timm:NAME``, ``torchvision:NAME``, ``llm:NAME`` or
+        ``llm:params.json`` (a language model, with settings such as ``,layers=4,sdpa=0``), or
         ``path/to/file.py:NAME`` (the folder, for a package). In a file, ``NAME`` is an
         `EagerModelBase`-like class, an ``nn.Module`` class whose constructor needs no arguments, an
         instance of either, or a function that returns one. An ``nn.Module`` finds its inputs in
@@ -123,6 +127,10 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
+        if wanted.library == LLM:
+            from workbench.models.llm import LanguageModel
+
+            return _prepare(wanted.label, LanguageModel(wanted.name), None, state_dict)
         if wanted.library == "executorch":
             module, _ = known = find_upstream(wanted.name)
             with _refuse_downloads(wanted.name, *known):
@@ -332,6 +340,7 @@ def _prepare(
         input_source=f"example inputs of the model, torch seed {SEED}",
         weights=Path(weights) if weights is not None else None,
         calibration=calibration,
+        metadata=_look_up(holders, "get_metadata") or {},
     )
     try_forward(model)
     return model

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -165,6 +166,8 @@ def module_of(name: str) -> str:
 FILE_FORM = "path/to/file.py:NAME"
 #: The libraries whose models have names such as ``timm:NAME``.
 LIBRARIES = ("executorch", "timm", "torchvision")
+#: Before the name of a language model, or the file of its parameters.
+LLM = "llm"
 
 
 def list_upstream() -> dict[str, tuple[str, str]]:
@@ -189,9 +192,16 @@ class ModelName:
 def parse_name(spec: str) -> ModelName:
     """Parse ``NAME``, ``file.py:NAME`` or ``library:NAME``; `UsageError` without such a file.
 
+    ``llm:NAME`` or ``llm:params.json`` may have settings after commas; see `models.llm`.
+
     A plain name that is not registered may be one of ExecuTorch's, as in the profiling kit.
     """
     library, _, name = spec.partition(":")
+    if library == LLM and name:
+        file = Path(name.partition(",")[0])
+        text = re.sub(r"[^\w.]+", "_", name.replace(str(file), file.stem, 1))
+        params = file.resolve() if file.suffix else None
+        return ModelName(name, f"{LLM}_{text}", params, library)
     if library in LIBRARIES and name:
         return ModelName(name, f"{library}_{name}", library=library)
     if ":" not in spec and not spec.endswith(".py"):
@@ -212,6 +222,8 @@ def parse_name(spec: str) -> ModelName:
 
 def sources_of(model: ModelName) -> Sources | None:
     """The source files of a model; None for a class that was registered while Python runs."""
+    if model.library == LLM:
+        return Sources((model.file,) if model.file else (), (installed_version("executorch"),))
     if model.library:
         return Sources((), (installed_version(model.library),))
     if model.file:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
 from workbench.analysis.run import Measurement
-from workbench.options import OPTIONAL_REWRITES, ExportOptions, ModuleDtypes
+from workbench.options import OPTIONAL_REWRITES, ExportOptions, ModuleDtypes, dtype_of_module
 from workbench.records.optimize import Gain, Variant
 
 #: Whole dtypes in the order in which they are tried, and what they change.
@@ -94,7 +94,7 @@ def _promise(rows: pd.DataFrame) -> Gain | None:
 
 @dataclass(frozen=True)
 class Choice:
-    """A dtype of a layer or block: what it saves in ms, and its noise over the output's power."""
+    """A dtype of a layer: what it saves in ms, and its noise over the output's power."""
 
     dtype: str = "fp32"
     ms: float = 0.0
@@ -146,25 +146,14 @@ def choose_dtypes(choices: Mapping[str, Sequence[Choice]], most: float) -> dict[
     return best
 
 
-def _saved(chosen: Mapping[str, Choice]) -> float:
-    return sum(choice.ms for choice in chosen.values())
-
-
-def block_of(layer: str) -> str:
-    """The block of a layer: its path up to the first number, or its first part."""
-    parts = layer.split(".")
-    numbers = [index for index, part in enumerate(parts) if part.isdecimal()]
-    return ".".join(parts[: numbers[0] + 1 if numbers else 1])
-
-
-def propose_mixes(
+def propose_mix(
     parent: Variant,
     choices: Mapping[str, Sequence[Choice]],
     least_db: float,
     conversion: float,
     known: Iterable[Variant] = (),
-) -> list[Variant]:
-    """Programs of several dtypes above a signal to noise ratio: by layer, and by block.
+) -> Variant | None:
+    """A program of several dtypes above a signal to noise ratio; None if one dtype is as good.
 
     What the ``known`` mixes turned out to have corrects the limit.
     """
@@ -172,66 +161,23 @@ def propose_mixes(
     always = sum(choice.noise for choice in choices.get("", ()) if choice.dtype == "int8")
     off = [v.sqnr_db - v.predicted_sqnr_db for v in known if v.sqnr_db and v.predicted_sqnr_db]
     most = 10 ** (-(least_db + _RESERVE_DB - min(off, default=0.0)) / 10) - always
-    return [
-        mix
-        for name, group in (("layer", str), ("block", block_of))
-        for mix in _mix(parent, choices, group, most, always, conversion, name)
-    ]
-
-
-def _mix(
-    parent: Variant, choices: Mapping[str, Sequence[Choice]], group: Callable[[str], str],
-    most: float, always: float, conversion: float, name: str,
-) -> Iterator[Variant]:  # fmt: skip
-    merged: dict[str, dict[str, Choice]] = {}
-    for layer, some in choices.items():
-        for one in some if layer else ():
-            block = merged.setdefault(group(layer), {})
-            sums = block.get(one.dtype, Choice())
-            block[one.dtype] = Choice(one.dtype, sums.ms + one.ms, sums.noise + one.noise)
-    chosen = choose_dtypes({block: [*some.values()] for block, some in merged.items()}, most)
-    dtypes = {
-        layer: wanted
-        for layer, some in choices.items()
-        if layer
-        for wanted in [chosen[group(layer)].dtype]
-        if wanted == "fp32" or wanted in {one.dtype for one in some}
-    }
-    counts = {kind: [*dtypes.values()].count(kind) for kind in sorted(set(dtypes.values()))}
-    default = "int8" if "int8" in counts else "int8dyn"
-    modules = write_module_dtypes(dtypes, default)
-    if default not in counts or not modules:
-        return
-    borders = sum(a != b for a, b in itertools.pairwise(dtypes.values())) * conversion
-    saved = _saved(chosen)
+    chosen = choose_dtypes({layer: some for layer, some in choices.items() if layer}, most)
+    dtypes = [choice.dtype for choice in chosen.values()]
+    default = "int8" if "int8" in dtypes else "int8dyn"
+    modules: ModuleDtypes = ()
+    for layer in sorted(chosen, key=len):  # those around others come first
+        if chosen[layer].dtype != dtype_of_module(layer, default, modules):
+            modules = (*modules, (layer, chosen[layer].dtype))
+    if default not in dtypes or not modules:
+        return None
+    borders = sum(a != b for a, b in itertools.pairwise(dtypes)) * conversion
+    saved = sum(choice.ms for choice in chosen.values())
     predicted = Gain(saved - borders, max(0.0, saved - 2 * borders), saved, "ledger")
     noise = max(always + sum(choice.noise for choice in chosen.values()), _LEAST_NOISE)
-    text = ", ".join(f"{count} layers in {kind}" for kind, count in counts.items())
+    text = ", ".join(f"{dtypes.count(kind)} layers in {kind}" for kind in sorted(set(dtypes)))
     options = replace(parent.options, dtype=default, module_dtypes=modules)
-    yield Variant(
-        f"{text}, chosen by {name}", options, parent.name,
-        predicted=predicted, predicted_sqnr_db=-10 * math.log10(noise),
-    )  # fmt: skip
-
-
-def write_module_dtypes(dtypes: Mapping[str, str], default: str) -> ModuleDtypes:
-    """The shortest pairs that give every layer its dtype: a block has one if all in it agree."""
-
-    def write(path: str, inner: dict[str, str], inherited: str) -> Iterator[tuple[str, str]]:
-        kinds = set(inner.values())
-        own = kinds.pop() if len(kinds) == 1 else inner.get(path, inherited)
-        if path and own != inherited:
-            yield path, own
-        children: dict[str, dict[str, str]] = {}
-        for name, dtype in inner.items() if not path or {*inner.values()} != {own} else ():
-            if name != path:
-                step = name.removeprefix(f"{path}." if path else "").partition(".")[0]
-                child = f"{path}.{step}" if path else step
-                children.setdefault(child, {})[name] = dtype
-        for child, rest in children.items():
-            yield from write(child, rest, own if path else inherited)
-
-    return tuple(write("", dict(dtypes), default))
+    mix = Variant(text, options, parent.name, predicted=predicted)
+    return replace(mix, predicted_sqnr_db=-10 * math.log10(noise))
 
 
 def measure_noise(job: tuple[str, ExportOptions, Sequence[str], float]) -> dict[str, float]:

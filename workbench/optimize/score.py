@@ -12,7 +12,7 @@ from workbench.export import accuracy
 from workbench.export.lower import DTYPES
 from workbench.export.program import bind_constants, cast_floats
 from workbench.models.inputs import choose_inputs, lay_out_channels_last
-from workbench.models.loader import Call, LoadedModel, load_model, run_file
+from workbench.models.loader import load_model, run_file
 from workbench.models.sources import reason
 from workbench.options import ExportOptions
 from workbench.records.runs import Export
@@ -28,36 +28,29 @@ def score_program(
 
     The function gets one list of output tensors for each sample.
     """
+    import torch
+    from torch.utils._pytree import tree_leaves
+
     if not export.runs or not (metric or options.inputs):
         return export.sqnr_db, None
     loaded = choose_inputs(load_model(model, state_dict=options.state_dict or None), options)
     loaded = lay_out_channels_last(loaded) if options.channels_last else loaded
     calls = [(loaded.example_inputs, loaded.kwargs), *loaded.calibration]
     calls = calls[:: math.ceil(len(calls) / MOST_JUDGED)]
-    program = pte.read_bytes()
-    outputs = [
-        accuracy.run_program(program, list_inputs(loaded, call, options.dtype)) for call in calls
-    ]
-    eager = (accuracy.run_eagerly(loaded.module, *call) for call in calls)
-    worst: dict[int, list[float]] = {}
-    for ours, theirs in zip(outputs, eager, strict=True):
-        for each in accuracy.compare_outputs(ours, theirs, -math.inf):
-            ratio = 0.0 if each.sqnr_db is None else 10 ** (-each.sqnr_db / 10)
-            worst.setdefault(each.output, []).append(math.inf if each.faithful is False else ratio)
-    noise = max((sum(ratios) / len(ratios) for ratios in worst.values()), default=0.0)
-    sqnr = export.sqnr_db if math.isinf(noise) else -10 * math.log10(noise) if noise else None
+    names = inspect.signature(loaded.module.forward).parameters
+    outputs, noise = [], dict[int, float]()
+    for call in calls:
+        args, kwargs = cast_floats(call, getattr(torch, DTYPES[options.dtype]))
+        ordered = {name: kwargs[name] for name in names if name in kwargs} | kwargs
+        inputs = tree_leaves(bind_constants(loaded.module, args, ordered)[1:])
+        outputs.append(accuracy.run_program(pte.read_bytes(), inputs))
+        eager = accuracy.run_eagerly(loaded.module, *call)
+        for each in accuracy.compare_outputs(outputs[-1], eager, -math.inf):
+            ratio = math.inf if each.faithful is False else 10 ** (-(each.sqnr_db or math.inf) / 10)
+            noise[each.output] = noise.get(each.output, 0.0) + ratio / len(calls)
+    worst = max(noise.values(), default=0.0)
+    sqnr = export.sqnr_db if math.isinf(worst) else -10 * math.log10(worst) if worst else None
     return sqnr, call_metric(metric, outputs) if metric else None
-
-
-def list_inputs(model: LoadedModel, call: Call, dtype: str) -> list[Any]:
-    """The inputs of a call in the dtype and the order of the program."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    args, kwargs = cast_floats(call, getattr(torch, DTYPES[dtype]))
-    names = [name for name in inspect.signature(model.module.forward).parameters if name in kwargs]
-    ordered = {name: kwargs[name] for name in [*names, *(kwargs.keys() - set(names))]}
-    return tree_leaves(bind_constants(model.module, args, ordered)[1:])
 
 
 def call_metric(metric: str, outputs: list[list[Any]]) -> float:

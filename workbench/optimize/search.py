@@ -14,9 +14,9 @@ from typing import Any
 
 from workbench.analysis.compare import MARGIN
 from workbench.analysis.run import Comparison, Measurement, Run, open_run
-from workbench.analysis.variants import STUDY, pick_best, read_study
-from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
-from workbench.export.artifact import export_model, identify_export, versions
+from workbench.analysis.variants import SIZES, STUDY, pick_best, read_study
+from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
+from workbench.export.artifact import apply_recipe, export_model, identify_export, versions
 from workbench.frames import WRONG
 from workbench.models.registry import parse_name
 from workbench.optimize import proposals as propose
@@ -99,6 +99,7 @@ def optimize(
     """
     if options.objective not in OBJECTIVES:
         raise unknown_name("objective", options.objective, OBJECTIVES)
+    export = apply_recipe(export)
     place = (root or default_root(parse_name(model).label)) / FOLDER
     place.mkdir(parents=True, exist_ok=True)
     with lock_folder(place), contextlib.closing(LocalExecutor(options.jobs, ())) as executor:
@@ -239,8 +240,20 @@ class Search:
             target=self.options.target,
             timeout_s=self.options.timeout_s,
         )
-        with self.spend(f"measuring {', '.join(planned.variants)}"):
-            run = record(Path(first), how, root=self.place, again=False, progress=self.tell)
+        try:
+            with self.spend(f"measuring {', '.join(planned.variants)}"):
+                run = record(Path(first), how, root=self.place, again=False, progress=self.tell)
+        except RunnerError as error:
+            self._replayed = number
+            self.save(rounds=self.study.rounds[:number])
+            new = [n for n in planned.variants[1:] if self.study[n].state == "exported"]
+            if not new:
+                raise
+            if len(new) == 1:
+                self.update(new[0], state="failed", reason=str(error))
+            for name in new if len(new) > 1 else ():  # each alone, to find the one that fails
+                self.measure([name], part / len(new))
+            return
         done = replace(planned, run_dir=str(run.path.relative_to(self.place)))
         self.save(
             rounds=(*self.study.rounds[:number], done, *self.study.rounds[number + 1 :]),
@@ -308,11 +321,13 @@ class Search:
         conversion = max(map(propose.conversion_ms, quantized.values()))
         known = [v for v in self.study.variants if v.options.module_dtypes]
         least = self.options.min_sqnr_db
-        for mix in propose.propose_mixes(base, choices, least, conversion, known):
+        mix = propose.propose_mix(base, choices, least, conversion, known)
+        if mix is not None:
             yield mix
             for name in self.leaders(1):
-                both = propose.combine(mix, [replace(self.study[name], predicted=None)])
-                yield replace(both, parent=base.name, change=f"{mix.change}; as {name}")
+                both = propose.combine(mix, [self.study[name]])
+                change = f"{mix.change}; rewritten as {name}"
+                yield replace(both, parent=base.name, change=change, predicted=None)
 
     def warn(self) -> None:
         """Say once what makes the result doubtful."""
@@ -435,9 +450,8 @@ def is_better(variant: Variant, base: Variant, objective: str) -> bool:
     if objective == "latency":
         scored = variant.outcome == WRONG and variant.score is not None  # the score decides
         return variant.outcome == "faster" or (scored and (variant.speedup_low or 0) > 1 + MARGIN)
-    name = "size_bytes" if objective == "size" else "planned_bytes"
-    ours, theirs = getattr(variant, name), getattr(base, name)
-    return ours is not None and theirs is not None and ours < theirs
+    ours, theirs = (getattr(each, SIZES[objective]) for each in (variant, base))
+    return None not in (ours, theirs) and ours < theirs
 
 
 def describe_variant(variant: Variant) -> str:

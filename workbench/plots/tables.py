@@ -18,6 +18,7 @@ from workbench.plots.style import COLORS
 _SHARES = {
     "share", "baseline_share", "candidate_share", "roof_share", "spread", "share_before",
     "share_after", "contribution", "cv", "floor", "margin", "efficiency", "detectable",
+    "bound_share",
 }  # fmt: skip
 _RATIOS = {
     "speedup", "low", "high", "total", "total_low", "total_high", "factor", "free_speedup",

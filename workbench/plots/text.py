@@ -262,6 +262,9 @@ def show_sweeps(run: Run) -> VStack:
     True
     """
     parts = list(_isa_levels(run))
+    if run.phases is not None:
+        caption = "Phases; the latency at position 0 is the time to the first token"
+        parts.append(show_table(run.phases, caption=caption))
     if run.scaling is not None:
         caption = "speedup: over the fewest threads; wall time; 95 % intervals"
         parts += [plot_threads(run.scaling), show_table(run.scaling, caption=caption)]

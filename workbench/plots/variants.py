@@ -3,8 +3,6 @@
 import math
 from pathlib import Path
 
-import pandas as pd
-
 from workbench.analysis.variants import read_study, tabulate_variants
 from workbench.plots import style
 from workbench.plots.style import Chart, marked
@@ -54,18 +52,18 @@ def plot_variants(study: Study | str | Path) -> Chart:
     """
     found = study if isinstance(study, Study) else read_study(study)
     table = tabulate_variants(found)
-    rows = table[table["latency_ms"].notna()].assign(db=lambda t: t["sqnr_db"])
-    exact = max(math.ceil(rows["db"].max() / 20) * 20 if rows["db"].notna().any() else 0, 60)
-    rows = rows.assign(db=rows["db"].fillna(exact)).sort_values("latency_ms")
+    rows = table[table["latency_ms"].notna()].sort_values("latency_ms")
+    exact = max(60.0, rows["sqnr_db"].max())  # where a program without error is drawn
+    rows = rows.assign(db=rows["sqnr_db"].fillna(exact))
     figure, (axis,) = style.new_figure("What was tried", 3.6, rows=1, left=0.75, bottom=0.6)
-    flawed = rows["note"].str.contains("below|above|constant|not the model")
+    flaws = {variant.name for variant in found.variants if variant.flaw}
     sizes = 20 + 180 * (rows["size_mb"] / rows["size_mb"].max()).to_numpy()
-    colors = [style.HIGHLIGHT if note.startswith("recommended") else style.SERIES[0]
-              for note in rows["note"]]  # fmt: skip
-    faces = ["none" if bad else color for bad, color in zip(flawed, colors, strict=True)]
+    colors = [style.HIGHLIGHT if n == found.best else style.SERIES[0] for n in rows["name"]]
+    faces = ["none" if n in flaws else c for n, c in zip(rows["name"], colors, strict=True)]
     axis.hlines(rows["db"], rows["low_ms"], rows["high_ms"], color=style.FAINT, linewidth=1)
     axis.scatter(rows["latency_ms"], rows["db"], s=sizes, facecolors=faces, edgecolors=colors)
-    front = _find_front(rows[~flawed])
+    fit = rows[~rows["name"].isin(flaws)]
+    front = fit[fit["db"] > fit["db"].cummax().shift(fill_value=-math.inf)]
     axis.plot(front["latency_ms"], front["db"], color=style.LINE, linewidth=1, zorder=0)
     for row in rows.itertuples():
         axis.annotate(f" {row.name}", (row.latency_ms, row.db), fontsize=7, color=style.INK)
@@ -74,8 +72,3 @@ def plot_variants(study: Study | str | Path) -> Chart:
     style.label_x(axis, "latency in ms, with 95 % interval")
     style.label_y(axis, "SQNR in dB")
     return figure
-
-
-def _find_front(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows in order of latency, without those of more latency and no less error than another."""
-    return rows[rows["db"] > rows["db"].cummax().shift(fill_value=-math.inf)]

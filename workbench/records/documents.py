@@ -202,6 +202,7 @@ class AnalysisSummary(MeasurementSummary):
     checks: tuple[Check, ...]
     quality: QualitySummary
     categories: str = "workbench"
+    phases: Annotated[Rows, Columns(frames.PHASES)] | None = None
     schema_version: int = SCHEMA_VERSION
 
 

@@ -157,13 +157,15 @@ class Phase:
     """A named set of inputs of a program that keeps a state, such as a language model's cache.
 
     Each set in ``before`` is executed once, in order, to fill the state. Of a language model,
-    ``tokens`` are computed at once, after ``position`` earlier ones; 0 tokens: other inputs.
+    ``tokens`` are computed at once, of at most ``most``, after ``position`` earlier ones; 0 tokens:
+    other inputs.
     """
 
     name: str
     inputs: tuple[Tensor, ...]
     before: tuple[tuple[Tensor, ...], ...] = ()
     tokens: int = 0
+    most: int = 0
     position: int = 0
 
 

@@ -191,6 +191,7 @@ def summarize_analysis(run: Run) -> documents.AnalysisSummary:
         comparisons=tuple(map(_comparison, run.comparisons)),
         ladder=_optional(run.isa_levels),
         scaling=_optional(run.scaling),
+        phases=_optional(run.phases),
         crossovers=run.crossovers,
         kernel_changes={name: _rows(changes) for name, changes in run.kernel_changes.items()},
         measurements=tuple(measurements.values()),

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 
-from workbench.errors import WorkbenchError
+from workbench.errors import WorkbenchError, install_command
 from workbench.run.build import ARCHITECTURES, ZIG, find_sdk, installed_compiler
 from workbench.run.isa import read_isa, resolve_toggle
 from workbench.run.runner import find_runner
@@ -131,16 +131,19 @@ def _packages() -> Iterator[Check]:
         try:
             version = metadata.version(package)
         except metadata.PackageNotFoundError:
-            yield Check(package, "fail", "not installed", "python3 dev.py setup")
+            yield Check(package, "fail", "not installed", install_command("executorch-workbench"))
             continue
         parts = version.split("+")[0].split(".")[:3]
         numbers = tuple(int(part) for part in parts if part.isdigit())
         if package == "executorch" and numbers < OLDEST_EXECUTORCH:
-            yield Check(package, "fail", f"{version} cannot trace", "python3 dev.py setup")
+            yield Check(
+                package, "fail", f"{version} cannot trace", install_command("executorch==1.5.1")
+            )
         else:
             yield Check(package, "ok", version)
     if not util.find_spec("jupyterlab"):
-        yield Check("jupyterlab", "note", "not installed: no `workbench lab`", "dev.py setup")
+        problem, fix = "not installed: no `workbench lab`", install_command("jupyterlab")
+        yield Check("jupyterlab", "note", problem, fix)
 
 
 def _sdk() -> Check:

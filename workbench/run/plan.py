@@ -197,7 +197,7 @@ def plan_step(name: str, tokens: int, position: int, ready: Ready) -> Phase:
         return replace(ids, shape=(ids.shape[0], count), below=words), *places
 
     before = tuple(step(at, min(most, position - at)) for at in range(0, position, most))
-    return Phase(name, step(position, tokens), before, tokens, position)
+    return Phase(name, step(position, tokens), before, tokens, most, position)
 
 
 def describe_array(name: str) -> Tensor:

@@ -109,6 +109,19 @@ ADVICE = {
     "index": Advice(
         "slice or concatenate instead of indexing with a tensor", "x[:, start:stop]  # for x[ids]"
     ),
+    "index_put": Advice(
+        "export a language model with upstream's attention, which writes its KV cache in place",
+        "workbench export llm:params.json,sdpa=1  # upstream: use_sdpa_with_kv_cache",
+    ),
+    "custom_sdpa": Advice(
+        "attend to fewer positions: the time grows with those in the KV cache, and the operator is "
+        "upstream's own, without XNNPACK",
+        "workbench run MODEL.pte --phase near=1@16 --phase far=1@240",
+    ),
+    "embedding": Advice(
+        "quantise the table if it does not fit in the cache: the operator only copies rows",
+        "embedding_quantize='8,0'  # of upstream's exporter",
+    ),
     "where": Advice(
         "multiply by a mask, or clamp, instead of selecting", "x * mask + y * (1 - mask)", 3
     ),
@@ -367,8 +380,9 @@ def _names(rows: pd.DataFrame) -> str:
 
 
 def _kernel_name(operator: str) -> str:
-    """``gelu`` for ``native_call_gelu.out``; an operator of a delegate without its types."""
-    return operator.removeprefix("native_call_").partition(".")[0].partition(" (")[0]
+    """``gelu`` for ``native_call_gelu.out``, without namespace; a delegate's without its types."""
+    kernel = operator.removeprefix("native_call_").rpartition("::")[2]
+    return kernel.partition(".")[0].partition(" (")[0]
 
 
 def _reason(context: RuleContext, name: str) -> tuple[str, str]:

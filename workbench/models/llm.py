@@ -1,0 +1,151 @@
+"""Language models by ExecuTorch's own definition: ``llm:NAME`` or ``llm:params.json``."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench.errors import ModelError, SetupError, StoreError, UsageError, unknown_name
+from workbench.models.registry import EagerModelBase
+
+if TYPE_CHECKING:
+    from torch import nn
+
+#: Sizes of published models, as upstream's ``params.json`` has them.
+PRESETS: dict[str, dict[str, Any]] = {
+    "smollm2_135m": {
+        "dim": 576, "hidden_dim": 1536, "n_layers": 30, "n_heads": 9, "n_kv_heads": 3,
+        "vocab_size": 49152, "norm_eps": 1e-5, "rope_theta": 100000.0, "use_hf_rope": True,
+    },
+    "qwen3_0_6b": {
+        "dim": 1024, "hidden_dim": 3072, "n_layers": 28, "n_heads": 16, "n_kv_heads": 8,
+        "head_dim": 128, "vocab_size": 151936, "norm_eps": 1e-6, "rope_theta": 1000000.0,
+        "use_hf_rope": True, "use_qk_norm": True, "qk_norm_before_rope": True,
+    },
+    "llama3_2_1b": {
+        "dim": 2048, "hidden_dim": 8192, "n_layers": 16, "n_heads": 32, "n_kv_heads": 8,
+        "vocab_size": 128256, "norm_eps": 1e-5, "rope_theta": 500000.0, "use_scaled_rope": True,
+        "rope_scale_factor": 32,
+    },
+}  # fmt: skip
+LARGEST_PARAMS = 100_000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What follows the name, such as ``llm:smollm2_135m,layers=4,sdpa=0``.
+
+    ``layers`` replaces the number of layers, 0 keeps it. ``context`` is the number of positions
+    that the cache holds; ``sdpa`` whether attention is ``llama::custom_sdpa``; ``logits`` whether
+    those of all tokens are computed, not only the last one's.
+    """
+
+    layers: int = 0
+    context: int = 256
+    sdpa: int = 1
+    logits: int = 0
+
+
+class LanguageModel(EagerModelBase):
+    """A language model with a KV cache, for any number of tokens; random weights."""
+
+    def __init__(self, spec: str):
+        name, *changes = spec.split(",")
+        self.settings = Settings(**dict(map(_parse_change, changes)))
+        self.params = dict(PRESETS[name]) if name in PRESETS else _read_params(Path(name))
+        if self.settings.layers:
+            self.params["n_layers"] = self.settings.layers
+
+    def get_eager_model(self) -> nn.Module:
+        """The transformer, as upstream's exporter builds it."""
+        try:
+            from executorch.examples.models.llama.llama_transformer import construct_transformer
+            from executorch.examples.models.llama.model_args import ModelArgs
+        except ImportError as error:
+            hint = f"pip install {error.name}"
+            raise SetupError(f"language models need {error.name}", hint=hint) from None
+        known = {each.name for each in fields(ModelArgs)}
+        for key in self.params:
+            if key not in known:
+                raise unknown_name("parameter", key, known, where="params.json")
+        try:
+            arguments = ModelArgs(
+                max_seq_len=self.settings.context,
+                max_context_len=self.settings.context,
+                use_kv_cache=True,
+                use_sdpa_with_kv_cache_op=bool(self.settings.sdpa),
+                generate_full_logits=bool(self.settings.logits),
+                enable_dynamic_shape=True,
+                **self.params,
+            )
+            return construct_transformer(arguments)
+        except (TypeError, ValueError, AssertionError, RuntimeError, ZeroDivisionError) as error:
+            raise ModelError(f"makes no model: {error}", where="params.json") from None
+
+    def prepare_for_export(self, module: nn.Module) -> nn.Module:
+        """The module with the operators that upstream's exporter puts in for attention."""
+        from executorch.examples.models.llama.export_llama_lib import _get_source_transforms
+        from executorch.extension.llm.export.builder import DType
+
+        sdpa = bool(self.settings.sdpa)
+        for transform in _get_source_transforms(
+            DType.fp32, use_kv_cache=True, use_sdpa_with_kv_cache=sdpa
+        ):
+            module = transform(module)
+        return module
+
+    def get_example_inputs(self) -> tuple[Any, ...]:
+        """Some tokens at position 0."""
+        import torch
+
+        tokens = torch.randint(0, self.params["vocab_size"], (1, min(16, self._most)))
+        return tokens, {"input_pos": torch.tensor([0], dtype=torch.long)}
+
+    def get_dynamic_shapes(self) -> Any:
+        """Any number of tokens; upstream's exporter has the same limit."""
+        import torch
+
+        return {1: torch.export.Dim("tokens", max=self._most)}, {"input_pos": {0: 1}}
+
+    def get_metadata(self) -> dict[str, Any]:
+        """The constant methods by which upstream's runner knows the program."""
+        lengths = dict.fromkeys(("get_max_seq_len", "get_max_context_len"), self.settings.context)
+        sizes = {
+            "get_n_layers": self.params.get("n_layers", 1),
+            "get_vocab_size": self.params["vocab_size"],
+        }
+        kinds = dict.fromkeys(("use_kv_cache", "enable_dynamic_shape"), True)
+        return lengths | sizes | kinds | {"use_sdpa_with_kv_cache": bool(self.settings.sdpa)}
+
+    @property
+    def _most(self) -> int:
+        return self.settings.context - 1
+
+
+def _parse_change(text: str) -> tuple[str, int]:
+    name, _, value = text.partition("=")
+    known = [each.name for each in fields(Settings)]
+    if name not in known:
+        raise unknown_name("setting", name, known, where="llm:")
+    if not value.isdecimal() or not 2 * (name == "context") <= int(value) < 2**20:
+        raise UsageError(f"{text!r:.40} is not a setting such as layers=4", where="llm:")
+    return name, int(value)
+
+
+def _read_params(path: Path) -> dict[str, Any]:
+    if path.suffix != ".json":
+        raise unknown_name("language model", str(path), [*PRESETS, "path/to/params.json"])
+    if not path.is_file():
+        raise StoreError("no such file", where=path)
+    try:
+        with open(path, "rb") as file:
+            params = json.loads(file.read(LARGEST_PARAMS))
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), where=path) from None
+    except (ValueError, RecursionError):
+        params = None
+    if not isinstance(params, dict) or not isinstance(params.get("vocab_size"), int):
+        raise StoreError("is no params.json of a language model", where=path)
+    return params
