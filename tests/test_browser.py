@@ -230,10 +230,10 @@ def move_controls(cell, page):
 def use_explorer(cell):
     """Select a category, or a part of the model; the explorer's own tests do the rest."""
     explorer = cell.locator(".wb-explorer")
-    chosen = explorer.locator(":is(.chip, .t-row, canvas):visible").first
+    chosen = explorer.locator(":is(.chip, .t-body .t-row, canvas):visible").first
     if chosen.evaluate("e => e.matches('canvas')"):
         chosen.focus()
-        for key in ("ArrowDown", "Enter"):
+        for key in ("ArrowDown", "ArrowDown", "Enter"):
             chosen.press(key)
     else:
         chosen.click()
