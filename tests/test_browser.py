@@ -73,7 +73,8 @@ def lab(tmp_path_factory):
     """What `workbench lab` opens, on a copy of the checkout; its address and token."""
     folder = tmp_path_factory.mktemp("lab")
     for name in ("notebooks", "workbench", "data"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("out_*"))
+        ignored = shutil.ignore_patterns("out_*")
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored, symlinks=True)
     shutil.copytree(ROOT / "data" / "samples", folder / "data" / "samples", dirs_exist_ok=True)
     settings = {
         # All cells are in the page, not only those in sight.
@@ -229,10 +230,10 @@ def move_controls(cell, page):
 def use_explorer(cell):
     """Select a category, or a part of the model; the explorer's own tests do the rest."""
     explorer = cell.locator(".wb-explorer")
-    chosen = explorer.locator(":is(.chip, .t-row, canvas):visible").first
+    chosen = explorer.locator(":is(.chip, .t-body .t-row, canvas):visible").first
     if chosen.evaluate("e => e.matches('canvas')"):
         chosen.focus()
-        for key in ("ArrowDown", "Enter"):
+        for key in ("ArrowDown", "ArrowDown", "Enter"):
             chosen.press(key)
     else:
         chosen.click()
