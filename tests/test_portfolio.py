@@ -496,7 +496,7 @@ def test_a_sparkline_has_a_bar_for_each_latency():
     rows = tuple(Row(name, name, 1, latency_ms=ms) for name, ms in (("a", 4.0), ("b", 1.0)))
     page = render_index(Portfolio({}, "", (Outcome(cell, "done", rows=rows),)))
     assert page.count("<rect") == 2
-    assert 'height="26.0" fill="#a9c4de"><title>fp32, host, a, 1 thread: 4.000 ms</title>' in page
+    assert 'height="26.0" class=""><title>fp32, host, a, 1 thread: 4.00 ms</title>' in page
     assert 'height="6.5" fill="#0b5cad"' in page
     assert "<svg" not in render_index(Portfolio({}, "", (Outcome(cell),)))
 
