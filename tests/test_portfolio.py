@@ -497,7 +497,7 @@ def test_a_sparkline_has_a_bar_for_each_latency():
     page = render_index(Portfolio({}, "", (Outcome(cell, "done", rows=rows),)))
     assert page.count("<rect") == 2
     assert 'height="26.0" class=""><title>fp32, host, a, 1 thread: 4.00 ms</title>' in page
-    assert 'height="6.5" fill="#0b5cad"' in page
+    assert 'height="6.5" class="fastest"' in page
     assert "<svg" not in render_index(Portfolio({}, "", (Outcome(cell),)))
 
 
