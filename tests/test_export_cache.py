@@ -129,7 +129,6 @@ def test_what_was_made_from_something_else_is_made_again(files):
     [
         {"inputs": ("random:1",)},
         {"rewrite": False},
-        {"module_dtypes": (("layer", "fp32"),)},
         {"state_dict": "weights.pt"},
     ],
 )

@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -205,6 +206,22 @@ def test_outputs_of_two_dtypes_are_held_to_the_coarser_one():
     assert found.sqnr_db == pytest.approx(20, abs=0.5)
     assert not compare_outputs(exact, coarse, **options, least_sqnr_db=40.0).agree
     assert not compare_outputs(exact, coarse, **options).agree
+
+
+@pytest.mark.parametrize(
+    ("options", "least"),
+    [
+        ({"quantized": "15 of 17 convolutions and matrix products"}, 30),
+        ({"module_dtypes": "classifier=int8dyn"}, 30),
+        ({"rewritten": "nothing"}, None),
+    ],
+)
+def test_a_quantized_program_may_round_differently_at_another_level(options, least):
+    from workbench.run.measure import least_sqnr
+
+    program = Program("", "a.pte", "0" * 64, "a", "a")
+    run = SimpleNamespace(export_of=lambda _: SimpleNamespace(options=options, fidelity=()))
+    assert least_sqnr(run, program, program) == least
 
 
 def test_inputs_are_shared_where_dtype_and_shape_agree(programs):
