@@ -97,7 +97,7 @@ def build_model_tree(
     known = dict(zip(modules, operators["module_class"], strict=True)) | dict(classes or {})
     lineages = {module: _lineage(module) for module in modules.dropna().unique()}
     paths = list(dict.fromkeys(p for above in lineages.values() for p in above))
-    # The last column, without a path, stands for no layer.
+    # The last column, without a path, is for events in no layer.
     column = {path: number for number, path in enumerate([*paths, None])}
     inside = np.zeros((len(operators), len(column)))
     own = inside.copy()

@@ -1190,7 +1190,7 @@ _SME_OPERATOR = re.compile(r"\bP(?:F16|F32|QS8)\b")
 
 
 def _orient(run: Run, baseline: str) -> Run:
-    """Choose the run's baselines where nothing but the order of its experiments did, or anew."""
+    """Choose the baselines again if one is named, or if only the order chose them."""
     plan = run.record.plan
     if not baseline and plan.direction != BY_ORDER and run.recording is None:
         return run

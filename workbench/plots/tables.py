@@ -24,7 +24,7 @@ _RATIOS = {
     "speedup", "low", "high", "total", "total_low", "total_high", "factor", "free_speedup",
     "free_low", "free_high",
 }  # fmt: skip
-#: The unit that the end of a column's name stands for.
+#: The unit by the end of a column's name.
 _SUFFIXES = {"_ms": "ms", "_ns": "ns", "_mb": "MB", "_db": "dB"}
 _LEAST_P = 0.001  #: Smaller p-values are written as "below".
 
