@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Names of built-in models, and the number of parameters that each is exported with.
 PARAMETERS = {
-    "edgetam_image_encoder": 4_882_736, "efficient_sam": 10_185_380,
+    "edgetam_image_encoder": 4_882_736, "efficient_sam": 10_223_204,
     "efficient_sam_tiny_encoder": 6_163_840, "llama_block": 3_540_096, "mobilenet_v2": 3_504_872,
     "mobilenet_v3_small": 2_542_856, "mobilevit_xs": 2_317_848, "resnet18": 11_689_512,
     "resnet50": 25_557_032, "squeezesam": 2_742_942, "toy_cnn": 65_930, "unet_small": 486_562,
