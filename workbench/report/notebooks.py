@@ -95,7 +95,7 @@ def _run_cell(source: str, names: dict[str, Any], where: str) -> Any:
             return eval(code, names)  # noqa: S307
     except WorkbenchError:
         raise
-    except Exception as error:
+    except Exception as error:  # a cell may raise anything
         raise ReportError(f"{type(error).__name__}: {error}", where=where) from error
     return None
 
