@@ -76,7 +76,7 @@ def find_landmarks(path: Path) -> np.ndarray:
     """Offsets of the words that hold a trace together: references, lengths, fields and layouts."""
     trace = Trace(path)
     buffer = trace.buffer
-    (blocks,) = trace.blocks()
+    blocks = trace.blocks()
     found = [np.arange(0, 48, 4), blocks.entries - 4]
 
     for slot in Event:
