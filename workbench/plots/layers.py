@@ -64,9 +64,10 @@ def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None)
     right = known["left"] + known["width"]
     axis.hlines(known["depth"] + 0.9, right - known["error"], right + known["error"],
                 colors=style.INK, linewidths=1.6)  # fmt: skip
+    modules = boxes[boxes["category"].isna()].sort_values("width", ascending=False)
     figure.rows_text = [
         f"{name_layer(row.module)} {format_time(row.width, row.error)} ({format_share(row.share)})"
-        for row in boxes[boxes["category"].isna()].nlargest(12, "width").itertuples()
+        for row in modules.head(12).itertuples()
     ]
     axis.set_xlim(0, reach)
     axis.set_ylim(levels, 0)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.findings import graph, times
-from workbench.analysis.findings.context import Finding, Gain, RuleContext
+from workbench.analysis.findings.context import Finding, Gain, RuleContext, layers_of
 from workbench.frames import FINDINGS, check
 
 #: Smaller gains, as a fraction of E2E, are not reported.
@@ -112,11 +112,8 @@ def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
 
 
 def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
-    gain, title = finding.gain, finding.title
-    if facts.emulated:
-        gain = Gain.unknown()
-    elif finding.keys:
-        title += f"; {100 * facts.share(facts.spent(finding.keys).ms):.0f} % of the time"
+    gain, keys = Gain.unknown() if facts.emulated else finding.gain, list(finding.keys)
+    timed = keys and not facts.emulated
     latency = facts.scale * facts.e2e_ms
     scale, least, most = _scales(finding, facts)
     if gain.basis == "bound":
@@ -125,7 +122,9 @@ def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
     return {
         "rank": 0,
         "rule": rule.name,
-        "title": title,
+        "title": finding.title,
+        "spent": facts.share(facts.spent(keys).ms) if timed else np.nan,
+        "place": finding.place or layers_of(facts.rows.loc[keys]),
         "gain_ms": typical,
         "low_ms": least * gain.low,
         "high_ms": high,
