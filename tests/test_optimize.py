@@ -126,6 +126,7 @@ def test_a_mix_that_was_noisier_than_predicted_makes_the_next_one_smaller():
     assert len(again.options.module_dtypes) > len(first.options.module_dtypes)
 
 
+@pytest.mark.slow
 def test_the_noise_of_single_layers_adds_up_to_that_of_the_program(small, tmp_path):
     model = load_model(small)
     alone = measure_layer_noise(model, "int8", ["head"], 60.0)
@@ -202,6 +203,7 @@ def export_quietly(model, root, **options):
     return load_export(pte)
 
 
+@pytest.mark.slow
 def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
     options = wb.ExportOptions(
         dtype="int8",
