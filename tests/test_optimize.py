@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import workbench as wb
-from workbench.analysis.variants import pick_best, read_study, tabulate_variants
+from workbench.analysis.variants import add_measured, pick_best, read_study, tabulate_variants
 from workbench.errors import ModelError, RunnerError, StoreError, UsageError, WorkbenchError
 from workbench.export.lower import measure_layer_noise, silence
 from workbench.export.rewrite import rewrite_graph
@@ -233,6 +233,48 @@ def test_rewrites_are_proposed_for_what_findings_name_with_their_promise():
     assert proposed[3].predicted == Gain(None, 0.5, 6.0, "sum")
     assert not propose_rewrites(BASE, found[3:])
     assert combine(proposed[0], proposed[1:3]).options == proposed[3].options
+
+
+def test_a_measured_gain_replaces_the_bound_of_the_finding_that_suggested_the_change():
+    found = pd.DataFrame(
+        [
+            finding("memory-bound", "reads weights", math.nan, 0, 3, "bound"),
+            finding("undelegated", "mean runs outside the delegate: once", 1.0, 0.5, 2.0),
+            finding("fragments", "the graph is split by pow, mean", 0.5, 0.1, 1.0),
+        ]
+    ).assign(rank=[1, 2, 3], action="do it", share=0.1)
+    found.loc[0, "hint"] = "workbench profile x --dtype int8  # one byte per weight"
+    base = replace(BASE, sha256="a", latency_ms=10.0)
+    mean = wb.ExportOptions(also_rewrite=("mean",))
+    powers = wb.ExportOptions(also_rewrite=("powers",))
+    tried = [
+        replace(BASE, name="01-int8", options=wb.ExportOptions(dtype="int8"), flaw="SQNR 5 dB"),
+        Variant("mean", mean, name="02-fp32", gain=Gain(0.2, -0.1, 0.4, "measured")),
+        Variant("powers", powers, name="03-fp32", gain=Gain(0.3, 0.2, 0.4, "measured")),
+    ]
+    tried[0] = replace(tried[0], gain=Gain(4.0, 3.5, 4.5, "measured"))
+    tried = [replace(variant, parent=base.name) for variant in tried]
+    study = Study("m", "k", wb.OptimizeOptions(), variants=(base, *tried))
+    known = add_measured(found, study, "a")
+    assert list(known["rule"]) == ["memory-bound", "fragments", "undelegated"]
+    assert list(known["basis"]) == ["measured", "removal", "measured"]
+    assert list(known["gain_ms"]) == [4.0, 0.5, 0.2] and list(known["share"]) == [0.4, 0.1, 0.02]
+    assert known["action"][0].endswith("01-int8 of `workbench optimize` saved 4 ms [3.5, 4.5], "
+                                       "but SQNR 5 dB")  # fmt: skip
+    assert "03-fp32" in known["action"][1] and "02-fp32" in known["action"][2]
+    assert add_measured(found, study, "another program").equals(found)
+
+
+def test_the_share_of_an_extension_counts_operators_that_mostly_ran_it():
+    """Also with few samples in each, and in several functions."""
+    rows = [("a", "sme2", 22), ("a", "sme", 10), ("a", "scalar", 1), ("b", "neon", 534),
+            ("c", "sme2", 1), ("d", "neon", 3), ("d", "sme", 2), ("", "sme2", 9)]  # fmt: skip
+    evidence = pd.DataFrame(rows, columns=["key", "code", "samples"])
+    flops = {"a": 100.0, "b": 50.0, "c": 20.0, "d": 20.0, "never sampled": 10.0, "": math.nan}
+    operators = pd.DataFrame({"key": list(flops), "flops": list(flops.values()), "calls": 1.0})
+    on = SimpleNamespace(machine_code=evidence, operators=operators)
+    assert search.extension_share(on) == pytest.approx(120 / 200)
+    assert search.extension_share(SimpleNamespace(machine_code=None)) is None
 
 
 # --- recipes and options -------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pandas as pd
 
 from workbench.analysis.layers import THE_MODEL
 from workbench.analysis.run import Measurement
+from workbench.analysis.variants import CURES, match_findings, match_layout
 from workbench.options import OPTIONAL_REWRITES, ExportOptions, ModuleDtypes, dtype_of_module
 from workbench.records.optimize import Gain, Variant
 
@@ -28,16 +29,6 @@ WHOLE = {
 }
 #: Dtypes that layers of one program may have besides single precision.
 MIXED = ("int8", "int8dyn")
-#: By rewrite, the rule and the start of the title of the findings whose cause it removes.
-_CURES = {
-    "slices": ("undelegated", ("split_with_sizes", "squeeze_copy", "select_copy", "alias_copy")),
-    "mean": ("undelegated", ("mean ",)),
-    "powers": ("undelegated", ("pow ",)),
-    "gelu_tanh": ("undelegated", ("gelu ",)),
-    "constants": ("fixed work", ("",)),
-}
-#: Channels-last inputs remove layout conversions for these.
-_EDGES = "the program's inputs and outputs"
 _LEAST_NOISE = 1e-15
 #: What a mix loses of its signal to noise ratio because rounding errors are not independent, in dB.
 _RESERVE_DB = 0.3
@@ -54,20 +45,17 @@ def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
 
 def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
     """What removes the cause of findings: each rewrite, and all of them together."""
-    options, found, split = parent.options, [], findings["rule"] == "fragments"
-    for name, (rule, starts) in _CURES.items():
-        rows = findings[(findings["rule"] == rule) & findings["title"].str.startswith(starts)]
-        if rows.empty and rule == "undelegated":
-            named = "|".join(start.strip() for start in starts)
-            rows = findings[split & findings["title"].str.contains(rf"\b(?:{named})")]
+    options, found = parent.options, []
+    for name in CURES:
+        rows = match_findings(findings, name)
         if len(rows) and name not in options.also_rewrite:
             changed = replace(options, also_rewrite=(*options.also_rewrite, name))
             found.append(
                 Variant(OPTIONAL_REWRITES[name], changed, parent.name, predicted=_promise(rows))
             )
-    edges = findings["title"].str.contains(_EDGES, regex=False) & (findings["rule"] == "layout")
-    if edges.any() and not options.channels_last:
-        changed, promise = replace(options, channels_last=True), _promise(findings[edges])
+    rows = match_layout(findings)
+    if len(rows) and not options.channels_last:
+        changed, promise = replace(options, channels_last=True), _promise(rows)
         found.append(Variant("channels-last inputs", changed, parent.name, predicted=promise))
     return [*found, combine(parent, found)] if len(found) > 1 else found
 

@@ -234,6 +234,7 @@ class Search:
             budget_s=0.0 if self.emulated else planned.budget_s,
             evidence=self.emulated,
             runner=self.options.runner,
+            ops=self.options.ops,
             target=self.options.target,
             timeout_s=self.options.timeout_s,
         )
@@ -452,13 +453,16 @@ def measured_gain(ab: Comparison) -> Gain | None:
     return Gain(gain, low, high, "measured") if math.isfinite(low + high) else None
 
 
-def extension_share(on: Measurement) -> float:
-    """The part of the known arithmetic in kernels of the CPU's strongest extension."""
-    if on.kernels.empty or "flops" not in on.operators:
-        return 0.0
+def extension_share(on: Measurement) -> float | None:
+    """The part of the arithmetic in operators that mostly ran code of the strongest extension."""
+    if on.machine_code is None or "flops" not in on.operators:
+        return None
+    evidence = on.machine_code
+    counts = evidence["samples"].where(evidence["code"].isin(STRONGEST), 0).groupby(evidence["key"])
+    mostly = counts.sum() > evidence.groupby("key")["samples"].sum() / 2
     rows = on.operators.dropna(subset="flops")
-    flops, code = rows["flops"] * rows["calls"], rows["key"].map(on.kernels["code"])
-    return float(flops[code.isin(STRONGEST)].sum() / max(flops.sum(), 1))
+    flops = rows["flops"] * rows["calls"]
+    return float(flops[rows["key"].isin(mostly.index[mostly])].sum() / max(flops.sum(), 1))
 
 
 def is_better(variant: Variant, base: Variant, objective: str) -> bool:
