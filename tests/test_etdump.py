@@ -1,13 +1,10 @@
 """The ETDump reader: against golden tables, the FlatBuffers library, flatc and the Inspector."""
 
-import itertools
 import math
-import re
 import struct
 import subprocess
 import sys
 import tracemalloc
-import warnings
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
@@ -20,11 +17,11 @@ from fuzz_etdump import Mutator, check_ledgers, fuzz
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from workbench.analysis.ledger import build_ledger, find_methods
+from workbench.analysis.ledger import build_ledger
 from workbench.errors import TraceError, UsageError
 from workbench.frames import EVENTS, check
 from workbench.trace import flatbuffer
-from workbench.trace.etdump import read_allocations, read_etdump, stream_etdump
+from workbench.trace.etdump import read_allocations, read_etdump
 
 DATA = Path(__file__).parent / "data" / "etdump"
 pytestmark = pytest.mark.filterwarnings("ignore:.*without an end")
@@ -497,165 +494,11 @@ def test_any_bytes_are_read_or_refused(read, seed, edits, places):
     attempt(read, bytes(data))
 
 
-# --- in chunks ------------------------------------------------------------------------------------
-
-
-STREAMED = (
-    Profile(delegate_str="Softmax (NC, F32) #1", instruction=0, start=4, end=9),
-    Profile("DELEGATE_CALL", instruction=0, start=3, end=10),
-    Profile("native_call_mean.out", instruction=1, start=11, end=12),
-    Profile("OPERATOR_CALL", instruction=1, start=11, end=13),
-    Profile("Method::execute", chain=-1, instruction=0, start=1, end=20),
-)
-
-
-def join(chunks) -> pd.DataFrame:
-    return pd.concat([chunk.astype(object) for chunk in chunks], ignore_index=True)
-
-
-@pytest.mark.parametrize("runs_per_chunk", [1, 2, 3, 1000])
-@pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.stem)
-def test_chunks_make_up_the_trace(trace, runs_per_chunk):
-    chunks = list(stream_etdump(trace, runs_per_chunk))
-    assert all(chunk["block"].nunique() <= runs_per_chunk for chunk in chunks)
-    pd.testing.assert_frame_equal(join(chunks), read_etdump(trace).astype(object))
-
-
-@pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.stem)
-def test_ledgers_of_chunks_make_up_the_ledger(trace):
-    whole = build_ledger(read_etdump(trace))
-    methods = find_methods(stream_etdump(trace, 1))
-    parts = [build_ledger(chunk, methods) for chunk in stream_etdump(trace, 1)]
-    pd.testing.assert_frame_equal(join(parts), whole.astype(object), check_dtype=False)
-
-
-@pytest.mark.filterwarnings("ignore:.*without an end")
-@given(
-    cuts=st.lists(st.integers(0, 3), min_size=1, max_size=12),
-    runs_per_chunk=st.integers(1, 5),
-)
-def test_runs_are_counted_through_chunks(tmp_path_factory, cuts, runs_per_chunk):
-    """A block holds so many whole runs, and perhaps one that was cut off."""
-    blocks = [
-        Block("Execute", [*STREAMED * (cut // 2), *STREAMED[: 3 * (cut % 2)]]) for cut in cuts
-    ]
-    path = tmp_path_factory.getbasetemp() / "chunks.etdump"
-    path.write_bytes(build_etdump(blocks))
-    chunks = list(stream_etdump(path, runs_per_chunk))
-    events = read_etdump(path)
-    if len(events):
-        pd.testing.assert_frame_equal(join(chunks), events.astype(object))
-    else:
-        assert sum(map(len, chunks)) == 0
-
-
-def test_memory_does_not_grow_with_the_trace(tmp_path):
-    path = tmp_path / "trace.etdump"
-    peaks = []
-    for times in (4_000, 40_000):
-        path.write_bytes(repeat_block(Block("Execute", STREAMED), times))
-        tracemalloc.start()
-        assert sum(map(len, stream_etdump(path, 1_000))) == times * len(STREAMED)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < 1.2 * peaks[0] < path.stat().st_size
-
-
-def test_chunks_before_a_malformed_block_are_read(tmp_path):
-    path = tmp_path / "trace.etdump"
-    path.write_bytes(build_etdump([Block("", STREAMED), Block("", [Profile(start=2, end=1)])]))
-    chunks = stream_etdump(path, 1)
-    assert len(next(chunks)) == len(STREAMED)
-    with pytest.raises(TraceError, match="ends before it starts"):
-        next(chunks)
-
-
-def test_a_chunk_holds_at_least_one_run():
-    with pytest.raises(UsageError, match="at least 1"):
-        next(itertools.chain(stream_etdump(GOLDEN[0], 0)))
-
-
-# --- files that were cut short --------------------------------------------------------------------
-
-
-SAME = ["block_name", "kind", "name", "chain", "instruction", "delegate_id", "metadata"]
-SAME += ["start_ns", "duration_ns"]
-
-
-def read_cut(path: Path, data: bytes) -> pd.DataFrame | None:
-    """What is read of the beginning of a trace, if anything is."""
-    path.write_bytes(data)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            events = read_etdump(path, partial=True)
-        except TraceError as error:
-            assert "\n" not in str(error)
-            return None
-    (warning,) = caught
-    assert re.search("is cut short: .* blocks were read", str(warning.message))
-    return events
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.stem)
-def test_a_cut_anywhere_gives_the_newest_runs_or_an_error(trace, tmp_path):
-    data, whole = trace.read_bytes(), read_etdump(trace)
-    blocks = []
-    for length in range(12, len(data), 68):
-        events = read_cut(tmp_path / "cut.etdump", data[:length])
-        if events is None:
-            blocks.append(0)
-            continue
-        rest = whole[whole["block"] > whole["block"].max() - events["block"].nunique()]
-        pd.testing.assert_frame_equal(
-            events[SAME].astype(object), rest[SAME].astype(object).reset_index(drop=True)
-        )
-        assert events.loc[events["run"] >= 0, "run"].min() == 0
-        e2e = events.loc[events["kind"] == "method", "duration_ns"].sum()
-        assert build_ledger(events)["duration_ns"].sum() == e2e
-        blocks.append(events["block"].nunique())
-    # Every byte more gives as many runs or more.
-    assert blocks == sorted(blocks)
-    if trace.stem in ("two_methods", "control_flow", "native_int8", "primitive_operators"):
-        assert max(blocks) >= whole["block"].max()
-
-
-@pytest.mark.parametrize("trace", GOLDEN, ids=lambda path: path.stem)
-def test_partial_does_not_change_how_a_complete_file_is_read(trace):
-    pd.testing.assert_frame_equal(read_etdump(trace, partial=True), read_etdump(trace))
-
-
-def test_without_partial_a_cut_file_is_an_error(tmp_path):
+def test_a_cut_file_is_an_error(tmp_path):
     path = tmp_path / "cut.etdump"
     path.write_bytes(GOLDEN[-1].read_bytes()[:-8])
-    with pytest.raises(TraceError, match=r"is cut short: .* partial=True"):
+    with pytest.raises(TraceError, match=r"is cut short: "):
         read_etdump(path)
-
-
-def test_an_unknown_layout_of_tables_is_refused(tmp_path):
-    run = [Profile("Method::execute", -1, 0, start=1, end=9)]
-    data = build_etdump([Block("Execute", run)] * 4)
-    for length in range(12, len(data), 4):
-        assert read_cut(tmp_path / "cut.etdump", data[:length]) is None
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_cut_and_damaged_file_is_read_or_refused(tmp_path):
-    data = (DATA / "two_methods.etdump").read_bytes()
-    rng = np.random.default_rng(0)
-    path = tmp_path / "cut.etdump"
-    for _ in range(300):
-        damaged = bytearray(data[: int(rng.integers(600, len(data)))])
-        at = int(rng.integers(12, len(damaged) - 4)) & ~3
-        damaged[at : at + 4] = int(rng.integers(0, 600)).to_bytes(4, "little")
-        path.write_bytes(damaged)
-        try:
-            events = read_etdump(path, partial=True)
-        except TraceError:
-            continue
-        e2e = events.loc[events["kind"] == "method", "duration_ns"].sum()
-        assert build_ledger(events)["duration_ns"].sum() == e2e
 
 
 # --- allocations ----------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ core. Times are CPU time, including child processes; imports are timed only in "
 the start of the interpreter to the table.
 
 Rates are medians of several reads. ``+RSS`` is the increase in peak resident memory, including the
-mapped file; the one under ``stream`` is that of ``stream_etdump``. Exits 1 if a claim does not
-hold: from 100 000 events on 100 times the Inspector's speed, 1.5 million events/s and at most 4
-times the file's size, and half a second to the first table of 10 MB.
+mapped file. Exits 1 if a claim does not hold: from 100 000 events on 100 times the Inspector's
+speed, 1.5 million events/s and at most 4 times the file's size, and half a second to the first
+table of 10 MB.
 """
 
 import argparse
@@ -70,15 +70,6 @@ def read(path: Path, times: int) -> dict[str, float]:
     }
 
 
-def stream(path: Path) -> int:
-    """Memory of reading in chunks."""
-    from workbench.trace.etdump import stream_etdump
-
-    before = _peak_rss()
-    assert sum(map(len, stream_etdump(path)))
-    return _peak_rss() - before
-
-
 def inspect(path: Path) -> float:
     """Seconds of the Inspector for the same file."""
     _quieten()
@@ -129,7 +120,6 @@ def measure(path: Path, events: int) -> list[str]:
     size = path.stat().st_size
     times = max(3, min(25, 2_000_000 // events))
     ours = in_process(read, path, times)
-    streamed = in_process(stream, path)
     theirs = in_process(inspect, path) if events <= MAX_INSPECTED else None
     path.unlink()
     events = ours["events"]
@@ -139,7 +129,7 @@ def measure(path: Path, events: int) -> list[str]:
         f"{events:>10,} {size / 1e6:>7.2f}"
         f" {1e3 * ours['seconds']:>8.1f} {rate:>10,.0f}"
         f" {ours['memory'] / 1e6:>8.1f} {f'{memory:.1f}x' if size > 1e6 else '':>5}"
-        f" {streamed / 1e6:>7.1f}" + (f" {events / theirs:>9,.0f} {ratio:>6.0f}" if theirs else ""),
+        + (f" {events / theirs:>9,.0f} {ratio:>6.0f}" if theirs else ""),
         flush=True,
     )
     if events < CLAIMED_FROM:
@@ -163,10 +153,10 @@ def main() -> int:
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     print(f"{_processor()}, {os.cpu_count()} cores; {platform.platform(terse=True)}")
     print(f"Python {platform.python_version()}, {versions}")
-    print(f"{'':>18} {'read_etdump':^34} {'stream':>7} {'Inspector':^16}")
+    print(f"{'':>18} {'read_etdump':^34} {'Inspector':^16}")
     print(
         f"{'events':>10} {'MB':>7} {'ms':>8} {'events/s':>10}"
-        f" {'+RSS MB':>8} {'file':>5} {'+RSS MB':>7} {'events/s':>9} {'ratio':>6}"
+        f" {'+RSS MB':>8} {'file':>5} {'events/s':>9} {'ratio':>6}"
     )
     missed = []
     with tempfile.TemporaryDirectory() as folder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,44 +100,25 @@ _MOST_METHODS = 16
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 
-#: Calls and their hashes in the first run of each method; None if calls differ from run to run.
-Methods = tuple[tuple[np.ndarray, np.ndarray], ...] | None
-
-
-def find_methods(chunks: Iterable[pd.DataFrame]) -> Methods:
-    """Tell the methods of a trace apart, which does not name them, from its chunks in order.
+def number_methods(index: EventIndex) -> np.ndarray:
+    """The number of each event's method: a trace does not name them.
 
     Two runs are of one method if the instructions that both executed do the same: what the call of
     an instruction does is the bag of operators within it. Control flow may skip instructions.
     """
-    methods: Methods = ()
-    for events in chunks:
-        _, methods = number_methods(index_events(events), methods)
-    return methods
-
-
-def number_methods(index: EventIndex, known: Methods) -> tuple[np.ndarray, Methods]:
-    """The number of each event's method, and the methods including those found here."""
-    if known is None:
-        return np.zeros(len(index.run), np.int64), known
-    first_runs = list(known)
-    run = index.run - index.run.min(initial=0)
+    run = index.run
     signature = _signatures(index)
     method_of_run = np.zeros(run.max(initial=-1) + 1, np.int64)
     left = np.flatnonzero((index.top == np.arange(len(run))) & (index.kind != METHOD))
     for number in range(_MOST_METHODS):
         if not len(left):
-            break
-        if number == len(first_runs):
-            first = left[run[left] == run[left[0]]]
-            first_runs.append((np.unique(index.call[first]), np.unique(signature[first])))
-        calls, signatures = first_runs[number]
+            return method_of_run[run]
+        first = left[run[left] == run[left[0]]]
+        calls, signatures = np.unique(index.call[first]), np.unique(signature[first])
         method_of_run[run[left]] = number
         differs = np.isin(index.call[left], calls) & ~np.isin(signature[left], signatures)
         left = left[np.isin(run[left], run[left[differs]])]
-    if len(left):
-        return np.zeros(len(run), np.int64), None
-    return method_of_run[run], tuple(first_runs)
+    return np.zeros(len(run), np.int64) if len(left) else method_of_run[run]
 
 
 def _signatures(index: EventIndex) -> np.ndarray:
@@ -158,7 +139,7 @@ _OF_LEAF = (_FRAMEWORK, _DELEGATED, _PORTABLE, _PORTABLE, _DELEGATED, _CALL_OVER
 _OF_SPAN = (_FRAMEWORK, _DELEGATE_OVERHEAD, _CALL_OVERHEAD, _PORTABLE, _DELEGATED, _CALL_OVERHEAD)
 
 
-def build_ledger(events: pd.DataFrame, methods: Methods = ()) -> pd.DataFrame:
+def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     """Split the time of every ``Method::execute`` into rows that sum to it exactly.
 
     Each event of a run is one row; its time is its duration minus that of the events directly in
@@ -187,8 +168,6 @@ def build_ledger(events: pd.DataFrame, methods: Methods = ()) -> pd.DataFrame:
     ----------
     events
         A frame of ``frames.EVENTS`` with whole runs, from `read_etdump`.
-    methods
-        From `find_methods` on the whole trace, if ``events`` are a chunk of it.
 
     Returns
     -------
@@ -207,7 +186,7 @@ def build_ledger(events: pd.DataFrame, methods: Methods = ()) -> pd.DataFrame:
     """
     index = index_events(events)
     run = index.run
-    method, _ = number_methods(index, methods)
+    method = number_methods(index)
     columns = {"chain": index.chain, "instruction": index.instruction, "base": index.base}
     named = pd.DataFrame({"method": method, **columns})
     named_code = _pair(_pair(method, index.call), index.base.codes)

@@ -32,7 +32,6 @@ from workbench.trace.flatbuffer import (
     RunData,
 )
 from workbench.trace.nesting import KINDS, classify, nest
-from workbench.trace.recover import recover_blocks
 
 IDENTIFIER, VERSION = b"ED00", 0
 # Size prefix, reference to the root, identifier.
@@ -45,9 +44,7 @@ _LONGEST_NS = 2**62
 Arrays = dict[str, np.ndarray]
 
 
-def read_etdump(
-    path: str | Path, *, ticks_per_second: float = 1e9, partial: bool = False
-) -> pd.DataFrame:
+def read_etdump(path: str | Path, *, ticks_per_second: float = 1e9) -> pd.DataFrame:
     """Read the profile events of an ETDump, one row each, in the order of the file.
 
     The runtime writes an event when it ends, so children precede their parent;
@@ -62,10 +59,6 @@ def read_etdump(
     ticks_per_second
         Rate of the clock that the runtime logged; its default clock counts nanoseconds. Both ends
         of an event are rounded down to a nanosecond.
-    partial
-        If the file was cut short, read the runs that are complete (the last ones, numbered from
-        0), and warn. The file must come from the writer of ExecuTorch 1.5, with only profile
-        events in its complete blocks; see :mod:`workbench.trace.recover`.
 
     Returns
     -------
@@ -93,23 +86,9 @@ def read_etdump(
     12             method                     Method::execute
     """
     rate = _clock_rate(ticks_per_second)
-    return next(_frames(Trace(Path(path), partial=partial), rate))
-
-
-def stream_etdump(
-    path: str | Path, runs_per_chunk: int = 5000, *, ticks_per_second: float = 1e9
-) -> Iterator[pd.DataFrame]:
-    """Read an ETDump that may be larger than memory, some runs at a time.
-
-    The chunks put together are the frame of :func:`read_etdump`, except that later chunks may add
-    categories. A chunk is so many whole blocks, one for every run.
-    """
-    if runs_per_chunk < 1:
-        raise UsageError("runs_per_chunk must be at least 1", where=runs_per_chunk)
-    trace, rate = Trace(Path(path)), _clock_rate(ticks_per_second)
-    for events in _frames(trace, rate, runs_per_chunk):
-        yield events
-        trace.release_pages()
+    trace = Trace(Path(path))
+    blocks = trace.blocks()
+    return _frame(trace, blocks, _decode_blocks(trace, blocks), rate)
 
 
 def read_allocations(path: str | Path) -> pd.DataFrame:
@@ -145,7 +124,7 @@ def read_allocations(path: str | Path) -> pd.DataFrame:
     (0, ['block', 'event', 'allocator', 'allocator_id', 'size'])
     """
     trace, what = Trace(Path(path)), "an allocation event"
-    buffer, blocks = trace.buffer, next(trace.blocks())
+    buffer, blocks = trace.buffer, trace.blocks()
     events = find_events(buffer, blocks.entries, blocks.counts, Event.ALLOCATION, what)
     parts = ({"block": block, "place": place, "at": at} for block, place, at in events)
     columns = _collect(parts, blocks.counts.sum())
@@ -182,58 +161,45 @@ def _allocator_names(buffer: FlatBuffer, vectors: np.ndarray, number: np.ndarray
 class Trace:
     """An ETDump, mapped into memory: its buffer, and the texts that were read so far."""
 
-    def __init__(self, path: Path, *, partial: bool = False):
-        self._mapped, data, base = _map_file(path, partial)
+    def __init__(self, path: Path):
+        data, base = _map_file(path)
         self.buffer = buffer = FlatBuffer(data, path)
         root = buffer.root(base)
         version = int(buffer.i32(root.field(ETDump.VERSION), VERSION)[0])
         if version != VERSION:
             raise TraceError(f"ETDump version {version}, this reads {VERSION}", where=path)
         vector = buffer.follow(root.field(ETDump.RUN_DATA), "the blocks")
-        (self._references,), (self.block_count,) = buffer.vectors(vector, "the blocks")
+        (self._references,), (self._count,) = buffer.vectors(vector, "the blocks")
         self.block_names = Contents(buffer, "the name of a block", bytes.decode, LONGEST)
         self.names = Contents(buffer, "a name", bytes.decode, LONGEST)
         self.metadata = Contents(buffer, "a delegate's metadata", bytes)
 
-    def blocks(self, at_a_time: int | None = None) -> Iterator[Blocks]:
-        """All blocks at once, or so many at a time."""
-        buffer, listed = self.buffer, 0
-        step = at_a_time or max(self.block_count, 1)
-        for first in range(0, max(self.block_count, 1), step):
-            numbers = np.arange(first, min(first + step, self.block_count))
-            at = buffer.follow(self._references + 4 * numbers, "a block")
-            runs = buffer.tables(at, "a block")
-            name = buffer.follow(runs.field(RunData.NAME), "the name of a block")
-            vectors = buffer.follow(runs.field(RunData.EVENTS), "the events of a block")
-            entries, counts = buffer.vectors(vectors, "the events of a block")
-            total = listed + np.cumsum(counts)
-            # Shared events would let a small file list huge numbers of them.
-            fits = LEAST_BYTES * total <= buffer.size
-            fits |= 4 * total <= min(buffer.size, _SMALL)
-            buffer.require(fits, vectors, "the events of a block overlap")
-            yield Blocks(
-                first,
-                listed,
-                self.block_names.intern(name),
-                buffer.i32(runs.field(RunData.BUNDLED_INPUT), -1),
-                buffer.follow(runs.field(RunData.ALLOCATORS), "the allocators of a block"),
-                entries,
-                counts,
-            )
-            listed += int(counts.sum())
-
-    def release_pages(self) -> None:
-        """Give the pages of the file back to the system, which reads them again when needed."""
-        if hasattr(mmap, "MADV_DONTNEED"):
-            self._mapped.madvise(mmap.MADV_DONTNEED)
+    def blocks(self) -> Blocks:
+        """All blocks."""
+        buffer = self.buffer
+        at = buffer.follow(self._references + 4 * np.arange(self._count), "a block")
+        runs = buffer.tables(at, "a block")
+        name = buffer.follow(runs.field(RunData.NAME), "the name of a block")
+        vectors = buffer.follow(runs.field(RunData.EVENTS), "the events of a block")
+        entries, counts = buffer.vectors(vectors, "the events of a block")
+        total = np.cumsum(counts)
+        # Shared events would let a small file list huge numbers of them.
+        fits = LEAST_BYTES * total <= buffer.size
+        fits |= 4 * total <= min(buffer.size, _SMALL)
+        buffer.require(fits, vectors, "the events of a block overlap")
+        return Blocks(
+            self.block_names.intern(name),
+            buffer.i32(runs.field(RunData.BUNDLED_INPUT), -1),
+            buffer.follow(runs.field(RunData.ALLOCATORS), "the allocators of a block"),
+            entries,
+            counts,
+        )
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Consecutive blocks; every array has one value per block."""
+    """The blocks of a file; every array has one value per block."""
 
-    first: int  # index of the first block
-    first_event: int  # and of its first event
     name: np.ndarray  # code in ``Trace.block_names``
     bundled_input: np.ndarray
     allocators: np.ndarray  # position of a vector, or 0
@@ -243,7 +209,7 @@ class Blocks:
     @property
     def first_events(self) -> np.ndarray:
         """The position of each block's first event among all events of the file."""
-        return self.first_event + np.cumsum(self.counts) - self.counts
+        return np.cumsum(self.counts) - self.counts
 
 
 #: An event with its reference takes no less in a file: its table, that of its content, and times.
@@ -251,8 +217,8 @@ LEAST_BYTES = 28
 _SMALL = 1 << 16  #: Bytes of references up to which events may be shared.
 
 
-def _map_file(path: Path, partial: bool) -> tuple[mmap.mmap, np.ndarray, int]:
-    """The mapped file, its bytes, and where the reference to its root table is stored."""
+def _map_file(path: Path) -> tuple[np.ndarray, int]:
+    """The bytes of a mapped file, and where the reference to its root table is stored."""
     try:
         with open_file(path) as file:
             if not file.seek(0, os.SEEK_END):
@@ -263,21 +229,16 @@ def _map_file(path: Path, partial: bool) -> tuple[mmap.mmap, np.ndarray, int]:
     data = np.frombuffer(mapped, np.uint8)
     head = data[:_HEADER].tobytes()
     if head[4:8] == IDENTIFIER:
-        return mapped, data, 0
+        return data, 0
     if head[8:12] != IDENTIFIER:
         raise TraceError("is not an ETDump", where=path, hint=_recognise(head))
     size = 4 + int.from_bytes(head[:4], "little")
     if size < _HEADER:
         raise TraceError(f"states a size of {size} bytes", where=path, offset=0)
     if size <= len(data):
-        return mapped, data[:size], 4
+        return data[:size], 4
     cut = f"is cut short: {len(data)} of {size} bytes"
-    if not partial:
-        hint = "copy it again, or read the complete runs with partial=True"
-        raise TraceError(cut, where=path, hint=hint)
-    data, complete, total = recover_blocks(data, path)
-    warnings.warn(f"{path} {cut}; the newest {complete} of {total} blocks were read", stacklevel=4)
-    return mapped, data, 4
+    raise TraceError(cut, where=path, hint="copy it again")
 
 
 def _recognise(head: bytes) -> str:
@@ -312,7 +273,7 @@ def find_events(
 
 
 def _decode_blocks(trace: Trace, blocks: Blocks) -> Arrays:
-    """The profile events of some blocks; names and metadata as codes, times in ticks."""
+    """The profile events of the blocks; names and metadata as codes, times in ticks."""
     buffer, what = trace.buffer, "a profile event"
     events = find_events(buffer, blocks.entries, blocks.counts, Event.PROFILE, what)
     first = blocks.first_events
@@ -390,16 +351,6 @@ def _collect(parts: Iterable[Arrays], most: int) -> Arrays:
 # --- the frame -----------------------------------------------------------------------------------
 
 
-def _frames(trace: Trace, rate: Fraction, at_a_time: int | None = None) -> Iterator[pd.DataFrame]:
-    """The events of all blocks, or of so many at a time."""
-    runs = 0
-    for blocks in trace.blocks(at_a_time):
-        spans = _decode_blocks(trace, blocks)
-        spans["run"][spans["run"] >= 0] += runs
-        runs = max(runs, int(spans["run"].max(initial=-1)) + 1)
-        yield _frame(trace, blocks, spans, rate)
-
-
 def _frame(trace: Trace, blocks: Blocks, spans: Arrays, rate: Fraction) -> pd.DataFrame:
     path, block = trace.buffer.path, spans["block"]
     start = _to_ns(spans["start"], rate, path)
@@ -407,9 +358,9 @@ def _frame(trace: Trace, blocks: Blocks, spans: Arrays, rate: Fraction) -> pd.Da
     if duration.sum(dtype=float) > _LONGEST_NS:
         raise TraceError("the durations add up to more than a century", where=path)
     if unfinished := np.count_nonzero((spans["run"] < 0) & (spans["chain"] >= 0)):
-        warnings.warn(f"{path}: {unfinished} events are of a run without an end", stacklevel=4)
+        warnings.warn(f"{path}: {unfinished} events are of a run without an end", stacklevel=3)
     frame = {
-        "block": block + np.int32(blocks.first),
+        "block": block,
         "block_name": _categorical(blocks.name[block], trace.block_names.values),
         "bundled_input": blocks.bundled_input[block],
         **{name: spans[name] for name in ("run", "event", "parent")},

@@ -18,7 +18,10 @@ export class Chart {
   }
 
   redraw() {
-    this.width = Math.max(200, Math.floor(this.canvas.parentElement?.clientWidth || 800));
+    if (this.size !== this.view.size) {
+      this.size = this.view.size;
+      this.width = Math.max(200, Math.floor(this.canvas.parentElement?.clientWidth || 800));
+    }
     this.height = this.measure();
     this.canvas.style.height = `${this.height}px`;
     this.draw(canvasPen(this.canvas, this.width, this.height, this.view.theme.panel));

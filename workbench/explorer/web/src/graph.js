@@ -43,7 +43,8 @@ export class Graph {
 
   redraw() {
     const { sides, state, model } = this.view;
-    const width = Math.max(480, 100 * Math.floor((this.root.clientWidth || 800) / 100));
+    if (this.size !== this.view.size) Object.assign(this, { size: this.view.size, width: this.root.clientWidth || 800 });
+    const width = Math.max(480, 100 * Math.floor(this.width / 100));
     const name = `${model.programs.indexOf(sides.program)}/${state.module ?? ""}/${state.depth}/${width}`;
     if (!this.layouts.has(name)) this.layouts.set(name, arrange(sides.program, state.module ?? "", state.depth, width));
     const layout = this.layouts.get(name);
@@ -67,7 +68,7 @@ export class Graph {
       const box = svg("rect", { width: node.width, height: node.height, rx: 4 });
       const strip = svg("g");
       const texts = node.lines.map((line, n) => svg("text", { x: 7, y: 14 + 13 * n }, line));
-      const group = svg("g", { transform: `translate(${node.left - node.width / 2} ${node.top - node.height / 2})`, class: node.outside ? "node outside" : "node" }, box, strip, ...texts);
+      const group = svg("g", { transform: `translate(${node.left - node.width / 2} ${node.top - node.height / 2})`, class: kind(node) }, box, strip, ...texts);
       group.addEventListener("click", event => this.#choose(node, event.ctrlKey || event.metaKey || event.shiftKey));
       group.addEventListener("pointermove", event => this.view.tip.show(this.#describe(node), event));
       group.addEventListener("pointerleave", () => this.view.tip.hide());
@@ -77,26 +78,40 @@ export class Graph {
     const marker = svg("marker", { id: "wb-arrow", viewBox: "0 0 8 8", refX: 8, refY: 4, markerWidth: 6, markerHeight: 6, orient: "auto" },
       svg("path", { d: "M0,0 L8,4 L0,8 z", fill: theme.soft }));
     this.picture.replaceChildren(svg("defs", null, marker), ...frames, ...edges, ...nodes);
-    this.scale = Math.min(1, Math.max(0.5, (this.root.clientWidth || 800) / layout.width));
+    this.scale = Math.min(1, Math.max(0.5, this.width / layout.width));
     this.#size();
+    this.painted = [];
+    this.marked = new Map();
   }
 
+  /** Colours when they changed; otherwise only marks of the selection and of the cursor. */
   #paint() {
-    const { theme, state, left, filtered, sides } = this.view;
-    const chosen = new Set(state.ops);
-    const colorFor = i => filtered && !left[i] ? theme.faded : colorOf(state.color, this.view.datum(i), theme);
-    for (const [node, { box, strip, texts, group }] of this.boxes) {
-      const dim = filtered && !node.operators.some(i => left[i]);
-      const color = node.operators.length === 1 ? colorFor(node.operators[0]) : dim ? theme.faded : theme.neutral;
-      box.setAttribute("fill", color);
-      if (node.operators.length > 1) strip.replaceChildren(...this.#parts(node, colorFor));
-      const selected = node.operators.some(i => chosen.has(i));
-      group.classList.toggle("chosen", selected);
-      group.classList.toggle("cursor", node === this.cursor);
-      for (const text of texts) text.setAttribute("fill", dim ? theme.soft : inkOn(color));
-      if (selected && state.ops.length === 1 && this.shown !== state.ops[0]) this.#reveal(node);
+    const { theme, state, left, sides } = this.view;
+    const reasons = [theme, left, sides, state.color];
+    if (reasons.some((reason, n) => reason !== this.painted[n])) this.#color();
+    this.painted = reasons;
+    const marks = new Map(state.ops.map(i => [this.layout.boxOf.get(i), "chosen"]));
+    if (this.cursor) marks.set(this.cursor, `${marks.get(this.cursor) ?? ""} cursor`);
+    for (const node of new Set([...this.marked.keys(), ...marks.keys()])) {
+      if (this.marked.get(node) !== marks.get(node)) this.boxes.get(node)?.group.setAttribute("class", `${kind(node)} ${marks.get(node) ?? ""}`);
     }
-    this.shown = state.ops.length === 1 ? state.ops[0] : null;
+    this.marked = marks;
+    const [only = null] = state.ops.length === 1 ? state.ops : [];
+    const node = this.layout.boxOf.get(only);
+    if (node && this.shown !== only) this.#reveal(node);
+    this.shown = only;
+  }
+
+  #color() {
+    const { theme, state, left, filtered, sides } = this.view;
+    const colorFor = i => filtered && !left[i] ? theme.faded : colorOf(state.color, this.view.datum(i), theme);
+    for (const [node, { box, strip, texts }] of this.boxes) {
+      const several = node.operators.length > 1, dim = filtered && !node.operators.some(i => left[i]);
+      const color = !several ? colorFor(node.operators[0]) : dim ? theme.faded : theme.neutral;
+      box.setAttribute("fill", color);
+      if (several) strip.replaceChildren(...this.#parts(node, colorFor));
+      for (const text of texts) text.setAttribute("fill", dim ? theme.soft : inkOn(color));
+    }
     this.root.dataset.sides = sides.a ? "2" : "1";
   }
 
@@ -166,6 +181,8 @@ export class Graph {
   }
 }
 
+const kind = node => node.outside ? "node outside" : "node";
+
 /** The boxes of a module: its operators, or the modules so many levels below it (0: as many as are readable). */
 function choose(program, path, depth) {
   const linked = new Set(program.edges.flat());
@@ -228,7 +245,7 @@ function arrange(program, path, depth, width) {
   dagre.layout(graph);
   for (const node of nodes) Object.assign(node, graph.node(String(node.number)));
   const edges = graph.edges().map(edge => graph.edge(edge).points);
-  return fold(nodes, edges, frames, width);
+  return { ...fold(nodes, edges, frames, width), boxOf: groups };
 }
 
 /** A long layout in rows, as words in lines: what ends at the right edge goes on at the left. */

@@ -38,6 +38,7 @@ class View {
     this.menu = new Menu(this);
     this.status = h("div", { class: "hidden", role: "status", "aria-live": "polite" });
     this.crumbs = h("nav", { class: "crumbs", "aria-label": "What is shown" });
+    this.size = 0;
     this.derive();
     this.headView = new Head(this);
     this.categories = new Categories(this);
@@ -85,29 +86,37 @@ class View {
   }
 
   update() {
-    this.derive();
     const { ops } = this.state;
     if (ops.length === 1 && ops[0] !== this.shown) this.reveal = ops[0];
     this.shown = ops.length === 1 ? ops[0] : null;
-    this.redraw();
+    this.redraw(false);
     this.changed(toHash(this.state), ops.map(i => this.sides.program.keys[i]));
   }
 
-  redraw() {
+  /** Draws what depends on a changed part of the state; with `all`, everything, in its new size. */
+  redraw(all = true) {
     const start = performance.now();
-    this.headView.redraw();
-    this.categories.redraw();
-    this.findings.redraw();
-    this.#crumb();
-    const graph = this.state.view === "graph" && this.graph.possible;
+    const { state, drawn = {} } = this;
+    const changed = (...names) => all || names.some(name => state[name] !== drawn[name]);
+    const sides = changed("pair", "swap"), filters = sides || changed("category", "module", "finding", "query", "time");
+    const selected = filters || changed("ops"), factors = changed("factor", "over", "what");
+    this.drawn = state;
+    if (all) this.size++;
+    if (filters) this.derive();
+    if (sides || factors || selected && state.factor > 1) this.headView.redraw();
+    if (sides || changed("over", "what", "category")) this.categories.redraw();
+    if (sides || changed("finding")) this.findings.redraw();
+    if (selected) this.#crumb();
+    const graph = state.view === "graph" && this.graph.possible;
     this.icicle.canvas.hidden = graph;
     this.graph.root.hidden = !graph;
-    this.controls.forEach(update => update());
-    (graph ? this.graph : this.icicle).redraw();
-    this.timeline.redraw();
-    this.table.redraw(this.reveal);
+    if (sides || changed("view", "color", "depth", "inference")) this.controls.forEach(update => update());
+    if (selected || factors) this.inspector.redraw();
+    if (selected || changed("color", "inference")) this.timeline.redraw();
+    if (selected || changed("sort")) this.table.redraw(filters || changed("sort"), this.reveal);
     this.reveal = undefined;
-    this.inspector.redraw();
+    // The graph comes last: to scroll, it needs the layout of the page.
+    if (selected || changed("color", "view", "depth")) (graph ? this.graph : this.icicle).redraw();
     this.root.dataset.drawnMs = (performance.now() - start).toFixed(1);
   }
 

@@ -57,6 +57,7 @@ export class Store {
 
   set(change) {
     this.state = { ...this.state, ...change };
+    if (!this.state.ops.length) this.state.ops = EMPTY.ops;
     for (const listener of this.listeners) listener(this.state);
   }
 

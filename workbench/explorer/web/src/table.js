@@ -4,12 +4,12 @@ import { CATEGORIES } from "./color.js";
 import { h, marked } from "./dom.js";
 import { fixed, known, ratio, share } from "./format.js";
 
-const ROW = 27, TALL = 46, MARGIN = 8;
+const ROW = 27, TALL = 46, MARGIN = 8, HEIGHT = 440;  // as in style.css
 
 export class Table {
   constructor(view) {
     this.view = view;
-    this.active = 0;
+    this.active = this.top = 0;
     this.row = ROW;
     this.order = [];
     this.anchor = null;
@@ -22,7 +22,7 @@ export class Table {
     this.heads = h("div", { class: "t-row t-heads", role: "row" });
     this.body = h("div", { class: "t-body", role: "rowgroup" });
     this.grid = h("div", { class: "t-grid", role: "grid", tabindex: 0, "aria-label": "Operators", "aria-multiselectable": "true",
-      onscroll: () => this.#rows(), onkeydown: event => { if (event.target === this.grid && this.#key(event)) event.preventDefault(); } },
+      onscroll: () => { this.top = this.grid.scrollTop; this.#rows(); }, onkeydown: event => { if (event.target === this.grid && this.#key(event)) event.preventDefault(); } },
       h("div", { role: "rowgroup", class: "t-top" }, this.heads), this.body);
     this.root = h("section", { class: "panel operators", "aria-label": "Operators" },
       h("header", { class: "bar" }, h("h2", null, "Operators"), this.search, this.count), this.grid);
@@ -43,13 +43,21 @@ export class Table {
     ];
   }
 
-  /** `shown`: an operator that was selected elsewhere, to scroll to. */
-  redraw(shown) {
+  /** `all`: other rows or another order, not only another selection. `shown`: an operator to scroll to. */
+  redraw(all, shown) {
+    if (all) this.#arrange();
+    if (shown !== undefined) this.#reveal(this.order.indexOf(shown));
+    this.#rows(all);
+  }
+
+  #arrange() {
     const { view } = this, { sides, left, state } = view;
     const columns = this.columns();
-    // On a phone, a label has a line of its own.
-    this.row = view.root.clientWidth <= 640 ? TALL : ROW;
-    this.grid.style.setProperty("--row", `${this.row}px`);
+    if (this.size !== view.size) {
+      // On a phone, a label has a line of its own.
+      Object.assign(this, { size: view.size, row: view.root.clientWidth <= 640 ? TALL : ROW });
+      this.grid.style.setProperty("--row", `${this.row}px`);
+    }
     const [name, down] = state.sort ? [state.sort.replace("-", ""), state.sort.startsWith("-")] : [sides.paired ? "bars" : "b", true];
     const value = (columns.find(([each]) => each === name) ?? columns[0])[2];
     const values = sides.program.keys.map((_, i) => value(i));
@@ -79,15 +87,19 @@ export class Table {
     // Wide intervals of tiny operators would squeeze all others: the axis ends at the 90th percentile.
     this.reach = Math.max(0.2, gains.sort((x, y) => x - y)[Math.floor(0.9 * (gains.length - 1))] ?? 1);
     this.body.style.height = `${operators.length * this.row}px`;
-    if (shown !== undefined) this.#reveal(this.order.indexOf(shown));
-    this.#rows(true);
+    this.top = Math.min(this.top, Math.max(0, operators.length * this.row + ROW - HEIGHT));
   }
 
   #reveal(at) {
     if (at < 0) return;
     this.active = at;
-    const top = at * this.row, { scrollTop, clientHeight } = this.grid;
-    if (top < scrollTop || top + 2 * this.row > scrollTop + clientHeight - this.row) this.grid.scrollTop = Math.max(0, top - clientHeight / 2);
+    const top = at * this.row;
+    if (top < this.top || top + 3 * this.row > this.top + HEIGHT) this.#scroll(top - HEIGHT / 2);
+  }
+
+  #scroll(top) {
+    this.grid.scrollTop = Math.max(0, top);
+    this.top = this.grid.scrollTop;
   }
 
   #sort(name) {
@@ -97,13 +109,20 @@ export class Table {
     store.set({ sort: state.sort === first ? (text ? `-${name}` : name) : first });
   }
 
+  /** Makes the rows in sight if they are others (`all`: all of them), and marks those selected. */
   #rows(all = false) {
-    const first = Math.max(0, Math.floor(this.grid.scrollTop / this.row) - MARGIN);
-    const shown = Math.ceil((this.grid.clientHeight || 400) / this.row) + 2 * MARGIN;
-    if (!all && first === this.first) return;
-    this.first = first;
-    const rows = this.order.slice(first, first + shown).map((operator, i) => this.#row(operator, first + i));
-    this.body.replaceChildren(...rows);
+    const first = Math.max(0, Math.floor(this.top / this.row) - MARGIN);
+    const shown = Math.ceil(HEIGHT / this.row) + 2 * MARGIN, chosen = new Set(this.view.state.ops);
+    if (all || first !== this.first) {
+      this.made = new Map(this.order.slice(first, first + shown).map((operator, i) =>
+        [operator, !all && this.made.get(operator) || this.#row(operator, first + i)]));
+      this.body.replaceChildren(...this.made.values());
+      this.first = first;
+    }
+    for (const [operator, row] of this.made) {
+      row.setAttribute("aria-selected", String(chosen.has(operator)));
+      row.classList.toggle("t-active", operator === this.order[this.active]);
+    }
     const active = this.order.length ? `wb-row-${this.active}` : "";
     if (active && this.active >= first && this.active < first + shown) this.grid.setAttribute("aria-activedescendant", active);
     else this.grid.removeAttribute("aria-activedescendant");
@@ -112,7 +131,6 @@ export class Table {
   #row(i, at) {
     const { sides, state, theme } = this.view;
     const { category } = sides.program.texts;
-    const selected = state.ops.includes(i);
     const cell = (name, ...content) => h("div", { role: "gridcell", class: `t-${name}` }, ...content);
     const bar = (value, name) => h("span", { class: `t-bar t-bar-${name}`, style: `width:${known(value) ? 100 * value / this.most : 0}%` });
     const swatch = h("span", { class: "swatch", style: `background:${CATEGORIES[category[i]] ?? theme.neutral}`, title: category[i] });
@@ -130,8 +148,7 @@ export class Table {
       label, cell("category", category[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msB[i], "b")),
       cell("share", share(sides.msB[i] / sides.tree.get(sides.program.tree.root).b)), cell("run", String(i + 1)),
     ];
-    return h("div", { role: "row", id: `wb-row-${at}`, "aria-rowindex": at + 2, "aria-selected": String(selected),
-      class: `t-row${at === this.active ? " t-active" : ""}`, style: `top:${at * this.row}px`,
+    return h("div", { role: "row", id: `wb-row-${at}`, "aria-rowindex": at + 2, class: "t-row", style: `top:${at * this.row}px`,
       onclick: event => this.#click(at, event) }, ...cells);
   }
 
@@ -162,16 +179,15 @@ export class Table {
   }
 
   #key({ key, shiftKey, ctrlKey }) {
-    const page = Math.max(1, Math.floor(this.grid.clientHeight / this.row) - 2), last = this.order.length - 1;
+    const page = Math.max(1, Math.floor(HEIGHT / this.row) - 2), last = this.order.length - 1;
     const moves = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -1e9, End: 1e9 };
     if (key in moves) {
       this.active = Math.min(last, Math.max(0, this.active + moves[key]));
       const top = this.active * this.row;
-      const { scrollTop, clientHeight } = this.grid;
-      if (top < scrollTop) this.grid.scrollTop = top;
-      if (top + 2 * this.row > scrollTop + clientHeight) this.grid.scrollTop = top + 2 * this.row - clientHeight;
+      if (top < this.top) this.#scroll(top);
+      if (top + 2 * this.row > this.top + HEIGHT) this.#scroll(top + 2 * this.row - HEIGHT);
       if (shiftKey && this.order.length) this.view.store.set({ ops: [...new Set([...this.view.state.ops, this.order[this.active]])] });
-      else this.#rows(true);
+      else this.#rows();
       return true;
     }
     if (key === "Enter" || key === " ") {
