@@ -136,14 +136,6 @@ EVENTS = make_frame(
     ("duration_ns", "int", "ns", "end - start"),
 )
 
-ALLOCATIONS = make_frame(
-    "allocations",
-    "block event",
-    ("allocator", "text", "", "name of the allocator, empty if none was given"),
-    ("allocator_id", "int", "", "its number, as the runtime counts them: from 1"),
-    ("size", "int", "B", "bytes taken"),
-)
-
 KERNELS = make_frame(
     "kernels",
     ("line", "int", "", "first line of the log that names it, from 1"),
