@@ -98,6 +98,7 @@ from .plots.speedups import plot_heatmap as plot_heatmap
 from .plots.speedups import plot_speedups as plot_speedups
 from .plots.stack import plot_stack as plot_stack
 from .plots.sweeps import plot_isa_levels as plot_isa_levels
+from .plots.sweeps import plot_sizes as plot_sizes
 from .plots.sweeps import plot_threads as plot_threads
 from .plots.tables import show as show
 from .plots.tables import show_answer as show_answer
@@ -232,6 +233,7 @@ __all__ = [
     "plot_operators",
     "plot_roofline",
     "plot_shift",
+    "plot_sizes",
     "plot_speedups",
     "plot_stack",
     "plot_threads",

@@ -461,6 +461,7 @@ PHASES = make_frame(
     "experiment threads",
     ("tokens", "float", "", "computed at once; NaN: not a language model's step"),
     ("position", "int", "", "tokens in the KV cache before"),
+    ("size", "float", "", "of the dimension that is swept; NaN without a sweep"),
     ("latency_ms", "float", "ms", "of one execution, as in the statistics"),
     *_interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("rate", "float", "token/s", "tokens / latency"),
@@ -469,6 +470,18 @@ PHASES = make_frame(
     ("share", "float", "", "its share"),
     ("bound", "text", "", "compute | memory, by the roofline; empty without one"),
     ("bound_share", "float", "", "share of the time in operators that are bound so"),
+)
+
+SIZE_FITS = make_frame(
+    "size fits",
+    ("side", "text", "", "the experiment without its size"),
+    "threads",
+    ("power", "int", "", "of the size that the work grows with: 2 for the side of an image"),
+    ("fixed_ms", "float", "ms", "latency = fixed_ms + each_ms * size ** power"),
+    *_interval("its", "ms", prefix="fixed_", suffix="_ms"),
+    ("each_ms", "float", "ms", "further time for each unit of size ** power"),
+    *_interval("its", "ms", prefix="each_", suffix="_ms"),
+    ("off", "float", "", "largest difference between a latency and the fit, as a ratio - 1"),
 )
 
 KERNEL_CHANGES = make_frame(

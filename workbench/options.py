@@ -46,7 +46,10 @@ class ExportOptions:
         metavar="SOURCE",
     )
     sizes: tuple[tuple[str, int], ...] = _option(
-        (), "Size to use for a dynamic dimension, such as batch=4.", name="size"
+        (),
+        "Size of a dynamic dimension, such as batch=4; of a model with fixed shapes: batch, or "
+        "size of the images.",
+        name="size",
     )
     mean: tuple[float, ...] = _option((), "Mean of image channels, from 0 to 1.")
     std: tuple[float, ...] = _option((), "Standard deviation of image channels.")
@@ -99,6 +102,12 @@ class MeasureOptions:
         "commas; those of earlier phases are executed first.",
         name="phase",
         metavar="NAME=INPUTS",
+    )
+    sweep: str = _option(
+        "",
+        "Sizes of a dynamic dimension to measure at, such as tokens=16,32,64. With --against: that "
+        "of each program. `profile` exports a model with fixed shapes once for each batch or size.",
+        metavar="NAME=SIZES",
     )
     threads: tuple[int, ...] = _option((1,), "CPU threads, separated by commas.")
     runs: int = _option(50, "Minimum timed inferences per experiment.")

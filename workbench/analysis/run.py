@@ -80,7 +80,13 @@ from workbench.analysis.statistics import (
     pick_timed,
     tabulate_latencies,
 )
-from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
+from workbench.analysis.sweeps import (
+    compare_isa_levels,
+    describe_sizes,
+    find_crossovers,
+    fit_sizes,
+    sweep_threads,
+)
 from workbench.analysis.variants import STUDY, read_study
 from workbench.analysis.verdict import (
     Verdict,
@@ -418,8 +424,38 @@ class Run:
             bound = "memory" if roofs.get("memory", 0) > roofs.get("compute", 0) else "compute"
             found = (bound, roofs[bound]) if bound in roofs else ("", math.nan)
             place = m.phase.name, m.name, m.threads, tokens, m.phase.position
-            rows.append((*place, *latency, *rates, top["category"], top["share"], *found))
+            size = m.phase.size or math.nan
+            rows.append((*place, size, *latency, *rates, top["category"], top["share"], *found))
         return check(pd.DataFrame(rows, columns=PHASES.names), PHASES) if rows else None
+
+    @frame_property
+    def size_fits(self) -> pd.DataFrame | None:
+        """Straight lines through the latency over the swept size: ``frames.SIZE_FITS``."""
+        phases = self.record.plan.phases
+        if not self.record.plan.sweep or self.emulated:
+            return None
+        work = {p.size: max(math.prod(t.shape) for t in p.inputs) for p in phases}
+        few, many = min(work), max(work)
+        power = max(1, round(math.log(work[many] / work[few]) / math.log(many / few)))
+        sides = {m.name: (m.side, m.phase.size) for m in self.measurements if not m.control}
+        fits = fit_sizes(self.latencies, sides, power)
+        return None if fits.empty else fits
+
+    @cached_property
+    def size_changes(self) -> tuple[str, ...]:
+        """What changes with the swept size, as sentences."""
+        if not self.record.plan.sweep or self.phases is None or self.emulated:
+            return ()
+        sides = {m.name: m.side for m in self.measurements}
+        outcomes: dict[str, dict[int, tuple[str, float]]] = {}
+        for ab in self.comparisons:
+            label = f"{ab.candidate.side} against {ab.baseline.side}"
+            label += f", {count_threads(ab.candidate.threads)}"
+            found = ab.latency.iloc[0]
+            verdict = str(found["outcome"]), float(found["speedup"])
+            outcomes.setdefault(label, {})[ab.candidate.phase.size] = verdict
+        phases = self.phases.assign(side=self.phases["experiment"].map(sides))
+        return tuple(describe_sizes(phases, self.record.plan.sweep, outcomes))
 
     @property
     def _phased(self) -> list[list[str]]:
@@ -478,9 +514,15 @@ class Run:
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``.
 
-        With several phases, those of each, the largest part of the phase's latency first.
+        With several phases, those of each, the largest part of the phase's latency first; of a
+        sweep, those of the ends.
         """
         subjects = {ab.candidate.phase.name: ab.candidate for ab in reversed(self.comparisons)}
+        if self.record.plan.sweep:
+            ends = sorted(subjects, key=lambda name: subjects[name].phase.size)[
+                :: len(subjects) - 1
+            ]
+            subjects = {name: subjects[name] for name in ends}
         if len(subjects) < 2:
             return self.subject.findings
         found = [
@@ -616,6 +658,11 @@ class Measurement:
         return self.run.record.plan.phase_of(self.experiment)
 
     @property
+    def side(self) -> str:
+        """The name of the experiment without its phase."""
+        return self.name.removeprefix(f"{self.experiment.phase}_")
+
+    @property
     def control(self) -> bool:
         """Whether it only repeats another experiment, to show the noise."""
         return self.experiment.control
@@ -638,8 +685,9 @@ class Measurement:
     @cached_property
     def sidecar(self) -> Layers | None:
         """What its program's instructions were in the model, at the sizes that were measured."""
-        known, phase = self.run.read_sidecar(self.program), self.phase
-        return resize(known, phase.most, phase.tokens) if known and phase.tokens else known
+        known = self.run.read_sidecar(self.program)
+        shapes = [(tensor.most, tensor.shape) for tensor in self.phase.inputs if tensor.most]
+        return resize(known, shapes) if known and shapes else known
 
     @property
     def has_layers(self) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -34,6 +36,7 @@ _PRODUCTS = frozenset(
     ("Conv2d", "DepthwiseConv2d", "ConvTranspose2d", "FullyConnected", "BatchMatrixMultiply")
 )
 _KERNELS = frozenset(("convolution", "linear", "mm", "addmm", "bmm"))
+_REDUCING = frozenset(("StaticSlice", "GlobalAvgPooling2d"))
 _KINDS = {"MoveCall": "move", "JumpFalseCall": "jump", "FreeCall": "free"}
 
 
@@ -69,8 +72,8 @@ def list_parts(pte: Pte, size_bytes: int) -> tuple[FilePart, ...]:
     found: dict[int, FilePart] = {}
     inline: list[FilePart] = []
     for number, plan in enumerate(tables["execution_plan"] or []):
-        calls = [call["instr_args"] for chain in plan["chains"] or [] for call in
-                 chain["instructions"] or []]  # fmt: skip
+        lists = (each["instructions"] or [] for each in plan["chains"] or [])
+        calls = [call["instr_args"] for call in chain(*lists)]
         for at, call in enumerate(calls):
             if not call or call[0] != "DelegateCall" or call[1] is None:
                 continue
@@ -111,24 +114,54 @@ def _named_weights(payload: memoryview, where: object) -> Iterator[tuple[str, in
                 yield keys[number], tensor["id_out"]
 
 
-def resize(layers: Layers, most: int, size: int) -> Layers | None:
-    """The sidecar for ``size`` in the dynamic dimension, which a program has as its ``most``.
+def resize(layers: Layers, shapes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Layers | None:
+    """The sidecar for other shapes of the inputs: pairs of the exported, largest one and the new.
 
-    None if that cannot be told from a dimension of the weights.
+    None if a size cannot be told from another dimension, or other sizes follow from it.
     """
+    sizes: dict[int, int] = {}
+    for most, shape in shapes:
+        for large, size in zip(most, shape, strict=True):
+            if sizes.setdefault(large, size) != size:
+                return None
+    sizes = {large: size for large, size in sizes.items() if large != size}
+    if not sizes:
+        return layers
     for method in layers.methods:
         constants = [value.shape for value in method.values.values() if value.constant]
         xvalues = (value for each in method.instructions for value in each.xvalues)
         constants += [value.shape for value in xvalues if value.role == "constant"]
-        if any(most in shape for shape in constants):
+        if any(sizes.keys() & set(shape) for shape in constants):
             return None
-    methods = tuple(_resize_method(method, most, size) for method in layers.methods)
-    return replace(layers, methods=methods)
+    methods = [_resize_method(method, sizes) for method in layers.methods]
+    both = zip(layers.methods, methods, strict=True)
+    calls = (zip(old.instructions, new.instructions, strict=True) for old, new in both)
+    fits = all(_scales_alike(*pair) for pair in chain.from_iterable(calls))
+    return replace(layers, methods=tuple(methods)) if fits else None
 
 
-def _resize_method(method: Method, most: int, size: int) -> Method:
+def _scales_alike(old: Instruction, new: Instruction) -> bool:
+    """Whether the output of each operator of a delegate grows as its inputs do.
+
+    It does not where a size that was not replaced follows from one that was, as after pooling.
+    """
+    sizes = (
+        {value.id: math.prod(value.shape) for value in each.xvalues if value.role != "constant"}
+        for each in (old, new)
+    )
+    before, after = sizes
+    growth = {number: Fraction(after[number], max(1, count)) for number, count in before.items()}
+    for node in old.xnodes:
+        inputs = [growth[number] for number in node.inputs if number in growth]
+        possible = {*inputs, math.prod(inputs)}
+        if node.type not in _REDUCING and not {growth[n] for n in node.outputs} <= possible:
+            return False
+    return True
+
+
+def _resize_method(method: Method, sizes: Mapping[int, int]) -> Method:
     def shrink(value: Sized) -> Sized:
-        shape = tuple(size if count == most else count for count in value.shape)
+        shape = tuple(sizes.get(count, count) for count in value.shape)
         size_bytes = value.size_bytes * math.prod(shape) // max(1, math.prod(value.shape))
         return replace(value, shape=shape, size_bytes=size_bytes)
 

@@ -14,7 +14,8 @@ LADDER_TOGGLE = "ladder"  #: The toggle of a plan with one experiment per ISA le
 class Tensor:
     """One input or output of a program; ``file`` beside the ``.pte`` holds an input's raw bytes.
 
-    A ``dynamic`` one accepts smaller sizes too. Without a file, its integers are random and less
+    A ``dynamic`` one accepts smaller sizes too; ``most`` is its largest shape, ``dims`` has the
+    names of its dynamic dimensions (empty: fixed). Without a file, its integers are random and less
     than ``below`` (0: 2), or they count up from ``first``.
     """
 
@@ -25,6 +26,8 @@ class Tensor:
     dynamic: bool = False
     below: int = 0
     first: int | None = None
+    most: tuple[int, ...] = ()
+    dims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -157,16 +160,16 @@ class Phase:
     """A named set of inputs of a program that keeps a state, such as a language model's cache.
 
     Each set in ``before`` is executed once, in order, to fill the state. Of a language model,
-    ``tokens`` are computed at once, of at most ``most``, after ``position`` earlier ones; 0 tokens:
-    other inputs.
+    ``tokens`` are computed at once, after ``position`` earlier ones; 0 tokens: other inputs.
+    ``size`` is that of the plan's ``sweep``.
     """
 
     name: str
     inputs: tuple[Tensor, ...]
     before: tuple[tuple[Tensor, ...], ...] = ()
     tokens: int = 0
-    most: int = 0
     position: int = 0
+    size: int = 0
 
 
 @dataclass(frozen=True)
@@ -216,9 +219,9 @@ class Plan:
     With a ``budget_s``, in seconds, restarts continue until half the width of every speed-up's
     interval is below ``precision`` (relative) or the time is spent; each of ``processes`` restarts
     gets an equal share. At most ``retries`` disturbed steps are measured again, after a pause of
-    ``cool_down_s``. ``starts`` is how often every experiment is started to time its first output.
-    ``direction`` says which experiments are baselines and why, where no toggle
-    does.
+    ``cool_down_s``. ``direction`` says which experiments are baselines and why, where no toggle
+    does. ``sweep`` is the dimension whose size every phase changes. ``starts`` is how often every
+    experiment is started to time its first output.
     """
 
     pte: str
@@ -246,6 +249,7 @@ class Plan:
     direction: str = ""
     programs: tuple[Program, ...] = ()
     phases: tuple[Phase, ...] = ()
+    sweep: str = ""
     starts: int = 0
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -26,6 +27,8 @@ MIN_RESTARTS = 3
 MAX_RUNS = 2000
 #: Of the starts of every experiment, how many find the program's file out of the page cache.
 COLD_STARTS = 3
+#: After so many seconds for each experiment, every mode gets only so many starts.
+STARTS_S, LEAST_STARTS = 2.0, 2
 #: Milliseconds between two commands to a sampled runner.
 BATCH_MS = 100.0
 
@@ -102,13 +105,18 @@ def measure_starts(recorder: RunRecorder, runner: Runner, inputs: Inputs, thread
     """Start every experiment, interleaved, up to its first output: for memory, then for time.
 
     The first process of each also reads the program's file, so that the timed ones find it in the
-    page cache; later ones are started without it there.
+    page cache; later ones are started without it there. Of several phases, the first is measured.
     """
     plan, known = recorder.run.plan, {(s.threads, s.number) for s in recorder.run.starts}
-    chosen = [e for e in plan.experiments if threads in (e.threads or plan.threads)]
+    phases, began = ("", *(phase.name for phase in plan.phases[:1])), time.monotonic()
+    chosen = [
+        e for e in plan.experiments if threads in (e.threads or plan.threads) and e.phase in phases
+    ]
     modes = ["memory", *["time"] * plan.starts, *["cold"] * min(plan.starts, COLD_STARTS)]
     for number, mode in enumerate(modes):
-        if (threads, number) in known:
+        spent_s = (time.monotonic() - began) / max(1, len(chosen))
+        enough = spent_s > STARTS_S and modes[max(0, number - LEAST_STARTS)] == mode
+        if enough or (threads, number) in known:
             continue
         first, starts = number % len(chosen), []
         for experiment in [*chosen[first:], *chosen[:first]]:
