@@ -126,6 +126,9 @@ class MeasureOptions:
     roof: bool = _option(
         True, "Compare operators with the machine's peaks, which `profile` measures once."
     )
+    cold_start: bool = _option(
+        True, "Also measure memory, and the time from the start of a process to its first output."
+    )
     runner: str = _option("wheel", "wheel or native.")
     ops: tuple[str, ...] = _option(
         (), "A shared library that registers operators which the program needs.", metavar="FILE"
