@@ -412,7 +412,12 @@ VARIANTS = make_frame(
     ("basis", "text", "", "basis of the prediction: ledger, sum, or as of findings"),
     ("gain_ms", "float", "ms", "gain over its parent, as measured"),
     *_interval("the measured gain's", "ms", prefix="gain_", suffix="_ms"),
-    ("extension_share", "float", "", "part of the arithmetic in kernels of the extension"),
+    (
+        "extension_share",
+        "float",
+        "",
+        "part of the arithmetic in operators that mostly ran the extension",
+    ),
     ("note", "text", "", "recommended or best dtype; why it failed or may not be chosen"),
 )
 

@@ -87,7 +87,7 @@ from workbench.analysis.sweeps import (
     fit_sizes,
     sweep_threads,
 )
-from workbench.analysis.variants import STUDY, read_study
+from workbench.analysis.variants import STUDY, add_measured, read_study
 from workbench.analysis.verdict import (
     Verdict,
     describe_differences,
@@ -95,7 +95,7 @@ from workbench.analysis.verdict import (
     reach_verdict,
     summarize_verdict,
 )
-from workbench.errors import StoreError, TraceError, unknown_name
+from workbench.errors import StoreError, TraceError, UsageError, unknown_name
 from workbench.export.layers import resize
 from workbench.frames import (
     COMPARISON,
@@ -229,6 +229,13 @@ class Run:
         """The optimisation that it was measured for, if any."""
         folder = self.path.resolve().parent.parent
         return read_study(folder) if (folder / STUDY).is_file() else None
+
+    @cached_property
+    def known_study(self) -> Study | None:
+        """That, or the one in the same output folder; None without one that can be read."""
+        with contextlib.suppress(UsageError, StoreError):
+            return self.study or read_study(self.path.resolve().parent.parent)
+        return None
 
     @property
     def emulated(self) -> bool:
@@ -949,6 +956,8 @@ class Measurement:
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
         found = find_bottlenecks(self.context)
+        if (study := self.run.known_study) and self.export and not self.emulated:
+            found = add_measured(found, study, self.export.sha256)
         return found.assign(hint=found["hint"].map(self.complete_command))
 
     def complete_command(self, command: str) -> str:
