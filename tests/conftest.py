@@ -257,3 +257,47 @@ def browser():
         browser = p.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def open_file(browser):
+    """Opens a page from its file, without a network; fails on any complaint or request."""
+    contexts, complaints = [], []
+
+    def open_one(path, *, size=(1280, 900), dark=False, state=""):
+        context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme="dark" if dark else "light",
+            permissions=["clipboard-read", "clipboard-write"],
+            offline=True,
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda r: r.url.startswith("http") and complaints.append(r.url))
+        page.goto(f"{path.as_uri()}{'#' if state else ''}{state}")
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def check_axe():
+    """Fails if axe-core finds fault with a page, at a desk by day and on a phone by night."""
+    axe = Path(__file__).parents[1] / "workbench/explorer/web/node_modules/axe-core/axe.min.js"
+    if not axe.is_file():
+        pytest.skip("axe-core is not installed: `npm ci` in workbench/explorer/web")
+
+    def check(page, views=((1280, "light"), (390, "dark"))):
+        page.evaluate(axe.read_text())
+        for width, scheme in views:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            found = page.evaluate("axe.run()")["violations"]
+            assert [(v["id"], n["html"][:160]) for v in found for n in v["nodes"]] == []
+
+    return check
