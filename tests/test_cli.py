@@ -22,7 +22,7 @@ from workbench.workflow import measure
         (["export", "toy_cnn", "--backend", "vulkan"], "valid: portable, xnnpack"),
         (["export", "nothing.py:Net"], "nothing.py"),
         (["export", "toy_cnn", "--size", "batch"], "not a size such as batch=4"),
-        (["export", "toy_cnn", "--size", "batch=2"], "unknown dynamic dimension 'batch'"),
+        (["export", "toy_cnn", "--size", "bath=2"], "unknown dynamic dimension 'bath'"),
         (["export", "toy_cnn", "--mean", "a,b"], "not a list of numbers"),
         (["export", "toy_cnn", "--inputs", "none.npy"], "none.npy: no such file"),
         (["profile", "toy_cnn", "--toggle", "sme9"], "unknown toggle 'sme9'"),

@@ -292,7 +292,10 @@ def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
     model = small_model(example_inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
     pte = export_model(model, ExportOptions(backend="portable"), root=tmp_path)
-    assert store.load_export(pte).inputs[0].shape == (4, 3, 8, 8)
+    (saved,) = store.load_export(pte).inputs
+    assert saved.shape == (4, 3, 8, 8)
+    assert saved.most == (16, 3, 8, 8)
+    assert saved.dims == ("batch", "", "", "")
     assert run_program(pte, saved_inputs(pte))[0].shape == (4, 4)
 
 

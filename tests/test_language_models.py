@@ -15,6 +15,7 @@ from workbench.errors import ModelError, RunnerError, StoreError, UsageError
 from workbench.export.layers import describe_pte, resize
 from workbench.models.llm import PRESETS, LanguageModel
 from workbench.models.registry import parse_name
+from workbench.records.layers import Instruction, Layers, Method, XNode, XValue
 from workbench.records.runs import Tensor
 from workbench.run import runner as runners
 from workbench.run.build import find_operators
@@ -113,6 +114,7 @@ def test_a_step_is_computed_on_the_state_that_earlier_ones_left(runner, tmp_path
     assert not np.allclose(empty, whole, atol=0.02 * np.abs(whole).max())
 
 
+@pytest.mark.slow
 def test_every_phase_has_its_experiments_control_and_pair(run):
     assert [m.name for m in run.measurements if m.phase.name == "decode"] == [
         f"decode_{name}" for name in ("avx512_off", "avx512_on", "control")
@@ -127,12 +129,14 @@ def test_every_phase_has_its_experiments_control_and_pair(run):
     assert run.find_control("decode_avx512_off") == ("decode_avx512_off", "decode_control")
 
 
+@pytest.mark.slow
 def test_phases_of_one_program_share_its_operators(run):
     prefill, decode = (run[phase, "avx512_on"].operators for phase in ("prefill", "decode"))
     assert set(prefill["key"]) == set(decode["key"])
     assert prefill["mean_ms"].sum() > decode["mean_ms"].sum()
 
 
+@pytest.mark.slow
 def test_outputs_are_compared_within_a_phase_only(run):
     pairs = {(a.baseline.split("_")[0], a.candidate.split("_")[0]) for a in run.record.agreements}
     assert pairs == {("prefill", "prefill"), ("decode", "decode")}
@@ -189,6 +193,7 @@ def test_tokens_are_refused_by_programs_that_take_none(runner, conv_pte):
         make_plan(Path(conv_pte), replace(BRIEF, phases=("a=4",)), runner)
 
 
+@pytest.mark.slow
 def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
     table = run.phases.set_index("experiment")
     assert list(table.index) == [m.name for m in run.measurements if not m.control]
@@ -205,6 +210,7 @@ def test_runs_without_phases_have_no_such_table():
     assert wb.open_run(wb.sample_run()).phases is None
 
 
+@pytest.mark.slow
 def test_findings_name_their_phase(run):
     titles = run.findings["title"]
     assert {title.split(":")[0] for title in titles} == {"prefill", "decode"}
@@ -212,13 +218,77 @@ def test_findings_name_their_phase(run):
     assert run.findings["share"].is_monotonic_decreasing
 
 
+# Sweeps
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    options = replace(BRIEF, sweep="tokens=1,8,31", toggle="none")
+    return wb.measure(TINY, options, root=tmp_path_factory.mktemp("sweep"))
+
+
+def test_a_sweep_measures_one_program_at_every_size(swept):
+    assert swept.phases["size"].tolist() == [1, 1, 8, 8, 31, 31]
+    assert swept["tokens_8", "baseline"].phase.tokens == 8
+    latency = [swept[f"tokens_{n}", "baseline"].latency_ms for n in (1, 8, 31)]
+    assert latency == sorted(latency)
+    assert swept.comparisons[0].label.endswith("at tokens=1")
+    assert all(a.agree for a in swept.record.agreements)
+    flops = [swept[f"tokens_{n}", "baseline"].operators["flops"].sum() for n in (1, 8, 31)]
+    assert flops[0] < flops[1] < flops[2]
+
+
+def test_a_sweep_is_drawn_and_described(swept):
+    assert "latency = fixed + each * size" in str(wb.show_sweeps(swept))
+    alt_text = wb.plot_sizes(swept).alt_text
+    assert "How does latency grow with tokens" in alt_text
+    assert "Other" in alt_text
+    assert swept.size_fits["power"].tolist() == [1, 1]
+    assert {title.split(":")[0] for title in swept.findings["title"]} <= {"tokens_1", "tokens_31"}
+
+
+def test_programs_can_be_the_sizes_of_a_sweep(runner):
+    plan = make_plan(TINY, replace(BRIEF, against=(str(TINY),), sweep="size=8,16"), runner)
+    assert [(phase.name, phase.size) for phase in plan.phases] == [("size_8", 8), ("size_16", 16)]
+    programs = {e.phase: plan.program_of(e).name for e in plan.experiments}
+    assert programs == {"size_8": "", "size_16": f"{TINY.stem}-2"}
+    assert {pair.baseline.split("_")[1] for pair in plan.pairs} == {"8", "16"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"sweep": "tokens"}, "is not NAME=SIZES"),
+        ({"sweep": "tokens=8"}, "is not NAME=SIZES"),
+        ({"sweep": "tokens=8,8"}, "is not NAME=SIZES"),
+        ({"sweep": "tokens=8,x"}, "is not NAME=SIZES"),
+        ({"sweep": "tokens=8,32"}, "takes 1 to 31 tokens"),
+        ({"sweep": "batch=1,2"}, "unknown dynamic dimension 'batch'"),
+        ({"sweep": "tokens=1,8", "phases": PHASES}, "cannot be combined"),
+        ({"sweep": "tokens=1,2,4", "against": (str(TINY),)}, "3 sizes for 2 programs"),
+    ],
+)
+def test_a_bad_sweep_is_one_clear_error(runner, changes, problem):
+    with pytest.raises(UsageError, match=problem):
+        make_plan(TINY, replace(BRIEF, **changes), runner)
+
+
+@pytest.mark.slow
+def test_a_model_of_fixed_shapes_is_exported_once_for_each_size(tmp_path):
+    options = replace(BRIEF, sweep="batch=1,2", toggle="none")
+    run = wb.profile_model("toy_cnn", measure=options, root=tmp_path)
+    assert [phase.inputs[0].shape[0] for phase in run.record.plan.phases] == [1, 2]
+    assert run["batch_2", "baseline"].latency_ms > run["batch_1", "baseline"].latency_ms
+    assert run["batch_2", "baseline"].layers is not None
+
+
 # Costs at the sizes that were measured
 
 
 def test_costs_are_those_of_the_measured_sizes():
     known = describe_pte(TINY.read_bytes())
-    assert resize(known, 31, 31) == known
-    single = resize(known, 31, 1)
+    assert resize(known, [((1, 31), (1, 31))]) == known
+    single = resize(known, [((1, 31), (1, 1))])
     both = (layers.methods[0].instructions for layers in (known, single))
     for before, after in zip(*both, strict=True):
         for node, small in zip(before.xnodes, after.xnodes, strict=True):
@@ -228,10 +298,22 @@ def test_costs_are_those_of_the_measured_sizes():
                 assert node.bytes > small.bytes > weights.size_bytes
 
 
+def test_sizes_that_follow_from_the_inputs_are_not_guessed():
+    value = XValue(0, "fp32", (1, 8, 8, 4), 1024, "input")
+    pooled = XValue(1, "fp32", (1, 4, 4, 4), 256, "output")
+    window = {"pooling_height": 2, "pooling_width": 2}
+    node = XNode("MaxPooling2d", (0,), (1,), window, 0, 0, 1)
+    call = Instruction("delegate", xvalues=(value, pooled), xnodes=(node,))
+    layers = Layers("", (Method("forward", (call,), {}, ()),))
+    assert resize(layers, [((1, 4, 8, 8), (1, 4, 8, 8))]) == layers
+    assert resize(layers, [((1, 4, 8, 8), (1, 4, 6, 6))]) is None
+
+
 def test_a_size_that_weights_have_too_is_not_guessed():
-    assert resize(describe_pte(TINY.read_bytes()), 32, 1) is None
+    assert resize(describe_pte(TINY.read_bytes()), [((1, 32), (1, 1))]) is None
 
 
+@pytest.mark.slow
 def test_a_lookup_reads_rows_not_the_table(run):
     rows = run["decode", "avx512_on"].operators
     (bytes_read,) = rows.loc[rows["name"].str.contains("embedding"), "bytes"]

@@ -291,6 +291,12 @@ def test_wrong_sizes_are_refused(sizes, said):
         choose(dynamic(({0: batch}, {0: batch})), sizes=sizes)
 
 
-def test_a_model_of_fixed_shapes_has_no_sizes():
-    with pytest.raises(UsageError, match=r"unknown dynamic dimension 'batch'.*valid: none"):
-        choose(PAIR, sizes={"batch": 2})
+def test_a_model_of_fixed_shapes_takes_another_batch_or_image_size():
+    image = torch.arange(48.0).reshape(1, 3, 4, 4)
+    model = LoadedModel("sum", Sum(), (image,))
+    chosen = choose(model, sizes={"batch": 2, "size": 6})
+    assert chosen.example_inputs[0].shape == (2, 3, 6, 6)
+    assert torch.equal(chosen.example_inputs[0][1, :, :4, :4], image[0])
+    assert chosen.traced_inputs is None, "it is exported at this size"
+    with pytest.raises(UsageError, match=r"unknown dynamic dimension 'rows'.*batch.*size"):
+        choose(PAIR, sizes={"rows": 2})

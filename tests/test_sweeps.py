@@ -15,7 +15,13 @@ import workbench as wb
 from workbench import store
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.statistics import restart_latencies
-from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
+from workbench.analysis.sweeps import (
+    compare_isa_levels,
+    describe_sizes,
+    find_crossovers,
+    fit_sizes,
+    sweep_threads,
+)
 from workbench.errors import SetupError, UsageError
 from workbench.options import MeasureOptions
 from workbench.plots.sweeps import plot_isa_levels, plot_threads
@@ -137,6 +143,33 @@ def test_figures_have_a_row_or_a_line_for_everything():
     assert "2.0" in figure.alt_text
     figure = plot_threads(sweep_threads(latencies, LEVELS))
     assert all(name in figure.alt_text for name in LEVELS)
+
+
+def test_a_line_through_latencies_finds_the_fixed_and_the_growing_part():
+    times = {f"s_{n}": 2.0 + 0.25 * n**2 for n in (2, 4, 8)}
+    sides = {f"s_{n}": ("on", n) for n in (2, 4, 8)}
+    latencies = synthetic_latencies(times, drift=0.0, outliers=0.0, processes=8)
+    (line,) = fit_sizes(latencies, sides, 2).itertuples()
+    assert line.fixed_low_ms < 2.0 < line.fixed_high_ms
+    assert line.each_low_ms < 0.25 < line.each_high_ms
+    assert line.off < 0.02
+    (bent,) = fit_sizes(latencies, sides, 1).itertuples()
+    assert bent.off > 0.1
+    assert fit_sizes(latencies, dict(list(sides.items())[:2]), 2).empty, "two points show nothing"
+
+
+def test_changes_with_the_size_are_sentences():
+    rows = [("on", 1, 4.0, "Other", "memory"), ("on", 1, 8.0, "GEMM", "compute")]
+    phases = pd.DataFrame(rows, columns=["side", "threads", "size", "category", "bound"])
+    verdicts = {4: ("inconclusive", 1.0), 8: ("faster", 1.5)}
+    assert describe_sizes(
+        phases, "batch", {"on against off": verdicts, "x": {4: ("slower", 0.5)}}
+    ) == [
+        "on, 1 thread: most time in Other from batch=4, then GEMM from batch=8",
+        "on, 1 thread: mostly limited by memory from batch=4, then compute from batch=8",
+        "on against off: faster from batch=8 on (1.50x at batch=8)",
+        "x: not shown to be faster at any size",
+    ]
 
 
 @pytest.fixture(scope="module")

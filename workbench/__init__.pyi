@@ -98,6 +98,7 @@ from .plots.speedups import plot_heatmap as plot_heatmap
 from .plots.speedups import plot_speedups as plot_speedups
 from .plots.stack import plot_stack as plot_stack
 from .plots.sweeps import plot_isa_levels as plot_isa_levels
+from .plots.sweeps import plot_sizes as plot_sizes
 from .plots.sweeps import plot_threads as plot_threads
 from .plots.tables import show as show
 from .plots.tables import show_answer as show_answer
@@ -161,7 +162,6 @@ from .report.validate import validate_run as validate_run
 from .run.doctor import examine_machine as examine_machine
 from .run.isa import read_isa as read_isa
 from .run.runner import find_runner as find_runner
-from .trace.etdump import read_allocations as read_allocations
 from .trace.etdump import read_etdump as read_etdump
 from .trace.xnn_log import read_xnn_log as read_xnn_log
 from .workflow import (
@@ -233,6 +233,7 @@ __all__ = [
     "plot_operators",
     "plot_roofline",
     "plot_shift",
+    "plot_sizes",
     "plot_speedups",
     "plot_stack",
     "plot_threads",
@@ -242,7 +243,6 @@ __all__ = [
     "predict_what_if",
     "profile_model",
     "rank_bottlenecks",
-    "read_allocations",
     "read_etdump",
     "read_exports",
     "read_history",

@@ -46,7 +46,10 @@ class ExportOptions:
         metavar="SOURCE",
     )
     sizes: tuple[tuple[str, int], ...] = _option(
-        (), "Size to use for a dynamic dimension, such as batch=4.", name="size"
+        (),
+        "Size of a dynamic dimension, such as batch=4; of a model with fixed shapes: batch, or "
+        "size of the images.",
+        name="size",
     )
     mean: tuple[float, ...] = _option((), "Mean of image channels, from 0 to 1.")
     std: tuple[float, ...] = _option((), "Standard deviation of image channels.")
@@ -100,6 +103,12 @@ class MeasureOptions:
         name="phase",
         metavar="NAME=INPUTS",
     )
+    sweep: str = _option(
+        "",
+        "Sizes of a dynamic dimension to measure at, such as tokens=16,32,64. With --against: that "
+        "of each program. `profile` exports a model with fixed shapes once for each batch or size.",
+        metavar="NAME=SIZES",
+    )
     threads: tuple[int, ...] = _option((1,), "CPU threads, separated by commas.")
     runs: int = _option(50, "Minimum timed inferences per experiment.")
     budget_s: float = _option(
@@ -116,6 +125,9 @@ class MeasureOptions:
     evidence: bool = _option(True, "Also sample which machine code runs.")
     roof: bool = _option(
         True, "Compare operators with the machine's peaks, which `profile` measures once."
+    )
+    cold_start: bool = _option(
+        True, "Also measure memory, and the time from the start of a process to its first output."
     )
     runner: str = _option("wheel", "wheel or native.")
     ops: tuple[str, ...] = _option(
@@ -171,5 +183,8 @@ class OptimizeOptions:
     threads: tuple[int, ...] = _option((1,), "CPU threads, separated by commas.")
     target: str = _option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
     runner: str = _option("wheel", "wheel or native.")
+    ops: tuple[str, ...] = _option(
+        (), "A shared library that registers operators which the program needs.", metavar="FILE"
+    )
     timeout_s: float = _option(120.0, "Seconds for one answer of a runner.", name="timeout")
     jobs: int = _option(2, "Processes for exports.")

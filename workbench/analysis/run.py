@@ -17,11 +17,12 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.align import Traced, align_layers, match_operators, rename
-from workbench.analysis.attribution import attribute_layers
+from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.categories import Scheme, add_categories, load_scheme
 from workbench.analysis.compare import PARTS, compare_apart, compare_latencies, compare_parts
 from workbench.analysis.dtypes import describe_coverage, tabulate_dtypes
 from workbench.analysis.findings.context import RuleContext, build_context
+from workbench.analysis.findings.dataflow import Dataflow
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import OUTPUT, Recording, read_recording
 from workbench.analysis.layers import (
@@ -38,6 +39,15 @@ from workbench.analysis.machine_code import (
     gather_evidence,
     name_kernels,
     prove_change,
+)
+from workbench.analysis.memory import (
+    MB,
+    account_memory,
+    compare_needs,
+    list_file_parts,
+    list_tensors,
+    measure_needs,
+    tabulate_starts,
 )
 from workbench.analysis.operators import (
     describe_spans,
@@ -66,11 +76,18 @@ from workbench.analysis.statistics import (
     clock_of,
     describe_latencies,
     find_undisturbed_runs,
+    half_width,
     pick_timed,
     tabulate_latencies,
 )
-from workbench.analysis.sweeps import compare_isa_levels, find_crossovers, sweep_threads
-from workbench.analysis.variants import STUDY, read_study
+from workbench.analysis.sweeps import (
+    compare_isa_levels,
+    describe_sizes,
+    find_crossovers,
+    fit_sizes,
+    sweep_threads,
+)
+from workbench.analysis.variants import STUDY, add_measured, read_study
 from workbench.analysis.verdict import (
     Verdict,
     describe_differences,
@@ -78,11 +95,12 @@ from workbench.analysis.verdict import (
     reach_verdict,
     summarize_verdict,
 )
-from workbench.errors import StoreError, TraceError, unknown_name
+from workbench.errors import StoreError, TraceError, UsageError, unknown_name
 from workbench.export.layers import resize
 from workbench.frames import (
     COMPARISON,
     EMULATED,
+    NEEDS,
     PHASES,
     SOURCE,
     WRONG,
@@ -106,6 +124,7 @@ from workbench.records.runs import (
     Proof,
     RunRecord,
     Session,
+    Start,
     count_threads,
 )
 from workbench.run.plan import BY_ORDER, pair_experiments
@@ -210,6 +229,13 @@ class Run:
         """The optimisation that it was measured for, if any."""
         folder = self.path.resolve().parent.parent
         return read_study(folder) if (folder / STUDY).is_file() else None
+
+    @cached_property
+    def known_study(self) -> Study | None:
+        """That, or the one in the same output folder; None without one that can be read."""
+        with contextlib.suppress(UsageError, StoreError):
+            return self.study or read_study(self.path.resolve().parent.parent)
+        return None
 
     @property
     def emulated(self) -> bool:
@@ -352,6 +378,11 @@ class Run:
         return max(floors, default=0.0)
 
     @frame_property
+    def needs(self) -> pd.DataFrame:
+        """Latency, first output, memory and size of every measurement: ``frames.NEEDS``."""
+        return pd.concat([m.needs for m in self.measurements], ignore_index=True)
+
+    @frame_property
     def isa_levels(self) -> pd.DataFrame | None:
         """Every ISA level against the one below: ``frames.LADDER``."""
         if self.record.plan.toggle != LADDER_TOGGLE:
@@ -400,8 +431,38 @@ class Run:
             bound = "memory" if roofs.get("memory", 0) > roofs.get("compute", 0) else "compute"
             found = (bound, roofs[bound]) if bound in roofs else ("", math.nan)
             place = m.phase.name, m.name, m.threads, tokens, m.phase.position
-            rows.append((*place, *latency, *rates, top["category"], top["share"], *found))
+            size = m.phase.size or math.nan
+            rows.append((*place, size, *latency, *rates, top["category"], top["share"], *found))
         return check(pd.DataFrame(rows, columns=PHASES.names), PHASES) if rows else None
+
+    @frame_property
+    def size_fits(self) -> pd.DataFrame | None:
+        """Straight lines through the latency over the swept size: ``frames.SIZE_FITS``."""
+        phases = self.record.plan.phases
+        if not self.record.plan.sweep or self.emulated:
+            return None
+        work = {p.size: max(math.prod(t.shape) for t in p.inputs) for p in phases}
+        few, many = min(work), max(work)
+        power = max(1, round(math.log(work[many] / work[few]) / math.log(many / few)))
+        sides = {m.name: (m.side, m.phase.size) for m in self.measurements if not m.control}
+        fits = fit_sizes(self.latencies, sides, power)
+        return None if fits.empty else fits
+
+    @cached_property
+    def size_changes(self) -> tuple[str, ...]:
+        """What changes with the swept size, as sentences."""
+        if not self.record.plan.sweep or self.phases is None or self.emulated:
+            return ()
+        sides = {m.name: m.side for m in self.measurements}
+        outcomes: dict[str, dict[int, tuple[str, float]]] = {}
+        for ab in self.comparisons:
+            label = f"{ab.candidate.side} against {ab.baseline.side}"
+            label += f", {count_threads(ab.candidate.threads)}"
+            found = ab.latency.iloc[0]
+            verdict = str(found["outcome"]), float(found["speedup"])
+            outcomes.setdefault(label, {})[ab.candidate.phase.size] = verdict
+        phases = self.phases.assign(side=self.phases["experiment"].map(sides))
+        return tuple(describe_sizes(phases, self.record.plan.sweep, outcomes))
 
     @property
     def _phased(self) -> list[list[str]]:
@@ -460,9 +521,15 @@ class Run:
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``.
 
-        With several phases, those of each, the largest part of the phase's latency first.
+        With several phases, those of each, the largest part of the phase's latency first; of a
+        sweep, those of the ends.
         """
         subjects = {ab.candidate.phase.name: ab.candidate for ab in reversed(self.comparisons)}
+        if self.record.plan.sweep:
+            ends = sorted(subjects, key=lambda name: subjects[name].phase.size)[
+                :: len(subjects) - 1
+            ]
+            subjects = {name: subjects[name] for name in ends}
         if len(subjects) < 2:
             return self.subject.findings
         found = [
@@ -598,6 +665,11 @@ class Measurement:
         return self.run.record.plan.phase_of(self.experiment)
 
     @property
+    def side(self) -> str:
+        """The name of the experiment without its phase."""
+        return self.name.removeprefix(f"{self.experiment.phase}_")
+
+    @property
     def control(self) -> bool:
         """Whether it only repeats another experiment, to show the noise."""
         return self.experiment.control
@@ -620,8 +692,9 @@ class Measurement:
     @cached_property
     def sidecar(self) -> Layers | None:
         """What its program's instructions were in the model, at the sizes that were measured."""
-        known, phase = self.run.read_sidecar(self.program), self.phase
-        return resize(known, phase.most, phase.tokens) if known and phase.tokens else known
+        known = self.run.read_sidecar(self.program)
+        shapes = [(tensor.most, tensor.shape) for tensor in self.phase.inputs if tensor.most]
+        return resize(known, shapes) if known and shapes else known
 
     @property
     def has_layers(self) -> bool:
@@ -795,6 +868,52 @@ class Measurement:
         return gather_evidence(read_etdump(etdump), located, self.run.scheme)
 
     @cached_property
+    def starts(self) -> tuple[Start, ...]:
+        """The processes that were timed from their start."""
+        key = (self.name, self.threads)
+        return tuple(s for s in self.run.record.starts if (s.experiment, s.threads) == key)
+
+    @frame_property
+    def cold_start(self) -> pd.DataFrame | None:
+        """Time from the start of a process to its first output: ``frames.COLD_START``."""
+        return tabulate_starts(self.starts)
+
+    @frame_property
+    def memory(self) -> pd.DataFrame | None:
+        """What the process holds when most of it is resident: ``frames.MEMORY``."""
+        return account_memory(self.starts)
+
+    @cached_property
+    def flow(self) -> Dataflow | None:
+        """The program as a graph; None if its operators are unknown."""
+        known = self.sidecar and find_method(self.ledger.drop_duplicates("key"), self.sidecar)
+        return Dataflow(known) if known else None
+
+    @frame_property
+    def tensors(self) -> pd.DataFrame | None:
+        """Every activation and when it is live, the largest first: ``frames.TENSORS``."""
+        return list_tensors(self.flow) if self.flow else None
+
+    @frame_property
+    def file_parts(self) -> pd.DataFrame | None:
+        """The program's file by part and layer, the largest first: ``frames.FILE_PARTS``."""
+        return list_file_parts(self.sidecar)
+
+    @frame_property
+    def needs(self) -> pd.DataFrame:
+        """Latency, first output, memory and size: ``frames.NEEDS``."""
+        latency = self.statistics[["latency", "low", "high"]].iloc[0]
+        rows = [("latency", "ms", *latency)]
+        for need, (unit, values) in measure_needs(self.starts).items():
+            half = float(half_width(values.to_numpy()))
+            rows.append((need, unit, values.mean(), values.mean() - half, values.mean() + half))
+        if self.export:
+            size = self.export.size_bytes / MB
+            rows.append(("size", "MB", size, size, size))
+        table = pd.DataFrame(rows, columns=NEEDS.names[2:])
+        return check(table.assign(experiment=self.name, threads=self.threads)[NEEDS.names], NEEDS)
+
+    @cached_property
     def loops(self) -> dict[str, pd.Series]:
         """The hot loops of the functions that ran: samples by instruction."""
         found = self.run._samples.get((self.name, self.threads))
@@ -837,6 +956,8 @@ class Measurement:
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
         found = find_bottlenecks(self.context)
+        if (study := self.run.known_study) and self.export and not self.emulated:
+            found = add_measured(found, study, self.export.sha256)
         return found.assign(hint=found["hint"].map(self.complete_command))
 
     def complete_command(self, command: str) -> str:
@@ -1061,6 +1182,11 @@ class Comparison:
     def speedups(self) -> pd.DataFrame:
         """E2E and every category: ``frames.COMPARISON``."""
         return pd.concat([self.latency.assign(name="E2E"), self.categories], ignore_index=True)
+
+    @frame_property
+    def needs(self) -> pd.DataFrame | None:
+        """First output and memory of both sides: ``frames.NEEDS_COMPARED``."""
+        return compare_needs(self.baseline.starts, self.candidate.starts)
 
     @frame_property
     def shift(self) -> pd.DataFrame:

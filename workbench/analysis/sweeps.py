@@ -1,4 +1,4 @@
-"""Sweeps over ISA levels and over thread counts: what each step gains."""
+"""Sweeps over ISA levels, thread counts and sizes: what each step changes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ import pandas as pd
 
 from workbench.analysis.compare import MARGIN, compare_latencies, judge, shared_restarts
 from workbench.analysis.speedup import Speedup, speedup_of_restarts
-from workbench.analysis.statistics import describe_latencies, pick_timed, restart_latencies
-from workbench.frames import LADDER, SCALING, check
+from workbench.analysis.statistics import (
+    describe_latencies,
+    half_width,
+    pick_timed,
+    restart_latencies,
+)
+from workbench.frames import LADDER, SCALING, SIZE_FITS, check
+from workbench.records.runs import count_threads
 
 
 def compare_isa_levels(
@@ -49,6 +55,9 @@ def compare_isa_levels(
 
 #: With several threads, latency is the time that the caller waits; the same clock for one.
 _CLOCK = "wall_ns"
+
+#: Two sizes are on a line whatever the latency.
+_LEAST_SIZES = 3
 
 _LATENCY, _SPEEDUP = ["latency", "low", "high"], ["speedup", "low", "high"]
 _Setup = tuple[str, int]
@@ -120,10 +129,10 @@ def find_crossovers(latencies: pd.DataFrame, experiments: Sequence[str]) -> list
     return found
 
 
-def _split_restarts(timed: pd.DataFrame) -> dict[_Setup, pd.Series]:
+def _split_restarts(timed: pd.DataFrame, clock: str | None = _CLOCK) -> dict[_Setup, pd.Series]:
     """The latency of every restart by experiment and thread count."""
     return {
-        (str(name), int(threads)): restart_latencies(part, _CLOCK)
+        (str(name), int(threads)): restart_latencies(part, clock)
         for (name, threads), part in timed.groupby(["experiment", "threads"])
     }
 
@@ -135,3 +144,71 @@ def _compare_setups(
     found = speedup_of_restarts(*shared_restarts(restarts[baseline], restarts[candidate]))
     outcome, _ = judge(found, [Speedup.exactly(MARGIN)])
     return float(found.value[0]), float(found.low[0]), float(found.high[0]), str(outcome[0])
+
+
+def fit_sizes(
+    latencies: pd.DataFrame, sides: Mapping[str, tuple[str, int]], power: int
+) -> pd.DataFrame:
+    """Straight lines through latency over ``size ** power``, by side: ``frames.SIZE_FITS``.
+
+    ``sides`` has the side and the size of every experiment. One least-squares line per restart,
+    weighted by 1 / latency; the interval is Student's over the restarts. Three sizes at least.
+    """
+    restarts = _split_restarts(pick_timed(latencies), None)
+    rows = []
+    for side, threads in dict.fromkeys(
+        (sides[name][0], n) for name, n in restarts if name in sides
+    ):
+        times = {
+            sides[name][1]: times
+            for (name, count), times in restarts.items()
+            if count == threads and name in sides and sides[name][0] == side
+        }
+        table = pd.DataFrame(times).dropna()
+        if table.shape[1] < _LEAST_SIZES or table.empty:
+            continue
+        work, mean = table.columns.to_numpy(float) ** power, table.mean().to_numpy()
+        lines = np.array([np.polyfit(work, y, 1, w=1 / mean) for y in table.to_numpy()])[:, ::-1]
+        middle, half = lines.mean(axis=0), half_width(lines)
+        off = np.abs((middle[0] + middle[1] * work) / mean - 1).max()
+        ends = [end for m, h in zip(middle, half, strict=True) for end in (m, m - h, m + h)]
+        rows.append((side, threads, power, *ends, off))
+    return check(pd.DataFrame(rows, columns=SIZE_FITS.names), SIZE_FITS)
+
+
+def describe_sizes(
+    phases: pd.DataFrame, name: str, outcomes: Mapping[str, Mapping[int, tuple[str, float]]]
+) -> list[str]:
+    """Sentences on what changes with a size: the bottleneck, and whether an extension pays.
+
+    ``phases`` are rows of ``frames.PHASES`` with a ``side``, ``outcomes`` have the verdict and the
+    speed-up of every comparison at every size.
+    """
+    found = []
+    for (side, threads), part in phases.groupby(["side", "threads"], sort=False):
+        part = part.sort_values("size")
+        where = f"{side}, {count_threads(threads)}"
+        steps = part[part["category"] != part["category"].shift()]
+        texts = [f"{row.category} from {name}={row.size:.0f}" for row in steps.itertuples()]
+        always = len(steps) == 1
+        texts = [f"{steps['category'].iloc[0]} at every size"] if always else texts
+        found.append(f"{where}: most time in {', then '.join(texts)}")
+        limits = part[part["bound"] != ""]
+        steps = limits[limits["bound"] != limits["bound"].shift()]
+        if len(steps) > 1:
+            texts = [f"{row.bound} from {name}={row.size:.0f}" for row in steps.itertuples()]
+            found.append(f"{where}: mostly limited by {', then '.join(texts)}")
+    for label, verdicts in outcomes.items():
+        sizes = sorted(verdicts)
+        faster = [size for size in sizes if verdicts[size][0] == "faster"]
+        if not faster:
+            found.append(f"{label}: not shown to be faster at any size")
+            continue
+        ends = [
+            f"{verdicts[n][1]:.2f}x at {name}={n}" for n in dict.fromkeys((faster[0], faster[-1]))
+        ]
+        where = f"at {name}={', '.join(map(str, faster))} only"
+        if faster == sizes[-len(faster) :]:
+            where = f"from {name}={faster[0]} on" if len(faster) < len(sizes) else "at every size"
+        found.append(f"{label}: faster {where} ({', '.join(ends)})")
+    return found

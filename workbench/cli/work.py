@@ -159,7 +159,7 @@ def _summarize(run: Run) -> list[str]:
     )
     dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
     texts = [ab.text for ab in run.comparisons]
-    return [*texts, *latencies, *dtypes, summarize_quality(run.quality)]
+    return [*texts, *latencies, *run.size_changes, *dtypes, summarize_quality(run.quality)]
 
 
 def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:

@@ -19,9 +19,22 @@ from workbench import store
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
 from workbench.export import accuracy
 from workbench.export.failure import explain_forward
-from workbench.export.lower import BACKENDS, DTYPES, PRECISIONS, Lowered, lower_model, silence
+from workbench.export.lower import (
+    BACKENDS,
+    DTYPES,
+    PRECISIONS,
+    Lowered,
+    collect_rarely,
+    lower_model,
+    silence,
+)
 from workbench.export.program import Slot, raw_bytes
-from workbench.models.inputs import choose_inputs, lay_out_channels_last, sample_files
+from workbench.models.inputs import (
+    choose_inputs,
+    lay_out_channels_last,
+    name_dimensions,
+    sample_files,
+)
 from workbench.models.loader import SEED, LoadedModel, load_model
 from workbench.models.registry import parse_name, sources_of
 from workbench.models.sources import find_sources, reason
@@ -105,7 +118,7 @@ def export_model(
     model = choose_inputs(model, options)
     model = lay_out_channels_last(model) if options.channels_last else model
     started = time.perf_counter()
-    with silence():
+    with silence(), collect_rarely():
         say("running the PyTorch model")
         with explain_forward(model.origin):
             expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)
@@ -123,7 +136,7 @@ def export_model(
     say(f"writing {pte.name}")
     contents = lowered.contents
     store.export_record_path(pte).unlink(missing_ok=True)
-    saved = _write_inputs(lowered.inputs, contents.inputs, pte)
+    saved = _write_inputs(lowered.inputs, contents.inputs, name_dimensions(model), pte)
     etrecord = pte.with_name(f"{pte.name}.etrecord")
     etrecord.unlink(missing_ok=True)
     if lowered.etrecord:
@@ -282,14 +295,16 @@ def _check(
 
 
 def _write_inputs(
-    tensors: list[torch.Tensor], slots: tuple[Slot, ...], pte: Path
+    tensors: list[torch.Tensor], slots: tuple[Slot, ...], names: list[tuple[str, ...]], pte: Path
 ) -> tuple[Tensor, ...]:
     written = []
-    for number, (tensor, slot) in enumerate(zip(tensors, slots, strict=True)):
+    for number, (tensor, slot, dims) in enumerate(zip(tensors, slots, names, strict=True)):
         path = pte.with_name(f"{pte.name}.input{number}.bin")
         store.atomic_write(path, raw_bytes(tensor, slot.dim_order))
         shape, sha256 = tuple(tensor.shape), store.sha256_of(path)
-        written.append(Tensor(slot.dtype, shape, path.name, sha256, slot.dynamic))
+        found = Tensor(slot.dtype, shape, path.name, sha256, slot.dynamic)
+        found = replace(found, most=tuple(slot.shape), dims=dims) if slot.dynamic else found
+        written.append(found)
     return tuple(written)
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord
 from workbench.export.flops import kernel_flops, xnode_flops
-from workbench.export.pte import Pte, read_pte, read_xnnpack_blob
-from workbench.records.layers import Instruction, Layers, Method, Value, XNode, XValue
+from workbench.export.pte import Pte, read_pte, read_xnnpack_blob, read_xnnpack_graph
+from workbench.records.layers import FilePart, Instruction, Layers, Method, Value, XNode, XValue
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
@@ -34,6 +36,7 @@ _PRODUCTS = frozenset(
     ("Conv2d", "DepthwiseConv2d", "ConvTranspose2d", "FullyConnected", "BatchMatrixMultiply")
 )
 _KERNELS = frozenset(("convolution", "linear", "mm", "addmm", "bmm"))
+_REDUCING = frozenset(("StaticSlice", "GlobalAvgPooling2d"))
 _KINDS = {"MoveCall": "move", "JumpFalseCall": "jump", "FreeCall": "free"}
 
 
@@ -43,7 +46,7 @@ def describe_pte(
     """The sidecar of any program; with layers if there is an ETRecord, which must be of it."""
     pte = read_pte(data, where)
     methods = tuple(_describe_method(pte, plan) for plan in pte.tables["execution_plan"] or [])
-    layers = Layers(sha256=hashlib.sha256(data).hexdigest(), methods=methods)
+    layers = Layers(hashlib.sha256(data).hexdigest(), methods, list_parts(pte, len(data)))
     return add_etrecord(layers, etrecord) if etrecord else layers
 
 
@@ -61,24 +64,104 @@ def describe_program(program: ExecutorchProgramManager) -> Layers:
     return replace(layers, methods=methods)
 
 
-def resize(layers: Layers, most: int, size: int) -> Layers | None:
-    """The sidecar for ``size`` in the dynamic dimension, which a program has as its ``most``.
+def list_parts(pte: Pte, size_bytes: int) -> tuple[FilePart, ...]:
+    """The parts of a program's file, which has so many bytes."""
+    tables = pte.tables
+    segments = [segment["size"] for segment in tables["segments"] or []]
+    keys = {item["key"]: item["segment_index"] for item in tables["named_data"] or []}
+    found: dict[int, FilePart] = {}
+    inline: list[FilePart] = []
+    for number, plan in enumerate(tables["execution_plan"] or []):
+        lists = (each["instructions"] or [] for each in plan["chains"] or [])
+        calls = [call["instr_args"] for call in chain(*lists)]
+        for at, call in enumerate(calls):
+            if not call or call[0] != "DelegateCall" or call[1] is None:
+                continue
+            delegate = _entry(pte, plan, "delegates", call[1]["delegate_index"])
+            place = delegate["processed"] or {}
+            part = FilePart("delegate", len(pte.payload(delegate)), number, at)
+            if place.get("location") == "SEGMENT":
+                found.setdefault(place["index"], part)
+            else:
+                inline.append(part)
+            if delegate["id"] == "XnnpackBackend":
+                for key, value in _named_weights(pte.payload(delegate), pte.where):
+                    if keys.get(key, -1) in range(len(segments)):
+                        part = FilePart("weights", segments[keys[key]], number, at, value)
+                        found.setdefault(keys[key], part)
+    constants = tables["constant_segment"] or {}
+    kinds = {constants.get("segment_index"): "weights"} if constants.get("offsets") else {}
+    kinds |= {part["segment_index"]: "state" for part in tables["mutable_data_segments"] or []}
+    for number, size in enumerate(segments):
+        found.setdefault(number, FilePart(kinds.get(number, "other"), size))
+    parts = [*(found[number] for number in range(len(segments))), *inline]
+    program = pte.program_bytes - sum(part.size_bytes for part in inline)
+    rest = size_bytes - pte.program_bytes - sum(segments)
+    return FilePart("program", program), *parts, FilePart("padding", rest)
 
-    None if that cannot be told from a dimension of the weights.
+
+def _named_weights(payload: memoryview, where: object) -> Iterator[tuple[str, int]]:
+    """The keys of the data of a delegate's weights and their scales, with the tensor's id."""
+    graph = read_xnnpack_graph(payload, where)
+    keys = [item["named_key"] or "" for item in graph["constant_data"] or []]
+    for union in (item["xvalue_union"] for item in graph["xvalues"] or []):
+        tensor: dict[str, Any] = union[1] if union else {}
+        quantized = tensor.get("quant_params") or ("", None)
+        scales = (quantized[1] or {}).get("scale_buffer_idx", 0)
+        tensor = tensor.get("tensor_value") or tensor
+        for number in (tensor.get("constant_buffer_idx", 0), scales):
+            if 0 < number < len(keys) and keys[number]:
+                yield keys[number], tensor["id_out"]
+
+
+def resize(layers: Layers, shapes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Layers | None:
+    """The sidecar for other shapes of the inputs: pairs of the exported, largest one and the new.
+
+    None if a size cannot be told from another dimension, or other sizes follow from it.
     """
+    sizes: dict[int, int] = {}
+    for most, shape in shapes:
+        for large, size in zip(most, shape, strict=True):
+            if sizes.setdefault(large, size) != size:
+                return None
+    sizes = {large: size for large, size in sizes.items() if large != size}
+    if not sizes:
+        return layers
     for method in layers.methods:
         constants = [value.shape for value in method.values.values() if value.constant]
         xvalues = (value for each in method.instructions for value in each.xvalues)
         constants += [value.shape for value in xvalues if value.role == "constant"]
-        if any(most in shape for shape in constants):
+        if any(sizes.keys() & set(shape) for shape in constants):
             return None
-    methods = tuple(_resize_method(method, most, size) for method in layers.methods)
-    return replace(layers, methods=methods)
+    methods = [_resize_method(method, sizes) for method in layers.methods]
+    both = zip(layers.methods, methods, strict=True)
+    calls = (zip(old.instructions, new.instructions, strict=True) for old, new in both)
+    fits = all(_scales_alike(*pair) for pair in chain.from_iterable(calls))
+    return replace(layers, methods=tuple(methods)) if fits else None
 
 
-def _resize_method(method: Method, most: int, size: int) -> Method:
+def _scales_alike(old: Instruction, new: Instruction) -> bool:
+    """Whether the output of each operator of a delegate grows as its inputs do.
+
+    It does not where a size that was not replaced follows from one that was, as after pooling.
+    """
+    sizes = (
+        {value.id: math.prod(value.shape) for value in each.xvalues if value.role != "constant"}
+        for each in (old, new)
+    )
+    before, after = sizes
+    growth = {number: Fraction(after[number], max(1, count)) for number, count in before.items()}
+    for node in old.xnodes:
+        inputs = [growth[number] for number in node.inputs if number in growth]
+        possible = {*inputs, math.prod(inputs)}
+        if node.type not in _REDUCING and not {growth[n] for n in node.outputs} <= possible:
+            return False
+    return True
+
+
+def _resize_method(method: Method, sizes: Mapping[int, int]) -> Method:
     def shrink(value: Sized) -> Sized:
-        shape = tuple(size if count == most else count for count in value.shape)
+        shape = tuple(sizes.get(count, count) for count in value.shape)
         size_bytes = value.size_bytes * math.prod(shape) // max(1, math.prod(value.shape))
         return replace(value, shape=shape, size_bytes=size_bytes)
 

@@ -6,6 +6,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 from workbench.options import ModuleDtypes, dtype_of_module
 
@@ -44,7 +45,7 @@ def quantize_activations(
         XNNPACKQuantizer,
         get_symmetric_quantization_config,
     )
-    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e import quantize_pt2e
     from torchao.quantization.pt2e.quantizer import ComposableQuantizer, QuantizationAnnotation
     from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
@@ -64,12 +65,15 @@ def quantize_activations(
         if _operator(node) == "aten::cat" and not is_static(node):
             node.meta[Q_ANNOTATION_KEY] = QuantizationAnnotation(_annotated=True)
     wanted = {dtype, *dict(module_dtypes).values()} & {"int8", "int8dyn"}
-    prepared = prepare_pt2e(graph, ComposableQuantizer([*map(make_quantizer, sorted(wanted))]))
+    quantizer = ComposableQuantizer([*map(make_quantizer, sorted(wanted))])
+    prepared = quantize_pt2e.prepare_pt2e(graph, quantizer)
     with torch.no_grad():
         for args, kwargs in batches:
             prepared(*args, **kwargs)
         before = torch.fx.GraphModule(prepared, copy.deepcopy(prepared.graph))
-        return convert_pt2e(prepared), before
+        # The patterns of quantisation-aware training cannot be here; the search takes 20 s.
+        with mock.patch.object(quantize_pt2e, "_fold_conv_bn_qat", lambda graph: graph):
+            return quantize_pt2e.convert_pt2e(prepared), before
 
 
 def quantize_weights(

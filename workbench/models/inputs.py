@@ -35,6 +35,9 @@ ARRAYS = (".npy", ".pt", ".pth", ".safetensors")
 IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 FORMS = f"a file ({', '.join(ARRAYS)}), an image or a folder of images, or random:SEED"
 
+#: The axes of sizes that a model with fixed shapes can be exported at; ``size`` is an image's.
+FIXED = {"batch": (0,), "size": (2, 3)}
+
 _RANDOM = re.compile(r"random:(\d{1,18})")
 _DECODERS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
 
@@ -98,29 +101,59 @@ def _files_of(source: str) -> list[Path]:
 
 
 def _resize(model: LoadedModel, sizes: dict[str, int]) -> LoadedModel:
-    """Repeat or cut the example along dynamic dimensions, which keeps its values valid."""
+    """Repeat or cut the example along some dimensions, which keeps its values valid."""
     import torch
     from torch.utils._pytree import tree_map
 
-    given = inspect.signature(model.module.forward).bind(*model.example_inputs, **model.kwargs)
-    shapes = model.dynamic_shapes
-    arguments = given.arguments if isinstance(shapes, dict) else tuple(given.arguments.values())
-    dimensions = dict(_dimensions(arguments, shapes))
+    dimensions, is_fixed = find_dimensions(model), model.dynamic_shapes is None
     known = {_root(d).__name__ for axes in dimensions.values() for d in axes.values()}
+    known |= FIXED.keys() if is_fixed else set()
     for name in sizes:
         if name not in known:
             raise unknown_name("dynamic dimension", name, known, model.origin)
 
     def resize(leaf: Any) -> Any:
-        for axis, dimension in dimensions.get(id(leaf), {}).items():
-            if _root(dimension).__name__ in sizes:
-                index = torch.arange(_size_of(dimension, sizes)) % leaf.shape[axis]
-                leaf = leaf.index_select(axis, index)
+        axes = {
+            axis: _size_of(dimension, sizes)
+            for axis, dimension in dimensions.get(id(leaf), {}).items()
+            if _root(dimension).__name__ in sizes
+        }
+        if is_fixed and isinstance(leaf, torch.Tensor):
+            fixed = ((axis, sizes[name]) for name in sizes for axis in FIXED[name])
+            axes = {axis: size for axis, size in fixed if leaf.ndim > max(axis, 1)}
+        for axis, size in axes.items():
+            leaf = leaf.index_select(axis, torch.arange(size) % leaf.shape[axis])
         return leaf
 
     traced = (model.example_inputs, model.kwargs)
     args, kwargs = tree_map(resize, traced)
-    return replace(model, example_inputs=args, kwargs=kwargs, calibration=(), traced_inputs=traced)
+    resized = replace(model, example_inputs=args, kwargs=kwargs, calibration=())
+    return resized if is_fixed else replace(resized, traced_inputs=traced)
+
+
+def find_dimensions(model: LoadedModel) -> dict[int, dict[int, Any]]:
+    """The named dynamic dimensions of each input tensor, by its ``id`` and their axes."""
+    if model.dynamic_shapes is None:
+        return {}
+    given = inspect.signature(model.module.forward).bind(*model.example_inputs, **model.kwargs)
+    shapes = model.dynamic_shapes
+    arguments = given.arguments if isinstance(shapes, dict) else tuple(given.arguments.values())
+    return dict(_dimensions(arguments, shapes))
+
+
+def name_dimensions(model: LoadedModel) -> list[tuple[str, ...]]:
+    """The names of the dynamic dimensions of each input tensor, empty for fixed ones."""
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    known, leaves = find_dimensions(model), tree_leaves((model.example_inputs, model.kwargs))
+    return [
+        tuple(
+            getattr(known.get(id(leaf), {}).get(axis), "__name__", "") for axis in range(leaf.ndim)
+        )
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor)
+    ]
 
 
 def _dimensions(value: Any, shapes: Any) -> Iterator[tuple[int, dict[int, Any]]]:

@@ -1,8 +1,9 @@
-"""ISA levels and thread counts: how latency changes from one to the next."""
+"""ISA levels, thread counts and sizes: how latency changes from one to the next."""
 
 import itertools
 import math
 
+import numpy as np
 import pandas as pd
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
@@ -13,6 +14,7 @@ from workbench.plots.tables import Table, show_note
 from workbench.records.runs import count_threads
 
 NO_LEVELS = "One toggle was measured. `--isa-ladder` measures every ISA level of the CPU."
+NO_SIZES = "One size was measured. `--sweep tokens=16,32,64` measures several."
 NO_THREADS = "One thread count was measured. `--threads 1,2,4` measures several."
 
 
@@ -118,4 +120,65 @@ def plot_threads(source: Run | pd.DataFrame) -> Chart | Table:
     axis.tick_params(axis="y", which="both", labelsize=8, labelcolor=style.FAINT)
     style.label_y(axis, "wall time (ms)")
     style.label_x(axis, "threads; latency with 95 % interval; dotted: ideal scaling")
+    return figure
+
+
+@marked
+def plot_sizes(run: Run, *, threads: int | None = None) -> Chart | Table:
+    """Latency over the size of ``--sweep``, and below it the share of each category.
+
+    Latency in ms with its 95 % interval, one line per experiment, dotted where a straight line
+    through the latencies would be; the shares are those of the first comparison's candidate.
+    ``threads``: None takes the first count. A sentence where a run has no sweep.
+
+    Examples
+    --------
+    >>> print(wb.plot_sizes(wb.open_run(wb.sample_run())))
+    > One size was measured. `--sweep tokens=16,32,64` measures several.
+    """
+    name, phases, fits = run.record.plan.sweep, run.phases, run.size_fits
+    if not name or phases is None:
+        return show_note(NO_SIZES)
+    threads = threads or int(phases["threads"].iloc[0])
+    swept = [m for m in run.traced if m.threads == threads and not m.control]
+    swept.sort(key=lambda m: m.phase.size)
+    sides = list(dict.fromkeys(m.side for m in swept))
+    margin = 0.35 + min(1.95, max(map(style.text_inches, [*sides, *style.COLORS])))
+    figure, (times, shares) = style.new_figure(
+        f"How does latency grow with {name}? {count_threads(threads)}",
+        5.2, rows=2, left=0.75, right=margin,
+    )  # fmt: skip
+    style.use_log_scales(times)
+    times.yaxis.set_minor_formatter(times.yaxis.get_major_formatter())
+    sizes = np.array(sorted({m.phase.size for m in swept}), float)
+    rows, ends = phases.set_index(["experiment", "threads"]), []
+    for side, color in zip(sides, style.SERIES, strict=False):
+        keys = [(m.name, threads) for m in swept if m.side == side]
+        part = rows.loc[keys]
+        times.vlines(part["size"], part["latency_low_ms"], part["latency_high_ms"], color=color)
+        times.plot(part["size"], part["latency_ms"], "o-", color=color, linewidth=1.8, markersize=5)
+        ends.append((part["latency_ms"].iloc[-1], style.shorten(side, 24), color))
+        if fits is not None:
+            line = fits[(fits["side"] == side) & (fits["threads"] == threads)].iloc[0]
+            grid = np.geomspace(sizes[0], sizes[-1], 50)
+            straight = line["fixed_ms"] + line["each_ms"] * grid ** line["power"]
+            times.plot(grid, straight, ":", color=color, linewidth=1)
+    style.label_ends(times, ends)
+    times.tick_params(axis="y", which="both", labelsize=8, labelcolor=style.FAINT)
+    style.label_y(times, "latency (ms)")
+    chosen = run.comparisons[0].candidate.side if run.comparisons else sides[0]
+    found = {
+        m.phase.size: m.categories.set_index("category")["share"] for m in swept if m.side == chosen
+    }
+    table = pd.DataFrame(found).reindex(style.COLORS).fillna(0.0)
+    colors = [style.color_of(category) for category in table.index]
+    shares.stackplot(table.columns.to_numpy(float), 100 * table.to_numpy(), colors=colors)
+    shares.set_ylim(0, 100)
+    middles = 100 * (table.iloc[:, -1].cumsum() - table.iloc[:, -1] / 2)
+    shown = [c for c in table.index if table.loc[c].max() > 0]
+    style.label_ends(shares, [(middles[c], c, style.color_of(c)) for c in shown])
+    style.label_y(shares, f"share of {chosen} (%)")
+    shares.xaxis.set_major_locator(FixedLocator(list(sizes)))
+    shares.xaxis.set_minor_locator(NullLocator())
+    style.label_x(shares, f"{name}; latency with 95 % interval; dotted: straight line")
     return figure

@@ -27,7 +27,7 @@ from workbench.plots.categories import name_sides
 from workbench.plots.layers import NO_LAYERS
 from workbench.plots.roofline import NO_ROOFLINE
 from workbench.plots.speedups import plot_speedups
-from workbench.plots.sweeps import plot_isa_levels, plot_threads
+from workbench.plots.sweeps import plot_isa_levels, plot_sizes, plot_threads
 from workbench.plots.tables import (
     Table,
     VStack,
@@ -264,7 +264,12 @@ def show_sweeps(run: Run) -> VStack:
     parts = list(_isa_levels(run))
     if run.phases is not None:
         caption = "Phases; the latency at position 0 is the time to the first token"
-        parts.append(show_table(run.phases, caption=caption))
+        parts += [plot_sizes(run), show_note(*run.size_changes)] if run.size_changes else []
+        known = run.phases.columns[run.phases.notna().any()].tolist()
+        parts.append(show_table(run.phases, known, caption=caption))
+    if run.size_fits is not None:
+        caption = "latency = fixed + each * size ** power; `off`: largest deviation from the fit"
+        parts.append(show_table(run.size_fits, caption=caption))
     if run.scaling is not None:
         caption = "speedup: over the fewest threads; wall time; 95 % intervals"
         parts += [plot_threads(run.scaling), show_table(run.scaling, caption=caption)]

@@ -203,6 +203,7 @@ class AnalysisSummary(MeasurementSummary):
     quality: QualitySummary
     categories: str = "workbench"
     phases: Annotated[Rows, Columns(frames.PHASES)] | None = None
+    size_fits: Annotated[Rows, Columns(frames.SIZE_FITS)] | None = None
     schema_version: int = SCHEMA_VERSION
 
 

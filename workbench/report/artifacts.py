@@ -192,6 +192,7 @@ def summarize_analysis(run: Run) -> documents.AnalysisSummary:
         ladder=_optional(run.isa_levels),
         scaling=_optional(run.scaling),
         phases=_optional(run.phases),
+        size_fits=_optional(run.size_fits),
         crossovers=run.crossovers,
         kernel_changes={name: _rows(changes) for name, changes in run.kernel_changes.items()},
         measurements=tuple(measurements.values()),

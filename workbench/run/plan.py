@@ -23,6 +23,8 @@ from workbench.store import load_export, safe_name, sha256_of
 EMULATED_RUNS = 2
 #: CPU time for which an experiment is sampled, about five hundred times.
 SAMPLED_MS = 2000.0
+#: Processes of every experiment that are timed from their start, at most.
+MAX_STARTS = 5
 #: The longest wait for one answer, in seconds: a week.
 MAX_TIMEOUT_S = 7 * 24 * 3600
 
@@ -48,7 +50,8 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
         if not path.is_file():
             raise StoreError("no such file", where=path, hint="workbench export MODEL makes one")
     names = name_programs(ptes)
-    toggle, experiments, pairs = choose_experiments(options, read_isa(runner.command), names)
+    compared = names[:1] if options.sweep else names
+    toggle, experiments, pairs = choose_experiments(options, read_isa(runner.command), compared)
     loaded = [load_program(path, runner, options.timeout_s) for path in ptes]
     inputs, source = default_inputs(pte, loaded[0].inputs)
     plan = replace(begin_plan(pte, experiments, pairs), inputs=inputs, input_source=source)
@@ -65,11 +68,12 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
         warmup=options.warmup,
         processes=options.processes,
         sampled_ms=SAMPLED_MS if options.evidence else 0.0,
+        starts=min(options.processes, MAX_STARTS) if options.cold_start else 0,
         timeout_s=options.timeout_s,
         budget_s=options.budget_s,
         precision=options.precision,
     )
-    plan = add_phases(plan, options.phases, loaded[0])
+    plan = add_phases(plan, options.phases, loaded[0], options.sweep)
     return shorten_plan(plan) if runner.target.emulated else plan
 
 
@@ -128,11 +132,49 @@ def load_program(pte: Path, runner: Runner, timeout_s: float) -> Ready:
         return session.ready
 
 
-def add_phases(plan: Plan, texts: Sequence[str], ready: Ready) -> Plan:
+def add_phases(plan: Plan, texts: Sequence[str], ready: Ready, sweep: str = "") -> Plan:
     """A plan with its experiments and pairs in every phase; UsageError for a bad one.
 
-    The texts are those of ``MeasureOptions.phases``.
+    The texts are those of ``MeasureOptions.phases``, ``sweep`` is its ``sweep``.
     """
+    if texts and sweep:
+        raise UsageError("cannot be combined with --sweep", where="--phase")
+    if not (texts or sweep):
+        return plan
+    parts = dict.fromkeys(_name_phases(texts, ready), "")
+    if sweep:
+        dimension, sizes = read_sweep(sweep)
+        plan = replace(plan, sweep=dimension)
+        parts = _size_phases(plan, sizes, ready)
+
+    def within(phase: Phase, name: str) -> str:
+        return f"{phase.name}_{name}"
+
+    def place(phase: Phase) -> str:
+        return f"at {plan.sweep}={phase.size}" if plan.sweep else f"in {phase.name}"
+
+    return replace(
+        plan,
+        phases=tuple(parts),
+        experiments=tuple(
+            replace(e, name=within(phase, e.name), phase=phase.name, program=owner or e.program)
+            for phase, owner in parts.items()
+            for e in plan.experiments
+        ),
+        pairs=tuple(
+            replace(
+                pair,
+                baseline=within(phase, pair.baseline),
+                candidate=within(phase, pair.candidate),
+                label=f"{pair.label} {place(phase)}",
+            )
+            for phase in parts
+            for pair in plan.pairs
+        ),
+    )
+
+
+def _name_phases(texts: Sequence[str], ready: Ready) -> list[Phase]:
     phases: list[Phase] = []
     for text in texts:
         name, _, what = text.partition("=")
@@ -147,31 +189,58 @@ def add_phases(plan: Plan, texts: Sequence[str], ready: Ready) -> Plan:
             inputs = tuple(map(describe_array, what.split(",")))
             earlier = tuple(phase.inputs for phase in phases if not phase.tokens)
             phases.append(Phase(name, inputs, earlier))
-    if not phases:
-        return plan
+    return phases
 
-    def within(phase: Phase, name: str) -> str:
-        return f"{phase.name}_{name}"
 
-    return replace(
-        plan,
-        phases=tuple(phases),
-        experiments=tuple(
-            replace(e, name=within(phase, e.name), phase=phase.name)
-            for phase in phases
-            for e in plan.experiments
-        ),
-        pairs=tuple(
-            replace(
-                pair,
-                baseline=within(phase, pair.baseline),
-                candidate=within(phase, pair.candidate),
-                label=f"{pair.label} in {phase.name}",
-            )
-            for phase in phases
-            for pair in plan.pairs
-        ),
-    )
+def read_sweep(text: str) -> tuple[str, list[int]]:
+    """The dimension and the sizes of ``MeasureOptions.sweep``; UsageError if it has none."""
+    name, _, numbers = text.partition("=")
+    sizes = [int(n) for n in numbers.split(",") if re.fullmatch(r"0*[1-9]\d{0,6}", n, re.ASCII)]
+    valid = len(set(sizes)) == numbers.count(",") + 1 >= 2
+    if not (valid and re.fullmatch(r"[A-Za-z]\w{0,19}", name, re.ASCII)):
+        hint = "name a dimension and several sizes, such as tokens=16,32,64"
+        raise UsageError(f"{text!r:.60} is not NAME=SIZES", where="--sweep", hint=hint)
+    return name, sizes
+
+
+def _size_phases(plan: Plan, sizes: Sequence[int], ready: Ready) -> dict[Phase, str]:
+    """A phase for each size of the sweep, and the name of the program that runs it."""
+    name = plan.sweep
+    if plan.programs:
+        if len(plan.all_programs) != len(sizes):
+            text = f"{len(sizes)} sizes for {len(plan.all_programs)} programs"
+            raise UsageError(text, where="--sweep", hint="name the size of each program, in order")
+        return {
+            Phase(f"{name}_{size}", program.inputs, size=size): program.name
+            for size, program in zip(sizes, plan.all_programs, strict=True)
+        }
+    if name == "tokens" and _takes_tokens(ready):
+        steps = (plan_step(f"{name}_{size}", size, 0, ready) for size in sizes)
+        return {replace(step, size=step.tokens): "" for step in steps}
+    known = {name for tensor in plan.inputs for name in tensor.dims if name}
+    if name not in known:
+        raise unknown_name("dynamic dimension", name, known, where="--sweep")
+
+    def cut(tensor: Tensor, size: int) -> Tensor:
+        axes = [axis for axis, dim in enumerate(tensor.dims) if dim == name]
+        if not axes:
+            return tensor
+        if size > (most := min(tensor.most[axis] for axis in axes)):
+            raise UsageError(f"the program takes at most {name}={most}", where="--sweep")
+        shape = tuple(size if axis in axes else n for axis, n in enumerate(tensor.shape))
+        return replace(tensor, shape=shape, file="", sha256="")
+
+    return {
+        Phase(f"{name}_{size}", tuple(cut(t, size) for t in plan.inputs), size=size): ""
+        for size in sizes
+    }
+
+
+def _takes_tokens(ready: Ready) -> bool:
+    """Whether a program takes tokens and, if it has a KV cache, the position of the first one."""
+    ids, *rest = ready.inputs or [Tensor("", ())]
+    integers = all(tensor.dtype in ("int64", "int32") for tensor in (ids, *rest))
+    return integers and len(ids.shape) == 2 and [len(t.shape) for t in rest] in ([], [1])
 
 
 def plan_step(name: str, tokens: int, position: int, ready: Ready) -> Phase:
@@ -179,12 +248,11 @@ def plan_step(name: str, tokens: int, position: int, ready: Ready) -> Phase:
 
     The cache is filled in as few executions as the program allows.
     """
-    ids, *rest = ready.inputs or [Tensor("", ())]
-    integers = all(tensor.dtype in ("int64", "int32") for tensor in (ids, *rest))
-    if not integers or len(ids.shape) != 2 or len(rest) > 1:
+    if not _takes_tokens(ready):
         hint = "name .npy files instead"
         text = "the program does not take tokens and their position"
         raise UsageError(text, where=f"--phase {name}", hint=hint)
+    ids, *rest = ready.inputs
     most, words = ids.shape[1], ready.outputs[0].shape[-1]
     if not 1 <= tokens <= most:
         raise UsageError(f"the program takes 1 to {most} tokens at once", where=f"--phase {name}")
@@ -194,10 +262,11 @@ def plan_step(name: str, tokens: int, position: int, ready: Ready) -> Phase:
 
     def step(start: int, count: int) -> tuple[Tensor, ...]:
         places = (replace(t, shape=(min(count, t.shape[0]),), first=start) for t in rest)
-        return replace(ids, shape=(ids.shape[0], count), below=words), *places
+        here = replace(ids, shape=(ids.shape[0], count), below=words, most=tuple(ids.shape))
+        return here, *places
 
     before = tuple(step(at, min(most, position - at)) for at in range(0, position, most))
-    return Phase(name, step(position, tokens), before, tokens, most, position)
+    return Phase(name, step(position, tokens), before, tokens, position)
 
 
 def describe_array(name: str) -> Tensor:
@@ -229,12 +298,14 @@ def shorten_plan(plan: Plan) -> Plan:
         warmup=0,
         processes=1,
         batch_ms=0.0,
+        starts=0,
     )
 
 
 def check_toggle(options: MeasureOptions, runner: Runner) -> None:
     """UsageError if the runner's CPU does not support a toggle; to call before long work."""
-    choose_experiments(options, read_isa(runner.command), ("", *options.against))
+    others = () if options.sweep else options.against
+    choose_experiments(options, read_isa(runner.command), ("", *others))
 
 
 def choose_experiments(

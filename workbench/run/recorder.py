@@ -20,6 +20,7 @@ from workbench.records.runs import (
     RunRecord,
     Sampling,
     Session,
+    Start,
 )
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner
@@ -90,6 +91,11 @@ class RunRecorder:
     def add_sampling(self, sampling: Sampling) -> None:
         """Add the samples of one process."""
         self.run = replace(self.run, samplings=(*self.run.samplings, sampling))
+        self._save()
+
+    def add_starts(self, starts: Iterable[Start]) -> None:
+        """Add processes that were timed from their start."""
+        self.run = replace(self.run, starts=(*self.run.starts, *starts))
         self._save()
 
     @contextlib.contextmanager
