@@ -186,6 +186,7 @@ def test_mixes_close_in_on_the_least_ratio_from_both_sides():
     assert between == pytest.approx(21.0 + 2.0 * 2.3 / 5.0)
 
 
+@pytest.mark.slow
 def test_the_noise_of_single_layers_adds_up_to_that_of_the_program(small, tmp_path):
     model = load_model(small)
     alone = measure_layer_noise(model, "int8", ["head"], 60.0)
@@ -364,6 +365,7 @@ def export_quietly(model, root, **options):
     return load_export(pte)
 
 
+@pytest.mark.slow
 def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
     options = wb.ExportOptions(
         dtype="int8",
