@@ -1,6 +1,8 @@
 """Shared fixtures: small programs (exported once, then cached), the command line, a browser."""
 
+import gc
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -12,10 +14,38 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# One thread: on a busy machine, torch's threads mostly wait for each other, and burn CPU time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # No deadline: the speed of this machine is not under test. `--hypothesis-profile` chooses another.
 settings.register_profile("fast", deadline=None, max_examples=25)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("fast")
+
+#: Tests that export import ten seconds of packages: one worker runs them all.
+EXPORTING = {
+    *("align_exported", "attribution", "etrecord", "export", "export_cache", "export_dtypes"),
+    *("exports", "findings_exported", "hostile", "models", "models_zoo", "optimize", "programs"),
+    *("runner_protocol",),
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With ``--dist=loadfile``, all files that export are one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneExporter(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "exporting" if Path(file).stem.removeprefix("test_") in EXPORTING else file
+
+    return OneExporter(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_finish():
+    """Leave what all tests share out of every garbage collection."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
@@ -227,3 +257,47 @@ def browser():
         browser = p.chromium.launch(executable_path=chromium, args=BROWSER_FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def open_file(browser):
+    """Opens a page from its file, without a network; fails on any complaint or request."""
+    contexts, complaints = [], []
+
+    def open_one(path, *, size=(1280, 900), dark=False, state=""):
+        context = browser.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme="dark" if dark else "light",
+            permissions=["clipboard-read", "clipboard-write"],
+            offline=True,
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda r: r.url.startswith("http") and complaints.append(r.url))
+        page.goto(f"{path.as_uri()}{'#' if state else ''}{state}")
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def check_axe():
+    """Fails if axe-core finds fault with a page, at a desk by day and on a phone by night."""
+    axe = Path(__file__).parents[1] / "workbench/explorer/web/node_modules/axe-core/axe.min.js"
+    if not axe.is_file():
+        pytest.skip("axe-core is not installed: `npm ci` in workbench/explorer/web")
+
+    def check(page, views=((1280, "light"), (390, "dark"))):
+        page.evaluate(axe.read_text())
+        for width, scheme in views:
+            page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
+            found = page.evaluate("axe.run()")["violations"]
+            assert [(v["id"], n["html"][:160]) for v in found for n in v["nodes"]] == []
+
+    return check

@@ -117,7 +117,7 @@ def test_an_ab_run_restores_the_settings(phone, base, conv_pte, tmp_path):
     assert record["before"]["animator_duration_scale"] == "null"
     assert "svc power stayon true" in (phone.home / "settings.log").read_text()
     run = store.load_run(run_dir)
-    assert run_dir.name == run.platform == "android"
+    assert run.platform == "android" and "-android-" in run_dir.name
     assert run.state == "complete"
     assert run.plan.target == f"android:{phone_module.SERIAL}"
     assert all(a.agree for a in run.agreements)

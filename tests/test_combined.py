@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.analysis.compare_runs import find_measurements
+from workbench.analysis.compare_runs import find_measurements, name_runs
 from workbench.errors import UsageError
-from workbench.portfolio.combined import combine_runs, name_runs, write_combined
+from workbench.portfolio.combined import combine_runs, write_combined
 from workbench.records.documents import describe_document
 
 READY, TRAINED = str(wb.sample_run("Ready")), str(wb.sample_run("AsTrained"))

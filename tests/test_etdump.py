@@ -21,7 +21,7 @@ from workbench.analysis.ledger import build_ledger
 from workbench.errors import TraceError, UsageError
 from workbench.frames import EVENTS, check
 from workbench.trace import flatbuffer
-from workbench.trace.etdump import read_allocations, read_etdump
+from workbench.trace.etdump import read_etdump
 
 DATA = Path(__file__).parent / "data" / "etdump"
 pytestmark = pytest.mark.filterwarnings("ignore:.*without an end")
@@ -501,65 +501,14 @@ def test_a_cut_file_is_an_error(tmp_path):
         read_etdump(path)
 
 
-# --- allocations ----------------------------------------------------------------------------------
+# --- events that are no profile events -----------------------------------------------------------
 
 
-ALLOCATIONS = DATA / "allocations.etdump"
-
-
-@pytest.fixture
-def read_taken(tmp_path):
-    def read_blocks(*blocks):
-        path = tmp_path / "trace.etdump"
-        path.write_bytes(build_etdump(blocks))
-        return read_allocations(path)
-
-    return read_blocks
-
-
-def test_allocations_of_the_runtime():
-    """What ``writer.cpp`` took: two allocators of the first block are named for all."""
-    taken = read_allocations(ALLOCATIONS)
-    assert taken.values.tolist() == [
-        [0, 0, "planned memory", 1, 4096],
-        [0, 1, "scratch", 2, 128],
-        [0, 2, "scratch", 2, 2**40],
-        [1, 3, "planned memory", 1, 8],
-    ]
-    assert read_etdump(ALLOCATIONS)["event"].tolist() == [4]
-
-
-def test_allocators_without_names_use_those_of_an_earlier_block(read_taken):
-    taken = read_taken(
-        Block(None, [Allocation(1, 1)]),
-        Block(None, [Allocation(1, 2), Allocation(2, 3)], allocators=["a", None]),
-        Block(None, [Allocation(1, 4)]),
-        Block(None, [Allocation(1, 5), Allocation(2, 6)], allocators=["b"]),
-        Block(None, [Allocation(1, 7)], allocators=[]),
-    )
-    assert taken["allocator"].tolist() == ["", "a", "", "a", "b", "", ""]
-    assert taken["size"].tolist() == [1, 2, 3, 4, 5, 6, 7]
-
-
-@pytest.mark.parametrize("number", [-1, 0, 3, 2**31 - 1])
-def test_an_allocator_number_out_of_range(read_taken, number):
-    taken = read_taken(Block(None, [Allocation(number, 1)], allocators=["a", "b"]))
-    assert taken[["allocator", "allocator_id"]].values.tolist() == [["", number]]
-
-
-def test_other_events_are_counted_but_have_no_row(read_taken):
-    events = [Profile("x"), Debug("y", 1), Allocation(0, 9), None]
-    assert read_taken(Block(None, events), Block(None, events))["event"].tolist() == [2, 6]
-
-
-def test_no_allocations(read_taken):
-    assert len(read_taken(Block(None, [Profile("x")]))) == 0
-    assert len(read_taken()) == 0
-
-
-def test_an_allocation_larger_than_any_memory_is_refused(read_taken):
-    with pytest.raises(TraceError, match="more than 2\\*\\*63 bytes"):
-        read_taken(Block(None, [Allocation(0, 2**63)]))
+def test_other_events_are_counted_but_have_no_row(tmp_path):
+    assert read_etdump(DATA / "allocations.etdump")["event"].tolist() == [4]
+    events = [Debug("y", 1), Allocation(0, 9), None, Profile("x")]
+    (path := tmp_path / "trace.etdump").write_bytes(build_etdump([Block(None, events)] * 2))
+    assert read_etdump(path)["event"].tolist() == [3, 7]
 
 
 # --- mutants; ``python3 dev.py fuzz`` makes more --------------------------------------------------

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import workbench as wb
 from workbench import store
 from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
 from workbench.options import MeasureOptions
@@ -22,9 +24,9 @@ from workbench.run import measure
 from workbench.run.build import installed_compiler
 from workbench.run.execute import run_plan
 from workbench.run.plan import make_plan
+from workbench.run.recorder import name_run
 from workbench.run.runner import find_runner
 from workbench.run.session import Session
-from workbench.run.targets.host import HOST
 from workbench.run.tensor_files import locate_inputs
 
 needs_compiler = pytest.mark.skipif(installed_compiler() is None, reason="no C++ compiler")
@@ -56,11 +58,24 @@ def batches_of(run, experiment, traced=False):
     ]
 
 
+def test_a_folder_is_named_after_what_was_measured():
+    run = store.load_run(wb.sample_run("mobilenet_v3_small_int8"))
+    started = "2026-11-22T14:33:59+00:00"
+    assert name_run(replace(run, started=started)) == (
+        "mobilenet_v3_small-int8-linux-20261122-1433"
+    )
+    far = replace(run.export, model="my/net.py:Net", dtype="8da4w")
+    phone = replace(run, started=started, export=far, platform="android")
+    assert name_run(phone) == "my_net.py_Net-8da4w-android-20261122-1433"
+    assert name_run(replace(run, started=started, export=None)).startswith(f"{run.plan.stem}-linux")
+
+
 def test_everything_is_measured_and_recorded(plan, runner, tmp_path):
     run_dir = run_plan(plan, runner, tmp_path / "out")
     run = store.load_run(run_dir)
     assert run.state == "complete"
-    assert run_dir == tmp_path / "out" / "runs" / run.platform
+    assert run_dir.parent == tmp_path / "out" / "runs"
+    assert re.fullmatch(rf"conv-{run.platform}-\d{{8}}-\d{{4}}", run_dir.name)
     for experiment in plan.experiments:
         times = [t for b in batches_of(run, experiment.name) for t in b.wall_ns]
         assert len(times) >= plan.runs
@@ -233,7 +248,7 @@ def test_a_bad_program_is_refused_before_a_folder_is_made(tmp_path, runner, cont
 def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, own_cache, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     command = [sys.executable, "-m", "workbench", "run", str(pte), "--runs", "100000"]
-    manifest = tmp_path / "out_conv" / "runs" / HOST.platform / store.MANIFEST
+    root = tmp_path / "out_conv"
     process = subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -244,7 +259,7 @@ def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, own_cache, t
     )
     try:
         deadline = time.monotonic() + 60
-        while not manifest.exists() and time.monotonic() < deadline:
+        while not store.find_runs(root) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(2)
         process.send_signal(signal.SIGINT)
@@ -254,7 +269,7 @@ def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, own_cache, t
     assert process.returncode == 130
     assert "Traceback" not in errors
     assert "again to resume" in errors
-    run = json.loads(manifest.read_text())
+    run = json.loads((store.find_runs(root)[0] / store.MANIFEST).read_text())
     assert run["state"] == "incomplete"
     assert any(session["batches"] for session in run["sessions"])
     assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(pte) in _command(p)]

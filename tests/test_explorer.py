@@ -158,10 +158,10 @@ def keep_run(folder, **changes):
 
 
 def test_all_runs_are_found_the_samples_last(tmp_path):
-    for name in ("linux", "linux-2"):
+    for name in ("linux", "x-fp32-linux-20261122-1433"):
         keep_run(tmp_path / "out_x" / "runs" / name)
     found = wb.list_runs(tmp_path)
-    assert set(list(found)[:2]) == {"x, linux", "x, linux-2"}
+    assert set(list(found)[:2]) == {"x, linux", "x-fp32-linux-20261122-1433"}
     samples = list(found.values())[2:]
     assert samples[0] == wb.sample_run()
     assert len(samples) > 2 and all(path.is_relative_to(SAMPLES) for path in samples)

@@ -15,7 +15,6 @@ from workbench.explorer.page import fill_page
 from workbench.records.codec import to_plain
 
 ROOT = Path(__file__).resolve().parents[1]
-AXE = ROOT / "workbench" / "explorer" / "web" / "node_modules" / "axe-core" / "axe.min.js"
 SCREENSHOTS = ROOT / "build" / "screenshots"
 GEMM = "classifier.3 · Fully Connected GEMM #42"
 MINUS = "\N{MINUS SIGN}"
@@ -29,9 +28,8 @@ def documents():
 
 
 @pytest.fixture
-def open_page(browser, tmp_path, documents):
-    """Opens the explorer of a sample from a file, without a network; fails on any complaint."""
-    pages, complaints = [], []
+def open_page(open_file, tmp_path, documents):
+    """Opens the explorer of a sample from a file."""
 
     def open_one(
         model="mobilenet_v3_small",
@@ -49,24 +47,11 @@ def open_page(browser, tmp_path, documents):
             edit(document)
         path = tmp_path / "explore.html"
         path.write_text(fill_page("explorer", json.dumps(document), view))
-        context = browser.new_context(
-            viewport={"width": size[0], "height": size[1]},
-            color_scheme="dark" if dark else "light",
-            offline=True,
-        )
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda r: r.url.startswith("http") and complaints.append(r.url))
-        page.goto(f"{path.as_uri()}{'#' if state else ''}{state}")
+        page = open_file(path, size=size, dark=dark, state=state)
         page.wait_for_selector("#explorer[data-drawn-ms]")
-        pages.append(page)
         return page
 
-    yield open_one
-    for page in pages:
-        page.context.close()
-    assert complaints == []
+    return open_one
 
 
 def crumbs(page):
@@ -539,23 +524,16 @@ def test_the_timeline_selects_in_both_programs(open_page, two_programs):
 
 
 @pytest.mark.parametrize(
-    ("state", "size", "dark"),
+    ("state", "views"),
     [
-        ("", (1400, 1000), False),
-        ("", (1400, 1000), True),
-        ("ops=181&factor=2&color=speedup", (1400, 1000), False),
-        ("finding=0&view=graph&color=time", (1400, 1000), True),
-        ("ops=181", (390, 844), False),
-        ("category=GEMM", (390, 844), True),
+        ("", [(1400, "light"), (1400, "dark")]),
+        ("ops=181&factor=2&color=speedup", [(1400, "light"), (390, "light")]),
+        ("finding=0&view=graph&color=time", [(1400, "dark")]),
+        ("category=GEMM", [(390, "dark")]),
     ],
 )
-def test_axe_finds_nothing(open_page, state, size, dark):
-    if not AXE.is_file():
-        pytest.skip("axe-core is not installed: `npm ci` in workbench/explorer/web")
-    page = open_page(state=state, size=size, dark=dark)
-    page.evaluate(AXE.read_text())
-    found = page.evaluate("axe.run()")
-    assert [(v["id"], [n["html"][:160] for n in v["nodes"]]) for v in found["violations"]] == []
+def test_axe_finds_nothing(open_page, check_axe, state, views):
+    check_axe(open_page(state=state), views)
 
 
 @pytest.mark.parametrize("dark", [False, True])

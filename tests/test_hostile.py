@@ -144,7 +144,7 @@ def test_a_host_is_contacted_only_if_the_user_names_it(change, monkeypatch, caps
     assert not contacted
 
 
-@pytest.mark.parametrize("reader", [wb.read_etdump, wb.read_xnn_log, wb.read_allocations])
+@pytest.mark.parametrize("reader", [wb.read_etdump, wb.read_xnn_log])
 def test_a_pipe_is_refused_instead_of_read(tmp_path, reader):
     os.mkfifo(tmp_path / "x.etdump")
     with pytest.raises(TraceError, match="is not a regular file"):

@@ -94,6 +94,18 @@ def test_speedups_are_those_of_the_comparison(tmp_path):
     assert delegate["value"] == pytest.approx(both["baseline_ms"] / both["candidate_ms"], rel=0.01)
 
 
+def test_two_traces_of_the_same_name_have_files_of_their_own(tmp_path):
+    other = shutil.copytree(wb.sample_run(), tmp_path / "other")
+    sides = [wb.open_run(path)["avx512_on"] for path in (wb.sample_run(), other)]
+    files = write_node_data(wb.compare(*sides), tmp_path / "out")
+    assert len(files) == len(set(files)) == 6
+    names = [path.name for path in files if ".pte." in path.name]
+    ending = "avx512_on_t1"
+    stem = f"{sides[0].program.stem}.pte"
+    wanted = [f"{ending}_baseline", f"{ending}_candidate", "speedup"]
+    assert names == [f"{stem}.{name}.json" for name in wanted]
+
+
 def test_emulated_times_and_unknown_programs_are_refused(tmp_path):
     with pytest.raises(UsageError, match="emulated"):
         wb.export_trace(wb.sample_run("toy_cnn"), "model-explorer", out=tmp_path)

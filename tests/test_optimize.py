@@ -3,6 +3,11 @@
 import itertools
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -14,7 +19,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import workbench as wb
-from workbench.analysis.variants import pick_best, read_study, tabulate_variants
+from workbench.analysis.variants import add_measured, pick_best, read_study, tabulate_variants
 from workbench.errors import ModelError, RunnerError, StoreError, UsageError, WorkbenchError
 from workbench.export.lower import measure_layer_noise, silence
 from workbench.export.rewrite import rewrite_graph
@@ -23,8 +28,11 @@ from workbench.models.loader import LoadedModel, load_model
 from workbench.optimize import search
 from workbench.optimize.proposals import (
     Choice,
+    aim_db,
     choose_dtypes,
     combine,
+    list_choices,
+    lost_ms,
     propose_dtypes,
     propose_mix,
     propose_rewrites,
@@ -74,7 +82,7 @@ def test_the_options_of_a_mix_give_every_layer_its_dtype(wanted):
     """Whatever layers lie within others."""
     some = {path: [Choice(one, 1.0, 1e-6) for one in each] for path, each in wanted.items()}
     kinds = {each[0] if each else "fp32" for each in wanted.values()}
-    mix = propose_mix(BASE, some, 20.0, 0.0)
+    mix = propose_mix(BASE, some, 20.0, {})
     assert (mix is None) == (len(kinds) == 1)
     for path, each in wanted.items() if mix else ():
         dtype = dtype_of_module(path, mix.options.dtype, mix.options.module_dtypes)
@@ -89,7 +97,7 @@ choices = st.builds(Choice, st.sampled_from(["int8", "int8dyn"]), st.floats(-1, 
 def test_chosen_dtypes_save_almost_the_most_within_the_noise(some, most):
     """By saving per noise, the choice misses the best one by at most the saving of a layer."""
     named = {str(number): each for number, each in enumerate(some)}
-    chosen = choose_dtypes(named, most)
+    chosen = choose_dtypes(named, most, {})
     assert sum(choice.noise for choice in chosen.values()) <= most
     every = itertools.product(*([Choice(), *each] for each in some))
     best = max(
@@ -100,6 +108,47 @@ def test_chosen_dtypes_save_almost_the_most_within_the_noise(some, most):
     assert sum(choice.ms for choice in chosen.values()) >= best - max(largest, 0.0) - 0.01
 
 
+@settings(max_examples=50)
+@given(st.lists(st.lists(choices, max_size=2), max_size=5), st.floats(0, 2))
+def test_without_a_limit_the_choice_is_the_best_of_all_with_its_conversions(some, conversion):
+    """However many layers have to change together to save a conversion."""
+    named = {str(number): each for number, each in enumerate(some)}
+    chosen = choose_dtypes(named, math.inf, {"*": conversion})
+    every = itertools.product(*([Choice(), *each] for each in some))
+
+    def saved(them):
+        lost = lost_ms(dict(zip(named, them, strict=True)), {"*": conversion})
+        return sum(choice.ms for choice in them) - lost
+
+    assert saved(chosen.values()) == pytest.approx(max(map(saved, every)))
+
+
+def test_a_layer_between_two_of_int8_joins_them_if_that_saves_conversions():
+    known = {"a": 1.0, "b": -0.1, "c": 1.0}
+    some = {layer: [Choice("int8", ms, 1e-3)] for layer, ms in known.items()}
+    kinds = [
+        [choice.dtype for choice in choose_dtypes(some, most, {"*": 0.2, "c": lost}).values()]
+        for most, lost in [(1.0, 0.2), (1.0, 0.0), (2.5e-3, 0.2), (1.5e-3, 0.2)]
+    ]
+    assert kinds[0] == ["int8"] * 3
+    assert kinds[1] == ["int8"] * 3 and kinds[2] == ["int8", "fp32", "int8"]
+    assert sorted(kinds[3]) == ["fp32", "fp32", "int8"]
+
+
+def test_choices_are_in_execution_order_with_what_each_layer_saves():
+    def measured(**own_ms):
+        layers = pd.DataFrame({"module": list(own_ms), "own_ms": list(own_ms.values())})
+        ledger = pd.DataFrame({"row": [3, 1, 2], "layer": pd.Categorical(["b", "a", "(no layer)"])})
+        return SimpleNamespace(layers=layers, latency_ms=2 * sum(own_ms.values()), ledger=ledger)
+
+    noise = {"int8:b": 0.1, "int8dyn:b": 0.2, "int8:a": 0.3, "8da4w:a": 0.4}
+    quantized = {"int8": measured(a=1.0, b=1.0), "int8dyn": measured(a=2.0, b=3.0)}
+    found = list_choices(noise, measured(a=2.0, b=4.0), quantized)
+    assert list(found) == ["a", "b"]
+    assert found["a"] == [Choice("int8", 2.0, 0.3)]
+    assert found["b"] == [Choice("int8", 6.0, 0.1), Choice("int8dyn", 2.0, 0.2)]
+
+
 def test_a_mix_leaves_the_noisiest_and_the_slower_layers_in_single_precision():
     known = {
         "stem": [Choice("int8", 1.0, 0.5)],
@@ -107,7 +156,7 @@ def test_a_mix_leaves_the_noisiest_and_the_slower_layers_in_single_precision():
         "body.1": [Choice("int8", -0.5, 1e-6)],
         "head": [Choice("int8", 0.1, 1e-4), Choice("int8dyn", 0.4, 1e-5)],
     }
-    layers = propose_mix(BASE, known, 20.0, 0.0)
+    layers = propose_mix(BASE, known, 20.0, {})
     assert dict(layers.options.module_dtypes) == {
         "stem": "fp32", "body.1": "fp32", "head": "int8dyn"
     }  # fmt: skip
@@ -119,13 +168,25 @@ def test_a_mix_leaves_the_noisiest_and_the_slower_layers_in_single_precision():
 
 def test_a_mix_that_was_noisier_than_predicted_makes_the_next_one_smaller():
     known = {str(n): [Choice("int8", 1.0, 2e-3)] for n in range(4)}
-    first = propose_mix(BASE, {**known, "x": [Choice("int8", 1.0, 1.0)]}, 20.0, 0.0)
+    first = propose_mix(BASE, {**known, "x": [Choice("int8", 1.0, 1.0)]}, 20.0, {})
     assert first.change.startswith("1 layers in fp32, 4 layers in int8")
     worse = replace(first, sqnr_db=first.predicted_sqnr_db - 3)
-    again = propose_mix(BASE, {**known, "x": [Choice("int8", 1.0, 1.0)]}, 20.0, 0.0, [worse])
+    again = propose_mix(BASE, {**known, "x": [Choice("int8", 1.0, 1.0)]}, 20.0, {}, [worse])
     assert len(again.options.module_dtypes) > len(first.options.module_dtypes)
 
 
+def test_mixes_close_in_on_the_least_ratio_from_both_sides():
+    def mix(predicted, measured):
+        return replace(BASE, predicted_sqnr_db=predicted, sqnr_db=measured)
+
+    assert aim_db(20.0, []) == pytest.approx(20.3)
+    assert aim_db(20.0, [mix(21.0, 18.0)]) == pytest.approx(23.3)
+    assert aim_db(20.0, [mix(21.0, 26.0)]) == pytest.approx(15.3)
+    between = aim_db(20.0, [mix(21.0, 18.0), mix(23.0, 23.0), mix(22.0, None)])
+    assert between == pytest.approx(21.0 + 2.0 * 2.3 / 5.0)
+
+
+@pytest.mark.slow
 def test_the_noise_of_single_layers_adds_up_to_that_of_the_program(small, tmp_path):
     model = load_model(small)
     alone = measure_layer_noise(model, "int8", ["head"], 60.0)
@@ -133,8 +194,9 @@ def test_the_noise_of_single_layers_adds_up_to_that_of_the_program(small, tmp_pa
     assert next(name for name in alone if name) == "head"
     export = export_quietly(small, tmp_path, dtype="int8")
     assert -10 * math.log10(sum(alone.values())) == pytest.approx(export.sqnr_db, abs=4)
-    # As many layers as there is time for, at least one.
-    assert len(measure_layer_noise(model, "int8", ["head"], 0.0)) == 1
+    # As many layers as there is time for, at least one; no mix takes the others.
+    hurried = measure_layer_noise(model, "int8", ["head"], 0.0)
+    assert hurried.keys() == alone.keys() and sum(power < 1 for power in hurried.values()) == 1
 
 
 # --- rewrites ------------------------------------------------------------------------------------
@@ -194,6 +256,107 @@ def test_rewrites_are_proposed_for_what_findings_name_with_their_promise():
     assert combine(proposed[0], proposed[1:3]).options == proposed[3].options
 
 
+def test_a_measured_gain_replaces_the_bound_of_the_finding_that_suggested_the_change():
+    found = pd.DataFrame(
+        [
+            finding("memory-bound", "reads weights", math.nan, 0, 3, "bound"),
+            finding("undelegated", "mean runs outside the delegate: once", 1.0, 0.5, 2.0),
+            finding("fragments", "the graph is split by pow, mean", 0.5, 0.1, 1.0),
+        ]
+    ).assign(rank=[1, 2, 3], action="do it", share=0.1)
+    found.loc[0, "hint"] = "workbench profile x --dtype int8  # one byte per weight"
+    base = replace(BASE, sha256="a", latency_ms=10.0)
+    mean = wb.ExportOptions(also_rewrite=("mean",))
+    powers = wb.ExportOptions(also_rewrite=("powers",))
+    tried = [
+        replace(BASE, name="01-int8", options=wb.ExportOptions(dtype="int8"), flaw="SQNR 5 dB"),
+        Variant("mean", mean, name="02-fp32", gain=Gain(0.2, -0.1, 0.4, "measured")),
+        Variant("powers", powers, name="03-fp32", gain=Gain(0.3, 0.2, 0.4, "measured")),
+    ]
+    tried[0] = replace(tried[0], gain=Gain(4.0, 3.5, 4.5, "measured"))
+    tried = [replace(variant, parent=base.name) for variant in tried]
+    study = Study("m", "k", wb.OptimizeOptions(), variants=(base, *tried))
+    known = add_measured(found, study, "a")
+    assert list(known["rule"]) == ["memory-bound", "fragments", "undelegated"]
+    assert list(known["basis"]) == ["measured", "removal", "measured"]
+    assert list(known["gain_ms"]) == [4.0, 0.5, 0.2] and list(known["share"]) == [0.4, 0.1, 0.02]
+    assert known["action"][0].endswith("01-int8 of `workbench optimize` saved 4 ms [3.5, 4.5], "
+                                       "but SQNR 5 dB")  # fmt: skip
+    assert "03-fp32" in known["action"][1] and "02-fp32" in known["action"][2]
+    assert add_measured(found, study, "another program").equals(found)
+
+
+def test_the_share_of_an_extension_counts_operators_that_mostly_ran_it():
+    """Also with few samples in each, and in several functions."""
+    rows = [("a", "sme2", 22), ("a", "sme", 10), ("a", "scalar", 1), ("b", "neon", 534),
+            ("c", "sme2", 1), ("d", "neon", 3), ("d", "sme", 2), ("", "sme2", 9)]  # fmt: skip
+    evidence = pd.DataFrame(rows, columns=["key", "code", "samples"])
+    flops = {"a": 100.0, "b": 50.0, "c": 20.0, "d": 20.0, "never sampled": 10.0, "": math.nan}
+    operators = pd.DataFrame({"key": list(flops), "flops": list(flops.values()), "calls": 1.0})
+    on = SimpleNamespace(machine_code=evidence, operators=operators)
+    assert search.extension_share(on) == pytest.approx(120 / 200)
+    assert search.extension_share(SimpleNamespace(machine_code=None)) is None
+
+
+@pytest.mark.slow
+def test_a_kill_inside_a_measurement_loses_nothing(small, tmp_path):
+    """Neither exports nor restarts that were measured completely are repeated."""
+    options = wb.OptimizeOptions(budget_s=60.0, dtypes=("int8",))
+    code = (
+        "import workbench as wb; from pathlib import Path; from workbench import OptimizeOptions\n"
+    )
+    code += f"wb.optimize({small!r}, options={options!r}, root=Path({str(tmp_path / 'out')!r}))"
+    place = tmp_path / "out" / "optimize"
+
+    def list_sessions():
+        """Of the measurement that goes on."""
+        for path in place.glob("runs/*/manifest.json"):
+            run = json.loads(path.read_text())
+            if run["state"] == "incomplete":
+                return path, [s for s in run["sessions"] if s["complete"]]
+        return None, []
+
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        deadline = time.monotonic() + 200
+        while process.poll() is None and not list_sessions()[1] and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    manifest, kept = list_sessions()
+    assert kept and not read_study(place).rounds[-1].run_dir
+    exported = {path: path.read_bytes() for path in place.rglob("*.export.json")}
+    study = wb.optimize(small, options=options, root=tmp_path / "out")
+    done = json.loads(manifest.read_text())
+    assert done["state"] == "complete" and all(session in done["sessions"] for session in kept)
+    assert str(manifest.parent.relative_to(place)) in [each.run_dir for each in study.rounds]
+    assert exported and all(path.read_bytes() == text for path, text in exported.items())
+    assert {v.options.dtype for v in study.variants if v.state == "measured"} >= {"fp32", "int8"}
+
+
+class Gated(nn.Module):
+    """A sum of two values of int8, one of which was made of the other in single precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.gate = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, padding=1)
+        self.inner, self.last = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.last(x + self.inner(self.gate(x)))
+
+
+def test_a_layer_in_single_precision_inside_a_quantised_branch_is_exported(tmp_path):
+    """The sum and what it reads are lowered as one, which must not depend on itself."""
+    model = LoadedModel("gated", Gated().eval(), (torch.randn(1, 8, 8, 8),))
+    options = wb.ExportOptions(dtype="int8", module_dtypes=(("", "fp32"), ("gate", "fp32")))
+    pte = wb.export_model(model, options, root=tmp_path, tell=lambda text: None)
+    export = load_export(pte)
+    assert export.options["quantized"].startswith("3 of 4") and export.sqnr_db > 25
+
+
 # --- recipes and options -------------------------------------------------------------------------
 
 
@@ -202,6 +365,7 @@ def export_quietly(model, root, **options):
     return load_export(pte)
 
 
+@pytest.mark.slow
 def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
     options = wb.ExportOptions(
         dtype="int8",
@@ -313,7 +477,7 @@ class Landscape:
         self.measured.append((str(first), *how.against))
         assert how.toggle == "none" and not again
         path = root / "runs" / str(len(self.measured))
-        record = SimpleNamespace(host={"cpu": "made up"})
+        record = SimpleNamespace(host={"cpu": "made up"}, spent_s=1.0)
         return SimpleNamespace(path=path, record=record, emulated=self.emulated)
 
     def judge(self, run, study, names, number):

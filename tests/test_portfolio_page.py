@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 from portfolio_evidence import Starter
-from test_explorer_page import AXE
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(900)]
 
@@ -49,17 +48,8 @@ def portfolio(own_cache, tmp_path_factory):
 
 
 @pytest.fixture
-def page(browser, portfolio):
-    """The page, opened from its file without a network; fails if it complains."""
-    page, complaints = browser.new_page(viewport={"width": 1280, "height": 900}), []
-    page.context.set_offline(True)
-    page.on("console", lambda message: complaints.append(message.text))
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("requestfailed", lambda request: complaints.append(request.url))
-    page.goto((portfolio / "index.html").as_uri())
-    yield page
-    page.close()
-    assert complaints == []
+def page(open_file, portfolio):
+    return open_file(portfolio / "index.html")
 
 
 def column(page, name):
@@ -117,12 +107,11 @@ def test_the_page_fits_a_laptop(page):
         assert table.evaluate("div => div.scrollWidth <= div.clientWidth")
 
 
-@pytest.mark.skipif(not AXE.is_file(), reason="needs `npm ci` in workbench/explorer/web")
-def test_axe_finds_nothing_and_a_phone_does_not_scroll_the_page(page):
-    page.evaluate(AXE.read_text())
-    for width, scheme in ((1280, "light"), (390, "dark")):
+def test_axe_finds_nothing(page, check_axe):
+    check_axe(page)
+
+
+def test_a_phone_does_not_scroll_the_page(page):
+    for width in (1280, 390):
         page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme=scheme)
-        found = page.evaluate("axe.run()")["violations"]
-        assert [(v["id"], n["html"][:90]) for v in found for n in v["nodes"]] == []
         assert page.evaluate("document.documentElement.scrollWidth") == width

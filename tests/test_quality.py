@@ -126,14 +126,15 @@ def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_p
         "measure_once",
         lambda recorder, *rest: (real(recorder, *rest), seen.append(rest[-1])),
     )
-    run = store.load_run(run_plan(plan, find_runner(), tmp_path / "out"))
+    run_dir = run_plan(plan, find_runner(), tmp_path / "out")
+    run = store.load_run(run_dir)
     repeated = {(s.process, s.traced) for s in run.sessions if s.attempts == 2}
     assert repeated == {(0, False)}  # one repetition was allowed
     assert len(seen) == 2 * 2 + 1
     assert len(run.readings) == 2 * 4
     assert {reading.moment for reading in run.readings} == {"before", "after"}
     assert run.spent_s > 0
-    quality = wb.open_run(tmp_path / "out" / "runs" / run.platform).quality
+    quality = wb.open_run(run_dir).quality
     twice = quality.set_index("criterion").loc["steps measured twice"]
     assert (twice["value"], twice["grade"]) == ("1", "B")
 

@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from test_explorer_page import AXE
 
 import workbench as wb
 from workbench.portfolio.combined import write_combined
@@ -26,43 +25,21 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture
-def open_page(browser, folder):
-    """Opens a page from its file; fails on any complaint or request."""
-    pages, complaints = [], []
+def open_page(open_file, folder):
+    """Opens a report by its folder."""
 
     def open_one(name="mobilenet_v3_small", *, width=1280, dark=False):
         path = next((folder / name).glob("*report.html"))
-        context = browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme="dark" if dark else "light",
-            permissions=["clipboard-read", "clipboard-write"],
-            offline=True,
-        )
-        page = context.new_page()
-        page.on("console", lambda message: complaints.append(message.text))
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("request", lambda r: r.url.startswith("http") and complaints.append(r.url))
-        page.goto(path.as_uri())
-        pages.append(page)
-        return page
+        return open_file(path, size=(width, 900), dark=dark)
 
-    yield open_one
-    for page in pages:
-        page.context.close()
-    assert complaints == []
+    return open_one
 
 
-@pytest.mark.skipif(not AXE.is_file(), reason="needs `npm ci` in workbench/explorer/web")
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "toy_cnn", "combined"])
-def test_axe_finds_nothing(open_page, name):
+def test_axe_finds_nothing(open_page, check_axe, name):
     page = open_page(name)
     page.evaluate("dispatchEvent(new Event('beforeprint'))")  # unfolds everything
-    page.evaluate(AXE.read_text())
-    for width, scheme in ((1280, "light"), (390, "dark")):
-        page.set_viewport_size({"width": width, "height": 900})
-        page.emulate_media(color_scheme=scheme)
-        found = page.evaluate("axe.run()")["violations"]
-        assert [(v["id"], n["html"][:90]) for v in found for n in v["nodes"]] == []
+    check_axe(page)
 
 
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "combined"])

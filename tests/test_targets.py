@@ -150,7 +150,7 @@ def test_a_run_on_a_target(shell, runner, conv_pte, tmp_path):
     run_dir = run_plan(plan, runner, tmp_path / "out")
     run = store.load_run(run_dir)
     assert run.state == "complete"
-    assert run_dir.name == "shell"
+    assert run_dir.name.startswith("it_s_a_model-shell-20")
     assert all(a.agree for a in run.agreements)
     traced = [s for s in run.sessions if s.traced]
     assert traced

@@ -14,9 +14,9 @@ Models and machine
     read_isa, sample_model, sample_exports, read_exports, compare_exports, list_partition
 
 Traces and frames
-    read_etdump, read_allocations, read_xnn_log, build_ledger, add_categories,
-    summarize_categories, add_up_spans, tabulate_rules, bottleneck_shift, rank_bottlenecks,
-    predict_what_if, place_layers, load_case_study, export_trace
+    read_etdump, read_xnn_log, build_ledger, add_categories, summarize_categories, add_up_spans,
+    tabulate_rules, bottleneck_shift, rank_bottlenecks, predict_what_if, place_layers,
+    load_case_study, export_trace
 
 Figures
     plot_bottlenecks, plot_categories, plot_heatmap, plot_history, plot_isa_levels,

@@ -162,7 +162,6 @@ from .report.validate import validate_run as validate_run
 from .run.doctor import examine_machine as examine_machine
 from .run.isa import read_isa as read_isa
 from .run.runner import find_runner as find_runner
-from .trace.etdump import read_allocations as read_allocations
 from .trace.etdump import read_etdump as read_etdump
 from .trace.xnn_log import read_xnn_log as read_xnn_log
 from .workflow import (
@@ -244,7 +243,6 @@ __all__ = [
     "predict_what_if",
     "profile_model",
     "rank_bottlenecks",
-    "read_allocations",
     "read_etdump",
     "read_exports",
     "read_history",

@@ -136,14 +136,6 @@ EVENTS = make_frame(
     ("duration_ns", "int", "ns", "end - start"),
 )
 
-ALLOCATIONS = make_frame(
-    "allocations",
-    "block event",
-    ("allocator", "text", "", "name of the allocator, empty if none was given"),
-    ("allocator_id", "int", "", "its number, as the runtime counts them: from 1"),
-    ("size", "int", "B", "bytes taken"),
-)
-
 KERNELS = make_frame(
     "kernels",
     ("line", "int", "", "first line of the log that names it, from 1"),
@@ -420,7 +412,12 @@ VARIANTS = make_frame(
     ("basis", "text", "", "basis of the prediction: ledger, sum, or as of findings"),
     ("gain_ms", "float", "ms", "gain over its parent, as measured"),
     *_interval("the measured gain's", "ms", prefix="gain_", suffix="_ms"),
-    ("extension_share", "float", "", "part of the arithmetic in kernels of the extension"),
+    (
+        "extension_share",
+        "float",
+        "",
+        "part of the arithmetic in operators that mostly ran the extension",
+    ),
     ("note", "text", "", "recommended or best dtype; why it failed or may not be chosen"),
 )
 
@@ -541,6 +538,68 @@ KERNEL_EVIDENCE = make_frame(
     ("candidate_share", "float", "", "its share of the operator's samples"),
     ("candidate_samples", "int", "", "samples of the operator in the candidate"),
     ("change", "text", "", "changed | same | not shown, if there are too few samples"),
+)
+
+# --- memory and starts ---------------------------------------------------------------------------
+
+COLD_START = make_frame(
+    "cold start",
+    ("cache", "text", "", "warm | cold: whether the program's file was in the page cache"),
+    ("stage", "text", "", "part of the time from exec to the first output, in order"),
+    ("meaning", "text", "", "what happens in it"),
+    ("ms", "float", "ms", "mean over the starts; the rows of a cache sum to the whole"),
+    *_interval("its", "ms", suffix="_ms"),
+    ("share", "float", "", "of the whole"),
+    ("starts", "int", "", "processes that were measured"),
+)
+
+MEMORY = make_frame(
+    "memory",
+    ("part", "text", "", "part of the largest resident set"),
+    ("meaning", "text", "", "what it is"),
+    ("size_bytes", "int", "B", "its size; below 0: counted, but never resident"),
+    ("share", "float", "", "of the largest resident set, to which the rows sum"),
+)
+
+TENSORS = make_frame(
+    "tensors",
+    ("memory", "text", "", "activations | delegate, which plans its own memory"),
+    ("tensor", "text", "", "instruction (- : of the method) and number of the tensor"),
+    ("operator", "text", "", "operator that writes it; input for one of the program"),
+    ("module", "text", "", "layer of that operator, where it is known"),
+    ("source", "text", "", "its line, where it is known"),
+    ("size_bytes", "int", "B", "as planned"),
+    ("first", "int", "", "step at which it is written, from 0, in the order of execution"),
+    ("last", "int", "", "step that reads it last"),
+    ("at_peak", "bool", "", "it is live when most bytes are"),
+)
+
+FILE_PARTS = make_frame(
+    "file",
+    ("part", "text", "", "program | delegate | weights | state | other | padding"),
+    ("module", "text", "", "layer whose weights these are; empty for what belongs to none"),
+    ("size_bytes", "int", "B", "its size in the program's file"),
+    ("share", "float", "", "of the file, to which the rows sum"),
+)
+
+NEEDS = make_frame(
+    "needs",
+    "experiment threads",
+    ("need", "text", "", "latency | first output | cold first output | peak memory | PSS | size"),
+    ("unit", "text", "", "ms or MB"),
+    ("value", "float", "", "mean over restarts; the size is that of the program's file"),
+    *_interval("its"),
+)
+
+NEEDS_COMPARED = make_frame(
+    "needs compared",
+    ("need", "text", "", "as in the needs"),
+    ("unit", "text", "", "ms or MB"),
+    ("baseline", "float", "", "of the baseline"),
+    ("candidate", "float", "", "of the candidate"),
+    ("ratio", "float", "", "candidate / baseline: below 1, it needs less"),
+    *_interval("its"),
+    ("outcome", "text", "", "less | more | equivalent | inconclusive"),
 )
 
 # --- several runs --------------------------------------------------------------------------------

@@ -126,6 +126,9 @@ class MeasureOptions:
     roof: bool = _option(
         True, "Compare operators with the machine's peaks, which `profile` measures once."
     )
+    cold_start: bool = _option(
+        True, "Also measure memory, and the time from the start of a process to its first output."
+    )
     runner: str = _option("wheel", "wheel or native.")
     ops: tuple[str, ...] = _option(
         (), "A shared library that registers operators which the program needs.", metavar="FILE"
@@ -180,5 +183,8 @@ class OptimizeOptions:
     threads: tuple[int, ...] = _option((1,), "CPU threads, separated by commas.")
     target: str = _option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
     runner: str = _option("wheel", "wheel or native.")
+    ops: tuple[str, ...] = _option(
+        (), "A shared library that registers operators which the program needs.", metavar="FILE"
+    )
     timeout_s: float = _option(120.0, "Seconds for one answer of a runner.", name="timeout")
     jobs: int = _option(2, "Processes for exports.")

@@ -281,16 +281,16 @@ def samples_path(run_dir: Path, stem: str, experiment: str, threads: int) -> tup
     return base.with_name(f"{base.name}.samples"), base.with_name(f"{base.name}_sampled.etdump")
 
 
-def new_run_dir(root: Path, platform: str) -> Path:
-    """A new folder for a run, which overwrites none: ``runs/<platform>``, ``<platform>-2``, ..."""
-    number, path = 1, root / RUNS / platform
+def new_run_dir(root: Path, name: str) -> Path:
+    """A new folder for a run, which overwrites none: ``runs/<name>``, ``<name>-2``, ..."""
+    number, path = 1, root / RUNS / name
     while True:
         try:
             path.mkdir(parents=True)
             return path
         except FileExistsError:
             number += 1
-            path = path.with_name(f"{platform}-{number}")
+            path = path.with_name(f"{name}-{number}")
         except OSError as error:
             raise StoreError(f"cannot be created: {error.strerror}", where=path) from None
 

@@ -394,7 +394,7 @@ def replay_layer(
 
     Examples
     --------
-    >>> wb.replay_layer("out_vit_tiny/runs/linux", "blocks.0.mlp").texts  # doctest: +SKIP
+    >>> wb.replay_layer("out_vit_tiny/runs/RUN", "blocks.0.mlp").texts  # doctest: +SKIP
     """
     from workbench.export.artifact import export_model
     from workbench.models.loader import load_model, take_layer
@@ -672,7 +672,7 @@ def measure_roof(
 
     Examples
     --------
-    >>> peaks = wb.measure_roof("out_toy_cnn/runs/linux")  # doctest: +SKIP
+    >>> peaks = wb.measure_roof("out_toy_cnn/runs/RUN")  # doctest: +SKIP
     """
     run_dir = Path(run_dir)
     run = load_run(run_dir)

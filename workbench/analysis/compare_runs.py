@@ -413,3 +413,22 @@ def _find_restarts(run: Run, row: Mapping[str, Any]) -> list[float]:
         problem = f"the clocks differ: {row['clock']} against {clock_of(latencies)}"
         raise ComparisonError(problem, where=run.path, hint="measure both with the same runner")
     return restart_latencies(latencies).to_list()
+
+
+def name_runs(measurements: Sequence[Measurement]) -> list[str]:
+    """A short name for each, made of what they differ in; device, content and time if need be."""
+    facts = [
+        (m.run.record.platform, m.program.stem, m.name, count_threads(m.threads))
+        for m in measurements
+    ]
+    different = [column for column in zip(*facts, strict=True) if len(set(column)) > 1]
+    names = [", ".join(row) for row in zip(*different, strict=True)] or [""] * len(facts)
+    further = [(m.run.device, m.program.sha256[:8], m.run.facts[-1]) for m in measurements]
+    for column in zip(*further, strict=True):
+        pairs = list(zip(names, column, strict=True))
+        shared = {name for name in names if len({fact for n, fact in pairs if n == name}) > 1}
+        names = [", ".join(filter(None, p)) if p[0] in shared else p[0] for p in pairs]
+    return [
+        name if names.count(name) == 1 else f"{name} ({number})".strip()
+        for number, name in enumerate(names, 1)
+    ]

@@ -17,11 +17,12 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.align import Traced, align_layers, match_operators, rename
-from workbench.analysis.attribution import attribute_layers
+from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.categories import Scheme, add_categories, load_scheme
 from workbench.analysis.compare import PARTS, compare_apart, compare_latencies, compare_parts
 from workbench.analysis.dtypes import describe_coverage, tabulate_dtypes
 from workbench.analysis.findings.context import RuleContext, build_context
+from workbench.analysis.findings.dataflow import Dataflow
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import OUTPUT, Recording, read_recording
 from workbench.analysis.layers import (
@@ -38,6 +39,15 @@ from workbench.analysis.machine_code import (
     gather_evidence,
     name_kernels,
     prove_change,
+)
+from workbench.analysis.memory import (
+    MB,
+    account_memory,
+    compare_needs,
+    list_file_parts,
+    list_tensors,
+    measure_needs,
+    tabulate_starts,
 )
 from workbench.analysis.operators import (
     describe_spans,
@@ -66,6 +76,7 @@ from workbench.analysis.statistics import (
     clock_of,
     describe_latencies,
     find_undisturbed_runs,
+    half_width,
     pick_timed,
     tabulate_latencies,
 )
@@ -76,7 +87,7 @@ from workbench.analysis.sweeps import (
     fit_sizes,
     sweep_threads,
 )
-from workbench.analysis.variants import STUDY, read_study
+from workbench.analysis.variants import STUDY, add_measured, read_study
 from workbench.analysis.verdict import (
     Verdict,
     describe_differences,
@@ -84,11 +95,12 @@ from workbench.analysis.verdict import (
     reach_verdict,
     summarize_verdict,
 )
-from workbench.errors import StoreError, TraceError, unknown_name
+from workbench.errors import StoreError, TraceError, UsageError, unknown_name
 from workbench.export.layers import resize
 from workbench.frames import (
     COMPARISON,
     EMULATED,
+    NEEDS,
     PHASES,
     SOURCE,
     WRONG,
@@ -112,6 +124,7 @@ from workbench.records.runs import (
     Proof,
     RunRecord,
     Session,
+    Start,
     count_threads,
 )
 from workbench.run.plan import BY_ORDER, pair_experiments
@@ -216,6 +229,13 @@ class Run:
         """The optimisation that it was measured for, if any."""
         folder = self.path.resolve().parent.parent
         return read_study(folder) if (folder / STUDY).is_file() else None
+
+    @cached_property
+    def known_study(self) -> Study | None:
+        """That, or the one in the same output folder; None without one that can be read."""
+        with contextlib.suppress(UsageError, StoreError):
+            return self.study or read_study(self.path.resolve().parent.parent)
+        return None
 
     @property
     def emulated(self) -> bool:
@@ -356,6 +376,11 @@ class Run:
         """The largest difference of an A/A control, as a ratio - 1; 0 without one."""
         floors = [float(c.latency["floor"].iloc[0]) for c in self.comparisons]
         return max(floors, default=0.0)
+
+    @frame_property
+    def needs(self) -> pd.DataFrame:
+        """Latency, first output, memory and size of every measurement: ``frames.NEEDS``."""
+        return pd.concat([m.needs for m in self.measurements], ignore_index=True)
 
     @frame_property
     def isa_levels(self) -> pd.DataFrame | None:
@@ -839,6 +864,52 @@ class Measurement:
         return gather_evidence(read_etdump(etdump), located, self.run.scheme)
 
     @cached_property
+    def starts(self) -> tuple[Start, ...]:
+        """The processes that were timed from their start."""
+        key = (self.name, self.threads)
+        return tuple(s for s in self.run.record.starts if (s.experiment, s.threads) == key)
+
+    @frame_property
+    def cold_start(self) -> pd.DataFrame | None:
+        """Time from the start of a process to its first output: ``frames.COLD_START``."""
+        return tabulate_starts(self.starts)
+
+    @frame_property
+    def memory(self) -> pd.DataFrame | None:
+        """What the process holds when most of it is resident: ``frames.MEMORY``."""
+        return account_memory(self.starts)
+
+    @cached_property
+    def flow(self) -> Dataflow | None:
+        """The program as a graph; None if its operators are unknown."""
+        known = self.sidecar and find_method(self.ledger.drop_duplicates("key"), self.sidecar)
+        return Dataflow(known) if known else None
+
+    @frame_property
+    def tensors(self) -> pd.DataFrame | None:
+        """Every activation and when it is live, the largest first: ``frames.TENSORS``."""
+        return list_tensors(self.flow) if self.flow else None
+
+    @frame_property
+    def file_parts(self) -> pd.DataFrame | None:
+        """The program's file by part and layer, the largest first: ``frames.FILE_PARTS``."""
+        return list_file_parts(self.sidecar)
+
+    @frame_property
+    def needs(self) -> pd.DataFrame:
+        """Latency, first output, memory and size: ``frames.NEEDS``."""
+        latency = self.statistics[["latency", "low", "high"]].iloc[0]
+        rows = [("latency", "ms", *latency)]
+        for need, (unit, values) in measure_needs(self.starts).items():
+            half = float(half_width(values.to_numpy()))
+            rows.append((need, unit, values.mean(), values.mean() - half, values.mean() + half))
+        if self.export:
+            size = self.export.size_bytes / MB
+            rows.append(("size", "MB", size, size, size))
+        table = pd.DataFrame(rows, columns=NEEDS.names[2:])
+        return check(table.assign(experiment=self.name, threads=self.threads)[NEEDS.names], NEEDS)
+
+    @cached_property
     def loops(self) -> dict[str, pd.Series]:
         """The hot loops of the functions that ran: samples by instruction."""
         found = self.run._samples.get((self.name, self.threads))
@@ -881,6 +952,8 @@ class Measurement:
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
         found = find_bottlenecks(self.context)
+        if (study := self.run.known_study) and self.export and not self.emulated:
+            found = add_measured(found, study, self.export.sha256)
         return found.assign(hint=found["hint"].map(self.complete_command))
 
     def complete_command(self, command: str) -> str:
@@ -1105,6 +1178,11 @@ class Comparison:
     def speedups(self) -> pd.DataFrame:
         """E2E and every category: ``frames.COMPARISON``."""
         return pd.concat([self.latency.assign(name="E2E"), self.categories], ignore_index=True)
+
+    @frame_property
+    def needs(self) -> pd.DataFrame | None:
+        """First output and memory of both sides: ``frames.NEEDS_COMPARED``."""
+        return compare_needs(self.baseline.starts, self.candidate.starts)
 
     @frame_property
     def shift(self) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -12,6 +13,14 @@ from workbench.records.codec import from_json
 from workbench.records.optimize import Study, Variant
 
 STUDY = "optimize.json"
+#: By name of a rewrite, the rule and the start of the title of the findings whose cause it removes.
+CURES = {
+    "slices": ("undelegated", ("split_with_sizes", "squeeze_copy", "select_copy", "alias_copy")),
+    "mean": ("undelegated", ("mean ",)),
+    "powers": ("undelegated", ("pow ",)),
+    "gelu_tanh": ("undelegated", ("gelu ",)),
+    "constants": ("fixed work", ("",)),
+}
 #: What an objective other than latency makes small.
 SIZES = {"size": "size_bytes", "memory": "planned_bytes"}
 
@@ -36,6 +45,54 @@ def read_study(path: str | Path) -> Study:
     if found is None:
         raise UsageError("no optimisation here", where=path, hint="workbench optimize MODEL")
     return from_json(Study, found.read_bytes(), found)
+
+
+def match_findings(findings: pd.DataFrame, rewrite: str) -> pd.DataFrame:
+    """The findings whose cause a rewrite removes, at least in part."""
+    rule, starts = CURES[rewrite]
+    found = findings[(findings["rule"] == rule) & findings["title"].str.startswith(starts)]
+    if len(found) or rule == "fixed work":
+        return found
+    named = "|".join(re.escape(start.strip()) for start in starts)
+    splits = findings["title"].str.contains(rf"\b(?:{named})")
+    return findings[splits & (findings["rule"] == "fragments")]
+
+
+def match_layout(findings: pd.DataFrame) -> pd.DataFrame:
+    """The findings whose cause channels-last inputs remove."""
+    edges = findings["title"].str.contains("the program's inputs and outputs", regex=False)
+    return findings[edges & (findings["rule"] == "layout")]
+
+
+def add_measured(findings: pd.DataFrame, study: Study, sha256: str) -> pd.DataFrame:
+    """The findings of a program, with what a study measured of the changes that they suggest.
+
+    Its gain replaces that of the only finding that suggests it, with the basis ``measured``.
+    """
+    findings = findings.copy()
+    parents = {v.name: v for v in study.variants if v.sha256 == sha256 and v.latency_ms}
+    for variant in study.variants:
+        parent, gain, options = parents.get(variant.parent), variant.gain, variant.options
+        if parent is None or parent.latency_ms is None or gain is None or gain.ms is None:
+            continue
+        rewrites = set(options.also_rewrite) - set(parent.options.also_rewrite)
+        moved = options.channels_last and not parent.options.channels_last
+        if variant.whole:
+            found = findings[findings["hint"].str.contains(rf"--dtype {options.dtype}(?!\w)")]
+        elif len(rewrites) + moved == 1 and not options.module_dtypes:
+            found = match_findings(findings, *rewrites) if rewrites else match_layout(findings)
+        else:
+            continue
+        interval = ", ".join(f"{end:.3g}" for end in (gain.low_ms, gain.high_ms))
+        text = f"; {variant.name} of `workbench optimize` saved {gain.ms:.3g} ms [{interval}]"
+        findings.loc[found.index, "action"] += text + f", but {variant.flaw}" * bool(variant.flaw)
+        if len(found) == 1 and found["rule"].iloc[0] != "fragments":  # which have several causes
+            values = [gain.ms, gain.low_ms, gain.high_ms, gain.ms / parent.latency_ms, "measured"]
+            columns = ["gain_ms", "low_ms", "high_ms", "share", "basis"]
+            findings.loc[found.index, columns] = values
+    expected = findings["gain_ms"].fillna(findings["high_ms"] / 2)
+    order = expected.sort_values(ascending=False, kind="stable").index
+    return findings.loc[order].reset_index(drop=True).assign(rank=findings["rank"])
 
 
 def pick_best(study: Study) -> list[Variant]:

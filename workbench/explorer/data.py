@@ -14,6 +14,7 @@ from scipy.special import stdtrit
 
 import workbench
 from workbench.analysis.attribution import find_method
+from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
@@ -56,7 +57,8 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
     spans = sum(len(tables[_program_of(m)]) for m in measurements)
     inferences = min(_INFERENCES, max(_LEAST, _SPANS // max(spans, 1)))
     numbers = {program: number for number, program in enumerate(programs)}
-    apart = len({m.run.path for m in measurements}) > 1
+    several = len({m.run.path for m in measurements}) > 1
+    labels = name_runs(measurements) if several else [m.label for m in measurements]
     # Those of every ISA level would take a second.
     subject = comparisons[0].candidate if comparisons else run.subject
     isa = (subject.experiment.isa, subject.experiment.isa_off)
@@ -67,8 +69,8 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
         ),
         measurements=tuple(
             _measurement(m, numbers[_program_of(m)], tables[_program_of(m)], inferences,
-                         apart=apart, with_findings=(m.experiment.isa, m.experiment.isa_off) == isa)
-            for m in measurements
+                         label=label, with_findings=(m.experiment.isa, m.experiment.isa_off) == isa)
+            for m, label in zip(measurements, labels, strict=True)
         ),
         comparisons=tuple(
             _comparison(ab, measurements, tables) for ab in comparisons
@@ -218,7 +220,7 @@ def _unchanged(path: Path, since: str) -> bool:
 
 def _measurement(
     m: Measurement, program: int, table: pd.DataFrame, inferences: int, *,
-    apart: bool, with_findings: bool,
+    label: str, with_findings: bool,
 ) -> documents.ExplorerMeasurement:  # fmt: skip
     index = {key: row for row, key in enumerate(table["key"])}
     operators = _align(m.operators, table)
@@ -229,7 +231,7 @@ def _measurement(
     return documents.ExplorerMeasurement(
         program=program,
         experiment=m.name,
-        label=f"{m.run.model}, {m.run.path.name}: {m.label}" if apart else m.label,
+        label=label,
         threads=m.threads,
         phase=m.phase.name,
         isa="" if m.run.recording else m.experiment.isa,

@@ -42,13 +42,16 @@ def write_node_data(source: Measurement | Comparison, folder: Path) -> list[Path
     sides = [source] if isinstance(source, Measurement) else [source.baseline, source.candidate]
     if any(m.emulated for m in sides):
         raise UsageError(EMULATED, where=sides[-1].run.path)
+    alike = len({(m.program.stem, m.name, m.threads) for m in sides}) < len(sides)
+    roles = dict(zip(sides, ("_baseline", "_candidate") if alike else ("", ""), strict=False))
     files = []
     for kind in ("pte", "etrecord"):
         found = {m: maps for m in sides if any(maps := _find_nodes(m, kind))}
         for m, maps in found.items():
             rows = [row for nodes in maps for row in _add_up(m.operators, nodes)]
-            target = folder / f"{m.program.stem}.{kind}.{m.name}_t{m.threads}.json"
-            files.append(_write(target, f"{m.label}, mean ms", rows, gradient=True))
+            target = folder / f"{m.program.stem}.{kind}.{m.name}_t{m.threads}{roles[m]}.json"
+            label = f"{m.label}{roles[m].replace('_', ', ')}, mean ms"
+            files.append(_write(target, label, rows, gradient=True))
         if ab and ab.candidate in found:
             rows = [row for nodes in found[ab.candidate] for row in _compare(ab, nodes)]
             target = folder / f"{ab.candidate.program.stem}.{kind}.speedup.json"

@@ -160,7 +160,8 @@ def list_measurements(folder: str | Path = ".") -> dict[str, str]:
 
 
 def _name(run_dir: Path) -> str:
-    return f"{run_dir.parents[1].name.removeprefix('out_')}, {run_dir.name}"
+    root = run_dir.parents[1].name.removeprefix("out_")
+    return run_dir.name if run_dir.name.startswith(f"{root}-") else f"{root}, {run_dir.name}"
 
 
 def pick_measurements(folder: str | Path = ".") -> object:

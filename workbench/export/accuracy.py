@@ -207,7 +207,8 @@ def measure_layer_noise(
 ) -> dict[str, float]:
     """By layer, the noise of the worst output if it alone is quantised, over the signal's power.
 
-    As `measure_noise`. Layers in this ``order``, then the others, as many as ``seconds`` allow.
+    As `measure_noise`. Layers in this ``order``, then the others, as many as ``seconds`` allow; 1,
+    all of the signal, for the rest.
     """
     import torch
     from torch.utils._pytree import tree_leaves
@@ -227,13 +228,14 @@ def measure_layer_noise(
             errors.setdefault(places[name][0], {})[name] = value - values[name]
         return values[name].clone()
 
-    outputs, started = tree_leaves(exact(keep)), time.monotonic()
+    outputs, started = tree_leaves(exact(keep)), time.thread_time()
     quantized(subtract)
     ranks = {layer: rank for rank, layer in enumerate(("", *order))}
     found: dict[str, float] = {}
     for layer in sorted(errors, key=lambda layer: ranks.get(layer, len(ranks))):
-        if found and time.monotonic() - started > seconds:
-            break
+        if found and time.thread_time() - started > seconds:
+            found[layer] = 1.0
+            continue
         disturbed = exact(functools.partial(_disturb, errors[layer]))
         compared = compare_outputs(tree_leaves(disturbed), outputs, -math.inf)
         noise = [10 ** (-each.sqnr_db / 10) for each in compared if each.sqnr_db is not None]

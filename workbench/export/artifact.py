@@ -19,7 +19,15 @@ from workbench import store
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
 from workbench.export import accuracy
 from workbench.export.failure import explain_forward
-from workbench.export.lower import BACKENDS, DTYPES, PRECISIONS, Lowered, lower_model, silence
+from workbench.export.lower import (
+    BACKENDS,
+    DTYPES,
+    PRECISIONS,
+    Lowered,
+    collect_rarely,
+    lower_model,
+    silence,
+)
 from workbench.export.program import Slot, raw_bytes
 from workbench.models.inputs import (
     choose_inputs,
@@ -110,7 +118,7 @@ def export_model(
     model = choose_inputs(model, options)
     model = lay_out_channels_last(model) if options.channels_last else model
     started = time.perf_counter()
-    with silence():
+    with silence(), collect_rarely():
         say("running the PyTorch model")
         with explain_forward(model.origin):
             expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import chain
@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord
 from workbench.export.flops import kernel_flops, xnode_flops
-from workbench.export.pte import Pte, read_pte, read_xnnpack_blob
-from workbench.records.layers import Instruction, Layers, Method, Value, XNode, XValue
+from workbench.export.pte import Pte, read_pte, read_xnnpack_blob, read_xnnpack_graph
+from workbench.records.layers import FilePart, Instruction, Layers, Method, Value, XNode, XValue
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager
@@ -46,7 +46,7 @@ def describe_pte(
     """The sidecar of any program; with layers if there is an ETRecord, which must be of it."""
     pte = read_pte(data, where)
     methods = tuple(_describe_method(pte, plan) for plan in pte.tables["execution_plan"] or [])
-    layers = Layers(sha256=hashlib.sha256(data).hexdigest(), methods=methods)
+    layers = Layers(hashlib.sha256(data).hexdigest(), methods, list_parts(pte, len(data)))
     return add_etrecord(layers, etrecord) if etrecord else layers
 
 
@@ -62,6 +62,56 @@ def describe_program(program: ExecutorchProgramManager) -> Layers:
         if method.name in computed  # others return constants
     )
     return replace(layers, methods=methods)
+
+
+def list_parts(pte: Pte, size_bytes: int) -> tuple[FilePart, ...]:
+    """The parts of a program's file, which has so many bytes."""
+    tables = pte.tables
+    segments = [segment["size"] for segment in tables["segments"] or []]
+    keys = {item["key"]: item["segment_index"] for item in tables["named_data"] or []}
+    found: dict[int, FilePart] = {}
+    inline: list[FilePart] = []
+    for number, plan in enumerate(tables["execution_plan"] or []):
+        lists = (each["instructions"] or [] for each in plan["chains"] or [])
+        calls = [call["instr_args"] for call in chain(*lists)]
+        for at, call in enumerate(calls):
+            if not call or call[0] != "DelegateCall" or call[1] is None:
+                continue
+            delegate = _entry(pte, plan, "delegates", call[1]["delegate_index"])
+            place = delegate["processed"] or {}
+            part = FilePart("delegate", len(pte.payload(delegate)), number, at)
+            if place.get("location") == "SEGMENT":
+                found.setdefault(place["index"], part)
+            else:
+                inline.append(part)
+            if delegate["id"] == "XnnpackBackend":
+                for key, value in _named_weights(pte.payload(delegate), pte.where):
+                    if keys.get(key, -1) in range(len(segments)):
+                        part = FilePart("weights", segments[keys[key]], number, at, value)
+                        found.setdefault(keys[key], part)
+    constants = tables["constant_segment"] or {}
+    kinds = {constants.get("segment_index"): "weights"} if constants.get("offsets") else {}
+    kinds |= {part["segment_index"]: "state" for part in tables["mutable_data_segments"] or []}
+    for number, size in enumerate(segments):
+        found.setdefault(number, FilePart(kinds.get(number, "other"), size))
+    parts = [*(found[number] for number in range(len(segments))), *inline]
+    program = pte.program_bytes - sum(part.size_bytes for part in inline)
+    rest = size_bytes - pte.program_bytes - sum(segments)
+    return FilePart("program", program), *parts, FilePart("padding", rest)
+
+
+def _named_weights(payload: memoryview, where: object) -> Iterator[tuple[str, int]]:
+    """The keys of the data of a delegate's weights and their scales, with the tensor's id."""
+    graph = read_xnnpack_graph(payload, where)
+    keys = [item["named_key"] or "" for item in graph["constant_data"] or []]
+    for union in (item["xvalue_union"] for item in graph["xvalues"] or []):
+        tensor: dict[str, Any] = union[1] if union else {}
+        quantized = tensor.get("quant_params") or ("", None)
+        scales = (quantized[1] or {}).get("scale_buffer_idx", 0)
+        tensor = tensor.get("tensor_value") or tensor
+        for number in (tensor.get("constant_buffer_idx", 0), scales):
+            if 0 < number < len(keys) and keys[number]:
+                yield keys[number], tensor["id_out"]
 
 
 def resize(layers: Layers, shapes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> Layers | None:

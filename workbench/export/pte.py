@@ -231,11 +231,12 @@ _SCHEMA = ("exir/_serialize/scalar_type.fbs", "exir/_serialize/program.fbs")
 
 @dataclass(frozen=True)
 class Pte:
-    """A program's tables, and the part of the file with its segments."""
+    """A program's tables, the part of the file with its segments, its FlatBuffer's size."""
 
     tables: dict[str, Any]
     segments: memoryview
     where: object
+    program_bytes: int
 
     def payload(self, delegate: dict[str, Any]) -> memoryview:
         """The compiled bytes of a delegate; `StoreError` if they are outside the file."""
@@ -269,7 +270,7 @@ def read_pte(data: bytes | memoryview, where: object) -> Pte:
         if size > len(data) or base > len(data):
             raise StoreError("truncated", where=where, hint="copy or export it again")
     tables = read_flatbuffer(data[:size], installed_schema(*_SCHEMA), "Program", where)
-    return Pte(tables, data[base:], where)
+    return Pte(tables, data[base:], where, size)
 
 
 _BLOB_SCHEMA = "backends/xnnpack/serialization/schema.fbs"

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from workbench.analysis.layers import THE_MODEL
 from workbench.analysis.run import Measurement
+from workbench.analysis.variants import CURES, match_findings, match_layout
 from workbench.options import OPTIONAL_REWRITES, ExportOptions, ModuleDtypes, dtype_of_module
 from workbench.records.optimize import Gain, Variant
 
@@ -25,19 +29,9 @@ WHOLE = {
 }
 #: Dtypes that layers of one program may have besides single precision.
 MIXED = ("int8", "int8dyn")
-#: By rewrite, the rule and the start of the title of the findings whose cause it removes.
-_CURES = {
-    "slices": ("undelegated", ("split_with_sizes", "squeeze_copy", "select_copy", "alias_copy")),
-    "mean": ("undelegated", ("mean ",)),
-    "powers": ("undelegated", ("pow ",)),
-    "gelu_tanh": ("undelegated", ("gelu ",)),
-    "constants": ("fixed work", ("",)),
-}
-#: Channels-last inputs remove layout conversions for these.
-_EDGES = "the program's inputs and outputs"
 _LEAST_NOISE = 1e-15
 #: What a mix loses of its signal to noise ratio because rounding errors are not independent, in dB.
-_RESERVE_DB = 0.5
+_RESERVE_DB = 0.3
 
 
 def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
@@ -51,20 +45,17 @@ def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
 
 def propose_rewrites(parent: Variant, findings: pd.DataFrame) -> list[Variant]:
     """What removes the cause of findings: each rewrite, and all of them together."""
-    options, found, split = parent.options, [], findings["rule"] == "fragments"
-    for name, (rule, starts) in _CURES.items():
-        rows = findings[(findings["rule"] == rule) & findings["title"].str.startswith(starts)]
-        if rows.empty and rule == "undelegated":
-            named = "|".join(start.strip() for start in starts)
-            rows = findings[split & findings["title"].str.contains(rf"\b(?:{named})")]
+    options, found = parent.options, []
+    for name in CURES:
+        rows = match_findings(findings, name)
         if len(rows) and name not in options.also_rewrite:
             changed = replace(options, also_rewrite=(*options.also_rewrite, name))
             found.append(
                 Variant(OPTIONAL_REWRITES[name], changed, parent.name, predicted=_promise(rows))
             )
-    edges = findings["title"].str.contains(_EDGES, regex=False) & (findings["rule"] == "layout")
-    if edges.any() and not options.channels_last:
-        changed, promise = replace(options, channels_last=True), _promise(findings[edges])
+    rows = match_layout(findings)
+    if len(rows) and not options.channels_last:
+        changed, promise = replace(options, channels_last=True), _promise(rows)
         found.append(Variant("channels-last inputs", changed, parent.name, predicted=promise))
     return [*found, combine(parent, found)] if len(found) > 1 else found
 
@@ -104,18 +95,20 @@ class Choice:
 def list_choices(
     noise: Mapping[str, float], base: Measurement, quantized: Mapping[str, Measurement]
 ) -> dict[str, list[Choice]]:
-    """By layer, the dtypes that it may have; ``noise`` is by ``dtype:layer``.
+    """By layer, in execution order, the dtypes that it may have; ``noise`` is by ``dtype:layer``.
 
     A layer saves its time in the traces of the baseline less that in a program of the dtype, both
     scaled to the untraced latencies.
     """
     before, choices = own_ms(base), dict[str, list[Choice]]()
     after = {dtype: own_ms(measurement) for dtype, measurement in quantized.items()}
-    for key, power in noise.items():
+    order = base.ledger.sort_values("row")["layer"].drop_duplicates().astype(str)
+    ranks = {layer.replace(THE_MODEL, ""): rank for rank, layer in enumerate(order)}
+    for key in sorted(noise, key=lambda key: ranks.get(key.partition(":")[2], len(ranks))):
         dtype, _, layer = key.partition(":")
         if dtype in after:
             saved = before.get(layer, 0.0) - after[dtype].get(layer, 0.0)
-            choices.setdefault(layer, []).append(Choice(dtype, saved, power))
+            choices.setdefault(layer, []).append(Choice(dtype, saved, noise[key]))
     return choices
 
 
@@ -128,40 +121,104 @@ def own_ms(measurement: Measurement) -> dict[str, float]:
     return dict(zip(layers["module"], layers["own_ms"] * scale, strict=True))
 
 
-def conversion_ms(measurement: Measurement) -> float:
-    """The median time of a conversion between dtypes in a program; 0 if it has none."""
-    rows = measurement.operators
-    rows = rows[rows["role"].isin(["quantize", "dequantize"])] if "role" in rows else rows[:0]
-    return float(rows["mean_ms"].median()) if len(rows) else 0.0
+def conversion_ms(measurements: Iterable[Measurement]) -> dict[str, float]:
+    """By layer, the median time of a conversion to or from int8 in it; ``*``: of all."""
+    tables = [on.operators for on in measurements if "role" in on.operators]
+    rows = pd.concat([t[t["role"].isin(["quantize", "dequantize"])] for t in tables])
+    typical = float(rows["mean_ms"].median()) if len(rows) else 0.0
+    return {"*": typical} | rows.groupby("module")["mean_ms"].median().to_dict()
 
 
-def choose_dtypes(choices: Mapping[str, Sequence[Choice]], most: float) -> dict[str, Choice]:
-    """The choices that save most per noise, which adds up, as long as it stays below ``most``."""
-    best = dict.fromkeys(choices, Choice())
-    saving = [(name, one) for name, some in choices.items() for one in some if one.ms > 0]
-    for name, one in sorted(saving, key=lambda item: item[1].noise / item[1].ms):
-        others = sum(choice.noise for layer, choice in best.items() if layer != name)
-        if one.ms > best[name].ms and others + one.noise <= most:
-            best[name] = one
-    return best
+def lost_ms(chosen: Mapping[str, Choice], conversions: Mapping[str, float]) -> float:
+    """The time of the conversions between layers, in execution order, and at the program's ends."""
+    pairs = itertools.pairwise([Choice(), *chosen.values(), Choice()])
+    borders = zip([*chosen, "*"], pairs, strict=True)
+    typical = conversions.get("*", 0.0)
+    return sum(conversions.get(layer, typical) for layer, pair in borders if _differ(*pair))
+
+
+def choose_dtypes(
+    choices: Mapping[str, Sequence[Choice]], most: float, conversions: Mapping[str, float]
+) -> dict[str, Choice]:
+    """The choices that save most, less conversions, and whose noise adds up to at most ``most``.
+
+    Dynamic programming finds the best for a price of noise, and bisection the price; then single
+    layers change as long as that saves time.
+    """
+    typical = conversions.get("*", 0.0)
+    every = {
+        layer: [Choice(), *(one for one in some if one.noise <= most)]
+        for layer, some in choices.items()
+    }
+
+    def choose_for(price: float) -> dict[str, Choice]:
+        ends = [
+            (0.0, [Choice()])
+        ]  # by the dtype of the last layer, the most that is saved, and how
+        for layer, some in [*every.items(), ("*", [Choice()])]:
+            lost = conversions.get(layer, typical)
+            ends = [
+                max(
+                    (
+                        (ms + one.ms - price * one.noise - lost * _differ(path[-1], one), path)
+                        for ms, path in ends
+                    ),
+                    key=operator.itemgetter(0),
+                )
+                for one in some
+            ]
+            ends = [(ms, [*path, one]) for one, (ms, path) in zip(some, ends, strict=True)]
+        return dict(zip(every, ends[0][1][1:], strict=False))
+
+    def saved(chosen: Mapping[str, Choice]) -> float:
+        fits = sum(choice.noise for choice in chosen.values()) <= most
+        total = sum(choice.ms for choice in chosen.values())
+        return total - lost_ms(chosen, conversions) if fits else -math.inf
+
+    found, low, high = [choose_for(0.0)], 1e-12, 1e15  # prices in ms per noise
+    while math.isinf(saved(found[0])) and high / low > 1.001:
+        price = math.sqrt(low * high)
+        found.append(choose_for(price))
+        low, high = (low, price) if math.isfinite(saved(found[-1])) else (price, high)
+    best = max([dict.fromkeys(every, Choice()), *found], key=saved)
+    while True:
+        changed = [best | {layer: one} for layer, some in every.items() for one in some]
+        better = max(changed, key=saved, default=best)
+        if saved(better) <= saved(best):
+            return best
+        best = better
+
+
+def _differ(one: Choice, other: Choice) -> bool:
+    """Whether a conversion is between two layers; ``int8dyn`` takes and returns fp32."""
+    return (one.dtype == "int8") != (other.dtype == "int8")
+
+
+def aim_db(least_db: float, known: Iterable[Variant]) -> float:
+    """The ratio to predict for the next mix, from those of ``known`` mixes, as it turned out."""
+    pairs = [(v.predicted_sqnr_db, v.sqnr_db) for v in known]
+    points = sorted((p, m) for p, m in pairs if p is not None and m is not None)
+    wanted = least_db + _RESERVE_DB
+    below = [point for point in points if point[1] < least_db]
+    above = [point for point in points if point[1] >= least_db]
+    if below and above and below[-1] < above[0]:
+        (low, bad), (high, good) = below[-1], above[0]
+        return low + (high - low) * min(1.0, (wanted - bad) / (good - bad))
+    return wanted + max((p - m for p, m in (below or above)[-1:]), default=0.0)
 
 
 def propose_mix(
     parent: Variant,
     choices: Mapping[str, Sequence[Choice]],
     least_db: float,
-    conversion: float,
+    conversions: Mapping[str, float],
     known: Iterable[Variant] = (),
 ) -> Variant | None:
     """A program of several dtypes above a signal to noise ratio; None if one dtype is as good.
 
     What the ``known`` mixes turned out to have corrects the limit.
     """
-    # Operators of the model itself have no path by which they could be left out.
-    always = sum(choice.noise for choice in choices.get("", ()) if choice.dtype == "int8")
-    off = [v.sqnr_db - v.predicted_sqnr_db for v in known if v.sqnr_db and v.predicted_sqnr_db]
-    most = 10 ** (-(least_db + _RESERVE_DB - min(off, default=0.0)) / 10) - always
-    chosen = choose_dtypes({layer: some for layer, some in choices.items() if layer}, most)
+    chosen = choose_dtypes(choices, 10 ** (-aim_db(least_db, known) / 10), conversions)
     dtypes = [choice.dtype for choice in chosen.values()]
     default = "int8" if "int8" in dtypes else "int8dyn"
     modules: ModuleDtypes = ()
@@ -170,20 +227,23 @@ def propose_mix(
             modules = (*modules, (layer, chosen[layer].dtype))
     if default not in dtypes or not modules:
         return None
-    borders = sum(a != b for a, b in itertools.pairwise(dtypes)) * conversion
+    borders = lost_ms(chosen, conversions)
     saved = sum(choice.ms for choice in chosen.values())
     predicted = Gain(saved - borders, max(0.0, saved - 2 * borders), saved, "ledger")
-    noise = max(always + sum(choice.noise for choice in chosen.values()), _LEAST_NOISE)
+    noise = max(sum(choice.noise for choice in chosen.values()), _LEAST_NOISE)
     text = ", ".join(f"{dtypes.count(kind)} layers in {kind}" for kind in sorted(set(dtypes)))
     options = replace(parent.options, dtype=default, module_dtypes=modules)
     mix = Variant(text, options, parent.name, predicted=predicted)
     return replace(mix, predicted_sqnr_db=-10 * math.log10(noise))
 
 
-def measure_noise(job: tuple[str, ExportOptions, Sequence[str], float]) -> dict[str, float]:
+def measure_noise(
+    job: tuple[str, ExportOptions, Sequence[str], float],
+) -> tuple[dict[str, float], float]:
     """The noise in the output if one layer alone is quantised, by ``dtype:layer``; beside others.
 
     Layers in the given order, as many as the seconds allow; the others stay in floating point.
+    Also returns the seconds of processor time.
     """
     from workbench.errors import ExportError
     from workbench.export.lower import measure_layer_noise
@@ -194,6 +254,7 @@ def measure_noise(job: tuple[str, ExportOptions, Sequence[str], float]) -> dict[
     model, options, order, seconds = job
     found: dict[str, float] = {}
     with share_machine():
+        started = time.thread_time()
         loaded = choose_inputs(load_model(model, state_dict=options.state_dict or None), options)
         for dtype in MIXED:
             try:
@@ -201,4 +262,4 @@ def measure_noise(job: tuple[str, ExportOptions, Sequence[str], float]) -> dict[
             except ExportError:  # nothing to quantise
                 continue
             found |= {f"{dtype}:{layer}": power for layer, power in noise.items()}
-    return found
+    return found, time.thread_time() - started

@@ -132,6 +132,8 @@ class Search:
 
     def run(self) -> None:
         """Search until the budget is spent or nothing new is proposed; then recommend."""
+        if self.study[self.base].state == "failed":  # last time
+            self.update(self.base, state="planned", reason="")
         self.export([self.base])
         if self.study[self.base].state == "failed":
             raise WorkbenchError(self.study[self.base].reason, where=self.model)
@@ -184,15 +186,9 @@ class Search:
             names.append(known[variant.options])
         return list(dict.fromkeys(names))
 
-    @contextlib.contextmanager
-    def spend(self, text: str) -> Iterator[None]:
-        """Add the time of a block to what was spent, also if it is interrupted."""
-        self.tell(text)
-        started = time.monotonic()
-        try:
-            yield
-        finally:
-            self.save(spent_s=round(self.study.spent_s + time.monotonic() - started, 1))
+    def spend(self, seconds: float) -> None:
+        """Count work; what it waited for, and what others did meanwhile, does not count."""
+        self.save(spent_s=round(self.study.spent_s + seconds, 1))
 
     def tell(self, text: str, part: float = 0.0) -> None:
         """Report progress, as a part of the budget."""
@@ -203,21 +199,24 @@ class Search:
         wanted = [self.study[name] for name in names if self.study[name].state == "planned"]
         if not wanted:
             return
-        with self.spend(f"exporting {', '.join(v.name for v in wanted)}"):
-            jobs = [(self.model, v.options, self.place / v.name, self.options) for v in wanted]
-            futures = [self.executor.submit(export_variant, job) for job in jobs]
-            for name, future in zip([v.name for v in wanted], futures, strict=True):
-                try:
-                    facts = future.result()
-                except WorkbenchError as error:
-                    facts = {"state": "failed", "reason": str(error)}
-                hashes = {v.sha256: v.name for v in reversed(self.study.variants)}
-                if facts.get("sha256") in hashes:
-                    twin = hashes[facts["sha256"]]
-                    facts |= {"state": "failed", "reason": f"the same program as {twin}"}
-                self.update(name, **facts)
-                variant = self.study[name]
-                self.tell(f"{name}: {variant.reason or variant.flaw or variant.change}")
+        self.tell(f"exporting {', '.join(v.name for v in wanted)}")
+        jobs = [(self.model, v.options, self.place / v.name, self.options) for v in wanted]
+        futures = [self.executor.submit(export_variant, job) for job in jobs]
+        seconds = []
+        for name, future in zip([v.name for v in wanted], futures, strict=True):
+            try:
+                facts = future.result()
+            except WorkbenchError as error:  # the worker died
+                facts = {"state": "failed", "reason": str(error)}
+            seconds.append(facts.pop("seconds", 0.0))
+            hashes = {v.sha256: v.name for v in reversed(self.study.variants)}
+            if facts.get("sha256") in hashes:
+                twin = hashes[facts["sha256"]]
+                facts |= {"state": "failed", "reason": f"the same program as {twin}"}
+            self.update(name, **facts)
+            variant = self.study[name]
+            self.tell(f"{name}: {variant.reason or variant.flaw or variant.change}")
+        self.spend(max(*seconds, sum(seconds) / self.options.jobs))
 
     def measure(self, names: Sequence[str], part: float, last: bool = False) -> None:
         """Measure the baseline and variants interleaved, with a part of the budget."""
@@ -237,12 +236,13 @@ class Search:
             budget_s=0.0 if self.emulated else planned.budget_s,
             evidence=self.emulated,
             runner=self.options.runner,
+            ops=self.options.ops,
             target=self.options.target,
             timeout_s=self.options.timeout_s,
         )
         try:
-            with self.spend(f"measuring {', '.join(planned.variants)}"):
-                run = record(Path(first), how, root=self.place, again=False, progress=self.tell)
+            self.tell(f"measuring {', '.join(planned.variants)}")
+            run = record(Path(first), how, root=self.place, again=False, progress=self.tell)
         except RunnerError as error:
             self._replayed = number
             self.save(rounds=self.study.rounds[:number])
@@ -254,6 +254,7 @@ class Search:
             for name in new if len(new) > 1 else ():  # each alone, to find the one that fails
                 self.measure([name], part / len(new))
             return
+        self.spend(run.record.spent_s)
         done = replace(planned, run_dir=str(run.path.relative_to(self.place)))
         self.save(
             rounds=(*self.study.rounds[:number], done, *self.study.rounds[number + 1 :]),
@@ -294,12 +295,16 @@ class Search:
             best = self.study[name]
             if best.round >= 0:
                 yield from propose.propose_rewrites(best, self.measurement(best).findings)
+        for other in self.study.variants:
+            if self.helped and other.whole and other.state == "measured" and not other.flaw:
+                yield propose.combine(other, self.helped)
+
+    @property
+    def helped(self) -> list[Variant]:
+        """The single rewrites with a measured gain, which others may then expect."""
         rewritten = [v for v in self.study.variants if not v.whole and not v.options.module_dtypes]
         single = [v for v in rewritten if "; " not in v.change]
-        helped = [v for v in single if v.gain and v.gain.low_ms > 0]
-        for other in self.study.variants:
-            if helped and other.whole and other.state == "measured" and not other.flaw:
-                yield propose.combine(other, [replace(v, predicted=v.gain) for v in helped])
+        return [replace(v, predicted=v.gain) for v in single if v.gain and v.gain.low_ms > 0]
 
     def propose_mixes(self) -> Iterator[Variant]:
         """Programs with a dtype by layer, from the traces of the whole dtypes."""
@@ -315,18 +320,22 @@ class Search:
             times = propose.own_ms(before)
             order = sorted(times, key=lambda layer: -times[layer])
             job = (self.model, base.options, order, FIRST * self.options.budget_s)
-            with self.spend("measuring the noise of each layer"):
-                self.save(layers=self.executor.submit(propose.measure_noise, job).result())
+            self.tell("measuring the noise of each layer")
+            noise, seconds = self.executor.submit(propose.measure_noise, job).result()
+            self.save(layers=noise)
+            self.spend(seconds)
         choices = propose.list_choices(self.study.layers, before, quantized)
-        conversion = max(map(propose.conversion_ms, quantized.values()))
         known = [v for v in self.study.variants if v.options.module_dtypes]
+        measured = [self.measurement(v) for v in known if v.state == "measured"]
+        static = [on for dtype, on in quantized.items() if dtype == "int8"]
+        conversions = propose.conversion_ms([*static, *measured])
         least = self.options.min_sqnr_db
-        mix = propose.propose_mix(base, choices, least, conversion, known)
+        mix = propose.propose_mix(base, choices, least, conversions, known)
         if mix is not None:
             yield mix
-            for name in self.leaders(1):
-                both = propose.combine(mix, [self.study[name]])
-                change = f"{mix.change}; rewritten as {name}"
+            if self.helped:
+                both = propose.combine(mix, self.helped)
+                change = f"{mix.change}; {both.change}"
                 yield replace(both, parent=base.name, change=change, predicted=None)
 
     def warn(self) -> None:
@@ -359,13 +368,24 @@ class Search:
 
 
 def export_variant(job: tuple[str, ExportOptions, Path, OptimizeOptions]) -> dict[str, Any]:
-    """Export a variant beside other work, never beside a measurement; what is known of it then."""
+    """Export a variant beside other work, never beside a measurement; what is known of it then.
+
+    ``seconds`` is its processor time.
+    """
     model, export_options, root, options = job
     with share_machine():
-        pte = export_model(model, export_options, root=root, tell=lambda text: None)
-        export = load_export(pte)
-        assert export
-        sqnr, score = score_program(model, export_options, pte, export, options.metric)
+        started = time.thread_time()
+        try:
+            pte = export_model(model, export_options, root=root, tell=lambda text: None)
+            export = load_export(pte)
+            assert export
+            sqnr, score = score_program(model, export_options, pte, export, options.metric)
+        except WorkbenchError as error:
+            return {
+                "state": "failed",
+                "reason": str(error),
+                "seconds": time.thread_time() - started,
+            }
     layers = load_layers(layers_path(pte), export.sha256)
     size = export.size_bytes / 1e6
     flaws = []
@@ -379,6 +399,7 @@ def export_variant(job: tuple[str, ExportOptions, Path, OptimizeOptions]) -> dic
         flaws.append(f"{size:.1f} MB, above {options.max_size_mb:g} MB")
     return {
         "state": "exported",
+        "seconds": time.thread_time() - started,
         "flaw": "; ".join(flaws),
         "pte": str(pte),
         "sha256": export.sha256,
@@ -434,13 +455,16 @@ def measured_gain(ab: Comparison) -> Gain | None:
     return Gain(gain, low, high, "measured") if math.isfinite(low + high) else None
 
 
-def extension_share(on: Measurement) -> float:
-    """The part of the known arithmetic in kernels of the CPU's strongest extension."""
-    if on.kernels.empty or "flops" not in on.operators:
-        return 0.0
+def extension_share(on: Measurement) -> float | None:
+    """The part of the arithmetic in operators that mostly ran code of the strongest extension."""
+    if on.machine_code is None or "flops" not in on.operators:
+        return None
+    evidence = on.machine_code
+    counts = evidence["samples"].where(evidence["code"].isin(STRONGEST), 0).groupby(evidence["key"])
+    mostly = counts.sum() > evidence.groupby("key")["samples"].sum() / 2
     rows = on.operators.dropna(subset="flops")
-    flops, code = rows["flops"] * rows["calls"], rows["key"].map(on.kernels["code"])
-    return float(flops[code.isin(STRONGEST)].sum() / max(flops.sum(), 1))
+    flops = rows["flops"] * rows["calls"]
+    return float(flops[rows["key"].isin(mostly.index[mostly])].sum() / max(flops.sum(), 1))
 
 
 def is_better(variant: Variant, base: Variant, objective: str) -> bool:

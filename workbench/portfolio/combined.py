@@ -15,6 +15,7 @@ from workbench.analysis.compare_runs import (
     check_several,
     describe_programs,
     find_measurements,
+    name_runs,
     reject_wrong,
 )
 from workbench.analysis.layers import name_layer
@@ -25,7 +26,6 @@ from workbench.plots.categories import plot_categories
 from workbench.plots.speedups import plot_heatmap
 from workbench.plots.tables import show_note, show_table
 from workbench.records.codec import to_document
-from workbench.records.runs import count_threads
 from workbench.report.gate import put_side_by_side, show_aligned
 from workbench.report.html import Section, Shown, to_html, to_markdown
 from workbench.store import atomic_write, safe_name
@@ -125,25 +125,6 @@ def combine_runs(names: Sequence[str], categories: str | Path = "") -> Combined:
     check_several(names, "report")
     found = sorted(find_measurements(names, categories).values(), key=lambda m: m.emulated)
     return Combined(dict(zip(name_runs(found), found, strict=True)))
-
-
-def name_runs(measurements: Sequence[Measurement]) -> list[str]:
-    """A short name for each, made of what they differ in; device, content and time if need be."""
-    facts = [
-        (m.run.record.platform, m.program.stem, m.name, count_threads(m.threads))
-        for m in measurements
-    ]
-    different = [column for column in zip(*facts, strict=True) if len(set(column)) > 1]
-    names = [", ".join(row) for row in zip(*different, strict=True)] or [""] * len(facts)
-    further = [(m.run.device, m.program.sha256[:8], m.run.facts[-1]) for m in measurements]
-    for column in zip(*further, strict=True):
-        pairs = list(zip(names, column, strict=True))
-        shared = {name for name in names if len({fact for n, fact in pairs if n == name}) > 1}
-        names = [", ".join(filter(None, p)) if p[0] in shared else p[0] for p in pairs]
-    return [
-        name if names.count(name) == 1 else f"{name} ({number})".strip()
-        for number, name in enumerate(names, 1)
-    ]
 
 
 def _code_by_layer(m: Measurement) -> dict[str, dict[str, list[str]]]:

@@ -70,7 +70,7 @@ def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str
     Parameters
     ----------
     roots
-        Folders that hold ``runs/<platform>/manifest.json`` at any depth.
+        Folders that hold ``runs/<name>/manifest.json`` at any depth.
     across
         ``program``: programs of one name share a line, whatever their content.
 

@@ -138,10 +138,10 @@ def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
         progress=lambda text, part: tell(text),
     )
     run_dir, manifest = run.path, run.record
-    unique = f"{manifest.platform}-{cell.cache_key}"
-    if storage.url and not run_dir.name.startswith(unique):
+    if storage.url and cell.cache_key not in run_dir.name:
         # Behind a URL, no worker sees which names the others have used.
-        run_dir = run_dir.replace(new_run_dir(run_dir.parents[1], unique))
+        unique = new_run_dir(run_dir.parents[1], f"{run_dir.name}-{cell.cache_key}")
+        run_dir = run_dir.replace(unique)
     name = run_dir.relative_to(storage.folder).as_posix()
     storage.send(name)
     outcome = replace(

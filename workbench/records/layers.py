@@ -109,12 +109,31 @@ class Method:
 
 
 @dataclass(frozen=True)
+class FilePart:
+    """A part of a program's file.
+
+    ``kind`` is ``program`` (the FlatBuffer), ``delegate`` (a delegate's graph), ``weights``,
+    ``state`` (initial values), ``other`` or ``padding``. ``instruction`` of the method numbered
+    ``method`` is the first one that uses it, and ``value`` the tensor that has its values: of the
+    delegate, or of the method if no instruction is given.
+    """
+
+    kind: str
+    size_bytes: int
+    method: int | None = None
+    instruction: int | None = None
+    value: int | None = None
+
+
+@dataclass(frozen=True)
 class Layers:
     """``<program>.pte.layers.json``: the origin of each instruction of a program in the model.
 
-    A sidecar that was read from the program alone has operators but no origins.
+    A sidecar that was read from the program alone has operators but no origins. The parts in
+    ``file`` add up to the program's size.
     """
 
     sha256: str
     methods: tuple[Method, ...]
+    file: tuple[FilePart, ...] = ()
     schema_version: int = SCHEMA_VERSION

@@ -220,7 +220,8 @@ class Plan:
     interval is below ``precision`` (relative) or the time is spent; each of ``processes`` restarts
     gets an equal share. At most ``retries`` disturbed steps are measured again, after a pause of
     ``cool_down_s``. ``direction`` says which experiments are baselines and why, where no toggle
-    does. ``sweep`` is the dimension whose size every phase changes.
+    does. ``sweep`` is the dimension whose size every phase changes. ``starts`` is how often every
+    experiment is started to time its first output.
     """
 
     pte: str
@@ -249,6 +250,7 @@ class Plan:
     programs: tuple[Program, ...] = ()
     phases: tuple[Phase, ...] = ()
     sweep: str = ""
+    starts: int = 0
 
     @property
     def all_programs(self) -> tuple[Program, ...]:
@@ -355,6 +357,56 @@ class Sampling:
 
 
 @dataclass(frozen=True)
+class ProcessMemory:
+    """Resident memory of a process in bytes, as Linux counts it; all 0 where it is unknown.
+
+    ``anonymous`` (heap, stacks, changed data of libraries), ``files`` (mapped files but the
+    program's) and ``program`` (pages of the ``.pte``) add up to the resident set; ``pss`` divides
+    shared pages among processes; ``peak`` is the largest resident set so far.
+    """
+
+    anonymous: int = 0
+    files: int = 0
+    program: int = 0
+    pss: int = 0
+    peak: int = 0
+
+
+@dataclass(frozen=True)
+class Stage(ProcessMemory):
+    """A part of a start, in order, and the memory at its end if that was read.
+
+    ``name`` is ``process``, ``libraries``, ``threads``, ``file``, ``program``, ``arenas``,
+    ``method``, ``delegate``, ``operators``, ``inputs``, ``first inference`` or ``later inference``;
+    ``bytes`` is what it allocated, where the runner counts it, and ``heap`` what malloc has given
+    out (-1: unknown).
+    """
+
+    name: str = ""
+    ns: int = 0
+    bytes: int = 0
+    heap: int = -1
+
+
+@dataclass(frozen=True)
+class Start:
+    """A process from its exec to its first output.
+
+    ``mode`` is ``time``; ``cold``, with the program's file dropped from the page cache before; or
+    ``memory``, with its memory read after every stage. ``cached`` is how much of the program's file
+    was in the page cache.
+    """
+
+    experiment: str
+    threads: int
+    number: int
+    mode: str
+    stages: tuple[Stage, ...]
+    memory: ProcessMemory = field(default_factory=ProcessMemory)
+    cached: float | None = None
+
+
+@dataclass(frozen=True)
 class Agreement:
     """The difference between outputs of two experiments; ``scale`` is the largest |baseline|.
 
@@ -427,6 +479,7 @@ class RunRecord:
     readings: tuple[Reading, ...] = ()
     spent_s: float = 0.0
     samplings: tuple[Sampling, ...] = ()
+    starts: tuple[Start, ...] = ()
     export: Export | None = None
     exports: dict[str, Export] = field(default_factory=dict)
     model: str = ""

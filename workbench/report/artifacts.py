@@ -311,5 +311,5 @@ def _optional(frame: pd.DataFrame | None) -> Rows | None:
 
 
 def _folder(run_dir: Path) -> str:
-    """The run's folder as ``out_<model>/runs/<platform>``."""
+    """The run's folder as ``out_<model>/runs/<name>``."""
     return "/".join(run_dir.resolve().parts[-3:])

@@ -241,7 +241,7 @@ def plan_pairs(
 
 
 def output_place(config: Config) -> tuple[Path, str]:
-    """The output folder, and the name of the run in it; empty for the platform's name.
+    """The output folder, and the name of the run in it; empty for one of the workbench.
 
     The kit's ``output_root`` may be the folder of one run, ``<root>/runs/<name>``.
     """

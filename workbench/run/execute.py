@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from workbench.errors import RunnerError
-from workbench.records.runs import Experiment, Plan, RunRecord, Sampling, count_threads
+from workbench.records.runs import Experiment, Plan, RunRecord, Sampling, Start, count_threads
 from workbench.run.measure import Step, measure_step, runner_flags
 from workbench.run.recorder import RunRecorder, record_run
 from workbench.run.runner import Runner, open_runner
@@ -24,6 +25,10 @@ Enough = Callable[[RunRecord], bool]
 MIN_RESTARTS = 3
 #: Most inferences of a sampled process: its trace grows with each; the fastest models need these.
 MAX_RUNS = 2000
+#: Of the starts of every experiment, how many find the program's file out of the page cache.
+COLD_STARTS = 3
+#: After so many seconds for each experiment, every mode gets only so many starts.
+STARTS_S, LEAST_STARTS = 2.0, 2
 #: Milliseconds between two commands to a sampled runner.
 BATCH_MS = 100.0
 
@@ -39,9 +44,9 @@ def run_plan(
     """Measure what a plan says on a locked device; returns the run's folder.
 
     Each thread count is measured in several fresh processes, their experiments interleaved: first
-    untraced, for latency, then with ETDump, for the operators' shares. Finally each experiment is
-    sampled in a process of its own. An interrupted run keeps its measurements; the same plan
-    continues it.
+    untraced, for latency, then with ETDump, for the operators' shares. Then each experiment is
+    started several times for its first output, and finally sampled in a process of its own. An
+    interrupted run keeps its measurements; the same plan continues it.
     """
     with record_run(plan, runner, root, lambda text: progress(text, 0.0)) as recorder:
         inputs = locate_inputs(plan, recorder.run_dir)
@@ -52,6 +57,9 @@ def run_plan(
                     measure_step(recorder, runner, inputs, step)
         # The native runner has a sampler on Linux.
         can_sample = runner.kind == "native" and runner.target.platform != "mac"
+        for threads in plan.threads if plan.starts else ():
+            progress(f"{count_threads(threads)}, started", 1.0)
+            measure_starts(recorder, runner, inputs, threads)
         for threads in plan.threads if plan.sampled_ms and can_sample else ():
             progress(f"{count_threads(threads)}, sampled", 1.0)
             sample_experiments(recorder, runner, inputs, threads)
@@ -91,6 +99,35 @@ def progress_of(run: RunRecord, step: Step) -> float:
         return min(1.0, run.spent_s / plan.budget_s)
     steps = steps_of(plan, step.process)
     return (step.process + steps.index(step) / len(steps)) / plan.processes
+
+
+def measure_starts(recorder: RunRecorder, runner: Runner, inputs: Inputs, threads: int) -> None:
+    """Start every experiment, interleaved, up to its first output: for memory, then for time.
+
+    The first process of each also reads the program's file, so that the timed ones find it in the
+    page cache; later ones are started without it there. Of several phases, the first is measured.
+    """
+    plan, known = recorder.run.plan, {(s.threads, s.number) for s in recorder.run.starts}
+    phases, began = ("", *(phase.name for phase in plan.phases[:1])), time.monotonic()
+    chosen = [
+        e for e in plan.experiments if threads in (e.threads or plan.threads) and e.phase in phases
+    ]
+    modes = ["memory", *["time"] * plan.starts, *["cold"] * min(plan.starts, COLD_STARTS)]
+    for number, mode in enumerate(modes):
+        spent_s = (time.monotonic() - began) / max(1, len(chosen))
+        enough = spent_s > STARTS_S and modes[max(0, number - LEAST_STARTS)] == mode
+        if enough or (threads, number) in known:
+            continue
+        first, starts = number % len(chosen), []
+        for experiment in [*chosen[first:], *chosen[:first]]:
+            core = Step(threads, number, False).core_of(runner.target)
+            flags = runner_flags(plan, experiment, inputs, threads, core, runner.target)
+            flags += ["--stages", mode]
+            with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
+                ready = session.ready
+            measured = (ready.stages, ready.memory, ready.cached)
+            starts.append(Start(experiment.name, threads, number, mode, *measured))
+        recorder.add_starts(starts)
 
 
 def sample_experiments(recorder: RunRecorder, runner: Runner, inputs: Inputs, threads: int) -> None:

@@ -23,6 +23,8 @@ from workbench.store import load_export, safe_name, sha256_of
 EMULATED_RUNS = 2
 #: CPU time for which an experiment is sampled, about five hundred times.
 SAMPLED_MS = 2000.0
+#: Processes of every experiment that are timed from their start, at most.
+MAX_STARTS = 5
 #: The longest wait for one answer, in seconds: a week.
 MAX_TIMEOUT_S = 7 * 24 * 3600
 
@@ -66,6 +68,7 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
         warmup=options.warmup,
         processes=options.processes,
         sampled_ms=SAMPLED_MS if options.evidence else 0.0,
+        starts=min(options.processes, MAX_STARTS) if options.cold_start else 0,
         timeout_s=options.timeout_s,
         budget_s=options.budget_s,
         precision=options.precision,
@@ -287,6 +290,7 @@ def shorten_plan(plan: Plan) -> Plan:
         warmup=0,
         processes=1,
         batch_ms=0.0,
+        starts=0,
     )
 
 

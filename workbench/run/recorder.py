@@ -20,6 +20,7 @@ from workbench.records.runs import (
     RunRecord,
     Sampling,
     Session,
+    Start,
 )
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner
@@ -31,6 +32,7 @@ from workbench.store import (
     load_run,
     new_run_dir,
     remove_partials,
+    safe_name,
     save_run,
 )
 
@@ -91,6 +93,11 @@ class RunRecorder:
         self.run = replace(self.run, samplings=(*self.run.samplings, sampling))
         self._save()
 
+    def add_starts(self, starts: Iterable[Start]) -> None:
+        """Add processes that were timed from their start."""
+        self.run = replace(self.run, starts=(*self.run.starts, *starts))
+        self._save()
+
     @contextlib.contextmanager
     def concluded(self) -> Iterator[None]:
         """Write the final state at the end: ``complete`` or ``failed``."""
@@ -120,8 +127,9 @@ def record_run(
     """Record a run of a plan on a locked device; continues an interrupted run of the same plan."""
     with lock_device(device_behind(runner.target.name), tell):
         run_dir = find_run(plan, runner, root, "incomplete")
-        run_dir = run_dir or new_run_dir(root, name or runner.target.platform)
-        recorder = RunRecorder.open(run_dir, begin_run(plan, runner))
+        begun = begin_run(plan, runner)
+        run_dir = run_dir or new_run_dir(root, name or name_run(begun))
+        recorder = RunRecorder.open(run_dir, begun)
         for program in plan.all_programs:
             keep_layers(Path(program.pte), run_dir, program.name)
         with recorder.concluded(), runner.target.prepared(run_dir):
@@ -150,6 +158,13 @@ def begin_run(plan: Plan, runner: Runner) -> RunRecord:
         exports={name: export for name, export in exports.items() if export},
         executorch={"version": version.__version__, "sha": version.git_version} if packages else {},
     )
+
+
+def name_run(run: RunRecord) -> str:
+    """Model, dtype, platform and UTC time, such as ``toy_cnn-fp32-linux-20261122-1433``."""
+    program = [run.export.model, run.export.dtype] if run.export else [run.plan.stem]
+    time = f"{datetime.fromisoformat(run.started):%Y%m%d-%H%M}"
+    return "-".join([*(safe_name(part)[:60] for part in program), run.platform, time])
 
 
 def find_run(plan: Plan, runner: Runner, root: Path, state: str) -> Path | None:

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -28,7 +28,7 @@ from workbench.errors import (
     TargetError,
     UsageError,
 )
-from workbench.records.runs import Tensor
+from workbench.records.runs import ProcessMemory, Stage, Tensor
 from workbench.run.locks import runner_options
 from workbench.run.targets.host import HOST, Host
 
@@ -70,7 +70,8 @@ class Ready:
     """A runner's description of itself and of the program it loaded.
 
     ``masked`` CPU features are hidden from XNNPACK, ``features`` visible; ``clock`` is what an
-    iteration's time includes; ``startup_ms`` counts from the start of the process.
+    iteration's time includes; ``startup_ms`` counts from the start of the process. With
+    ``--stages``, the last three are those of `workbench.records.runs.Start`.
     """
 
     runner: str
@@ -88,6 +89,9 @@ class Ready:
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     backends: tuple[str, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    memory: ProcessMemory = field(default_factory=ProcessMemory)
+    cached: float | None = None
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,10 @@ import numpy as np
 import pandas as pd
 
 from workbench.errors import TraceError, UsageError
-from workbench.frames import ALLOCATIONS, EVENTS, check
+from workbench.frames import EVENTS, check
 from workbench.store import open_file
 from workbench.trace.flatbuffer import (
     LONGEST,
-    Allocation,
-    Allocator,
     Contents,
     ETDump,
     Event,
@@ -91,70 +89,6 @@ def read_etdump(path: str | Path, *, ticks_per_second: float = 1e9) -> pd.DataFr
     return _frame(trace, blocks, _decode_blocks(trace, blocks), rate)
 
 
-def read_allocations(path: str | Path) -> pd.DataFrame:
-    """Read the allocation events of an ETDump, one row each, in the order of the file.
-
-    The runtime logs only what is taken, and only from an allocator for which this was turned on
-    (``MemoryAllocator::enable_profiling``).
-
-    Parameters
-    ----------
-    path
-        An ETDump.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns of :data:`workbench.frames.ALLOCATIONS`. An allocator's name is the one that the
-        event's block gives; a block without names uses those of the last block that has any.
-
-    Raises
-    ------
-    TraceError
-        The file cannot be read, is no ETDump, or is malformed.
-
-    Examples
-    --------
-    The runners of the workbench do not turn this on:
-
-    >>> import workbench as wb
-    >>> trace = wb.sample_run("toy_cnn") / "sme2_on" / "toy_cnn_xnnpack_fp32_sme2_on_t1.etdump"
-    >>> allocations = wb.read_allocations(trace)
-    >>> len(allocations), list(allocations.columns)
-    (0, ['block', 'event', 'allocator', 'allocator_id', 'size'])
-    """
-    trace, what = Trace(Path(path)), "an allocation event"
-    buffer, blocks = trace.buffer, trace.blocks()
-    events = find_events(buffer, blocks.entries, blocks.counts, Event.ALLOCATION, what)
-    parts = ({"block": block, "place": place, "at": at} for block, place, at in events)
-    columns = _collect(parts, blocks.counts.sum())
-    block, table = columns["block"], buffer.tables(columns["at"], what)
-    size = buffer.u64(table.field(Allocation.SIZE, 8), 0)
-    buffer.require(size < np.uint64(2**63), table.at, "an allocation of more than 2**63 bytes")
-    number = buffer.i32(table.field(Allocation.ALLOCATOR), 0)
-    named = np.where(blocks.allocators > 0, np.arange(len(blocks.counts)), 0)
-    names = _allocator_names(buffer, blocks.allocators[np.maximum.accumulate(named)][block], number)
-    frame = {
-        "block": block,
-        "event": columns["place"] + blocks.first_events[block],
-        "allocator": _categorical(trace.names.intern(names), trace.names.values),
-        "allocator_id": number,
-        "size": size.astype(np.int64),
-    }
-    return check(pd.DataFrame(frame), ALLOCATIONS)
-
-
-def _allocator_names(buffer: FlatBuffer, vectors: np.ndarray, number: np.ndarray) -> np.ndarray:
-    """Positions of the names of allocators, which the vectors list from number 1 on."""
-    _, counts = buffer.vectors(vectors, "the allocators of a block")
-    listed = (number > 0) & (number <= counts)
-    at = (vectors + 4 * number.astype(np.int64))[listed]
-    tables = buffer.tables(buffer.follow(at, "an allocator"), "an allocator")
-    names = np.zeros(len(number), np.int64)
-    names[listed] = buffer.follow(tables.field(Allocator.NAME), "an allocator's name")
-    return names
-
-
 # --- the file and its blocks ---------------------------------------------------------------------
 
 
@@ -190,7 +124,6 @@ class Trace:
         return Blocks(
             self.block_names.intern(name),
             buffer.i32(runs.field(RunData.BUNDLED_INPUT), -1),
-            buffer.follow(runs.field(RunData.ALLOCATORS), "the allocators of a block"),
             entries,
             counts,
         )
@@ -202,7 +135,6 @@ class Blocks:
 
     name: np.ndarray  # code in ``Trace.block_names``
     bundled_input: np.ndarray
-    allocators: np.ndarray  # position of a vector, or 0
     entries: np.ndarray  # position of the references to the block's events
     counts: np.ndarray  # number of these
 

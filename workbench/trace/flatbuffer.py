@@ -20,12 +20,10 @@ from workbench.errors import TraceError
 # The fields of the tables in ExecuTorch's etdump_schema_flatcc.fbs, by number.
 ETDump = IntEnum("ETDump", "VERSION RUN_DATA", start=0)
 RunData = IntEnum("RunData", "NAME BUNDLED_INPUT ALLOCATORS EVENTS", start=0)
-Allocator = IntEnum("Allocator", "NAME", start=0)
 Event = IntEnum("Event", "PROFILE ALLOCATION DEBUG", start=0)
 Profile = IntEnum(
     "Profile", "NAME CHAIN INSTRUCTION DELEGATE_INT DELEGATE_STR METADATA START END", start=0
 )
-Allocation = IntEnum("Allocation", "ALLOCATOR SIZE", start=0)
 
 
 class FlatBuffer:

@@ -12,7 +12,7 @@
 
 struct Flags {
   std::string model_path, method_name, output_file, etdump_path, samples_path, lib_dir;
-  std::string data_path, isa = "native", print_output = "none";
+  std::string data_path, isa = "native", print_output = "none", stages;
   std::vector<std::string> isa_off, operators;
   // The sets of inputs: all but the last one are executed once, before anything is timed.
   struct Inputs {
@@ -52,6 +52,9 @@ inline constexpr char kHelp[] =
   --isa LEVEL           hide instruction set extensions from XNNPACK (default native: none)
   --isa_off a,b         hide these features too
   --print_isa           print the extensions of this CPU and the levels, and exit
+  --stages MODE         execute once or twice before "ready", which then lists the stages since the
+                        process was started: time, cold (the same, with the program's file dropped
+                        from the page cache first) or memory (also the memory after every stage)
   --version             print how this runner was built, and exit
   --lib_dir DIR         the folder of ExecuTorch's libraries
   --ops FILE            a library of operators, loaded if the program needs operators that the
@@ -139,6 +142,8 @@ inline Flags parse_flags(int argc, char** argv) {
       flags.data_path = value();
     } else if (flag == "--print_output") {
       flags.print_output = one_of(flag, value(), {"none", "summary", "all"});
+    } else if (flag == "--stages") {
+      flags.stages = one_of(flag, value(), {"time", "cold", "memory"});
     } else if (flag == "--output_file") {
       flags.output_file = value();
     } else if (flag == "--num_executions") {

@@ -13,11 +13,8 @@
 #include <vector>
 
 #include <sys/resource.h>
-#include <time.h>
-
 #include <executorch/extension/data_loader/buffer_data_loader.h>
 #include <executorch/extension/flat_tensor/flat_tensor_data_map.h>
-#include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/executor/method.h>
 #include <executorch/runtime/executor/program.h>
@@ -26,6 +23,7 @@
 #include "files.h"
 #include "json.h"
 #include "program_file.h"
+#include "stages.h"
 #include "tensors.h"
 
 namespace et = executorch::runtime;
@@ -37,12 +35,6 @@ inline constexpr size_t kShownValues = 100;
 struct Iteration {
   int64_t wall_ns, cpu_ns, preempted;
 };
-
-inline int64_t now_ns(clockid_t clock) {
-  timespec time;
-  clock_gettime(clock, &time);
-  return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
-}
 
 inline int64_t preemptions() {
   rusage usage;
@@ -56,6 +48,8 @@ class Model {
         et::EventTracer* tracer, const std::function<bool()>& load_operators)
       : file_(open_program(path)), loader_(file_.data(), file_.size()) {
     if (!data_path.empty()) data_.emplace(data_path);
+    stages.program = file_.data();
+    stages.end("file");
     auto program = et::Program::load(&loader_, et::Program::Verification::InternalConsistency);
     if (!program.ok()) {
       throw Failure(kProgram, "program", path + ": the program is broken", program.error());
@@ -63,6 +57,7 @@ class Model {
     program_.emplace(std::move(*program));
     choose_method(method);
     check_backends();
+    stages.end("program");
     load_method(tracer, load_operators);
     place_outputs();
   }
@@ -95,6 +90,13 @@ class Model {
           info, sizes, files.empty() ? ones(info, count, i) : read_input(files[i], count, i));
       values_.emplace_back(executorch::aten::Tensor(&inputs_.back().tensor));
     }
+  }
+
+  // The bytes of inputs, and of outputs outside of the arenas.
+  size_t external_bytes() const {
+    size_t bytes = output_bytes_;
+    for (const Input& input : inputs_) bytes += input.bytes.size();
+    return bytes;
   }
 
   Iteration run() {
@@ -305,15 +307,17 @@ class Model {
 
   void load_method(et::EventTracer* tracer, const std::function<bool()>& load_operators) {
     const et::MethodMeta meta = method_meta();
-    std::vector<et::Span<uint8_t>> spans;
+    size_t arena_bytes = 0;
     for (size_t i = 0; i < meta.num_memory_planned_buffers(); i++) {
       const int64_t size = meta.memory_planned_buffer_size(i).get();
       if (size < 0) throw Failure(kProgram, "program", "a memory plan of negative size");
       planned_.push_back(allocate(static_cast<size_t>(size)));
       planned_spans_.push_back({planned_.back().get(), static_cast<size_t>(size)});
+      arena_bytes += static_cast<size_t>(size);
     }
     arena_.emplace(et::Span<et::Span<uint8_t>>(planned_spans_.data(), planned_spans_.size()));
     memory_.emplace(&method_allocator_, &*arena_, &temporary_allocator_);
+    stages.end("arenas", arena_bytes);
     int64_t start = 0;
     const auto load = [&] {
       start = now_ns(CLOCK_MONOTONIC);
@@ -322,9 +326,15 @@ class Model {
     };
     auto first = load();
     const bool again = first.error() == Error::OperatorMissing && load_operators();
-    if (again) error_log.take();
+    if (again) {
+      error_log.take();
+      stages.end("method");
+      stages.rename("delegate", "operators");
+      stages.rename("method", "operators");
+    }
     auto method = again ? load() : std::move(first);
     load_ms_ = static_cast<double>(now_ns(CLOCK_MONOTONIC) - start) / 1e6;
+    stages.end("method", method_allocator_.bytes + temporary_allocator_.bytes);
     if (method.ok()) {
       method_.emplace(std::move(*method));
     } else if (method.error() == Error::OperatorMissing) {
@@ -345,6 +355,7 @@ class Model {
       const auto info = meta.output_tensor_meta(i);
       if (!info.ok() || info->is_memory_planned() || info->nbytes() == 0) continue;
       planned_.push_back(allocate(info->nbytes()));
+      output_bytes_ += info->nbytes();
       check(method_->set_output_data_ptr(planned_.back().get(), info->nbytes(), i),
             "cannot place output " + std::to_string(i));
     }
@@ -368,17 +379,18 @@ class Model {
 
   MappedFile file_;
   std::optional<Data> data_;
-  executorch::extension::BufferDataLoader loader_;
+  StageLoader loader_;
   std::optional<et::Program> program_;
   std::string method_name_;
   std::vector<Memory> planned_;
   std::vector<et::Span<uint8_t>> planned_spans_;
-  executorch::extension::MallocMemoryAllocator method_allocator_, temporary_allocator_;
+  CountingAllocator method_allocator_, temporary_allocator_;
   std::optional<et::HierarchicalAllocator> arena_;
   std::optional<et::MemoryManager> memory_;
   std::deque<Input> inputs_;
   std::vector<et::EValue> values_;
   std::optional<et::Method> method_;
   double load_ms_ = 0;
+  size_t output_bytes_ = 0;
   bool executed_ = false;
 };

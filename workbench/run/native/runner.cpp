@@ -278,6 +278,7 @@ void run(int argc, char** argv) {
         json::Object().add("event", "version").add("runner", "native").add("compiler", COMPILER));
     return;
   }
+  stages.start(flags.stages, flags.model_path);
   catch_executorch_errors();
   if (!cpuinfo_initialize()) throw Failure(kIsa, "isa", "cpuinfo does not know this CPU");
   if (flags.print_isa) {
@@ -288,17 +289,22 @@ void run(int argc, char** argv) {
   set_cpus(flags.cpus);
   const json::Object isa = hide_features(flags);
   load_libraries(flags.lib_dir);
+  stages.end("libraries");
   set_threads(flags.cpu_threads);
+  stages.end("threads");
 
   Observers observers(flags);
   Model model(flags.model_path, flags.data_path, flags.method_name, observers.tracer.get(),
               [&] { return load_operators(flags.operators); });
   for (size_t i = 0; i < flags.inputs.size(); i++) {
-    if (i > 0) model.run();
+    if (i > 0 && !stages.on()) model.run();
     model.set_inputs(flags.inputs[i].files, flags.inputs[i].shapes);
     abort_code = kExecution;
+    stages.end("inputs", model.external_bytes());
+    if (stages.on()) model.run();
+    stages.end(i == 0 ? "first inference" : "later inference");
   }
-  if (flags.inputs.size() > 1) observers.reset();
+  if (stages.on() || flags.inputs.size() > 1) observers.reset();
   json::answer(json::Object()
                    .add("event", "ready")
                    .add("runner", "native")
@@ -307,6 +313,7 @@ void run(int argc, char** argv) {
                    .add("threads", threadpool::get_threadpool()->get_thread_count())
                    .add("startup_ms", static_cast<double>(now_ns(CLOCK_MONOTONIC) - start) / 1e6)
                    .extend(isa)
+                   .extend(stages.describe())
                    .extend(model.describe_method()));
   if (flags.server_mode) {
     serve(model, observers, flags);

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 
 def platform_name(system: str, machine: str) -> str:
-    """The platform's name in the artifact layout: ``mac``, ``linux`` or ``linux-aarch64``."""
+    """The platform's name: ``mac``, ``linux`` or ``linux-aarch64``."""
     if system == "darwin":
         return "mac"
     return "linux" if machine in ("x86_64", "AMD64") else f"linux-{machine}"
@@ -29,7 +29,7 @@ class Host:
 
     @property
     def platform(self) -> str:
-        """The platform's name in the artifact layout."""
+        """The platform's name."""
         return platform_name(sys.platform, self.machine)
 
     @property

@@ -216,7 +216,7 @@ class Ssh(Remote):
 
     @property
     def platform(self) -> str:
-        """The platform's name in the artifact layout."""
+        """The platform's name."""
         return platform_name("linux", self.machine)
 
     def shell(self, script: str) -> list[str]:

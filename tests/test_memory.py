@@ -1,0 +1,265 @@
+"""Memory and starts: every byte and every millisecond in one row, and what limits the peak."""
+
+import json
+import subprocess
+import time
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from program_builder import Delegate, Node, build_facts
+
+import workbench as wb
+from workbench.analysis.memory import (
+    account_memory,
+    compare_needs,
+    judge_need,
+    list_file_parts,
+    list_tensors,
+    peak_without,
+    tabulate_starts,
+)
+from workbench.export.layers import describe_pte
+from workbench.records.runs import ProcessMemory, Stage, Start
+from workbench.run.build import build_runner
+from workbench.run.execute import COLD_STARTS
+
+BRIEF = wb.MeasureOptions(toggle="none", runs=2, warmup=1, processes=2, evidence=False, roof=False)
+
+
+@pytest.fixture(scope="module")
+def run(conv_pte, tmp_path_factory):
+    """A measured program of two delegates, with a control."""
+    return wb.measure(conv_pte, BRIEF, root=tmp_path_factory.mktemp("out"))
+
+
+def start_runner(pte, mode, *flags):
+    """The answer of a runner that lists its stages, and the wall time until it came, in ns."""
+    command = [str(build_runner()), "--server_mode", "--model_path", str(pte), "--stages", mode]
+    began = time.monotonic_ns()
+    with subprocess.Popen([*command, *flags], stdin=-1, stdout=-1, stderr=-3) as process:
+        line = process.stdout.readline()
+        elapsed = time.monotonic_ns() - began
+        process.communicate(b"quit\n", timeout=60)
+    return json.loads(line), elapsed
+
+
+def test_the_stages_of_a_start_sum_to_its_wall_time(conv_pte):
+    shares = []
+    for _ in range(5):
+        ready, elapsed = start_runner(conv_pte, "time", "--cpu_threads", "1")
+        total = sum(stage["ns"] for stage in ready["stages"])
+        assert total <= elapsed
+        shares.append(total / elapsed)
+    assert max(shares) > 0.5  # the rest: Python starts the process, and reads the answer
+    names = [stage["name"] for stage in ready["stages"]]
+    assert names[:6] == ["process", "libraries", "threads", "file", "program", "arenas"]
+    assert names[-2:] == ["inputs", "first inference"]
+    assert names.count("delegate") == 2
+
+
+def test_each_set_of_inputs_is_executed_once(conv_pte, tmp_path):
+    (tmp_path / "x.bin").write_bytes(bytes(4 * 3 * 64 * 64))
+    inputs = ["--inputs", tmp_path / "x.bin"]
+    ready, _ = start_runner(conv_pte, "time", *inputs, "--then", *inputs)
+    names = [stage["name"] for stage in ready["stages"]]
+    assert names[-4:] == ["inputs", "first inference", "inputs", "later inference"]
+
+
+def test_a_cold_start_finds_the_file_out_of_the_page_cache(conv_pte, tmp_path):
+    copy = tmp_path / "copy.pte"
+    copy.write_bytes(conv_pte.read_bytes())
+    subprocess.run(["sync", copy], check=True)
+    assert start_runner(copy, "time")[0]["cached"] == 1
+    cached = start_runner(copy, "cold")[0]["cached"]
+    if cached == 1:
+        pytest.skip("this file system keeps its pages")
+    assert cached == 0
+
+
+def test_an_unknown_mode_is_refused(conv_pte):
+    ready, _ = start_runner(conv_pte, "hot")
+    assert "takes one of time, cold, memory" in ready["message"]
+
+
+def test_every_byte_of_the_resident_set_is_in_one_row(run):
+    for measurement in run.measurements:
+        memory = measurement.memory.set_index("part")
+        (probe,) = [s for s in measurement.starts if s.mode == "memory"]
+        assert memory["size_bytes"].sum() == probe.memory.peak
+        assert memory["share"].sum() == pytest.approx(1)
+        assert abs(memory.at["not accounted for", "share"]) < 0.03
+        assert memory.at["program file", "size_bytes"] >= 4 * (3 * 32 + 32 * 64) * 9
+        assert memory.at["delegate 1", "size_bytes"] > 4 * (3 * 32 + 32 * 64) * 9
+
+
+def test_arenas_are_those_of_the_memory_planner(run, conv_pte):
+    (method,) = describe_pte(conv_pte.read_bytes()).methods
+    sizes = run.subject.memory.set_index("part")["size_bytes"]
+    assert sizes["arenas"] == sum(method.arena_bytes)
+    assert sizes["inputs"] == 4 * 3 * 64 * 64
+
+
+def test_every_start_is_recorded_and_interleaved(run):
+    counts = Counter((s.experiment, s.mode) for s in run.record.starts)
+    names = [e.name for e in run.record.plan.experiments]
+    planned = {"memory": 1, "time": 2, "cold": min(2, COLD_STARTS)}
+    assert counts == {(name, mode): planned[mode] for name in names for mode in planned}
+    firsts = [next(s for s in run.record.starts if s.number == n).experiment for n in range(3)]
+    assert sorted(firsts) == sorted(names)
+
+
+def test_cold_start_rows_sum_to_the_mean_of_the_starts(run):
+    table = run.subject.cold_start
+    for cache, mode in (("warm", "time"), ("cold", "cold")):
+        rows = table[table["cache"] == cache]
+        starts = [s for s in run.subject.starts if s.mode == mode]
+        means = np.mean([sum(stage.ns for stage in s.stages) for s in starts]) / 1e6
+        assert rows["ms"].sum() == pytest.approx(means)
+        assert rows["share"].sum() == pytest.approx(1)
+        assert set(rows["starts"]) == {len(starts)}
+    needs = run.subject.needs.set_index("need")
+    warm = table.loc[table["cache"] == "warm", "ms"].sum()
+    assert needs.at["first output", "value"] == pytest.approx(warm)
+
+
+def test_a_control_needs_as_much_memory(run):
+    base = run.comparisons[0].baseline
+    control = next(m for m in run.measurements if m.control)
+    needs = wb.Comparison(base, control).needs.set_index("need")
+    assert needs.at["peak memory", "ratio"] == pytest.approx(1, rel=0.02)
+    assert needs.at["peak memory", "outcome"] not in ("less", "more")
+
+
+def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
+    options = replace(BRIEF, cold_start=False, processes=1)
+    run = wb.measure(conv_pte, options, root=tmp_path)
+    on = run.subject
+    assert (on.memory, on.cold_start, run.comparisons[0].needs) == (None, None, None)
+    assert on.needs["need"].tolist() == ["latency"]
+
+
+# --- accounting on made-up starts ----------------------------------------------------------------
+
+
+def make_start(number=0, mode="time", scale=1.0, heap=True):
+    """A start whose delegate takes 6 of 10 ms and 600 of 1000 kB."""
+    resident, given, stages = 0, 0, []
+    for name, ms, kb, counted in (
+        ("process", 1, 100, 0), ("libraries", 1, 50, 0), ("threads", 0.5, 10, 0),
+        ("file", 0.1, 0, 0), ("program", 0.1, 0, 0), ("arenas", 0.1, 100, 100_000),
+        ("method", 0.1, 0, 0), ("delegate", 6, 600, 0), ("method", 0.1, 2, 2000),
+        ("inputs", 0.1, 8, 8000), ("first inference", 1, 130, 0),
+    ):  # fmt: skip
+        resident, given = resident + kb * 1000, given + kb * 1000
+        stages.append(
+            Stage(
+                resident, 0, 0, resident, resident, name, round(ms * 1e6 * scale), counted,
+                given if heap else -1,
+            )
+        )  # fmt: skip
+    memory = ProcessMemory(resident, 0, 0, resident, round(resident * scale))
+    return Start("a", 1, number, mode, tuple(stages), memory)
+
+
+@pytest.mark.parametrize("heap", [True, False])
+def test_memory_is_counted_with_and_without_a_counting_malloc(heap):
+    sizes = account_memory([make_start(mode="memory", heap=heap)]).set_index("part")["size_bytes"]
+    assert sizes["delegate"] == 600_000
+    assert sizes["first inference"] == 130_000
+    assert sizes["runner"] == 160_000
+    assert sizes["not accounted for"] == 0
+    assert sizes.sum() == 1_000_000
+
+
+def test_memory_that_was_freed_has_a_row():
+    start = make_start(mode="memory")
+    start = replace(start, stages=(*start.stages[:-1], replace(start.stages[-1], peak=1_300_000)))
+    memory = account_memory([start]).set_index("part")
+    assert memory.at["freed", "size_bytes"] == 300_000
+    assert memory.at["not accounted for", "size_bytes"] == 0
+
+
+def test_systems_without_proc_have_times_alone():
+    start = replace(make_start(mode="memory"), memory=ProcessMemory())
+    assert account_memory([start]) is None
+    times = [replace(make_start(n), memory=ProcessMemory()) for n in range(3)]
+    assert tabulate_starts(times)["ms"].sum() == pytest.approx(10.1)
+    assert compare_needs(times, times)["need"].tolist() == ["first output"]
+
+
+def test_differences_of_needs_are_found_and_equal_ones_are_not():
+    rng = np.random.default_rng(0)
+    before, same, more = (
+        [make_start(n, scale=scale * rng.normal(1, 0.003)) for n in range(5)]
+        for scale in (1, 1, 1.1)
+    )
+    assert set(compare_needs(before, same)["outcome"]) == {"equivalent"}
+    grown = compare_needs(before, more).set_index("need")
+    assert grown.at["peak memory", "outcome"] == "more"
+    assert grown.at["first output", "low"] < 1.1 < grown.at["first output", "high"]
+    assert compare_needs(before[:1], more[:1])["outcome"].unique() == ["inconclusive"]
+
+
+def test_outcomes_of_needs():
+    bounds = [(0.9, 0.97), (1.03, 1.1), (0.99, 1.01), (0.9, 1.01), (0.97, 0.99)]
+    outcomes = ["less", "more", "equivalent", "inconclusive", "inconclusive"]
+    assert [judge_need(*each) for each in bounds] == outcomes
+
+
+# --- the file and the activations ----------------------------------------------------------------
+
+
+def test_the_parts_of_a_file_sum_to_its_size(conv_pte, pair_pte, outside_pte):
+    for path in (conv_pte, pair_pte, outside_pte[0]):
+        layers = describe_pte(path.read_bytes())
+        parts = list_file_parts(layers)
+        assert parts["size_bytes"].sum() == path.stat().st_size
+        assert (parts["size_bytes"] >= 0).all()
+    weights = [part for part in describe_pte(conv_pte.read_bytes()).file if part.kind == "weights"]
+    assert sum(part.size_bytes for part in weights) == 4 * (
+        (3 * 9 + 1) * 32 + (32 * 9 + 1) * 64 + 65 * 10
+    )
+
+
+#: The peak is the concatenation: 2 x 4000 bytes are copied to 8000.
+SHAPES = {"x": (500,), "a": (1000,), "b": (1000,), "c": (2000,), "y": (500,)}
+CONCATENATION = Delegate(
+    [
+        Node("Conv2d", "x W", "a", 1.0, module="left"),
+        Node("Conv2d", "x V", "b", 1.0, module="right"),
+        Node("Concatenate2", "a b", "c", 0.1, module="join"),
+        Node("Conv2d", "c U", "y", 1.0, module="head"),
+    ]
+)
+
+
+def test_the_tensors_that_are_live_at_the_peak_are_listed():
+    flow = build_facts(CONCATENATION, shapes=SHAPES).flow
+    tensors = list_tensors(flow)
+    live = tensors[tensors["at_peak"]].set_index("operator")["size_bytes"]
+    assert live["Concatenate2"] == 8000
+    assert live["Conv2d"].tolist() == [4000, 4000]
+    lives = tensors.set_index("module")[["first", "last"]]
+    assert lives.loc["left"].tolist() == [0, 2]
+    assert lives.loc["join"].tolist() == [2, 3]
+
+
+def test_the_peak_without_an_operator_keeps_its_operands():
+    flow = build_facts(CONCATENATION, shapes=SHAPES).flow
+    step = next(step for step in flow.steps if step.type == "Concatenate2")
+    assert peak_without(flow, step) == 4000 + 4000 + 2000
+
+
+def test_a_pointwise_operator_writes_over_its_operand():
+    chain = Delegate(
+        [
+            Node("Conv2d", "x W", "a", 1.0),
+            Node("Sigmoid", "a", "b", 0.1),
+            Node("Conv2d", "b V", "y", 1.0),
+        ]
+    )
+    flow = build_facts(chain, shapes=SHAPES).flow
+    tensors = list_tensors(flow)
+    assert tensors.loc[tensors["at_peak"], "size_bytes"].sum() == 4000 + 2000

@@ -1,0 +1,265 @@
+"""What a program needs besides time: memory, and the time until its first output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+from scipy.special import stdtrit
+
+from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, Step, TensorId
+from workbench.analysis.statistics import half_width
+from workbench.frames import COLD_START, FILE_PARTS, MEMORY, NEEDS_COMPARED, TENSORS, check
+from workbench.records.layers import Layers
+from workbench.records.runs import Stage, Start
+
+MB = 1e6
+#: Smaller differences of a need, as a fraction, are of no importance.
+MARGIN = 0.02
+#: What happens in each stage of a start, in words.
+STAGES = {
+    "process": "the system starts the process and links the runner",
+    "libraries": "kernels and backends are loaded",
+    "threads": "the thread pool is made",
+    "file": "the program's file is opened and mapped",
+    "program": "the program is parsed and checked",
+    "arenas": "the planned memory is allocated",
+    "operators": "libraries of operators are loaded, and the method again",
+    "method": "the method's values and kernels are set up",
+    "delegate": "the delegate compiles its graph and packs its weights",
+    "inputs": "the inputs are read",
+    "first inference": "the first execution, which allocates the delegates' workspace",
+}
+#: XNNPACK writes the result of these over their input if nothing else reads that.
+_IN_PLACE = POINTWISE | {"Softmax", "StaticReshape", "Copy"}
+
+
+def name_stages(stages: Sequence[Stage]) -> list[str]:
+    """The stages up to the first output; delegates are numbered in the order of their set-up."""
+    names, delegates = [], 0
+    several = sum(stage.name == "delegate" for stage in stages) > 1
+    for stage in stages:
+        if stage.name == "later inference":
+            break
+        delegates += stage.name == "delegate"
+        numbered = stage.name == "delegate" and several
+        names.append(f"delegate {delegates}" if numbered else stage.name)
+        if stage.name == "first inference":
+            break
+    return names
+
+
+def first_outputs(starts: Iterable[Start]) -> pd.DataFrame:
+    """The time of every stage in ms: a row for each start by number, a column for each stage."""
+    rows = {}
+    for start in starts:
+        names = name_stages(start.stages)
+        times = pd.Series([stage.ns / 1e6 for stage in start.stages[: len(names)]], index=names)
+        rows[start.number] = times.groupby(level=0, sort=False).sum()
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def tabulate_starts(starts: Sequence[Start]) -> pd.DataFrame | None:
+    """The time from exec to the first output by stage: ``frames.COLD_START``."""
+    tables = []
+    for cache, mode in (("warm", "time"), ("cold", "cold")):
+        times = first_outputs(s for s in starts if s.mode == mode)
+        if times.empty:
+            continue
+        mean, half = times.mean(), half_width(times.to_numpy())
+        kinds = [name.rstrip("0123456789 ") for name in times.columns]
+        table = {"cache": cache, "stage": times.columns, "meaning": [STAGES[k] for k in kinds]}
+        spread = {"low_ms": (mean - half).clip(lower=0), "high_ms": mean + half}
+        table |= {"ms": mean, **spread, "share": mean / mean.sum(), "starts": len(times)}
+        tables.append(pd.DataFrame(table).reset_index(drop=True))
+    return check(pd.concat(tables, ignore_index=True), COLD_START) if tables else None
+
+
+def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
+    """The largest resident set of a process by what it holds: ``frames.MEMORY``.
+
+    Arenas, inputs and the method are counted by the runner; delegates and the first inference are
+    what malloc gave out meanwhile (where it is not counted: what became resident). Pages of files
+    and the rest are read from ``/proc``.
+    """
+    stages = next((s.stages for s in starts if s.mode == "memory" and s.memory.peak), ())
+    if not stages:
+        return None
+    names = name_stages(stages)
+    loaded, last = stages[names.index("threads")], stages[-1]
+    resident = last.anonymous + last.files + last.program
+    parts: dict[str, tuple[str, int]] = {
+        "libraries": ("code and constants of the runner and its libraries", last.files),
+        "runner": ("heap, stacks and data before the program is loaded", loaded.anonymous),
+        "program file": ("pages of the program's file that were read", last.program),
+    }
+    texts = {
+        "arenas": "memory that the exporter planned for activations",
+        "method": "the runtime's tables of values and kernels",
+        "inputs": "inputs, and outputs outside of the arenas",
+        "delegate": "packed weights and compiled graph",
+    }
+    counted = {"arenas", "method", "inputs"}
+    for name, before, stage in zip(names[1:], stages, stages[1:], strict=False):
+        kind = stage.name
+        if kind in texts:
+            size = stage.bytes if kind in counted else _allocated(before, stage)
+            parts[name] = texts[kind], parts.get(name, ("", 0))[1] + size
+    first = stages[len(names) - 2]
+    text = "workspace and tables that the first inference allocates"
+    parts["first inference"] = text, _allocated(first, last)
+    if freed := last.peak - resident:
+        parts["freed"] = "resident for a time while loading", freed
+    rest = last.peak - sum(size for _, size in parts.values())
+    parts["not accounted for"] = "fragments of the heap; below 0: counted, but never written", rest
+    rows = [(part, text, size, size / last.peak) for part, (text, size) in parts.items()]
+    return check(pd.DataFrame(rows, columns=MEMORY.names), MEMORY)
+
+
+def _allocated(before: Stage, after: Stage) -> int:
+    if min(before.heap, after.heap) < 0:
+        return after.anonymous - before.anonymous
+    return after.heap - before.heap
+
+
+# --- activations ---------------------------------------------------------------------------------
+
+
+def _lifetimes(flow: Dataflow, dropped: Step | None = None) -> dict[TensorId, tuple[int, int]]:
+    """When each tensor is written, and read last, by the number of the step.
+
+    Without the step ``dropped``, those that read its results read its operands instead.
+    """
+    order = {step.id: number for number, step in enumerate(flow.steps)}
+    lives = {}
+    for tensor, info in flow.tensors.items():
+        maker, users = flow.makers.get(tensor), flow.users.get(tensor, [])
+        if info.constant or not (maker or users):
+            continue
+        first = order[maker.id] if maker else 0
+        lives[tensor] = first, max((order[step.id] for step in users), default=len(order) - 1)
+    for step in flow.steps:
+        if step.xnode is None or step.type not in _IN_PLACE:
+            continue
+        target, size = step.writes[0], flow.tensors[step.writes[0]].size_bytes
+        for source in step.reads:
+            alike = source in lives and flow.tensors[source].size_bytes == size
+            if alike and len(flow.users[source]) == 1 and -1 not in (source[0], target[0]):
+                lives[source] = lives[source][0], lives[source][1] - 1
+                break
+    if dropped is not None:
+        ends = [lives.pop(tensor)[1] for tensor in dropped.writes if tensor in lives]
+        for source in dropped.reads:
+            if source in lives:
+                lives[source] = lives[source][0], max(lives[source][1], *ends)
+    return lives
+
+
+def _live_bytes(flow: Dataflow, lives: dict[TensorId, tuple[int, int]]) -> np.ndarray:
+    """The bytes of all tensors that are live at each step."""
+    changes = np.zeros(len(flow.steps) + 1, dtype=np.int64)
+    for tensor, (first, last) in lives.items():
+        changes[first] += flow.tensors[tensor].size_bytes
+        changes[last + 1] -= flow.tensors[tensor].size_bytes
+    return changes.cumsum()[:-1]
+
+
+def list_tensors(flow: Dataflow) -> pd.DataFrame:
+    """Every activation and when it is live: ``frames.TENSORS``, the largest first."""
+    lives = _lifetimes(flow)
+    live = _live_bytes(flow, lives)
+    peak = int(live.argmax()) if len(live) else 0
+    rows = []
+    for tensor, (first, last) in lives.items():
+        maker = flow.makers.get(tensor)
+        origin = maker.origin if maker else None
+        rows.append(
+            (
+                "activations" if tensor[0] == -1 else "delegate",
+                f"{'-' if tensor[0] == -1 else tensor[0]}/{tensor[1]}",
+                maker.type if maker else "input",
+                origin.module if origin else "",
+                origin.source if origin else "",
+                flow.tensors[tensor].size_bytes,
+                first,
+                last,
+                first <= peak <= last,
+            )
+        )
+    table = pd.DataFrame(rows, columns=TENSORS.names)
+    table = table.sort_values("size_bytes", ascending=False, kind="stable", ignore_index=True)
+    return check(table, TENSORS)
+
+
+def peak_without(flow: Dataflow, step: Step) -> int:
+    """The most bytes of live tensors if a step's results did not exist, only its operands."""
+    return int(_live_bytes(flow, _lifetimes(flow, step)).max(initial=0))
+
+
+def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
+    """The parts of a program's file, the largest first: ``frames.FILE_PARTS``."""
+    if layers is None or not layers.file:
+        return None
+    rows = []
+    for part in layers.file:
+        module = ""
+        if part.method is not None and part.instruction is not None and part.value is not None:
+            method = layers.methods[part.method]
+            nodes = method.instructions[part.instruction].xnodes
+            users = (node for node in nodes if part.value in node.inputs and node.origins)
+            module = next((method.origins[node.origins[0]].module for node in users), "")
+        rows.append((part.kind, module, part.size_bytes))
+    table = pd.DataFrame(rows, columns=FILE_PARTS.names[:3])
+    table = table.groupby(["part", "module"], as_index=False, sort=False)["size_bytes"].sum()
+    table = table.sort_values("size_bytes", ascending=False, kind="stable", ignore_index=True)
+    return check(table.assign(share=table["size_bytes"] / table["size_bytes"].sum()), FILE_PARTS)
+
+
+# --- side by side --------------------------------------------------------------------------------
+
+
+def measure_needs(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:
+    """By need, its unit and its value in every start, by number."""
+    warm, cold = ([s for s in starts if s.mode == mode] for mode in ("time", "cold"))
+    known = [start for start in warm if start.memory.peak]
+    numbers = [start.number for start in known]
+    found = {
+        "first output": ("ms", first_outputs(warm).sum(axis=1)),
+        "cold first output": ("ms", first_outputs(cold).sum(axis=1)),
+        "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in known], numbers)),
+        "PSS": ("MB", pd.Series([s.memory.pss / MB for s in known], numbers)),
+    }
+    return {need: (unit, values) for need, (unit, values) in found.items() if len(values)}
+
+
+def compare_needs(before: Sequence[Start], after: Sequence[Start]) -> pd.DataFrame | None:
+    """What a candidate needs against its baseline: ``frames.NEEDS_COMPARED``.
+
+    Starts of equal number ran one after the other: the interval is Student's, of their ratios.
+    """
+    theirs, rows = measure_needs(after), []
+    for need, (unit, values) in measure_needs(before).items():
+        other = theirs[need][1] if need in theirs else values.iloc[:0]
+        both = pd.concat([values, other], axis=1, join="inner")
+        if both.empty:
+            continue
+        ratios = np.log(both.iloc[:, 1] / both.iloc[:, 0])
+        middle, half = float(ratios.mean()), math.inf
+        if len(ratios) > 1:
+            half = float(stdtrit(len(ratios) - 1, 0.975) * ratios.std() / math.sqrt(len(ratios)))
+        low, ratio, high = (math.exp(middle + side) for side in (-half, 0.0, half))
+        outcome = judge_need(low, high)
+        rows.append((need, unit, *both.mean(), ratio, low, high, outcome))
+    table = pd.DataFrame(rows, columns=NEEDS_COMPARED.names)
+    return check(table, NEEDS_COMPARED) if rows else None
+
+
+def judge_need(low: float, high: float) -> str:
+    """The outcome of a ratio with this interval: less, more, equivalent or inconclusive."""
+    if high < 1 - MARGIN:
+        return "less"
+    if low > 1 + MARGIN:
+        return "more"
+    return "equivalent" if low >= 1 - MARGIN and high <= 1 + MARGIN else "inconclusive"
