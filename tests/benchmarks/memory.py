@@ -3,7 +3,7 @@
 ``python tests/benchmarks/memory.py [--pte FILE...]`` measures six models (or these programs) with
 nothing toggled, and prints for each: the largest resident set and the part of it that no row
 accounts for; the resident set by its rows against the one that Linux states for another process;
-the arenas against those that the runtime states; the file's parts against its size; the stages of a
+the arenas against upstream's reader of programs; the file's parts against its size; the stages of a
 start against the wall time that its parent sees; and the differences of an A/A control. Then it
 exports a network whose peak is one concatenation, and the same without it.
 
@@ -66,12 +66,11 @@ class Split(Joined):
 
 
 def read_arenas(pte):
-    """The sizes of the planned buffers, as the runtime states them."""
-    from executorch.runtime import Runtime
+    """The sizes of the planned buffers, as upstream's own reader has them."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
 
-    method = Runtime.get().load_program(str(pte)).metadata("forward")
-    count = method.num_memory_planned_buffers()
-    return sum(method.memory_planned_buffer_size(n) for n in range(count))
+    plan = deserialize_pte_binary(pte.read_bytes()).program.execution_plan[0]
+    return sum(plan.non_const_buffer_sizes)
 
 
 def watch_start(pte):

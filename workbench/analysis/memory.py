@@ -110,10 +110,12 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
     first = stages[len(names) - 2]
     text = "workspace and tables that the first inference allocates"
     parts["first inference"] = text, _allocated(first, last)
+    if min(loaded.kept, last.kept) >= 0:
+        parts["heap kept"] = "free again, and kept by malloc for later", last.kept - loaded.kept
     if freed := last.peak - resident:
         parts["freed"] = "resident for a time while loading", freed
     rest = last.peak - sum(size for _, size in parts.values())
-    parts["not accounted for"] = "fragments of the heap; below 0: counted, but never written", rest
+    parts["not accounted for"] = "below 0: counted, but never written", rest
     rows = [(part, text, size, size / last.peak) for part, (text, size) in parts.items()]
     return check(pd.DataFrame(rows, columns=MEMORY.names), MEMORY)
 
