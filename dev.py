@@ -11,9 +11,11 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent
@@ -21,6 +23,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "workbench-setup"
 CONSTRAINTS = ROOT / "constraints.txt"
+#: The same pins with the hashes of their files. pip cannot take them: it would want torch's too.
+HASHES = ROOT / "hashes.txt"
 # PyPI's torch for Linux pulls in several gigabytes of CUDA packages; this project needs none.
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 #: What commands need besides the package; all others need what the tests need.
@@ -51,6 +55,7 @@ def main() -> int:
         "lab": (lab, "open JupyterLab on the notebooks"),
         "docs": (docs, "build the documentation site into build/docs"),
         "fuzz": (fuzz, "feed the readers mutated files (KIND..., --seconds N or --count N)"),
+        "lock": (lock, "look up the hashes of the pinned packages"),
         "web": (web, "bundle the explorer's scripts (needs npm)"),
         "bench": (bench, "run the benchmarks (or the named ones)"),
     }
@@ -60,7 +65,7 @@ def main() -> int:
         subparsers.add_parser(name, help=text, add_help=False)
     options, rest = parser.parse_known_args()
     try:
-        if options.command not in ("setup", "web"):
+        if options.command not in ("lock", "setup", "web"):
             install(*EXTRAS.get(options.command, ["test"]))
         return commands[options.command][0](rest)
     except SetupFailure as failure:
@@ -176,6 +181,20 @@ def web(_: list[str]) -> int:
     return max(subprocess.run(command, cwd=folder).returncode for command in commands)
 
 
+def lock(_: list[str]) -> int:
+    """Write the hashes of the packages in ``constraints.txt`` into ``hashes.txt``."""
+    form = ["--universal", "--no-deps", "--no-emit-index-url", "--no-annotate", "--no-header"]
+    if not PYTHON.exists():
+        _create_venv()
+    if not (uv := _uv()):
+        raise SetupFailure("cannot install uv with pip")
+    command = [uv, "pip", "compile", "--quiet", "--generate-hashes", *form, *_pip_settings()]
+    # torch's CPU build has other hashes than the default build, and they change with the index.
+    pins = re.sub(r"^torch==.*\n", "", CONSTRAINTS.read_text(), flags=re.MULTILINE)
+    command += ["--python-version", "3.11", "--output-file", HASHES, "-"]
+    return subprocess.run(command, input=pins, text=True, stdout=subprocess.DEVNULL).returncode
+
+
 def bench(arguments: list[str]) -> int:
     """Run the benchmarks; exits 1 if a claim does not hold."""
     folder = ROOT / "tests" / "benchmarks"
@@ -186,7 +205,7 @@ def bench(arguments: list[str]) -> int:
 
 
 def _fingerprint() -> str:
-    files = [ROOT / "pyproject.toml", CONSTRAINTS]
+    files = [ROOT / "pyproject.toml", CONSTRAINTS, HASHES]
     text = b"".join(path.read_bytes() for path in files) + sys.version.encode()
     return f"{ROOT} {hashlib.sha256(text).hexdigest()}"
 
@@ -212,14 +231,32 @@ def _pip(*arguments: str, check: bool = True, quiet: bool = False) -> subprocess
 
 
 def _install(*arguments: str) -> None:
-    """Install with uv, which takes a third of pip's time; with pip where uv is not to be had."""
+    """Install with uv, which checks hashes; with pip, which takes longer, where uv fails."""
     pinned = ["--constraint", str(CONSTRAINTS)]
-    if _pip("install", *pinned, "uv", check=False, quiet=True).returncode == 0:
-        command = [VENV / "bin" / "uv", "pip", "install", "--quiet", "--python", PYTHON]
-        if subprocess.run([*command, *pinned, *_pip_settings(), *arguments]).returncode == 0:
+    if uv := _uv():
+        command = [uv, "pip", "install", "--quiet", "--python", PYTHON, *_pip_settings(), *pinned]
+        checked = ["--constraint", str(HASHES), "--build-constraint", str(HASHES)]
+        done = subprocess.run([*command, *checked, *arguments], stderr=subprocess.PIPE, text=True)
+        print(done.stderr, end="", file=sys.stderr)
+        if done.returncode == 0:
             return
-        print("dev.py: uv failed; installing with pip", file=sys.stderr)
+        if "ash mismatch" in done.stderr:
+            raise SetupFailure(
+                "a package differs from its hash in hashes.txt; check where packages come from "
+                "(pip config list), or update the hashes: python3 dev.py lock"
+            )
+        print("dev.py: uv failed; installing with pip, without hashes", file=sys.stderr)
     _pip("install", *pinned, *arguments)
+
+
+def _uv() -> Path | None:
+    """The pinned uv, installed into the venv with pip, which checks its hash; None without it."""
+    (pin,) = re.findall(r"^uv==.*(?:\n .*)*", HASHES.read_text(), re.MULTILINE)
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as wanted:
+        wanted.write(pin)
+        wanted.flush()
+        done = _pip("install", "--require-hashes", "-r", wanted.name, check=False, quiet=True)
+    return None if done.returncode else VENV / "bin" / "uv"
 
 
 def _pip_settings() -> list[str]:

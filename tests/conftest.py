@@ -1,6 +1,8 @@
 """Shared fixtures: small programs (exported once, then cached), the command line, a browser."""
 
+import gc
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -12,10 +14,38 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# One thread: on a busy machine, torch's threads mostly wait for each other, and burn CPU time.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # No deadline: the speed of this machine is not under test. `--hypothesis-profile` chooses another.
 settings.register_profile("fast", deadline=None, max_examples=25)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("fast")
+
+#: Tests that export import ten seconds of packages: one worker runs them all.
+EXPORTING = {
+    *("align_exported", "attribution", "etrecord", "export", "export_cache", "export_dtypes"),
+    *("exports", "findings_exported", "hostile", "models", "models_zoo", "optimize", "programs"),
+    *("runner_protocol",),
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With ``--dist=loadfile``, all files that export are one."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneExporter(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            file = super()._split_scope(nodeid)
+            return "exporting" if Path(file).stem.removeprefix("test_") in EXPORTING else file
+
+    return OneExporter(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+def pytest_collection_finish():
+    """Leave what all tests share out of every garbage collection."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,10 +1,12 @@
 """The set-up script: standard library only, with clear failures."""
 
 import ast
+import hashlib
 import importlib.util
 import json
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -142,11 +144,44 @@ def test_without_uv_pip_installs(dev, monkeypatch, capsys, uv):
         return subprocess.CompletedProcess([], int(uv == "absent"), stdout="")
 
     monkeypatch.setattr(dev, "_pip", pip)
-    failed = subprocess.CompletedProcess([], 1)
+    failed = subprocess.CompletedProcess([], 1, stderr="no route\n")
     monkeypatch.setattr(dev.subprocess, "run", lambda *_, **__: failed)
     dev._install("-e", ".")
     assert calls[-1] == ("install", "--constraint", str(dev.CONSTRAINTS), "-e", ".")
-    assert ("uv failed" in capsys.readouterr().err) == (uv == "fails")
+    assert ("no route\ndev.py: uv failed" in capsys.readouterr().err) == (uv == "fails")
+
+
+UV = Path(sys.executable).with_name("uv")
+
+
+@pytest.mark.skipif(not UV.exists(), reason="uv is not installed; dev.py installs it")
+@pytest.mark.parametrize("right", [True, False])
+def test_a_package_with_another_hash_is_refused(dev, monkeypatch, tmp_path, right):
+    wheel, about = tmp_path / "tiny-1.0-py3-none-any.whl", "tiny-1.0.dist-info"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("tiny.py", "x = 1\n")
+        archive.writestr(f"{about}/METADATA", "Metadata-Version: 2.1\nName: tiny\nVersion: 1.0\n")
+        archive.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        archive.writestr(f"{about}/RECORD", "")
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest() if right else "0" * 64
+    (tmp_path / "pins").write_text("tiny==1.0\n")
+    (tmp_path / "hashes").write_text(f"tiny==1.0 --hash=sha256:{digest}\n")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
+    for name, path in (
+        ("CONSTRAINTS", "pins"),
+        ("HASHES", "hashes"),
+        ("PYTHON", "venv/bin/python"),
+    ):
+        monkeypatch.setattr(dev, name, tmp_path / path)
+    monkeypatch.setattr(dev, "_uv", lambda: UV)
+    monkeypatch.setattr(dev, "_pip_settings", lambda: ["--no-index", "--find-links", tmp_path])
+    monkeypatch.setattr(dev, "_pip", lambda *_: pytest.fail("pip checks no hashes"))
+    if right:
+        dev._install("tiny")
+    else:
+        with pytest.raises(dev.SetupFailure, match="differs from its hash"):
+            dev._install("tiny")
+    assert bool([*tmp_path.glob("venv/lib/*/site-packages/tiny.py")]) == right
 
 
 def test_without_a_command_the_commands_are_listed():

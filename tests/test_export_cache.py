@@ -49,10 +49,8 @@ def files(tmp_path, monkeypatch):
 
 def export(**choices):
     """Export the model; returns the program, and whether an earlier one was kept."""
-    told = []
-    pte = export_model(
-        "mine.py:Net", ExportOptions(backend="portable", **choices), tell=told.append
-    )
+    told, options = [], ExportOptions(**{"backend": "portable"} | choices)
+    pte = export_model("mine.py:Net", options, tell=told.append)
     return pte, told == [f"{pte.name}: up to date"]
 
 
@@ -118,20 +116,24 @@ def test_what_was_made_from_something_else_is_made_again(files):
     assert export() == (pte, False)
 
 
+INT8 = {"backend": "xnnpack", "dtype": "int8"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "choices",
+    ("before", "after"),
     [
-        {"inputs": ("random:1",)},
-        {"rewrite": False},
-        {"state_dict": "weights.pt"},
+        ({}, {"inputs": ("random:1",)}),
+        ({}, {"rewrite": False}),
+        ({}, {"state_dict": "weights.pt"}),
+        (INT8, INT8 | {"module_dtypes": (("*", "int8dyn"),)}),
     ],
 )
-def test_other_options_are_another_export(files, choices):
-    export()
-    assert export(**choices)[1] is False
-    assert export(**choices)[1] is True
-    assert export()[1] is False
+def test_other_options_are_another_export(files, before, after):
+    export(**before)
+    assert export(**after)[1] is False
+    assert export(**after)[1] is True
+    assert export(**before)[1] is False
 
 
 @pytest.mark.parametrize("part", ["versions", "workbench"])

@@ -114,6 +114,7 @@ def test_a_step_is_computed_on_the_state_that_earlier_ones_left(runner, tmp_path
     assert not np.allclose(empty, whole, atol=0.02 * np.abs(whole).max())
 
 
+@pytest.mark.slow
 def test_every_phase_has_its_experiments_control_and_pair(run):
     assert [m.name for m in run.measurements if m.phase.name == "decode"] == [
         f"decode_{name}" for name in ("avx512_off", "avx512_on", "control")
@@ -128,12 +129,14 @@ def test_every_phase_has_its_experiments_control_and_pair(run):
     assert run.find_control("decode_avx512_off") == ("decode_avx512_off", "decode_control")
 
 
+@pytest.mark.slow
 def test_phases_of_one_program_share_its_operators(run):
     prefill, decode = (run[phase, "avx512_on"].operators for phase in ("prefill", "decode"))
     assert set(prefill["key"]) == set(decode["key"])
     assert prefill["mean_ms"].sum() > decode["mean_ms"].sum()
 
 
+@pytest.mark.slow
 def test_outputs_are_compared_within_a_phase_only(run):
     pairs = {(a.baseline.split("_")[0], a.candidate.split("_")[0]) for a in run.record.agreements}
     assert pairs == {("prefill", "prefill"), ("decode", "decode")}
@@ -190,6 +193,7 @@ def test_tokens_are_refused_by_programs_that_take_none(runner, conv_pte):
         make_plan(Path(conv_pte), replace(BRIEF, phases=("a=4",)), runner)
 
 
+@pytest.mark.slow
 def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
     table = run.phases.set_index("experiment")
     assert list(table.index) == [m.name for m in run.measurements if not m.control]
@@ -206,6 +210,7 @@ def test_runs_without_phases_have_no_such_table():
     assert wb.open_run(wb.sample_run()).phases is None
 
 
+@pytest.mark.slow
 def test_findings_name_their_phase(run):
     titles = run.findings["title"]
     assert {title.split(":")[0] for title in titles} == {"prefill", "decode"}
@@ -308,6 +313,7 @@ def test_a_size_that_weights_have_too_is_not_guessed():
     assert resize(describe_pte(TINY.read_bytes()), [((1, 32), (1, 1))]) is None
 
 
+@pytest.mark.slow
 def test_a_lookup_reads_rows_not_the_table(run):
     rows = run["decode", "avx512_on"].operators
     (bytes_read,) = rows.loc[rows["name"].str.contains("embedding"), "bytes"]

@@ -1,10 +1,12 @@
 """Locks: one measurement at a time on a device."""
 
+import multiprocessing
 import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -238,6 +240,47 @@ def test_all_users_share_the_locks_of_a_machine(monkeypatch, tmp_path):
     tmp_path.chmod(0o1777)
     if tmp_path.stat().st_uid == 0:
         assert locks._device_lock("host").parent == tmp_path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be several users")
+@pytest.mark.parametrize("first", ["root", "other"])
+def test_different_users_take_turns(monkeypatch, first):
+    fork = multiprocessing.get_context("fork")
+    start, waiting, measuring, enough = (fork.Event() for _ in range(4))
+
+    def measure_as_another():
+        os.umask(0o077)
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        start.wait(60)
+        with lock_device("host", lambda words: waiting.set()):
+            measuring.set()
+            enough.wait(60)
+
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # pytest's are private
+        Path(folder).chmod(0o1777)
+        monkeypatch.delenv("WORKBENCH_LOCKS")
+        monkeypatch.setattr(locks, "SHARED", (Path(folder),))
+        other, told = fork.Process(target=measure_as_another), []
+        other.start()
+        if first == "root":
+            with lock_device("host"):
+                start.set()
+                assert waiting.wait(60)
+                assert not measuring.is_set()
+            assert measuring.wait(60)
+            assert locks.is_locked("host")
+            enough.set()
+        else:
+            start.set()
+            assert measuring.wait(60)
+            with lock_device("host", lambda words: (told.append(words), enough.set())):
+                assert f", PID {other.pid}, since" in told[0]
+        other.join(60)
+        assert other.exitcode == 0
+        owner = locks._device_lock("host").stat().st_uid
+        assert owner == (0 if first == "root" else 65534)
 
 
 @pytest.mark.long

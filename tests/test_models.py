@@ -125,7 +125,10 @@ def test_loading_is_repeatable_and_leaves_the_random_numbers_alone(name):
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(("name", "classes"), [("toy_cnn", 10), ("mobilenet_v3_small", 1000)])
+@pytest.mark.parametrize(
+    ("name", "classes"),
+    [("toy_cnn", 10), pytest.param("mobilenet_v3_small", 1000, marks=pytest.mark.slow)],
+)
 def test_activations_stay_alive(name, classes):
     model = load_model(name)
     assert not any(module.training for module in model.module.modules())

@@ -3,6 +3,11 @@
 import itertools
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -26,6 +31,7 @@ from workbench.optimize.proposals import (
     aim_db,
     choose_dtypes,
     combine,
+    list_choices,
     lost_ms,
     propose_dtypes,
     propose_mix,
@@ -129,6 +135,20 @@ def test_a_layer_between_two_of_int8_joins_them_if_that_saves_conversions():
     assert sorted(kinds[3]) == ["fp32", "fp32", "int8"]
 
 
+def test_choices_are_in_execution_order_with_what_each_layer_saves():
+    def measured(**own_ms):
+        layers = pd.DataFrame({"module": list(own_ms), "own_ms": list(own_ms.values())})
+        ledger = pd.DataFrame({"row": [3, 1, 2], "layer": pd.Categorical(["b", "a", "(no layer)"])})
+        return SimpleNamespace(layers=layers, latency_ms=2 * sum(own_ms.values()), ledger=ledger)
+
+    noise = {"int8:b": 0.1, "int8dyn:b": 0.2, "int8:a": 0.3, "8da4w:a": 0.4}
+    quantized = {"int8": measured(a=1.0, b=1.0), "int8dyn": measured(a=2.0, b=3.0)}
+    found = list_choices(noise, measured(a=2.0, b=4.0), quantized)
+    assert list(found) == ["a", "b"]
+    assert found["a"] == [Choice("int8", 2.0, 0.3)]
+    assert found["b"] == [Choice("int8", 6.0, 0.1), Choice("int8dyn", 2.0, 0.2)]
+
+
 def test_a_mix_leaves_the_noisiest_and_the_slower_layers_in_single_precision():
     known = {
         "stem": [Choice("int8", 1.0, 0.5)],
@@ -166,6 +186,7 @@ def test_mixes_close_in_on_the_least_ratio_from_both_sides():
     assert between == pytest.approx(21.0 + 2.0 * 2.3 / 5.0)
 
 
+@pytest.mark.slow
 def test_the_noise_of_single_layers_adds_up_to_that_of_the_program(small, tmp_path):
     model = load_model(small)
     alone = measure_layer_noise(model, "int8", ["head"], 60.0)
@@ -277,6 +298,65 @@ def test_the_share_of_an_extension_counts_operators_that_mostly_ran_it():
     assert search.extension_share(SimpleNamespace(machine_code=None)) is None
 
 
+@pytest.mark.slow
+def test_a_kill_inside_a_measurement_loses_nothing(small, tmp_path):
+    """Neither exports nor restarts that were measured completely are repeated."""
+    options = wb.OptimizeOptions(budget_s=60.0, dtypes=("int8",))
+    code = (
+        "import workbench as wb; from pathlib import Path; from workbench import OptimizeOptions\n"
+    )
+    code += f"wb.optimize({small!r}, options={options!r}, root=Path({str(tmp_path / 'out')!r}))"
+    place = tmp_path / "out" / "optimize"
+
+    def list_sessions():
+        """Of the measurement that goes on."""
+        for path in place.glob("runs/*/manifest.json"):
+            run = json.loads(path.read_text())
+            if run["state"] == "incomplete":
+                return path, [s for s in run["sessions"] if s["complete"]]
+        return None, []
+
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        deadline = time.monotonic() + 200
+        while process.poll() is None and not list_sessions()[1] and time.monotonic() < deadline:
+            time.sleep(0.02)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    manifest, kept = list_sessions()
+    assert kept and not read_study(place).rounds[-1].run_dir
+    exported = {path: path.read_bytes() for path in place.rglob("*.export.json")}
+    study = wb.optimize(small, options=options, root=tmp_path / "out")
+    done = json.loads(manifest.read_text())
+    assert done["state"] == "complete" and all(session in done["sessions"] for session in kept)
+    assert str(manifest.parent.relative_to(place)) in [each.run_dir for each in study.rounds]
+    assert exported and all(path.read_bytes() == text for path, text in exported.items())
+    assert {v.options.dtype for v in study.variants if v.state == "measured"} >= {"fp32", "int8"}
+
+
+class Gated(nn.Module):
+    """A sum of two values of int8, one of which was made of the other in single precision."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.gate = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 3, padding=1)
+        self.inner, self.last = nn.Conv2d(8, 8, 1), nn.Conv2d(8, 8, 1)
+
+    def forward(self, x):
+        x = self.stem(x)
+        return self.last(x + self.inner(self.gate(x)))
+
+
+def test_a_layer_in_single_precision_inside_a_quantised_branch_is_exported(tmp_path):
+    """The sum and what it reads are lowered as one, which must not depend on itself."""
+    model = LoadedModel("gated", Gated().eval(), (torch.randn(1, 8, 8, 8),))
+    options = wb.ExportOptions(dtype="int8", module_dtypes=(("", "fp32"), ("gate", "fp32")))
+    pte = wb.export_model(model, options, root=tmp_path, tell=lambda text: None)
+    export = load_export(pte)
+    assert export.options["quantized"].startswith("3 of 4") and export.sqnr_db > 25
+
+
 # --- recipes and options -------------------------------------------------------------------------
 
 
@@ -285,6 +365,7 @@ def export_quietly(model, root, **options):
     return load_export(pte)
 
 
+@pytest.mark.slow
 def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
     options = wb.ExportOptions(
         dtype="int8",

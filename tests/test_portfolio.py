@@ -568,3 +568,35 @@ def test_a_worker_that_hangs_fails_its_job_only(tmp_path):
         assert after.result(timeout=280) == 3
         with pytest.raises(WorkbenchError, match="took longer than 1 s"):
             hanging.result()
+
+
+NOISY = """\
+import logging, multiprocessing, warnings
+import workbench.cli as cli, workbench.cli.work as work
+from workbench.portfolio.executor import open_executor
+
+kept = []
+
+def warn(word):
+    kept.append(multiprocessing.Lock())  # as tqdm: leaks where a worker is killed
+    warnings.filterwarnings("always")
+    warnings.warn(word)
+    logging.getLogger("torch").warning(word)
+    return word
+
+def submit():
+    with open_executor(1, []) as executor:
+        assert executor.submit(warn, "look here").result()
+    raise SystemExit
+
+if __name__ == "__main__":
+    work.models.callback = submit
+    cli.main(["models"])
+"""
+
+
+@pytest.mark.slow
+def test_warnings_of_workers_stay_off_the_terminal(tmp_path):
+    (tmp_path / "noisy.py").write_text(NOISY)
+    done = subprocess.run([sys.executable, tmp_path / "noisy.py"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -8,9 +8,15 @@ these inputs.
 
     python tests/benchmarks/optimize.py [--folder FOLDER] [--budget 1800] [--dtype DTYPE] NETWORK...
 
+With ``--enumerate``, each network is also exported and measured with every assignment of int8 and
+fp32 to its convolutions and linear layers (up to 6), interleaved with what the search recommends:
+is that within 5 % of the best one, with at most a third of the programs measured?
+
+    python tests/benchmarks/optimize.py --enumerate [--min-sqnr 45] [--budget 300] toy_cnn
+
 With ``--folder``, studies stay there, and the next call resumes; ``--show`` prints the table of
 those that are there. Exits with 1 if a recommended program is below the least SQNR, or slower than
-the best single dtype.
+the best single dtype; with ``--enumerate``, also if the answer is no.
 """
 
 import argparse
@@ -20,12 +26,18 @@ import tempfile
 from pathlib import Path
 
 import pandas as pd
+from torch import nn
 
 import workbench as wb
 from workbench.analysis.run import Comparison
+from workbench.models.loader import load_model
 from workbench.models.registry import parse_name
 from workbench.optimize.search import fastest
-from workbench.store import safe_name
+from workbench.store import load_export, safe_name
+from workbench.workflow import record
+
+#: What `--enumerate` gives either dtype, and the programs of one measurement.
+LAYERS, GROUP = (nn.Conv2d, nn.Linear), 8
 
 
 def describe(variant):
@@ -68,25 +80,88 @@ def row_of(name, place):
     return row, holds
 
 
+def enumerate_mixes(spec, study, place):
+    """A row about all mixes of int8 and fp32 against the search, and whether it found the best."""
+    layers = [key.partition(":")[2] for key in study.layers if key.startswith("int8:")]
+    module = load_model(spec).module
+    layers = [name for name in layers if isinstance(module.get_submodule(name), LAYERS)]
+    assert 0 < len(layers) <= 6, layers
+    found = study[study.best] if study.best else study.variants[0]
+    programs, below = {}, 0
+    for number in range(1, 2 ** len(layers)):
+        floats = [layer for bit, layer in enumerate(layers) if not number >> bit & 1]
+        kept = tuple((layer, "fp32") for layer in floats)
+        options = wb.ExportOptions(dtype="int8", module_dtypes=kept)
+        pte = wb.export_model(spec, options, root=place / f"every/{number}", tell=lambda text: None)
+        if (load_export(pte).sqnr_db or math.inf) >= study.options.min_sqnr_db:
+            programs[f"{number:b}"] = pte
+        else:
+            below += 1
+    base, times = study.variants[0].pte, {}
+    names = list(programs)
+    for start in range(0, len(names), GROUP):
+        part = names[start : start + GROUP]
+        times |= speed_ups(base, [programs[name] for name in part], part, place)
+    best = sorted(times, key=times.get)[-3:]
+    last = [*(programs[name] for name in best), found.pte]
+    final = speed_ups(base, last, [*best, "found"], place)
+    ratio = final["found"] / max(final[name] for name in best)
+    tried = sum(v.state == "measured" for v in study.variants)
+    row = {
+        "network": spec,
+        "layers": len(layers),
+        "assignments": 2 ** len(layers),
+        "below the SQNR": below,
+        "measured by the enumeration": len(times) + 1,
+        "measured by the search": tried,
+        "best of all": f"{max(final[name] for name in best):.3f}x",
+        "found": f"{final['found']:.3f}x",
+        "found / best": f"{ratio:.3f}",
+    }
+    return row, ratio >= 0.95 and tried <= (len(times) + 1) / 3
+
+
+def speed_ups(base, ptes, names, place):
+    """The speed-ups of programs over the baseline, measured interleaved."""
+    options = wb.MeasureOptions(
+        toggle="none", against=tuple(map(str, ptes)), budget_s=10.0 * len(ptes), evidence=False
+    )
+    run = record(Path(base), options, root=place / "every")
+    first, *others = [m for m in run.traced if not m.experiment.control]
+    return {
+        name: float(Comparison(first, other).latency.iloc[0]["speedup"])
+        for name, other in zip(names, others, strict=True)
+    }
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--budget", type=float, default=1800.0)
     parser.add_argument("--dtype", action="append", default=[])
+    parser.add_argument("--enumerate", action="store_true")
+    parser.add_argument("--min-sqnr", type=float, default=20.0)
     parser.add_argument("--show", action="store_true")
     parser.add_argument("networks", nargs="*")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = given.folder or Path(scratch)
-        options = wb.OptimizeOptions(budget_s=given.budget, dtypes=tuple(given.dtype))
+        dtypes = ("int8",) if given.enumerate else tuple(given.dtype)
+        options = wb.OptimizeOptions(given.budget, min_sqnr_db=given.min_sqnr, dtypes=dtypes)
+        every = []
         for spec in () if given.show else given.networks:
             root = folder / f"out_{safe_name(parse_name(spec).label)}"
             with wb.show_progress() as progress:
-                wb.optimize(spec, options=options, root=root, progress=progress)
+                study = wb.optimize(spec, options=options, root=root, progress=progress)
+            if given.enumerate:
+                every.append(enumerate_mixes(spec, study, root))
         places = sorted(path.parents[1] for path in folder.glob("out_*/optimize/optimize.json"))
         found = [row_of(place.name.removeprefix("out_"), place) for place in places]
     table = pd.DataFrame([row for row, _ in found]).fillna("")
     print(table.to_markdown(index=False))
+    if every:
+        print(pd.DataFrame([row for row, _ in every]).to_markdown(index=False))
+        found += every
     sys.exit(not all(holds for _, holds in found) or math.isclose(len(found), 0))
 
 

@@ -37,6 +37,7 @@ def main(arguments: list[str] | None = None) -> None:
         with warnings.catch_warnings():
             if DEBUG not in arguments:  # commands report problems as lines of their own
                 warnings.showwarning = lambda *_, **__: None
+                os.environ.setdefault("PYTHONWARNINGS", "ignore")  # of child processes
             sys.exit(workbench.main(arguments, "workbench", standalone_mode=False) or 0)
     except click.ClickException as error:
         error.show(sys.stderr)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 GROUP_SIZE = 32
 
 _SUMS = ("aten::add", "aten::add_")
+_ACTIVATIONS = ("aten::relu", "aten::relu_", "aten::hardtanh", "aten::hardtanh_", "aten::clamp")
 _LAYERS = ("aten::conv1d", "aten::conv2d", "aten::linear", "aten::conv_transpose2d")
 
 
@@ -73,7 +74,27 @@ def quantize_activations(
         before = torch.fx.GraphModule(prepared, copy.deepcopy(prepared.graph))
         # The patterns of quantisation-aware training cannot be here; the search takes 20 s.
         with mock.patch.object(quantize_pt2e, "_fold_conv_bn_qat", lambda graph: graph):
-            return quantize_pt2e.convert_pt2e(prepared), before
+            graph = quantize_pt2e.convert_pt2e(prepared)
+    _split_dequantized(graph)
+    return graph, before
+
+
+def _split_dequantized(graph: torch.fx.GraphModule) -> None:
+    """Give every quantised reader of a value its own dequantisation.
+
+    ExecuTorch 1.5.1 lowers both as one, which must not depend on another reader of that value.
+    """
+    for node in list(graph.graph.nodes):
+        if _operator(node).endswith("::dequantize_per_tensor") and len(node.users) > 1:
+            for reader in list(node.users):
+                last = reader
+                while len(last.users) == 1 and _operator(next(iter(last.users))) in _ACTIVATIONS:
+                    last = next(iter(last.users))
+                if any("::quantize" in _operator(user) for user in last.users):
+                    with graph.graph.inserting_after(node):
+                        reader.replace_input_with(node, graph.graph.node_copy(node))
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
 
 
 def quantize_weights(
@@ -123,6 +144,8 @@ def _may_be_quantized(
     wanted: str, dtype: str, module_dtypes: ModuleDtypes
 ) -> Callable[[torch.fx.Node], bool]:
     def may_be_quantized(node: torch.fx.Node) -> bool:
+        if not _operator(node):  # a weight, which has no layer
+            return True
         # The XNNPACK backend cannot lay out a quantised tensor without dimensions.
         values = [source.meta.get("val") for source in node.all_input_nodes]
         is_scalar = any(getattr(value, "ndim", 1) == 0 for value in values)

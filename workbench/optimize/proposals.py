@@ -102,8 +102,8 @@ def list_choices(
     """
     before, choices = own_ms(base), dict[str, list[Choice]]()
     after = {dtype: own_ms(measurement) for dtype, measurement in quantized.items()}
-    order = base.ledger.sort_values("row")["layer"].drop_duplicates().replace(THE_MODEL, "")
-    ranks = {layer: rank for rank, layer in enumerate(order)}
+    order = base.ledger.sort_values("row")["layer"].drop_duplicates().astype(str)
+    ranks = {layer.replace(THE_MODEL, ""): rank for rank, layer in enumerate(order)}
     for key in sorted(noise, key=lambda key: ranks.get(key.partition(":")[2], len(ranks))):
         dtype, _, layer = key.partition(":")
         if dtype in after:
@@ -218,11 +218,7 @@ def propose_mix(
 
     What the ``known`` mixes turned out to have corrects the limit.
     """
-    # Operators of the model itself have no path by which they could be left out.
-    always = sum(choice.noise for choice in choices.get("", ()) if choice.dtype == "int8")
-    most = 10 ** (-aim_db(least_db, known) / 10) - always
-    named = {layer: some for layer, some in choices.items() if layer}
-    chosen = choose_dtypes(named, most, conversions)
+    chosen = choose_dtypes(choices, 10 ** (-aim_db(least_db, known) / 10), conversions)
     dtypes = [choice.dtype for choice in chosen.values()]
     default = "int8" if "int8" in dtypes else "int8dyn"
     modules: ModuleDtypes = ()
@@ -234,7 +230,7 @@ def propose_mix(
     borders = lost_ms(chosen, conversions)
     saved = sum(choice.ms for choice in chosen.values())
     predicted = Gain(saved - borders, max(0.0, saved - 2 * borders), saved, "ledger")
-    noise = max(always + sum(choice.noise for choice in chosen.values()), _LEAST_NOISE)
+    noise = max(sum(choice.noise for choice in chosen.values()), _LEAST_NOISE)
     text = ", ".join(f"{dtypes.count(kind)} layers in {kind}" for kind in sorted(set(dtypes)))
     options = replace(parent.options, dtype=default, module_dtypes=modules)
     mix = Variant(text, options, parent.name, predicted=predicted)

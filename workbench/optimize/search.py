@@ -132,6 +132,8 @@ class Search:
 
     def run(self) -> None:
         """Search until the budget is spent or nothing new is proposed; then recommend."""
+        if self.study[self.base].state == "failed":  # last time
+            self.update(self.base, state="planned", reason="")
         self.export([self.base])
         if self.study[self.base].state == "failed":
             raise WorkbenchError(self.study[self.base].reason, where=self.model)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import logging
 import multiprocessing
 import os
 import signal
 import threading
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -93,8 +95,10 @@ class LocalExecutor:
 
 
 def _initialize_worker() -> None:
-    """Leave interrupts to the parent, exit with it, and import what jobs need."""
+    """Leave interrupts to the parent, exit with it, and print nothing that packages log."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.disable(logging.ERROR)
+    warnings.showwarning = lambda *_, **__: None
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     import_module("workbench.workflow")
 
