@@ -60,7 +60,7 @@ def plot_memory(source: Measurement) -> Chart | Table:
     axis.axvline(peak, color=style.HIGHLIGHT, linewidth=1)
     left = peak < steps / 2
     axis.annotate(
-        "\n".join([f"most: {top:.3g} MB; the largest:", *(style.shorten(t, 60) for t in
+        "\n".join([f"most: {top:.3g} MB; the largest:", *(style.shorten(t, 90) for t in
                                                           figure.rows_text)]),
         (peak, top), (6 if left else -6, 0), textcoords="offset points", fontsize=8, va="top",
         ha="left" if left else "right", color=style.INK,
