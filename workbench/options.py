@@ -13,6 +13,7 @@ OPTIONAL_REWRITES = {
     "slices": "slices and reshapes instead of splits, selections and unbinding",
     "mean": "means that keep their dimensions, reshaped afterwards",
     "powers": "products and square roots instead of powers",
+    "norms": "layer norms as matrix products and elementwise operators",
     "constants": "what depends on no input is computed by the export",
     "gelu_tanh": "GELU by its tanh approximation (error up to 5e-4)",
 }

@@ -59,6 +59,7 @@ def rewrite_graph(exported: ExportedProgram, options: ExportOptions) -> Counter[
         "mean": {aten.mean.dim: _mean},
         "powers": {aten.pow.Tensor_Scalar: _power},
         "gelu_tanh": {aten.gelu.default: _gelu},
+        "norms": {aten.layer_norm.default: _spell_norm},
     }
     for name in options.also_rewrite:
         rules |= optional.get(name, {})
@@ -91,7 +92,7 @@ def transform_passes(options: ExportOptions, see: Callable[[ExportedProgram], No
     class FoldConstants(ExportedProgramPassBase):
         def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
             targets = {node.target for node in exported_program.graph.nodes}
-            folds_all = "constants" in options.also_rewrite
+            folds_all = not {"constants", "norms"}.isdisjoint(options.also_rewrite)
             if cast not in targets and not folds_all:
                 return ExportedProgramPassResult(exported_program, False)
             skipped = {t for t in targets if "dequantize" in str(t)} if folds_all else targets
@@ -154,6 +155,25 @@ def _layer_norm(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
         return aten.to.dtype(aten.layer_norm.default(x, shape, *affine, *rest[2:]), dtype)
 
     return spell if dtype in (torch.float16, torch.bfloat16) else None
+
+
+def _spell_norm(node: Any, aten: Any) -> Callable[..., Any] | None:
+    (width, *more), scales = node.args[1], node.args[2:4]
+    is_affine = len(scales) == 2 and None not in scales
+    if more or not is_affine or str(_tensor(node.args[0]).dtype) != "torch.float32":
+        return None
+    epsilon = node.args[4] if len(node.args) > 4 else 1e-5
+
+    def spell(x: Any, weight: Any, bias: Any) -> Any:
+        # The mean of a row is its product with this constant, which the export computes.
+        part = aten.add.Tensor(aten.mul.Tensor(weight, 0.0), 1 / width)
+        part = aten.reshape.default(part, [1, width])
+        x = aten.sub.Tensor(x, aten.linear.default(x, part))
+        power = aten.linear.default(aten.mul.Tensor(x, x), part)
+        x = aten.mul.Tensor(x, aten.rsqrt.default(aten.add.Tensor(power, epsilon)))
+        return aten.add.Tensor(aten.mul.Tensor(x, weight), bias)
+
+    return spell
 
 
 def _attention(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:

@@ -126,7 +126,7 @@ class Search:
         with contextlib.suppress(StoreError, UsageError):  # none, or of another version
             if (known := read_study(place)).key == self.study.key and made_from:
                 longer = known.options.budget_s != options.budget_s
-                rounds = tuple(r for r in known.rounds if not (r.last and longer))
+                rounds = tuple(replace(r, last=r.last and not longer) for r in known.rounds)
                 self.study = replace(known, options=options, rounds=rounds)
         (self.base,) = self.add([Variant("the baseline", export, whole=True)])
 
@@ -316,6 +316,9 @@ class Search:
         if base.options.dtype not in traced or not quantized:
             return
         before = traced[base.options.dtype]
+        if {"fp16", "int8"} <= traced.keys():  # a row that says why not
+            options = replace(base.options, dtype="int8", module_dtypes=(("*", "fp16"),))
+            yield Variant("int8, with half precision instead of single", options, base.name)
         if not self.study.layers:
             times = propose.own_ms(before)
             order = sorted(times, key=lambda layer: -times[layer])

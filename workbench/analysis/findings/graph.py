@@ -89,9 +89,9 @@ ADVICE = {
         1,
     ),
     "native_layer_norm": Advice(
-        "use a norm that folds into a convolution (batch norm), or normalise less often: XNNPACK "
-        "has no layer norm",
-        "nn.BatchNorm2d(channels)  # if the architecture allows it",
+        "export it as matrix products and elementwise operators, use a norm that folds into a "
+        "convolution (batch norm), or normalise less often: XNNPACK has no layer norm",
+        "workbench export MODEL --also-rewrite norms",
     ),
     "upsample_nearest2d": Advice(
         "resize bilinearly, which XNNPACK supports, or repeat by concatenation",
