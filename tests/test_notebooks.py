@@ -32,8 +32,8 @@ def code_of(path):
     return [cell for cell in cells_of(path) if cell["cell_type"] == "code"]
 
 
-def test_there_are_fourteen_notebooks():
-    assert [path.stem[:2] for path in NOTEBOOKS] == [f"{number:02d}" for number in range(14)]
+def test_there_are_fifteen_notebooks():
+    assert [path.stem[:2] for path in NOTEBOOKS] == [f"{number:02d}" for number in range(15)]
 
 
 def test_the_list_of_notebooks_has_each_with_its_question():
