@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.findings import graph, times
+from workbench.analysis.findings import graph, needs, times
 from workbench.analysis.findings.context import Finding, Gain, RuleContext
 from workbench.frames import FINDINGS, check
 
@@ -42,6 +43,7 @@ _UNDELEGATED = "What was not delegated?"
 _SPEEDUPS = "What became faster?"
 _LATENCY = "How long does one inference take?"
 _CATEGORIES = "Where does the time go?"
+_MEMORY = "How much memory, and how long until the first output?"
 
 #: In the order in which they claim rows: the best explanation comes first.
 RULES = (
@@ -63,6 +65,8 @@ RULES = (
     Rule("dtype", times.find_dtype, False, _LATENCY, timed=True),
     Rule("float layers", times.find_float_layers, False, _DTYPES),
     Rule("far from the roof", times.find_far_from_roof, False, _OPERATORS, timed=True),
+    Rule("memory peak", needs.find_memory_peak, False, _MEMORY),
+    Rule("slow start", needs.find_slow_start, False, _MEMORY, timed=True),
 )
 
 
@@ -114,14 +118,15 @@ def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
 def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
     gain, title = finding.gain, finding.title
     if facts.emulated:
-        gain = Gain.unknown()
-    elif finding.keys:
+        gain = gain if gain.basis == "memory" else Gain.unknown()
+    elif finding.keys and math.isnan(gain.share):
         title += f"; {100 * facts.share(facts.spent(finding.keys).ms):.0f} % of the time"
     latency = facts.scale * facts.e2e_ms
     scale, least, most = _scales(finding, facts)
     if gain.basis == "bound":
         most = scale
     typical, high = scale * gain.ms, min(most * gain.high, latency)
+    share = (high if gain.basis == "bound" else typical) / latency if latency else math.nan
     return {
         "rank": 0,
         "rule": rule.name,
@@ -129,7 +134,7 @@ def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
         "gain_ms": typical,
         "low_ms": least * gain.low,
         "high_ms": high,
-        "share": (high if gain.basis == "bound" else typical) / latency if latency else np.nan,
+        "share": share if math.isnan(gain.share) else gain.share,
         "basis": gain.basis,
         "action": finding.action,
         "hint": finding.hint,
