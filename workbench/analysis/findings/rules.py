@@ -48,12 +48,15 @@ _MEMORY = "How much memory, and how long until the first output?"
 #: In the order in which they claim rows: the best explanation comes first.
 RULES = (
     Rule("fixed work", graph.find_fixed, True, _OPERATORS),
+    Rule("logits", graph.find_logits, True, _OPERATORS),
+    Rule("KV cache", graph.find_caches, True, _UNDELEGATED),
     Rule("safe softmax", graph.find_safe_softmax, True, _UNDELEGATED),
     Rule("undelegated", graph.find_undelegated, True, _UNDELEGATED),
     Rule("needless transposes", graph.find_needless_transposes, True, _OPERATORS),
     Rule("batch norm", graph.find_batch_norm, True, _LAYERS),
     Rule("grouped convolution", times.find_grouped, True, _OPERATORS, timed=True),
     Rule("memory-bound", times.find_memory_bound, True, _OPERATORS, timed=True),
+    Rule("weight bandwidth", times.find_weight_bandwidth, True, _OPERATORS, timed=True),
     Rule("compute-bound", times.find_compute_bound, True, _OPERATORS, timed=True),
     Rule("layout", graph.find_layout_changes, False, _CATEGORIES),
     Rule("fragments", graph.find_fragments, False, _UNDELEGATED),
