@@ -120,6 +120,58 @@ def test_comparisons_without_a_choice_are_no_guard():
     assert len(found(facts, "undelegated")) == 4
 
 
+def language_model(tokens, words=512):
+    return build_facts(
+        Kernel("embedding", "TABLE x", "e", 0.1),
+        Delegate([Node("FullyConnected", "e W", "y", 4.0, module="head", flops=10**6)]),
+        shapes={
+            "TABLE": (512, 64),
+            "e": (1, tokens, 64),
+            "W": (words, 64),
+            "y": (1, tokens, words),
+        },
+    )
+
+
+def test_logits_of_all_tokens_are_found_where_one_is_needed():
+    row = only(language_model(16), "logits")
+    assert row["title"].startswith("logits of 16 tokens are computed")
+    assert "head" in row["title"]
+    assert row["low_ms"] <= row["gain_ms"] <= row["high_ms"] == pytest.approx(4 * 15 / 16, rel=0.02)
+
+
+def test_one_token_and_other_heads_compute_nothing_needless():
+    assert found(language_model(1), "logits").empty
+    assert found(language_model(16, words=1000), "logits").empty, "these are no words"
+
+
+def test_a_copied_cache_and_undelegated_masks_are_one_finding():
+    place = {"module": "layers.0.attention"}
+    attention = {"module": "layers.0.attention.SDPA"}
+    facts = build_facts(
+        Kernel("index_put", "c x", "d", 2.0, **place),
+        Kernel("expand_copy", "d", "k", 1.0, **attention),
+        Delegate(
+            [
+                Node("BatchMatrixMultiply", "x k", "s", 1.0, **attention),
+                Node("FullyConnected", "s W", "o", 5.0, **place),
+            ]
+        ),
+        Kernel("copy_", "d", "c2", 0.5, module=""),
+        Kernel("sort", "o", "y", 3.0, module="layers.1.other"),
+    )
+    row = only(facts, "KV cache")
+    assert "index_put, expand_copy, copy_" in row["title"]
+    assert row["high_ms"] == pytest.approx(4.5, rel=0.02)
+    assert "sdpa=1" in row["hint"]
+    assert len(found(facts, "undelegated")) == 1, "the other kernel"
+
+
+def test_copies_without_a_cache_are_no_cache():
+    facts = build_facts(Kernel("copy_", "x", "y", 2.0, module="layers.0.attention"))
+    assert found(facts, "KV cache").empty
+
+
 def broken_by_gelu(**others):
     return (
         Delegate([conv("x", "a", 2.0), layout("a", "b", TO_NCHW, 0.05)]),

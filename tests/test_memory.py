@@ -11,16 +11,19 @@ import pytest
 from program_builder import Delegate, Node, build_facts
 
 import workbench as wb
+from workbench.analysis.compare_runs import Compared, judge_needs
+from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.memory import (
     account_memory,
+    activation_bytes,
     compare_needs,
     judge_need,
     list_file_parts,
     list_tensors,
-    peak_without,
     tabulate_starts,
 )
 from workbench.export.layers import describe_pte
+from workbench.plots.text import describe_gain
 from workbench.records.runs import ProcessMemory, Stage, Start
 from workbench.run.build import build_runner
 from workbench.run.execute import COLD_STARTS
@@ -87,7 +90,7 @@ def test_every_byte_of_the_resident_set_is_in_one_row(run):
     for measurement in run.measurements:
         memory = measurement.memory.set_index("part")
         (probe,) = [s for s in measurement.starts if s.mode == "memory"]
-        assert memory["size_bytes"].sum() == probe.memory.peak
+        assert memory["size_bytes"].sum() == probe.stages[-1].peak
         assert memory["share"].sum() == pytest.approx(1)
         assert abs(memory.at["not accounted for", "share"]) < 0.03
         assert memory.at["program file", "size_bytes"] >= 4 * (3 * 32 + 32 * 64) * 9
@@ -238,18 +241,20 @@ CONCATENATION = Delegate(
 def test_the_tensors_that_are_live_at_the_peak_are_listed():
     flow = build_facts(CONCATENATION, shapes=SHAPES).flow
     tensors = list_tensors(flow)
-    live = tensors[tensors["at_peak"]].set_index("operator")["size_bytes"]
-    assert live["Concatenate2"] == 8000
-    assert live["Conv2d"].tolist() == [4000, 4000]
+    live = tensors[tensors["at_peak"] & (tensors["memory"] != "arenas")].set_index("operator")
+    assert live["size_bytes"]["Concatenate2"] == 8000
+    assert live["size_bytes"]["Conv2d"].tolist() == [4000, 4000]
     lives = tensors.set_index("module")[["first", "last"]]
     assert lives.loc["left"].tolist() == [0, 2]
     assert lives.loc["join"].tolist() == [2, 3]
 
 
-def test_the_peak_without_an_operator_keeps_its_operands():
+def test_memory_without_an_operator_keeps_its_operands():
     flow = build_facts(CONCATENATION, shapes=SHAPES).flow
     step = next(step for step in flow.steps if step.type == "Concatenate2")
-    assert peak_without(flow, step) == 4000 + 4000 + 2000
+    arenas = 2000  # x, and later y
+    assert activation_bytes(flow) == arenas + 16000
+    assert activation_bytes(flow, step) == arenas + 8000
 
 
 def test_a_pointwise_operator_writes_over_its_operand():
@@ -260,6 +265,74 @@ def test_a_pointwise_operator_writes_over_its_operand():
             Node("Conv2d", "b V", "y", 1.0),
         ]
     )
-    flow = build_facts(chain, shapes=SHAPES).flow
-    tensors = list_tensors(flow)
-    assert tensors.loc[tensors["at_peak"], "size_bytes"].sum() == 4000 + 2000
+    assert activation_bytes(build_facts(chain, shapes=SHAPES).flow) == 4000 + 2000  # x or y
+
+
+# --- findings ------------------------------------------------------------------------------------
+
+
+def find(facts, rule):
+    findings = find_bottlenecks(facts)
+    return findings[findings["rule"] == rule]
+
+
+def test_one_concatenation_that_sets_the_peak_is_found():
+    (row,) = find(build_facts(CONCATENATION, shapes=SHAPES), "memory peak").to_dict("records")
+    assert "one concatenation in join" in row["title"]
+    assert row["share"] == pytest.approx(8000 / 18000)
+    assert row["gain_ms"] != row["gain_ms"]
+    assert describe_gain(row) == "44 % of the memory for activations"
+
+
+def test_a_concatenation_whose_products_would_be_as_large_is_left_alone():
+    wide = SHAPES | {"y": (4000,)}
+    assert find(build_facts(CONCATENATION, shapes=wide), "memory peak").empty
+
+
+def test_a_concatenation_that_two_operators_read_is_left_alone():
+    twice = Delegate([*CONCATENATION.nodes, Node("Sigmoid", "c", "z", 0.1)])
+    shapes = SHAPES | {"z": (2000,)}
+    assert find(build_facts(twice, shapes=shapes), "memory peak").empty
+
+
+@pytest.mark.parametrize(("scale", "found"), [(1.0, 1), (0.5, 0)])
+def test_a_start_that_mostly_packs_weights_is_found(scale, found):
+    cold = tabulate_starts([make_start(n, scale=scale) for n in range(3)])
+    facts = build_facts(CONCATENATION, shapes=SHAPES, cold_start=cold)
+    rows = find(facts, "slow start")
+    assert len(rows) == found  # at half the time, the set-up takes 3 ms: too short to matter
+    assert all("6.0 of 10.1 ms" in title for title in rows["title"])
+
+
+# --- the gate ------------------------------------------------------------------------------------
+
+
+def test_a_gate_fails_if_the_peak_memory_grew_beyond_the_limit(run):
+    starts = tuple(
+        replace(s, memory=replace(s.memory, peak=round(1.2 * s.memory.peak)))
+        for s in run.record.starts
+    )
+    grown = replace(run, record=replace(run.record, starts=starts))[run.subject.name]
+    for limit, gate in ((0.1, "failed"), (0.3, "passed")):
+        needs = judge_needs({"before": run.subject, "after": grown}, limit)
+        by_need = needs.set_index("need")["gate"]
+        assert by_need.to_dict() == dict.fromkeys(by_need.index, "open") | {"peak memory": gate}
+        rows = run.comparisons[0].latency.assign(gate="open")
+        assert Compared(rows, needs=needs).passed == (gate == "passed")
+
+
+def test_the_command_line_compares_what_two_sides_need(run, cli, tmp_path):
+    sides = [f"{run.path}:{name}" for name in ("baseline", "control")]
+    report = tmp_path / "report.xml"
+    code, out, _ = cli("compare", *sides, "--fail-memory-above", "50%", "--junit", report)
+    assert code == 0
+    assert "peak memory: " in out and "first output: " in out
+    assert "peak memory" in report.read_text()
+
+
+def test_a_gate_on_memory_that_was_not_measured_is_refused(cli):
+    sample = wb.sample_run()
+    sides = [f"{sample}:{name}" for name in ("avx512_off", "avx512_on")]
+    code, _, err = cli("compare", *sides, "--fail-memory-above", "5%")
+    assert code != 0
+    assert "the memory of a side was not measured" in err

@@ -115,7 +115,9 @@ def test_the_name_of_a_builtin_model_is_locked(registered):
 # Models of the workbench
 
 
-@pytest.mark.parametrize("name", ["toy_cnn", "mobilenet_v3_small"])
+@pytest.mark.parametrize(
+    "name", ["toy_cnn", pytest.param("mobilenet_v3_small", marks=pytest.mark.slow)]
+)
 def test_loading_is_repeatable_and_leaves_the_random_numbers_alone(name):
     before = torch.get_rng_state()
     first, second = load_model(name), load_model(name)

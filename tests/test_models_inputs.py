@@ -298,5 +298,5 @@ def test_a_model_of_fixed_shapes_takes_another_batch_or_image_size():
     assert chosen.example_inputs[0].shape == (2, 3, 6, 6)
     assert torch.equal(chosen.example_inputs[0][1, :, :4, :4], image[0])
     assert chosen.traced_inputs is None, "it is exported at this size"
-    with pytest.raises(UsageError, match=r"unknown dynamic dimension 'rows'.*batch.*size"):
+    with pytest.raises(UsageError, match=r"unknown dynamic dimension 'rows'.*valid: batch"):
         choose(PAIR, sizes={"rows": 2})

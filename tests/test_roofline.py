@@ -253,6 +253,22 @@ def test_large_weights_at_the_roof_of_memory_are_found():
     assert "far from the roof" in set(slow["rule"])
 
 
+def test_quantised_weights_at_the_roof_of_memory_need_more_work_per_read():
+    linear = Node("FullyConnected", "x W", "y", 8.0, flops=2 * 8192 * 8192)
+    sizes = {"x": (1, 8192), "W": (8192, 8192), "y": (1, 8192)}
+    facts = build_facts(Delegate([linear]), shapes=sizes, dtypes={"W": "qint8"})
+    roof = build_roof(ceilings())
+    facts = replace(facts, roof=roof, roofline=place_operators(facts.operators, roof))
+    first = find_bottlenecks(facts).iloc[0]
+    assert first["rule"] == "weight bandwidth"
+    assert first["title"].startswith("memory limits 1 operator with quantised weights: 67 MB are")
+    assert math.isnan(first["gain_ms"])
+    assert "tokens" in first["action"]
+    slow = build_facts(Delegate([replace(linear, ms=50.0)]), shapes=sizes, dtypes={"W": "qint8"})
+    slow = replace(slow, roof=roof, roofline=place_operators(slow.operators, roof))
+    assert "weight bandwidth" not in set(find_bottlenecks(slow)["rule"])
+
+
 def test_products_at_the_roof_of_arithmetic_are_found():
     conv = Node("Conv2d", "x W", "y", 0, flops=9 * 10**8)
     table = find_bottlenecks(bound_facts(conv, 10.0, {}))

@@ -159,16 +159,19 @@ def test_a_line_through_latencies_finds_the_fixed_and_the_growing_part():
 
 
 def test_changes_with_the_size_are_sentences():
-    rows = [("on", 1, 4.0, "Other", "memory"), ("on", 1, 8.0, "GEMM", "compute")]
-    phases = pd.DataFrame(rows, columns=["side", "threads", "size", "category", "bound"])
-    verdicts = {4: ("inconclusive", 1.0), 8: ("faster", 1.5)}
-    assert describe_sizes(
-        phases, "batch", {"on against off": verdicts, "x": {4: ("slower", 0.5)}}
-    ) == [
+    rows = [("on", 1, 8.0, "GEMM"), ("on", 1, 4.0, "Other"), ("off", 1, 4.0, "GEMM")]
+    phases = pd.DataFrame(rows, columns=["side", "threads", "size", "category"])
+    rows = [
+        ("on over off", 8, "faster", 1.5),
+        ("on over off", 4, "slower", 0.5),
+        ("x", 2, "slower", 0),
+    ]
+    speedups = pd.DataFrame(rows, columns=["label", "size", "outcome", "speedup"])
+    assert describe_sizes(phases, "batch", speedups) == [
+        "off, 1 thread: most time in GEMM at every size",
         "on, 1 thread: most time in Other from batch=4, then GEMM from batch=8",
-        "on, 1 thread: mostly limited by memory from batch=4, then compute from batch=8",
-        "on against off: faster from batch=8 on (1.50x at batch=8)",
-        "x: not shown to be faster at any size",
+        "x: not faster at any size",
+        "on over off: 1.50x at batch=8",
     ]
 
 

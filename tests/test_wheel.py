@@ -96,5 +96,5 @@ def test_the_notebooks_are_copied_and_kept(run, tmp_path):
     copies.mkdir()
     (copies / "01_first_profile.ipynb").write_text("edited")
     assert run("-c", code, command="python") == [str(copies)]
-    assert len(list(copies.glob("*.ipynb"))) == 14
+    assert len(list(copies.glob("*.ipynb"))) == 15
     assert (copies / "01_first_profile.ipynb").read_text() == "edited"

@@ -9,7 +9,6 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +47,7 @@ from workbench.store import (
     default_root,
     is_ours,
     kept_layers,
+    load_export,
     load_record,
     load_run,
     safe_name,
@@ -101,8 +101,9 @@ def profile_model(
     --------
     >>> wb.profile_model("toy_cnn", wb.ExportOptions(dtype="fp16"))  # doctest: +SKIP
     """
+    from workbench.export.artifact import export_model
     from workbench.run.locks import share_machine
-    from workbench.run.plan import check_toggle
+    from workbench.run.plan import check_toggle, read_sweep
     from workbench.run.runner import find_runner
     from workbench.run.targets import open_target
 
@@ -110,13 +111,19 @@ def profile_model(
         progress(f"{model}: {text}", part)
 
     load_scheme(categories or "workbench")
+    name, sizes = read_sweep(measure.sweep) if measure.sweep else ("", [])
     with open_target(measure.target) as there:
         check_toggle(measure, find_runner(measure.runner, there, measure.ops))
     with share_machine(tell):
-        pte, *others = _export_sizes(model, export, measure, root, tell)
-    if others:
-        root = root or pte.parents[2]
-        measure = replace(measure, against=tuple(map(str, others)))
+        pte = export_model(model, export, root=root, tell=tell)
+        root, known = pte.parents[1], load_export(pte)
+        if sizes and not measure.against and known and not any(t.dynamic for t in known.inputs):
+            sized = [replace(export, sizes=(*export.sizes, (name, size))) for size in sizes]
+            pte, *others = (
+                export_model(model, each, root=root / f"{name}_{size}", tell=tell)
+                for each, size in zip(sized, sizes, strict=True)
+            )
+            measure = replace(measure, against=tuple(map(str, others)))
     run = record(pte, measure, root=root, progress=tell)
     if measure.roof and not run.emulated and not measure.power:
         try:
@@ -129,35 +136,6 @@ def profile_model(
     with share_machine(tell):
         make_report(run)
     return run
-
-
-def _export_sizes(
-    model: str,
-    options: ExportOptions,
-    measure: MeasureOptions,
-    root: Path | None,
-    tell: Callable[[str], None],
-) -> list[Path]:
-    """The program of a model; of a sweep over one of its fixed sizes, one for each size."""
-    from workbench.export.artifact import export_model
-    from workbench.models.inputs import name_dimensions
-    from workbench.models.loader import load_model
-    from workbench.models.registry import parse_name
-    from workbench.run.plan import read_sweep
-
-    name, sizes = read_sweep(measure.sweep) if measure.sweep else ("", [])
-    if not sizes or measure.against or name in chain(*name_dimensions(load_model(model))):
-        return [export_model(model, options, root=root, tell=tell)]
-    root = root or default_root(parse_name(model).label)
-    return [
-        export_model(
-            model,
-            replace(options, sizes=(*options.sizes, (name, size))),
-            root=root / f"{name}_{size}",
-            tell=tell,
-        )
-        for size in sizes
-    ]
 
 
 def measure(

@@ -9,8 +9,9 @@ these inputs.
     python tests/benchmarks/optimize.py [--folder FOLDER] [--budget 1800] [--dtype DTYPE] NETWORK...
 
 With ``--enumerate``, each network is also exported and measured with every assignment of int8 and
-fp32 to its convolutions and linear layers (up to 6), interleaved with what the search recommends:
-is that within 5 % of the best one, with at most a third of the programs measured?
+fp32 to its convolutions and linear layers (up to 6), with and without the rewrites of what the
+search recommends, and interleaved with that: is it within 5 % of the best one, with at most a third
+of the programs measured?
 
     python tests/benchmarks/optimize.py --enumerate [--min-sqnr 45] [--budget 300] toy_cnn
 
@@ -20,9 +21,11 @@ the best single dtype; with ``--enumerate``, also if the answer is no.
 """
 
 import argparse
+import itertools
 import math
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -88,13 +91,17 @@ def enumerate_mixes(spec, study, place):
     assert 0 < len(layers) <= 6, layers
     found = study[study.best] if study.best else study.variants[0]
     programs, below = {}, 0
-    for number in range(1, 2 ** len(layers)):
+    plain = [replace(v.options, module_dtypes=(), dtype="fp32") for v in (study.variants[0], found)]
+    forms = list(dict.fromkeys(plain))
+    for number, form in itertools.product(range(2 ** len(layers)), forms):
         floats = [layer for bit, layer in enumerate(layers) if not number >> bit & 1]
-        kept = tuple((layer, "fp32") for layer in floats)
-        options = wb.ExportOptions(dtype="int8", module_dtypes=kept)
-        pte = wb.export_model(spec, options, root=place / f"every/{number}", tell=lambda text: None)
+        kept = tuple((layer, "fp32") for layer in floats if number)
+        dtype = "int8" if number else "fp32"
+        options = replace(form, dtype=dtype, module_dtypes=kept)
+        name = f"{number:b}{'r' * forms.index(form)}"
+        pte = wb.export_model(spec, options, root=place / f"every/{name}", tell=lambda text: None)
         if (load_export(pte).sqnr_db or math.inf) >= study.options.min_sqnr_db:
-            programs[f"{number:b}"] = pte
+            programs[name] = pte
         else:
             below += 1
     base, times = study.variants[0].pte, {}
@@ -110,15 +117,15 @@ def enumerate_mixes(spec, study, place):
     row = {
         "network": spec,
         "layers": len(layers),
-        "assignments": 2 ** len(layers),
+        "programs": 2 ** len(layers) * len(forms),
         "below the SQNR": below,
-        "measured by the enumeration": len(times) + 1,
+        "measured by the enumeration": len(times),
         "measured by the search": tried,
         "best of all": f"{max(final[name] for name in best):.3f}x",
         "found": f"{final['found']:.3f}x",
         "found / best": f"{ratio:.3f}",
     }
-    return row, ratio >= 0.95 and tried <= (len(times) + 1) / 3
+    return row, ratio >= 0.95 and tried <= len(times) / 3
 
 
 def speed_ups(base, ptes, names, place):

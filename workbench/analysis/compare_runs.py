@@ -36,8 +36,9 @@ class Compared:
     """What was compared, and whether it keeps to a limit.
 
     ``rows`` are ``frames.JUDGED``; ``verdicts`` are sentences; ``aligned`` (``frames.ALIGNED``) has
-    the parts if they were asked for; ``notes`` are caveats. ``fail_above`` is the limit as a
-    fraction of the baseline's time, None without one.
+    the parts if they were asked for; ``notes`` are caveats; ``needs`` (``frames.NEEDS_COMPARED``)
+    has memory and starts where both sides were measured. ``fail_above`` is the limit as a fraction
+    of the baseline's time, ``fail_memory_above`` of its peak memory; None without one.
     """
 
     rows: pd.DataFrame
@@ -45,11 +46,14 @@ class Compared:
     aligned: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
     fail_above: float | None = None
+    needs: pd.DataFrame | None = None
+    fail_memory_above: float | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is proven slower than the limit, and no outputs are wrong."""
-        return not (self.rows["gate"] == "failed").any()
+        """Whether nothing is proven to be beyond a limit, and no outputs are wrong."""
+        tables = [self.rows] if self.needs is None else [self.rows, self.needs]
+        return not any((table["gate"] == "failed").any() for table in tables)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -266,6 +270,7 @@ def compare_many(
     across: Collection[str] = (),
     by: str | None = None,
     fail_above: float | None = None,
+    fail_memory_above: float | None = None,
     categories: str | Path = "",
 ) -> Compared:
     """Compare measurements with the first of them, as the command line does.
@@ -292,7 +297,32 @@ def compare_many(
     if unknown := ", ".join(name for name, m in found.items() if m.run.recording):
         notes += (f"device and build are unknown, and not compared: {unknown}",)
     facts = {"verdicts": verdicts, "aligned": aligned, "notes": notes}
+    facts |= {"needs": judge_needs(found, fail_memory_above)}
+    facts |= {"fail_memory_above": fail_memory_above}
     return judge_rows(pd.concat(rows, ignore_index=True), fail_above, **facts)
+
+
+def judge_needs(
+    measurements: Mapping[str, Measurement], fail_above: float | None
+) -> pd.DataFrame | None:
+    """What others need against the first one, their peak memory held to a limit."""
+    (_, first), *others = measurements.items()
+    pairs = ((f"{name}: ", Comparison(first, m).needs) for name, m in others)
+    known = [frame.assign(need=name * (len(others) > 1) + frame["need"])
+             for name, frame in pairs if frame is not None]  # fmt: skip
+    is_peak = [frame["need"].str.endswith("peak memory") for frame in known]
+    if fail_above is not None and sum(peak.any() for peak in is_peak) < len(others):
+        text, hint = "the memory of a side was not measured", "measure both again: workbench run"
+        raise ComparisonError(text, where="--fail-memory-above", hint=hint)
+    if not known:
+        return None
+    table, peaks = pd.concat(known, ignore_index=True), pd.concat(is_peak, ignore_index=True)
+    gate = pd.Series("open", index=table.index)
+    if fail_above is not None:
+        gate[peaks] = "undecided"
+        gate[peaks & (table["high"] <= 1 + fail_above)] = "passed"
+        gate[peaks & (table["low"] > 1 + fail_above)] = "failed"
+    return table.assign(gate=gate)
 
 
 def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:

@@ -110,10 +110,12 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
     first = stages[len(names) - 2]
     text = "workspace and tables that the first inference allocates"
     parts["first inference"] = text, _allocated(first, last)
+    if min(loaded.kept, last.kept) >= 0:
+        parts["heap kept"] = "free again, and kept by malloc for later", last.kept - loaded.kept
     if freed := last.peak - resident:
         parts["freed"] = "resident for a time while loading", freed
     rest = last.peak - sum(size for _, size in parts.values())
-    parts["not accounted for"] = "fragments of the heap; below 0: counted, but never written", rest
+    parts["not accounted for"] = "below 0: counted, but never written", rest
     rows = [(part, text, size, size / last.peak) for part, (text, size) in parts.items()]
     return check(pd.DataFrame(rows, columns=MEMORY.names), MEMORY)
 
@@ -157,35 +159,42 @@ def _lifetimes(flow: Dataflow, dropped: Step | None = None) -> dict[TensorId, tu
     return lives
 
 
-def _live_bytes(flow: Dataflow, lives: dict[TensorId, tuple[int, int]]) -> np.ndarray:
-    """The bytes of all tensors that are live at each step."""
-    changes = np.zeros(len(flow.steps) + 1, dtype=np.int64)
+def _find_peaks(
+    flow: Dataflow, lives: dict[TensorId, tuple[int, int]]
+) -> dict[int, tuple[int, int]]:
+    """Most live bytes, and at which step: of the method (-1), and of the delegate with the most.
+
+    Delegates share one workspace.
+    """
+    changes: dict[int, np.ndarray] = {}
     for tensor, (first, last) in lives.items():
-        changes[first] += flow.tensors[tensor].size_bytes
-        changes[last + 1] -= flow.tensors[tensor].size_bytes
-    return changes.cumsum()[:-1]
+        change = changes.setdefault(tensor[0], np.zeros(len(flow.steps) + 1, dtype=np.int64))
+        change[first] += flow.tensors[tensor].size_bytes
+        change[last + 1] -= flow.tensors[tensor].size_bytes
+    live = {place: change.cumsum() for place, change in changes.items()}
+    peaks = {place: (int(bytes_.max()), int(bytes_.argmax())) for place, bytes_ in live.items()}
+    largest = max((place for place in peaks if place >= 0), key=lambda p: peaks[p], default=-1)
+    return {place: peaks[place] for place in sorted({-1, largest} & peaks.keys())}
 
 
 def list_tensors(flow: Dataflow) -> pd.DataFrame:
     """Every activation and when it is live: ``frames.TENSORS``, the largest first."""
     lives = _lifetimes(flow)
-    live = _live_bytes(flow, lives)
-    peak = int(live.argmax()) if len(live) else 0
-    rows = []
+    peaks, rows = _find_peaks(flow, lives), []
     for tensor, (first, last) in lives.items():
         maker = flow.makers.get(tensor)
         origin = maker.origin if maker else None
+        place = tensor[0]
         rows.append(
             (
-                "activations" if tensor[0] == -1 else "delegate",
-                f"{'-' if tensor[0] == -1 else tensor[0]}/{tensor[1]}",
+                "arenas" if place < 0 else f"delegate of instruction {place}",
                 maker.type if maker else "input",
                 origin.module if origin else "",
                 origin.source if origin else "",
                 flow.tensors[tensor].size_bytes,
                 first,
                 last,
-                first <= peak <= last,
+                place in peaks and first <= peaks[place][1] <= last,
             )
         )
     table = pd.DataFrame(rows, columns=TENSORS.names)
@@ -193,9 +202,12 @@ def list_tensors(flow: Dataflow) -> pd.DataFrame:
     return check(table, TENSORS)
 
 
-def peak_without(flow: Dataflow, step: Step) -> int:
-    """The most bytes of live tensors if a step's results did not exist, only its operands."""
-    return int(_live_bytes(flow, _lifetimes(flow, step)).max(initial=0))
+def activation_bytes(flow: Dataflow, dropped: Step | None = None) -> int:
+    """The least memory for activations: in the arenas, and in the delegates' workspace.
+
+    Without the results of the step ``dropped``, whose operands then live as long as they would.
+    """
+    return sum(size for size, _ in _find_peaks(flow, _lifetimes(flow, dropped)).values())
 
 
 def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:

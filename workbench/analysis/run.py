@@ -438,12 +438,12 @@ class Run:
     @frame_property
     def size_fits(self) -> pd.DataFrame | None:
         """Straight lines through the latency over the swept size: ``frames.SIZE_FITS``."""
-        phases = self.record.plan.phases
         if not self.record.plan.sweep or self.emulated:
             return None
+        phases = self.record.plan.phases
         work = {p.size: max(math.prod(t.shape) for t in p.inputs) for p in phases}
-        few, many = min(work), max(work)
-        power = max(1, round(math.log(work[many] / work[few]) / math.log(many / few)))
+        (few, least), *_, (many, most) = sorted(work.items())
+        power = max(1, round(math.log(most / least) / math.log(many / few)))
         sides = {m.name: (m.side, m.phase.size) for m in self.measurements if not m.control}
         fits = fit_sizes(self.latencies, sides, power)
         return None if fits.empty else fits
@@ -454,15 +454,13 @@ class Run:
         if not self.record.plan.sweep or self.phases is None or self.emulated:
             return ()
         sides = {m.name: m.side for m in self.measurements}
-        outcomes: dict[str, dict[int, tuple[str, float]]] = {}
-        for ab in self.comparisons:
-            label = f"{ab.candidate.side} against {ab.baseline.side}"
-            label += f", {count_threads(ab.candidate.threads)}"
-            found = ab.latency.iloc[0]
-            verdict = str(found["outcome"]), float(found["speedup"])
-            outcomes.setdefault(label, {})[ab.candidate.phase.size] = verdict
         phases = self.phases.assign(side=self.phases["experiment"].map(sides))
-        return tuple(describe_sizes(phases, self.record.plan.sweep, outcomes))
+        judged = []
+        for ab in self.comparisons:
+            label = f"{ab.candidate.side} over {ab.baseline.side}"
+            label += f", {count_threads(ab.candidate.threads)}"
+            judged.append(ab.latency.assign(label=label, size=ab.candidate.phase.size))
+        return tuple(describe_sizes(phases, self.record.plan.sweep, pd.concat(judged)))
 
     @property
     def _phased(self) -> list[list[str]]:
@@ -526,10 +524,8 @@ class Run:
         """
         subjects = {ab.candidate.phase.name: ab.candidate for ab in reversed(self.comparisons)}
         if self.record.plan.sweep:
-            ends = sorted(subjects, key=lambda name: subjects[name].phase.size)[
-                :: len(subjects) - 1
-            ]
-            subjects = {name: subjects[name] for name in ends}
+            ends = sorted(subjects.values(), key=lambda m: m.phase.size)
+            subjects = {m.phase.name: m for m in (ends[0], ends[-1])}
         if len(subjects) < 2:
             return self.subject.findings
         found = [

@@ -154,61 +154,38 @@ def fit_sizes(
     ``sides`` has the side and the size of every experiment. One least-squares line per restart,
     weighted by 1 / latency; the interval is Student's over the restarts. Three sizes at least.
     """
-    restarts = _split_restarts(pick_timed(latencies), None)
+    times: dict[_Setup, dict[int, pd.Series]] = {}
+    for (name, threads), found in _split_restarts(pick_timed(latencies), None).items():
+        if name in sides:
+            side, size = sides[name]
+            times.setdefault((side, threads), {})[size] = found
     rows = []
-    for side, threads in dict.fromkeys(
-        (sides[name][0], n) for name, n in restarts if name in sides
-    ):
-        times = {
-            sides[name][1]: times
-            for (name, count), times in restarts.items()
-            if count == threads and name in sides and sides[name][0] == side
-        }
-        table = pd.DataFrame(times).dropna()
+    for setup, table in ((setup, pd.DataFrame(each).dropna()) for setup, each in times.items()):
         if table.shape[1] < _LEAST_SIZES or table.empty:
             continue
         work, mean = table.columns.to_numpy(float) ** power, table.mean().to_numpy()
-        lines = np.array([np.polyfit(work, y, 1, w=1 / mean) for y in table.to_numpy()])[:, ::-1]
+        lines = np.array([np.polyfit(work, y, 1, w=1 / mean)[::-1] for y in table.to_numpy()])
         middle, half = lines.mean(axis=0), half_width(lines)
-        off = np.abs((middle[0] + middle[1] * work) / mean - 1).max()
-        ends = [end for m, h in zip(middle, half, strict=True) for end in (m, m - h, m + h)]
-        rows.append((side, threads, power, *ends, off))
+        off = np.abs(np.polyval(middle[::-1], work) / mean - 1).max()
+        ends = np.column_stack([middle, middle - half, middle + half]).ravel()
+        rows.append((*setup, power, *ends, off))
     return check(pd.DataFrame(rows, columns=SIZE_FITS.names), SIZE_FITS)
 
 
-def describe_sizes(
-    phases: pd.DataFrame, name: str, outcomes: Mapping[str, Mapping[int, tuple[str, float]]]
-) -> list[str]:
-    """Sentences on what changes with a size: the bottleneck, and whether an extension pays.
+def describe_sizes(phases: pd.DataFrame, name: str, speedups: pd.DataFrame) -> list[str]:
+    """Sentences on where the bottleneck changes with a size, and where an extension pays.
 
-    ``phases`` are rows of ``frames.PHASES`` with a ``side``, ``outcomes`` have the verdict and the
-    speed-up of every comparison at every size.
+    ``phases`` are rows of ``frames.PHASES`` with a ``side``, ``speedups`` those of
+    ``frames.COMPARISON`` of E2E with a ``label`` and a ``size``.
     """
     found = []
-    for (side, threads), part in phases.groupby(["side", "threads"], sort=False):
-        part = part.sort_values("size")
-        where = f"{side}, {count_threads(threads)}"
+    for (side, threads), part in phases.sort_values("size").groupby(["side", "threads"]):
         steps = part[part["category"] != part["category"].shift()]
         texts = [f"{row.category} from {name}={row.size:.0f}" for row in steps.itertuples()]
-        always = len(steps) == 1
-        texts = [f"{steps['category'].iloc[0]} at every size"] if always else texts
-        found.append(f"{where}: most time in {', then '.join(texts)}")
-        limits = part[part["bound"] != ""]
-        steps = limits[limits["bound"] != limits["bound"].shift()]
-        if len(steps) > 1:
-            texts = [f"{row.bound} from {name}={row.size:.0f}" for row in steps.itertuples()]
-            found.append(f"{where}: mostly limited by {', then '.join(texts)}")
-    for label, verdicts in outcomes.items():
-        sizes = sorted(verdicts)
-        faster = [size for size in sizes if verdicts[size][0] == "faster"]
-        if not faster:
-            found.append(f"{label}: not shown to be faster at any size")
-            continue
-        ends = [
-            f"{verdicts[n][1]:.2f}x at {name}={n}" for n in dict.fromkeys((faster[0], faster[-1]))
-        ]
-        where = f"at {name}={', '.join(map(str, faster))} only"
-        if faster == sizes[-len(faster) :]:
-            where = f"from {name}={faster[0]} on" if len(faster) < len(sizes) else "at every size"
-        found.append(f"{label}: faster {where} ({', '.join(ends)})")
+        texts = [f"{steps['category'].iloc[0]} at every size"] if len(steps) == 1 else texts
+        found.append(f"{side}, {count_threads(threads)}: most time in {', then '.join(texts)}")
+    for label, part in speedups.sort_values("size").groupby("label", sort=False):
+        faster = part[part["outcome"] == "faster"]
+        texts = [f"{row.speedup:.2f}x at {name}={row.size}" for row in faster.itertuples()]
+        found.append(f"{label}: {', '.join(texts) if texts else 'not faster at any size'}")
     return found

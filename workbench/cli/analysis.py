@@ -180,6 +180,9 @@ def kernels(log: Path, baseline: Path | None) -> Output:
 @click.option("--by", help="Also compare by layer, category or operator.")
 @CATEGORIES
 @click.option("--fail-above", type=Percent(), help="Exit 1 if slower by more than this.")
+@click.option(
+    "--fail-memory-above", type=Percent(), help="Exit 1 if the peak memory grew by more than this."
+)
 @click.option("--junit", type=PATH, help="Also write JUnit XML; with --fail-above.")
 @click.option("--markdown", type=PATH, help="Also write Markdown.")
 def compare(
@@ -189,6 +192,7 @@ def compare(
     by: str | None,
     categories: str,
     fail_above: float | None,
+    fail_memory_above: float | None,
     junit: Path | None,
     markdown: Path | None,
 ) -> Output:
@@ -201,13 +205,14 @@ def compare(
     from workbench.analysis.compare_runs import compare_many, compare_with_metrics
     from workbench.report.gate import describe_compared, write_gate_summary, write_junit
 
-    if junit and fail_above is None:
+    if junit and fail_above is None and fail_memory_above is None:
         raise UsageError("needs --fail-above", where="--junit")
     if baseline is None:
         found = compare_many(
-            names, across=across, by=by, fail_above=fail_above, categories=categories
-        )
-    elif len(names) > 1 or by or categories:
+            names, across=across, by=by, fail_above=fail_above, categories=categories,
+            fail_memory_above=fail_memory_above,
+        )  # fmt: skip
+    elif len(names) > 1 or by or categories or fail_memory_above is not None:
         raise UsageError("compares the E2E latency of one run", where="--baseline")
     else:
         found = compare_with_metrics(baseline, names[0], across=across, fail_above=fail_above)

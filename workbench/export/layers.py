@@ -141,20 +141,17 @@ def resize(layers: Layers, shapes: Sequence[tuple[Sequence[int], Sequence[int]]]
 
 
 def _scales_alike(old: Instruction, new: Instruction) -> bool:
-    """Whether the output of each operator of a delegate grows as its inputs do.
-
-    It does not where a size that was not replaced follows from one that was, as after pooling.
-    """
-    sizes = (
-        {value.id: math.prod(value.shape) for value in each.xvalues if value.role != "constant"}
-        for each in (old, new)
-    )
-    before, after = sizes
-    growth = {number: Fraction(after[number], max(1, count)) for number, count in before.items()}
+    """Whether operators of a delegate scale as their inputs do; a size that follows does not."""
+    both = zip(old.xvalues, new.xvalues, strict=True)
+    growth = {
+        a.id: Fraction(math.prod(b.shape), max(1, math.prod(a.shape)))
+        for a, b in both
+        if a.role != "constant"
+    }
     for node in old.xnodes:
         inputs = [growth[number] for number in node.inputs if number in growth]
-        possible = {*inputs, math.prod(inputs)}
-        if node.type not in _REDUCING and not {growth[n] for n in node.outputs} <= possible:
+        fits = {growth[number] for number in node.outputs} <= {*inputs, math.prod(inputs)}
+        if not fits and node.type not in _REDUCING:
             return False
     return True
 

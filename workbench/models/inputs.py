@@ -35,9 +35,6 @@ ARRAYS = (".npy", ".pt", ".pth", ".safetensors")
 IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 FORMS = f"a file ({', '.join(ARRAYS)}), an image or a folder of images, or random:SEED"
 
-#: The axes of sizes that a model with fixed shapes can be exported at; ``size`` is an image's.
-FIXED = {"batch": (0,), "size": (2, 3)}
-
 _RANDOM = re.compile(r"random:(\d{1,18})")
 _DECODERS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
 
@@ -105,55 +102,55 @@ def _resize(model: LoadedModel, sizes: dict[str, int]) -> LoadedModel:
     import torch
     from torch.utils._pytree import tree_map
 
-    dimensions, is_fixed = find_dimensions(model), model.dynamic_shapes is None
+    dimensions = _find_dimensions(model)
     known = {_root(d).__name__ for axes in dimensions.values() for d in axes.values()}
-    known |= FIXED.keys() if is_fixed else set()
     for name in sizes:
         if name not in known:
             raise unknown_name("dynamic dimension", name, known, model.origin)
 
     def resize(leaf: Any) -> Any:
-        axes = {
-            axis: _size_of(dimension, sizes)
-            for axis, dimension in dimensions.get(id(leaf), {}).items()
-            if _root(dimension).__name__ in sizes
-        }
-        if is_fixed and isinstance(leaf, torch.Tensor):
-            fixed = ((axis, sizes[name]) for name in sizes for axis in FIXED[name])
-            axes = {axis: size for axis, size in fixed if leaf.ndim > max(axis, 1)}
-        for axis, size in axes.items():
-            leaf = leaf.index_select(axis, torch.arange(size) % leaf.shape[axis])
+        for axis, dimension in dimensions.get(id(leaf), {}).items():
+            if _root(dimension).__name__ in sizes:
+                index = torch.arange(_size_of(dimension, sizes)) % leaf.shape[axis]
+                leaf = leaf.index_select(axis, index)
         return leaf
 
-    traced = (model.example_inputs, model.kwargs)
-    args, kwargs = tree_map(resize, traced)
-    resized = replace(model, example_inputs=args, kwargs=kwargs, calibration=())
-    return resized if is_fixed else replace(resized, traced_inputs=traced)
-
-
-def find_dimensions(model: LoadedModel) -> dict[int, dict[int, Any]]:
-    """The named dynamic dimensions of each input tensor, by its ``id`` and their axes."""
-    if model.dynamic_shapes is None:
-        return {}
-    given = inspect.signature(model.module.forward).bind(*model.example_inputs, **model.kwargs)
-    shapes = model.dynamic_shapes
-    arguments = given.arguments if isinstance(shapes, dict) else tuple(given.arguments.values())
-    return dict(_dimensions(arguments, shapes))
+    own = (model.example_inputs, model.kwargs)
+    args, kwargs = tree_map(resize, own)
+    traced = None if model.dynamic_shapes is None else own
+    return replace(model, example_inputs=args, kwargs=kwargs, calibration=(), traced_inputs=traced)
 
 
 def name_dimensions(model: LoadedModel) -> list[tuple[str, ...]]:
-    """The names of the dynamic dimensions of each input tensor, empty for fixed ones."""
+    """The names of the dimensions of each input tensor, empty for fixed ones."""
+    known = _find_dimensions(model)
+    return [
+        tuple(getattr(known[id(leaf)].get(axis), "__name__", "") for axis in range(leaf.ndim))
+        for leaf in _tensors(model)
+    ]
+
+
+def _tensors(model: LoadedModel) -> list[torch.Tensor]:
     import torch
     from torch.utils._pytree import tree_leaves
 
-    known, leaves = find_dimensions(model), tree_leaves((model.example_inputs, model.kwargs))
-    return [
-        tuple(
-            getattr(known.get(id(leaf), {}).get(axis), "__name__", "") for axis in range(leaf.ndim)
-        )
-        for leaf in leaves
-        if isinstance(leaf, torch.Tensor)
-    ]
+    leaves = tree_leaves((model.example_inputs, model.kwargs))
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _find_dimensions(model: LoadedModel) -> dict[int, dict[int, Any]]:
+    """The dimensions of each tensor by its ``id`` and their axes; of fixed ones, batch and size."""
+    from torch.export import Dim
+
+    shapes = model.dynamic_shapes
+    if shapes is None:
+        batch, size = (Dim(name, min=1, max=2**31) for name in ("batch", "size"))
+        axes = {0: batch, 2: size, 3: size}
+        tensors = _tensors(model)
+        return {id(t): {a: d for a, d in axes.items() if t.ndim > max(a, 1)} for t in tensors}
+    given = inspect.signature(model.module.forward).bind(*model.example_inputs, **model.kwargs)
+    arguments = given.arguments if isinstance(shapes, dict) else tuple(given.arguments.values())
+    return dict(_dimensions(arguments, shapes))
 
 
 def _dimensions(value: Any, shapes: Any) -> Iterator[tuple[int, dict[int, Any]]]:

@@ -2,9 +2,10 @@
 
 import itertools
 import math
+from collections.abc import Mapping
 
-import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
 from workbench.analysis.run import Run
@@ -19,14 +20,12 @@ NO_THREADS = "One thread count was measured. `--threads 1,2,4` measures several.
 
 
 @marked
-def plot_isa_levels(
-    source: Run | pd.DataFrame, *, threads: int | None = None, level: str = ""
-) -> Chart | Table:
+def plot_isa_levels(source: Run | pd.DataFrame, *, threads: int | None = None) -> Chart | Table:
     """Latency of every ISA level beside its speed-up over the level below, with intervals.
 
     ``source`` is a run, or a frame of ``frames.LADDER``; of several thread counts, ``threads``
-    (None: the first) is shown. The title says what the emphasised ``level`` gained. Median latency
-    in ms, and ratios: hollow dots are equivalent or inconclusive. A sentence if levels are unknown.
+    (None: the first) is shown. Median latency in ms, and ratios: hollow dots are equivalent or
+    inconclusive. A sentence if levels are unknown.
 
     Examples
     --------
@@ -42,7 +41,7 @@ def plot_isa_levels(
     title = f"What each extension gains, {count_threads(threads)}"
     height, left = 1.35 + 0.42 * len(names), style.label_margin(names)
     figure, (times, steps) = style.new_figure(
-        describe_level(levels, level) if level else title,
+        title,
         height, columns=2, left=left, right=3.05, top=0.75,
     )  # fmt: skip
     style.set_rows(times, names)
@@ -54,8 +53,7 @@ def plot_isa_levels(
     steps.set_xlim(low - pad, high + pad)
     steps.axvline(1, color=style.LINE, linewidth=1)
     for row, entry in enumerate(levels.itertuples()):
-        color = style.fade(style.PLAIN, 0.35 if level not in ("", entry.level) else 1.0)
-        style.draw_bar(times, row, entry.latency_ms, color)
+        style.draw_bar(times, row, entry.latency_ms, style.PLAIN)
         style.draw_interval(times, row, entry.latency_low_ms, entry.latency_high_ms)
         style.write_after(times, entry.latency_ms, row, style.write_ms(entry.latency_ms))
         if math.isfinite(entry.speedup):
@@ -67,21 +65,6 @@ def plot_isa_levels(
     style.label_x(times, "latency with 95 % interval (ms)")
     style.label_x(steps, "times as fast; grey: noise floor")
     return figure
-
-
-def describe_level(levels: pd.DataFrame, level: str) -> str:
-    """What a level gained, over the lowest and over the one below it, in one line."""
-    names = list(levels["level"])
-    place = names.index(level)
-    row = levels.iloc[place]
-    if not place:
-        return f"{level}: {style.write_ms(row['latency_ms'])}, the lowest level"
-    step = style.write_ratio(row["speedup"], row["low"], row["high"])
-    step = f"{step} over {names[place - 1]}, {row['outcome']}"
-    if place == 1:
-        return f"{level}: {step}"
-    total = style.write_ratio(row["total"], row["total_low"], row["total_high"])
-    return f"{level}: {total} over {names[0]}; {step}"
 
 
 @marked
@@ -103,33 +86,44 @@ def plot_threads(source: Run | pd.DataFrame) -> Chart | Table:
     names = list(dict.fromkeys(scaling["experiment"]))
     margin = 0.35 + min(1.95, max(map(style.text_inches, names), default=0.0))
     figure, (axis,) = style.new_figure("What do more threads gain?", 3.4, left=0.75, right=margin)
-    style.use_log_scales(axis)
-    axis.yaxis.set_minor_formatter(axis.yaxis.get_major_formatter())
-    ends = []
-    colors = itertools.chain(style.SERIES, itertools.repeat(style.LINE))
-    for name, color in zip(names, colors, strict=False):
-        part = scaling[scaling["experiment"] == name].sort_values("threads")
-        times, counts = part["latency_ms"].to_numpy(), part["threads"].to_numpy()
-        axis.plot(counts, times[0] * counts[0] / counts, ":", color=color, linewidth=1)
-        axis.vlines(counts, part["latency_low_ms"], part["latency_high_ms"], color=color)
-        axis.plot(counts, times, "o-", color=color, linewidth=1.8, markersize=5)
-        ends.append((times[-1], style.shorten(name, 24), color))
-    style.label_ends(axis, ends)
-    axis.xaxis.set_major_locator(FixedLocator(sorted(set(scaling["threads"]))))
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.tick_params(axis="y", which="both", labelsize=8, labelcolor=style.FAINT)
+    parts = {name: scaling[scaling["experiment"] == name].sort_values("threads") for name in names}
+    ideal = {
+        name: part["latency_ms"].iloc[0] * part["threads"].iloc[0] / part["threads"]
+        for name, part in parts.items()
+    }
+    _draw_lines(axis, "threads", parts, ideal)
     style.label_y(axis, "wall time (ms)")
     style.label_x(axis, "threads; latency with 95 % interval; dotted: ideal scaling")
     return figure
 
 
+def _draw_lines(
+    axis: Axes, x: str, parts: Mapping[str, pd.DataFrame], dotted: Mapping[str, pd.Series]
+) -> None:
+    """Latency with its interval over a column, both logarithmic, and another line by name."""
+    style.use_log_scales(axis)
+    axis.yaxis.set_minor_formatter(axis.yaxis.get_major_formatter())
+    ends, colors = [], itertools.chain(style.SERIES, itertools.repeat(style.LINE))
+    for (name, part), color in zip(parts.items(), colors, strict=False):
+        if name in dotted:
+            axis.plot(part[x], dotted[name], ":", color=color, linewidth=1)
+        axis.vlines(part[x], part["latency_low_ms"], part["latency_high_ms"], color=color)
+        axis.plot(part[x], part["latency_ms"], "o-", color=color, linewidth=1.8, markersize=5)
+        ends.append((part["latency_ms"].iloc[-1], style.shorten(name, 24), color))
+    style.label_ends(axis, ends)
+    values = sorted({value for part in parts.values() for value in part[x]})
+    axis.xaxis.set_major_locator(FixedLocator(values))
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.tick_params(axis="y", which="both", labelsize=8, labelcolor=style.FAINT)
+
+
 @marked
-def plot_sizes(run: Run, *, threads: int | None = None) -> Chart | Table:
+def plot_sizes(run: Run) -> Chart | Table:
     """Latency over the size of ``--sweep``, and below it the share of each category.
 
-    Latency in ms with its 95 % interval, one line per experiment, dotted where a straight line
-    through the latencies would be; the shares are those of the first comparison's candidate.
-    ``threads``: None takes the first count. A sentence where a run has no sweep.
+    Latency in ms with its 95 % interval, one line per experiment, dotted where the straight line of
+    ``Run.size_fits`` is; the shares are those of the first comparison's candidate. One thread
+    count, the first. A sentence where a run has no sweep.
 
     Examples
     --------
@@ -139,46 +133,38 @@ def plot_sizes(run: Run, *, threads: int | None = None) -> Chart | Table:
     name, phases, fits = run.record.plan.sweep, run.phases, run.size_fits
     if not name or phases is None:
         return show_note(NO_SIZES)
-    threads = threads or int(phases["threads"].iloc[0])
-    swept = [m for m in run.traced if m.threads == threads and not m.control]
-    swept.sort(key=lambda m: m.phase.size)
-    sides = list(dict.fromkeys(m.side for m in swept))
-    margin = 0.35 + min(1.95, max(map(style.text_inches, [*sides, *style.COLORS])))
+    swept = sorted(run.traced, key=lambda m: m.phase.size)
+    swept = [m for m in swept if m.threads == swept[0].threads and not m.control]
+    rows, chosen = phases.set_index(["experiment", "threads"]), run.comparisons[0].candidate.side
+    parts = {
+        side: rows.loc[[(m.name, m.threads) for m in swept if m.side == side]]
+        for side in dict.fromkeys(m.side for m in swept)
+    }
+    margin = 0.35 + min(1.95, max(map(style.text_inches, [*parts, *style.COLORS])))
     figure, (times, shares) = style.new_figure(
-        f"How does latency grow with {name}? {count_threads(threads)}",
+        f"How does latency grow with {name}? {count_threads(swept[0].threads)}",
         5.2, rows=2, left=0.75, right=margin,
     )  # fmt: skip
-    style.use_log_scales(times)
-    times.yaxis.set_minor_formatter(times.yaxis.get_major_formatter())
-    sizes = np.array(sorted({m.phase.size for m in swept}), float)
-    rows, ends = phases.set_index(["experiment", "threads"]), []
-    for side, color in zip(sides, style.SERIES, strict=False):
-        keys = [(m.name, threads) for m in swept if m.side == side]
-        part = rows.loc[keys]
-        times.vlines(part["size"], part["latency_low_ms"], part["latency_high_ms"], color=color)
-        times.plot(part["size"], part["latency_ms"], "o-", color=color, linewidth=1.8, markersize=5)
-        ends.append((part["latency_ms"].iloc[-1], style.shorten(side, 24), color))
-        if fits is not None:
-            line = fits[(fits["side"] == side) & (fits["threads"] == threads)].iloc[0]
-            grid = np.geomspace(sizes[0], sizes[-1], 50)
-            straight = line["fixed_ms"] + line["each_ms"] * grid ** line["power"]
-            times.plot(grid, straight, ":", color=color, linewidth=1)
-    style.label_ends(times, ends)
-    times.tick_params(axis="y", which="both", labelsize=8, labelcolor=style.FAINT)
-    style.label_y(times, "latency (ms)")
-    chosen = run.comparisons[0].candidate.side if run.comparisons else sides[0]
-    found = {
-        m.phase.size: m.categories.set_index("category")["share"] for m in swept if m.side == chosen
+    lines = {
+        fit.side: fit.fixed_ms + fit.each_ms * parts[fit.side]["size"] ** fit.power
+        for fit in (() if fits is None else fits[fits["threads"] == swept[0].threads].itertuples())
     }
-    table = pd.DataFrame(found).reindex(style.COLORS).fillna(0.0)
+    _draw_lines(times, "size", parts, lines)
+    style.label_y(times, "latency (ms)")
+    table = pd.DataFrame(
+        {
+            m.phase.size: m.categories.set_index("category")["share"]
+            for m in swept
+            if m.side == chosen
+        }
+    )
+    table = 100 * table.reindex(style.COLORS).fillna(0.0)
+    table = table[table.max(axis=1) > 0]
     colors = [style.color_of(category) for category in table.index]
-    shares.stackplot(table.columns.to_numpy(float), 100 * table.to_numpy(), colors=colors)
+    shares.stackplot(table.columns.to_numpy(float), table.to_numpy(), colors=colors)
     shares.set_ylim(0, 100)
-    middles = 100 * (table.iloc[:, -1].cumsum() - table.iloc[:, -1] / 2)
-    shown = [c for c in table.index if table.loc[c].max() > 0]
-    style.label_ends(shares, [(middles[c], c, style.color_of(c)) for c in shown])
+    middles = table.iloc[:, -1].cumsum() - table.iloc[:, -1] / 2
+    style.label_ends(shares, list(zip(middles, table.index, colors, strict=True)))
     style.label_y(shares, f"share of {chosen} (%)")
-    shares.xaxis.set_major_locator(FixedLocator(list(sizes)))
-    shares.xaxis.set_minor_locator(NullLocator())
     style.label_x(shares, f"{name}; latency with 95 % interval; dotted: straight line")
     return figure

@@ -167,7 +167,8 @@ def plan_cells(matrix: Matrix) -> list[Cell]:
         source = identify_export(model) | {"settings": ""}
         for dtype, target, isa in product(matrix.dtypes, matrix.targets, matrix.isa):
             axes = (model, dtype, target, isa)
-            if any(_matches(axes, tuple(vars(e).values())) for e in matrix.exclude):
+            pairs = [zip(vars(e).values(), axes, strict=True) for e in matrix.exclude]
+            if any(all(one in ("", value) for one, value in each) for each in pairs):
                 continue
             export = asdict(replace(matrix.export, dtype=dtype))
             measure = asdict(matrix.measure_options(target, isa))
@@ -189,7 +190,3 @@ def select_cells(cells: list[Cell], pattern: str) -> list[Cell]:
         names = ", ".join(cell.name for cell in cells[:3])
         raise UsageError(f"no cell {pattern!r}", where="--only", hint=f"cells: {names}, ...")
     return selected
-
-
-def _matches(values: tuple[str, ...], wanted: tuple[str, ...]) -> bool:
-    return all(one in ("", value) for one, value in zip(wanted, values, strict=True))

@@ -378,14 +378,15 @@ class Stage(ProcessMemory):
 
     ``name`` is ``process``, ``libraries``, ``threads``, ``file``, ``program``, ``arenas``,
     ``method``, ``delegate``, ``operators``, ``inputs``, ``first inference`` or ``later inference``;
-    ``bytes`` is what it allocated, where the runner counts it, and ``heap`` what malloc has given
-    out (-1: unknown).
+    ``bytes`` is what it allocated, where the runner counts it, ``heap`` what malloc has given out
+    and ``kept`` what it holds back for later (-1: unknown).
     """
 
     name: str = ""
     ns: int = 0
     bytes: int = 0
     heap: int = -1
+    kept: int = -1
 
 
 @dataclass(frozen=True)

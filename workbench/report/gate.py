@@ -29,6 +29,13 @@ def write_junit(compared: Compared, path: Path) -> Path:
             case.result = [Skipped(describe_row(row))]
         case.system_out = describe_row(row)
         suite.add_testcase(case)
+    for row in _needs_of(compared):
+        case = TestCase(printable(row["need"]), "workbench.memory")
+        if row["gate"] == "failed":
+            case.result = [Failure(describe_need(row), row["outcome"])]
+        elif row["gate"] == "undecided":
+            case.result = [Skipped(describe_need(row))]
+        suite.add_testcase(case)
     document = JUnitXml("workbench compare")
     document.add_testsuite(suite)
     return atomic_write(path, document.tostring())
@@ -48,6 +55,7 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
         show_note(*compared.verdicts),
         show_table(rows, top=MOST_ROWS),
         *([f"{hidden} further rows."] if hidden > 0 else []),
+        *([show_table(compared.needs)] if compared.needs is not None else []),
         show_note(*compared.notes),
     ]
     return atomic_write(path, "\n\n".join(map(str, parts)) + "\n")
@@ -63,6 +71,18 @@ def describe_row(row: dict[str, Any]) -> str:
         return f"{text}, too few restarts for an interval"
     low, high = (100 * (1 / row[end] - 1) for end in ("high", "low"))
     return f"{text}, latency {low:+.1f} % to {high:+.1f} % (95 % CI)"
+
+
+def describe_need(row: dict[str, Any]) -> str:
+    """One need of a gate: ``peak memory: 21.4 -> 23.6 MB, 1.10x [1.09, 1.11], more; failed``."""
+    before, after = (f"{row[side]:.4g}" for side in ("baseline", "candidate"))
+    text = f"{row['need']}: {before} -> {after} {row['unit']}, {row['ratio']:.2f}x "
+    text += f"[{row['low']:.2f}, {row['high']:.2f}], {row['outcome']}"
+    return text + (f"; {row['gate']}" if row["gate"] != "open" else "")
+
+
+def _needs_of(compared: Compared) -> list[dict[str, Any]]:
+    return [] if compared.needs is None else compared.needs.to_dict("records")
 
 
 def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
@@ -90,4 +110,5 @@ def put_side_by_side(cells: pd.DataFrame, names: Sequence[str]) -> tuple[pd.Data
 def describe_compared(compared: Compared) -> list[object]:
     """Verdicts, the table of parts, and notes."""
     table = [] if compared.aligned is None else ["", show_aligned(compared.aligned)]
-    return [*compared.verdicts, *table, *compared.notes]
+    needs = map(describe_need, _needs_of(compared))
+    return [*compared.verdicts, *table, *needs, *compared.notes]

@@ -135,8 +135,9 @@ def sample_experiments(recorder: RunRecorder, runner: Runner, inputs: Inputs, th
     plan = recorder.run.plan
     for experiment in plan.experiments:
         known = (experiment.name, threads)
+        sampled = [(s.experiment, s.threads) for s in recorder.run.samplings]
         wanted = not experiment.control and threads in (experiment.threads or plan.threads)
-        if not wanted or recorder.has_sampling(*known):
+        if not wanted or known in sampled:
             continue
         try:
             sampling = sample_experiment(recorder, runner, inputs, experiment, threads)

@@ -205,35 +205,27 @@ def read_sweep(text: str) -> tuple[str, list[int]]:
 
 def _size_phases(plan: Plan, sizes: Sequence[int], ready: Ready) -> dict[Phase, str]:
     """A phase for each size of the sweep, and the name of the program that runs it."""
-    name = plan.sweep
+    name, programs = plan.sweep, plan.all_programs
     if plan.programs:
-        if len(plan.all_programs) != len(sizes):
-            text = f"{len(sizes)} sizes for {len(plan.all_programs)} programs"
+        if len(programs) != len(sizes):
+            text = f"{len(sizes)} sizes for {len(programs)} programs"
             raise UsageError(text, where="--sweep", hint="name the size of each program, in order")
-        return {
-            Phase(f"{name}_{size}", program.inputs, size=size): program.name
-            for size, program in zip(sizes, plan.all_programs, strict=True)
-        }
+        pairs = zip(sizes, programs, strict=True)
+        return {Phase(f"{name}_{n}", p.inputs, size=n): p.name for n, p in pairs}
     if name == "tokens" and _takes_tokens(ready):
-        steps = (plan_step(f"{name}_{size}", size, 0, ready) for size in sizes)
-        return {replace(step, size=step.tokens): "" for step in steps}
-    known = {name for tensor in plan.inputs for name in tensor.dims if name}
+        return {replace(plan_step(f"tokens_{n}", n, 0, ready), size=n): "" for n in sizes}
+    known = {dimension for tensor in plan.inputs for dimension in tensor.dims if dimension}
     if name not in known:
         raise unknown_name("dynamic dimension", name, known, where="--sweep")
 
     def cut(tensor: Tensor, size: int) -> Tensor:
-        axes = [axis for axis, dim in enumerate(tensor.dims) if dim == name]
-        if not axes:
-            return tensor
-        if size > (most := min(tensor.most[axis] for axis in axes)):
-            raise UsageError(f"the program takes at most {name}={most}", where="--sweep")
-        shape = tuple(size if axis in axes else n for axis, n in enumerate(tensor.shape))
-        return replace(tensor, shape=shape, file="", sha256="")
+        named = zip(tensor.dims or [""] * len(tensor.shape), tensor.shape, strict=True)
+        shape = tuple(size if dimension == name else n for dimension, n in named)
+        if any(n > most for n, most in zip(shape, tensor.most, strict=False)):
+            raise UsageError(f"{size} is more than the program takes", where="--sweep")
+        return replace(tensor, shape=shape, file="", sha256="") if tensor.dims else tensor
 
-    return {
-        Phase(f"{name}_{size}", tuple(cut(t, size) for t in plan.inputs), size=size): ""
-        for size in sizes
-    }
+    return {Phase(f"{name}_{n}", tuple(cut(t, n) for t in plan.inputs), size=n): "" for n in sizes}
 
 
 def _takes_tokens(ready: Ready) -> bool:

@@ -84,10 +84,6 @@ class RunRecorder:
         others = tuple(a for a in self.run.agreements if a.threads not in threads)
         self.run = replace(self.run, agreements=others + new)
 
-    def has_sampling(self, experiment: str, threads: int) -> bool:
-        """Whether this experiment was sampled, or could not be."""
-        return any((s.experiment, s.threads) == (experiment, threads) for s in self.run.samplings)
-
     def add_sampling(self, sampling: Sampling) -> None:
         """Add the samples of one process."""
         self.run = replace(self.run, samplings=(*self.run.samplings, sampling))

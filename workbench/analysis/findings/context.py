@@ -50,13 +50,21 @@ class Gain:
     ``basis`` is ``measured`` (both sides were), ``removal`` (the measured time of what goes away),
     ``twin`` (what comes instead runs like similar operators of this program), ``roofline`` (or at
     the usual share of the machine's peaks), ``bound`` (only the limits ``low`` and ``high`` are
-    known; ``ms`` is NaN) or ``unknown`` (not measured; all three are NaN).
+    known; ``ms`` is NaN) or ``unknown`` (not measured; all three are NaN). A ``memory`` or
+    ``start`` finding gains no latency: its ``share`` is of activation memory, or of the time to
+    the first output.
     """
 
     ms: float
     low: float
     high: float
     basis: str = "roofline"
+    share: float = math.nan
+
+    @classmethod
+    def needs(cls, basis: str, share: float) -> Gain:
+        """A gain of ``memory`` or of a ``start``."""
+        return cls(math.nan, math.nan, math.nan, basis, share)
 
     @classmethod
     def at_most(cls, high: float) -> Gain:
@@ -110,6 +118,7 @@ class RuleContext:
     roofline: pd.DataFrame | None = None
     emulated: bool = False
     machine: str = ""
+    cold_start: pd.DataFrame | None = None
 
     @cached_property
     def e2e_ms(self) -> float:
@@ -295,6 +304,7 @@ def build_context(measurement: Measurement) -> RuleContext:
         roofline=roofline,
         emulated=run.emulated,
         machine=str(run.record.host.get("machine", "")),
+        cold_start=measurement.cold_start,
     )
 
 

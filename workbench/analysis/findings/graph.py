@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -181,6 +182,55 @@ def find_fixed(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
         tuple(keys),
         "compute it once, when the model is built, and keep the result as a buffer",
         'self.register_buffer("table", compute_table(...))  # in __init__; forward() only reads it',
+    )
+
+
+def find_logits(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+    """Scores of the vocabulary for several tokens: the next token needs those of the last one."""
+    flow = context.flow
+    if not flow:
+        return
+    words = {flow.tensors[s.reads[0]].shape[0] for s in flow.steps if "embedding" in s.type}
+    for step in (step for step in flow.steps if step.type == "FullyConnected"):
+        shape, keys = flow.tensors[step.writes[0]].shape, _keys_of(context, [step], left)
+        tokens = math.prod(shape[:-1])
+        if tokens < 2 or shape[-1] not in words or not keys:
+            continue
+        spent = context.spent(keys)
+        # One token is a matrix-vector product, which may wait for the weights.
+        weights = sum(t.size_bytes for t in map(flow.tensors.__getitem__, step.reads) if t.constant)
+        rest = max(spent.ms / tokens, weights / context.best_rates[1])
+        yield Finding(
+            f"logits of {tokens} tokens are computed; the next token needs the last one's; in "
+            f"{layers_of(context.rows.loc[keys])}",
+            Gain(spent.ms - rest, max(0.0, spent.low - 2 * rest), spent.high - spent.ms / tokens),
+            tuple(keys),
+            "compute the logits of the last token only",
+            "workbench export llm:NAME,logits=0  # upstream: generate_full_logits=False",
+        )
+
+
+def find_caches(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+    """Attention with a KV cache in separate operators: caches are copied, masks undelegated."""
+    steps = context.flow.steps if context.flow else []
+    places = {step.id: step.origin.module for step in steps if step.origin}
+    caches = (places.get(step.id, "") for step in steps if step.type.startswith("index_put"))
+    blocks = tuple({path.removesuffix(".kv_cache") for path in caches} - {""})
+    if not blocks:
+        return
+    inside = (
+        s for s in steps if places.get(s.id, "").startswith(blocks) and s.type not in WEIGHTED
+    )
+    keys = _keys_of(context, [*inside, *(s for s in steps if s.type == "copy_")], left)
+    keys += context.call_keys(keys)
+    rows, spent = context.rows.loc[keys], context.spent(keys)
+    yield Finding(
+        "attention copies its KV cache and computes masks outside the delegate: "
+        f"{_names(rows[rows['kind'] == 'portable'])} in {layers_of(rows)}",
+        Gain.at_most(spent.high + _joined_calls_ms(context, keys)),
+        tuple(keys),
+        ADVICE["index_put"].action,
+        ADVICE["index_put"].hint,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.findings import graph, times
+from workbench.analysis.findings import graph, needs, times
 from workbench.analysis.findings.context import Finding, Gain, RuleContext, layers_of
 from workbench.frames import FINDINGS, check
 
@@ -42,16 +43,20 @@ _UNDELEGATED = "What was not delegated?"
 _SPEEDUPS = "What became faster?"
 _LATENCY = "How long does one inference take?"
 _CATEGORIES = "Where does the time go?"
+_MEMORY = "How much memory, and how long until the first output?"
 
 #: In the order in which they claim rows: the best explanation comes first.
 RULES = (
     Rule("fixed work", graph.find_fixed, True, _OPERATORS),
+    Rule("logits", graph.find_logits, True, _OPERATORS),
+    Rule("KV cache", graph.find_caches, True, _UNDELEGATED),
     Rule("safe softmax", graph.find_safe_softmax, True, _UNDELEGATED),
     Rule("undelegated", graph.find_undelegated, True, _UNDELEGATED),
     Rule("needless transposes", graph.find_needless_transposes, True, _OPERATORS),
     Rule("batch norm", graph.find_batch_norm, True, _LAYERS),
     Rule("grouped convolution", times.find_grouped, True, _OPERATORS, timed=True),
     Rule("memory-bound", times.find_memory_bound, True, _OPERATORS, timed=True),
+    Rule("weight bandwidth", times.find_weight_bandwidth, True, _OPERATORS, timed=True),
     Rule("compute-bound", times.find_compute_bound, True, _OPERATORS, timed=True),
     Rule("layout", graph.find_layout_changes, False, _CATEGORIES),
     Rule("fragments", graph.find_fragments, False, _UNDELEGATED),
@@ -63,6 +68,8 @@ RULES = (
     Rule("dtype", times.find_dtype, False, _LATENCY, timed=True),
     Rule("float layers", times.find_float_layers, False, _DTYPES),
     Rule("far from the roof", times.find_far_from_roof, False, _OPERATORS, timed=True),
+    Rule("memory peak", needs.find_memory_peak, False, _MEMORY),
+    Rule("slow start", needs.find_slow_start, False, _MEMORY, timed=True),
 )
 
 
@@ -112,13 +119,15 @@ def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
 
 
 def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
-    gain, keys = Gain.unknown() if facts.emulated else finding.gain, list(finding.keys)
-    timed = keys and not facts.emulated
+    known = not facts.emulated or finding.gain.basis == "memory"
+    gain, keys = finding.gain if known else Gain.unknown(), list(finding.keys)
+    timed = keys and not facts.emulated and math.isnan(gain.share)
     latency = facts.scale * facts.e2e_ms
     scale, least, most = _scales(finding, facts)
     if gain.basis == "bound":
         most = scale
     typical, high = scale * gain.ms, min(most * gain.high, latency)
+    share = (high if gain.basis == "bound" else typical) / latency if latency else math.nan
     return {
         "rank": 0,
         "rule": rule.name,
@@ -128,7 +137,7 @@ def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
         "gain_ms": typical,
         "low_ms": least * gain.low,
         "high_ms": high,
-        "share": (high if gain.basis == "bound" else typical) / latency if latency else np.nan,
+        "share": share if math.isnan(gain.share) else gain.share,
         "basis": gain.basis,
         "action": finding.action,
         "hint": finding.hint,

@@ -300,6 +300,34 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
     )
 
 
+def find_weight_bandwidth(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+    """Products that read quantised weights, which are small already, at the speed of memory."""
+    if not context.flow or context.roof is None:
+        return
+    quantized = [
+        key
+        for key, step in _products(context).items()
+        if any(
+            t.constant and t.dtype[0] == "q" for t in map(context.flow.tensors.get, step.reads) if t
+        )
+    ]
+    keys = [key for key in _memory_bound(context) if key in left and key in quantized]
+    if not keys:
+        return
+    rows, spent = context.rows.loc[keys], context.spent(keys)
+    size = float((rows["calls"] * rows["bytes"]).sum())
+    yield Finding(
+        f"memory limits {count(len(keys), 'operator')} with quantised weights: {size / 1e6:.0f} MB "
+        f"are read at {size / 1e6 / spent.ms / context.scale:.0f} GB/s (main memory: "
+        f"{context.roof.bandwidths[-1][1]:.0f} GB/s)",
+        Gain.at_most(spent.ms),
+        tuple(keys),
+        "compute several tokens or samples at once, which read the weights once: batches, or "
+        "speculative decoding; faster arithmetic does not help",
+        "workbench run MODEL.pte --sweep tokens=1,2,4,8  # at how many does latency grow?",
+    )
+
+
 def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Operators near the peak of the CPU in this dtype."""
     if context.roofline is None or context.roof is None:

@@ -27,15 +27,15 @@ inline int64_t now_ns(clockid_t clock) {
   return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
 }
 
-// The bytes that malloc has given out; -1 where the C library does not count them.
-inline int64_t heap_bytes() {
+// The bytes that malloc has given out, and those that it keeps; -1 where it does not count them.
+inline std::pair<int64_t, int64_t> heap_bytes() {
   struct Info {  // of glibc 2.33 and newer
     size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks, keepcost;
   };
   static const auto mallinfo = reinterpret_cast<Info (*)()>(dlsym(RTLD_DEFAULT, "mallinfo2"));
-  if (!mallinfo) return -1;
+  if (!mallinfo) return {-1, -1};
   const Info info = mallinfo();
-  return static_cast<int64_t>(info.uordblks + info.hblkhd);
+  return {static_cast<int64_t>(info.uordblks + info.hblkhd), static_cast<int64_t>(info.fordblks)};
 }
 
 // The resident memory of this process in bytes, by /proc/self/smaps; empty where there is none.
@@ -104,7 +104,10 @@ class Stages {
     const int64_t now = now_ns(CLOCK_MONOTONIC);
     json::Object stage;
     stage.add("ns", now - last_).add("bytes", bytes);
-    if (memory_) stage.add("heap", heap_bytes()).extend(read_memory(program));
+    if (memory_) {
+      const auto [given, kept] = heap_bytes();
+      stage.add("heap", given).add("kept", kept).extend(read_memory(program));
+    }
     stages_.emplace_back(std::exchange(in_delegate_, false) ? "delegate" : name, stage);
     last_ = now_ns(CLOCK_MONOTONIC);
   }
