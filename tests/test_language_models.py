@@ -227,6 +227,7 @@ def swept(tmp_path_factory):
     return wb.measure(TINY, options, root=tmp_path_factory.mktemp("sweep"))
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_one_program_at_every_size(swept):
     assert swept.phases["size"].tolist() == [1, 1, 8, 8, 31, 31]
     assert swept["tokens_8", "baseline"].phase.tokens == 8
@@ -238,6 +239,7 @@ def test_a_sweep_measures_one_program_at_every_size(swept):
     assert flops[0] < flops[1] < flops[2]
 
 
+@pytest.mark.slow
 def test_a_sweep_is_drawn_and_described(swept):
     assert "latency = fixed + each * size" in str(wb.show_sweeps(swept))
     alt_text = wb.plot_sizes(swept).alt_text

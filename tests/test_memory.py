@@ -11,6 +11,7 @@ import pytest
 from program_builder import Delegate, Node, build_facts
 
 import workbench as wb
+from workbench.analysis.compare_runs import Compared, judge_needs
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.memory import (
     account_memory,
@@ -301,3 +302,37 @@ def test_a_start_that_mostly_packs_weights_is_found(scale, found):
     rows = find(facts, "slow start")
     assert len(rows) == found  # at half the time, the set-up takes 3 ms: too short to matter
     assert all("6.0 of 10.1 ms" in title for title in rows["title"])
+
+
+# --- the gate ------------------------------------------------------------------------------------
+
+
+def test_a_gate_fails_if_the_peak_memory_grew_beyond_the_limit(run):
+    starts = tuple(
+        replace(s, memory=replace(s.memory, peak=round(1.2 * s.memory.peak)))
+        for s in run.record.starts
+    )
+    grown = replace(run, record=replace(run.record, starts=starts))[run.subject.name]
+    for limit, gate in ((0.1, "failed"), (0.3, "passed")):
+        needs = judge_needs({"before": run.subject, "after": grown}, limit)
+        by_need = needs.set_index("need")["gate"]
+        assert by_need.to_dict() == dict.fromkeys(by_need.index, "open") | {"peak memory": gate}
+        rows = run.comparisons[0].latency.assign(gate="open")
+        assert Compared(rows, needs=needs).passed == (gate == "passed")
+
+
+def test_the_command_line_compares_what_two_sides_need(run, cli, tmp_path):
+    sides = [f"{run.path}:{name}" for name in ("baseline", "control")]
+    report = tmp_path / "report.xml"
+    code, out, _ = cli("compare", *sides, "--fail-memory-above", "50%", "--junit", report)
+    assert code == 0
+    assert "peak memory: " in out and "first output: " in out
+    assert "peak memory" in report.read_text()
+
+
+def test_a_gate_on_memory_that_was_not_measured_is_refused(cli):
+    sample = wb.sample_run()
+    sides = [f"{sample}:{name}" for name in ("avx512_off", "avx512_on")]
+    code, _, err = cli("compare", *sides, "--fail-memory-above", "5%")
+    assert code != 0
+    assert "the memory of a side was not measured" in err
