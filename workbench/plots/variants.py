@@ -44,7 +44,7 @@ def plot_variants(study: Study | str | Path) -> Chart:
     """Latency against SQNR, one dot per measured variant; larger dots are larger programs.
 
     The line joins the variants that no other one beats in latency and error; hollow dots may not be
-    recommended.
+    recommended. Of dots close together, one has a name.
 
     Examples
     --------
@@ -56,6 +56,7 @@ def plot_variants(study: Study | str | Path) -> Chart:
     exact = max(60.0, rows["sqnr_db"].max())  # where a program without error is drawn
     rows = rows.assign(db=rows["sqnr_db"].fillna(exact))
     figure, (axis,) = style.new_figure("What was tried", 3.6, rows=1, left=0.75, bottom=0.6)
+    base = found.variants[0].name
     flaws = {variant.name for variant in found.variants if variant.flaw}
     sizes = 20 + 180 * (rows["size_mb"] / rows["size_mb"].max()).to_numpy()
     colors = [style.HIGHLIGHT if n == found.best else style.SERIES[0] for n in rows["name"]]
@@ -65,8 +66,13 @@ def plot_variants(study: Study | str | Path) -> Chart:
     fit = rows[~rows["name"].isin(flaws)]
     front = fit[fit["db"] > fit["db"].cummax().shift(fill_value=-math.inf)]
     axis.plot(front["latency_ms"], front["db"], color=style.LINE, linewidth=1, zorder=0)
-    for row in rows.itertuples():
-        axis.annotate(f" {row.name}", (row.latency_ms, row.db), fontsize=7, color=style.INK)
+    named: list[tuple[float, float]] = []
+    places = zip(rows["name"], rows["latency_ms"], rows["db"], strict=True)
+    wide, high = (float(rows[name].max() - rows[name].min()) or 1 for name in ("latency_ms", "db"))
+    for name, x, y in sorted(places, key=lambda place: place[0] not in (found.best, base)):
+        if all(abs(x - a) > wide / 10 or abs(y - b) > high / 20 for a, b in named):
+            axis.annotate(f" {name}", (x, y), fontsize=7, color=style.INK)
+            named.append((x, y))
     if not found.options.metric:
         axis.axhline(found.options.min_sqnr_db, color=style.FAINT, linewidth=1, linestyle=":")
     style.label_x(axis, "latency in ms, with 95 % interval")
