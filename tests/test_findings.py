@@ -76,7 +76,7 @@ def test_work_from_constants_alone_is_found_and_gains_its_time():
         "1/Add/0",
         "0/OPERATOR_CALL/0",
     ]
-    assert "net.py:3" in row["title"]
+    assert "net.py:3" in row["place"] and "net.py" not in row["title"]
     assert "register_buffer" in row["hint"]
 
 
@@ -110,7 +110,7 @@ def test_the_guard_of_a_softmax_is_one_finding():
     facts = build_facts(*guarded_softmax())
     row = only(facts, "safe softmax")
     assert row["gain_ms"] == pytest.approx(3.604, rel=0.01)
-    assert "attn.py:9" in row["title"]
+    assert "attn.py:9" in row["place"]
     assert found(facts, "undelegated").empty, "what is explained is not explained twice"
 
 
@@ -536,7 +536,7 @@ def test_an_emulated_run_promises_nothing():
     assert table[["gain_ms", "low_ms", "high_ms", "share"]].isna().all(axis=None)
     assert set(table["basis"]) == {"unknown"}
     assert not table["title"].str.contains("%|ms|µs").any()
-    assert timed["title"].str.contains("% of the time").any()
+    assert (timed["spent"] > 0).any()
     first = table.iloc[0]
     assert first["title"].startswith("sort runs outside"), "three are more than one, not slower"
     assert "gelu" in table["title"].iloc[1]

@@ -47,7 +47,7 @@ def test_a_position_embedding_that_is_resized_at_every_inference(encoder, tmp_pa
     row = found.iloc[0]
     assert row["rule"] == "fixed work"
     assert "index" in row["title"]
-    assert "efficient_sam_tiny_encoder.py" in row["title"]
+    assert "efficient_sam_tiny_encoder.py" in row["place"]
     assert row["gain_ms"] > 0
     assert "register_buffer" in row["hint"]
 

@@ -411,7 +411,6 @@ def test_nouns_and_their_frames_make_the_same_figures(small):
         (plot_speedups(ab), plot_speedups(ab.speedups)),
         (plot_operators(after), plot_operators(after.operators)),
         (plot_operators(ab), plot_operators(before.operators, after.operators)),
-        (plot_layers(after), plot_layers(after.layers)),
         (plot_bottlenecks(after, by="layer"), plot_bottlenecks(bottlenecks)),
         (
             plot_what_if(after, {"GEMM": 2}),
@@ -555,6 +554,27 @@ def test_widths_of_recorded_trees_are_their_times(run):
     for _, level in boxes.groupby("depth"):
         edges = level.sort_values("left")
         assert (np.diff(edges["left"]) >= edges["width"].to_numpy()[:-1] - 1e-9).all()
+
+
+def test_boxes_of_a_measurement_follow_the_execution(run):
+    on, first = run.subject, run.subject.ledger["key"].unique().tolist()
+    placed = on.operators.assign(place=on.operators["key"].map(first.index))
+    boxes = lay_out(on.layers, placed)
+    drawn = boxes[boxes["category"].notna()].sort_values("left")
+    assert drawn["width"].sum() == pytest.approx(on.operators["mean_ms"].sum())
+    modules = boxes[boxes["category"].isna()]
+    top = modules[modules["depth"] == 1].sort_values("left")["module"].tolist()
+    slowest = placed[placed["module"].notna()].assign(
+        top=lambda t: t["module"].str.split(".").str[0]
+    )
+    order = slowest.drop_duplicates("top").sort_values("place")["top"].tolist()
+    assert top == [name for name in order if name]
+    shallow = lay_out(on.layers, placed, depth=1)
+    assert shallow["depth"].max() == 2
+    assert shallow["width"][shallow["category"].notna()].sum() == pytest.approx(
+        drawn["width"].sum()
+    )
+    assert plot_layers(on).legends
 
 
 def test_a_tree_is_one_collection_as_wide_as_e2e(run):

@@ -361,6 +361,8 @@ FINDINGS = make_frame(
     ("rank", "int", "", "1 comes first"),
     ("rule", "text", "", "which rule found it"),
     ("title", "text", "", "what was seen"),
+    ("spent", "float", "", "time of the operators that show it, as a part of the latency"),
+    ("place", "text", "", "their layers and source lines, at most two by name"),
     ("gain_ms", "float", "ms/run", "what E2E would be shorter by; NaN: only bounds are known"),
     ("low_ms", "float", "ms/run", "lower end of the gain"),
     ("high_ms", "float", "ms/run", "upper end of the gain"),

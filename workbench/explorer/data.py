@@ -19,7 +19,7 @@ from workbench.analysis.operators import describe_spans, label_operators, total_
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.plots.text import describe_gain
+from workbench.plots.text import describe_gain, describe_place
 from workbench.plots.timeline import grow_spans
 from workbench.records import documents
 from workbench.records.documents import Coded, Numbers
@@ -270,7 +270,12 @@ def _align(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 def _findings(m: Measurement, index: dict[str, int]) -> Iterator[documents.Row]:
     for row in m.findings.to_dict("records"):
         operators = tuple(index[key] for key in row["keys"].splitlines() if key in index)
-        yield {**row, "gain": describe_gain(row), "operators": operators}
+        yield {
+            **row,
+            "gain": describe_gain(row),
+            "where": describe_place(row),
+            "operators": operators,
+        }
 
 
 def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> documents.ExplorerTrace:

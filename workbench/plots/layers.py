@@ -1,5 +1,9 @@
 """The modules of a model as an icicle: how the time of an inference divides into them."""
 
+from collections import defaultdict
+from operator import itemgetter
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -12,7 +16,8 @@ from workbench.plots.style import Chart, marked
 from workbench.plots.tables import Table, show_note
 
 NO_LAYERS = "Layers unknown: the program has no layer sidecar, or one without layers."
-_TOP = object()  #: Above the model, and what belongs to no layer.
+_TOP = "(top)"  #: Above the model, and what belongs to no layer.
+_MODULES = ("#E4E7EB", "#CFD5DC")  #: Colours of modules, level by level, as in the explorer.
 
 
 @marked
@@ -20,9 +25,10 @@ def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None)
     """One box per module, as wide as its time, below the module that contains it.
 
     ``source`` is a measurement, or its ``frames.LAYERS``; ``depth`` limits the levels below the
-    model. Times in ms. The part of a box without boxes below is the module's own time. Wide boxes
-    show name, time and share of E2E; the black line at the end of a box is its 95 % interval. The
-    colour depends on the module's path only. A sentence where layers are unknown.
+    model. Times in ms. Below the modules of a measurement are its operators, in the colours of
+    their categories, and all boxes are in the order of execution, each where its slowest operator
+    ran; those of a frame are in its order. Wide boxes show name, time and share of E2E; the black
+    line at the end of a module is its 95 % interval. A sentence where layers are unknown.
 
     Examples
     --------
@@ -32,13 +38,24 @@ def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None)
     layers = source if isinstance(source, pd.DataFrame) else source.layers
     if layers is None:
         return show_note(NO_LAYERS)
-    boxes = lay_out(layers if depth is None else layers[layers["depth"] <= depth])
+    operators = pd.DataFrame() if isinstance(source, pd.DataFrame) else source.operators
+    if len(operators):
+        places = pd.Series(range(len(operators)), index=source.ledger["key"].unique())
+        operators = operators.assign(place=operators["key"].map(places))
+    boxes = lay_out(layers, operators, depth)
     levels = int(boxes["depth"].max()) + 1 if len(boxes) else 1
     ends = boxes["left"] + boxes["width"] + boxes["error"].fillna(0)
     reach = ends.max() if len(boxes) else 1.0
-    height = 1.05 + 0.44 * levels
-    figure, (axis,) = style.new_figure("Time by module", height, left=0.25, right=0.15, top=0.42)
-    colors = [style.color_of_module(path) for path in boxes["module"]]
+    key = {name: color for name, color in style.COLORS.items() if name in set(boxes["category"])}
+    top = 0.68 if key else 0.42
+    figure, (axis,) = style.new_figure(
+        "Time by module", 0.63 + top + 0.44 * levels, left=0.25, right=0.15, top=top
+    )
+    style.add_key(figure, key, left=0.25)
+    colors = [
+        _MODULES[depth % 2] if pd.isna(category) else style.color_of(category)
+        for depth, category in zip(boxes["depth"], boxes["category"], strict=True)
+    ]
     style.draw_boxes(axis, boxes["left"], boxes["depth"], boxes["width"], 0.96, colors, edge=0.6)
     texts = [_label(box, (style.WIDTH - 0.4) / reach) for box in boxes.itertuples()]
     for box, text, color in zip(boxes.itertuples(), texts, colors, strict=True):
@@ -47,15 +64,17 @@ def plot_layers(source: Measurement | pd.DataFrame, *, depth: int | None = None)
     right = known["left"] + known["width"]
     axis.hlines(known["depth"] + 0.9, right - known["error"], right + known["error"],
                 colors=style.INK, linewidths=1.6)  # fmt: skip
+    modules = boxes[boxes["category"].isna()].sort_values("width", ascending=False)
     figure.rows_text = [
         f"{name_layer(row.module)} {format_time(row.width, row.error)} ({format_share(row.share)})"
-        for row in boxes.sort_values("width", ascending=False).head(12).itertuples()
+        for row in modules.head(12).itertuples()
     ]
     axis.set_xlim(0, reach)
     axis.set_ylim(levels, 0)
     axis.set_yticks([])
+    order = "in order of execution; " if key else ""
     style.label_x(
-        axis, "mean time per traced inference (ms) with 95 % interval; below each module its parts"
+        axis, f"mean time per traced inference (ms) with 95 % interval; {order}parts below"
     )
     return figure
 
@@ -80,33 +99,50 @@ def plot_layer_types(source: Measurement | pd.DataFrame, *, top: int = 12) -> Ch
     return plot_categories(bars, title="Where the time goes, by type of layer")
 
 
-def lay_out(layers: pd.DataFrame) -> pd.DataFrame:
-    """Where every module's box is: ``module``, ``name``, ``depth``, ``left``, ``width``, ``share``.
+def lay_out(
+    layers: pd.DataFrame, operators: pd.DataFrame | None = None, depth: int | None = None
+) -> pd.DataFrame:
+    """Where every box is: ``module``, ``name``, ``depth``, ``left``, ``width``, ``share``.
 
-    ``error`` is half the width of the time's interval. The boxes of a module's children start
-    where its own does, the slowest first; modules that took no time have none.
+    ``error`` is half the width of the time's interval. Operators with their ``place`` in the
+    execution have a ``category`` too. Modules that took no time have no box.
     """
-    ends: dict[object, float] = {_TOP: 0.0}
-    rows = []
-    for row in layers[layers["total_ms"] > 0].itertuples():
-        path = None if pd.isna(row.module) else str(row.module)
-        if path is None or row.depth == 0:
-            parent, name = _TOP, "(the model)" if path == "" else path or "(no layer)"
-        else:
-            parent, _, name = path.rpartition(".")
-        left = ends[parent]
-        ends[parent] += row.total_ms
-        ends[path] = left
-        error = (row.high_ms - row.low_ms) / 2
-        rows.append((path, name, int(row.depth), left, row.total_ms, row.share, error))
-    columns = ["module", "name", "depth", "left", "width", "share", "error"]
+    inside: dict[str | None, list[tuple[Any, ...]]] = defaultdict(list)
+    places: dict[str | None, int] = {}
+    for row in () if operators is None else operators.itertuples():  # the slowest first
+        module = above = None if pd.isna(row.module) else ".".join(row.module.split(".")[:depth])
+        while above != _TOP:
+            places.setdefault(above, row.place)
+            above = _parent(above)
+        found = (row.module, row.name, row.mean_ms, row.share, np.nan, row.category)
+        inside[module].append((row.place, *found))
+    for number, row in enumerate(layers[layers["total_ms"] > 0].itertuples()):
+        path = None if pd.isna(row.module) else row.module
+        if depth is None or row.depth <= depth:
+            name = "(no layer)" if path is None else path.rpartition(".")[2] or "(the model)"
+            error = (row.high_ms - row.low_ms) / 2
+            found = (path, name, row.total_ms, row.share, error, None)
+            inside[_parent(path)].append((places.get(path, number), *found))
+    rows: list[tuple[Any, ...]] = []
+
+    def put(parent: str | None, level: int, left: float) -> None:
+        for _, path, name, ms, share, error, category in sorted(inside[parent], key=itemgetter(0)):
+            rows.append((path, name, level, left, ms, share, error, category))
+            if category is None:
+                put(path, level + 1, left)
+            left += ms
+
+    put(_TOP, 0, 0.0)
+    columns = ["module", "name", "depth", "left", "width", "share", "error", "category"]
     return pd.DataFrame(rows, columns=columns)
 
 
-def _label(box, inches_per_ms: float) -> str:
-    room = box.width * inches_per_ms - 0.06
+def _parent(path: str | None) -> str:
+    return path.rpartition(".")[0] if path else _TOP
+
+
+def _label(box: Any, inches_per_ms: float) -> str:
     share = format_share(box.share)
-    short = style.shorten(box.name, max(3, int(room / style.text_inches("m", 8))))
     times = (format_time(box.width, box.error), style.write_ms(box.width))
     texts = [*(f"{box.name}\n{time} · {share}" for time in times), f"{box.name}\n{share}"]
-    return style.fit([*texts, f"{short}\n{share}", short], room + 0.06)
+    return style.fit([*texts, box.name], box.width * inches_per_ms)

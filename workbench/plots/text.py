@@ -434,9 +434,16 @@ def show_findings(source: Run | Measurement | pd.DataFrame, *, top: int = TOP_FI
 def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:
     """One line for each of the first findings."""
     return [
-        f"{row['rank']}. {row['title']}. Gain: {describe_gain(row)}. Do: {row['action']}"
+        "; ".join(filter(None, (f"{row['rank']}. {row['title']}", describe_place(row))))
+        + f". Gain: {describe_gain(row)}. Do: {row['action']}"
         for row in findings.head(top).to_dict("records")
     ]
+
+
+def describe_place(row: dict[str, Any]) -> str:
+    """The time and layers of a finding: ``10 % of the time, in classifier.3 (net.py:120)``."""
+    time = "" if pd.isna(row["spent"]) else f"{100 * row['spent']:.0f} % of the time"
+    return ", ".join(filter(None, (time, row["place"] and f"in {row['place']}")))
 
 
 def describe_gain(row: dict[str, Any]) -> str:
@@ -458,11 +465,13 @@ def _show_finding(row: dict[str, Any]) -> Table:
     """Gain, advice, a command that a report's page offers to copy, and where the evidence is."""
     title = " ".join(str(row["title"]).split())
     gain, action, hint = describe_gain(row), str(row["action"]), str(row["hint"])
-    heading = str(row["heading"])
-    page = f"<strong>{to_html(title[:1].upper() + title[1:])}.</strong> <p>Gain: {to_html(gain)}."
-    page += f"</p><p>To do: {to_html(action)}.</p><pre><code>{html.escape(hint)}</code></pre>"
+    heading, place = str(row["heading"]), describe_place(row)
+    place = f"{place[:1].upper()}{place[1:]}. " if place else ""
+    page = f"<strong>{to_html(title[:1].upper() + title[1:])}.</strong> "
+    page += f"<p>{to_html(place)}Gain: {to_html(gain)}.</p><p>To do: {to_html(action)}.</p>"
+    page += f"<pre><code>{html.escape(hint)}</code></pre>"
     page += f"<p>Evidence: <cite>{html.escape(heading)}</cite></p>"
-    text = f"**{_plain(title)}.** Gain: {gain}. To do: {_plain(action)}. `` "
+    text = f"**{_plain(title)}.** {_plain(place)}Gain: {gain}. To do: {_plain(action)}. `` "
     text += hint.replace("`", "'") + f' `` Evidence: "{heading}".'
     return Table(page, text)
 

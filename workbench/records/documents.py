@@ -353,7 +353,9 @@ class ExplorerMeasurement(Side):
     bound: Coded | None
     functions: dict[str, Coded] | None
     samples: dict[str, Numbers] | None
-    findings: Annotated[Rows, Columns(frames.FINDINGS, gain=str, operators=tuple[int, ...])]
+    findings: Annotated[
+        Rows, Columns(frames.FINDINGS, gain=str, where=str, operators=tuple[int, ...])
+    ]
     trace: ExplorerTrace
     note: str = ""
     loops: dict[str, Listing] = field(default_factory=dict)

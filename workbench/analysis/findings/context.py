@@ -81,8 +81,8 @@ class Gain:
 class Finding:
     """An optimisation opportunity: observation, affected rows, action and gain.
 
-    The rows' share of the time is appended to ``title`` where it is known. ``keys`` are keys of the
-    operators frame; the gain is then in traced time, otherwise in latency. ``hint`` is code.
+    ``keys`` are keys of the operators frame; the gain is then in traced time, otherwise in latency.
+    ``hint`` is code; ``place`` is where they are, if not in the layers of these rows.
     """
 
     title: str
@@ -90,6 +90,7 @@ class Finding:
     keys: tuple[str, ...]
     action: str
     hint: str
+    place: str = ""
 
 
 @dataclass(frozen=True)

@@ -177,8 +177,7 @@ def find_fixed(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
     gain = context.spent(keys)
     rows = context.rows.loc[keys]
     yield Finding(
-        "work that depends on no input is repeated at every inference: "
-        f"{_names(rows)} in {layers_of(rows)}",
+        f"work that depends on no input is repeated at every inference: {_names(rows)}",
         replace(gain, high=gain.high + _joined_calls_ms(context, keys)),
         tuple(keys),
         "compute it once, when the model is built, and keep the result as a buffer",
@@ -251,7 +250,7 @@ def find_safe_softmax(context: RuleContext, left: Collection[str]) -> Iterator[F
     gain = context.replaced(keys, 0, calls)
     yield Finding(
         f"{count(len(guarded), 'softmax')} with a guard for fully masked rows that is not "
-        f"delegated: {_names(rows)} in {layers_of(rows)}",
+        f"delegated: {_names(rows)}",
         replace(gain, high=gain.high + _joined_calls_ms(context, keys)),
         tuple(keys + calls),
         "write attention as two matrix products and a softmax",
@@ -292,10 +291,10 @@ def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Fi
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {count(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
-        layers = layers_of(part) or source
-        title = f"{name} runs outside the delegate{because}: {times}{around}; "
-        title += f"in {layers}" if layers else "layer unknown"
-        yield Finding(title, gain, (*keys, *layouts, *calls), advice.action, advice.hint)
+        title = f"{name} runs outside the delegate{because}: {times}{around}"
+        keys += [*layouts, *calls]
+        place = layers_of(part) or source
+        yield Finding(title, gain, tuple(keys), advice.action, advice.hint, place)
 
 
 def find_needless_transposes(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -313,9 +312,8 @@ def find_needless_transposes(context: RuleContext, left: Collection[str]) -> Ite
     if not keys:
         return
     passed = f"only {', '.join(sorted(between))}" if between else "nothing"
-    layers = layers_of(context.rows.loc[keys])
     advice = _undo(context, list(pairs.values()), between)
-    title = f"{len(keys)} transposes cancel out, with {passed} in between; in {layers}"
+    title = f"{len(keys)} transposes cancel out, with {passed} in between"
     yield Finding(title, context.spent(keys), tuple(keys), advice.action, advice.hint)
 
 
@@ -384,8 +382,7 @@ def find_batch_norm(context: RuleContext, left: Collection[str]) -> Iterator[Fin
     keys = [key for key in norms.index if key in left]
     for foldable, advice in ((True, _FOLD), (False, _MOVE_NORM)):
         if chosen := [key for key in keys if _folds(context, key) is foldable]:
-            title = f"{count(len(chosen), 'batch-norm operator')} not folded into a convolution; "
-            title += f"in {layers_of(norms.loc[chosen])}"
+            title = f"{count(len(chosen), 'batch-norm operator')} not folded into a convolution"
             yield Finding(title, context.spent(chosen), tuple(chosen), advice.action, advice.hint)
 
 
@@ -410,7 +407,7 @@ def find_chains(context: RuleContext, left: Collection[str]) -> Iterator[Finding
         example = " ".join(step.type for step in chains[0][0])
         yield Finding(
             f"{count(len(chains), 'pointwise chain')} ({example}): each operator reads and writes "
-            f"a whole tensor; in {layers_of(context.rows.loc[keys])}",
+            "a whole tensor",
             gain,
             tuple(keys),
             fusion.action,

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.findings import graph, needs, times
-from workbench.analysis.findings.context import Finding, Gain, RuleContext
+from workbench.analysis.findings.context import Finding, Gain, RuleContext, layers_of
 from workbench.frames import FINDINGS, check
 
 #: Smaller gains, as a fraction of E2E, are not reported.
@@ -119,11 +119,9 @@ def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
 
 
 def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
-    gain, title = finding.gain, finding.title
-    if facts.emulated:
-        gain = gain if gain.basis == "memory" else Gain.unknown()
-    elif finding.keys and math.isnan(gain.share):
-        title += f"; {100 * facts.share(facts.spent(finding.keys).ms):.0f} % of the time"
+    known = not facts.emulated or finding.gain.basis == "memory"
+    gain, keys = finding.gain if known else Gain.unknown(), list(finding.keys)
+    timed = keys and not facts.emulated and math.isnan(gain.share)
     latency = facts.scale * facts.e2e_ms
     scale, least, most = _scales(finding, facts)
     if gain.basis == "bound":
@@ -133,7 +131,9 @@ def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
     return {
         "rank": 0,
         "rule": rule.name,
-        "title": title,
+        "title": finding.title,
+        "spent": facts.share(facts.spent(keys).ms) if timed else np.nan,
+        "place": finding.place or layers_of(facts.rows.loc[keys]),
         "gain_ms": typical,
         "low_ms": least * gain.low,
         "high_ms": high,

@@ -22,7 +22,6 @@ from workbench.analysis.findings.context import (
     Gain,
     RuleContext,
     count,
-    layers_of,
 )
 from workbench.analysis.findings.dataflow import SEALED, WEIGHTED, Dataflow, NodeId, Step, Tensor
 from workbench.analysis.operators import label_operator
@@ -93,7 +92,7 @@ def find_grouped(context: RuleContext, left: Collection[str]) -> Iterator[Findin
             action = "use fewer and wider groups, or a dense convolution with as much arithmetic "
             action += "(another network: retrain it)"
             hint = "nn.Conv2d(64, 64, 3, groups=2)  # at least 32 channels a group"
-        title += f"; {now:.0f} GFLOP/s in {layers_of(part)}"
+        title += f"; {now:.0f} GFLOP/s"
         yield Finding(title, gain, tuple(keys), action, hint)
 
 
@@ -114,11 +113,10 @@ def find_slow_products(context: RuleContext, left: Collection[str]) -> Iterator[
             least, typical, most = (1 - 1 / np.percentile(peers, q) for q in (10, 50, 90))
             gain = Gain(spent.ms * typical, spent.low * least, spent.high * most, "twin")
         ratio = part["baseline_ms"].sum() / part["candidate_ms"].sum()
-        layers = layers_of(context.rows.loc[keys])
         functions = dict.fromkeys(context.kernels[key] for key in keys if key in context.kernels)
         yield Finding(
             f"{context.toggle} does not speed up {name}: {ratio:.2f}x over "
-            f"{count(len(keys), 'operator')}; {f'in {layers}' if layers else 'layer unknown'}"
+            f"{count(len(keys), 'operator')}"
             + (f"; ran in {', '.join(list(functions)[:2])}" if functions else ""),
             gain,
             tuple(keys),
@@ -146,7 +144,7 @@ def find_wide_weights(context: RuleContext, left: Collection[str]) -> Iterator[F
         return
     yield Finding(
         f"{len(keys)} half-precision 1x1 convolutions have fp32 weights, so XNNPACK runs them "
-        f"without SME2 kernels; in {layers_of(context.rows.loc[keys])}",
+        "without SME2 kernels",
         Gain.at_most(context.spent(keys).ms),
         tuple(keys),
         "store these weights in half precision; this pays on an Arm CPU with SME2",
@@ -253,7 +251,7 @@ def find_float_layers(context: RuleContext, left: Collection[str]) -> Iterator[F
             yield Finding(
                 f"{context.export.dtype} was asked for, but {len(keys)} of {len(table)} "
                 f"convolutions and matrix products ran in {part['dtype'].iloc[0]}: "
-                f"{part['reason'].iloc[0]}; in {layers_of(context.rows.loc[keys])}",
+                f"{part['reason'].iloc[0]}",
                 Gain.at_most(0.75 * context.spent(keys).ms),
                 tuple(keys),
                 action,
@@ -293,8 +291,7 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
     dtype = "int8dyn" if linear else "int8"
     yield Finding(
         f"memory limits {count(len(keys), 'operator')}: {size / 1e6:.0f} MB, mostly weights, are "
-        f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s); in "
-        f"{layers_of(context.rows.loc[keys])}",
+        f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)",
         Gain(spent.ms - kept, max(0.0, slower), spent.high - min(fastest, kept)),
         tuple(keys),
         "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
@@ -322,7 +319,7 @@ def find_weight_bandwidth(context: RuleContext, left: Collection[str]) -> Iterat
     yield Finding(
         f"memory limits {count(len(keys), 'operator')} with quantised weights: {size / 1e6:.0f} MB "
         f"are read at {size / 1e6 / spent.ms / context.scale:.0f} GB/s (main memory: "
-        f"{context.roof.bandwidths[-1][1]:.0f} GB/s); in {layers_of(rows)}",
+        f"{context.roof.bandwidths[-1][1]:.0f} GB/s)",
         Gain.at_most(spent.ms),
         tuple(keys),
         "compute several tokens or samples at once, which read the weights once: batches, or "
@@ -352,8 +349,7 @@ def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[
     yield Finding(
         f"arithmetic limits {count(len(rows), 'operator')} at "
         f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of this core's fp32 peak "
-        f"({context.roof.peak('fp32'):.0f} GFLOP/s); in "
-        f"{layers_of(context.rows.loc[list(rows['key'])])}",
+        f"({context.roof.peak('fp32'):.0f} GFLOP/s)",
         Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast),
         tuple(rows["key"]),
         f"reduce the arithmetic, or use int8, which this core computes {ratio:.1f} times as fast",
@@ -382,11 +378,10 @@ def find_far_from_roof(context: RuleContext, left: Collection[str]) -> Iterator[
             action = "if it is as slow there, its shape does not suit the kernel"
             if width % _TILE:
                 action += f": try {width + -width % _TILE} output channels instead of {width}"
-        layer, source = context.rows.loc[row.key, ["module", "source"]]
+        layer = context.rows.at[row.key, "module"]
         label, share = label_operator(row.name, layer), 100 * row.roof_share
         yield Finding(
-            f"{label} reaches {share:.0f} % of this core's peak ({row.bound}-bound): {row.shapes}"
-            + (f"; in {source}" if isinstance(source, str) else ""),
+            f"{label} reaches {share:.0f} % of this core's peak ({row.bound}-bound): {row.shapes}",
             gain,
             (row.key,),
             f"replay the layer alone; {action}",

@@ -219,6 +219,6 @@ export class Findings {
     this.list.replaceChildren(...findings.map((finding, number) => h("button", {
       type: "button", class: "card", "aria-pressed": String(state.finding === number),
       onclick: () => store.set({ finding: state.finding === number ? -1 : number, ops: [], category: "", module: null, query: "", time: null }),
-    }, h("b", null, `${number + 1}. ${finding.title}`), h("span", { class: "soft" }, `Gain: ${finding.gain}`))));
+    }, h("b", null, `${number + 1}. ${finding.title}`), h("span", { class: "soft where" }, finding.where), h("span", { class: "soft" }, `Gain: ${finding.gain}`))));
   }
 }

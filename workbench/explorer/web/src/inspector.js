@@ -130,6 +130,7 @@ export class Inspector {
     return [
       h("h2", null, title),
       layer >= 0 && only === 1 ? h("p", { class: "soft" }, program.classes[layer]) : null,
+      finding?.where ? h("p", { class: "soft" }, finding.where) : null,
       finding ? h("section", null, h("h3", null, "What to do"), h("p", null, `${finding.action}.`), command(finding.hint),
         h("p", { class: "soft" }, `Gain: ${finding.gain}`)) : null,
       category && category.outcome !== "emulated" ? h("p", null, h("strong", { class: `v-${category.outcome}` }, ratio(category.speedup, category.low, category.high)), ` ${category.outcome}`) : null,
