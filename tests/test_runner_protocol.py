@@ -247,23 +247,43 @@ def test_inputs_and_outputs(live, request, program, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def dynamic_pte(tmp_path_factory):
-    """``x + 1`` for ``x`` of up to 8 rows of 3."""
+def export_square(tmp_path_factory):
+    """Export ``x * x`` for inputs of a shape."""
     import torch
 
     from workbench.export.artifact import export_model
     from workbench.models.loader import LoadedModel
     from workbench.options import ExportOptions
 
-    class Next(torch.nn.Module):
+    class Square(torch.nn.Module):
         def forward(self, x):
-            return x + 1
+            return x * x
 
-    shapes = ({0: torch.export.Dim("rows", min=1, max=8)},)
-    model = LoadedModel("next", Next(), (torch.ones(4, 3),), dynamic_shapes=shapes)
-    return export_model(
-        model, ExportOptions(backend="portable"), root=tmp_path_factory.mktemp("dynamic")
-    )
+    def export(shape, dynamic_shapes=None, **options):
+        model = LoadedModel("square", Square(), (torch.ones(shape),), dynamic_shapes=dynamic_shapes)
+        options = ExportOptions(backend="portable", **options)
+        return export_model(model, options, root=tmp_path_factory.mktemp("square"))
+
+    return export
+
+
+@pytest.fixture(scope="module")
+def dynamic_pte(export_square):
+    """``x * x`` for ``x`` of up to 8 rows of 3."""
+    import torch
+
+    return export_square((4, 3), ({0: torch.export.Dim("rows", min=1, max=8)},))
+
+
+def test_outputs_have_their_dimensions_in_order(live, export_square, tmp_path):
+    x = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+    x.transpose(0, 2, 3, 1).tofile(tmp_path / "x.bin")
+    flags = ["--inputs", tmp_path / "x.bin"]
+    with live(export_square(x.shape, channels_last=True), *flags) as session:
+        session.run(1)
+        (output,) = session.output(tmp_path / "out")
+    assert output.shape == x.shape
+    np.testing.assert_array_equal(np.fromfile(output.file, np.float32).reshape(x.shape), x * x)
 
 
 @pytest.mark.parametrize("rows", [1, 5, 8])
@@ -276,7 +296,7 @@ def test_a_dynamic_input_takes_any_size_up_to_its_largest(live, dynamic_pte, tmp
         session.run(2)
         (output,) = session.output(tmp_path / "out")
     assert output.shape == (rows, 3)
-    np.testing.assert_array_equal(np.fromfile(output.file, np.float32).reshape(rows, 3), x + 1)
+    np.testing.assert_array_equal(np.fromfile(output.file, np.float32).reshape(rows, 3), x * x)
 
 
 def test_wrong_input_shapes(native, dynamic_pte):

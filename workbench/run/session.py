@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
+import numpy as np
+
 from workbench.errors import (
     RunnerCrash,
     RunnerError,
@@ -146,7 +148,7 @@ class Session:
         return timed
 
     def output(self, base: Path) -> tuple[Tensor, ...]:
-        """Write the outputs of the last execution as raw bytes to ``<base>-<index>.bin``."""
+        """Write the outputs of the last execution to ``<base>-<index>.bin``, in C order."""
         there = self.target.place(base)
         written = self._ask(f"output {_one_line(there)}", "output", _Output)
         tensors = []
@@ -154,6 +156,7 @@ class Session:
             name = f"-{file.index}.bin"
             tensors.append(Tensor(file.dtype, file.shape, file=f"{os.fspath(base)}{name}"))
             self.target.pull(there + name, Path(tensors[-1].file))
+            _order_dimensions(Path(tensors[-1].file), file)
         return tuple(tensors)
 
     def etdump(self, path: Path) -> None:
@@ -310,11 +313,20 @@ class _File:
     dtype: str
     shape: tuple[int, ...]
     index: int
+    dim_order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Output:
     files: tuple[_File, ...]
+
+
+def _order_dimensions(path: Path, stored: _File) -> None:
+    """Rewrite an output's raw bytes if its dimensions, such as channels last, are not in order."""
+    order = stored.dim_order
+    if list(order) != sorted(order) and 0 not in stored.shape:
+        elements = np.fromfile(path, np.uint8).reshape(*(stored.shape[d] for d in order), -1)
+        path.write_bytes(elements.transpose(*np.argsort(order), len(order)).tobytes())
 
 
 def _one_line(path: str) -> str:

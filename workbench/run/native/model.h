@@ -124,8 +124,10 @@ class Model {
       const std::string path = base + "-" + std::to_string(i) + ".bin";
       atomic_write(path, tensor.const_data_ptr(), tensor.nbytes());
       const auto sizes = tensor.sizes();
+      const auto order = tensor.dim_order();
       written.push_back(describe(tensor.scalar_type(), {sizes.data(), sizes.size()})
                             .add("index", i)
+                            .add("dim_order", std::vector<int>(order.begin(), order.end()))
                             .add("file", path));
     }
     return written;
