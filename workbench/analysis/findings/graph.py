@@ -201,8 +201,7 @@ def find_logits(context: RuleContext, left: Collection[str]) -> Iterator[Finding
         weights = sum(t.size_bytes for t in map(flow.tensors.__getitem__, step.reads) if t.constant)
         rest = max(spent.ms / tokens, weights / context.best_rates[1])
         yield Finding(
-            f"logits of {tokens} tokens are computed; the next token needs the last one's; in "
-            f"{layers_of(context.rows.loc[keys])}",
+            f"logits of {tokens} tokens are computed; the next token needs the last one's",
             Gain(spent.ms - rest, max(0.0, spent.low - 2 * rest), spent.high - spent.ms / tokens),
             tuple(keys),
             "compute the logits of the last token only",
@@ -226,7 +225,7 @@ def find_caches(context: RuleContext, left: Collection[str]) -> Iterator[Finding
     rows, spent = context.rows.loc[keys], context.spent(keys)
     yield Finding(
         "attention copies its KV cache and computes masks outside the delegate: "
-        f"{_names(rows[rows['kind'] == 'portable'])} in {layers_of(rows)}",
+        f"{_names(rows[rows['kind'] == 'portable'])}",
         Gain.at_most(spent.high + _joined_calls_ms(context, keys)),
         tuple(keys),
         ADVICE["index_put"].action,
