@@ -136,7 +136,7 @@ def language_model(tokens, words=512):
 def test_logits_of_all_tokens_are_found_where_one_is_needed():
     row = only(language_model(16), "logits")
     assert row["title"].startswith("logits of 16 tokens are computed")
-    assert "head" in row["title"]
+    assert "head" in row["place"]
     assert row["low_ms"] <= row["gain_ms"] <= row["high_ms"] == pytest.approx(4 * 15 / 16, rel=0.02)
 
 
