@@ -549,7 +549,7 @@ COLD_START = make_frame(
     ("cache", "text", "", "warm | cold: whether the program's file was in the page cache"),
     ("stage", "text", "", "part of the time from exec to the first output, in order"),
     ("meaning", "text", "", "what happens in it"),
-    ("ms", "float", "ms", "mean over the starts; the rows of a cache sum to the whole"),
+    ("mean_ms", "float", "ms", "over the starts; the rows of a cache sum to the whole"),
     *_interval("its", "ms", suffix="_ms"),
     ("share", "float", "", "of the whole"),
     ("starts", "int", "", "processes that were measured"),

@@ -72,7 +72,7 @@ def tabulate_starts(starts: Sequence[Start]) -> pd.DataFrame | None:
         kinds = [name.rstrip("0123456789 ") for name in times.columns]
         table = {"cache": cache, "stage": times.columns, "meaning": [STAGES[k] for k in kinds]}
         spread = {"low_ms": (mean - half).clip(lower=0), "high_ms": mean + half}
-        table |= {"ms": mean, **spread, "share": mean / mean.sum(), "starts": len(times)}
+        table |= {"mean_ms": mean, **spread, "share": mean / mean.sum(), "starts": len(times)}
         tables.append(pd.DataFrame(table).reset_index(drop=True))
     return check(pd.concat(tables, ignore_index=True), COLD_START) if tables else None
 

@@ -97,11 +97,11 @@ def plot_cold_start(source: Run) -> Chart | Table:
     labels = [style.shorten(name, 28) for name in bars]
     title = "From the start of a process to its first output"
     figure, axis = style.new_rows(title, labels, 0.45, head=0.74, right=0.9)
-    longest = max(rows["ms"].sum() for rows in bars.values())
+    longest = max(rows["mean_ms"].sum() for rows in bars.values())
     inches = style.WIDTH * axis.get_position().width / longest
     for row, rows in enumerate(bars.values()):
         kinds = rows["stage"].str.rstrip("0123456789 ")
-        times = rows.groupby(kinds.where(kinds.isin(_STAGES), "other"))["ms"].sum()
+        times = rows.groupby(kinds.where(kinds.isin(_STAGES), "other"))["mean_ms"].sum()
         start = 0.0
         for kind, color in _STAGES.items():
             ms = float(times.get(kind, 0.0))
@@ -111,8 +111,8 @@ def plot_cold_start(source: Run) -> Chart | Table:
             start += ms
         style.write_after(axis, start, row, style.write_ms(start), size=10, bold=True)
     figure.rows_text = [
-        f"{name}: {style.write_ms(rows['ms'].sum())}, "
-        f"most of it {rows.loc[rows['ms'].idxmax(), 'stage']}"
+        f"{name}: {style.write_ms(rows['mean_ms'].sum())}, "
+        f"most of it {rows.loc[rows['mean_ms'].idxmax(), 'stage']}"
         for name, rows in bars.items()
     ]
     axis.set_xlim(0, longest)

@@ -54,7 +54,7 @@ def find_slow_start(facts: RuleContext, left: Collection[str]) -> Iterator[Findi
         return
     warm = facts.cold_start[facts.cold_start["cache"] == "warm"]
     setup = warm[warm["stage"].str.startswith("delegate")]
-    share, ms = float(setup["share"].sum()), float(setup["ms"].sum())
+    share, ms = float(setup["share"].sum()), float(setup["mean_ms"].sum())
     if share < _LEAST_START or ms < _LEAST_MS:
         return
     yield Finding(
