@@ -59,7 +59,7 @@ def find_slow_start(facts: RuleContext, left: Collection[str]) -> Iterator[Findi
         return
     yield Finding(
         f"setting up the delegates, which packs their weights, takes {ms:.1f} of "
-        f"{float(warm['ms'].sum()):.1f} ms from the start to the first output",
+        f"{float(warm['mean_ms'].sum()):.1f} ms from the start to the first output",
         Gain.needs("start", share),
         (),
         "keep the method loaded between inferences, or load it before it is needed; if starts "
