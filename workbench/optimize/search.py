@@ -492,4 +492,4 @@ def describe_variant(variant: Variant) -> str:
         parts.append(f"{variant.speedup:.2f}x {interval} the speed of the baseline")
     parts += [] if variant.score is None else [f"score {variant.score:g}"]
     parts.append("no error" if variant.sqnr_db is None else f"SQNR {variant.sqnr_db:.1f} dB")
-    return ", ".join([*parts, f"{(variant.size_bytes or 0) / 1e6:.1f} MB"])
+    return ", ".join([*parts, f"{(variant.size_bytes or 0) / 1e6:.3g} MB"])

@@ -3,6 +3,9 @@
 import math
 from pathlib import Path
 
+import numpy as np
+from matplotlib.ticker import LogLocator
+
 from workbench.analysis.variants import read_study, tabulate_variants
 from workbench.plots import style
 from workbench.plots.style import Chart, marked
@@ -18,6 +21,9 @@ _GRADED = (
     *("name", "change", "parent", "basis", "predicted_ms", "predicted_low_ms"),
     *("predicted_high_ms", "gain_ms", "gain_low_ms", "gain_high_ms"),
 )
+
+#: Latencies that differ by more than this factor are drawn on a logarithmic axis.
+_LOG_ABOVE = 4
 
 
 def show_variants(study: Study | str | Path) -> VStack:
@@ -66,15 +72,24 @@ def plot_variants(study: Study | str | Path) -> Chart:
     fit = rows[~rows["name"].isin(flaws)]
     front = fit[fit["db"] > fit["db"].cummax().shift(fill_value=-math.inf)]
     axis.plot(front["latency_ms"], front["db"], color=style.LINE, linewidth=1, zorder=0)
-    named: list[tuple[float, float]] = []
-    places = zip(rows["name"], rows["latency_ms"], rows["db"], strict=True)
-    wide, high = (float(rows[name].max() - rows[name].min()) or 1 for name in ("latency_ms", "db"))
-    for name, x, y in sorted(places, key=lambda place: place[0] not in (found.best, base)):
-        if all(abs(x - a) > wide / 10 or abs(y - b) > high / 20 for a, b in named):
-            axis.annotate(f" {name}", (x, y), fontsize=7, color=style.INK)
-            named.append((x, y))
     if not found.options.metric:
         axis.axhline(found.options.min_sqnr_db, color=style.FAINT, linewidth=1, linestyle=":")
+    if rows["latency_ms"].max() > _LOG_ABOVE * rows["latency_ms"].min():
+        axis.set_xscale("log")
+        axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.xaxis.set_minor_formatter("")
+    places = axis.transLimits.transform(
+        axis.transScale.transform(rows[["latency_ms", "db"]].to_numpy())
+    )
+    dots = sorted(zip(rows["name"], places, np.sqrt(sizes) / 2, strict=True),
+                  key=lambda dot: dot[0] not in (found.best, base))  # fmt: skip
+    named: list[np.ndarray] = []
+    for name, place, radius in dots:
+        if all((abs(place - other) > (0.1, 0.06)).any() for other in named):
+            axis.annotate(name, place, (radius + 2, 0), xycoords="axes fraction", fontsize=8,
+                          textcoords="offset points", va="center", color=style.INK)  # fmt: skip
+            named.append(place)
     style.label_x(axis, "latency in ms, with 95 % interval")
     style.label_y(axis, "SQNR in dB")
     return figure
