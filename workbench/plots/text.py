@@ -17,6 +17,7 @@ from workbench.analysis.quality import summarize_quality
 from workbench.analysis.run import Comparison, Measurement, Run, undelegated
 from workbench.frames import (
     EMULATED,
+    WRONG,
     format_ms,
     format_range,
     format_share,
@@ -39,8 +40,8 @@ from workbench.plots.tables import (
     to_markdown,
 )
 
-#: Rows of a table, findings of a list, and how many of these are cards.
-TOP, TOP_FINDINGS, TOP_CARDS = 12, 8, 3
+#: Rows of a table, findings of a list, how many of these are cards, and verdicts before a fold.
+TOP, TOP_FINDINGS, TOP_CARDS, TOP_VERDICTS = 12, 8, 3, 3
 _CARDS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:12px;padding:0"
 _CARD = "list-style:none;border:1px solid #8886;border-radius:8px;padding:12px 16px;min-width:0;"
 _CARD += "overflow-wrap:anywhere"
@@ -76,8 +77,9 @@ def show_verdicts(source: Run | Comparison) -> Table:
     """
     comparisons = source.comparisons if isinstance(source, Run) else (source,)
     run = source if isinstance(source, Run) else source.run
-    texts = [ab.text for ab in comparisons]
+    texts = [ab.text for ab in sorted(comparisons, key=lambda ab: ab.verdict.outcome != WRONG)]
     texts = texts or ["No comparison: the run has no two experiments of one program."]
+    texts, others = texts[:TOP_VERDICTS], texts[TOP_VERDICTS:]
     sides = [comparisons[0].baseline, comparisons[0].candidate] if comparisons else [run.subject]
     times = [] if run.emulated else [f"{m.label}: {m.latency_text}" for m in sides]
     facts = " · ".join([*run.facts, f"quality {run.quality['grade'].iloc[0]}"])
@@ -85,7 +87,8 @@ def show_verdicts(source: Run | Comparison) -> Table:
     head = Table(f'<p style="opacity:.8">{to_html(facts)}</p>', to_markdown(facts))
     note = show_note(*texts, "; ".join(times), *caveats)
     large = note.html.replace("<p>", '<p style="font-size:1.2em;font-weight:600">', 1)
-    return join_tables(head, Table(large, note.markdown))
+    more = [fold(f"{len(others)} more comparisons", show_note(*others))] if others else []
+    return join_tables(head, Table(large, note.markdown), *more)
 
 
 def show_latencies(source: Run | Measurement) -> Table:
