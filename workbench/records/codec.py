@@ -102,7 +102,8 @@ def _from_1(data: dict[str, Any]) -> dict[str, Any]:
 
 def _from_2(data: dict[str, Any]) -> dict[str, Any]:
     """Rename a column of ISA levels: what a level ``reveals`` is what it ``adds``."""
-    if isinstance(levels := data.get("ladder"), list):
+    levels = data.get("ladder")
+    if isinstance(levels, list) and all(isinstance(row, dict) for row in levels):
         renamed = [{"adds" if k == "reveals" else k: v for k, v in row.items()} for row in levels]
         data = {**data, "ladder": renamed}
     return data
