@@ -21,20 +21,16 @@ def write_junit(compared: Compared, path: Path) -> Path:
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
     suite = TestSuite(f"not slower by more than {100 * (compared.fail_above or 0):g} %")
-    for row in compared.rows.to_dict("records"):
-        case = TestCase(printable(row["subject"]), f"workbench.{row['level']}")
+    rows = compared.rows.to_dict("records")
+    cases = [(row["subject"], row["level"], row, describe_row(row)) for row in rows]
+    cases += [(row["need"], "memory", row, describe_need(row)) for row in _needs_of(compared)]
+    for name, kind, row, text in cases:
+        case = TestCase(printable(name), f"workbench.{kind}")
         if row["gate"] == "failed":
-            case.result = [Failure(describe_row(row), row["outcome"])]
+            case.result = [Failure(text, row["outcome"])]
         elif row["gate"] == "undecided":
-            case.result = [Skipped(describe_row(row))]
-        case.system_out = describe_row(row)
-        suite.add_testcase(case)
-    for row in _needs_of(compared):
-        case = TestCase(printable(row["need"]), "workbench.memory")
-        if row["gate"] == "failed":
-            case.result = [Failure(describe_need(row), row["outcome"])]
-        elif row["gate"] == "undecided":
-            case.result = [Skipped(describe_need(row))]
+            case.result = [Skipped(text)]
+        case.system_out = text
         suite.add_testcase(case)
     document = JUnitXml("workbench compare")
     document.add_testsuite(suite)
