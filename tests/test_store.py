@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import traceback
 from dataclasses import make_dataclass
 
 import pytest
@@ -205,7 +204,8 @@ def test_reading_stops_at_the_first_bad_element(kind, values):
     record = make_dataclass("Record", [("items", kind)])
     with pytest.raises(StoreError, match=r"'str' object|expected ") as caught:
         from_json(record, json.dumps({"items": values}), "x")
-    assert len(traceback.format_exception(caught.value.__context__)) < 1000
+    whole = caught.value.__context__
+    assert not whole.split(lambda error: len(getattr(error, "exceptions", ())) > 100)[0]
 
 
 @pytest.mark.parametrize("key", ["experiment", "batches"])
