@@ -593,8 +593,8 @@ def test_the_other_comparisons_follow_and_the_selection_stays(open_page, documen
     documents["first pair"] = to_plain(explorer_data(run.comparisons[0]))
     whole = to_plain(explorer_data(run))
     page = open_page("first pair")
-    page.evaluate("document.getElementById('explorer').explorer.load("
-                  "JSON.parse(document.getElementById('explorer-data').textContent), 5)")  # fmt: skip
+    first = documents["first pair"]
+    page.evaluate("first => document.getElementById('explorer').explorer.load(first, 5)", first)
     assert page.get_by_text("Reading 5 more comparisons").is_visible()
     assert page.locator(".selectors select").count() == 0
     page.get_by_role("searchbox").fill("conv")

@@ -252,7 +252,7 @@ def main() -> int:
         shown, first, whole = time_data(run_dir)
     slow = first > 1
     print(
-        f"data: {first:.2f} s of CPU time for the first comparison, {whole:.2f} s for all; {shown}\n"
+        f"data: {first:.2f} s of CPU time for the first comparison, {whole:.2f} s for all\n{shown}\n"
     )
     print(f"{platform.processor() or platform.machine()}, Chromium; ms, median (slowest)\n")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:

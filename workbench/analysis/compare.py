@@ -1,7 +1,5 @@
 """Comparisons of E2E latency and of the parts of an inference, from samples to verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 

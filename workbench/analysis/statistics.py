@@ -1,7 +1,5 @@
 """Latencies and robust statistics of times."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

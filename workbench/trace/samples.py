@@ -7,8 +7,6 @@ with ``path`` and ``build_id``), and an array each of ``time_ns`` (on the clock 
 none) and ``address`` (the program counter as a virtual address in the module's file).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence
