@@ -251,9 +251,8 @@ def main() -> int:
         run_dir = options.run or multiply_threads(recorded, Path(folder), (1, 2, 4))
         shown, first, whole = time_data(run_dir)
     slow = first > 1
-    print(
-        f"data: {first:.2f} s of CPU time for the first comparison, {whole:.2f} s for all\n{shown}\n"
-    )
+    print(f"data: {first:.2f} s of CPU time for the first comparison, {whole:.2f} s for all")
+    print(f"{shown}\n")
     print(f"{platform.processor() or platform.machine()}, Chromium; ms, median (slowest)\n")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
