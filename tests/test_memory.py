@@ -176,6 +176,16 @@ def test_memory_is_counted_with_and_without_a_counting_malloc(heap):
     assert sizes.sum() == 1_000_000
 
 
+def test_pages_that_were_never_written_are_not_counted():
+    """A workspace may have gaps: allocated, but not resident."""
+    start = make_start(mode="memory")
+    *before, last = start.stages
+    last = replace(last, heap=last.heap + 70_000, unwritten=70_000)
+    sizes = account_memory([replace(start, stages=(*before, last))]).set_index("part")["size_bytes"]
+    assert sizes["first inference"] == 130_000
+    assert sizes["not accounted for"] == 0
+
+
 def test_memory_that_was_freed_has_a_row():
     start = make_start(mode="memory")
     start = replace(start, stages=(*start.stages[:-1], replace(start.stages[-1], peak=1_300_000)))

@@ -559,7 +559,7 @@ MEMORY = make_frame(
     "memory",
     ("part", "text", "", "part of the largest resident set"),
     ("meaning", "text", "", "what it is"),
-    ("size_bytes", "int", "B", "its size; below 0: counted, but never resident"),
+    ("size_bytes", "int", "B", "its size; below 0: counted, but not resident"),
     ("share", "float", "", "of the largest resident set, to which the rows sum"),
 )
 

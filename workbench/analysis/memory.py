@@ -81,8 +81,8 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
     """The largest resident set of a process by what it holds: ``frames.MEMORY``.
 
     Arenas, inputs and the method are counted by the runner; delegates and the first inference are
-    what malloc gave out meanwhile (where it is not counted: what became resident). Pages of files
-    and the rest are read from ``/proc``.
+    what malloc gave out meanwhile, without pages that nothing wrote to (where malloc does not
+    count: what became resident). Pages of files and the rest are read from ``/proc``.
     """
     stages = next((s.stages for s in starts if s.mode == "memory" and s.memory.peak), ())
     if not stages:
@@ -115,7 +115,7 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
     if freed := last.peak - resident:
         parts["freed"] = "resident for a time while loading", freed
     rest = last.peak - sum(size for _, size in parts.values())
-    parts["not accounted for"] = "below 0: counted, but never written", rest
+    parts["not accounted for"] = "in no other row; below 0: counted, but not resident", rest
     rows = [(part, text, size, size / last.peak) for part, (text, size) in parts.items()]
     return check(pd.DataFrame(rows, columns=MEMORY.names), MEMORY)
 
@@ -123,7 +123,7 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
 def _allocated(before: Stage, after: Stage) -> int:
     if min(before.heap, after.heap) < 0:
         return after.anonymous - before.anonymous
-    return after.heap - before.heap
+    return after.heap - before.heap - (after.unwritten - before.unwritten)
 
 
 # --- activations ---------------------------------------------------------------------------------
