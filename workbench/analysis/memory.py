@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, Step, Tens
 from workbench.analysis.statistics import half_width
 from workbench.frames import COLD_START, FILE_PARTS, MEMORY, NEEDS_COMPARED, TENSORS, check
 from workbench.records.layers import Layers
-from workbench.records.runs import Stage, Start
+from workbench.records.runs import Export, Stage, Start
 
 MB = 1e6
 #: Smaller differences of a need, as a fraction, are of no importance.
@@ -246,12 +247,24 @@ def measure_needs(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:
     return {need: (unit, values) for need, (unit, values) in found.items() if len(values)}
 
 
-def compare_needs(before: Sequence[Start], after: Sequence[Start]) -> pd.DataFrame | None:
-    """What a candidate needs against its baseline: ``frames.NEEDS_COMPARED``.
+def summarize_needs(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
+    """The first output, the memory and the size as one row; NaN where unknown."""
+    means = {need: values.mean() for need, (_, values) in measure_needs(starts).items()}
+    return {
+        "first_output_ms": float(means.get("first output", math.nan)),
+        "peak_mb": float(means.get("peak memory", math.nan)),
+        "size_mb": export.size_bytes / MB if export else math.nan,
+    }
+
+
+def compare_needs(
+    before: Sequence[Start], after: Sequence[Start], known: Sequence[tuple[Any, ...]] = ()
+) -> pd.DataFrame:
+    """What a candidate needs against its baseline, below ``known`` rows: ``NEEDS_COMPARED``.
 
     Starts of equal number ran one after the other: the interval is Student's, of their ratios.
     """
-    theirs, rows = measure_needs(after), []
+    theirs, rows = measure_needs(after), [*known]
     for need, (unit, values) in measure_needs(before).items():
         other = theirs[need][1] if need in theirs else values.iloc[:0]
         both = pd.concat([values, other], axis=1, join="inner")
@@ -262,10 +275,9 @@ def compare_needs(before: Sequence[Start], after: Sequence[Start]) -> pd.DataFra
         if len(ratios) > 1:
             half = float(stdtrit(len(ratios) - 1, 0.975) * ratios.std() / math.sqrt(len(ratios)))
         low, ratio, high = (math.exp(middle + side) for side in (-half, 0.0, half))
-        outcome = judge_need(low, high)
-        rows.append((need, unit, *both.mean(), ratio, low, high, outcome))
-    table = pd.DataFrame(rows, columns=NEEDS_COMPARED.names)
-    return check(table, NEEDS_COMPARED) if rows else None
+        rows.append((need, unit, *both.mean(), ratio, low, high, judge_need(low, high)))
+    table = pd.DataFrame(rows, columns=NEEDS_COMPARED.names[:-1])
+    return check(table.assign(control=math.nan), NEEDS_COMPARED)
 
 
 def judge_need(low: float, high: float) -> str:

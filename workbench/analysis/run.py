@@ -44,6 +44,7 @@ from workbench.analysis.memory import (
     MB,
     account_memory,
     compare_needs,
+    judge_need,
     list_file_parts,
     list_tensors,
     measure_needs,
@@ -601,14 +602,6 @@ class Run:
         ]
         return next((pair for pair in found if pair[0] == experiment), (*found, (None, None))[0])
 
-    def find_noise(self, experiment: str, threads: int) -> dict[str, pd.DataFrame]:
-        """The ledgers of a control and of what it repeats; nothing if it was not traced."""
-        traced = {(m.name, m.threads): m for m in self.traced}
-        pair = [traced.get((str(name), threads)) for name in self.find_control(experiment)]
-        if pair[0] is None or pair[1] is None:
-            return {}
-        return {"control_of": pair[0].ledger, "control": pair[1].ledger}
-
     @cached_property
     def _samples(self) -> dict[tuple[str, int], tuple[pd.DataFrame, Path]]:
         """The PC samples of every measurement, and the trace of the same process."""
@@ -1087,13 +1080,22 @@ class Comparison:
         return [a for a in known if (a.baseline, a.candidate, a.threads) == sides]
 
     @cached_property
+    def _repeated(self) -> Comparison | None:
+        """The A/A control against what it repeats: the noise of the baseline's program."""
+        traced = {m.name: m for m in self.run.traced if m.threads == self.candidate.threads}
+        names = self.run.find_control(self.baseline.name)
+        before, after = (traced.get(str(name)) for name in names)
+        if self.apart or before is None or after is None:
+            return None
+        same = before.experiment.program == self.baseline.experiment.program
+        return Comparison(before, after) if same else None
+
+    @property
     def _control(self) -> dict[str, pd.DataFrame]:
-        """The ledgers that show the noise of the baseline's program."""
-        name, _ = self.run.find_control(self.baseline.name)
-        programs = {e.name: e.program for e in self.run.record.plan.experiments}
-        if self.apart or programs.get(str(name)) != self.baseline.experiment.program:
+        again = self._repeated
+        if again is None:
             return {}
-        return self.run.find_noise(self.baseline.name, self.candidate.threads)
+        return {"control_of": again.baseline.ledger, "control": again.candidate.ledger}
 
     @cached_property
     def keys(self) -> dict[str, str]:
@@ -1125,7 +1127,8 @@ class Comparison:
                 clock="wall_ns" if self.within_run else None,
                 separate=self.apart,
             )
-        original, control = self.run.find_control(before.name) if self._control else (None, None)
+        again = self._repeated
+        original, control = (again.baseline.name, again.candidate.name) if again else (None, None)
         timed, threads = self.run.latencies, after.threads
         return compare_latencies(
             timed, before.name, after.name, threads=threads, control=control, control_of=original
@@ -1180,9 +1183,25 @@ class Comparison:
         return pd.concat([self.latency.assign(name="E2E"), self.categories], ignore_index=True)
 
     @frame_property
-    def needs(self) -> pd.DataFrame | None:
-        """First output and memory of both sides: ``frames.NEEDS_COMPARED``."""
-        return compare_needs(self.baseline.starts, self.candidate.starts)
+    def needs(self) -> pd.DataFrame:
+        """Latency, first output, memory and size of both sides: ``frames.NEEDS_COMPARED``.
+
+        The size only if the programs differ.
+        """
+        sides, rows = (self.baseline, self.candidate), []
+        if not self.emulated:
+            row = self.latency.iloc[0]
+            ends = (1 / row[["speedup", "high", "low"]].astype(float)).tolist()
+            outcome = {"faster": "less", "slower": "more"}.get(row["outcome"], row["outcome"])
+            rows = [("latency", "ms", row["baseline_ms"], row["candidate_ms"], *ends, outcome)]
+        sizes = [side.export.size_bytes / MB for side in sides if side.export]
+        if len(sizes) == len(sides) and not self.same_program:
+            ratio = sizes[1] / sizes[0]
+            rows.append(("size", "MB", *sizes, *[ratio] * 3, judge_need(ratio, ratio)))
+        table = compare_needs(*(side.starts for side in sides), known=rows)
+        again = None if self.candidate.control else self._repeated
+        ratios = again and again.needs.set_index("need")["ratio"].to_dict()
+        return table.assign(control=table["need"].map(ratios or {}).astype(float))
 
     @frame_property
     def shift(self) -> pd.DataFrame:
