@@ -1,7 +1,5 @@
 """Compare measurements of any runs, and hold the result to a limit."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass

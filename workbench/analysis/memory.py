@@ -1,7 +1,5 @@
 """What a program needs besides time: memory, and the time until its first output."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1080,22 +1080,14 @@ class Comparison:
         return [a for a in known if (a.baseline, a.candidate, a.threads) == sides]
 
     @cached_property
-    def _repeated(self) -> Comparison | None:
-        """The A/A control against what it repeats: the noise of the baseline's program."""
+    def _controls(self) -> dict[str, Measurement]:
+        """A control of the baseline's program and what it repeats, which show the noise."""
+        names = map(str, self.run.find_control(self.baseline.name))
         traced = {m.name: m for m in self.run.traced if m.threads == self.candidate.threads}
-        names = self.run.find_control(self.baseline.name)
-        before, after = (traced.get(str(name)) for name in names)
-        if self.apart or before is None or after is None:
-            return None
-        same = before.experiment.program == self.baseline.experiment.program
-        return Comparison(before, after) if same else None
-
-    @property
-    def _control(self) -> dict[str, pd.DataFrame]:
-        again = self._repeated
-        if again is None:
+        found = [traced[name] for name in names if name in traced]
+        if self.apart or len(found) < 2 or found[0].program.name != self.baseline.program.name:
             return {}
-        return {"control_of": again.baseline.ledger, "control": again.candidate.ledger}
+        return dict(zip(("control_of", "control"), found, strict=True))
 
     @cached_property
     def keys(self) -> dict[str, str]:
@@ -1127,12 +1119,9 @@ class Comparison:
                 clock="wall_ns" if self.within_run else None,
                 separate=self.apart,
             )
-        again = self._repeated
-        original, control = (again.baseline.name, again.candidate.name) if again else (None, None)
+        noise = {side: m.name for side, m in self._controls.items()}
         timed, threads = self.run.latencies, after.threads
-        return compare_latencies(
-            timed, before.name, after.name, threads=threads, control=control, control_of=original
-        )
+        return compare_latencies(timed, before.name, after.name, threads=threads, **noise)
 
     @frame_property
     def categories(self) -> pd.DataFrame:
@@ -1198,10 +1187,11 @@ class Comparison:
         if len(sizes) == len(sides) and not self.same_program:
             ratio = sizes[1] / sizes[0]
             rows.append(("size", "MB", *sizes, *[ratio] * 3, judge_need(ratio, ratio)))
-        table = compare_needs(*(side.starts for side in sides), known=rows)
-        again = None if self.candidate.control else self._repeated
-        ratios = again and again.needs.set_index("need")["ratio"].to_dict()
-        return table.assign(control=table["need"].map(ratios or {}).astype(float))
+        table = compare_needs(self.baseline.starts, self.candidate.starts, rows)
+        if self._controls and not self.candidate.control:
+            again = Comparison(self._controls["control_of"], self._controls["control"]).needs
+            table["control"] = table["need"].map(again.set_index("need")["ratio"])
+        return table
 
     @frame_property
     def shift(self) -> pd.DataFrame:
@@ -1270,7 +1260,8 @@ class Comparison:
         self, level: str, before: Mapping[str, str] = {}, after: Mapping[str, str] = {}
     ) -> pd.DataFrame:
         """Compare the parts of both sides, by other names if given."""
-        ours, theirs, noise = self.baseline.ledger, self.candidate.ledger, self._control
+        ours, theirs = self.baseline.ledger, self.candidate.ledger
+        noise = {side: m.ledger for side, m in self._controls.items()}
         if after:
             column = PARTS[level]
             ours, theirs = rename(ours, column, before), rename(theirs, column, after)

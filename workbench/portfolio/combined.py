@@ -1,7 +1,5 @@
 """Several measurements side by side on one page: other platforms, or other versions of a model."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The runs below some folders over time, and where they became faster or slower."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass

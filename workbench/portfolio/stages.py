@@ -1,7 +1,5 @@
 """The stages of a cell: export, measure, report. Any worker process can run them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import platform

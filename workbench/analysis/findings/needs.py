@@ -1,7 +1,5 @@
 """Rules about memory, and the time until the first output."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 
 from workbench.analysis.findings.context import Finding, Gain, RuleContext

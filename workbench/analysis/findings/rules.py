@@ -1,7 +1,5 @@
 """The table of rules, and their findings by rank."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
