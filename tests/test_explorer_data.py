@@ -275,6 +275,21 @@ def test_a_notebook_gets_a_widget_and_a_page_otherwise(runs, monkeypatch):
     widget = wb.explore(runs["toy_cnn"])
     assert isinstance(widget, Explorer)
     assert json.loads(widget.data)["head"]["model"] == "toy_cnn"
+    assert widget.rest == 0
     monkeypatch.setenv(WIDGETS, "0")
     shown = wb.explore(runs["toy_cnn"])._repr_html_()
     assert shown.startswith("<iframe") and "<script" not in shown
+
+
+def test_a_widget_shows_the_first_comparison_before_it_reads_the_others(monkeypatch):
+    monkeypatch.setenv(WIDGETS, "1")
+    run = wb.open_run(wb.sample_run("mobilenet_v3_small_int8"))
+    widget = wb.explore(run)
+    read = {m.name for m in run.measurements if "machine_code" in vars(m)}
+    assert read == {run.comparisons[0].baseline.name, run.comparisons[0].candidate.name}
+    first = json.loads(widget.data)["comparisons"]
+    assert (len(first), widget.rest) == (1, len(run.comparisons) - 1)
+    widget._handle_custom_msg("rest", [])
+    full = json.loads(widget.data)["comparisons"]
+    assert full[0]["verdict"] == first[0]["verdict"]
+    assert (len(full), widget.rest) == (len(run.comparisons), 0)

@@ -586,3 +586,22 @@ def test_a_change_draws_all_that_it_changes(open_page, view):
         page.evaluate("document.getElementById('explorer').explorer.redraw()")
         page.wait_for_timeout(30)
         assert page.evaluate(_DRAWN) == drawn, change
+
+
+def test_the_other_comparisons_follow_and_the_selection_stays(open_page, documents):
+    run = wb.open_run(wb.sample_run("mobilenet_v3_small_int8"))
+    documents["first pair"] = to_plain(explorer_data(run.comparisons[0]))
+    whole = to_plain(explorer_data(run))
+    page = open_page("first pair")
+    first = documents["first pair"]
+    page.evaluate("first => document.getElementById('explorer').explorer.load(first, 5)", first)
+    assert page.get_by_text("Reading 5 more comparisons").is_visible()
+    assert page.locator(".selectors select").count() == 0
+    page.get_by_role("searchbox").fill("conv")
+    page.locator(".t-body .t-row").nth(3).click()
+    chosen = page.locator(".inspector h2").inner_text()
+    page.evaluate("whole => document.getElementById('explorer').explorer.load(whole, 0)", whole)
+    assert not page.get_by_text("more comparison").count()
+    assert page.locator(".inspector h2").inner_text() == chosen
+    assert page.get_by_role("searchbox").input_value() == "conv"
+    assert len(page.locator(".selectors option").all()) == len(run.comparisons)

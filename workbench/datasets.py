@@ -1,7 +1,5 @@
 """Recorded samples, and published measurements as frames."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from pathlib import Path

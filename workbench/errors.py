@@ -1,7 +1,5 @@
 """The errors of the workbench: each states what is wrong, where, and the next step."""
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """A run that is started, watched and stopped in a notebook."""
 
-from __future__ import annotations
-
 import threading
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How to export and how to measure: the command line, matrices and configs are made from these."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias

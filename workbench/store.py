@@ -1,7 +1,5 @@
 """The files of the workbench: their paths, atomic writes, the cache, and records as files."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """The main jobs: profile a model, replay a layer, convert a trace, measure a machine's peaks."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import math

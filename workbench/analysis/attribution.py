@@ -1,7 +1,5 @@
 """The layer of each row of a ledger, with its source line, shapes and cost, from the sidecar."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The category and family of an operator, by the rules of a scheme: a YAML file."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Comparisons of E2E latency and of the parts of an inference, from samples to verdicts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -263,7 +261,8 @@ def compare_parts(
         return add_categories(ledger) if level == "category" else ledger
 
     by, before, after = PARTS[level], prepare(baseline), prepare(candidate)
-    names = pd.Index(dict.fromkeys([*before[by], *after[by]]), dtype=object)
+    names = pd.Index(before[by].unique(), dtype=object)
+    names = names.append(pd.Index(after[by].unique(), dtype=object)).unique()
     sides, speedup = _speedup(before, after, by, names, apart)
     noise = None
     if control is not None:

@@ -1,7 +1,5 @@
 """In which dtype the convolutions and matrix products of a program ran, and why not in its own."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

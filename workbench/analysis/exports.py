@@ -1,7 +1,5 @@
 """Exports of a model side by side, from their records."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Runs that other tools recorded: folders of Arm's profiling kit, and any ETDumps."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Changes of latency over a series of runs, confirmed or suspected."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import pairwise
 

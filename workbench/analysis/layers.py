@@ -1,7 +1,5 @@
 """Operators by layer, and the tree of a model's modules with the time of each."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

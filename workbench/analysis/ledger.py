@@ -1,7 +1,5 @@
 """The ledger: every nanosecond of ``Method::execute`` in exactly one row."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

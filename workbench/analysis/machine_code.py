@@ -1,7 +1,5 @@
 """Which machine code each operator ran, from samples of the program counter, and what it proves."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Match the operators that a delegate is predicted to run with the logged ones, in order."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

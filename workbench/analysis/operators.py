@@ -1,7 +1,5 @@
 """Operators: the label of each, and the ledger summed by operator and by category."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The roofline of a run: how near every operator comes to the ceilings of its machine."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable

@@ -44,6 +44,7 @@ from workbench.analysis.memory import (
     MB,
     account_memory,
     compare_needs,
+    judge_need,
     list_file_parts,
     list_tensors,
     measure_needs,
@@ -601,14 +602,6 @@ class Run:
         ]
         return next((pair for pair in found if pair[0] == experiment), (*found, (None, None))[0])
 
-    def find_noise(self, experiment: str, threads: int) -> dict[str, pd.DataFrame]:
-        """The ledgers of a control and of what it repeats; nothing if it was not traced."""
-        traced = {(m.name, m.threads): m for m in self.traced}
-        pair = [traced.get((str(name), threads)) for name in self.find_control(experiment)]
-        if pair[0] is None or pair[1] is None:
-            return {}
-        return {"control_of": pair[0].ledger, "control": pair[1].ledger}
-
     @cached_property
     def _samples(self) -> dict[tuple[str, int], tuple[pd.DataFrame, Path]]:
         """The PC samples of every measurement, and the trace of the same process."""
@@ -1087,13 +1080,14 @@ class Comparison:
         return [a for a in known if (a.baseline, a.candidate, a.threads) == sides]
 
     @cached_property
-    def _control(self) -> dict[str, pd.DataFrame]:
-        """The ledgers that show the noise of the baseline's program."""
-        name, _ = self.run.find_control(self.baseline.name)
-        programs = {e.name: e.program for e in self.run.record.plan.experiments}
-        if self.apart or programs.get(str(name)) != self.baseline.experiment.program:
+    def _controls(self) -> dict[str, Measurement]:
+        """A control of the baseline's program and what it repeats, which show the noise."""
+        names = map(str, self.run.find_control(self.baseline.name))
+        traced = {m.name: m for m in self.run.traced if m.threads == self.candidate.threads}
+        found = [traced[name] for name in names if name in traced]
+        if self.apart or len(found) < 2 or found[0].program.name != self.baseline.program.name:
             return {}
-        return self.run.find_noise(self.baseline.name, self.candidate.threads)
+        return dict(zip(("control_of", "control"), found, strict=True))
 
     @cached_property
     def keys(self) -> dict[str, str]:
@@ -1125,11 +1119,9 @@ class Comparison:
                 clock="wall_ns" if self.within_run else None,
                 separate=self.apart,
             )
-        original, control = self.run.find_control(before.name) if self._control else (None, None)
+        noise = {side: m.name for side, m in self._controls.items()}
         timed, threads = self.run.latencies, after.threads
-        return compare_latencies(
-            timed, before.name, after.name, threads=threads, control=control, control_of=original
-        )
+        return compare_latencies(timed, before.name, after.name, threads=threads, **noise)
 
     @frame_property
     def categories(self) -> pd.DataFrame:
@@ -1180,9 +1172,26 @@ class Comparison:
         return pd.concat([self.latency.assign(name="E2E"), self.categories], ignore_index=True)
 
     @frame_property
-    def needs(self) -> pd.DataFrame | None:
-        """First output and memory of both sides: ``frames.NEEDS_COMPARED``."""
-        return compare_needs(self.baseline.starts, self.candidate.starts)
+    def needs(self) -> pd.DataFrame:
+        """Latency, first output, memory and size of both sides: ``frames.NEEDS_COMPARED``.
+
+        The size only if the programs differ.
+        """
+        sides, rows = (self.baseline, self.candidate), []
+        if not self.emulated:
+            row = self.latency.iloc[0]
+            ends = (1 / row[["speedup", "high", "low"]].astype(float)).tolist()
+            outcome = {"faster": "less", "slower": "more"}.get(row["outcome"], row["outcome"])
+            rows = [("latency", "ms", row["baseline_ms"], row["candidate_ms"], *ends, outcome)]
+        sizes = [side.export.size_bytes / MB for side in sides if side.export]
+        if len(sizes) == len(sides) and not self.same_program:
+            ratio = sizes[1] / sizes[0]
+            rows.append(("size", "MB", *sizes, *[ratio] * 3, judge_need(ratio, ratio)))
+        table = compare_needs(self.baseline.starts, self.candidate.starts, rows)
+        if self._controls and not self.candidate.control:
+            again = Comparison(self._controls["control_of"], self._controls["control"]).needs
+            table["control"] = table["need"].map(again.set_index("need")["ratio"])
+        return table
 
     @frame_property
     def shift(self) -> pd.DataFrame:
@@ -1251,7 +1260,8 @@ class Comparison:
         self, level: str, before: Mapping[str, str] = {}, after: Mapping[str, str] = {}
     ) -> pd.DataFrame:
         """Compare the parts of both sides, by other names if given."""
-        ours, theirs, noise = self.baseline.ledger, self.candidate.ledger, self._control
+        ours, theirs = self.baseline.ledger, self.candidate.ledger
+        noise = {side: m.ledger for side, m in self._controls.items()}
         if after:
             column = PARTS[level]
             ours, theirs = rename(ours, column, before), rename(theirs, column, after)

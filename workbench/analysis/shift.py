@@ -1,7 +1,5 @@
 """How the bottleneck moves from one experiment to another."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """Latencies and robust statistics of times."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 
@@ -42,8 +40,10 @@ def half_width(blocks: np.ndarray) -> np.ndarray:
 
 def typical_restarts(times: pd.DataFrame) -> pd.DataFrame:
     """The midmean of every column over the rows of each process restart, by ``process``."""
-    restarts = {p: midmean(part.to_numpy()) for p, part in times.groupby(level="process")}
-    return pd.DataFrame.from_dict(restarts, orient="index", columns=times.columns)
+    process, values = times.index.get_level_values("process").to_numpy(), times.to_numpy()
+    restarts = np.unique(process)
+    found = [midmean(values[process == restart]) for restart in restarts]
+    return pd.DataFrame(found, restarts, times.columns)
 
 
 def restart_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.Series:

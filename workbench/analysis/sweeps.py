@@ -1,7 +1,5 @@
 """Sweeps over ISA levels, thread counts and sizes: what each step changes."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import pairwise

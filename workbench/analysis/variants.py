@@ -1,7 +1,5 @@
 """What an optimisation tried, and what it brought."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

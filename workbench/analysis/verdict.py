@@ -1,7 +1,5 @@
 """The verdict of a comparison in one sentence."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

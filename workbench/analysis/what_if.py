@@ -1,7 +1,5 @@
 """E2E latency if parts of it were faster: Amdahl's law applied to measured times."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The command line: one subcommand per stage, each a few lines over one function."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

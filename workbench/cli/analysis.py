@@ -1,7 +1,5 @@
 """Commands that read what was recorded: runs, traces and logs."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """The playbooks' steps as tools of the Model Context Protocol: each runs a command with --json."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """What commands share: options and their types, output, and the progress display."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

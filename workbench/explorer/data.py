@@ -1,7 +1,5 @@
 """What the explorer shows of a run, as one compact document; all figures come from its frames."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """Times and speed-ups as node data for Model Explorer, on the graphs of Arm's adapters."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

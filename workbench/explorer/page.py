@@ -22,13 +22,29 @@ _PAGE = resources.files("workbench.explorer") / "explore.html.j2"
 
 
 class Explorer(anywidget.AnyWidget):
-    """The explorer as a widget; ``selected`` has the keys of the selected operators."""
+    """The explorer as a widget; ``selected`` has the keys of the selected operators.
+
+    Of a run with several comparisons, it shows the first one while the ``rest`` is read.
+    """
 
     _esm = _SCRIPT.read_text()
     data = traitlets.Unicode("").tag(sync=True)
+    rest = traitlets.Int(0).tag(sync=True)
     state = traitlets.Unicode("").tag(sync=True)
     view = traitlets.Unicode("").tag(sync=True)
     selected = traitlets.List(traitlets.Unicode()).tag(sync=True)
+
+    def __init__(self, source: Run | Comparison, view: str = ""):
+        comparisons = source.comparisons if isinstance(source, Run) else ()
+        first = comparisons[0] if len(comparisons) > 1 else source
+        super().__init__(data=_to_json(first), view=view, rest=max(0, len(comparisons) - 1))
+        self._source = source
+        self.on_msg(self._complete)  # sent once the first one is drawn
+
+    def _complete(self, *_: object) -> None:
+        if self.rest:
+            with self.hold_sync():
+                self.data, self.rest = _to_json(self._source), 0
 
 
 class Page:
@@ -74,7 +90,7 @@ def explore(source: Run | Comparison, view: str = "") -> Explorer | Page:
     if view and view not in VIEWS:
         raise unknown_name("view", view, VIEWS)
     if is_interactive():
-        return Explorer(data=_to_json(source), view=view)
+        return Explorer(source, view)
     return Page(explorer_page(source, view), 450 if view else 900)
 
 

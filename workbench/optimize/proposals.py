@@ -1,7 +1,5 @@
 """Proposals: whole dtypes, rewrites that findings suggest, and mixes of dtypes by layer."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator

@@ -1,7 +1,5 @@
 """The accuracy of a program on all samples: its noise, or the user's own score."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from pathlib import Path

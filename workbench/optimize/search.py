@@ -1,7 +1,5 @@
 """Search for a faster or smaller variant of a program, within a budget; every step is on disk."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The matrix of a batch: models, dtypes, targets and CPU extensions, and the cells they form."""
 
-from __future__ import annotations
-
 import fnmatch
 import hashlib
 import json

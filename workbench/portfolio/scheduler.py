@@ -1,7 +1,5 @@
 """Run a matrix: export, measure and report every cell, once."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import statistics

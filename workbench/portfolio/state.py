@@ -1,7 +1,5 @@
 """A portfolio on disk: its storage, the outcome of every cell, and the overview of all."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import sys

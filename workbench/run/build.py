@@ -1,7 +1,5 @@
 """The native runner, compiled on first use by C++ or Zig against the installed ExecuTorch wheel."""
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

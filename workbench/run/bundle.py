@@ -1,7 +1,5 @@
 """The native runner for another machine with all its libraries, from pip and apt, in a folder."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The machine's peaks: probe programs, run by the runner that runs the models."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

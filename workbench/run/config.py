@@ -1,7 +1,5 @@
 """Experiment configs: the JSON of Arm's profiling kit, unchanged, with a few additional keys."""
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import os

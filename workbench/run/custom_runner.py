@@ -3,8 +3,6 @@
 Such a runner reports no times: they come from the ETDump of each process.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """What this machine can do, which other targets it reaches, and the fix for what is missing."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

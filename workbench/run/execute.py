@@ -1,7 +1,5 @@
 """Execute a plan: interleaved live runners, then sampled ones, all results recorded."""
 
-from __future__ import annotations
-
 import itertools
 import time
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Each level hides all that the one above it hides, and more (``native/isa_<arch>.def``).
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """File locks: one measurement at a time on a device, one batch at a time on a folder."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

@@ -1,7 +1,5 @@
 """Measure a step of a plan: fresh processes, interleaved, and repeated if disturbed."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import tempfile

@@ -1,7 +1,5 @@
 """Plan what to measure: a program, options and a CPU make experiments and pairs."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import replace

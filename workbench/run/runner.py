@@ -1,7 +1,5 @@
 """The runner that executes the program, and how to start it."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

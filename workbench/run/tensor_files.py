@@ -1,7 +1,5 @@
 """A program's input and output files, and whether two experiments computed the same."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -11,8 +11,6 @@ The runtime writes an event when it ends. So, within a block of the file:
   not begin earlier. So ``Program::load_method`` contains ``Method::init``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -7,8 +7,6 @@ with ``path`` and ``build_id``), and an array each of ``time_ns`` (on the clock 
 none) and ``address`` (the program counter as a virtual address in the module's file).
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -132,7 +130,8 @@ def resolve_functions(
 
 def locate_samples(samples: pd.DataFrame, functions: pd.DataFrame) -> pd.DataFrame:
     """The samples with ``function`` and ``code``; where unknown, ``[library]`` and ``unknown``."""
-    names = np.array([f"[{Path(p).name or 'no file'}]" for p in samples["library"]], object)
+    library, paths = pd.factorize(samples["library"])
+    names = np.array([f"[{Path(path).name or 'no file'}]" for path in paths], object)[library]
     codes = np.full(len(samples), "unknown", object)
     for build_id, part in functions.groupby("build_id"):
         part = part.sort_values("start")

@@ -11,8 +11,6 @@ Names are documented by XNNPACK in ``doc/microkernel-naming-conventions.md`` and
     kai_<type>[_<variant>]_<buffers, the output first>[_<tile>][_<arch>]
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The operators of a program as one graph, across delegates."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator

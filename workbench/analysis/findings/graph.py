@@ -1,7 +1,5 @@
 """Rules that look at the graph: what splits it, what is needless, what is repeated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Rules that look at times: against another ISA level, thread count or dtype, and the roofline."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The operators that a delegate runs, predicted from the export, and their logged names."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ simplification until nothing changes, conversions into the operators that read t
 precision becomes fp32 for operators that the CPU has no kernels for.
 """
 
-from __future__ import annotations
-
 import math
 
 from workbench.analysis.xnnpack.graph import Graph, Node, Tensor, replace

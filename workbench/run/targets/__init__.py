@@ -1,7 +1,5 @@
 """Where a runner runs: this machine, QEMU on it, or a device reached with adb or ssh."""
 
-from __future__ import annotations
-
 from workbench.errors import UsageError, unknown_name
 from workbench.run.targets.host import HOST, Host
 

@@ -3,8 +3,6 @@
 Its own settings, saved on the device, are restored even if it is unplugged and reached later.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The local machine, the interface that all targets share, and readings of their state."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

@@ -1,7 +1,5 @@
 """The runner's aarch64 build in QEMU's user mode: shows which code runs, not how fast."""
 
-from __future__ import annotations
-
 import platform
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A machine behind a shell, such as one reached with ssh: all files and commands go through it."""
 
-from __future__ import annotations
-
 import abc
 import contextlib
 import itertools

@@ -1,7 +1,5 @@
 """Frames as CSV files, those of Arm's profiling kit, and as Parquet."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Mapping

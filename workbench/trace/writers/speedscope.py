@@ -1,7 +1,5 @@
 """Mean times as a flame graph for speedscope."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

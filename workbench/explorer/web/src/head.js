@@ -63,6 +63,8 @@ export class Head {
       this.selectors.append(h("button", { type: "button", title: "Exchange A and B",
         onclick: () => store.set({ swap: !store.state.swap, finding: -1 }) }, "⇄ Swap A and B"));
     }
+    const { rest } = this.view;
+    if (rest) this.selectors.append(h("span", { class: "soft", role: "status" }, `Reading ${rest} more comparison${rest === 1 ? "" : "s"}`));
   }
 
   redraw() {

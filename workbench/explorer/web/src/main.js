@@ -25,12 +25,10 @@ const KEYS = [
 
 class View {
   /** `only` names the one view to show, `levels` and `what-if` being bars of the categories. */
-  constructor(root, data, { hash = "", embedded = false, only = "", changed = () => {} } = {}) {
+  constructor(root, data, { hash = "", embedded = false, only = "", rest = 0, changed = () => {} } = {}) {
     Object.assign(this, { root, embedded, changed });
-    this.model = new Model(data);
+    this.#take(data, rest);
     const over = { levels: "ms", "what-if": "what-if" }[only];
-    // Latencies have one unit, as in Python's sentences.
-    this.timeScale = Math.max(...this.model.measurements.map(m => m.latency.latency)) < 0.1 ? 1000 : 1;
     this.store = new Store(fromHash(hash || (over ? `over=${over}` : ""), this.model.limits));
     root.dataset.only = over ? "categories" : only;
     this.tip = new Tip();
@@ -63,6 +61,29 @@ class View {
     new ResizeObserver(([entry]) => {
       if (Math.abs(entry.contentRect.width - width) > 1) { width = entry.contentRect.width; this.redraw(); }
     }).observe(root);
+  }
+
+  #take(data, rest) {
+    this.model = new Model(data);
+    this.rest = rest;
+    // Latencies have one unit, as in Python's sentences.
+    this.timeScale = Math.max(...this.model.measurements.map(m => m.latency.latency)) < 0.1 ? 1000 : 1;
+  }
+
+  /** Goes on with more data of the same run; `rest` comparisons are still missing. */
+  load(data, rest) {
+    const keys = this.state.ops.map(i => this.sides.program.keys[i]);
+    this.#take(data, rest);
+    this.derive();
+    for (const [name, Part] of [["headView", Head], ["categories", Categories]]) {
+      const { root } = this[name];
+      this[name] = new Part(this);
+      root.replaceWith(this[name].root);
+    }
+    this.graph.layouts.clear();
+    for (const chart of [this.icicle, this.graph, this.timeline]) chart.cursor = null;
+    this.drawn = undefined;
+    this.store.set({ ops: keys.map(key => this.sides.program.keys.indexOf(key)).filter(i => i >= 0), inference: -1, time: null });
   }
 
   get state() { return this.store.state; }
@@ -293,10 +314,12 @@ function render({ model, el }) {
   const root = h("div");
   el.append(root);
   const view = mount(root, JSON.parse(model.get("data")), {
-    hash: model.get("state"), embedded: true, only: model.get("view"),
+    hash: model.get("state"), embedded: true, only: model.get("view"), rest: model.get("rest"),
     changed: (hash, keys) => { model.set("state", hash); model.set("selected", keys); model.save_changes(); },
   });
   view.redraw();
+  model.on("change:data", () => view.load(JSON.parse(model.get("data")), model.get("rest")));
+  if (view.rest) requestAnimationFrame(() => setTimeout(() => model.send("rest")));
 }
 
 function openPage() {
