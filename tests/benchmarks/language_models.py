@@ -13,8 +13,9 @@ use wait for each other. It takes 15 minutes after the exports; a finished run i
 Then generates 64 tokens after a prompt of 128 by ``executorch.extension.llm.runner`` (the first
 comes from the prompt, the others from 63 steps), and executes the same phases by the workbench's
 runner (the steps at their mean position), alternating in blocks A B B A. CPU time of the one thread
-counts, of upstream's with its tokenizer and sampling. Where a process's memory lies changes decode
-by up to 10 %, so each restart of both sides is one sample: the median of its paired log ratios.
+counts, of upstream's with its tokenizer and sampling. Steps of two restarts of
+one side differ by up to 15 %, so each restart of both sides is one sample: the median of its paired
+log ratios.
 Both sides use the matrix product that ExecuTorch's kernels bring: inside of Python, PyTorch's
 ``sgemm_`` (MKL) replaces it in ``llama::custom_sdpa``, which an application without PyTorch does
 not have. A last column has the ratio of the prompt with PyTorch's, of one restart.
