@@ -111,10 +111,29 @@ def test_arenas_are_those_of_the_memory_planner(run, conv_pte):
 def test_every_start_is_recorded_and_interleaved(run):
     counts = Counter((s.experiment, s.mode) for s in run.record.starts)
     names = [e.name for e in run.record.plan.experiments]
-    planned = {"memory": 1, "time": 2, "cold": min(2, COLD_STARTS)}
+    few = min(2, COLD_STARTS)
+    planned = {"memory": 1, "time": 2, "cold": few, "read": few, "cold read": few}
     assert counts == {(name, mode): planned[mode] for name in names for mode in planned}
     firsts = [next(s for s in run.record.starts if s.number == n).experiment for n in range(3)]
     assert sorted(firsts) == sorted(names)
+
+
+def test_a_file_that_is_read_is_not_resident_and_is_compared_with_one_that_is_mapped(run):
+    modes = {mode: [s for s in run.subject.starts if s.mode == mode] for mode in ("time", "read")}
+    assert all(start.memory.program > 0 for start in modes["time"])
+    assert all(start.memory.program == 0 for start in modes["read"])
+    table = run.subject.loading.set_index("need")
+    assert [*table.index[:3]] == ["first output", "cold first output", "peak memory"]
+    means = {m: np.mean([s.memory.peak for s in starts]) / 1e6 for m, starts in modes.items()}
+    row = table.loc["peak memory"]
+    assert (row["baseline"], row["candidate"]) == pytest.approx((means["time"], means["read"]))
+
+
+def test_a_file_that_is_read_gives_the_same_outputs(conv_pte, tmp_path):
+    for load in ("mmap", "read"):
+        command = [str(build_runner()), "--model_path", conv_pte, "--load", load]
+        subprocess.run([*command, "--output_file", tmp_path / load], check=True, stdout=-3)
+    assert (tmp_path / "mmap-0.bin").read_bytes() == (tmp_path / "read-0.bin").read_bytes()
 
 
 def test_cold_start_rows_sum_to_the_mean_of_the_starts(run):

@@ -411,6 +411,7 @@ VARIANTS = make_frame(
     ("score", "float", "", "by the user's metric"),
     ("size_mb", "float", "MB", "size of the program"),
     ("planned_mb", "float", "MB", "memory planned for tensors outside of delegates"),
+    ("peak_mb", "float", "MB", "largest resident set of a process, mean"),
     ("load_ms", "float", "ms", "median time to load the program"),
     ("predicted_ms", "float", "ms", "gain over its parent, as predicted; none: only bounds"),
     ("predicted_low_ms", "float", "ms", "lower end of the predicted gain"),

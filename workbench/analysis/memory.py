@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from scipy.special import stdtrit
 from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, Step, TensorId
 from workbench.analysis.statistics import half_width
 from workbench.frames import COLD_START, FILE_PARTS, MEMORY, NEEDS_COMPARED, TENSORS, check
-from workbench.records.layers import Layers
+from workbench.records.layers import FilePart, Layers
 from workbench.records.runs import Export, Stage, Start
 
 MB = 1e6
@@ -209,19 +210,24 @@ def activation_bytes(flow: Dataflow, dropped: Step | None = None) -> int:
     return sum(size for size, _ in _find_peaks(flow, _lifetimes(flow, dropped)).values())
 
 
+def _find_module(part: FilePart, layers: Layers) -> str:
+    """The layer that a part's values are the weights of; empty if unknown."""
+    method = dict(enumerate(layers.methods)).get(-1 if part.method is None else part.method)
+    if method is None:
+        return ""
+    users = [call.origin for call in method.instructions if part.value in call.inputs]
+    if part.instruction is not None:
+        calls = method.instructions[part.instruction :][:1]
+        nodes = [node for call in calls for node in call.xnodes if node.origins]
+        users = [node.origins[0] for node in nodes if part.value in node.inputs]
+    return next((method.origins[number].module for number in users if number is not None), "")
+
+
 def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
     """The parts of a program's file, the largest first: ``frames.FILE_PARTS``."""
     if layers is None or not layers.file:
         return None
-    rows = []
-    for part in layers.file:
-        module = ""
-        if part.method is not None and part.instruction is not None and part.value is not None:
-            method = layers.methods[part.method]
-            nodes = method.instructions[part.instruction].xnodes
-            users = (node for node in nodes if part.value in node.inputs and node.origins)
-            module = next((method.origins[node.origins[0]].module for node in users), "")
-        rows.append((part.kind, module, part.size_bytes))
+    rows = [(part.kind, _find_module(part, layers), part.size_bytes) for part in layers.file]
     table = pd.DataFrame(rows, columns=FILE_PARTS.names[:3])
     table = table.groupby(["part", "module"], as_index=False, sort=False)["size_bytes"].sum()
     table = table.sort_values("size_bytes", ascending=False, kind="stable", ignore_index=True)
@@ -276,6 +282,18 @@ def compare_needs(
         rows.append((need, unit, *both.mean(), ratio, low, high, judge_need(low, high)))
     table = pd.DataFrame(rows, columns=NEEDS_COMPARED.names[:-1])
     return check(table.assign(control=math.nan), NEEDS_COMPARED)
+
+
+def compare_loading(starts: Sequence[Start]) -> pd.DataFrame | None:
+    """What starts that read the file need against those that map it: ``frames.NEEDS_COMPARED``."""
+
+    def choose(modes: dict[str, str]) -> list[Start]:
+        chosen = {mode: [s for s in starts if s.mode == known] for mode, known in modes.items()}
+        pairs = ((mode, pair) for mode, part in chosen.items() for pair in enumerate(part))
+        return [replace(start, mode=mode, number=number) for mode, (number, start) in pairs]
+
+    read = choose({"time": "read", "cold": "cold read"})
+    return compare_needs(choose({"time": "time", "cold": "cold"}), read) if read else None
 
 
 def judge_need(low: float, high: float) -> str:

@@ -43,6 +43,7 @@ from workbench.analysis.machine_code import (
 from workbench.analysis.memory import (
     MB,
     account_memory,
+    compare_loading,
     compare_needs,
     judge_need,
     list_file_parts,
@@ -871,6 +872,11 @@ class Measurement:
     def memory(self) -> pd.DataFrame | None:
         """What the process holds when most of it is resident: ``frames.MEMORY``."""
         return account_memory(self.starts)
+
+    @frame_property
+    def loading(self) -> pd.DataFrame | None:
+        """Starts that read the file against those that map it: ``frames.NEEDS_COMPARED``."""
+        return compare_loading(self.starts)
 
     @cached_property
     def flow(self) -> Dataflow | None:

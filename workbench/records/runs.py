@@ -395,9 +395,10 @@ class Stage(ProcessMemory):
 class Start:
     """A process from its exec to its first output.
 
-    ``mode`` is ``time``; ``cold``, with the program's file dropped from the page cache before; or
-    ``memory``, with its memory read after every stage. ``cached`` is how much of the program's file
-    was in the page cache.
+    ``mode`` is ``time``; ``cold``, with the program's file dropped from the page cache before;
+    ``read`` or ``cold read``, the same with the file read instead of mapped; or ``memory``, with
+    its memory read after every stage. ``cached`` is how much of the program's file was in the page
+    cache.
     """
 
     experiment: str

@@ -294,8 +294,8 @@ void run(int argc, char** argv) {
   stages.end("threads");
 
   Observers observers(flags);
-  Model model(flags.model_path, flags.data_path, flags.method_name, observers.tracer.get(),
-              [&] { return load_operators(flags.operators); });
+  Model model(flags.model_path, flags.read, flags.data_path, flags.method_name,
+              observers.tracer.get(), [&] { return load_operators(flags.operators); });
   for (size_t i = 0; i < flags.inputs.size(); i++) {
     if (i > 0 && !stages.on()) model.run();
     model.set_inputs(flags.inputs[i].files, flags.inputs[i].shapes);
