@@ -591,8 +591,14 @@ FILE_PARTS = make_frame(
 NEEDS = make_frame(
     "needs",
     "experiment threads",
-    ("need", "text", "", "latency | first output | cold first output | peak memory | PSS | size"),
-    ("unit", "text", "", "ms or MB"),
+    (
+        "need",
+        "text",
+        "",
+        "latency | first output | cold first output | peak memory | PSS | energy (of the CPU's "
+        "packages, per inference) | size",
+    ),
+    ("unit", "text", "", "ms, MB or mJ"),
     ("value", "float", "", "mean over restarts; the size is that of the program's file"),
     *_interval("its"),
 )
@@ -600,7 +606,7 @@ NEEDS = make_frame(
 NEEDS_COMPARED = make_frame(
     "needs compared",
     ("need", "text", "", "as in the needs"),
-    ("unit", "text", "", "ms or MB"),
+    ("unit", "text", "", "ms, MB or mJ"),
     ("baseline", "float", "", "of the baseline"),
     ("candidate", "float", "", "of the candidate"),
     ("ratio", "float", "", "candidate / baseline: below 1, it needs less"),

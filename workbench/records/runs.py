@@ -284,13 +284,17 @@ def count_threads(threads: int) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive timed inferences, in the order of measurement."""
+    """Consecutive timed inferences, in the order of measurement.
+
+    ``energy_uj`` is what the CPU's packages used meanwhile, in microjoules; None if unknown.
+    """
 
     round: int
     batch: int
     wall_ns: tuple[int, ...]
     cpu_ns: tuple[int, ...]
     preempted: tuple[int, ...]
+    energy_uj: int | None = None
 
 
 @dataclass(frozen=True)
