@@ -17,8 +17,7 @@ from changed_runs import with_record
 import workbench as wb
 from workbench.errors import UsageError
 from workbench.explorer.data import _excerpts, explorer_data
-from workbench.explorer.page import Explorer, explorer_page
-from workbench.explorer.widgets import WIDGETS
+from workbench.explorer.page import WIDGETS, Explorer, explorer_page
 from workbench.records.codec import to_plain
 from workbench.records.documents import find_problem
 

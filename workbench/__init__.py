@@ -30,7 +30,7 @@ Tables
     show_table, show_times, show_undelegated, show_variants, show_verdicts
 
 Widgets
-    explore, interact, pick_measurements, pick_run, show_progress,
+    explore, pick_measurements, pick_run, show_progress,
     LiveRun
 
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.

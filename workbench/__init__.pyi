@@ -57,9 +57,6 @@ from .datasets import (
 )
 from .explorer.page import explore as explore
 from .explorer.widgets import (
-    interact as interact,
-)
-from .explorer.widgets import (
     list_runs as list_runs,
 )
 from .explorer.widgets import (
