@@ -74,7 +74,7 @@ class Page:
 
 
 #: The views that can be shown alone.
-VIEWS = ("categories", "levels", "what-if", "model", "timeline", "operators")
+VIEWS = ("categories", "levels", "what-if", "model", "timeline", "operators", "memory")
 
 
 def explore(source: Run | Comparison, view: str = "") -> Explorer | Page:
@@ -84,8 +84,8 @@ def explore(source: Run | Comparison, view: str = "") -> Explorer | Page:
     shown in all, with its layer, source line, machine code and place on the roofline. In a notebook
     this is a widget, whose ``selected`` has the keys of the selected operators; without a live
     front end it is a page. ``view`` shows one view alone: ``categories``, all ``levels`` of the
-    run (of the ISA, or thread counts), ``what-if`` for categories, ``model``, ``timeline`` or
-    ``operators``.
+    run (of the ISA, or thread counts), ``what-if`` for categories, ``model``, ``timeline``,
+    ``operators`` or ``memory``.
 
     Raises
     ------
