@@ -64,6 +64,8 @@ def main() -> int:
     for name, (_, text) in commands.items():
         subparsers.add_parser(name, help=text, add_help=False)
     options, rest = parser.parse_known_args()
+    # Containers often set it; every process would then compile all packages that it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     try:
         if options.command not in ("lock", "setup", "web"):
             install(*EXTRAS.get(options.command, ["test"]))

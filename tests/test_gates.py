@@ -266,7 +266,7 @@ def test_junit_has_a_case_per_row(held, tmp_path):
 
 def test_the_summary_names_what_failed_first(held, tmp_path):
     text = write_gate_summary(held, tmp_path / "gate.md").read_text()
-    assert text.startswith("# No more than 5 % slower: 1 failed, 1 passed, 1 undecided")
+    assert text.startswith("# At most 5 % slower: 1 failed, 1 passed, 1 undecided")
     assert text.index("| failed |") < text.index("| undecided |") < text.index("| passed |")
     assert "<b>" not in text and "measured apart" in text
 

@@ -7,11 +7,13 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
+from junitparser import JUnitXml
 from program_builder import Delegate, Node, build_facts
 
 import workbench as wb
-from workbench.analysis.compare_runs import Compared, judge_needs
+from workbench.analysis.compare_runs import Compared, judge, judge_needs
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.memory import (
     account_memory,
@@ -23,7 +25,9 @@ from workbench.analysis.memory import (
     tabulate_starts,
 )
 from workbench.export.layers import describe_pte
+from workbench.frames import WRONG
 from workbench.plots.text import describe_gain
+from workbench.portfolio.stages import tabulate_row
 from workbench.records.runs import ProcessMemory, Stage, Start
 from workbench.run.build import build_runner
 from workbench.run.execute import COLD_STARTS
@@ -139,8 +143,9 @@ def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
     options = replace(BRIEF, cold_start=False, processes=1)
     run = wb.measure(conv_pte, options, root=tmp_path)
     on = run.subject
-    assert (on.memory, on.cold_start, run.comparisons[0].needs) == (None, None, None)
-    assert on.needs["need"].tolist() == ["latency"]
+    assert (on.memory, on.cold_start) == (None, None)
+    for needs in (on.needs, run.comparisons[0].needs):
+        assert needs["need"].tolist() == ["latency"]
 
 
 # --- accounting on made-up starts ----------------------------------------------------------------
@@ -174,6 +179,16 @@ def test_memory_is_counted_with_and_without_a_counting_malloc(heap):
     assert sizes["runner"] == 160_000
     assert sizes["not accounted for"] == 0
     assert sizes.sum() == 1_000_000
+
+
+def test_pages_that_were_never_written_are_not_counted():
+    """A workspace may have gaps: allocated, but not resident."""
+    start = make_start(mode="memory")
+    *before, last = start.stages
+    last = replace(last, heap=last.heap + 70_000, unwritten=70_000)
+    sizes = account_memory([replace(start, stages=(*before, last))]).set_index("part")["size_bytes"]
+    assert sizes["first inference"] == 130_000
+    assert sizes["not accounted for"] == 0
 
 
 def test_memory_that_was_freed_has_a_row():
@@ -281,7 +296,7 @@ def test_one_concatenation_that_sets_the_peak_is_found():
     assert "one concatenation in join" in row["title"]
     assert row["share"] == pytest.approx(8000 / 18000)
     assert row["gain_ms"] != row["gain_ms"]
-    assert describe_gain(row) == "44 % of the memory for activations"
+    assert describe_gain(row) == "44 % of the activation memory"
 
 
 def test_a_concatenation_whose_products_would_be_as_large_is_left_alone():
@@ -314,7 +329,7 @@ def test_a_gate_fails_if_the_peak_memory_grew_beyond_the_limit(run):
     )
     grown = replace(run, record=replace(run.record, starts=starts))[run.subject.name]
     for limit, gate in ((0.1, "failed"), (0.3, "passed")):
-        needs = judge_needs({"before": run.subject, "after": grown}, limit)
+        needs = judge_needs({"before": run.subject, "after": grown}, None, limit)
         by_need = needs.set_index("need")["gate"]
         assert by_need.to_dict() == dict.fromkeys(by_need.index, "open") | {"peak memory": gate}
         rows = run.comparisons[0].latency.assign(gate="open")
@@ -326,8 +341,52 @@ def test_the_command_line_compares_what_two_sides_need(run, cli, tmp_path):
     report = tmp_path / "report.xml"
     code, out, _ = cli("compare", *sides, "--fail-memory-above", "50%", "--junit", report)
     assert code == 0
-    assert "peak memory: " in out and "first output: " in out
-    assert "peak memory" in report.read_text()
+    assert "| peak memory | MB |" in out and "| first output | ms |" in out
+    (suite,) = JUnitXml.fromfile(str(report))
+    assert suite.name == "at most 50 % more peak memory"
+    names = [case.name for case in suite]
+    assert "peak memory" in names and len(names) == len(set(names))
+
+
+def test_a_gate_holds_latency_and_memory_to_a_limit_each():
+    ends = pd.DataFrame({"low": [0.9, 1.06, 1.06, 1.0, 0.9], "high": [1.04, 1.1, 1.1, 1.2, 1.0]})
+    outcome = pd.Series(["equivalent", "more", "inconclusive", "more", WRONG])
+    limit = pd.Series([0.05] * 5)
+    gates = judge(ends["low"], ends["high"], outcome, limit, outcome == "more")
+    assert gates.tolist() == ["passed", "failed", "undecided", "undecided", "failed"]
+    assert set(judge(ends["low"], ends["high"], outcome, None, outcome == "more")) == {"open"}
+
+
+# --- side by side --------------------------------------------------------------------------------
+
+
+def test_a_comparison_has_latency_memory_and_the_control_side_by_side(run):
+    needs = run.comparisons[0].needs.set_index("need")
+    assert [*needs.index[:2], "peak memory"] == ["latency", "first output", "peak memory"]
+    latency = run.comparisons[0].latency.iloc[0]
+    assert needs.at["latency", "ratio"] == pytest.approx(1 / latency["speedup"])
+    assert "size" not in needs.index  # one program
+    control = next(m for m in run.measurements if m.control)
+    again = wb.Comparison(run.comparisons[0].baseline, control).needs.set_index("need")["ratio"]
+    assert needs["control"].to_dict() == again.to_dict()
+
+
+def test_history_and_combined_pages_have_the_needs_of_every_run(run):
+    expected = run.subject.needs.set_index("need")["value"]
+    history = wb.read_history([run.path])
+    names = [f"{run.path}:{name}" for name in ("baseline", "repeat")]
+    for table in (history.rows, wb.combine_runs(names).runs):
+        row = table[table["experiment"] == run.subject.name].iloc[0]
+        assert row["first_output_ms"] == pytest.approx(expected["first output"])
+        assert row["peak_mb"] == pytest.approx(expected["peak memory"])
+    assert "| peak (MB) |" in str(history.tables[0])
+    row = tabulate_row(run.subject)
+    assert (row.first_output_ms, row.peak_mb) == (expected["first output"], expected["peak memory"])
+
+
+def test_pages_of_runs_without_starts_have_no_empty_columns():
+    table = str(wb.read_history([wb.sample_run()]).tables[0])
+    assert "first output" not in table and "latency (ms)" in table
 
 
 def test_a_gate_on_memory_that_was_not_measured_is_refused(cli):

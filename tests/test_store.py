@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import make_dataclass
 
 import pytest
 from hypothesis import given
@@ -194,6 +195,17 @@ def test_a_bad_record_is_one_clear_line(change, error, words):
     assert words in str(caught.value)
     assert str(caught.value).startswith("manifest.json: ")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [[""] * 1000, dict.fromkeys(map(str, range(1000)), "")])
+@pytest.mark.parametrize("kind", [tuple[Session, ...], dict[str, Session]])
+def test_reading_stops_at_the_first_bad_element(kind, values):
+    # Each takes 0.1 ms to describe: a file of 10 MB took 8 minutes.
+    record = make_dataclass("Record", [("items", kind)])
+    with pytest.raises(StoreError, match=r"'str' object|expected ") as caught:
+        from_json(record, json.dumps({"items": values}), "x")
+    whole = caught.value.__context__
+    assert not whole.split(lambda error: len(getattr(error, "exceptions", ())) > 100)[0]
 
 
 @pytest.mark.parametrize("key", ["experiment", "batches"])

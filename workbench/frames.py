@@ -98,6 +98,9 @@ _SHARED = {
         ("candidate_ms", "float", "ms", "time of the candidate"),
         *_interval("the speed-up's"),
         ("outcome", "text", "", _OUTCOMES),
+        ("first_output_ms", "float", "ms", "from the start of a process to its first output, mean"),
+        ("peak_mb", "float", "MB", "largest resident set of a process, mean"),
+        ("size_mb", "float", "MB", "size of the program's file"),
     )
 }
 
@@ -366,8 +369,9 @@ FINDINGS = make_frame(
     ("gain_ms", "float", "ms/run", "what E2E would be shorter by; NaN: only bounds are known"),
     ("low_ms", "float", "ms/run", "lower end of the gain"),
     ("high_ms", "float", "ms/run", "upper end of the gain"),
-    ("share", "float", "", "gain, or its upper bound, as a part of the latency"),
-    ("basis", "text", "", "measured | twin | roofline | removal | bound | unknown (emulated)"),
+    ("share", "float", "", "gain, or its upper bound, as a part of what `of` names"),
+    ("of", "text", "", "latency | activation memory | time to the first output"),
+    ("basis", "text", "", "measured | planned | twin | roofline | removal | bound | unknown"),
     ("action", "text", "", "what to do"),
     ("hint", "text", "", "the same as code"),
     ("keys", "text", "", "rows of the operators frame that show it, one per line"),
@@ -559,7 +563,7 @@ MEMORY = make_frame(
     "memory",
     ("part", "text", "", "part of the largest resident set"),
     ("meaning", "text", "", "what it is"),
-    ("size_bytes", "int", "B", "its size; below 0: counted, but never resident"),
+    ("size_bytes", "int", "B", "its size; below 0: counted, but not resident"),
     ("share", "float", "", "of the largest resident set, to which the rows sum"),
 )
 
@@ -600,7 +604,8 @@ NEEDS_COMPARED = make_frame(
     ("candidate", "float", "", "of the candidate"),
     ("ratio", "float", "", "candidate / baseline: below 1, it needs less"),
     *_interval("its"),
-    ("outcome", "text", "", "less | more | equivalent | inconclusive"),
+    ("outcome", "text", "", "less | more | equivalent | inconclusive | wrong outputs"),
+    ("control", "float", "", "the same ratio of the A/A control; its distance from 1 is noise"),
 )
 
 # --- several runs --------------------------------------------------------------------------------
@@ -640,6 +645,7 @@ COMBINED = make_frame(
     "model program device build experiment threads emulated",
     ("latency_ms", "float", "ms", "untraced E2E, as in the statistics"),
     *_interval("its", "ms", suffix="_ms"),
+    "first_output_ms peak_mb size_mb",
     ("grade", "text", "", "quality of the measurement, A to D"),
     ("verdict", "text", "", "what the run itself says, against its own baseline"),
 )
@@ -655,6 +661,7 @@ HISTORY = make_frame(
     ("restarts", "int", "", "process restarts"),
     ("latency_ms", "float", "ms", "untraced E2E, as in the statistics"),
     *_interval("its", "ms", suffix="_ms"),
+    "first_output_ms peak_mb size_mb",
 )
 
 CHANGES = make_frame(

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs, tabulate_runs
@@ -54,25 +55,41 @@ class Compared:
         return not any((table["gate"] == "failed").any() for table in tables)
 
     @property
+    def limits(self) -> str:
+        """What may be worse, and by how much: ``at most 5 % slower``; empty without a limit."""
+        limits = {"slower": self.fail_above, "more peak memory": self.fail_memory_above}
+        known = {what: limit for what, limit in limits.items() if limit is not None}
+        return ", ".join(f"at most {100 * limit:g} % {what}" for what, limit in known.items())
+
+    @property
     def record(self) -> dict[str, Any]:
         """The same for programs."""
         return {"passed": self.passed, **asdict(self)}
 
 
-def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Compared:
-    """Hold comparisons to a limit.
+def judge(
+    low: pd.Series,
+    high: pd.Series,
+    outcome: pd.Series,
+    limit: float | pd.Series | None,
+    shown: pd.Series,
+) -> pd.Series:
+    """Whether ratios of candidate to baseline, given by their intervals, keep to a limit.
 
-    A row has ``failed`` if outputs are wrong, or if it was shown to be slower and its whole 95 %
-    interval lies beyond the limit; it has ``passed`` if the whole interval lies within. In between,
-    or without an interval, it is ``undecided``: more restarts would tell.
+    ``failed`` if outputs are wrong, or if all of the interval is beyond the limit and the
+    difference was ``shown``; ``passed`` if all of it is within; in between, or without an interval,
+    ``undecided``: more restarts would tell. ``open`` without a limit.
     """
-    gate = pd.Series("open", index=rows.index)
-    if fail_above is not None:
-        least = 1 / (1 + fail_above)
-        gate[:] = "undecided"
-        gate[rows["low"] >= least] = "passed"
-        gate[(rows["high"] < least) & (rows["outcome"] == "slower")] = "failed"
-        gate[rows["outcome"] == WRONG] = "failed"
+    most = 1 + pd.Series(limit, low.index, dtype=float)
+    choices = [most.isna(), outcome == WRONG, high <= most, (low > most) & shown]
+    gate = np.select(choices, ["open", "failed", "passed", "failed"], "undecided")
+    return pd.Series(gate, low.index, dtype="str")
+
+
+def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Compared:
+    """Hold comparisons to a limit; a row fails only if it was shown to be slower."""
+    outcome = rows["outcome"]
+    gate = judge(1 / rows["high"], 1 / rows["low"], outcome, fail_above, outcome == "slower")
     judged = check(rows.assign(gate=gate)[JUDGED.names].reset_index(drop=True), JUDGED)
     return Compared(judged, fail_above=fail_above, **facts)
 
@@ -295,32 +312,31 @@ def compare_many(
     if unknown := ", ".join(name for name, m in found.items() if m.run.recording):
         notes += (f"device and build are unknown, and not compared: {unknown}",)
     facts = {"verdicts": verdicts, "aligned": aligned, "notes": notes}
-    facts |= {"needs": judge_needs(found, fail_memory_above)}
+    facts |= {"needs": judge_needs(found, fail_above, fail_memory_above)}
     facts |= {"fail_memory_above": fail_memory_above}
     return judge_rows(pd.concat(rows, ignore_index=True), fail_above, **facts)
 
 
 def judge_needs(
-    measurements: Mapping[str, Measurement], fail_above: float | None
+    measurements: Mapping[str, Measurement],
+    fail_above: float | None = None,
+    fail_memory_above: float | None = None,
 ) -> pd.DataFrame | None:
-    """What others need against the first one, their peak memory held to a limit."""
+    """What others need against the first one, their latency and peak memory held to limits."""
     (_, first), *others = measurements.items()
-    pairs = ((f"{name}: ", Comparison(first, m).needs) for name, m in others)
-    known = [frame.assign(need=name * (len(others) > 1) + frame["need"])
-             for name, frame in pairs if frame is not None]  # fmt: skip
-    is_peak = [frame["need"].str.endswith("peak memory") for frame in known]
-    if fail_above is not None and sum(peak.any() for peak in is_peak) < len(others):
+    frames = {name: Comparison(first, m).needs for name, m in others}
+    if fail_memory_above is not None and not all(
+        "peak memory" in [*f["need"]] for f in frames.values()
+    ):
         text, hint = "the memory of a side was not measured", "measure both again: workbench run"
         raise ComparisonError(text, where="--fail-memory-above", hint=hint)
-    if not known:
+    table = pd.concat(frames, names=["subject"]).reset_index("subject").reset_index(drop=True)
+    if table["need"].isin(["latency"]).all():
         return None
-    table, peaks = pd.concat(known, ignore_index=True), pd.concat(is_peak, ignore_index=True)
-    gate = pd.Series("open", index=table.index)
-    if fail_above is not None:
-        gate[peaks] = "undecided"
-        gate[peaks & (table["high"] <= 1 + fail_above)] = "passed"
-        gate[peaks & (table["low"] > 1 + fail_above)] = "failed"
-    return table.assign(gate=gate)
+    limits = table["need"].map({"latency": fail_above, "peak memory": fail_memory_above})
+    shown = (table["outcome"] == "more") | (table["need"] == "peak memory")
+    gate = judge(table["low"], table["high"], table["outcome"], limits, shown)
+    return table.drop(columns=[] if len(others) > 1 else "subject").assign(gate=gate)
 
 
 def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:

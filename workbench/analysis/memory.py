@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +12,7 @@ from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, Step, Tens
 from workbench.analysis.statistics import half_width
 from workbench.frames import COLD_START, FILE_PARTS, MEMORY, NEEDS_COMPARED, TENSORS, check
 from workbench.records.layers import Layers
-from workbench.records.runs import Stage, Start
+from workbench.records.runs import Export, Stage, Start
 
 MB = 1e6
 #: Smaller differences of a need, as a fraction, are of no importance.
@@ -79,8 +80,8 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
     """The largest resident set of a process by what it holds: ``frames.MEMORY``.
 
     Arenas, inputs and the method are counted by the runner; delegates and the first inference are
-    what malloc gave out meanwhile (where it is not counted: what became resident). Pages of files
-    and the rest are read from ``/proc``.
+    what malloc gave out meanwhile, without pages that nothing wrote to (where malloc does not
+    count: what became resident). Pages of files and the rest are read from ``/proc``.
     """
     stages = next((s.stages for s in starts if s.mode == "memory" and s.memory.peak), ())
     if not stages:
@@ -113,7 +114,7 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
     if freed := last.peak - resident:
         parts["freed"] = "resident for a time while loading", freed
     rest = last.peak - sum(size for _, size in parts.values())
-    parts["not accounted for"] = "below 0: counted, but never written", rest
+    parts["not accounted for"] = "in no other row; below 0: counted, but not resident", rest
     rows = [(part, text, size, size / last.peak) for part, (text, size) in parts.items()]
     return check(pd.DataFrame(rows, columns=MEMORY.names), MEMORY)
 
@@ -121,7 +122,7 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
 def _allocated(before: Stage, after: Stage) -> int:
     if min(before.heap, after.heap) < 0:
         return after.anonymous - before.anonymous
-    return after.heap - before.heap
+    return after.heap - before.heap - (after.unwritten - before.unwritten)
 
 
 # --- activations ---------------------------------------------------------------------------------
@@ -255,12 +256,24 @@ def measure_needs(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:
     return {need: (unit, values) for need, (unit, values) in found.items() if len(values)}
 
 
-def compare_needs(before: Sequence[Start], after: Sequence[Start]) -> pd.DataFrame | None:
-    """What a candidate needs against its baseline: ``frames.NEEDS_COMPARED``.
+def summarize_needs(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
+    """The first output, the memory and the size as one row; NaN where unknown."""
+    means = {need: values.mean() for need, (_, values) in measure_needs(starts).items()}
+    return {
+        "first_output_ms": float(means.get("first output", math.nan)),
+        "peak_mb": float(means.get("peak memory", math.nan)),
+        "size_mb": export.size_bytes / MB if export else math.nan,
+    }
+
+
+def compare_needs(
+    before: Sequence[Start], after: Sequence[Start], known: Sequence[tuple[Any, ...]] = ()
+) -> pd.DataFrame:
+    """What a candidate needs against its baseline, below ``known`` rows: ``NEEDS_COMPARED``.
 
     Starts of equal number ran one after the other: the interval is Student's, of their ratios.
     """
-    theirs, rows = measure_needs(after), []
+    theirs, rows = measure_needs(after), [*known]
     for need, (unit, values) in measure_needs(before).items():
         other = theirs[need][1] if need in theirs else values.iloc[:0]
         both = pd.concat([values, other], axis=1, join="inner")
@@ -271,10 +284,9 @@ def compare_needs(before: Sequence[Start], after: Sequence[Start]) -> pd.DataFra
         if len(ratios) > 1:
             half = float(stdtrit(len(ratios) - 1, 0.975) * ratios.std() / math.sqrt(len(ratios)))
         low, ratio, high = (math.exp(middle + side) for side in (-half, 0.0, half))
-        outcome = judge_need(low, high)
-        rows.append((need, unit, *both.mean(), ratio, low, high, outcome))
-    table = pd.DataFrame(rows, columns=NEEDS_COMPARED.names)
-    return check(table, NEEDS_COMPARED) if rows else None
+        rows.append((need, unit, *both.mean(), ratio, low, high, judge_need(low, high)))
+    table = pd.DataFrame(rows, columns=NEEDS_COMPARED.names[:-1])
+    return check(table.assign(control=math.nan), NEEDS_COMPARED)
 
 
 def judge_need(low: float, high: float) -> str:

@@ -44,6 +44,7 @@ from workbench.analysis.memory import (
     MB,
     account_memory,
     compare_needs,
+    judge_need,
     list_file_parts,
     list_tensors,
     measure_needs,
@@ -1171,9 +1172,26 @@ class Comparison:
         return pd.concat([self.latency.assign(name="E2E"), self.categories], ignore_index=True)
 
     @frame_property
-    def needs(self) -> pd.DataFrame | None:
-        """First output and memory of both sides: ``frames.NEEDS_COMPARED``."""
-        return compare_needs(self.baseline.starts, self.candidate.starts)
+    def needs(self) -> pd.DataFrame:
+        """Latency, first output, memory and size of both sides: ``frames.NEEDS_COMPARED``.
+
+        The size only if the programs differ.
+        """
+        sides, rows = (self.baseline, self.candidate), []
+        if not self.emulated:
+            row = self.latency.iloc[0]
+            ends = (1 / row[["speedup", "high", "low"]].astype(float)).tolist()
+            outcome = {"faster": "less", "slower": "more"}.get(row["outcome"], row["outcome"])
+            rows = [("latency", "ms", row["baseline_ms"], row["candidate_ms"], *ends, outcome)]
+        sizes = [side.export.size_bytes / MB for side in sides if side.export]
+        if len(sizes) == len(sides) and not self.same_program:
+            ratio = sizes[1] / sizes[0]
+            rows.append(("size", "MB", *sizes, *[ratio] * 3, judge_need(ratio, ratio)))
+        table = compare_needs(self.baseline.starts, self.candidate.starts, rows)
+        if self._controls and not self.candidate.control:
+            again = Comparison(self._controls["control_of"], self._controls["control"]).needs
+            table["control"] = table["need"].map(again.set_index("need")["ratio"])
+        return table
 
     @frame_property
     def shift(self) -> pd.DataFrame:

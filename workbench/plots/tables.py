@@ -22,7 +22,7 @@ _SHARES = {
 }  # fmt: skip
 _RATIOS = {
     "speedup", "low", "high", "total", "total_low", "total_high", "factor", "free_speedup",
-    "free_low", "free_high",
+    "free_low", "free_high", "ratio", "control",
 }  # fmt: skip
 #: The unit by the end of a column's name.
 _SUFFIXES = {"_ms": "ms", "_ns": "ns", "_mb": "MB", "_db": "dB"}
@@ -157,7 +157,7 @@ def show_table(
     if is_emulated(frame):
         caption = f"{caption} ({EMULATED})" if caption else EMULATED
     shares, ratios = _SHARES, set()
-    if "speedup" in frame:
+    if "speedup" in frame or "ratio" in frame:
         ratios = _RATIOS
     elif "share" in frame:
         shares = _SHARES | {"low", "high"}

@@ -59,8 +59,6 @@ _BASES = {
     "twin": "from similar operators of this run",
     "roofline": "estimated from the machine's peaks",
 }
-#: What findings without a gain of latency are about.
-_NEEDS = {"memory": "the memory for activations", "start": "the time to the first output"}
 _NOTHING = "No findings: no rule found one per cent of the time to gain."
 NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside the traces."
 
@@ -453,8 +451,9 @@ def describe_gain(row: dict[str, Any]) -> str:
     """The gain of a finding in a few words: ``at most 1.50 ms (15 %)``."""
     if row["basis"] == "unknown":
         return "unknown, the run was emulated: measure on the device"
-    if row["basis"] in _NEEDS:
-        return f"{format_share(row['share'])} of {_NEEDS[row['basis']]}"
+    if row["of"] != "latency":
+        most = "at most " if row["basis"] == "bound" else ""
+        return f"{most}{format_share(row['share'])} of the {row['of']}"
     if row["basis"] == "bound":
         return f"at most {format_ms(row['high_ms'])} ({format_share(row['share'])})"
     gain, low, high = format_range(row["gain_ms"], row["low_ms"], row["high_ms"])

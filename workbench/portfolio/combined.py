@@ -17,6 +17,7 @@ from workbench.analysis.compare_runs import (
     reject_wrong,
 )
 from workbench.analysis.layers import name_layer
+from workbench.analysis.memory import summarize_needs
 from workbench.analysis.run import Comparison, Measurement, identify_run
 from workbench.errors import ComparisonError
 from workbench.frames import COMBINED, COMPARISON, EMULATED, LINED_UP, check
@@ -149,6 +150,7 @@ def _describe(m: Measurement) -> dict[str, object]:
     return {
         **identify_run(m.run.record, m.program),
         **dict(zip(("latency_ms", "low_ms", "high_ms"), times, strict=True)),
+        **summarize_needs(m.starts, m.export),
         "run_dir": str(m.run.path),
         "model": m.program.model,
         "experiment": m.name,
@@ -185,8 +187,10 @@ def describe_combined(combined: Combined) -> Iterator[Section]:
     marks = [f"{emulated}: {EMULATED}."] if emulated else []
     marks += describe_programs(combined.measurements)
     yield Section("Verdicts", items=[show_note(*marks, *verdicts)], brief=True)
-    columns = ["run", "latency_ms", "low_ms", "high_ms", "grade", "device", "program", "build"]
-    table = show_table(runs, columns, caption="Untraced E2E")
+    columns = ["run", "latency_ms", "low_ms", "high_ms"]
+    columns += [n for n in ("first_output_ms", "peak_mb", "size_mb") if runs[n].notna().any()]
+    columns += ["grade", "device", "program", "build"]
+    table = show_table(runs, columns, caption="Untraced E2E, first output, peak memory, file size")
     yield Section("Runs", items=[table], brief=True)
     if len(combined.latencies):
         first = next(iter(combined.silicon))

@@ -140,7 +140,37 @@ def _converter(strict: bool) -> Any:
     converter.register_structure_hook(bool, lambda value, _: bool(value))
     for kind in (int, str, bool) if strict else ():
         converter.register_structure_hook(kind, _take_only)
+    converter.register_structure_hook_factory(_is_collection, _take_each)
     return converter
+
+
+def _is_collection(kind: Any) -> bool:
+    """Whether a type is ``tuple[X, ...]`` or a mapping."""
+    return get_origin(kind) in (dict, Mapping) or get_args(kind)[1:] == (...,)
+
+
+def _take_each(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
+    """A hook for a collection that stops at the first bad element: millions would take hours."""
+    from cattrs.errors import IterableValidationError, IterableValidationNote
+
+    inner, second = get_args(kind)
+    is_mapping = second is not ...
+    take_key = converter.get_structure_hook(inner) if is_mapping else None
+    hook = converter.get_structure_hook(inner := second if is_mapping else inner)
+
+    def take(values: Any, _: Any) -> Any:
+        if not is_mapping and isinstance(values, str | Mapping):
+            raise TypeError("expected a list")
+        taken = []
+        for at, value in values.items() if is_mapping else enumerate(values):
+            try:
+                taken.append((take_key(at, str) if take_key else at, hook(value, inner)))
+            except Exception as error:
+                error.add_note(IterableValidationNote(f"Structuring @ {at!r}", at, inner))
+                raise IterableValidationError("in a collection", [error], kind) from None
+        return dict(taken) if is_mapping else tuple(value for _, value in taken)
+
+    return take
 
 
 def _take_int(value: Any, _: type) -> int:

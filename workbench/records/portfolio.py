@@ -57,7 +57,7 @@ class Row:
 
     ``latency_ms`` is of untraced ``Method::execute``, with its 95 % interval over the process
     ``restarts``; ``share`` is the part of the ``bottleneck``, an operator category. An emulated
-    run has no times.
+    run has no times. The first output and the largest resident set are means over starts.
     """
 
     experiment: str
@@ -77,6 +77,8 @@ class Row:
     share: float | None = None
     latency_ms: float | None = None
     restarts: int = 0
+    first_output_ms: float | None = None
+    peak_mb: float | None = None
 
 
 @dataclass(frozen=True)

@@ -378,8 +378,9 @@ class Stage(ProcessMemory):
 
     ``name`` is ``process``, ``libraries``, ``threads``, ``file``, ``program``, ``arenas``,
     ``method``, ``delegate``, ``operators``, ``inputs``, ``first inference`` or ``later inference``;
-    ``bytes`` is what it allocated, where the runner counts it, ``heap`` what malloc has given out
-    and ``kept`` what it holds back for later (-1: unknown).
+    ``bytes`` is what it allocated, where the runner counts it, ``heap`` what malloc has given out,
+    ``unwritten`` the pages of it that were never written, and ``kept`` what malloc holds back for
+    later (``heap`` and ``kept`` are -1 where unknown).
     """
 
     name: str = ""
@@ -387,6 +388,7 @@ class Stage(ProcessMemory):
     bytes: int = 0
     heap: int = -1
     kept: int = -1
+    unwritten: int = 0
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,14 @@ def write_junit(compared: Compared, path: Path) -> Path:
     """Write a gate as JUnit XML, undecided rows as skipped; returns the path."""
     from junitparser import Failure, JUnitXml, Skipped, TestCase, TestSuite
 
-    suite = TestSuite(f"not slower by more than {100 * (compared.fail_above or 0):g} %")
+    suite = TestSuite(compared.limits)
     rows = compared.rows.to_dict("records")
     cases = [(row["subject"], row["level"], row, describe_row(row)) for row in rows]
-    cases += [(row["need"], "memory", row, describe_need(row)) for row in _needs_of(compared)]
+    needs = [] if compared.needs is None else compared.needs.to_dict("records")
+    for row in needs:
+        name = ": ".join(filter(None, (row.get("subject"), row["need"])))
+        if row["need"] != "latency":
+            cases.append((name, "needs", row, describe_need(row)))
     for name, kind, row, text in cases:
         case = TestCase(printable(name), f"workbench.{kind}")
         if row["gate"] == "failed":
@@ -42,8 +46,7 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
     order = {"failed": 0, "undecided": 1, "open": 2, "passed": 3}
     rows = compared.rows.sort_values("gate", key=lambda gate: gate.map(order), kind="stable")
     counts = compared.rows["gate"].value_counts()
-    limit = compared.fail_above
-    title = "Comparison" if limit is None else f"No more than {100 * limit:g} % slower"
+    title = compared.limits.capitalize() or "Comparison"
     found = ", ".join(f"{count} {gate}" for gate, count in counts.items() if gate != "open")
     hidden = len(rows) - MOST_ROWS
     parts = [
@@ -77,10 +80,6 @@ def describe_need(row: dict[str, Any]) -> str:
     return text + (f"; {row['gate']}" if row["gate"] != "open" else "")
 
 
-def _needs_of(compared: Compared) -> list[dict[str, Any]]:
-    return [] if compared.needs is None else compared.needs.to_dict("records")
-
-
 def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
     """E2E and the parts with the most time in any run; speed-ups only where significant."""
     largest = aligned.groupby("name", sort=False)["time_ms"].max()
@@ -106,5 +105,5 @@ def put_side_by_side(cells: pd.DataFrame, names: Sequence[str]) -> tuple[pd.Data
 def describe_compared(compared: Compared) -> list[object]:
     """Verdicts, the table of parts, and notes."""
     table = [] if compared.aligned is None else ["", show_aligned(compared.aligned)]
-    needs = map(describe_need, _needs_of(compared))
+    needs = [] if compared.needs is None else ["", show_table(compared.needs), ""]
     return [*compared.verdicts, *table, *needs, *compared.notes]

@@ -50,9 +50,9 @@ class Gain:
     ``basis`` is ``measured`` (both sides were), ``removal`` (the measured time of what goes away),
     ``twin`` (what comes instead runs like similar operators of this program), ``roofline`` (or at
     the usual share of the machine's peaks), ``bound`` (only the limits ``low`` and ``high`` are
-    known; ``ms`` is NaN) or ``unknown`` (not measured; all three are NaN). A ``memory`` or
-    ``start`` finding gains no latency: its ``share`` is of activation memory, or of the time to
-    the first output.
+    known; ``ms`` is NaN) or ``unknown`` (not measured; all three are NaN). Where a finding gains
+    no latency, ``of`` says of what it gains the ``share``, which is a ``bound``, or ``planned``
+    by the exporter.
     """
 
     ms: float
@@ -60,11 +60,12 @@ class Gain:
     high: float
     basis: str = "roofline"
     share: float = math.nan
+    of: str = "latency"
 
     @classmethod
-    def needs(cls, basis: str, share: float) -> Gain:
-        """A gain of ``memory`` or of a ``start``."""
-        return cls(math.nan, math.nan, math.nan, basis, share)
+    def share_of(cls, of: str, share: float, basis: str) -> Gain:
+        """A gain of something else than latency."""
+        return cls(math.nan, math.nan, math.nan, basis, share, of)
 
     @classmethod
     def at_most(cls, high: float) -> Gain:

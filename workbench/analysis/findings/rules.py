@@ -117,7 +117,7 @@ def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
 
 
 def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
-    known = not facts.emulated or finding.gain.basis == "memory"
+    known = not facts.emulated or finding.gain.basis == "planned"
     gain, keys = finding.gain if known else Gain.unknown(), list(finding.keys)
     timed = keys and not facts.emulated and math.isnan(gain.share)
     latency = facts.scale * facts.e2e_ms
@@ -136,6 +136,7 @@ def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
         "low_ms": least * gain.low,
         "high_ms": high,
         "share": share if math.isnan(gain.share) else gain.share,
+        "of": gain.of,
         "basis": gain.basis,
         "action": finding.action,
         "hint": finding.hint,

@@ -1,6 +1,7 @@
 // The stages of a start, from exec to the first output: when each ended, and the memory then.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
@@ -27,35 +28,46 @@ inline int64_t now_ns(clockid_t clock) {
   return time.tv_sec * INT64_C(1'000'000'000) + time.tv_nsec;
 }
 
-// The bytes that malloc has given out, and those that it keeps; -1 where it does not count them.
-inline std::pair<int64_t, int64_t> heap_bytes() {
-  struct Info {  // of glibc 2.33 and newer
+// The resident memory of this process in bytes, by /proc/self/smaps; empty where there is none.
+// `program` is the mapping that starts at this address. With `heap`, also what malloc has given out
+// (`heap`), the pages of it that were never written (`unwritten`), and the resident bytes that it
+// keeps for later (`kept`); malloc counts in glibc 2.33 and newer.
+inline json::Object read_memory(const void* program, bool heap = false) {
+  struct Info {
     size_t arena, ordblks, smblks, hblks, hblkhd, usmblks, fsmblks, uordblks, fordblks, keepcost;
   };
   static const auto mallinfo = reinterpret_cast<Info (*)()>(dlsym(RTLD_DEFAULT, "mallinfo2"));
-  if (!mallinfo) return {-1, -1};
-  const Info info = mallinfo();
-  return {static_cast<int64_t>(info.uordblks + info.hblkhd), static_cast<int64_t>(info.fordblks)};
-}
-
-// The resident memory of this process in bytes, by /proc/self/smaps; empty where there is none.
-// `program` is the mapping that starts at this address.
-inline json::Object read_memory(const void* program) {
+  const Info info = heap && mallinfo ? mallinfo() : Info{};
   json::Object found;
   std::ifstream smaps("/proc/self/smaps"), status("/proc/self/status");
-  int64_t rss = 0, pss = 0, anonymous = 0, mapped = 0, peak = -1;
+  int64_t rss = 0, pss = 0, anonymous = 0, mapped = 0, peak = -1, size = 0;
+  int64_t unwritten = 0, unwritten_heap = 0, elsewhere = 0;
+  int64_t* place = &elsewhere;
   bool inside = false;
   for (std::string line; std::getline(smaps, line);) {
     const size_t colon = line.find(':');
     const std::string key = line.substr(0, colon);
     if (colon == std::string::npos || key.find(' ') != std::string::npos) {
       inside = std::strtoull(line.c_str(), nullptr, 16) == reinterpret_cast<uintptr_t>(program);
+      const bool writable = line.find(" rw-p 00000000 00:00 0") != std::string::npos;
+      const bool named = line.find('[') != std::string::npos;
+      place = writable && !named ? &unwritten : &elsewhere;
+      if (line.find("[heap]") != std::string::npos) place = &unwritten_heap;
       continue;
     }
     const int64_t bytes = std::strtoll(line.c_str() + colon + 1, nullptr, 10) * 1024;
+    if (key == "Size") size = bytes;
     if (key == "Rss") (inside ? mapped : rss) += bytes;
+    if (key == "Rss") *place += size - bytes;
     if (key == "Pss") pss += bytes;
     if (key == "Anonymous" && !inside) anonymous += bytes;
+  }
+  if (heap && mallinfo) {
+    // The end of the heap is what malloc keeps.
+    const int64_t end = std::min(unwritten_heap, static_cast<int64_t>(info.keepcost));
+    found.add("heap", static_cast<int64_t>(info.uordblks + info.hblkhd))
+        .add("unwritten", unwritten + unwritten_heap - end)
+        .add("kept", static_cast<int64_t>(info.fordblks) - end);
   }
   for (std::string line; std::getline(status, line);) {
     if (line.rfind("VmHWM:", 0) == 0) peak = std::strtoll(line.c_str() + 6, nullptr, 10) * 1024;
@@ -104,10 +116,7 @@ class Stages {
     const int64_t now = now_ns(CLOCK_MONOTONIC);
     json::Object stage;
     stage.add("ns", now - last_).add("bytes", bytes);
-    if (memory_) {
-      const auto [given, kept] = heap_bytes();
-      stage.add("heap", given).add("kept", kept).extend(read_memory(program));
-    }
+    if (memory_) stage.extend(read_memory(program, true));
     stages_.emplace_back(std::exchange(in_delegate_, false) ? "delegate" : name, stage);
     last_ = now_ns(CLOCK_MONOTONIC);
   }
