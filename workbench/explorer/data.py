@@ -96,6 +96,7 @@ def _describe(run: Run) -> documents.ExplorerHead:
         emulated=run.emulated,
         versions={name: str(version) for name, version in record.versions.items()},
         perfetto=min(files, default=""),
+        quality=tuple(quality.to_dict("records")),
     )
 
 

@@ -277,6 +277,7 @@ class ExplorerHead(QualityOutline):
     emulated: bool
     versions: dict[str, str]
     perfetto: str
+    quality: Annotated[Rows, Columns(frames.QUALITY)] = ()
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,8 @@ export class Memory {
     this.view = view;
     this.bars = h("div", { class: "needs" });
     this.chart = new Activations(view);
-    this.plot = h("div", { class: "plot lives" }, h("h3", null, "Activations, in the order of execution"), this.chart.canvas);
+    this.title = h("h3");
+    this.plot = h("div", { class: "plot lives" }, this.title, this.chart.canvas);
     this.root = h("section", { class: "panel memory", "aria-label": "Memory and start" },
       h("header", { class: "bar" }, h("h2", null, "Memory and start")), this.bars, this.plot);
   }
@@ -37,10 +38,14 @@ export class Memory {
       groups.push([`From exec to the first output${cache === "cold" ? ", file not cached" : ""}`, "ms",
         m => merge(m.start.filter(row => row.cache === cache), "stage", "mean_ms")]);
     }
+    const columns = Math.max(1, Math.min(groups.length, Math.floor((this.bars.clientWidth + 24) / 324)));
+    this.room = (this.bars.clientWidth + 24) / columns - 130;
     this.bars.replaceChildren(...groups.map(group => this.#group(...group)).filter(Boolean));
     this.plot.hidden = !sides.program.activations;
     this.root.hidden = this.plot.hidden && !this.bars.childElementCount;
-    if (!this.plot.hidden) this.chart.redraw();
+    if (this.plot.hidden) return;
+    this.chart.redraw();
+    this.title.textContent = `Activations, in the order of execution: at most ${size(this.chart.most)} live`;
   }
 
   /** One bar for each side above a list of its parts, which is the legend. */
@@ -56,7 +61,7 @@ export class Memory {
     const decimals = decimalsOf(longest) + 1, write = value => fixed(value, decimals);
     const bar = ([name, rows]) => h("div", { class: "need" }, sides.a ? h("b", { class: "side" }, name) : null,
       h("div", { class: "cat-bar", "aria-hidden": "true" }, ...rows.filter(row => row.value > 0).map(row => h("span", { class: "seg", title: `${row.name} ${write(row.value)} ${unit}: ${row.meaning}`,
-        style: `width:${100 * row.value / longest}%;background:${color(row.kind)};color:${inkOn(color(row.kind))}` }, row.value > 0.15 * longest ? row.name : ""))),
+        style: `width:${100 * row.value / longest}%;background:${color(row.kind)};color:${inkOn(color(row.kind))}` }, widthOf(row.name) * 1.2 + 10 < this.room * row.value / longest ? row.name : ""))),
       h("b", { class: "num" }, `${fixed(total(rows), decimals - 1)} ${unit}`));
     const values = kind => shown.map(([, rows]) => h("td", { class: "num" }, write(rows.find(row => row.kind === kind)?.value)));
     const named = kind => shown.flatMap(([, rows]) => rows).find(row => row.kind === kind);
@@ -102,10 +107,8 @@ class Activations extends Chart {
       pen.rect(2 + 190 * n, 3, 8, 8, color);
       pen.text(place, 14 + 190 * n, 11, theme.soft);
     });
-    const at = (this.peak + 0.5) * step, left = at < this.width / 2;
+    const at = (this.peak + 0.5) * step;
     pen.line(at, HEAD, at, this.height, theme.accent);
-    const label = `most: ${size(this.most)}`;
-    pen.text(label, left ? at + 5 : at - 5 - widthOf(label), HEAD + 11, theme.ink);
     data.tensors.forEach((tensor, n) => {
       const y = HEAD + AREA + 8 + ROW * n, x = tensor.first * step, w = Math.max(2, (tensor.last + 1 - tensor.first) * step);
       const color = tensor.at_peak ? theme.time : theme.frame;
