@@ -12,6 +12,7 @@ from program_builder import Delegate, Kernel, Node, build_facts
 import workbench as wb
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.roofline import (
+    NEAR_ROOF,
     build_roof,
     dtype_of,
     place_layers,
@@ -119,14 +120,16 @@ def test_what_computes_much_is_bound_by_arithmetic():
     assert row["least_ms"] == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(("shape", "rate"), [((MB // 4,), 100), ((32 * MB // 4,), 10)])
-def test_what_moves_much_is_bound_by_memory_at_its_footprint(shape, rate):
-    row = placed(Node("Clamp", "x", "y", 0, flops=1), 20.0, shapes={"x": shape, "y": shape})
+@pytest.mark.parametrize(
+    ("shape", "rate", "ms"), [((MB // 4,), 100, 0.04), ((32 * MB // 4,), 10, 20.0)]
+)
+def test_what_moves_much_is_bound_by_memory_at_its_footprint(shape, rate, ms):
+    row = placed(Node("Clamp", "x", "y", 0, flops=1), ms, shapes={"x": shape, "y": shape})
     row = row.loc["Clamp (NC)"]
     size = 8 * shape[0]
     assert row["bound"] == "memory"
     assert row["roof_gbps"] == pytest.approx(rate, rel=0.01)
-    assert row["roof_share"] == pytest.approx(size / rate / 1e6 / 20, rel=0.01)
+    assert row["roof_share"] == pytest.approx(size / rate / 1e6 / ms, rel=0.01)
 
 
 def test_what_does_next_to_nothing_is_bound_by_its_call():
@@ -327,3 +330,27 @@ def test_probes_are_exported_measured_and_kept(tmp_path, monkeypatch):
         assert roof.call_ms < 0.01
         assert (run_dir / f"ceilings_{each.isa}_t1.json").is_file()
     assert wb.measure_roof(run_dir) == measured, "kept, not measured again"
+
+
+def test_what_is_far_from_every_roof_is_bound_by_neither():
+    conv = Node("Conv2d", "x W", "y", 0, flops=5 * 10**7)
+    for ms, bound in ((1.4, "compute"), (1.6, "neither"), (10.0, "neither")):
+        row = placed(conv, ms).loc["Convolution (NHWC, F32) IGEMM"]
+        assert row["bound"] == bound
+        assert (row["roof_share"] >= NEAR_ROOF) == (bound == "compute")
+    found = find_bottlenecks(bound_facts(conv, 10.0, {})).set_index("rule")
+    title = found.at["far from the roof", "title"]
+    assert "reaches 5 % of this core's fp32 peak" in title
+    assert "bound" not in title
+
+
+def test_weights_that_are_read_at_the_speed_of_main_memory_are_bound_by_it():
+    """In a small layer of a large model, whose weights leave the caches between inferences."""
+    linear = Node("FullyConnected", "x W", "y", 0, flops=2 * 256 * 256)
+    sizes = {"x": (1, 256), "W": (256, 256), "y": (1, 256)}
+    for ms, bound in ((0.05, "memory"), (0.09, "neither")):  # 5 and 3 of the 10 GB/s
+        row = placed(linear, ms, shapes=sizes).iloc[0]
+        assert row["roof_share"] < NEAR_ROOF
+        assert row["bound"] == bound
+    clamp = placed(Node("Clamp", "x", "y", 0, flops=1), 0.05, shapes=sizes | {"y": (256, 256)})
+    assert clamp.iloc[0]["bound"] == "neither"

@@ -321,7 +321,12 @@ ROOFLINE = make_frame(
     ("roof_gbps", "float", "GB/s", "the most that the machine reaches at this footprint"),
     ("least_ms", "float", "ms/run", "time at the roof"),
     ("roof_share", "float", "", "least time / mean time; NaN: too short to tell"),
-    ("bound", "text", "", "compute | memory | overhead | unknown: what keeps it from being faster"),
+    (
+        "bound",
+        "text",
+        "",
+        "compute | memory | overhead | neither | unknown: the roof that it is near",
+    ),
 )
 
 WHAT_IF = make_frame(
@@ -480,7 +485,7 @@ PHASES = make_frame(
     *_interval("its", "token/s", prefix="rate_"),
     ("category", "text", "", "the one that takes most of the time"),
     ("share", "float", "", "its share"),
-    ("bound", "text", "", "compute | memory, by the roofline; empty without one"),
+    ("bound", "text", "", "compute | memory | neither: roof of most of the time; empty: unknown"),
     ("bound_share", "float", "", "share of the time in operators that are bound so"),
 )
 

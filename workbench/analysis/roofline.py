@@ -16,6 +16,8 @@ from workbench.store import load_record
 
 #: XNNPACK logs whole microseconds: of a shorter call, nobody can say how fast it was.
 RESOLVED_MS = 0.01
+#: Share of a roof from which an operator counts as bound by it.
+NEAR_ROOF = 1 / 3
 
 _TABLE = ["isa", "threads", "ceiling", "value", "unit", "spread", "measured"]
 _DTYPES = (("Q", "int8"), ("F16", "fp16"), ("PF16", "fp16"), ("BF16", "bf16"))
@@ -70,8 +72,10 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
     """Where every operator of known cost lies below the roof: ``frames.ROOFLINE``.
 
     The least time of a call is the largest of three: its operations at the peak of its dtype, its
-    bytes at the bandwidth of its footprint, and the time of a call that does nothing. Which of
-    them it is says what binds the operator. ``roof_share`` is NaN for calls below `RESOLVED_MS`.
+    bytes at the bandwidth of its footprint, and the time of a call that does nothing. It is bound
+    by that one if it reaches `NEAR_ROOF` of it, else by neither. Products that read weights, which
+    are used once per inference, are bound by memory from this share of main memory's bandwidth on.
+    ``roof_share`` is NaN for calls below `RESOLVED_MS`.
     """
     check(operators, OPERATORS)
     if "flops" not in operators:
@@ -87,9 +91,14 @@ def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") ->
     costs = np.column_stack([compute_ms, memory_ms, np.full(len(known), roof.call_ms)])
     least = costs.max(axis=1)
     bounds = np.array(["compute", "memory", "overhead"], dtype=object)[costs.argmax(axis=1)]
-    bounds[np.isnan(least)] = "unknown"
     timed = (call_ms >= RESOLVED_MS) & (call_ms > 0)
     share = pd.Series(least, known.index) / call_ms
+    near = share >= NEAR_ROOF
+    weights = known["operator"].str.contains("Fully Connected|Convolution")
+    streamed = known["bytes"] / call_ms / 1e6 >= NEAR_ROOF * roof.bandwidths[-1][1]
+    near |= weights & streamed & (bounds == "memory")
+    bounds[(bounds != "overhead") & ~near] = "neither"
+    bounds[np.isnan(least) | ((bounds != "overhead") & ~timed)] = "unknown"
     table = known.assign(
         dtype=types,
         intensity=known["flops"] / known["bytes"],

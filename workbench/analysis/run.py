@@ -430,9 +430,9 @@ class Run:
             latency = m.statistics[["latency", "low", "high"]].iloc[0].tolist()
             ends = (latency[0], *latency[:0:-1])
             rates = [tokens / ms * 1e3 if ms > 0 else math.nan for ms in ends]
-            roofs = {} if m.roofline is None else m.roofline.groupby("bound")["share"].sum()
-            bound = "memory" if roofs.get("memory", 0) > roofs.get("compute", 0) else "compute"
-            found = (bound, roofs[bound]) if bound in roofs else ("", math.nan)
+            shares = {} if m.roofline is None else m.roofline.groupby("bound")["share"].sum()
+            roofs = {shares[b]: b for b in ("compute", "memory", "neither") if b in shares}
+            found = (roofs[max(roofs)], max(roofs)) if roofs else ("", math.nan)
             place = m.phase.name, m.name, m.threads, tokens, m.phase.position
             size = m.phase.size or math.nan
             rows.append((*place, size, *latency, *rates, top["category"], top["share"], *found))

@@ -383,11 +383,14 @@ def try_forward(model: LoadedModel) -> None:
 @contextlib.contextmanager
 def _siblings_importable(folder: Path) -> Iterator[None]:
     """Let a file import its neighbours; another folder's may have the same names later."""
-    known = set(sys.modules)
+    known, keeps_no_bytecode = set(sys.modules), sys.dont_write_bytecode
+    # Bytecode is found by size and second: a file that is edited and loaded again would be stale.
+    sys.dont_write_bytecode = True
     sys.path.insert(0, str(folder))
     try:
         yield
     finally:
+        sys.dont_write_bytecode = keeps_no_bytecode
         sys.path.remove(str(folder))
         for name in set(sys.modules) - known:
             file = Path(getattr(sys.modules[name], "__file__", None) or "/")

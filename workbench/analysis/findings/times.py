@@ -23,6 +23,7 @@ from workbench.analysis.findings.context import (
 )
 from workbench.analysis.findings.dataflow import SEALED, WEIGHTED, Dataflow, NodeId, Step, Tensor
 from workbench.analysis.operators import label_operator
+from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.speedup import Speedup, speedup_of_restarts, speedup_of_runs
 from workbench.frames import format_range
 
@@ -31,9 +32,6 @@ _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
 _ARM = ("aarch64", "arm64")
 #: Operators shorter than the least time of one runtime call are overhead.
 _TINY_MS = 0.005
-#: Share of main memory's bandwidth above which an operator is memory-bound: weights that are used
-#: once per inference come from further away than data that is read again and again.
-_MEMORY_BOUND = 1 / 3
 #: Channels of a vector of any CPU, and the most channels of an image.
 _TILE, _IMAGE_CHANNELS = 16, 4
 #: XNNPACK's depthwise kernels read at most 5x5 values; it runs larger filters as one matrix product
@@ -361,25 +359,30 @@ def find_far_from_roof(context: RuleContext, left: Collection[str]) -> Iterator[
         return
     table = _roofline(context.roofline, context.scale)
     steps = _products(context)
-    table = table[table["key"].isin(steps) & table["bound"].isin(["compute", "memory"])]
-    table = table.assign(lost=table["mean_ms"] - table["least_ms"])
+    table = table[table["key"].isin(steps) & table["bound"].isin(["compute", "memory", "neither"])]
+    arithmetic = table["gflops"] / table["roof_gflops"] >= table["gbps"] / table["roof_gbps"]
+    table = table.assign(lost=table["mean_ms"] - table["least_ms"], arithmetic=arithmetic)
     far = table[(table["roof_share"] < EFFICIENCY[1]) & table["key"].isin(left)]
     for row in far.nlargest(3, "lost").itertuples():
-        twins = table[(table["bound"] == row.bound) & (table["key"] != row.key)]["roof_share"]
+        twins = table[(table["arithmetic"] == row.arithmetic) & (table["key"] != row.key)][
+            "roof_share"
+        ]
         spent, gain = context.spent([row.key]), Gain.at_most(row.lost)
         if len(twins := twins.dropna()) >= LEAST_TWINS:
             worst, typical, best = (row.least_ms / q for q in np.percentile(twins, (10, 50, 90)))
             gain = Gain(spent.ms - typical, max(0.0, spent.low - worst), spent.high - best, "twin")
         width = context.flow.tensors[steps[row.key].writes[0]].shape[-1]
         action = "if it is faster there, its data leaves the caches: use less data or fewer bytes"
-        if row.bound != "memory":
+        roof = "memory bandwidth at this footprint"
+        if row.arithmetic:
+            roof = f"{row.dtype} peak"
             action = "if it is as slow there, its shape does not suit the kernel"
             if width % _TILE:
                 action += f": try {width + -width % _TILE} output channels instead of {width}"
         layer = context.rows.at[row.key, "module"]
         label, share = label_operator(row.name, layer), 100 * row.roof_share
         yield Finding(
-            f"{label} reaches {share:.0f} % of this core's peak ({row.bound}-bound): {row.shapes}",
+            f"{label} reaches {share:.0f} % of this core's {roof}: {row.shapes}",
             gain,
             (row.key,),
             f"replay the layer alone; {action}",
@@ -417,7 +420,7 @@ def _memory_bound(context: RuleContext) -> list[str]:
     table = _roofline(context.roofline, context.scale)
     speed = table["bytes_per_run"] / table["mean_ms"] / 1e6 / min(context.scale, 1.0)
     memory = context.roof.bandwidths[-1][1] if context.roof else math.inf
-    return list(table[(table["bound"] == "memory") & (speed >= _MEMORY_BOUND * memory)]["key"])
+    return list(table[(table["bound"] == "memory") & (speed >= NEAR_ROOF * memory)]["key"])
 
 
 def _roofline(roofline: pd.DataFrame, scale: float) -> pd.DataFrame:
