@@ -147,12 +147,15 @@ def sampled(conv_pte, tmp_path_factory):
 @NEEDS_SAMPLER
 def test_samples_are_within_the_runs_of_the_trace(sampled):
     frame, events = read_samples(sampled / "x.samples"), read_etdump(sampled / "x.etdump")
+    frame = locate_samples(frame, resolve_functions([frame]))
     methods = events[events["kind"] == "method"]
     start = methods["start_ns"].to_numpy()
     run = np.searchsorted(start, frame["time_ns"], side="right") - 1
     inside = (run >= 0) & (frame["time_ns"] < (start + methods["duration_ns"].to_numpy())[run])
-    # Dumping, and reading the clocks between two runs, is sampled too.
-    assert inside.mean() > 0.8
+    # A thread that waits for a core is mostly sampled where it reads the clocks between two runs.
+    computes = frame["library"].str.contains("xnnpack")
+    assert computes.sum() > 10
+    assert inside[computes].mean() > 0.95
     # The timer is that of the real time; a thread that has to wait is sampled once meanwhile.
     wanted = HZ * methods["duration_ns"].sum() / 1e9
     assert frame["busy"].sum() > 0.25 * wanted
@@ -172,7 +175,8 @@ def test_samples_name_functions_and_their_code(sampled):
     functions = resolve_functions([samples])
     found = locate_samples(samples[samples["busy"]], functions)
     xnnpack = found[found["library"].str.contains("xnnpack")]
-    assert len(xnnpack) > 0.5 * len(found)
+    elsewhere = found["library"].str.contains("vdso|libc")  # between runs, if cores are busy
+    assert len(xnnpack) > 0.4 * (~elsewhere).sum()
     assert (xnnpack["code"] != "unknown").mean() > 0.99
     written = read_functions(write_functions(functions, sampled / "functions.json"))
     assert locate_samples(samples, written).equals(locate_samples(samples, functions))

@@ -192,6 +192,7 @@ def _open(path: Path) -> _Image | None:
     import lief
 
     lief.logging.disable()
+    lief.disable_leak_warning()  # of the library; at exit
     elf = lief.ELF.parse(str(path)) if path.is_file() else None
     if elf is None:
         return None
