@@ -750,7 +750,7 @@ class Measurement:
     def rate_text(self) -> str:
         """Tokens per second, after a comma; empty if it is no step of a language model."""
         tokens = self.phase.tokens
-        return f", {tokens / self.latency_ms * 1e3:.3g} tokens/s" if tokens else ""
+        return f", {float(f'{tokens / self.latency_ms * 1e3:.3g}'):.10g} tokens/s" if tokens else ""
 
     @property
     def times_text(self) -> str:
