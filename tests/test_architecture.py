@@ -22,7 +22,6 @@ SHARED_NAMES = {
     "history": "computed in analysis, read in portfolio, drawn in plots",
     "layers": "made in export, stored in records, computed in analysis, drawn in plots",
     "machine_code": "computed in analysis, drawn in plots",
-    "memory": "computed in analysis, drawn in plots",
     "operators": "computed in analysis, with XNNPACK's in analysis.xnnpack, drawn in plots",
     "roofline": "computed in analysis, drawn in plots",
     "shift": "computed in analysis, drawn in plots",

@@ -1,30 +1,21 @@
 """Controls with a live front end, and what is shown without one."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
-import ipywidgets as widgets
-import pandas as pd
 import pytest
 from jupyter_client.manager import start_new_kernel
-from synthetic import synthetic_ledger
 
 import workbench as wb
 from workbench import live
-from workbench.analysis.categories import CATEGORIES
-from workbench.analysis.what_if import predict_what_if
 from workbench.datasets import SAMPLES
-from workbench.errors import ComparisonError, RunnerError, UsageError
+from workbench.errors import ComparisonError, RunnerError
+from workbench.explorer import page
 from workbench.explorer import widgets as controls
-from workbench.explorer.widgets import (
-    compare_picked,
-    interact,
-    is_interactive,
-    list_measurements,
-    pick_measurements,
-)
+from workbench.explorer.page import Explorer, Page, is_interactive
+from workbench.explorer.widgets import compare_picked, list_measurements, pick_measurements
 from workbench.plots.tables import VStack
-from workbench.plots.what_if import plot_what_if
 from workbench.store import load_run, save_run
 
 
@@ -54,7 +45,7 @@ def test_only_a_front_end_that_accepts_requests_gets_widgets(monkeypatch):
     monkeypatch.delenv("WORKBENCH_WIDGETS", raising=False)
     manager, client = start_new_kernel(kernel_name="python3")
     seen = []
-    ask = "from workbench.explorer.widgets import is_interactive; print(is_interactive())"
+    ask = "from workbench.explorer.page import is_interactive; print(is_interactive())"
     try:
         for answers in (True, False):
             client.execute_interactive(
@@ -74,79 +65,8 @@ def test_a_view_that_a_control_redraws_has_a_front_end(monkeypatch):
     """The message of a moved control has no ``allow_stdin``: the explorer stays a widget."""
     monkeypatch.delenv("WORKBENCH_WIDGETS", raising=False)
     kernel = SimpleNamespace(get_parent=lambda: {"msg_type": "comm_msg", "content": {}})
-    monkeypatch.setattr(controls, "get_ipython", lambda: SimpleNamespace(kernel=kernel))
+    monkeypatch.setattr(page, "get_ipython", lambda: SimpleNamespace(kernel=kernel))
     assert is_interactive()
-
-
-def test_without_a_front_end_the_first_choices_are_shown():
-    seen = interact(lambda **chosen: chosen, top=range(5, 9), of=["a", "b"], log=True)
-    assert seen == {"top": 5, "of": "a", "log": True}
-    frames = {"a": pd.DataFrame({"x": [1]}), "b": pd.DataFrame({"x": [2]})}
-    assert interact(lambda of: of["x"].iloc[0], of=frames) == 1
-
-
-def test_with_a_front_end_every_choice_has_a_control_that_redraws(front_end):
-    drawn = []
-    box = interact(lambda **chosen: drawn.append(chosen), top=range(5, 9), of=["a", "b"], log=True)
-    slider, menu, check_box = box.children[0].children
-    assert [type(c).__name__ for c in box.children[0].children] == [
-        "SelectionSlider", "Dropdown", "Checkbox",
-    ]  # fmt: skip
-    assert drawn == [{"top": 5, "of": "a", "log": True}]
-    slider.value, menu.value, check_box.value = 7, "b", False
-    assert drawn[-1] == {"top": 7, "of": "b", "log": False}
-    assert len(drawn) == 4
-
-
-def test_the_keys_of_a_mapping_are_chosen_and_a_widget_is_taken_as_it_is(front_end):
-    frames = {"a": pd.DataFrame({"x": [1]}), "b": pd.DataFrame({"x": [2]})}
-    knob = widgets.IntSlider(value=3)
-    seen = []
-    box = interact(lambda of, n: seen.append((of["x"].iloc[0], n)), of=frames, n=knob)
-    box.children[0].children[0].value, knob.value = "b", 4
-    assert seen == [(1, 3), (2, 3), (2, 4)]
-
-
-def test_a_slider_ascends_and_starts_with_the_first_choice(front_end):
-    box = interact(lambda depth: None, depth=[3, 1, 2])
-    (slider,) = box.children[0].children
-    assert (list(slider.options), slider.value) == ([1, 2, 3], 3)
-
-
-def test_what_cannot_be_shown_is_said_in_a_line(capsys, monkeypatch):
-    def refuse(of):
-        raise UsageError(f"not {of}")
-
-    with pytest.raises(UsageError, match="not a"):
-        interact(refuse, of=["a", "b"])
-    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    interact(refuse, of=["a", "b"])
-    assert "HTML" in capsys.readouterr().out
-
-
-def test_nothing_to_choose_from():
-    assert "no layer to choose" in str(interact(print, layer={}))
-
-
-def test_views_that_share_a_picker_show_the_run_that_was_picked(monkeypatch):
-    picked = wb.pick_run(wb.sample_run("vit_tiny"))
-    assert interact(lambda run, top: f"{run.model} {top}", run=picked, top=[1, 2]) == "vit_tiny 1"
-    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    seen = []
-    views = [interact(lambda run: seen.append(run.model), run=picked) for _ in range(2)]
-    assert [view.children[0].children for view in views] == [(picked,)] * 2
-    picked.value = next(name for name in picked.options if "squeezesam" in name)
-    assert seen[-2:] == ["squeezesam"] * 2
-    assert picked.run is picked.run
-
-
-def test_sliders_start_with_nothing_changed(monkeypatch):
-    ledger, knobs = synthetic_ledger(processes=4), dict.fromkeys(CATEGORIES, (1.0, 2.0, 4.0))
-    figure = interact(lambda **factors: plot_what_if(predict_what_if(ledger, factors)), **knobs)
-    assert "Nothing faster" in figure.alt_text
-    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    widget = interact(lambda **factors: pd.Series(factors), **knobs)
-    assert [slider.value for slider in widget.children[0].children] == [1.0] * 5
 
 
 # Runs and measurements to pick from.
@@ -184,8 +104,25 @@ def test_of_two_the_verdict_is_said_under_their_names():
     shown = compare_picked(names, {names[0]: "slow: one", names[1]: "fast: other"})
     expected = run.compare().verdict
     assert f"fast: other against slow: one: {expected.speedup:.2f}x faster" in str(shown)
-    heads = [label.get_text() for label in shown.parts[1].axes[0].get_xticklabels()]
-    assert heads == ["slow\none", "fast\nother"]
+    assert isinstance(shown.parts[1], Page)
+
+
+def test_more_than_two_are_a_heat_map_under_what_tells_them_apart():
+    labels = {name: label for label, name in list_measurements(SAMPLES.parent).items()}
+    names = [name for name in labels if "mobilenet_v3_small_int8" in name][:6]
+    figure = compare_picked(names, labels)
+    heads = [label.get_text().replace("\n", "") for label in figure.axes[0].get_xticklabels()]
+    assert heads[:2] == ["sse2", "sse41"] and len(heads) == 6
+
+
+def test_a_picked_run_is_explored(front_end, monkeypatch):
+    seen = []
+    monkeypatch.setattr(controls, "display", seen.append)
+    box = wb.pick_run(wb.sample_run("vit_tiny"), view="categories")
+    (menu,) = box.children[0].children
+    menu.value = wb.sample_run("toy_cnn")
+    assert [json.loads(widget.data)["head"]["model"] for widget in seen] == ["vit_tiny", "toy_cnn"]
+    assert all(isinstance(widget, Explorer) and widget.view == "categories" for widget in seen)
 
 
 def test_one_is_too_few_and_what_differs_has_to_be_said():
@@ -206,8 +143,8 @@ def test_what_may_differ_is_part_of_the_choice(front_end, monkeypatch):
     seen = []
     monkeypatch.setattr(controls, "display", seen.append)
     knobs, _ = pick_measurements(SAMPLES.parent).children
-    measurements, _, across = knobs.children
-    threads = {name[-1]: name for _, name in measurements.options if ":avx512_on:" in name}
+    measurements, across = knobs.children
+    threads = {name[-1]: name for name in measurements.options.values() if ":avx512_on:" in name}
     one = threads["2"].removesuffix("2") + "1"
     measurements.value = [one, threads["2"]]
     assert 'role="alert"' in seen[-1].data and "may differ" in seen[-1].data

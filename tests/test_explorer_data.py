@@ -15,10 +15,10 @@ import pytest
 from changed_runs import with_record
 
 import workbench as wb
+from workbench.analysis.memory import activation_bytes
 from workbench.errors import UsageError
 from workbench.explorer.data import _excerpts, explorer_data
-from workbench.explorer.page import Explorer, explorer_page
-from workbench.explorer.widgets import WIDGETS
+from workbench.explorer.page import WIDGETS, Explorer, explorer_page
 from workbench.records.codec import to_plain
 from workbench.records.documents import find_problem
 
@@ -268,6 +268,23 @@ def test_traces_alone_are_explored(runs, tmp_path):
     assert document.programs[0].edges == () and document.programs[0].modules == ()
     assert {m.isa for m in document.measurements} == {""}
     assert find_problem(json.loads(json.dumps(to_plain(document))), "explorer") == ""
+
+
+def test_activations_reach_their_peak_and_name_the_operators_that_write_them(runs, documents):
+    program, subject = (
+        documents["mobilenet_v3_small"].programs[0],
+        runs["mobilenet_v3_small"].subject,
+    )
+    found = program.activations
+    assert sum(map(max, found.live.values())) == activation_bytes(subject.flow)
+    assert len(found.steps) == len(subject.flow.steps)
+    for tensor in found.tensors:
+        row = found.steps[tensor["first"]]
+        if tensor["module"] and row >= 0:
+            layers = program.texts["module"], program.texts["also"]
+            named = [text.values[text.codes[row]] for text in layers if text.codes[row] >= 0]
+            assert tensor["module"] in ", ".join(named).split(", ")
+    assert found.tensors[0]["at_peak"] and len(found.tensors) == 12
 
 
 def test_a_notebook_gets_a_widget_and_a_page_otherwise(runs, monkeypatch):

@@ -605,3 +605,40 @@ def test_the_other_comparisons_follow_and_the_selection_stays(open_page, documen
     assert page.locator(".inspector h2").inner_text() == chosen
     assert page.get_by_role("searchbox").input_value() == "conv"
     assert len(page.locator(".selectors option").all()) == len(run.comparisons)
+
+
+def add_needs(document):
+    """Memory and start of both sides; B needs half of the weights."""
+    for number, m in enumerate(document["measurements"]):
+        sizes = {"libraries": 6_000_000, "delegate 1": 2_000_000, "delegate 2": 2_000_000 >> number}
+        m["memory"] = [{"part": part, "meaning": "text", "size_bytes": size, "share": 0.5}
+                       for part, size in sizes.items()]  # fmt: skip
+        stage = {"cache": "warm", "meaning": "text", "low_ms": 1, "high_ms": 2, "share": 0.5}
+        m["start"] = [{**stage, "stage": name, "mean_ms": 2 - number, "starts": 5}
+                      for name in ("process", "first inference")]  # fmt: skip
+
+
+def test_memory_and_start_of_both_sides(open_page):
+    page = open_page(edit=add_needs, view="memory")
+    panel = page.get_by_role("region", name="Memory and start")
+    assert panel.locator(".need .num").all_inner_texts() == [
+        "10.0 MB", "9.0 MB", "4.00 ms", "2.00 ms",
+    ]  # fmt: skip
+    cells = panel.get_by_role("row").filter(has_text="2 delegates").get_by_role("cell")
+    assert cells.all_inner_texts() == ["4.00", "3.00"]
+    chart = panel.get_by_role("application")
+    program = page.evaluate("document.getElementById('explorer').explorer.sides.program")
+    tensors = program["activations"]["tensors"]
+    number = next(n for n, tensor in enumerate(tensors) if tensor["operator"] != "input")
+    for key in (*["ArrowDown"] * (number + 1), "Enter"):
+        chart.press(key)
+    row = program["activations"]["steps"][tensors[number]["first"]]
+    assert page.locator(".inspector h2").inner_text() == program["labels"][row]
+    chart.click(position={"x": 1 + chart.bounding_box()["width"] * 0.5, "y": 60})
+    assert page.locator(".inspector h2").inner_text() != program["labels"][row]
+
+
+def test_without_measured_memory_only_activations_are_shown(open_page):
+    panel = open_page().get_by_role("region", name="Memory and start")
+    assert panel.locator(".need").count() == 0
+    assert "kB live" in panel.inner_text() or "MB live" in panel.inner_text()

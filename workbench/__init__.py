@@ -19,10 +19,10 @@ Traces and frames
     load_case_study, export_trace
 
 Figures
-    plot_bottlenecks, plot_categories, plot_cold_start, plot_heatmap, plot_history, plot_isa_levels,
-    plot_iterations, plot_latencies, plot_layer_types, plot_layers, plot_machine_code, plot_memory,
-    plot_operators, plot_roofline, plot_shift, plot_sizes, plot_speedups, plot_stack, plot_threads,
-    plot_timeline, plot_variants, plot_what_if
+    plot_bottlenecks, plot_categories, plot_heatmap, plot_history, plot_isa_levels, plot_iterations,
+    plot_latencies, plot_layer_types, plot_layers, plot_machine_code, plot_operators, plot_roofline,
+    plot_shift, plot_sizes, plot_speedups, plot_stack, plot_threads, plot_timeline, plot_variants,
+    plot_what_if
 
 Tables
     show, show_answer, show_code, show_dtypes, show_findings, show_kernels, show_latencies,
@@ -30,7 +30,7 @@ Tables
     show_table, show_times, show_undelegated, show_variants, show_verdicts
 
 Widgets
-    explore, interact, pick_measurements, pick_run, show_progress,
+    explore, pick_measurements, pick_run, show_progress,
     LiveRun
 
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.

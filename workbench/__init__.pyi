@@ -57,9 +57,6 @@ from .datasets import (
 )
 from .explorer.page import explore as explore
 from .explorer.widgets import (
-    interact as interact,
-)
-from .explorer.widgets import (
     list_runs as list_runs,
 )
 from .explorer.widgets import (
@@ -91,8 +88,6 @@ from .plots.latencies import plot_latencies as plot_latencies
 from .plots.layers import plot_layer_types as plot_layer_types
 from .plots.layers import plot_layers as plot_layers
 from .plots.machine_code import plot_machine_code as plot_machine_code
-from .plots.memory import plot_cold_start as plot_cold_start
-from .plots.memory import plot_memory as plot_memory
 from .plots.operators import plot_operators as plot_operators
 from .plots.roofline import plot_roofline as plot_roofline
 from .plots.shift import plot_shift as plot_shift
@@ -224,7 +219,6 @@ __all__ = [
     "place_layers",
     "plot_bottlenecks",
     "plot_categories",
-    "plot_cold_start",
     "plot_heatmap",
     "plot_history",
     "plot_isa_levels",
@@ -233,7 +227,6 @@ __all__ = [
     "plot_layer_types",
     "plot_layers",
     "plot_machine_code",
-    "plot_memory",
     "plot_operators",
     "plot_roofline",
     "plot_shift",

@@ -8,7 +8,7 @@ import ipywidgets as widgets
 from workbench.analysis.run import Run
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import WorkbenchError
-from workbench.explorer.widgets import is_interactive
+from workbench.explorer.page import is_interactive
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
 from workbench.plots.latencies import plot_iterations

@@ -1,18 +1,20 @@
 """What a program needs besides time: memory, and the time until its first output."""
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, Step, TensorId
+from workbench.analysis.speedup import speedup_of_restarts
 from workbench.analysis.statistics import half_width
 from workbench.frames import COLD_START, FILE_PARTS, MEMORY, NEEDS_COMPARED, TENSORS, check
-from workbench.records.layers import Layers
-from workbench.records.runs import Export, Stage, Start
+from workbench.records.layers import FilePart, Layers
+from workbench.records.runs import READ, Export, Session, Stage, Start
 
 MB = 1e6
 #: Smaller differences of a need, as a fraction, are of no importance.
@@ -37,17 +39,10 @@ _IN_PLACE = POINTWISE | {"Softmax", "StaticReshape", "Copy"}
 
 def name_stages(stages: Sequence[Stage]) -> list[str]:
     """The stages up to the first output; delegates are numbered in the order of their set-up."""
-    names, delegates = [], 0
-    several = sum(stage.name == "delegate" for stage in stages) > 1
-    for stage in stages:
-        if stage.name == "later inference":
-            break
-        delegates += stage.name == "delegate"
-        numbered = stage.name == "delegate" and several
-        names.append(f"delegate {delegates}" if numbered else stage.name)
-        if stage.name == "first inference":
-            break
-    return names
+    names = [stage.name for stage in stages]
+    names = names[: [*names, "first inference"].index("first inference") + 1]
+    numbers = itertools.count(1) if names.count("delegate") > 1 else itertools.repeat("")
+    return [f"{n} {next(numbers)}".strip() if n == "delegate" else n for n in names]
 
 
 def first_outputs(starts: Iterable[Start]) -> pd.DataFrame:
@@ -69,7 +64,11 @@ def tabulate_starts(starts: Sequence[Start]) -> pd.DataFrame | None:
             continue
         mean, half = times.mean(), half_width(times.to_numpy())
         kinds = [name.rstrip("0123456789 ") for name in times.columns]
-        table = {"cache": cache, "stage": times.columns, "meaning": [STAGES[k] for k in kinds]}
+        table = {
+            "cache": cache,
+            "stage": times.columns,
+            "meaning": [STAGES.get(k, "") for k in kinds],
+        }
         spread = {"low_ms": (mean - half).clip(lower=0), "high_ms": mean + half}
         table |= {"mean_ms": mean, **spread, "share": mean / mean.sum(), "starts": len(times)}
         tables.append(pd.DataFrame(table).reset_index(drop=True))
@@ -84,7 +83,7 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
     count: what became resident). Pages of files and the rest are read from ``/proc``.
     """
     stages = next((s.stages for s in starts if s.mode == "memory" and s.memory.peak), ())
-    if not stages:
+    if not {"threads", "first inference"} <= {stage.name for stage in stages}:
         return None
     names = name_stages(stages)
     loaded, last = stages[names.index("threads")], stages[-1]
@@ -100,17 +99,15 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
         "inputs": "inputs, and outputs outside of the arenas",
         "delegate": "packed weights and compiled graph",
     }
-    counted = {"arenas", "method", "inputs"}
     for name, before, stage in zip(names[1:], stages, stages[1:], strict=False):
-        kind = stage.name
-        if kind in texts:
-            size = stage.bytes if kind in counted else _allocated(before, stage)
-            parts[name] = texts[kind], parts.get(name, ("", 0))[1] + size
+        if text := texts.get(stage.name):
+            size = _allocated(before, stage) if stage.name == "delegate" else stage.bytes
+            parts[name] = text, parts.get(name, ("", 0))[1] + size
     first = stages[len(names) - 2]
     text = "workspace and tables that the first inference allocates"
     parts["first inference"] = text, _allocated(first, last)
-    if min(loaded.kept, last.kept) >= 0:
-        parts["heap kept"] = "free again, and kept by malloc for later", last.kept - loaded.kept
+    if kept := last.kept - loaded.kept:
+        parts["heap kept"] = "free again, and kept by malloc for later", kept
     if freed := last.peak - resident:
         parts["freed"] = "resident for a time while loading", freed
     rest = last.peak - sum(size for _, size in parts.values())
@@ -201,6 +198,17 @@ def list_tensors(flow: Dataflow) -> pd.DataFrame:
     return check(table, TENSORS)
 
 
+def track_live(tensors: pd.DataFrame) -> dict[str, np.ndarray]:
+    """The bytes of ``frames.TENSORS`` that are live at every step, by memory."""
+    found = {}
+    for place, part in tensors.groupby("memory"):
+        change = np.zeros(int(tensors["last"].max()) + 2, dtype=np.int64)
+        np.add.at(change, part["first"], part["size_bytes"])
+        np.add.at(change, part["last"] + 1, -part["size_bytes"])
+        found[str(place)] = change.cumsum()[:-1]
+    return found
+
+
 def activation_bytes(flow: Dataflow, dropped: Step | None = None) -> int:
     """The least memory for activations: in the arenas, and in the delegates' workspace.
 
@@ -209,19 +217,24 @@ def activation_bytes(flow: Dataflow, dropped: Step | None = None) -> int:
     return sum(size for size, _ in _find_peaks(flow, _lifetimes(flow, dropped)).values())
 
 
+def _find_module(part: FilePart, layers: Layers) -> str:
+    """The layer that a part's values are the weights of; empty if unknown."""
+    method = dict(enumerate(layers.methods)).get(-1 if part.method is None else part.method)
+    if method is None:
+        return ""
+    users = [call.origin for call in method.instructions if part.value in call.inputs]
+    if part.instruction is not None:
+        calls = method.instructions[part.instruction :][:1]
+        nodes = [node for call in calls for node in call.xnodes if node.origins]
+        users = [node.origins[0] for node in nodes if part.value in node.inputs]
+    return next((method.origins[number].module for number in users if number is not None), "")
+
+
 def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
     """The parts of a program's file, the largest first: ``frames.FILE_PARTS``."""
     if layers is None or not layers.file:
         return None
-    rows = []
-    for part in layers.file:
-        module = ""
-        if part.method is not None and part.instruction is not None and part.value is not None:
-            method = layers.methods[part.method]
-            nodes = method.instructions[part.instruction].xnodes
-            users = (node for node in nodes if part.value in node.inputs and node.origins)
-            module = next((method.origins[node.origins[0]].module for node in users), "")
-        rows.append((part.kind, module, part.size_bytes))
+    rows = [(part.kind, _find_module(part, layers), part.size_bytes) for part in layers.file]
     table = pd.DataFrame(rows, columns=FILE_PARTS.names[:3])
     table = table.groupby(["part", "module"], as_index=False, sort=False)["size_bytes"].sum()
     table = table.sort_values("size_bytes", ascending=False, kind="stable", ignore_index=True)
@@ -231,16 +244,24 @@ def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
 # --- side by side --------------------------------------------------------------------------------
 
 
-def measure_needs(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:
-    """By need, its unit and its value in every start, by number."""
+#: By need, its unit and its value in every process, by number.
+Needs = dict[str, tuple[str, pd.Series]]
+
+
+def measure_needs(starts: Sequence[Start], sessions: Sequence[Session] = ()) -> Needs:
+    """The needs of starts, and the energy of an inference in untraced sessions."""
     warm, cold = ([s for s in starts if s.mode == mode] for mode in ("time", "cold"))
     known = [start for start in warm if start.memory.peak]
     numbers = [start.number for start in known]
+    used = {s.process: [b.energy_uj or math.nan for b in s.batches] for s in sessions}
+    runs = {s.process: sum(len(b.wall_ns) for b in s.batches) for s in sessions}
+    energies = pd.Series({n: sum(used[n]) / 1e3 / runs[n] for n in used if runs[n]}, dtype=float)
     found = {
         "first output": ("ms", first_outputs(warm).sum(axis=1)),
         "cold first output": ("ms", first_outputs(cold).sum(axis=1)),
         "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in known], numbers)),
         "PSS": ("MB", pd.Series([s.memory.pss / MB for s in known], numbers)),
+        "energy": ("mJ", energies.dropna()),
     }
     return {need: (unit, values) for need, (unit, values) in found.items() if len(values)}
 
@@ -256,32 +277,33 @@ def summarize_needs(starts: Sequence[Start], export: Export | None) -> dict[str,
 
 
 def compare_needs(
-    before: Sequence[Start], after: Sequence[Start], known: Sequence[tuple[Any, ...]] = ()
+    before: Needs, after: Needs, known: Sequence[tuple[Any, ...]] = ()
 ) -> pd.DataFrame:
     """What a candidate needs against its baseline, below ``known`` rows: ``NEEDS_COMPARED``.
 
-    Starts of equal number ran one after the other: the interval is Student's, of their ratios.
+    Processes of equal number took turns; intervals are those of `speedup_of_restarts`.
     """
-    theirs, rows = measure_needs(after), [*known]
-    for need, (unit, values) in measure_needs(before).items():
-        other = theirs[need][1] if need in theirs else values.iloc[:0]
-        both = pd.concat([values, other], axis=1, join="inner")
-        if both.empty:
-            continue
-        ratios = np.log(both.iloc[:, 1] / both.iloc[:, 0])
-        middle, half = float(ratios.mean()), math.inf
-        if len(ratios) > 1:
-            half = float(stdtrit(len(ratios) - 1, 0.975) * ratios.std() / math.sqrt(len(ratios)))
-        low, ratio, high = (math.exp(middle + side) for side in (-half, 0.0, half))
-        rows.append((need, unit, *both.mean(), ratio, low, high, judge_need(low, high)))
+    rows = [*known]
+    for need in [need for need in before if need in after]:
+        unit, ours = before[need]
+        ours, theirs = ours.align(after[need][1], join="inner")
+        if len(ours):
+            found = speedup_of_restarts(theirs, ours)
+            low, ratio, high = (float(end[0]) for end in (found.low, found.value, found.high))
+            outcome = judge_need(low, high)
+            rows.append((need, unit, ours.mean(), theirs.mean(), ratio, low, high, outcome))
     table = pd.DataFrame(rows, columns=NEEDS_COMPARED.names[:-1])
     return check(table.assign(control=math.nan), NEEDS_COMPARED)
 
 
+def compare_loading(starts: Sequence[Start]) -> pd.DataFrame | None:
+    """What starts that read the file need against those that map it: ``frames.NEEDS_COMPARED``."""
+    read = [replace(s, mode=READ[s.mode], number=s.number - 1) for s in starts if s.mode in READ]
+    return compare_needs(measure_needs(starts), measure_needs(read)) if read else None
+
+
 def judge_need(low: float, high: float) -> str:
     """The outcome of a ratio with this interval: less, more, equivalent or inconclusive."""
-    if high < 1 - MARGIN:
-        return "less"
-    if low > 1 + MARGIN:
-        return "more"
+    if low > 1 + MARGIN or high < 1 - MARGIN:
+        return "more" if low > 1 else "less"
     return "equivalent" if low >= 1 - MARGIN and high <= 1 + MARGIN else "inconclusive"

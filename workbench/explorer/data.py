@@ -13,6 +13,8 @@ from scipy.special import stdtrit
 import workbench
 from workbench.analysis.attribution import find_method
 from workbench.analysis.compare_runs import name_runs
+from workbench.analysis.findings.dataflow import NodeId
+from workbench.analysis.memory import track_live
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
@@ -25,6 +27,7 @@ from workbench.records.layers import Method
 
 _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spans drawn in all.
 _DEEPEST = 4  #: Deeper spans are not drawn.
+_TENSORS = 12  #: Activations listed of a program.
 _TEXTS = ("name", "category", "family", "kind", "dtype", "module", "module_class", "source", "also",
           "shapes", "role", "confidence")  # fmt: skip
 _COSTS = ("calls", "flops", "bytes")
@@ -93,6 +96,7 @@ def _describe(run: Run) -> documents.ExplorerHead:
         emulated=run.emulated,
         versions={name: str(version) for name, version in record.versions.items()},
         perfetto=min(files, default=""),
+        quality=tuple(quality.to_dict("records")),
     )
 
 
@@ -127,6 +131,7 @@ def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> docume
         classes=tuple(tree["module_class"].fillna("")),
         edges=tuple(sorted(link_operators(method, table))) if method else (),
         excerpts=dict(_excerpts(sources, measurements[0])),
+        activations=_track_activations(measurements[0], table),
     )
 
 
@@ -141,19 +146,41 @@ def _numbers(column: pd.Series | np.ndarray, decimals: int = 6) -> Numbers:
     return tuple(None if np.isnan(x) or np.isinf(x) else x for x in rounded.tolist())
 
 
-def link_operators(method: Method, table: pd.DataFrame) -> set[tuple[int, int]]:
-    """Which operator (a row of the table) reads what another made, through those without a time."""
+def _find_owners(table: pd.DataFrame) -> tuple[dict[NodeId, int], dict[int, list[int]]]:
+    """Which row ran an exported operator, and the rows of every delegate."""
     xnodes = table["xnodes"] if "xnodes" in table else pd.Series(None, table.index, dtype=object)
-    owner: dict[tuple[int, int | None], int] = {}
+    owner: dict[NodeId, int] = {}
     chains: dict[int, list[int]] = {}
     columns = (table["kind"], table["instruction"], xnodes)
     for row, (kind, number, sources) in enumerate(zip(*columns, strict=True)):
         if kind == "portable":
-            owner.setdefault((number, None), row)
+            owner.setdefault((number, -1), row)
         elif kind == "delegated":
             chains.setdefault(number, []).append(row)
             for xnode in sources.split(",") if isinstance(sources, str) else ():
                 owner[number, int(xnode)] = row
+    return owner, chains
+
+
+def _track_activations(m: Measurement, table: pd.DataFrame) -> documents.Activations | None:
+    if not m.flow or m.tensors is None or m.tensors.empty:
+        return None
+    owner, _ = _find_owners(table)
+    shown = m.tensors[m.tensors["memory"].isin(m.tensors.loc[m.tensors["at_peak"], "memory"])]
+    return documents.Activations(
+        steps=tuple(owner.get(step.id, -1) for step in m.flow.steps),
+        live={name: tuple(live.tolist()) for name, live in track_live(shown).items()},
+        tensors=tuple(
+            shown.sort_values("at_peak", ascending=False, kind="stable")
+            .head(_TENSORS)
+            .to_dict("records")
+        ),
+    )
+
+
+def link_operators(method: Method, table: pd.DataFrame) -> set[tuple[int, int]]:
+    """Which operator (a row of the table) reads what another made, through those without a time."""
+    owner, chains = _find_owners(table)
     edges: set[tuple[int, int]] = set()
 
     def run(row: int | None, before: set[int]) -> set[int]:
@@ -181,7 +208,7 @@ def link_operators(method: Method, table: pd.DataFrame) -> set[tuple[int, int]]:
             made |= {value: inner.get(end, set()) for value, end in outputs}
             continue
         before = union(made, each.inputs)
-        single = owner.get((place, None))
+        single = owner.get((place, -1))
         for row in chains.get(place, [] if single is None else [single]):
             before = run(row, before)
         made |= dict.fromkeys(each.outputs, before)
@@ -249,6 +276,8 @@ def _measurement(
         findings=tuple(_findings(m, index)) if with_findings else (),
         trace=_sample_trace(m, index, inferences),
         note=m.times_text,
+        memory=() if m.memory is None else tuple(m.memory.to_dict("records")),
+        start=() if m.cold_start is None else tuple(m.cold_start.to_dict("records")),
         loops={} if kernels is None else dict(_list_loops(m, set(kernels["function"]))),
     )
 

@@ -4,21 +4,34 @@ import base64
 import hashlib
 import html
 import json
+import os
 from importlib import resources
 
 import anywidget
 import traitlets
+from IPython.core.getipython import get_ipython
 from jinja2 import Environment, StrictUndefined
 
 from workbench.analysis.run import Comparison, Run
 from workbench.errors import printable, unknown_name
 from workbench.explorer.data import explorer_data
-from workbench.explorer.widgets import is_interactive
 from workbench.records.codec import to_plain
 
 # Made from web/src by `python3 dev.py web`.
 _SCRIPT = resources.files("workbench.explorer") / "explorer.js"
 _PAGE = resources.files("workbench.explorer") / "explore.html.j2"
+
+WIDGETS = "WORKBENCH_WIDGETS"  #: Environment variable that forces (1) or forbids (0) widgets.
+
+
+def is_interactive() -> bool:
+    """Whether a front end takes input (papermill does not); ``WORKBENCH_WIDGETS`` overrides it."""
+    if (forced := os.environ.get(WIDGETS)) in ("0", "1"):
+        return forced == "1"
+    kernel = getattr(get_ipython(), "kernel", None)
+    request = (kernel.get_parent() if kernel else None) or {}
+    moved = request.get("msg_type") == "comm_msg"  # a control was moved: only a front end does that
+    return moved or bool(request.get("content", {}).get("allow_stdin"))
 
 
 class Explorer(anywidget.AnyWidget):
@@ -61,7 +74,7 @@ class Page:
 
 
 #: The views that can be shown alone.
-VIEWS = ("categories", "levels", "what-if", "model", "timeline", "operators")
+VIEWS = ("categories", "levels", "what-if", "model", "timeline", "operators", "memory")
 
 
 def explore(source: Run | Comparison, view: str = "") -> Explorer | Page:
@@ -71,8 +84,8 @@ def explore(source: Run | Comparison, view: str = "") -> Explorer | Page:
     shown in all, with its layer, source line, machine code and place on the roofline. In a notebook
     this is a widget, whose ``selected`` has the keys of the selected operators; without a live
     front end it is a page. ``view`` shows one view alone: ``categories``, all ``levels`` of the
-    run (of the ISA, or thread counts), ``what-if`` for categories, ``model``, ``timeline`` or
-    ``operators``.
+    run (of the ISA, or thread counts), ``what-if`` for categories, ``model``, ``timeline``,
+    ``operators`` or ``memory``.
 
     Raises
     ------

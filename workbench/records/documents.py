@@ -277,6 +277,20 @@ class ExplorerHead(QualityOutline):
     emulated: bool
     versions: dict[str, str]
     perfetto: str
+    quality: Annotated[Rows, Columns(frames.QUALITY)] = ()
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Live activations over the exported operators, in the order of execution.
+
+    ``steps`` are the positions of the operators that run them, -1 for none; ``live`` are bytes by
+    memory; ``tensors`` are the largest ones, first of those that are live at a peak.
+    """
+
+    steps: tuple[int, ...]
+    live: dict[str, tuple[int, ...]]
+    tensors: Annotated[Rows, Columns(frames.TENSORS)]
 
 
 @dataclass(frozen=True)
@@ -296,6 +310,7 @@ class ExplorerProgram:
     classes: tuple[str, ...]
     edges: tuple[tuple[int, int], ...]
     excerpts: dict[str, Excerpt]
+    activations: Activations | None = None
 
 
 @dataclass(frozen=True)
@@ -359,6 +374,8 @@ class ExplorerMeasurement(Side):
     trace: ExplorerTrace
     note: str = ""
     loops: dict[str, Listing] = field(default_factory=dict)
+    memory: Annotated[Rows, Columns(frames.MEMORY)] = ()
+    start: Annotated[Rows, Columns(frames.COLD_START)] = ()
 
 
 @dataclass(frozen=True)

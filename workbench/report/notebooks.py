@@ -13,7 +13,7 @@ from typing import Any
 
 import workbench
 from workbench.errors import ReportError, SetupError, WorkbenchError, unknown_name
-from workbench.explorer.widgets import WIDGETS
+from workbench.explorer.page import WIDGETS
 from workbench.report.html import Section, Shown
 
 

@@ -55,7 +55,9 @@ RULES = (
     Rule("grouped convolution", times.find_grouped, True, _OPERATORS, timed=True),
     Rule("memory-bound", times.find_memory_bound, True, _OPERATORS, timed=True),
     Rule("weight bandwidth", times.find_weight_bandwidth, True, _OPERATORS, timed=True),
+    Rule("weight groups", times.find_weight_groups, False, _OPERATORS, timed=True),
     Rule("compute-bound", times.find_compute_bound, True, _OPERATORS, timed=True),
+    Rule("head", graph.find_head, False, _OPERATORS),
     Rule("layout", graph.find_layout_changes, False, _CATEGORIES),
     Rule("fragments", graph.find_fragments, False, _UNDELEGATED),
     Rule("no speed-up", times.find_slow_products, False, _SPEEDUPS, timed=True),
@@ -118,7 +120,7 @@ def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
 
 def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
     known = not facts.emulated or finding.gain.basis == "planned"
-    gain, keys = finding.gain if known else Gain.unknown(), list(finding.keys)
+    gain, keys = finding.gain if known else Gain(basis="unknown"), list(finding.keys)
     timed = keys and not facts.emulated and math.isnan(gain.share)
     latency = facts.scale * facts.e2e_ms
     scale, least, most = _scales(finding, facts)

@@ -8,6 +8,7 @@ import { Graph } from "./graph.js";
 import { Categories, Findings, Head } from "./head.js";
 import { Icicle } from "./icicle.js";
 import { Inspector } from "./inspector.js";
+import { Memory } from "./memory.js";
 import { Menu } from "./menu.js";
 import { Model } from "./model.js";
 import { fromHash, Store, toHash } from "./state.js";
@@ -45,12 +46,13 @@ class View {
     this.graph = new Graph(this);
     this.timeline = new Timeline(this);
     this.table = new Table(this);
+    this.memory = new Memory(this);
     this.inspector = new Inspector(this);
     this.keys = this.#helpDialog();
     root.classList.add("wb-explorer");
     root.setAttribute("data-lm-suppress-shortcuts", "true");
     root.replaceChildren(h("style", null, css), this.headView.root, this.findings.root, this.categories.root, this.crumbs,
-      h("div", { class: "columns" }, h("div", { class: "charts" }, this.#modelPanel(), this.#timelinePanel(), this.table.root), this.inspector.root),
+      h("div", { class: "columns" }, h("div", { class: "charts" }, this.#modelPanel(), this.#timelinePanel(), this.table.root, this.memory.root), this.inspector.root),
       this.status, this.keys, this.tip.box);
     this.store.listeners.push(() => this.update());
     (embedded ? root : document).addEventListener("keydown", event => this.#key(event));
@@ -82,6 +84,7 @@ class View {
     }
     this.graph.layouts.clear();
     for (const chart of [this.icicle, this.graph, this.timeline]) chart.cursor = null;
+    this.memory.chart.cursor = -1;
     this.drawn = undefined;
     this.store.set({ ops: keys.map(key => this.sides.program.keys.indexOf(key)).filter(i => i >= 0), inference: -1, time: null });
   }
@@ -136,6 +139,7 @@ class View {
     if (selected || changed("color", "inference")) this.timeline.redraw();
     if (selected || changed("sort")) this.table.redraw(filters || changed("sort"), this.reveal);
     this.reveal = undefined;
+    if (sides || changed("ops")) this.memory.redraw();
     // The graph comes last: to scroll, it needs the layout of the page.
     if (selected || changed("color", "view", "depth")) (graph ? this.graph : this.icicle).redraw();
     this.root.dataset.drawnMs = (performance.now() - start).toFixed(1);
