@@ -28,23 +28,27 @@ STAGES = {
     "operators": "libraries of operators are loaded, and the method again",
     "method": "the method's values and kernels are set up",
     "delegate": "the delegate compiles its graph and packs its weights",
+    "delegates": "the delegates compile their graphs and pack their weights",
     "inputs": "the inputs are read",
     "first inference": "the first execution, which allocates the delegates' workspace",
 }
+_MOST_DELEGATES = 6  #: More of them are one row.
 #: XNNPACK writes the result of these over their input if nothing else reads that.
 _IN_PLACE = POINTWISE | {"Softmax", "StaticReshape", "Copy"}
 
 
 def name_stages(stages: Sequence[Stage]) -> list[str]:
-    """The stages up to the first output; delegates are numbered in the order of their set-up."""
+    """The stages up to the first output; a few delegates are numbered in order of their set-up."""
     names, delegates = [], 0
-    several = sum(stage.name == "delegate" for stage in stages) > 1
+    count = sum(stage.name == "delegate" for stage in stages)
     for stage in stages:
         if stage.name == "later inference":
             break
-        delegates += stage.name == "delegate"
-        numbered = stage.name == "delegate" and several
-        names.append(f"delegate {delegates}" if numbered else stage.name)
+        name = stage.name
+        if name == "delegate" and count > 1:
+            delegates += 1
+            name = f"delegate {delegates}" if count <= _MOST_DELEGATES else "delegates"
+        names.append(name)
         if stage.name == "first inference":
             break
     return names
