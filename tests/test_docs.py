@@ -93,6 +93,6 @@ def test_reference_pages_have_every_public_name_and_playbook(conf, monkeypatch, 
     pages = {path.name: path.read_text() for path in (tmp_path / "build/reference").iterdir()}
     api = "".join(text for name, text in pages.items() if name.startswith("api"))
     assert {name for name in wb.__all__ if f":: workbench.{name}\n" not in api} == set()
-    assert pages["playbooks.rst"].count("SKILL") == 8
+    assert pages["playbooks.rst"].count("SKILL") == 9
     schemas = {path.name for path in (ROOT / "data/schemas/v3").iterdir()}
     assert set(re.findall(r"`([\w.]+) <", pages["files.rst"])) == schemas

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from workbench import store
+from workbench.analysis.memory import list_file_parts
 from workbench.errors import ExportError, ModelError, UsageError
 from workbench.export.artifact import export_model
 from workbench.export.layers import describe_pte
@@ -198,6 +199,13 @@ def test_portable_programs_have_no_delegate(tmp_path):
     assert_agrees(model, pte)
     export = store.load_export(pte)
     assert pte.name == "small_portable_fp32.pte"
+    layers = store.load_layers(store.layers_path(pte), export.sha256)
+    parts = list_file_parts(layers)
+    weights = parts[parts["part"] == "weights"]
+    assert weights["module"].all() and len(weights) > 1
+    assert parts["size_bytes"].sum() == pte.stat().st_size
+    lost = tuple(replace(part, method=7, instruction=9) for part in layers.file)
+    assert set(list_file_parts(replace(layers, file=lost))["module"]) == {""}
     assert export.delegates == {}
     calls = {u.operator: u.count for u in export.undelegated}
     assert calls["aten::convolution.out"] == calls["aten::mean.out"] == 1

@@ -145,6 +145,39 @@ def test_one_token_and_other_heads_compute_nothing_needless():
     assert found(language_model(16, words=1000), "logits").empty, "these are no words"
 
 
+def test_a_head_that_takes_much_of_the_time_is_found_and_a_small_one_is_not():
+    row = only(language_model(1), "head")
+    title = "the head scores 512 tokens of the vocabulary: 0 MB of weights, 97 % of the latency"
+    assert row["title"] == title
+    assert row["basis"] == "bound"
+    assert "layers were left out" in row["action"]
+    small = build_facts(
+        Kernel("embedding", "TABLE x", "e", 0.1),
+        Delegate(
+            [
+                Node("FullyConnected", "e V", "h", 10.0, module="layers.0", flops=10**6),
+                Node("FullyConnected", "h W", "y", 2.0, module="head", flops=10**6),
+            ]
+        ),
+        shapes={"TABLE": (512, 64), "e": (1, 1, 64), "h": (1, 1, 64), "W": (512, 64)}
+        | {"V": (64, 64), "y": (1, 1, 512)},
+    )
+    assert found(small, "head").empty
+
+
+def test_small_groups_of_int4_weights_are_found_and_large_ones_are_not():
+    facts = build_facts(Delegate([Node("FullyConnected", "x W", "y", 6.0, flops=10**6)]))
+    name = "Fully Connected (NC, QP8, F32, QB4W) GEMM"
+    grouped = facts.operators["operator"].replace("Fully Connected (NC, F32) GEMM", name)
+    facts = dataclasses.replace(facts, operators=facts.operators.assign(operator=grouped))
+    row = only(dataclasses.replace(facts, export=exported("8da4w")), "weight groups")
+    assert row["title"].startswith("1 product with int4 weights in groups of 32")
+    assert row["high_ms"] == pytest.approx(2.0, rel=0.01)
+    large = dataclasses.replace(exported("8da4w"), options={"group_size": "128"})
+    for export in (large, None):
+        assert found(dataclasses.replace(facts, export=export), "weight groups").empty
+
+
 def test_a_copied_cache_and_undelegated_masks_are_one_finding():
     place = {"module": "layers.0.attention"}
     attention = {"module": "layers.0.attention.SDPA"}

@@ -345,6 +345,7 @@ def test_names_of_language_models_and_their_settings():
         ("smollm2_135m,depth=4", "unknown setting"),
         ("smollm2_135m,layers=x", "is not a setting"),
         ("smollm2_135m,context=1", "is not a setting"),
+        ("smollm2_135m,embedding=5", "is not a setting"),
         ("absent.json", "no such file"),
     ],
 )
@@ -390,6 +391,36 @@ def test_a_language_model_is_exported_with_layers_and_measured_by_phase(tmp_path
     assert attention["module"].str.contains(r"layers\.[01]\.attention").all()
     products = rows[rows["name"].str.startswith("Fully Connected")]
     assert products["module"].str.contains(r"w[qkvo123]$|output$").all()
+
+
+@pytest.mark.slow
+def test_embeddings_and_groups_of_weights_are_quantised_as_asked(tmp_path):
+    params = TINY.with_name("llama_tiny.json")
+    options = wb.ExportOptions("8da4w", group_size=64)
+    pte = wb.export_model(f"llm:{params},context=32,embedding=4", options, root=tmp_path)
+    run = wb.measure(pte, replace(BRIEF, phases=("decode=1@20",), toggle="none"), root=tmp_path)
+    rows = run["decode", "baseline"].operators
+    assert rows["name"].str.contains("embedding_4bit").sum() == 1
+    products = rows[rows["name"].str.startswith("Fully Connected")]
+    wide = products["module"].str.endswith("w2")  # of 64 inputs; the others have 32
+    assert products["operator"].str.contains("QB4W").tolist() == wide.tolist()
+    reasons = run["decode", "baseline"].dtypes.set_index("module")["reason"]
+    assert reasons["output"] == "its inputs do not divide into groups of 64"
+
+
+def test_a_bad_group_size_is_one_clear_error(tmp_path):
+    with pytest.raises(UsageError, match="48 is no multiple of 32"):
+        wb.export_model("toy_cnn", wb.ExportOptions("8da4w", group_size=48), root=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_model_without_a_cache_takes_all_tokens_and_no_position(tmp_path):
+    params = TINY.with_name("llama_tiny.json")
+    pte = wb.export_model(f"llm:{params},context=32,cache=0", root=tmp_path)
+    run = wb.measure(pte, replace(BRIEF, sweep="tokens=4,8", toggle="none"), root=tmp_path)
+    assert [tensor.shape for tensor in run.record.plan.phases[1].inputs] == [(1, 8)]
+    names = run["tokens_8", "baseline"].operators["name"]
+    assert not names.str.contains("custom_sdpa|update_cache|index_put").any()
 
 
 def test_random_integers_and_positions_are_what_the_tensor_says():

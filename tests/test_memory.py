@@ -1,7 +1,10 @@
 """Memory and starts: every byte and every millisecond in one row, and what limits the peak."""
 
+import itertools
 import json
+import os
 import subprocess
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -22,6 +25,7 @@ from workbench.analysis.memory import (
     judge_need,
     list_file_parts,
     list_tensors,
+    measure_needs,
     tabulate_starts,
 )
 from workbench.export.layers import describe_pte
@@ -111,10 +115,29 @@ def test_arenas_are_those_of_the_memory_planner(run, conv_pte):
 def test_every_start_is_recorded_and_interleaved(run):
     counts = Counter((s.experiment, s.mode) for s in run.record.starts)
     names = [e.name for e in run.record.plan.experiments]
-    planned = {"memory": 1, "time": 2, "cold": min(2, COLD_STARTS)}
+    few = min(2, COLD_STARTS)
+    planned = {"memory": 1, "time": 2, "cold": few, "read": few, "cold read": few}
     assert counts == {(name, mode): planned[mode] for name in names for mode in planned}
     firsts = [next(s for s in run.record.starts if s.number == n).experiment for n in range(3)]
     assert sorted(firsts) == sorted(names)
+
+
+def test_a_file_that_is_read_is_not_resident_and_is_compared_with_one_that_is_mapped(run):
+    modes = {mode: [s for s in run.subject.starts if s.mode == mode] for mode in ("time", "read")}
+    assert all(start.memory.program > 0 for start in modes["time"])
+    assert all(start.memory.program == 0 for start in modes["read"])
+    table = run.subject.loading.set_index("need")
+    assert [*table.index[:3]] == ["first output", "cold first output", "peak memory"]
+    means = {m: np.mean([s.memory.peak for s in starts]) / 1e6 for m, starts in modes.items()}
+    row = table.loc["peak memory"]
+    assert (row["baseline"], row["candidate"]) == pytest.approx((means["time"], means["read"]))
+
+
+def test_a_file_that_is_read_gives_the_same_outputs(conv_pte, tmp_path):
+    for load in ("mmap", "read"):
+        command = [str(build_runner()), "--model_path", conv_pte, "--load", load]
+        subprocess.run([*command, "--output_file", tmp_path / load], check=True, stdout=-3)
+    assert (tmp_path / "mmap-0.bin").read_bytes() == (tmp_path / "read-0.bin").read_bytes()
 
 
 def test_cold_start_rows_sum_to_the_mean_of_the_starts(run):
@@ -204,26 +227,90 @@ def test_systems_without_proc_have_times_alone():
     assert account_memory([start]) is None
     times = [replace(make_start(n), memory=ProcessMemory()) for n in range(3)]
     assert tabulate_starts(times)["mean_ms"].sum() == pytest.approx(10.1)
-    assert compare_needs(times, times)["need"].tolist() == ["first output"]
+    needs = measure_needs(times)
+    assert compare_needs(needs, needs)["need"].tolist() == ["first output"]
 
 
 def test_differences_of_needs_are_found_and_equal_ones_are_not():
     rng = np.random.default_rng(0)
     before, same, more = (
-        [make_start(n, scale=scale * rng.normal(1, 0.003)) for n in range(5)]
+        measure_needs([make_start(n, scale=scale * rng.normal(1, 0.003)) for n in range(5)])
         for scale in (1, 1, 1.1)
     )
     assert set(compare_needs(before, same)["outcome"]) == {"equivalent"}
     grown = compare_needs(before, more).set_index("need")
     assert grown.at["peak memory", "outcome"] == "more"
     assert grown.at["first output", "low"] < 1.1 < grown.at["first output", "high"]
-    assert compare_needs(before[:1], more[:1])["outcome"].unique() == ["inconclusive"]
+    one = measure_needs([make_start()])
+    assert compare_needs(one, one)["outcome"].unique() == ["inconclusive"]
 
 
 def test_outcomes_of_needs():
     bounds = [(0.9, 0.97), (1.03, 1.1), (0.99, 1.01), (0.9, 1.01), (0.97, 0.99)]
     outcomes = ["less", "more", "equivalent", "inconclusive", "inconclusive"]
     assert [judge_need(*each) for each in bounds] == outcomes
+
+
+# --- energy --------------------------------------------------------------------------------------
+
+
+def count_energy(pte):
+    """The answer of a runner to a batch of one inference."""
+    command = [str(build_runner()), "--model_path", str(pte)]
+    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+    return json.loads(done.stdout.splitlines()[1])
+
+
+def test_energy_is_the_difference_of_the_packages_counters(conv_pte, tmp_path, monkeypatch):
+    """A domain that includes the packages is not added; the second counter wraps at 10 000."""
+    values = {"0": (0, 1000, 4000), "2": (0, 9900, 50)}  # at the start, before and after the batch
+    for number, name in (("0", "package-0"), ("1", "psys"), ("2", "package-1")):
+        folder = tmp_path / f"intel-rapl:{number}"
+        folder.mkdir()
+        (folder / "name").write_text(f"{name}\n")
+        (folder / "max_energy_range_uj").write_text("10000\n")
+        os.mkfifo(folder / "energy_uj")
+
+    def feed():
+        for at, number in itertools.product(range(3), values):
+            (tmp_path / f"intel-rapl:{number}" / "energy_uj").write_text(f"{values[number][at]}\n")
+
+    monkeypatch.setenv("WORKBENCH_POWERCAP", str(tmp_path))
+    build_runner()
+    threading.Thread(target=feed, daemon=True).start()
+    assert count_energy(conv_pte)["energy_uj"] == 3000 + 150
+
+
+@pytest.mark.parametrize("content", [None, "", "many"])
+def test_energy_is_absent_without_a_counter_that_can_be_read(
+    conv_pte, tmp_path, monkeypatch, content
+):
+    if content is not None:
+        folder = tmp_path / "intel-rapl:0"
+        folder.mkdir()
+        (folder / "name").write_text("package-0\n")
+        (folder / "max_energy_range_uj").write_text("10000\n")
+        (folder / "energy_uj").write_text(content)
+    monkeypatch.setenv("WORKBENCH_POWERCAP", str(tmp_path))
+    assert "energy_uj" not in count_energy(conv_pte)
+
+
+def test_energy_per_inference_has_an_interval_over_restarts(run):
+    counted = tuple(
+        replace(
+            session,
+            batches=tuple(
+                replace(b, energy_uj=(5000 + 10 * session.process) * len(b.wall_ns))
+                for b in session.batches
+            ),
+        )
+        for session in run.record.sessions
+    )
+    measured = replace(run, record=replace(run.record, sessions=counted)).subject
+    row = measured.needs.set_index("need").loc["energy"]
+    assert (row["unit"], row["value"]) == ("mJ", pytest.approx(5.005))
+    assert row["low"] < 5.0 < row["high"]
+    assert "energy" not in [*run.subject.needs["need"]]
 
 
 # --- the file and the activations ----------------------------------------------------------------

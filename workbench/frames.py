@@ -416,6 +416,7 @@ VARIANTS = make_frame(
     ("score", "float", "", "by the user's metric"),
     ("size_mb", "float", "MB", "size of the program"),
     ("planned_mb", "float", "MB", "memory planned for tensors outside of delegates"),
+    ("peak_mb", "float", "MB", "largest resident set of a process, mean"),
     ("load_ms", "float", "ms", "median time to load the program"),
     ("predicted_ms", "float", "ms", "gain over its parent, as predicted; none: only bounds"),
     ("predicted_low_ms", "float", "ms", "lower end of the predicted gain"),
@@ -595,8 +596,14 @@ FILE_PARTS = make_frame(
 NEEDS = make_frame(
     "needs",
     "experiment threads",
-    ("need", "text", "", "latency | first output | cold first output | peak memory | PSS | size"),
-    ("unit", "text", "", "ms or MB"),
+    (
+        "need",
+        "text",
+        "",
+        "latency | first output | cold first output | peak memory | PSS | energy (of the CPU's "
+        "packages, per inference) | size",
+    ),
+    ("unit", "text", "", "ms, MB or mJ"),
     ("value", "float", "", "mean over restarts; the size is that of the program's file"),
     *_interval("its"),
 )
@@ -604,7 +611,7 @@ NEEDS = make_frame(
 NEEDS_COMPARED = make_frame(
     "needs compared",
     ("need", "text", "", "as in the needs"),
-    ("unit", "text", "", "ms or MB"),
+    ("unit", "text", "", "ms, MB or mJ"),
     ("baseline", "float", "", "of the baseline"),
     ("candidate", "float", "", "of the candidate"),
     ("ratio", "float", "", "candidate / baseline: below 1, it needs less"),

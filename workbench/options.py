@@ -6,6 +6,8 @@ from typing import Any, TypeAlias
 
 #: Pairs of a pattern of module paths and a dtype.
 ModuleDtypes: TypeAlias = tuple[tuple[str, str], ...]
+#: Weights that share one scale in 8da4w, if nothing else is asked for.
+GROUP_SIZE = 32
 #: Rewrites that compute the same (the approximations say so), and are not always faster.
 OPTIONAL_REWRITES = {
     "slices": "slices and reshapes instead of splits, selections and unbinding",
@@ -59,6 +61,10 @@ class ExportOptions:
         name="module-dtype",
         type="assignment",
         metavar="PATTERN=DTYPE",
+    )
+    group_size: int = _option(
+        GROUP_SIZE,
+        "int4 weights that share a scale in 8da4w: a multiple of 32.",
     )
     rewrite: bool = _option(True, "Rewrite operators that XNNPACK does not support.")
     also_rewrite: tuple[str, ...] = _option(

@@ -9,13 +9,11 @@ import pandas as pd
 from workbench.analysis.findings.dataflow import SEALED
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.frames import DTYPES, check, format_share, is_emulated
-from workbench.options import ModuleDtypes, dtype_of_module
+from workbench.options import GROUP_SIZE, ModuleDtypes, dtype_of_module
 from workbench.records.runs import Export
 
 #: Families of operators that a dtype is asked for; all others follow their operands.
 PRODUCTS = ("convolution", "deconvolution", "gemm", "bmm")
-#: Linear layers whose inputs do not divide into so many are left in floating point by 8da4w.
-_GROUP = 32
 _LINEAR_ONLY = ("int8dyn", "8da4w")
 _QUANTIZED = ("int8", *_LINEAR_ONLY)
 
@@ -27,7 +25,7 @@ def tabulate_dtypes(operators: pd.DataFrame, export: Export) -> pd.DataFrame:
     asked = computed_dtype(export)
     ran = [dtype_of(name, export.dtype) for name in rows["operator"]]
     reasons = [
-        "" if dtype == asked else explain_float(row, export.dtype, module_dtypes(export))
+        "" if dtype == asked else explain_float(row, export)
         for row, dtype in zip(rows.to_dict("records"), ran, strict=True)
     ]
     if "module" not in rows:
@@ -66,14 +64,23 @@ def module_dtypes(export: Export) -> ModuleDtypes:
     return (*((pattern, "fp32") for pattern in kept), *found)
 
 
-def explain_float(row: Mapping[str, Any], dtype: str, modules: ModuleDtypes = ()) -> str:
-    """Why an operator of the operators frame does not run in a dtype, as far as is known."""
-    if not is_quantized(dtype):
-        return f"XNNPACK has no {dtype} kernel for it on this CPU"
-    return cannot_quantize(row, dtype, modules) or "no pattern of XNNPACK's quantiser has it"
+def group_size(export: Export) -> int:
+    """How many int4 weights share a scale, as far as the export says."""
+    size = export.options.get("group_size", "")
+    return int(size) if size.isdecimal() and int(size) else GROUP_SIZE
 
 
-def cannot_quantize(row: Mapping[str, Any], dtype: str, modules: ModuleDtypes = ()) -> str:
+def explain_float(row: Mapping[str, Any], export: Export) -> str:
+    """Why an operator of the operators frame does not run in its dtype, as far as is known."""
+    if not is_quantized(export.dtype):
+        return f"XNNPACK has no {export.dtype} kernel for it on this CPU"
+    known = cannot_quantize(row, export.dtype, module_dtypes(export), group_size(export))
+    return known or "no pattern of XNNPACK's quantiser has it"
+
+
+def cannot_quantize(
+    row: Mapping[str, Any], dtype: str, modules: ModuleDtypes = (), size: int = GROUP_SIZE
+) -> str:
     """What keeps an operator from being quantised; empty if nothing is known to."""
     module, kind = str(row.get("module") or ""), str(row.get("module_class") or "")
     if dtype_of_module(module, dtype, modules) != dtype:
@@ -89,6 +96,6 @@ def cannot_quantize(row: Mapping[str, Any], dtype: str, modules: ModuleDtypes = 
     if row["family"] != "gemm" or kind.startswith("Conv"):
         return f"no linear layer, and {dtype} quantises nothing else"
     inputs = re.match(r"[\dx]*?(\d+)(?:,| ->)", str(row.get("shapes") or ""))
-    if dtype == "8da4w" and inputs and int(inputs[1]) % _GROUP:
-        return f"its inputs do not divide into groups of {_GROUP}"
+    if dtype == "8da4w" and inputs and int(inputs[1]) % size:
+        return f"its inputs do not divide into groups of {size}"
     return ""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,8 @@ from scipy.special import stdtrit
 from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, Step, TensorId
 from workbench.analysis.statistics import half_width
 from workbench.frames import COLD_START, FILE_PARTS, MEMORY, NEEDS_COMPARED, TENSORS, check
-from workbench.records.layers import Layers
-from workbench.records.runs import Export, Stage, Start
+from workbench.records.layers import FilePart, Layers
+from workbench.records.runs import Export, Session, Stage, Start
 
 MB = 1e6
 #: Smaller differences of a need, as a fraction, are of no importance.
@@ -224,19 +225,24 @@ def activation_bytes(flow: Dataflow, dropped: Step | None = None) -> int:
     return sum(size for size, _ in _find_peaks(flow, _lifetimes(flow, dropped)).values())
 
 
+def _find_module(part: FilePart, layers: Layers) -> str:
+    """The layer that a part's values are the weights of; empty if unknown."""
+    method = dict(enumerate(layers.methods)).get(-1 if part.method is None else part.method)
+    if method is None:
+        return ""
+    users = [call.origin for call in method.instructions if part.value in call.inputs]
+    if part.instruction is not None:
+        calls = method.instructions[part.instruction :][:1]
+        nodes = [node for call in calls for node in call.xnodes if node.origins]
+        users = [node.origins[0] for node in nodes if part.value in node.inputs]
+    return next((method.origins[number].module for number in users if number is not None), "")
+
+
 def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
     """The parts of a program's file, the largest first: ``frames.FILE_PARTS``."""
     if layers is None or not layers.file:
         return None
-    rows = []
-    for part in layers.file:
-        module = ""
-        if part.method is not None and part.instruction is not None and part.value is not None:
-            method = layers.methods[part.method]
-            nodes = method.instructions[part.instruction].xnodes
-            users = (node for node in nodes if part.value in node.inputs and node.origins)
-            module = next((method.origins[node.origins[0]].module for node in users), "")
-        rows.append((part.kind, module, part.size_bytes))
+    rows = [(part.kind, _find_module(part, layers), part.size_bytes) for part in layers.file]
     table = pd.DataFrame(rows, columns=FILE_PARTS.names[:3])
     table = table.groupby(["part", "module"], as_index=False, sort=False)["size_bytes"].sum()
     table = table.sort_values("size_bytes", ascending=False, kind="stable", ignore_index=True)
@@ -246,8 +252,12 @@ def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
 # --- side by side --------------------------------------------------------------------------------
 
 
-def measure_needs(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:
-    """By need, its unit and its value in every start, by number."""
+#: By need, its unit and its value in every process, by number.
+Needs = dict[str, tuple[str, pd.Series]]
+
+
+def measure_needs(starts: Sequence[Start], sessions: Iterable[Session] = ()) -> Needs:
+    """The needs of starts, and the energy of an inference in the untraced ``sessions``."""
     warm, cold = ([s for s in starts if s.mode == mode] for mode in ("time", "cold"))
     known = [start for start in warm if start.memory.peak]
     numbers = [start.number for start in known]
@@ -256,8 +266,19 @@ def measure_needs(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:
         "cold first output": ("ms", first_outputs(cold).sum(axis=1)),
         "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in known], numbers)),
         "PSS": ("MB", pd.Series([s.memory.pss / MB for s in known], numbers)),
+        "energy": ("mJ", pd.Series(_energies(sessions), dtype=float)),
     }
     return {need: (unit, values) for need, (unit, values) in found.items() if len(values)}
+
+
+def _energies(sessions: Iterable[Session]) -> dict[int, float]:
+    """The energy of an inference in mJ in every process in which all of it was counted."""
+    found = {}
+    for session in sessions:
+        used = [b.energy_uj for b in session.batches if b.energy_uj is not None]
+        if used and len(used) == len(session.batches) and not session.traced:
+            found[session.process] = sum(used) / 1e3 / sum(len(b.wall_ns) for b in session.batches)
+    return found
 
 
 def summarize_needs(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
@@ -271,15 +292,15 @@ def summarize_needs(starts: Sequence[Start], export: Export | None) -> dict[str,
 
 
 def compare_needs(
-    before: Sequence[Start], after: Sequence[Start], known: Sequence[tuple[Any, ...]] = ()
+    before: Needs, after: Needs, known: Sequence[tuple[Any, ...]] = ()
 ) -> pd.DataFrame:
     """What a candidate needs against its baseline, below ``known`` rows: ``NEEDS_COMPARED``.
 
-    Starts of equal number ran one after the other: the interval is Student's, of their ratios.
+    Processes of equal number took turns: the interval is Student's, of their ratios.
     """
-    theirs, rows = measure_needs(after), [*known]
-    for need, (unit, values) in measure_needs(before).items():
-        other = theirs[need][1] if need in theirs else values.iloc[:0]
+    rows = [*known]
+    for need, (unit, values) in before.items():
+        other = after[need][1] if need in after else values.iloc[:0]
         both = pd.concat([values, other], axis=1, join="inner")
         if both.empty:
             continue
@@ -291,6 +312,18 @@ def compare_needs(
         rows.append((need, unit, *both.mean(), ratio, low, high, judge_need(low, high)))
     table = pd.DataFrame(rows, columns=NEEDS_COMPARED.names[:-1])
     return check(table.assign(control=math.nan), NEEDS_COMPARED)
+
+
+def compare_loading(starts: Sequence[Start]) -> pd.DataFrame | None:
+    """What starts that read the file need against those that map it: ``frames.NEEDS_COMPARED``."""
+
+    def choose(modes: dict[str, str]) -> Needs:
+        chosen = {mode: [s for s in starts if s.mode == known] for mode, known in modes.items()}
+        pairs = ((mode, pair) for mode, part in chosen.items() for pair in enumerate(part))
+        return measure_needs([replace(s, mode=mode, number=n) for mode, (n, s) in pairs])
+
+    read = choose({"time": "read", "cold": "cold read"})
+    return compare_needs(choose({"time": "time", "cold": "cold"}), read) if read else None
 
 
 def judge_need(low: float, high: float) -> str:

@@ -42,7 +42,9 @@ from workbench.analysis.machine_code import (
 )
 from workbench.analysis.memory import (
     MB,
+    Needs,
     account_memory,
+    compare_loading,
     compare_needs,
     judge_need,
     list_file_parts,
@@ -748,7 +750,7 @@ class Measurement:
     def rate_text(self) -> str:
         """Tokens per second, after a comma; empty if it is no step of a language model."""
         tokens = self.phase.tokens
-        return f", {tokens / self.latency_ms * 1e3:.3g} tokens/s" if tokens else ""
+        return f", {float(f'{tokens / self.latency_ms * 1e3:.3g}'):.10g} tokens/s" if tokens else ""
 
     @property
     def times_text(self) -> str:
@@ -872,6 +874,11 @@ class Measurement:
         """What the process holds when most of it is resident: ``frames.MEMORY``."""
         return account_memory(self.starts)
 
+    @frame_property
+    def loading(self) -> pd.DataFrame | None:
+        """Starts that read the file against those that map it: ``frames.NEEDS_COMPARED``."""
+        return compare_loading(self.starts)
+
     @cached_property
     def flow(self) -> Dataflow | None:
         """The program as a graph; None if its operators are unknown."""
@@ -888,12 +895,19 @@ class Measurement:
         """The program's file by part and layer, the largest first: ``frames.FILE_PARTS``."""
         return list_file_parts(self.sidecar)
 
+    @property
+    def measured_needs(self) -> Needs:
+        """What `needs` has of every process."""
+        key = (self.name, self.threads)
+        sessions = [s for s in self.run.record.sessions if (s.experiment, s.threads) == key]
+        return measure_needs(self.starts, sessions)
+
     @frame_property
     def needs(self) -> pd.DataFrame:
-        """Latency, first output, memory and size: ``frames.NEEDS``."""
+        """Latency, first output, memory, energy and size: ``frames.NEEDS``."""
         latency = self.statistics[["latency", "low", "high"]].iloc[0]
         rows = [("latency", "ms", *latency)]
-        for need, (unit, values) in measure_needs(self.starts).items():
+        for need, (unit, values) in self.measured_needs.items():
             half = float(half_width(values.to_numpy()))
             rows.append((need, unit, values.mean(), values.mean() - half, values.mean() + half))
         if self.export:
@@ -1173,7 +1187,7 @@ class Comparison:
 
     @frame_property
     def needs(self) -> pd.DataFrame:
-        """Latency, first output, memory and size of both sides: ``frames.NEEDS_COMPARED``.
+        """Latency, starts, memory, energy and size of both sides: ``frames.NEEDS_COMPARED``.
 
         The size only if the programs differ.
         """
@@ -1187,7 +1201,7 @@ class Comparison:
         if len(sizes) == len(sides) and not self.same_program:
             ratio = sizes[1] / sizes[0]
             rows.append(("size", "MB", *sizes, *[ratio] * 3, judge_need(ratio, ratio)))
-        table = compare_needs(self.baseline.starts, self.candidate.starts, rows)
+        table = compare_needs(self.baseline.measured_needs, self.candidate.measured_needs, rows)
         if self._controls and not self.candidate.control:
             again = Comparison(self._controls["control_of"], self._controls["control"]).needs
             table["control"] = table["need"].map(again.set_index("need")["ratio"])

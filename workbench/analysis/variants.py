@@ -21,7 +21,7 @@ CURES = {
     "constants": ("fixed work", ("",)),
 }
 #: What an objective other than latency makes small.
-SIZES = {"size": "size_bytes", "memory": "planned_bytes"}
+SIZES = {"size": "size_bytes", "memory": "peak_bytes"}
 
 
 def read_study(path: str | Path) -> Study:
@@ -120,8 +120,9 @@ def tabulate_variants(study: Study) -> pd.DataFrame:
             ends = {"ms": None, "low_ms": None, "high_ms": None} if gain is None else vars(gain)
             row |= {f"{prefix}_{end}": ends[end] for end in ("ms", "low_ms", "high_ms")}
         row["basis"] = variant.predicted.basis if variant.predicted else ""
-        row["size_mb"] = variant.size_bytes / 1e6 if variant.size_bytes else None
-        row["planned_mb"] = variant.planned_bytes / 1e6 if variant.planned_bytes else None
+        for name in ("size", "planned", "peak"):
+            size = getattr(variant, f"{name}_bytes")
+            row[f"{name}_mb"] = size / 1e6 if size else None
         role = {study.best: "recommended", study.whole: "best dtype"}.get(variant.name, "")
         row["note"] = "; ".join(filter(None, [role, variant.flaw or variant.reason]))
         rows.append(row)

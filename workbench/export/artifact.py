@@ -38,7 +38,7 @@ from workbench.models.inputs import (
 from workbench.models.loader import SEED, LoadedModel, load_model
 from workbench.models.registry import parse_name, sources_of
 from workbench.models.sources import find_sources, reason
-from workbench.options import OPTIONAL_REWRITES, ExportOptions
+from workbench.options import GROUP_SIZE, OPTIONAL_REWRITES, ExportOptions
 from workbench.records.runs import Export, Tensor, Undelegated
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def export_model(
     asked = {
         "module_dtypes": ", ".join(f"{path}={dtype}" for path, dtype in options.module_dtypes),
         "also_rewrite": ", ".join(options.also_rewrite),
+        "group_size": str(options.group_size) * (options.group_size != GROUP_SIZE),
         "channels_last": "yes" * options.channels_last,
         "rewrite": "no" * (not options.rewrite),
     }
@@ -220,6 +221,9 @@ def _pte_path(name: str, options: ExportOptions, root: str | os.PathLike[str] | 
 
 
 def _check_options(options: ExportOptions) -> None:
+    if options.group_size < GROUP_SIZE or options.group_size % GROUP_SIZE:
+        text = f"{options.group_size} is no multiple of {GROUP_SIZE}, which XNNPACK requires"
+        raise UsageError(text, where="--group-size")
     for dtype in (options.dtype, *dict(options.module_dtypes).values()):
         if dtype not in DTYPES:
             raise unknown_name("dtype", dtype, DTYPES)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -56,12 +56,15 @@ def describe_program(program: ExecutorchProgramManager) -> Layers:
 
     layers = describe_pte(program.buffer)
     handles, computed = program.debug_handle_map, program.methods
+    # Others return constants.
+    kept = {n: m for n, m in enumerate(layers.methods) if m.name in computed}
     methods = tuple(
         add_origins(method, program.exported_program(method.name), handles.get(method.name, {}))
-        for method in layers.methods
-        if method.name in computed  # others return constants
+        for method in kept.values()
     )
-    return replace(layers, methods=methods)
+    places: dict[int | None, int | None] = {number: place for place, number in enumerate(kept)}
+    file = tuple(replace(part, method=places.get(part.method)) for part in layers.file)
+    return replace(layers, methods=methods, file=file)
 
 
 def list_parts(pte: Pte, size_bytes: int) -> tuple[FilePart, ...]:
@@ -69,7 +72,7 @@ def list_parts(pte: Pte, size_bytes: int) -> tuple[FilePart, ...]:
     tables = pte.tables
     segments = [segment["size"] for segment in tables["segments"] or []]
     keys = {item["key"]: item["segment_index"] for item in tables["named_data"] or []}
-    found: dict[int, FilePart] = {}
+    found: dict[int, list[FilePart]] = {}
     inline: list[FilePart] = []
     for number, plan in enumerate(tables["execution_plan"] or []):
         lists = (each["instructions"] or [] for each in plan["chains"] or [])
@@ -81,23 +84,42 @@ def list_parts(pte: Pte, size_bytes: int) -> tuple[FilePart, ...]:
             place = delegate["processed"] or {}
             part = FilePart("delegate", len(pte.payload(delegate)), number, at)
             if place.get("location") == "SEGMENT":
-                found.setdefault(place["index"], part)
+                found.setdefault(place["index"], [part])
             else:
                 inline.append(part)
             if delegate["id"] == "XnnpackBackend":
                 for key, value in _named_weights(pte.payload(delegate), pte.where):
                     if keys.get(key, -1) in range(len(segments)):
                         part = FilePart("weights", segments[keys[key]], number, at, value)
-                        found.setdefault(keys[key], part)
+                        found.setdefault(keys[key], [part])
     constants = tables["constant_segment"] or {}
-    kinds = {constants.get("segment_index"): "weights"} if constants.get("offsets") else {}
-    kinds |= {part["segment_index"]: "state" for part in tables["mutable_data_segments"] or []}
+    index, starts = constants.get("segment_index", -1), constants.get("offsets") or []
+    if starts and index in range(len(segments)) and index not in found:
+        found[index] = [*_split_weights(tables, starts, segments[index])]
+    kinds = {part["segment_index"]: "state" for part in tables["mutable_data_segments"] or []}
     for number, size in enumerate(segments):
-        found.setdefault(number, FilePart(kinds.get(number, "other"), size))
-    parts = [*(found[number] for number in range(len(segments))), *inline]
+        found.setdefault(number, [FilePart(kinds.get(number, "other"), size)])
+    parts = [*chain(*(found[number] for number in range(len(segments)))), *inline]
     program = pte.program_bytes - sum(part.size_bytes for part in inline)
     rest = size_bytes - pte.program_bytes - sum(segments)
     return FilePart("program", program), *parts, FilePart("padding", rest)
+
+
+def _split_weights(
+    tables: dict[str, Any], starts: Sequence[int], size_bytes: int
+) -> Iterator[FilePart]:
+    """The tensors in the segment with the weights that no delegate has, by where each starts."""
+    users: dict[int, tuple[int, int]] = {}
+    for number, plan in enumerate(tables["execution_plan"] or []):
+        for value, entry in enumerate(plan["values"] or []):
+            tensor: dict[str, Any] = entry["val"][1] if entry["val"] else {}
+            if "data_buffer_idx" in tensor and tensor["allocation_info"] is None:
+                users.setdefault(tensor["data_buffer_idx"], (number, value))
+    owners = {start: users.get(buffer) for buffer, start in enumerate(starts)}
+    for start, end in pairwise(sorted({0, size_bytes, *(s for s in starts if s < size_bytes)})):
+        part = FilePart("weights", end - start)
+        owner = owners.get(start)
+        yield replace(part, method=owner[0], value=owner[1]) if owner else part
 
 
 def _named_weights(payload: memoryview, where: object) -> Iterator[tuple[str, int]]:

@@ -132,7 +132,7 @@ def _export(
     ways = {PRECISIONS[each].quantizes for each in (options.dtype, *dict(modules).values())}
     with failure.explain_tracing(model.origin):
         if "weights" in ways:
-            quantize.quantize_weights(module, options.dtype, modules)
+            quantize.quantize_weights(module, options.dtype, modules, options.group_size)
         bound, args, kwargs = bind_constants(module, *traced)
         exported = _trace(bound, args, kwargs, model.dynamic_shapes)
         if "graph" in ways:

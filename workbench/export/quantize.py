@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from workbench.options import ModuleDtypes, dtype_of_module
+from workbench.options import GROUP_SIZE, ModuleDtypes, dtype_of_module
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from torch.export import ExportedProgram
 
-#: Weights that share one scale in ``8da4w``.
-GROUP_SIZE = 32
 
 _SUMS = ("aten::add", "aten::add_")
 _ACTIVATIONS = ("aten::relu", "aten::relu_", "aten::hardtanh", "aten::hardtanh_", "aten::clamp")
@@ -98,7 +96,10 @@ def _split_dequantized(graph: torch.fx.GraphModule) -> None:
 
 
 def quantize_weights(
-    module: nn.Module, dtype: str = "8da4w", module_dtypes: ModuleDtypes = ()
+    module: nn.Module,
+    dtype: str = "8da4w",
+    module_dtypes: ModuleDtypes = (),
+    group_size: int = GROUP_SIZE,
 ) -> None:
     """Give linear layers int4 weights in groups, and int8 activations at run time; in place.
 
@@ -109,12 +110,12 @@ def quantize_weights(
     from torchao.quantization.granularity import PerGroup
 
     def is_wanted(layer: nn.Module, path: str) -> bool:
-        divides = isinstance(layer, torch.nn.Linear) and not layer.in_features % GROUP_SIZE
+        divides = isinstance(layer, torch.nn.Linear) and not layer.in_features % group_size
         return divides and dtype_of_module(path, dtype, module_dtypes) == "8da4w"
 
     config = Int8DynamicActivationIntxWeightConfig(
         weight_dtype=torch.int4,  # type: ignore[attr-defined]
-        weight_granularity=PerGroup(GROUP_SIZE),
+        weight_granularity=PerGroup(group_size),
     )
     quantize_(module, config, filter_fn=is_wanted)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ModelError, SetupError, StoreError, UsageError, unknown_name
 from workbench.models.registry import EagerModelBase
+from workbench.options import GROUP_SIZE
 
 if TYPE_CHECKING:
     from torch import nn
@@ -38,14 +39,18 @@ class Settings:
     """What follows the name, such as ``llm:smollm2_135m,layers=4,sdpa=0``.
 
     ``layers`` replaces the number of layers, 0 keeps it. ``context`` is the number of positions
-    that the cache holds; ``sdpa`` whether attention is ``llama::custom_sdpa``; ``logits`` whether
-    those of all tokens are computed, not only the last one's.
+    that the cache holds; ``cache`` whether there is one: without it, the program takes all tokens,
+    and no position. ``sdpa`` is whether attention is ``llama::custom_sdpa``, which needs the cache;
+    ``logits`` whether those of all tokens are computed, not only the last one's; ``embedding`` the
+    bits to which the table of tokens is quantised, 4 or 8, and 0 for none.
     """
 
     layers: int = 0
     context: int = 256
+    cache: int = 1
     sdpa: int = 1
     logits: int = 0
+    embedding: int = 0
 
 
 class LanguageModel(EagerModelBase):
@@ -55,6 +60,7 @@ class LanguageModel(EagerModelBase):
         name, *changes = spec.split(",")
         self.settings = Settings(**dict(map(_parse_change, changes)))
         self.params = dict(PRESETS[name]) if name in PRESETS else _read_params(Path(name))
+        self.sdpa = bool(self.settings.sdpa and self.settings.cache)
         if self.settings.layers:
             self.params["n_layers"] = self.settings.layers
 
@@ -74,8 +80,8 @@ class LanguageModel(EagerModelBase):
             arguments = ModelArgs(
                 max_seq_len=self.settings.context,
                 max_context_len=self.settings.context,
-                use_kv_cache=True,
-                use_sdpa_with_kv_cache_op=bool(self.settings.sdpa),
+                use_kv_cache=bool(self.settings.cache),
+                use_sdpa_with_kv_cache_op=self.sdpa,
                 generate_full_logits=bool(self.settings.logits),
                 enable_dynamic_shape=True,
                 **self.params,
@@ -89,9 +95,14 @@ class LanguageModel(EagerModelBase):
         from executorch.examples.models.llama.export_llama_lib import _get_source_transforms
         from executorch.extension.llm.export.builder import DType
 
-        sdpa = bool(self.settings.sdpa)
+        bits = self.settings.embedding
+        if bits:
+            import executorch.kernels.quantized  # noqa: F401  (registers its operators)
         for transform in _get_source_transforms(
-            DType.fp32, use_kv_cache=True, use_sdpa_with_kv_cache=sdpa
+            DType.fp32,
+            use_kv_cache=bool(self.settings.cache),
+            use_sdpa_with_kv_cache=self.sdpa,
+            embedding_quantize=f"{bits},{GROUP_SIZE}" if bits else None,
         ):
             module = transform(module)
         return module
@@ -101,13 +112,15 @@ class LanguageModel(EagerModelBase):
         import torch
 
         tokens = torch.randint(0, self.params["vocab_size"], (1, min(16, self._most)))
-        return tokens, {"input_pos": torch.tensor([0], dtype=torch.long)}
+        position = {"input_pos": torch.tensor([0], dtype=torch.long)}
+        return (tokens, position) if self.settings.cache else (tokens,)
 
     def get_dynamic_shapes(self) -> Any:
         """Any number of tokens; upstream's exporter has the same limit."""
         import torch
 
-        return {1: torch.export.Dim("tokens", max=self._most)}, {"input_pos": {0: 1}}
+        tokens = {1: torch.export.Dim("tokens", max=self._most)}
+        return (tokens, {"input_pos": {0: 1}}) if self.settings.cache else (tokens,)
 
     def get_metadata(self) -> dict[str, Any]:
         """The constant methods by which upstream's runner knows the program."""
@@ -116,8 +129,8 @@ class LanguageModel(EagerModelBase):
             "get_n_layers": self.params.get("n_layers", 1),
             "get_vocab_size": self.params["vocab_size"],
         }
-        kinds = dict.fromkeys(("use_kv_cache", "enable_dynamic_shape"), True)
-        return lengths | sizes | kinds | {"use_sdpa_with_kv_cache": bool(self.settings.sdpa)}
+        kinds = {"use_kv_cache": bool(self.settings.cache), "enable_dynamic_shape": True}
+        return lengths | sizes | kinds | {"use_sdpa_with_kv_cache": self.sdpa}
 
     @property
     def _most(self) -> int:
@@ -129,7 +142,8 @@ def _parse_change(text: str) -> tuple[str, int]:
     known = [each.name for each in fields(Settings)]
     if name not in known:
         raise unknown_name("setting", name, known, where="llm:")
-    if not value.isdecimal() or not 2 * (name == "context") <= int(value) < 2**20:
+    allowed = value.isdecimal() and 2 * (name == "context") <= int(value) < 2**20
+    if not allowed or (name == "embedding" and int(value) not in (0, 4, 8)):
         raise UsageError(f"{text!r:.40} is not a setting such as layers=4", where="llm:")
     return name, int(value)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.analysis.compare import MARGIN
+from workbench.analysis.memory import MB, summarize_needs
 from workbench.analysis.run import Comparison, Measurement, Run, open_run
 from workbench.analysis.variants import SIZES, STUDY, pick_best, read_study
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
@@ -430,7 +431,11 @@ def judge(run: Run, study: Study, names: Sequence[str], number: int) -> tuple[Va
         else:
             facts |= {"latency_ms": on.latency_ms, "load_ms": sorted(loads)[len(loads) // 2]}
             facts |= {"low_ms": float(row["low"]), "high_ms": float(row["high"])}
+            peak_mb = summarize_needs(on.starts, on.export)["peak_mb"]
+            facts["peak_bytes"] = None if math.isnan(peak_mb) else round(peak_mb * MB)
         if name != names[0] and not run.emulated:
+            needs = Comparison(found[names[0]], on).needs.set_index("need")["outcome"]
+            facts["less_memory"] = needs.get("peak memory") == "less"
             row = Comparison(found[names[0]], on).latency.iloc[0]
             facts |= {"speedup": float(row["speedup"]), "outcome": str(row["outcome"])}
             facts |= {"speedup_low": float(row["low"]), "speedup_high": float(row["high"])}
@@ -475,6 +480,8 @@ def is_better(variant: Variant, base: Variant, objective: str) -> bool:
     if objective == "latency":
         scored = variant.outcome == WRONG and variant.score is not None  # the score decides
         return variant.outcome == "faster" or (scored and (variant.speedup_low or 0) > 1 + MARGIN)
+    if objective == "memory":
+        return variant.less_memory
     ours, theirs = (getattr(each, SIZES[objective]) for each in (variant, base))
     return None not in (ours, theirs) and ours < theirs
 
@@ -490,4 +497,7 @@ def describe_variant(variant: Variant) -> str:
         parts.append(f"{variant.speedup:.2f}x {interval} the speed of the baseline")
     parts += [] if variant.score is None else [f"score {variant.score:g}"]
     parts.append("no error" if variant.sqnr_db is None else f"SQNR {variant.sqnr_db:.1f} dB")
-    return ", ".join([*parts, f"{(variant.size_bytes or 0) / 1e6:.3g} MB"])
+    parts.append(f"{(variant.size_bytes or 0) / MB:.3g} MB")
+    if variant.peak_bytes:
+        parts.append(f"peak memory {variant.peak_bytes / MB:.3g} MB")
+    return ", ".join(parts)

@@ -473,7 +473,7 @@ def _show_finding(row: dict[str, Any]) -> Table:
     page += f"<p>{to_html(place)}Gain: {to_html(gain)}.</p><p>To do: {to_html(action)}.</p>"
     page += f"<pre><code>{html.escape(hint)}</code></pre>"
     page += f"<p>Evidence: <cite>{html.escape(heading)}</cite></p>"
-    text = f"**{_plain(title)}.** {_plain(place)}Gain: {gain}. To do: {_plain(action)}. `` "
+    text = f"**{_plain(title)}.** {_plain(place + f'Gain: {gain}')}. To do: {_plain(action)}. `` "
     text += hint.replace("`", "'") + f' `` Evidence: "{heading}".'
     return Table(page, text)
 

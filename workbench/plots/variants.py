@@ -14,7 +14,8 @@ from workbench.records.optimize import Study
 
 _SHOWN = (
     *("name", "change", "parent", "latency_ms", "threads", "speedup", "speedup_low"),
-    *("speedup_high", "sqnr_db", "score", "size_mb", "planned_mb", "load_ms", "extension_share"),
+    *("speedup_high", "sqnr_db", "score", "size_mb", "planned_mb", "peak_mb", "load_ms"),
+    "extension_share",
     "note",
 )
 _GRADED = (

@@ -46,6 +46,8 @@ class Variant:
     Latencies are those of the last ``round`` in which it took part, at its fastest thread count;
     ``speedup`` is against the baseline in that round. ``extension_share`` is the part of the
     arithmetic in kernels of the strongest CPU extension. ``gain`` is against the parent.
+    ``peak_bytes`` is the largest resident set, ``less_memory`` whether it was shown to be smaller
+    than the baseline's.
     """
 
     change: str
@@ -71,6 +73,8 @@ class Variant:
     low_ms: float | None = None
     high_ms: float | None = None
     load_ms: float | None = None
+    peak_bytes: int | None = None
+    less_memory: bool = False
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None

@@ -284,13 +284,17 @@ def count_threads(threads: int) -> str:
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive timed inferences, in the order of measurement."""
+    """Consecutive timed inferences, in the order of measurement.
+
+    ``energy_uj`` is what the CPU's packages used meanwhile, in microjoules; None if unknown.
+    """
 
     round: int
     batch: int
     wall_ns: tuple[int, ...]
     cpu_ns: tuple[int, ...]
     preempted: tuple[int, ...]
+    energy_uj: int | None = None
 
 
 @dataclass(frozen=True)
@@ -395,9 +399,10 @@ class Stage(ProcessMemory):
 class Start:
     """A process from its exec to its first output.
 
-    ``mode`` is ``time``; ``cold``, with the program's file dropped from the page cache before; or
-    ``memory``, with its memory read after every stage. ``cached`` is how much of the program's file
-    was in the page cache.
+    ``mode`` is ``time``; ``cold``, with the program's file dropped from the page cache before;
+    ``read`` or ``cold read``, the same with the file read instead of mapped; or ``memory``, with
+    its memory read after every stage. ``cached`` is how much of the program's file was in the page
+    cache.
     """
 
     experiment: str

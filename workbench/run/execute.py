@@ -23,7 +23,8 @@ Enough = Callable[[RunRecord], bool]
 MIN_RESTARTS = 3
 #: Most inferences of a sampled process: its trace grows with each; the fastest models need these.
 MAX_RUNS = 2000
-#: Of the starts of every experiment, how many find the program's file out of the page cache.
+#: Of the starts of every experiment, how many find the program's file out of the page cache; as
+#: many read the file instead of mapping it.
 COLD_STARTS = 3
 #: After so many seconds for each experiment, every mode gets only so many starts.
 STARTS_S, LEAST_STARTS = 2.0, 2
@@ -103,24 +104,28 @@ def measure_starts(recorder: RunRecorder, runner: Runner, inputs: Inputs, thread
     """Start every experiment, interleaved, up to its first output: for memory, then for time.
 
     The first process of each also reads the program's file, so that the timed ones find it in the
-    page cache; later ones are started without it there. Of several phases, the first is measured.
+    page cache; later ones are started without it there. Starts that map the file and starts that
+    read it take turns. Of several phases, the first is measured.
     """
     plan, known = recorder.run.plan, {(s.threads, s.number) for s in recorder.run.starts}
     phases, began = ("", *(phase.name for phase in plan.phases[:1])), time.monotonic()
     chosen = [
         e for e in plan.experiments if threads in (e.threads or plan.threads) and e.phase in phases
     ]
-    modes = ["memory", *["time"] * plan.starts, *["cold"] * min(plan.starts, COLD_STARTS)]
+    few = min(plan.starts, COLD_STARTS)
+    modes = ["memory", *["time", "read"] * few, *["time"] * (plan.starts - few)]
+    modes += ["cold", "cold read"] * few
     for number, mode in enumerate(modes):
         spent_s = (time.monotonic() - began) / max(1, len(chosen))
-        enough = spent_s > STARTS_S and modes[max(0, number - LEAST_STARTS)] == mode
+        enough = spent_s > STARTS_S and modes[:number].count(mode) >= LEAST_STARTS
         if enough or (threads, number) in known:
             continue
         first, starts = number % len(chosen), []
         for experiment in [*chosen[first:], *chosen[:first]]:
             core = Step(threads, number, False).core_of(runner.target)
             flags = runner_flags(plan, experiment, inputs, threads, core, runner.target)
-            flags += ["--stages", mode]
+            flags += ["--stages", {"read": "time", "cold read": "cold"}.get(mode, mode)]
+            flags += ["--load", "read"] if mode.endswith("read") else []
             with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
                 ready = session.ready
             measured = (ready.stages, ready.memory, ready.cached)

@@ -188,7 +188,7 @@ def time_interleaved(
             break
         for position, name in enumerate(order):
             timed = sessions[name].run(sizes[name])
-            times = (timed.wall_ns, timed.cpu_ns, timed.preempted)
+            times = (timed.wall_ns, timed.cpu_ns, timed.preempted, timed.energy_uj)
             batches[name].append(Batch(number, position, *times))
 
 

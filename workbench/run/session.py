@@ -98,11 +98,15 @@ class Ready:
 
 @dataclass(frozen=True)
 class Iterations:
-    """Times of consecutive executions, in nanoseconds, and how often each was preempted."""
+    """Times of consecutive executions, in nanoseconds, and how often each was preempted.
+
+    ``energy_uj`` is the energy that the CPU used for all of them, where it counts that.
+    """
 
     wall_ns: tuple[int, ...]
     cpu_ns: tuple[int, ...]
     preempted: tuple[int, ...]
+    energy_uj: int | None = None
 
 
 class Session:

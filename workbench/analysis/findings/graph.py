@@ -119,7 +119,7 @@ ADVICE = {
     ),
     "embedding": Advice(
         "quantise the table if it does not fit in the cache: the operator only copies rows",
-        "embedding_quantize='8,0'  # of upstream's exporter",
+        "workbench export llm:NAME,embedding=8  # upstream: embedding_quantize",
     ),
     "where": Advice(
         "multiply by a mask, or clamp, instead of selecting", "x * mask + y * (1 - mask)", 3
@@ -157,6 +157,8 @@ _CHANNELS_LAST = frozenset(
 )
 _SLICES = {"split_with_sizes_copy", "slice_copy"}
 _TRANSPOSES = ("StaticTranspose", "permute_copy", "transpose_copy")
+#: Share of the latency from which the head is worth a finding: more than layers of its size take.
+_HEAD = 0.25
 #: Least number of pointwise operators in a row that make a chain.
 _CHAIN = 3
 _LINEAR = {"Add", "Subtract", "Multiply", "Divide"}
@@ -185,18 +187,12 @@ def find_fixed(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
 
 def find_logits(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
     """Scores of the vocabulary for several tokens: the next token needs those of the last one."""
-    flow = context.flow
-    if not flow:
-        return
-    words = {flow.tensors[s.reads[0]].shape[0] for s in flow.steps if "embedding" in s.type}
-    for step in (step for step in flow.steps if step.type == "FullyConnected"):
-        shape, keys = flow.tensors[step.writes[0]].shape, _keys_of(context, [step], left)
+    for shape, weights, keys in _list_heads(context, left):
         tokens = math.prod(shape[:-1])
-        if tokens < 2 or shape[-1] not in words or not keys:
+        if tokens < 2:
             continue
         spent = context.spent(keys)
         # One token is a matrix-vector product, which may wait for the weights.
-        weights = sum(t.size_bytes for t in map(flow.tensors.__getitem__, step.reads) if t.constant)
         rest = max(spent.ms / tokens, weights / context.best_rates[1])
         yield Finding(
             f"logits of {tokens} tokens are computed; the next token needs the last one's",
@@ -205,6 +201,36 @@ def find_logits(context: RuleContext, left: Collection[str]) -> Iterator[Finding
             "compute the logits of the last token only",
             "workbench export llm:NAME,logits=0  # upstream: generate_full_logits=False",
         )
+
+
+def find_head(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+    """Scores of the vocabulary that take much of the time, whatever the number of layers."""
+    for shape, weights, keys in _list_heads(context, left):
+        spent = context.spent(keys)
+        if context.share(spent.ms) >= _HEAD:
+            yield Finding(
+                f"the head scores {shape[-1]} tokens of the vocabulary: {weights / 1e6:.0f} MB of "
+                f"weights, {100 * context.share(spent.ms):.0f} % of the latency",
+                Gain.at_most(spent.ms),
+                tuple(keys),
+                "check that no layers were left out, which makes the head's share larger; then "
+                "quantise the head, use a smaller vocabulary, or draft tokens with a smaller model",
+                "workbench profile llm:NAME --dtype 8da4w  # all layers, and an int4 head",
+            )
+
+
+def _list_heads(
+    context: RuleContext, left: Collection[str]
+) -> Iterator[tuple[tuple[int, ...], int, list[str]]]:
+    """Shape, size of the weights and rows of each product that scores the vocabulary."""
+    if not (flow := context.flow):
+        return
+    words = {flow.tensors[s.reads[0]].shape[0] for s in flow.steps if "embedding" in s.type}
+    for step in (step for step in flow.steps if step.type == "FullyConnected"):
+        shape, keys = flow.tensors[step.writes[0]].shape, _keys_of(context, [step], left)
+        if shape[-1] in words and keys:
+            read = map(flow.tensors.__getitem__, step.reads)
+            yield shape, sum(t.size_bytes for t in read if t.constant), keys
 
 
 def find_caches(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
@@ -359,7 +385,8 @@ def find_fragments(context: RuleContext, left: Collection[str]) -> Iterator[Find
     if not context.emulated:
         costs.insert(0, f"{calls.ms / len(keys) * 1e3:.0f} µs per delegate call")
     kernels = context.rows[context.rows["kind"] == "portable"]["operator"].map(_kernel_name)
-    common = ", ".join(kernels.value_counts().index[:3])
+    named = kernels[kernels != "OPERATOR_CALL"]  # without a name in the trace
+    common = ", ".join(named.value_counts().index[:3])
     yield Finding(
         f"the graph is split into {len(keys)} delegates{f' by {common}' if common else ''}: "
         f"{', '.join(costs)}",

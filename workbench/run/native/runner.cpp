@@ -18,6 +18,7 @@
 #include <executorch/devtools/etdump/etdump_flatcc.h>
 #include <executorch/extension/threadpool/threadpool_guard.h>
 
+#include "energy.h"
 #include "failure.h"
 #include "files.h"
 #include "flags.h"
@@ -183,6 +184,8 @@ void write_samples(Sampler* sampler, const std::string& path) {
 json::Object time_runs(Model& model, Sampler* sampler, int count) {
   std::vector<int64_t> wall, cpu, preempted;
   for (auto* times : {&wall, &cpu, &preempted}) times->reserve(static_cast<size_t>(count));
+  static EnergyMeter meter;
+  meter.lap();
   if (sampler) sampler->start();
   for (int i = 0; i < count; i++) {
     const Iteration iteration = model.run();
@@ -190,12 +193,11 @@ json::Object time_runs(Model& model, Sampler* sampler, int count) {
     cpu.push_back(iteration.cpu_ns);
     preempted.push_back(iteration.preempted);
   }
+  const int64_t energy_uj = meter.lap();
   if (sampler) sampler->stop();
-  return json::Object()
-      .add("event", "run")
-      .add("wall_ns", wall)
-      .add("cpu_ns", cpu)
-      .add("preempted", preempted);
+  json::Object answer;
+  answer.add("event", "run").add("wall_ns", wall).add("cpu_ns", cpu).add("preempted", preempted);
+  return energy_uj < 0 ? answer : answer.add("energy_uj", energy_uj);
 }
 
 json::Object execute(const std::string& line, Model& model, Observers& observers,
@@ -294,8 +296,8 @@ void run(int argc, char** argv) {
   stages.end("threads");
 
   Observers observers(flags);
-  Model model(flags.model_path, flags.data_path, flags.method_name, observers.tracer.get(),
-              [&] { return load_operators(flags.operators); });
+  Model model(flags.model_path, flags.read, flags.data_path, flags.method_name,
+              observers.tracer.get(), [&] { return load_operators(flags.operators); });
   for (size_t i = 0; i < flags.inputs.size(); i++) {
     if (i > 0 && !stages.on()) model.run();
     model.set_inputs(flags.inputs[i].files, flags.inputs[i].shapes);

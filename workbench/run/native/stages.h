@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,8 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <executorch/extension/data_loader/buffer_data_loader.h>
 #include <executorch/extension/memory_allocator/malloc_memory_allocator.h>
+#include <executorch/runtime/core/data_loader.h>
 
 #include "json.h"
 
@@ -177,27 +178,36 @@ class Stages {
 
 inline Stages stages;
 
-// Gives parts of a buffer; a delegate is set up from when it asks for its part until it frees it.
+// Gives what another loader does; a delegate is set up from when it asks for its part until it
+// frees it.
 class StageLoader : public executorch::runtime::DataLoader {
- public:
-  StageLoader(const void* data, size_t size) : buffer_(data, size) {}
+  using Buffer = executorch::runtime::FreeableBuffer;
 
-  executorch::runtime::Result<executorch::runtime::FreeableBuffer> load(
-      size_t offset, size_t size, const SegmentInfo& info) const override {
-    auto part = buffer_.load(offset, size, info);
-    if (!stages.on() || info.segment_type != SegmentInfo::Type::Backend || !part.ok()) return part;
-    stages.begin_delegate();
-    return executorch::runtime::FreeableBuffer(
-        part->data(), size, [](void*, void*, size_t) { stages.end_delegate(); });
+ public:
+  explicit StageLoader(std::unique_ptr<executorch::runtime::DataLoader> loader)
+      : loader_(std::move(loader)) {}
+
+  executorch::runtime::Result<Buffer> load(size_t offset, size_t size,
+                                           const SegmentInfo& info) const override {
+    const bool watched = stages.on() && info.segment_type == SegmentInfo::Type::Backend;
+    if (watched) stages.begin_delegate();
+    auto part = loader_->load(offset, size, info);
+    if (!watched || !part.ok()) return part;
+    auto* owned = new Buffer(std::move(*part));
+    const auto free = [](void* context, void*, size_t) {
+      delete static_cast<Buffer*>(context);
+      stages.end_delegate();
+    };
+    return Buffer(owned->data(), size, free, owned);
   }
-  executorch::runtime::Result<size_t> size() const override { return buffer_.size(); }
+  executorch::runtime::Result<size_t> size() const override { return loader_->size(); }
   executorch::runtime::Error load_into(size_t offset, size_t size, const SegmentInfo& info,
                                        void* buffer) const override {
-    return buffer_.load_into(offset, size, info, buffer);
+    return loader_->load_into(offset, size, info, buffer);
   }
 
  private:
-  executorch::extension::BufferDataLoader buffer_;
+  std::unique_ptr<executorch::runtime::DataLoader> loader_;
 };
 
 // Counts what it allocates.
