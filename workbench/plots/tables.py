@@ -243,7 +243,7 @@ def _html(columns: list[_Column], lines: list[tuple[str, ...]], caption: str) ->
     if letters < _WIDE:
         return table
     name = html.escape(caption or "Table", quote=True)
-    return f'<div style="{_SCROLLED}" tabindex="0" role="region" aria-label="{name}">{table}</div>'
+    return f'<div style="{_SCROLLED}" tabindex="0" role="group" aria-label="{name}">{table}</div>'
 
 
 def _cell(column: _Column, text: str) -> str:
