@@ -222,6 +222,13 @@ def test_memory_that_was_freed_has_a_row():
     assert memory.at["not accounted for", "size_bytes"] == 0
 
 
+def test_starts_with_other_stages_are_not_accounted_for():
+    start = make_start(mode="memory")
+    other = replace(start, stages=(replace(start.stages[0], name="else"), *start.stages[5:7]))
+    assert account_memory([other]) is None
+    assert tabulate_starts([replace(other, mode="time")])["meaning"].iloc[0] == ""
+
+
 def test_systems_without_proc_have_times_alone():
     start = replace(make_start(mode="memory"), memory=ProcessMemory())
     assert account_memory([start]) is None
@@ -436,12 +443,12 @@ def test_the_command_line_compares_what_two_sides_need(run, cli, tmp_path):
 
 
 def test_a_gate_holds_latency_and_memory_to_a_limit_each():
-    ends = pd.DataFrame({"low": [0.9, 1.06, 1.06, 1.0, 0.9], "high": [1.04, 1.1, 1.1, 1.2, 1.0]})
-    outcome = pd.Series(["equivalent", "more", "inconclusive", "more", WRONG])
-    limit = pd.Series([0.05] * 5)
-    gates = judge(ends["low"], ends["high"], outcome, limit, outcome == "more")
+    ratios = pd.DataFrame({"low": [0.9, 1.06, 1.06, 1.0, 0.9], "high": [1.04, 1.1, 1.1, 1.2, 1.0]})
+    ratios["outcome"] = ["equivalent", "more", "inconclusive", "more", WRONG]
+    shown = ratios["outcome"] == "more"
+    gates = judge(ratios, pd.Series([0.05] * 5), shown)
     assert gates.tolist() == ["passed", "failed", "undecided", "undecided", "failed"]
-    assert set(judge(ends["low"], ends["high"], outcome, None, outcome == "more")) == {"open"}
+    assert set(judge(ratios, None, shown)) == {"open"}
 
 
 # --- side by side --------------------------------------------------------------------------------

@@ -635,6 +635,19 @@ def test_a_study_is_shown_and_a_foreign_file_is_not(landscape, tmp_path):
         read_study(tmp_path)
 
 
+def test_memory_is_judged_by_the_measured_peak():
+    base = Variant("", wb.ExportOptions(), name="base", state="measured", peak_bytes=100)
+    less = replace(base, name="less", peak_bytes=80, less_memory=True)
+    noise = replace(base, name="noise", peak_bytes=99)
+    least = replace(less, name="least", peak_bytes=70, speedup=0.5)
+    study = Study("m", "", wb.OptimizeOptions(objective="memory"), (base, less, noise, least))
+    assert [v.name for v in pick_best(study)] == ["least", "less", "noise", "base"]
+    assert [search.is_better(v, base, "memory") for v in study.variants] == [False, True] * 2
+    assert "peak memory" in search.describe_variant(less)
+    table = tabulate_variants(study).set_index("name")
+    assert table.loc["least", "peak_mb"] == 70e-6
+
+
 def test_an_unknown_objective_is_refused(tmp_path):
     with pytest.raises(UsageError, match="objective"):
         wb.optimize("toy_cnn", options=wb.OptimizeOptions(objective="joy"), root=tmp_path)

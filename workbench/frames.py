@@ -596,13 +596,7 @@ FILE_PARTS = make_frame(
 NEEDS = make_frame(
     "needs",
     "experiment threads",
-    (
-        "need",
-        "text",
-        "",
-        "latency | first output | cold first output | peak memory | PSS | energy (of the CPU's "
-        "packages, per inference) | size",
-    ),
+    ("need", "text", "", "latency | (cold) first output | peak memory | PSS | energy | size"),
     ("unit", "text", "", "ms, MB or mJ"),
     ("value", "float", "", "mean over restarts; the size is that of the program's file"),
     *_interval("its"),

@@ -58,8 +58,8 @@ class Compared:
     def limits(self) -> str:
         """What may be worse, and by how much: ``at most 5 % slower``; empty without a limit."""
         limits = {"slower": self.fail_above, "more peak memory": self.fail_memory_above}
-        known = {what: limit for what, limit in limits.items() if limit is not None}
-        return ", ".join(f"at most {100 * limit:g} % {what}" for what, limit in known.items())
+        known = ((what, 100 * limit) for what, limit in limits.items() if limit is not None)
+        return ", ".join(f"at most {percent:g} % {what}" for what, percent in known)
 
     @property
     def record(self) -> dict[str, Any]:
@@ -67,29 +67,24 @@ class Compared:
         return {"passed": self.passed, **asdict(self)}
 
 
-def judge(
-    low: pd.Series,
-    high: pd.Series,
-    outcome: pd.Series,
-    limit: float | pd.Series | None,
-    shown: pd.Series,
-) -> pd.Series:
-    """Whether ratios of candidate to baseline, given by their intervals, keep to a limit.
+def judge(ratios: pd.DataFrame, limit: float | pd.Series | None, shown: pd.Series) -> pd.Series:
+    """Whether ratios of candidate to baseline, by their intervals and outcomes, keep to a limit.
 
     ``failed`` if outputs are wrong, or if all of the interval is beyond the limit and the
     difference was ``shown``; ``passed`` if all of it is within; in between, or without an interval,
     ``undecided``: more restarts would tell. ``open`` without a limit.
     """
-    most = 1 + pd.Series(limit, low.index, dtype=float)
-    choices = [most.isna(), outcome == WRONG, high <= most, (low > most) & shown]
-    gate = np.select(choices, ["open", "failed", "passed", "failed"], "undecided")
-    return pd.Series(gate, low.index, dtype="str")
+    most = 1 + pd.Series(limit, ratios.index, dtype=float)
+    failed = (ratios["outcome"] == WRONG) | (ratios["low"] > most) & shown
+    choices = [most.isna(), failed, ratios["high"] <= most]
+    gate = np.select(choices, ["open", "failed", "passed"], "undecided")
+    return pd.Series(gate, ratios.index, dtype="str")
 
 
 def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Compared:
     """Hold comparisons to a limit; a row fails only if it was shown to be slower."""
-    outcome = rows["outcome"]
-    gate = judge(1 / rows["high"], 1 / rows["low"], outcome, fail_above, outcome == "slower")
+    ratios = rows.assign(low=1 / rows["high"], high=1 / rows["low"])
+    gate = judge(ratios, fail_above, rows["outcome"] == "slower")
     judged = check(rows.assign(gate=gate)[JUDGED.names].reset_index(drop=True), JUDGED)
     return Compared(judged, fail_above=fail_above, **facts)
 
@@ -311,8 +306,8 @@ def compare_many(
     notes = notes if verdicts else tuple(describe_programs(found))
     if unknown := ", ".join(name for name, m in found.items() if m.run.recording):
         notes += (f"device and build are unknown, and not compared: {unknown}",)
-    facts = {"verdicts": verdicts, "aligned": aligned, "notes": notes}
-    facts |= {"needs": judge_needs(found, fail_above, fail_memory_above)}
+    needs = judge_needs(found, fail_above, fail_memory_above)
+    facts = {"verdicts": verdicts, "aligned": aligned, "notes": notes, "needs": needs}
     facts |= {"fail_memory_above": fail_memory_above}
     return judge_rows(pd.concat(rows, ignore_index=True), fail_above, **facts)
 
@@ -335,8 +330,8 @@ def judge_needs(
         return None
     limits = table["need"].map({"latency": fail_above, "peak memory": fail_memory_above})
     shown = (table["outcome"] == "more") | (table["need"] == "peak memory")
-    gate = judge(table["low"], table["high"], table["outcome"], limits, shown)
-    return table.drop(columns=[] if len(others) > 1 else "subject").assign(gate=gate)
+    table = table.assign(gate=judge(table, limits, shown))
+    return table if len(others) > 1 else table.drop(columns="subject")
 
 
 def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:

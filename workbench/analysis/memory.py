@@ -1,5 +1,6 @@
 """What a program needs besides time: memory, and the time until its first output."""
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -7,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, Step, TensorId
+from workbench.analysis.speedup import speedup_of_restarts
 from workbench.analysis.statistics import half_width
 from workbench.frames import COLD_START, FILE_PARTS, MEMORY, NEEDS_COMPARED, TENSORS, check
 from workbench.records.layers import FilePart, Layers
-from workbench.records.runs import Export, Session, Stage, Start
+from workbench.records.runs import READ, Export, Session, Stage, Start
 
 MB = 1e6
 #: Smaller differences of a need, as a fraction, are of no importance.
@@ -40,19 +41,13 @@ _IN_PLACE = POINTWISE | {"Softmax", "StaticReshape", "Copy"}
 
 def name_stages(stages: Sequence[Stage]) -> list[str]:
     """The stages up to the first output; a few delegates are numbered in order of their set-up."""
-    names, delegates = [], 0
-    count = sum(stage.name == "delegate" for stage in stages)
-    for stage in stages:
-        if stage.name == "later inference":
-            break
-        name = stage.name
-        if name == "delegate" and count > 1:
-            delegates += 1
-            name = f"delegate {delegates}" if count <= _MOST_DELEGATES else "delegates"
-        names.append(name)
-        if stage.name == "first inference":
-            break
-    return names
+    names = [stage.name for stage in stages]
+    names = names[: [*names, "first inference"].index("first inference") + 1]
+    count = names.count("delegate")
+    if count > _MOST_DELEGATES:
+        return ["delegates" if n == "delegate" else n for n in names]
+    numbers = itertools.count(1) if count > 1 else itertools.repeat("")
+    return [f"{n} {next(numbers)}".strip() if n == "delegate" else n for n in names]
 
 
 def first_outputs(starts: Iterable[Start]) -> pd.DataFrame:
@@ -74,7 +69,11 @@ def tabulate_starts(starts: Sequence[Start]) -> pd.DataFrame | None:
             continue
         mean, half = times.mean(), half_width(times.to_numpy())
         kinds = [name.rstrip("0123456789 ") for name in times.columns]
-        table = {"cache": cache, "stage": times.columns, "meaning": [STAGES[k] for k in kinds]}
+        table = {
+            "cache": cache,
+            "stage": times.columns,
+            "meaning": [STAGES.get(k, "") for k in kinds],
+        }
         spread = {"low_ms": (mean - half).clip(lower=0), "high_ms": mean + half}
         table |= {"mean_ms": mean, **spread, "share": mean / mean.sum(), "starts": len(times)}
         tables.append(pd.DataFrame(table).reset_index(drop=True))
@@ -89,7 +88,7 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
     count: what became resident). Pages of files and the rest are read from ``/proc``.
     """
     stages = next((s.stages for s in starts if s.mode == "memory" and s.memory.peak), ())
-    if not stages:
+    if not {"threads", "first inference"} <= {stage.name for stage in stages}:
         return None
     names = name_stages(stages)
     loaded, last = stages[names.index("threads")], stages[-1]
@@ -105,17 +104,15 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
         "inputs": "inputs, and outputs outside of the arenas",
         "delegate": "packed weights and compiled graph",
     }
-    counted = {"arenas", "method", "inputs"}
     for name, before, stage in zip(names[1:], stages, stages[1:], strict=False):
-        kind = stage.name
-        if kind in texts:
-            size = stage.bytes if kind in counted else _allocated(before, stage)
-            parts[name] = texts[kind], parts.get(name, ("", 0))[1] + size
+        if text := texts.get(stage.name):
+            size = _allocated(before, stage) if stage.name == "delegate" else stage.bytes
+            parts[name] = text, parts.get(name, ("", 0))[1] + size
     first = stages[len(names) - 2]
     text = "workspace and tables that the first inference allocates"
     parts["first inference"] = text, _allocated(first, last)
-    if min(loaded.kept, last.kept) >= 0:
-        parts["heap kept"] = "free again, and kept by malloc for later", last.kept - loaded.kept
+    if kept := last.kept - loaded.kept:
+        parts["heap kept"] = "free again, and kept by malloc for later", kept
     if freed := last.peak - resident:
         parts["freed"] = "resident for a time while loading", freed
     rest = last.peak - sum(size for _, size in parts.values())
@@ -256,29 +253,22 @@ def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
 Needs = dict[str, tuple[str, pd.Series]]
 
 
-def measure_needs(starts: Sequence[Start], sessions: Iterable[Session] = ()) -> Needs:
-    """The needs of starts, and the energy of an inference in the untraced ``sessions``."""
+def measure_needs(starts: Sequence[Start], sessions: Sequence[Session] = ()) -> Needs:
+    """The needs of starts, and the energy of an inference in untraced sessions."""
     warm, cold = ([s for s in starts if s.mode == mode] for mode in ("time", "cold"))
     known = [start for start in warm if start.memory.peak]
     numbers = [start.number for start in known]
+    used = {s.process: [b.energy_uj or math.nan for b in s.batches] for s in sessions}
+    runs = {s.process: sum(len(b.wall_ns) for b in s.batches) for s in sessions}
+    energies = pd.Series({n: sum(used[n]) / 1e3 / runs[n] for n in used if runs[n]}, dtype=float)
     found = {
         "first output": ("ms", first_outputs(warm).sum(axis=1)),
         "cold first output": ("ms", first_outputs(cold).sum(axis=1)),
         "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in known], numbers)),
         "PSS": ("MB", pd.Series([s.memory.pss / MB for s in known], numbers)),
-        "energy": ("mJ", pd.Series(_energies(sessions), dtype=float)),
+        "energy": ("mJ", energies.dropna()),
     }
     return {need: (unit, values) for need, (unit, values) in found.items() if len(values)}
-
-
-def _energies(sessions: Iterable[Session]) -> dict[int, float]:
-    """The energy of an inference in mJ in every process in which all of it was counted."""
-    found = {}
-    for session in sessions:
-        used = [b.energy_uj for b in session.batches if b.energy_uj is not None]
-        if used and len(used) == len(session.batches) and not session.traced:
-            found[session.process] = sum(used) / 1e3 / sum(len(b.wall_ns) for b in session.batches)
-    return found
 
 
 def summarize_needs(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
@@ -296,40 +286,29 @@ def compare_needs(
 ) -> pd.DataFrame:
     """What a candidate needs against its baseline, below ``known`` rows: ``NEEDS_COMPARED``.
 
-    Processes of equal number took turns: the interval is Student's, of their ratios.
+    Processes of equal number took turns; intervals are those of `speedup_of_restarts`.
     """
     rows = [*known]
-    for need, (unit, values) in before.items():
-        other = after[need][1] if need in after else values.iloc[:0]
-        both = pd.concat([values, other], axis=1, join="inner")
-        if both.empty:
-            continue
-        ratios = np.log(both.iloc[:, 1] / both.iloc[:, 0])
-        middle, half = float(ratios.mean()), math.inf
-        if len(ratios) > 1:
-            half = float(stdtrit(len(ratios) - 1, 0.975) * ratios.std() / math.sqrt(len(ratios)))
-        low, ratio, high = (math.exp(middle + side) for side in (-half, 0.0, half))
-        rows.append((need, unit, *both.mean(), ratio, low, high, judge_need(low, high)))
+    for need in [need for need in before if need in after]:
+        unit, ours = before[need]
+        ours, theirs = ours.align(after[need][1], join="inner")
+        if len(ours):
+            found = speedup_of_restarts(theirs, ours)
+            low, ratio, high = (float(end[0]) for end in (found.low, found.value, found.high))
+            outcome = judge_need(low, high)
+            rows.append((need, unit, ours.mean(), theirs.mean(), ratio, low, high, outcome))
     table = pd.DataFrame(rows, columns=NEEDS_COMPARED.names[:-1])
     return check(table.assign(control=math.nan), NEEDS_COMPARED)
 
 
 def compare_loading(starts: Sequence[Start]) -> pd.DataFrame | None:
     """What starts that read the file need against those that map it: ``frames.NEEDS_COMPARED``."""
-
-    def choose(modes: dict[str, str]) -> Needs:
-        chosen = {mode: [s for s in starts if s.mode == known] for mode, known in modes.items()}
-        pairs = ((mode, pair) for mode, part in chosen.items() for pair in enumerate(part))
-        return measure_needs([replace(s, mode=mode, number=n) for mode, (n, s) in pairs])
-
-    read = choose({"time": "read", "cold": "cold read"})
-    return compare_needs(choose({"time": "time", "cold": "cold"}), read) if read else None
+    read = [replace(s, mode=READ[s.mode], number=s.number - 1) for s in starts if s.mode in READ]
+    return compare_needs(measure_needs(starts), measure_needs(read)) if read else None
 
 
 def judge_need(low: float, high: float) -> str:
     """The outcome of a ratio with this interval: less, more, equivalent or inconclusive."""
-    if high < 1 - MARGIN:
-        return "less"
-    if low > 1 + MARGIN:
-        return "more"
+    if low > 1 + MARGIN or high < 1 - MARGIN:
+        return "more" if low > 1 else "less"
     return "equivalent" if low >= 1 - MARGIN and high <= 1 + MARGIN else "inconclusive"

@@ -898,8 +898,9 @@ class Measurement:
     @property
     def measured_needs(self) -> Needs:
         """What `needs` has of every process."""
-        key = (self.name, self.threads)
-        sessions = [s for s in self.run.record.sessions if (s.experiment, s.threads) == key]
+        key = (self.name, self.threads, False)
+        every = self.run.record.sessions
+        sessions = [s for s in every if (s.experiment, s.threads, s.traced) == key]
         return measure_needs(self.starts, sessions)
 
     @frame_property

@@ -395,6 +395,10 @@ class Stage(ProcessMemory):
     unwritten: int = 0
 
 
+#: What the modes of starts that read the program's file are called where it is mapped.
+READ = {"read": "time", "cold read": "cold"}
+
+
 @dataclass(frozen=True)
 class Start:
     """A process from its exec to its first output.

@@ -23,11 +23,12 @@ def write_junit(compared: Compared, path: Path) -> Path:
     suite = TestSuite(compared.limits)
     rows = compared.rows.to_dict("records")
     cases = [(row["subject"], row["level"], row, describe_row(row)) for row in rows]
-    needs = [] if compared.needs is None else compared.needs.to_dict("records")
-    for row in needs:
-        name = ": ".join(filter(None, (row.get("subject"), row["need"])))
-        if row["need"] != "latency":
-            cases.append((name, "needs", row, describe_need(row)))
+    if compared.needs is not None:  # their latencies are among the rows
+        for row in compared.needs[compared.needs["need"] != "latency"].to_dict("records"):
+            name = ": ".join(filter(None, (row.get("subject"), row["need"])))
+            text = "{outcome}: {baseline:.4g} -> {candidate:.4g} {unit}, {ratio:.2f}x"
+            text += " [{low:.2f}, {high:.2f}]"
+            cases.append((name, "needs", row, text.format_map(row)))
     for name, kind, row, text in cases:
         case = TestCase(printable(name), f"workbench.{kind}")
         if row["gate"] == "failed":
@@ -70,14 +71,6 @@ def describe_row(row: dict[str, Any]) -> str:
         return f"{text}, too few restarts for an interval"
     low, high = (100 * (1 / row[end] - 1) for end in ("high", "low"))
     return f"{text}, latency {low:+.1f} % to {high:+.1f} % (95 % CI)"
-
-
-def describe_need(row: dict[str, Any]) -> str:
-    """One need of a gate: ``peak memory: 21.4 -> 23.6 MB, 1.10x [1.09, 1.11], more; failed``."""
-    before, after = (f"{row[side]:.4g}" for side in ("baseline", "candidate"))
-    text = f"{row['need']}: {before} -> {after} {row['unit']}, {row['ratio']:.2f}x "
-    text += f"[{row['low']:.2f}, {row['high']:.2f}], {row['outcome']}"
-    return text + (f"; {row['gate']}" if row["gate"] != "open" else "")
 
 
 def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:

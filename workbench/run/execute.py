@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from workbench.errors import RunnerError
-from workbench.records.runs import Experiment, Plan, RunRecord, Sampling, Start, count_threads
+from workbench.records.runs import (
+    READ,
+    Experiment,
+    Plan,
+    RunRecord,
+    Sampling,
+    Start,
+    count_threads,
+)
 from workbench.run.measure import Step, measure_step, runner_flags
 from workbench.run.recorder import RunRecorder, record_run
 from workbench.run.runner import Runner, open_runner
@@ -124,8 +132,8 @@ def measure_starts(recorder: RunRecorder, runner: Runner, inputs: Inputs, thread
         for experiment in [*chosen[first:], *chosen[:first]]:
             core = Step(threads, number, False).core_of(runner.target)
             flags = runner_flags(plan, experiment, inputs, threads, core, runner.target)
-            flags += ["--stages", {"read": "time", "cold read": "cold"}.get(mode, mode)]
-            flags += ["--load", "read"] if mode.endswith("read") else []
+            flags += ["--stages", READ.get(mode, mode)]
+            flags += ["--load", "read"] if mode in READ else []
             with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
                 ready = session.ready
             measured = (ready.stages, ready.memory, ready.cached)

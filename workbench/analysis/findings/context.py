@@ -55,27 +55,17 @@ class Gain:
     by the exporter.
     """
 
-    ms: float
-    low: float
-    high: float
+    ms: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
     basis: str = "roofline"
     share: float = math.nan
     of: str = "latency"
 
     @classmethod
-    def share_of(cls, of: str, share: float, basis: str) -> Gain:
-        """A gain of something else than latency."""
-        return cls(math.nan, math.nan, math.nan, basis, share, of)
-
-    @classmethod
     def at_most(cls, high: float) -> Gain:
         """A gain with only an upper bound."""
         return cls(math.nan, 0.0, high, "bound")
-
-    @classmethod
-    def unknown(cls) -> Gain:
-        """The gain for a run whose times mean nothing."""
-        return cls(math.nan, math.nan, math.nan, "unknown")
 
 
 @dataclass(frozen=True)

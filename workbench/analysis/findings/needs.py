@@ -39,7 +39,7 @@ def find_memory_peak(facts: RuleContext, left: Collection[str]) -> Iterator[Find
     yield Finding(
         f"one concatenation{place}{line} sets the peak of activation memory: "
         f"{before / 1e6:.2f} MB, {after / 1e6:.2f} MB without its copy",
-        Gain.share_of("activation memory", (before - after) / before, "planned"),
+        Gain(basis="planned", share=(before - after) / before, of="activation memory"),
         tuple(facts.keys_of([step])),
         "apply the next layer to each part, and add the results",
         _SPLIT,
@@ -58,7 +58,7 @@ def find_slow_start(facts: RuleContext, left: Collection[str]) -> Iterator[Findi
     yield Finding(
         f"setting up the delegates, which packs their weights, takes {ms:.1f} of "
         f"{float(warm['mean_ms'].sum()):.1f} ms from the start to the first output",
-        Gain.share_of("time to the first output", share, "bound"),
+        Gain(basis="bound", share=share, of="time to the first output"),
         (),
         "keep the method loaded between inferences, or load it before it is needed; if starts "
         "matter, measure those of a program with fewer bytes of weights",

@@ -120,7 +120,7 @@ def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
 
 def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
     known = not facts.emulated or finding.gain.basis == "planned"
-    gain, keys = finding.gain if known else Gain.unknown(), list(finding.keys)
+    gain, keys = finding.gain if known else Gain(basis="unknown"), list(finding.keys)
     timed = keys and not facts.emulated and math.isnan(gain.share)
     latency = facts.scale * facts.e2e_ms
     scale, least, most = _scales(finding, facts)

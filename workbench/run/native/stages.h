@@ -64,11 +64,11 @@ inline json::Object read_memory(const void* program, bool heap = false) {
     if (key == "Anonymous" && !inside) anonymous += bytes;
   }
   if (heap && mallinfo) {
-    // The end of the heap is what malloc keeps.
-    const int64_t end = std::min(unwritten_heap, static_cast<int64_t>(info.keepcost));
+    // Of the heap, what is free was not written before what was given out.
+    const int64_t free = std::min(unwritten_heap, static_cast<int64_t>(info.fordblks));
     found.add("heap", static_cast<int64_t>(info.uordblks + info.hblkhd))
-        .add("unwritten", unwritten + unwritten_heap - end)
-        .add("kept", static_cast<int64_t>(info.fordblks) - end);
+        .add("unwritten", unwritten + unwritten_heap - free)
+        .add("kept", static_cast<int64_t>(info.fordblks) - free);
   }
   for (std::string line; std::getline(status, line);) {
     if (line.rfind("VmHWM:", 0) == 0) peak = std::strtoll(line.c_str() + 6, nullptr, 10) * 1024;
