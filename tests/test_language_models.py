@@ -4,6 +4,7 @@
 int4, a KV cache of 32 positions, attention by ``llama::custom_sdpa``.
 """
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,6 +172,27 @@ def test_arrays_are_phases_too_executed_after_earlier_ones(runner, tmp_path):
     files = locate_inputs(plan, tmp_path / "run")["s1_baseline"]
     assert [len(paths) for paths in files] == [2, 2]
     assert Path(files[1][1]).read_bytes() == np.int64(5).tobytes()
+
+
+@pytest.mark.slow
+def test_arrays_are_measured_as_phases_from_the_files_to_the_report(cli, tmp_path):
+    for name, count, at in (("prompt", 5, 0), ("next", 1, 5)):
+        np.save(tmp_path / f"{name}.npy", np.arange(count, dtype=np.int64)[None])
+        np.save(tmp_path / f"{name}_at.npy", np.array([at]))
+    phases = [
+        f"--phase={name}={tmp_path}/{name}.npy,{tmp_path}/{name}_at.npy"
+        for name in ("prompt", "next")
+    ]
+    brief = ["--runs=4", "--processes=2", "--toggle=none", "--no-evidence", "--no-cold-start"]
+    code, _, err = cli("run", str(TINY), *phases, *brief, "--no-roof", "--out", str(tmp_path))
+    assert code == 0, err
+    run = wb.open_run(next((tmp_path / "runs").iterdir()))
+    assert [phase.name for phase in run.record.plan.phases] == ["prompt", "next"]
+    assert run["prompt", "baseline"].latency_ms > run["next", "baseline"].latency_ms
+    assert run.phases["tokens"].isna().all(), "arrays need not be tokens"
+    assert all(agreement.agree for agreement in run.record.agreements)
+    report, _ = run.report()
+    assert "next_baseline" in report.read_text()
 
 
 @pytest.mark.parametrize(
@@ -421,6 +443,25 @@ def test_a_model_without_a_cache_takes_all_tokens_and_no_position(tmp_path):
     assert [tensor.shape for tensor in run.record.plan.phases[1].inputs] == [(1, 8)]
     names = run["tokens_8", "baseline"].operators["name"]
     assert not names.str.contains("custom_sdpa|update_cache|index_put").any()
+
+
+#: A model of transformers, as the README wraps one.
+_WRAPPED = re.search(
+    r"```python\n(import torch\nfrom transformers.*?)```",
+    (Path(wb.__file__).parent / "README.md").read_text(),
+    re.DOTALL,
+)
+
+
+@pytest.mark.slow
+def test_a_model_of_transformers_is_profiled_as_the_readme_wraps_it(tmp_path):
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    (tmp_path / "my_llm.py").write_text(_WRAPPED[1])
+    spec = f"{tmp_path / 'my_llm.py'}:Net"
+    pte = wb.export_model(spec, wb.ExportOptions("8da4w"), root=tmp_path)
+    run = wb.measure(pte, replace(BRIEF, toggle="none"), root=tmp_path)
+    products = run["baseline"].operators.query("name.str.startswith('Fully Connected')")
+    assert products["module"].str.contains(r"layers\.[01]\.(?:self_attn|mlp)").sum() == 14
 
 
 def test_random_integers_and_positions_are_what_the_tensor_says():

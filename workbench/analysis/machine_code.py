@@ -56,17 +56,21 @@ def _spans(events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     start = events["start_ns"].to_numpy(float)
     duration = events["duration_ns"].to_numpy(float)
     margin = np.zeros(len(events))
-    inner = events[events["kind"] == "delegate_operator"]
-    for rows in inner.groupby("parent", sort=False).indices.values():
-        rows = inner.index.to_numpy()[rows]
+    inner = np.flatnonzero(events["kind"] == "delegate_operator")
+    inner = inner[np.argsort(events["parent"].to_numpy()[inner], kind="stable")]
+    call = events["parent"].to_numpy()[inner]
+    first = np.flatnonzero(np.diff(call, prepend=-1))  # of every call
+    if len(first):
+        begin, length = start[inner], duration[inner]
+        gap = (length % 1000 != 0) | np.insert(begin[1:] != (begin + length)[:-1], 0, False)
+        gap[first] = (length % 1000 != 0)[first]
         # Only spans that lie end to end in whole microseconds have synthetic starts.
-        end_to_end = (start[rows][1:] == (start + duration)[rows][:-1]).all()
-        if not end_to_end or (duration[rows] % 1000).any():
-            continue
-        place = np.arange(len(rows))
-        start[rows] += _LOST_NS * place
-        duration[rows] += _LOST_NS
-        margin[rows] = _SPREAD_NS * np.sqrt(place + 1)
+        counts = np.diff(first, append=len(inner))
+        fits = np.repeat(~np.logical_or.reduceat(gap, first), counts)
+        place = (np.arange(len(inner)) - np.repeat(first, counts))[fits]
+        start[inner[fits]] += _LOST_NS * place
+        duration[inner[fits]] += _LOST_NS
+        margin[inner[fits]] = _SPREAD_NS * np.sqrt(place + 1)
     return start, start + duration, margin
 
 

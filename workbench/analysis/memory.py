@@ -30,18 +30,23 @@ STAGES = {
     "operators": "libraries of operators are loaded, and the method again",
     "method": "the method's values and kernels are set up",
     "delegate": "the delegate compiles its graph and packs its weights",
+    "delegates": "the delegates compile their graphs and pack their weights",
     "inputs": "the inputs are read",
     "first inference": "the first execution, which allocates the delegates' workspace",
 }
+_MOST_DELEGATES = 6  #: More of them are one row.
 #: XNNPACK writes the result of these over their input if nothing else reads that.
 _IN_PLACE = POINTWISE | {"Softmax", "StaticReshape", "Copy"}
 
 
 def name_stages(stages: Sequence[Stage]) -> list[str]:
-    """The stages up to the first output; delegates are numbered in the order of their set-up."""
+    """The stages up to the first output; a few delegates are numbered in order of their set-up."""
     names = [stage.name for stage in stages]
     names = names[: [*names, "first inference"].index("first inference") + 1]
-    numbers = itertools.count(1) if names.count("delegate") > 1 else itertools.repeat("")
+    count = names.count("delegate")
+    if count > _MOST_DELEGATES:
+        return ["delegates" if n == "delegate" else n for n in names]
+    numbers = itertools.count(1) if count > 1 else itertools.repeat("")
     return [f"{n} {next(numbers)}".strip() if n == "delegate" else n for n in names]
 
 

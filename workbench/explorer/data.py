@@ -166,15 +166,14 @@ def _track_activations(m: Measurement, table: pd.DataFrame) -> documents.Activat
     if not m.flow or m.tensors is None or m.tensors.empty:
         return None
     owner, _ = _find_owners(table)
+    # First those that set the peak: a hundredth of the largest does not.
     shown = m.tensors[m.tensors["memory"].isin(m.tensors.loc[m.tensors["at_peak"], "memory"])]
+    large = shown["at_peak"] & (shown["size_bytes"] > shown["size_bytes"].max() / 100)
+    order = large.sort_values(ascending=False, kind="stable").index
     return documents.Activations(
         steps=tuple(owner.get(step.id, -1) for step in m.flow.steps),
         live={name: tuple(live.tolist()) for name, live in track_live(shown).items()},
-        tensors=tuple(
-            shown.sort_values("at_peak", ascending=False, kind="stable")
-            .head(_TENSORS)
-            .to_dict("records")
-        ),
+        tensors=tuple(shown.loc[order[:_TENSORS]].to_dict("records")),
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from workbench.options import GROUP_SIZE, ModuleDtypes, dtype_of_module
+from workbench.options import ModuleDtypes, dtype_of_module
 
 if TYPE_CHECKING:
     import torch
@@ -96,10 +96,7 @@ def _split_dequantized(graph: torch.fx.GraphModule) -> None:
 
 
 def quantize_weights(
-    module: nn.Module,
-    dtype: str = "8da4w",
-    module_dtypes: ModuleDtypes = (),
-    group_size: int = GROUP_SIZE,
+    module: nn.Module, dtype: str, module_dtypes: ModuleDtypes, group_size: int
 ) -> None:
     """Give linear layers int4 weights in groups, and int8 activations at run time; in place.
 

@@ -38,11 +38,10 @@ LARGEST_PARAMS = 100_000
 class Settings:
     """What follows the name, such as ``llm:smollm2_135m,layers=4,sdpa=0``.
 
-    ``layers`` replaces the number of layers, 0 keeps it. ``context`` is the number of positions
-    that the cache holds; ``cache`` whether there is one: without it, the program takes all tokens,
-    and no position. ``sdpa`` is whether attention is ``llama::custom_sdpa``, which needs the cache;
-    ``logits`` whether those of all tokens are computed, not only the last one's; ``embedding`` the
-    bits to which the table of tokens is quantised, 4 or 8, and 0 for none.
+    ``layers`` replaces the number of layers, 0 keeps it. ``context`` is the number of positions in
+    the cache; without a ``cache``, the program takes all tokens, and no position. ``sdpa``: attend
+    by ``llama::custom_sdpa``, which needs the cache. ``logits``: compute those of all tokens, not
+    only the last one's. ``embedding``: bits of the quantised table of tokens, 4 or 8; 0: floats.
     """
 
     layers: int = 0

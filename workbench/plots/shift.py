@@ -60,11 +60,11 @@ def _draw_shares(axis: Axes, shift: pd.DataFrame) -> None:
         for share, fill in ((start, "white"), (end, color)):
             axis.plot(share, row, "o", markersize=9, markerfacecolor=fill, markeredgewidth=2,
                       color=color)  # fmt: skip
-        # Both shares outside of their dots, so that they never overlap.
-        sides = ((min(start, end), -1, "right"), (max(start, end), 1, "left"))
-        for (share, side, lean), own in zip(sides, (start <= end, start > end), strict=True):
-            axis.text(share + side * 0.055 * widest, row, format_share(share), ha=lean,
-                      va="center", fontsize=9, color=style.FAINT if own else style.INK)  # fmt: skip
+        # Both shares outside of their dots, so that they never overlap; before, then after.
+        turn = -1 if start <= end else 1
+        for share, side, ink in ((start, turn, style.FAINT), (end, -turn, style.INK)):
+            axis.text(share + side * 0.055 * widest, row, format_share(share), color=ink,
+                      ha="right" if side < 0 else "left", va="center", fontsize=9)  # fmt: skip
     axis.xaxis.set_major_formatter(FuncFormatter(lambda share, _: format_share(share)))
     ticks = MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]).tick_values(0, widest)
     axis.set_xticks([tick for tick in ticks if tick <= 1.1 * widest])

@@ -36,6 +36,8 @@ _CELL = "padding:.22em .5em;border-bottom:1px solid #8883"
 _UNIT = "opacity:.75;font-weight:400"
 _RIGHT = "text-align:right"
 _CHIP = "display:inline-block;width:.75em;height:.75em;border-radius:2px;margin-right:.45em"
+_SCROLLED = "overflow-x:auto;max-width:100%"
+_WIDE = 90  #: Letters in a row beyond which a table may need to be scrolled.
 #: Letters beyond which a word may be broken, and beyond which a text needs a wide column.
 _LONG_WORD, _PROSE = 24, 40
 #: Where a long name may be broken: after a slash, a dot (but not within a file's name), ...
@@ -236,7 +238,12 @@ def _html(columns: list[_Column], lines: list[tuple[str, ...]], caption: str) ->
         unit = f' <span style="{_UNIT}">{html.escape(column.unit)}</span>' if column.unit else ""
         head += f'<th style="{_HEAD};{column.style}">{html.escape(column.head)}{unit}</th>'
     rows = "".join(f"<tr>{''.join(map(_cell, columns, line))}</tr>" for line in lines)
-    return f'<table style="{_TABLE}">{head}</tr></thead><tbody>{rows}</tbody></table>'
+    table = f'<table style="{_TABLE}">{head}</tr></thead><tbody>{rows}</tbody></table>'
+    letters = sum(max(map(len, (c.head + c.unit, *c.texts))) + 2 for c in columns)
+    if letters < _WIDE:
+        return table
+    name = html.escape(caption or "Table", quote=True)
+    return f'<div style="{_SCROLLED}" tabindex="0" role="group" aria-label="{name}">{table}</div>'
 
 
 def _cell(column: _Column, text: str) -> str:

@@ -285,7 +285,7 @@ class Activations:
     """Live activations over the exported operators, in the order of execution.
 
     ``steps`` are the positions of the operators that run them, -1 for none; ``live`` are bytes by
-    memory; ``tensors`` are the largest ones, first of those that are live at a peak.
+    memory; ``tensors`` are the largest ones, first those that make up a peak.
     """
 
     steps: tuple[int, ...]

@@ -9,7 +9,7 @@ import pandas as pd
 
 from workbench.analysis.compare_runs import Compared
 from workbench.errors import printable
-from workbench.frames import WRONG, format_ms, format_range
+from workbench.frames import WRONG, format_range
 from workbench.plots.tables import Table, show_note, show_table
 from workbench.store import atomic_write
 
@@ -80,7 +80,8 @@ def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
     chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
     significant = aligned["outcome"].isin(["faster", "slower"])
     ratios = aligned["speedup"].map(" ({:.2f}x)".format).where(significant, "")
-    cells = aligned.assign(text=aligned["time_ms"].map(format_ms) + ratios)
+    times = aligned["time_ms"]
+    cells = aligned.assign(text=format_range(times.max(), *times)[1:] + ratios)
     wide, caption = put_side_by_side(cells, chosen)
     wide.insert(0, aligned["level"].iloc[-1], chosen)
     return show_table(wide, caption=caption)

@@ -144,29 +144,24 @@ def add_phases(plan: Plan, texts: Sequence[str], ready: Ready, sweep: str = "") 
         dimension, sizes = read_sweep(sweep)
         plan = replace(plan, sweep=dimension)
         parts = _size_phases(plan, sizes, ready)
-
-    def within(phase: Phase, name: str) -> str:
-        return f"{phase.name}_{name}"
-
-    def place(phase: Phase) -> str:
-        return f"at {plan.sweep}={phase.size}" if plan.sweep else f"in {phase.name}"
+    places = {p: f"at {plan.sweep}={p.size}" if sweep else f"in {p.name}" for p in parts}
 
     return replace(
         plan,
         phases=tuple(parts),
         experiments=tuple(
-            replace(e, name=within(phase, e.name), phase=phase.name, program=owner or e.program)
+            replace(e, name=f"{phase.name}_{e.name}", phase=phase.name, program=owner or e.program)
             for phase, owner in parts.items()
             for e in plan.experiments
         ),
         pairs=tuple(
             replace(
                 pair,
-                baseline=within(phase, pair.baseline),
-                candidate=within(phase, pair.candidate),
-                label=f"{pair.label} {place(phase)}",
+                baseline=f"{phase.name}_{pair.baseline}",
+                candidate=f"{phase.name}_{pair.candidate}",
+                label=f"{pair.label} {place}",
             )
-            for phase in parts
+            for phase, place in places.items()
             for pair in plan.pairs
         ),
     )

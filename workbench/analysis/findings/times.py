@@ -332,7 +332,8 @@ def find_weight_groups(context: RuleContext, left: Collection[str]) -> Iterator[
     """Products with int4 weights in small groups, each of which is scaled apart."""
     size = group_size(context.export) if context.export else _LARGE_GROUP
     rows = context.rows[context.rows["operator"].str.contains("QB4W")]
-    keys = [key for key in rows.index if key in {*left} - {*_memory_bound(context)}]
+    memory = _memory_bound(context)
+    keys = [key for key in rows.index if key in left and key not in memory]
     if not keys or size >= _LARGE_GROUP:
         return
     yield Finding(

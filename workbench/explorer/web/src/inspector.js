@@ -143,10 +143,10 @@ export class Inspector {
   /** About the measurement as a whole. */
   #run(b) {
     const { head } = this.view.model;
-    const flaws = head.quality.filter(row => row.grade !== "A");
-    const lines = flaws.map(row => h("span", { class: "line" }, `${row.criterion} ${row.value}: ${row.grade}`, h("span", { class: "soft" }, `; ${row.limit} for an A`)));
+    const lines = head.quality.filter(row => row.grade !== "A")
+      .map(row => h("span", { class: "line", title: `${row.limit} for an A` }, h("b", null, row.grade), ` ${row.criterion}: ${row.value}`));
     return h("section", null, h("h3", null, "Measurement"), facts([
-      ["quality", h("b", null, head.grade), ...lines], ["shown", b.label], ["ISA level", b.isa], ["hidden features", b.hidden.join(", ")],
+      ["quality", ...(lines.length ? lines : ["A"])], ["shown", b.label], ["ISA level", b.isa], ["hidden features", b.hidden.join(", ")],
       ["traced inferences", `${b.inferences} in ${b.latency.restarts} process restart${b.latency.restarts === 1 ? "" : "s"}`],
       ["versions", ...Object.entries(head.versions).map(([name, version]) => h("span", { class: "line" }, `${name} ${version}`))],
     ]));

@@ -14,10 +14,11 @@ const size = bytes => quantity(bytes, "B");
 function merge(rows, name, value) {
   const found = new Map();
   for (const row of rows) {
-    const kind = row[name].replace(/ \d+$/, ""), before = found.get(kind);
-    found.set(kind, before ? { ...before, value: before.value + row[value], count: before.count + 1 } : { kind, meaning: row.meaning, value: row[value], count: 1 });
+    const kind = row[name].startsWith("delegate") ? "delegates" : row[name], before = found.get(kind);
+    found.set(kind, before ? { ...before, value: before.value + row[value], count: before.count + 1, name: `${before.count + 1} ${kind}` }
+      : { kind, meaning: row.meaning, value: row[value], count: 1, name: row[name] });
   }
-  return [...found.values()].map(row => ({ ...row, name: row.count > 1 ? `${row.count} ${row.kind}s` : row.kind }));
+  return [...found.values()];
 }
 
 export class Memory {
