@@ -21,6 +21,7 @@ ATTACKS = {
     "manifest: a host of its own as the target": "host_is_contacted_only",
     "sidecar: an operator or tensor that it lacks": "refers_only_to_what_it_has",
     "JSON: deep, many objects, numbers of 400 digits": "fail_deep_inside",
+    "JSON: a long list of bad records": "stops_at_the_first_bad_element",
     "peaks that are no numbers": "peaks_that_cannot_be",
     "ETDump: names that collide under fixed weights": "collide_under_fixed_weights",
     "small file, much memory (.pt, PNG, ETRecord, ETDump)": "takes_little_memory",

@@ -150,9 +150,8 @@ def choose_dtypes(
     }
 
     def choose_for(price: float) -> dict[str, Choice]:
-        ends = [
-            (0.0, [Choice()])
-        ]  # by the dtype of the last layer, the most that is saved, and how
+        # By the dtype of the last layer, the most that is saved, and how.
+        ends = [(0.0, [Choice()])]
         for layer, some in [*every.items(), ("*", [Choice()])]:
             lost = conversions.get(layer, typical)
             ends = [

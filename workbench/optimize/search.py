@@ -351,9 +351,11 @@ class Search:
             self.save(warnings=(text,))
 
     def conclude(self) -> None:
-        """Recommend the best measured variant that is shown to be better than the baseline."""
-        base = self.study[self.base]
-        better = [v for v in pick_best(self.study) if is_better(v, base, self.options.objective)]
+        """Recommend the best of the last round that is shown to be better than the baseline."""
+        base, last = self.study[self.base], self.study.rounds[-1:]
+        # The best of many earlier measurements would be one with luck.
+        found = [v for v in pick_best(self.study) if not last[0].last or v.name in last[0].variants]
+        better = [v for v in found if is_better(v, base, self.options.objective)]
         tried = sum(v.state == "measured" for v in self.study.variants) - 1
         text = f"nothing helped: none of {tried} measured variants is better within the limits"
         (self.place / RECIPE).unlink(missing_ok=True)
