@@ -257,6 +257,27 @@ def test_it_runs_without_a_red_cell_and_its_controls_change_the_view(path, open_
     assert page.evaluate(WIDER) == []
 
 
+def test_the_other_levels_follow_once_the_first_comparison_is_drawn(open_notebook):
+    page = open_notebook("06_bottleneck_shift.ipynb")
+    explorer = page.locator(".wb-explorer").last
+    explorer.get_by_text("Reading 5 more comparisons").wait_for(state="detached", timeout=SHORT)
+    assert explorer.locator(".cat-row").count() == 6
+
+
+def test_a_picked_run_is_explored(open_notebook, capsys):
+    page = open_notebook("05_categories_and_the_ledger.ipynb")
+    menu = page.get_by_label("run", exact=True)
+    start = time.monotonic()
+    menu.select_option(label="vit_tiny, linux (recorded)")
+    page.locator(".wb-explorer h1", has_text="vit_tiny").wait_for(timeout=SHORT)
+    with capsys.disabled():
+        print(f" picked run drawn after {time.monotonic() - start:.1f} s", end=" ")
+    explorer = page.locator(".wb-explorer").last
+    explorer.locator(".chip").first.click()
+    assert explorer.locator(".crumbs li").count() == 2
+    assert float(explorer.get_attribute("data-drawn-ms")) < 100
+
+
 def test_in_the_dark_texts_are_bright_and_figures_have_a_light_ground(open_notebook):
     page = open_notebook("04_read_a_trace.ipynb")
     set_theme(page, "JupyterLab Dark")
