@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
-import io
 import math
-import os
 import re
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.models.sources import reason
+from workbench.models.sources import reason, silent_stderr
 from workbench.records.runs import Fidelity, LayerNoise
 
 if TYPE_CHECKING:
@@ -76,8 +74,10 @@ def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     from torch.utils._pytree import tree_leaves
 
     module, args, kwargs = copy.deepcopy((module, args, kwargs))
-    with torch.no_grad():
-        return tree_leaves(module(*args, **kwargs))
+    with silent_stderr() as printed, torch.no_grad():  # custom operators log there
+        outputs = tree_leaves(module(*args, **kwargs))
+    sys.stderr.write(printed.getvalue())
+    return outputs
 
 
 def run_program(pte: bytes, inputs: list[torch.Tensor], layers: Layers | None = None) -> list[Any]:
@@ -87,7 +87,7 @@ def run_program(pte: bytes, inputs: list[torch.Tensor], layers: Layers | None = 
     """
     from executorch.extension.pybindings.portable_lib import _load_for_executorch_from_buffer
 
-    with _silent_stderr() as log:
+    with silent_stderr() as log:
         try:
             program = _load_for_executorch_from_buffer(pte)
             return program.run_method("forward", [tensor.clone() for tensor in inputs])
@@ -317,20 +317,3 @@ def _compare(
         constant=constant,
         faithful=faithful if judged else None,
     )
-
-
-@contextlib.contextmanager
-def _silent_stderr() -> Iterator[io.StringIO]:
-    """Hide what C++ code (the CPU detection) writes to standard error; yields the runtime's log.
-
-    That passes through ``sys.stderr``, which in a notebook is not file descriptor 2.
-    """
-    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, 2)
-        with contextlib.redirect_stderr(io.StringIO()) as log:
-            yield log
-    finally:
-        os.dup2(saved, 2)
-        os.close(null)
-        os.close(saved)

@@ -43,6 +43,7 @@ from workbench.models.sources import (
     reason,
     relative_depth,
     shown_path,
+    silent_stderr,
     user_line,
 )
 
@@ -130,7 +131,8 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
         if wanted.library == LLM:
             from workbench.models.llm import LanguageModel
 
-            return _prepare(wanted.label, LanguageModel(wanted.name), None, state_dict)
+            with silent_stderr():  # the logs of the operators' libraries
+                return _prepare(wanted.label, LanguageModel(wanted.name), None, state_dict)
         if wanted.library == "executorch":
             module, _ = known = find_upstream(wanted.name)
             with _refuse_downloads(wanted.name, *known):

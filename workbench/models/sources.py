@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import importlib.metadata
 import importlib.util
 import inspect
+import io
 import os
 import re
 import sys
@@ -208,3 +210,20 @@ def _library_folders() -> tuple[str, ...]:
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
     locations = (spec.submodule_search_locations or () for spec in specs if spec)
     return tuple(folder for folders in locations for folder in folders)
+
+
+@contextlib.contextmanager
+def silent_stderr() -> Iterator[io.StringIO]:
+    """Hide what C++ code (the CPU detection) writes to standard error; yields the runtime's log.
+
+    That passes through ``sys.stderr``, which in a notebook is not file descriptor 2.
+    """
+    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        with contextlib.redirect_stderr(io.StringIO()) as log:
+            yield log
+    finally:
+        os.dup2(saved, 2)
+        os.close(null)
+        os.close(saved)
