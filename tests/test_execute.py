@@ -41,7 +41,9 @@ def runner():
 def plan(conv_pte, runner, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     return replace(
-        make_plan(Path(pte), MeasureOptions(runs=8, processes=2, warmup=1), runner),
+        make_plan(
+            Path(pte), MeasureOptions(runs=8, processes=2, warmup=1, cold_start=False), runner
+        ),
         batch_ms=1.0,
         traced_runs=4,
         sampled_ms=0.0,

@@ -44,6 +44,31 @@ def run(programs, tmp_path_factory):
     return wb.measure(programs, BRIEF, root=tmp_path_factory.mktemp("run"))
 
 
+def test_programs_of_other_layouts_get_the_same_values(tmp_path):
+    import torch
+
+    from workbench.export.artifact import export_model
+    from workbench.models.loader import LoadedModel
+
+    class Square(torch.nn.Module):
+        def forward(self, x):
+            return x * x
+
+    model = LoadedModel("square", Square(), (torch.arange(24.0).reshape(1, 2, 3, 4),))
+    ptes = [
+        export_model(
+            model,
+            wb.ExportOptions(backend="portable", channels_last=last),
+            root=tmp_path / str(last),
+        )
+        for last in (False, True)
+    ]
+    brief = replace(BRIEF, toggle="none", processes=1, cold_start=False)
+    agreements = wb.measure(ptes, brief, root=tmp_path).record.agreements
+    assert len(agreements) == 2
+    assert all(found.agree and not found.note for found in agreements)
+
+
 @pytest.mark.slow
 def test_programs_are_experiments_of_one_plan(run, programs):
     assert run.experiments == ["net", "net-2", "pair"]

@@ -112,7 +112,9 @@ def test_disturbance_is_time_that_others_had():
 def plan(conv_pte, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     made = make_plan(
-        Path(pte), MeasureOptions(runs=4, processes=2, warmup=1, toggle="none"), find_runner()
+        Path(pte),
+        MeasureOptions(runs=4, processes=2, warmup=1, toggle="none", cold_start=False),
+        find_runner(),
     )
     return replace(made, batch_ms=0.5, traced_runs=2, retries=1, cool_down_s=0.0)
 

@@ -29,6 +29,7 @@ from workbench.workflow import run_config
 NAMES = st.text(
     st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=30
 )
+BRIEF = MeasureOptions(runs=8, processes=1, cold_start=False, evidence=False)
 needs_compiler = pytest.mark.skipif(installed_compiler() is None, reason="no C++ compiler")
 
 
@@ -146,7 +147,7 @@ def test_a_target_describes_itself(shell):
 def test_a_run_on_a_target(shell, runner, conv_pte, tmp_path):
     assert read_isa(runner.command) == read_isa(find_runner("native").command)
     pte = Path(shutil.copy(conv_pte, tmp_path / "it's a $model.pte"))
-    plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
+    plan = make_plan(pte, BRIEF, runner)
     run_dir = run_plan(plan, runner, tmp_path / "out")
     run = store.load_run(run_dir)
     assert run.state == "complete"
@@ -176,7 +177,7 @@ def test_a_device_lost_during_a_run_keeps_its_measurements(conv_pte, tmp_path, m
     binary = target.push(Path(host.command[0]), executable=True)
     runner = Runner("native", tuple(target.command([binary])), host.description, target)
     pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
-    plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
+    plan = make_plan(pte, BRIEF, runner)
     real, calls = Session.run, iter(range(30))
 
     def run(session, count):

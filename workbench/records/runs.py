@@ -16,7 +16,8 @@ class Tensor:
 
     A ``dynamic`` one accepts smaller sizes too; ``most`` is its largest shape, ``dims`` has the
     names of its dynamic dimensions (empty: fixed). Without a file, its integers are random and less
-    than ``below`` (0: 2), or they count up from ``first``.
+    than ``below`` (0: 2), or they count up from ``first``. ``dim_order`` lists its dimensions as in
+    memory, the outermost first (empty: unknown).
     """
 
     dtype: str
@@ -28,6 +29,7 @@ class Tensor:
     first: int | None = None
     most: tuple[int, ...] = ()
     dims: tuple[str, ...] = ()
+    dim_order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -178,19 +178,20 @@ def complete_plan(plan: Plan, runner: Runner, phases: Sequence[str] = ()) -> Pla
         plan = shorten_plan(plan)
     if not plan.inputs:
         inputs, source = default_inputs(pte, found)
-        return _complete_programs(replace(plan, inputs=inputs, input_source=source), runner)
+        plan = replace(plan, inputs=inputs, input_source=source)
+        return _complete_programs(plan, runner, found)
     if len(plan.inputs) != len(found):
         what = f"{len(plan.inputs)} input files, the program takes {len(found)}"
         raise UsageError(what, where="inputs")
     typed = zip(plan.inputs, found, strict=True)
     inputs = tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
-    return _complete_programs(replace(plan, inputs=inputs), runner)
+    return _complete_programs(replace(plan, inputs=inputs), runner, found)
 
 
-def _complete_programs(plan: Plan, runner: Runner) -> Plan:
+def _complete_programs(plan: Plan, runner: Runner, first: Sequence[Tensor]) -> Plan:
     taken = [load_program(Path(p.pte), runner, plan.timeout_s).inputs for p in plan.programs]
     programs = zip(plan.programs, taken, strict=True)
-    found = (plan_program(plan, p.name, Path(p.pte), inputs) for p, inputs in programs)
+    found = (plan_program(plan, p.name, Path(p.pte), inputs, first) for p, inputs in programs)
     return replace(plan, programs=tuple(found))
 
 

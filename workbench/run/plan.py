@@ -56,7 +56,7 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
     plan = replace(
         plan,
         programs=tuple(
-            plan_program(plan, name, path, ready.inputs)
+            plan_program(plan, name, path, ready.inputs, loaded[0].inputs)
             for name, path, ready in list(zip(names, ptes, loaded, strict=True))[1:]
         ),
         toggle=toggle,
@@ -104,11 +104,21 @@ def name_programs(ptes: Sequence[Path]) -> list[str]:
     return names
 
 
-def plan_program(plan: Plan, name: str, pte: Path, taken: Sequence[Tensor] = ()) -> Program:
-    """A further program of a plan, with the inputs of the first one where it takes the same."""
+def plan_program(
+    plan: Plan,
+    name: str,
+    pte: Path,
+    taken: Sequence[Tensor] = (),
+    first: Sequence[Tensor] = (),
+) -> Program:
+    """A further program of a plan, with the inputs of the first one where it takes the same bytes.
+
+    ``taken`` and ``first`` are the inputs of both as a runner describes them.
+    """
     alone = begin_plan(pte, (), ())
     inputs, source = default_inputs(pte, taken)
-    if list(map(shape_of, inputs)) == list(map(shape_of, plan.inputs)):
+    same_layout = all(a.dim_order == b.dim_order for a, b in zip(taken, first, strict=False))
+    if same_layout and list(map(shape_of, inputs)) == list(map(shape_of, plan.inputs)):
         folder, source = Path(plan.pte).resolve().parent, plan.input_source
         files = [(str(folder / t.file) if t.file else "", t.sha256) for t in plan.inputs]
         inputs = tuple(

@@ -168,7 +168,9 @@ class Model {
     }
     for (size_t i = 0; i < meta.num_inputs(); i++) {
       const et::TensorInfo info = input_info(meta, i);
-      inputs.push_back(describe(info.scalar_type(), info.sizes()));
+      const auto order = info.dim_order();
+      inputs.push_back(describe(info.scalar_type(), info.sizes())
+                           .add("dim_order", std::vector<int>(order.begin(), order.end())));
     }
     for (size_t i = 0; i < meta.num_outputs(); i++) {
       const auto info = meta.output_tensor_meta(i);
