@@ -104,7 +104,7 @@ def explore(source: Run | Comparison, view: str = "") -> Explorer | Page:
         raise unknown_name("view", view, VIEWS)
     if is_interactive():
         return Explorer(source, view)
-    return Page(explorer_page(source, view), 450 if view else 900)
+    return Page(explorer_page(source, view), 600 if view else 900)
 
 
 def explorer_page(source: Run | Comparison, view: str = "") -> str:
