@@ -64,7 +64,7 @@ def test_programs_of_other_layouts_get_the_same_values(tmp_path):
         for last in (False, True)
     ]
     brief = replace(BRIEF, toggle="none", processes=1, cold_start=False)
-    agreements = wb.measure(ptes, brief, root=tmp_path).record.agreements
+    agreements = wb.measure(ptes, brief, root=str(tmp_path)).record.agreements
     assert len(agreements) == 2
     assert all(found.agree and not found.note for found in agreements)
 

@@ -40,7 +40,7 @@ class LiveRun(widgets.VBox):
         program: str | Path,
         options: MeasureOptions = MeasureOptions(),
         *,
-        root: Path | None = None,
+        root: str | Path | None = None,
     ):
         self.program, self.options, self.root = program, options, root
         self.run: Run | None = None
@@ -99,7 +99,7 @@ class LiveRun(widgets.VBox):
 
     def _progress(self, text: str, part: float) -> None:
         self.bar.value, self.status.value = part, text
-        runs = find_runs(self.root or root_of(Path(self.program)))
+        runs = find_runs(Path(self.root or root_of(Path(self.program))))
         if part and runs:
             latencies = tabulate_latencies(load_run(runs[-1]))
             if len(latencies):

@@ -65,7 +65,7 @@ def profile_model(
     measure: MeasureOptions = MeasureOptions(),
     *,
     categories: str | Path = "",
-    root: Path | None = None,
+    root: str | Path | None = None,
     progress: Progress = lambda text, part: None,
 ) -> Run:
     """Export a model, measure it with an extension off and on, analyse and report: the main job.
@@ -140,7 +140,7 @@ def measure(
     pte: str | Path | Sequence[str | Path],
     options: MeasureOptions = MeasureOptions(),
     *,
-    root: Path | None = None,
+    root: str | Path | None = None,
     again: bool = True,
     progress: Progress = lambda text, part: None,
 ) -> Run:
@@ -181,7 +181,7 @@ def record(
     pte: Path,
     options: MeasureOptions = MeasureOptions(),
     *,
-    root: Path | None = None,
+    root: str | Path | None = None,
     again: bool = True,
     progress: Progress = lambda text, part: None,
 ) -> Run:
@@ -198,7 +198,7 @@ def record(
         for program in plan.programs:
             if list(map(shape_of, program.inputs)) != list(map(shape_of, plan.inputs)):
                 progress(f"{program.name} takes other inputs than {plan.stem}: its own", 0.0)
-        place = root or root_of(pte)
+        place = Path(root) if root else root_of(pte)
         run_dir = None if again else find_run(plan, runner, place, "complete")
         run_dir = run_dir or run_plan(plan, runner, place, progress=progress, enough=is_precise)
     run = open_run(run_dir)
@@ -223,7 +223,7 @@ def is_precise(record: RunRecord) -> bool:
 def run_config(
     path: str | Path,
     *,
-    root: Path | None = None,
+    root: str | Path | None = None,
     only: Sequence[str] = (),
     target: str = "",
     power: str = "",
@@ -282,7 +282,7 @@ def run_config(
     config = select_experiments(config, only) if only else config
     plan = plan_config(config, path.parent, baseline)
     place, name = output_place(config)
-    place = root or place
+    place = Path(root or place)
     libraries = None
     with open_target(config.target, power=config.power) as there:
         if config.experiments[0].runner_path:

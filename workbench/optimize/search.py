@@ -53,7 +53,7 @@ def optimize(
     export: ExportOptions = ExportOptions(),
     options: OptimizeOptions = OptimizeOptions(),
     *,
-    root: Path | None = None,
+    root: str | Path | None = None,
     progress: Progress = lambda text, part: None,
 ) -> Study:
     """Search for a faster or smaller program of a model, and write a recipe of the best one.
@@ -99,7 +99,7 @@ def optimize(
     if options.objective not in OBJECTIVES:
         raise unknown_name("objective", options.objective, OBJECTIVES)
     export = apply_recipe(export)
-    place = (root or default_root(parse_name(model).label)) / FOLDER
+    place = (Path(root) if root else default_root(parse_name(model).label)) / FOLDER
     place.mkdir(parents=True, exist_ok=True)
     with lock_folder(place), contextlib.closing(LocalExecutor(options.jobs, ())) as executor:
         search = Search(model, export, options, place, executor, progress)
