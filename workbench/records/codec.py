@@ -153,22 +153,23 @@ def _take_each(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
     """A hook for a collection that stops at the first bad element: millions would take hours."""
     from cattrs.errors import IterableValidationError, IterableValidationNote
 
-    inner, second = get_args(kind)
+    first, second = get_args(kind)
     is_mapping = second is not ...
-    take_key = converter.get_structure_hook(inner) if is_mapping else None
-    hook = converter.get_structure_hook(inner := second if is_mapping else inner)
+    inner = second if is_mapping else first
+    take_value = converter.get_structure_hook(inner)
+    take_key = converter.get_structure_hook(first) if is_mapping else lambda number, _: number
 
     def take(values: Any, _: Any) -> Any:
         if not is_mapping and isinstance(values, str | Mapping):
             raise TypeError("expected a list")
-        taken = []
+        taken = {}
         for at, value in values.items() if is_mapping else enumerate(values):
             try:
-                taken.append((take_key(at, str) if take_key else at, hook(value, inner)))
-            except Exception as error:
+                taken[take_key(at, first)] = take_value(value, inner)
+            except Exception as error:  # each hook raises its own types
                 error.add_note(IterableValidationNote(f"Structuring @ {at!r}", at, inner))
                 raise IterableValidationError("in a collection", [error], kind) from None
-        return dict(taken) if is_mapping else tuple(value for _, value in taken)
+        return taken if is_mapping else tuple(taken.values())
 
     return take
 

@@ -254,7 +254,7 @@ def compare_experiments(
         one, other = (plan.program_of(experiments[name]) for name in pair)
         taken = (plan.phase_of(experiments[name]).inputs for name in pair)
         note = explain_different(*taken, *(outputs[name] for name in pair))
-        if one.input_source != other.input_source:
+        if not note and one.input_source != other.input_source:
             note = f"their inputs differ: {one.input_source} and {other.input_source}"
         if note:
             agreements.append(Agreement(*pair, threads, 0, "", None, 0.0, 0.0, False, note=note))
