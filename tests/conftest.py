@@ -69,6 +69,16 @@ def own_locks(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def short_batches():
+    """Time few inferences: only benchmarks ask how fast something is."""
+    from workbench.run import measure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "MAX_BATCH", 5)
+        yield
+
+
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory):
     """The wheel, built from the files of the source distribution."""
