@@ -48,6 +48,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    """Let libraries release what they hold; nanobind reports the rest."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def own_cache(tmp_path_factory):
     """A folder for XDG_CACHE_HOME that links to the user's cache, without its locks."""
