@@ -129,7 +129,7 @@ def long(arguments: list[str]) -> int:
 
 def devices(arguments: list[str]) -> int:
     """Run the tests that need QEMU, adb or sshd; skipped tests say why."""
-    return _run("-m", "pytest", "-m", "qemu or adb or ssh", "-rs", *arguments)
+    return _pytest("-m", "qemu or adb or ssh", "-rs", *arguments)
 
 
 def notebooks(arguments: list[str]) -> int:
@@ -143,7 +143,7 @@ def browser(arguments: list[str]) -> int:
     if not shutil.which("chromium"):
         print("skipped: chromium is not installed (Debian: apt install chromium)")
         return 0
-    return _run("-m", "pytest", "-m", "browser", "-rs", *arguments)
+    return _pytest("-m", "browser", "-rs", *arguments)
 
 
 def lint(_: list[str]) -> int:

@@ -48,6 +48,11 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def pytest_unconfigure():
+    """Let libraries release what they hold; nanobind reports the rest."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def own_cache(tmp_path_factory):
     """A folder for XDG_CACHE_HOME that links to the user's cache, without its locks."""
@@ -66,6 +71,16 @@ def own_locks(tmp_path_factory):
     """Use separate locks: do not wait for measurements outside of the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WORKBENCH_LOCKS", str(tmp_path_factory.mktemp("locks")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def short_batches():
+    """Time few inferences: only benchmarks ask how fast something is."""
+    from workbench.run import measure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "MAX_BATCH", 5)
         yield
 
 

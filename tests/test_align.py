@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import recorded
 
 import workbench as wb
 from workbench.analysis import compare_runs as comparison
@@ -277,6 +278,6 @@ def test_parts_are_categories_and_operators_too():
         align_measurements([pair[0], other])
     found = align_measurements([pair[0], other], across=["program", "build"], by="operator")
     times = found[(found["run"] == other) & (found["level"] == "operator")]["time_ms"]
-    candidate = wb.open_run(wb.sample_run("mobilenet_v3_small"))["avx512_on"].operators
+    candidate = recorded("mobilenet_v3_small")["avx512_on"].operators
     assert times.notna().sum() == len(candidate), "each operator of the other program has a row"
     assert times.sum() == pytest.approx(candidate["mean_ms"].sum(), rel=0.1)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from recorded import recorded
 
 import workbench as wb
 from workbench.analysis.categories import (
@@ -229,14 +230,14 @@ PUBLISHED = {
     ("category", "start"), [(c, start) for c, starts in PUBLISHED.items() for start in starts]
 )
 def test_the_operators_of_squeezesam_count_for_the_published_categories(scheme, category, start):
-    operators = set(wb.open_run(wb.sample_run("squeezesam")).subject.ledger["operator"])
+    operators = set(recorded("squeezesam").subject.ledger["operator"])
     logged = [name for name in operators if name.startswith(start)]
     assert logged
     assert {load_scheme(scheme).place(name).category for name in logged} == {category}
 
 
 def test_a_run_opened_with_other_categories_sums_to_the_same_time(tmp_path):
-    run = wb.open_run(wb.sample_run("squeezesam"))
+    run = recorded("squeezesam")
     kit = wb.open_run(run, categories="kit")
     assert wb.open_run(run) is run and kit.record is run.record
     ours, theirs = run.subject, kit.subject

@@ -85,7 +85,9 @@ def recorded(conv_pte, tmp_path_factory):
     """A small finished run of a program without export record."""
     folder = tmp_path_factory.mktemp("recorded")
     pte = shutil.copy(conv_pte, folder / "conv.pte")
-    return measure(pte, MeasureOptions(runs=8, processes=2), root=folder / "out_conv").path
+    return measure(
+        pte, MeasureOptions(runs=8, processes=2, evidence=False), root=folder / "out_conv"
+    ).path
 
 
 @pytest.fixture

@@ -263,7 +263,7 @@ def test_ctrl_c_ends_with_130_and_leaves_no_runner_behind(conv_pte, own_cache, t
         deadline = time.monotonic() + 60
         while not store.find_runs(root) and time.monotonic() < deadline:
             time.sleep(0.05)
-        time.sleep(2)
+        time.sleep(1)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=30)
     finally:

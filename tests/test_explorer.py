@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from jupyter_client.manager import start_new_kernel
+from recorded import recorded
 
 import workbench as wb
 from workbench import live
@@ -27,7 +28,7 @@ def front_end(monkeypatch):
 
 @pytest.fixture(scope="module")
 def swept():
-    return wb.open_run(wb.sample_run("squeezesam"))
+    return recorded("squeezesam")
 
 
 # Whether widgets work.
@@ -99,7 +100,7 @@ def test_measurements_are_those_that_can_be_compared(tmp_path):
 
 
 def test_of_two_the_verdict_is_said_under_their_names():
-    run = wb.open_run(wb.sample_run())
+    run = recorded()
     names = [f"{run.path}:avx512_{isa}:1" for isa in ("off", "on")]
     shown = compare_picked(names, {names[0]: "slow: one", names[1]: "fast: other"})
     expected = run.compare().verdict
@@ -167,7 +168,7 @@ def measured(monkeypatch, tmp_path):
         for number in range(len(steps), 3):
             progress(f"step {number}", number / 3)
             steps.append(number)
-        return wb.open_run(wb.sample_run())
+        return recorded()
 
     monkeypatch.setattr(live, "measure", measure)
     return steps

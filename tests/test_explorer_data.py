@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from changed_runs import with_record
+from recorded import recorded
 
 import workbench as wb
 from workbench.analysis.memory import activation_bytes
@@ -28,7 +29,7 @@ MODELS = ["mobilenet_v3_small", "squeezesam", "toy_cnn", "unet_small"]
 
 @pytest.fixture(scope="module")
 def runs():
-    return {model: wb.open_run(wb.sample_run(model)) for model in MODELS}
+    return {model: recorded(model) for model in MODELS}
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +221,7 @@ def test_one_comparison_is_explored_alone(runs):
 
 
 def test_operators_of_different_programs_are_joined_as_the_comparison_pairs_them():
-    sides = [wb.open_run(wb.sample_run(name))["avx512_on"] for name in ("AsTrained", "Ready")]
+    sides = [recorded(name)["avx512_on"] for name in ("AsTrained", "Ready")]
     ab = wb.compare(*sides, across=["program"])
     document = explorer_data(ab)
     (shown,) = document.comparisons
@@ -244,7 +245,7 @@ def test_runs_measured_apart_are_compared(runs, tmp_path):
 
 
 def test_noisy_programs_have_a_warning(documents):
-    known = wb.open_run(wb.sample_run("squeezesam")).subject.export.sqnr_db
+    known = recorded("squeezesam").subject.export.sqnr_db
     assert known < 20
     noisy = [text for text in documents["squeezesam"].comparisons[0].caveats if "SQNR" in text]
     assert len(noisy) == 1 and f"{known:.1f} dB" in noisy[0]
@@ -300,7 +301,7 @@ def test_a_notebook_gets_a_widget_and_a_page_otherwise(runs, monkeypatch):
 
 def test_a_widget_shows_the_first_comparison_before_it_reads_the_others(monkeypatch):
     monkeypatch.setenv(WIDGETS, "1")
-    run = wb.open_run(wb.sample_run("mobilenet_v3_small_int8"))
+    run = recorded("mobilenet_v3_small_int8")
     widget = wb.explore(run)
     read = {m.name for m in run.measurements if "machine_code" in vars(m)}
     assert read == {run.comparisons[0].baseline.name, run.comparisons[0].candidate.name}

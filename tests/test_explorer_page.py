@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from recorded import recorded
 
 import workbench as wb
 from workbench.analysis.what_if import predict_what_if
@@ -41,7 +42,7 @@ def open_page(open_file, tmp_path, documents):
         view="",
     ):
         if model not in documents:
-            documents[model] = to_plain(explorer_data(wb.open_run(wb.sample_run(model))))
+            documents[model] = to_plain(explorer_data(recorded(model)))
         document = json.loads(json.dumps(documents[model]))
         if edit:
             edit(document)
@@ -94,7 +95,7 @@ def test_from_a_category_down_to_the_roof(open_page):
     page = open_page(edit=lambda d: d["programs"][0]["excerpts"].update({source: lines}))
     shown = page.locator(".big").inner_text()
     value, low, high = re.search(r"([\d.]+x faster)\s+\[([\d.]+), ([\d.]+)\]", shown).groups()
-    text = wb.open_run(wb.sample_run()).compare().text
+    text = recorded().compare().text
     assert f"{value} with avx512 (95 % CI {low}-{high})" in text
     page.get_by_role("button", name="GEMM", exact=False).and_(page.locator(".chip")).click()
     assert crumbs(page) == ["mobilenet_v3_small", "GEMM"]
@@ -221,7 +222,7 @@ def test_the_table_sorts_selects_several_and_scrolls(open_page):
 
 
 def test_the_prediction_is_that_of_python(open_page):
-    on = wb.open_run(wb.sample_run())["avx512_on"]
+    on = recorded()["avx512_on"]
     key = on.operators.loc[on.operators["name"] == "Fully Connected (NC, F32) GEMM #42", "key"]
     wanted = predict_what_if(on.ledger, {key.item(): 2.0}, by="key").iloc[0]
     page = open_page(edit=None)
@@ -239,7 +240,7 @@ def test_the_prediction_is_that_of_python(open_page):
 
 
 def test_several_categories_can_become_faster_at_once(open_page):
-    run = wb.open_run(wb.sample_run())
+    run = recorded()
     wanted = predict_what_if(run.subject.ledger, {"GEMM": 2.0, "Other": float("inf")}).iloc[0]
     page = open_page(view="what-if")
     assert page.locator(".columns").is_hidden() and page.locator(".categories").is_visible()
@@ -282,7 +283,7 @@ def test_latencies_below_a_tenth_of_a_millisecond_are_in_microseconds(open_page)
                 m["latency"][name] /= 100
 
     page = open_page(edit=shrink)
-    latency = wb.open_run(wb.sample_run()).subject.latency_ms
+    latency = recorded().subject.latency_ms
     assert f"{10 * latency:.1f} µs" in page.locator(".sides").inner_text()
     assert " ms" not in page.locator(".sides").inner_text()
 
@@ -294,14 +295,14 @@ def test_swapping_turns_everything_round(open_page):
     assert page.locator(".big strong").inner_text().endswith("x slower")
     assert page.locator(".sides").inner_text().startswith("A")
     assert "avx512_on" in page.locator(".sides span").first.inner_text()
-    rows = wb.open_run(wb.sample_run()).compare().operators.set_index("key")
+    rows = recorded().compare().operators.set_index("key")
     row = rows.loc["18/Fully Connected/41"]
     wanted = f"{1 / row['speedup']:.2f}x [{1 / row['high']:.2f}, {1 / row['low']:.2f}]"
     assert wanted in page.locator(".inspector").inner_text()
 
 
 def test_findings_select_their_operators(open_page):
-    findings = wb.open_run(wb.sample_run()).findings
+    findings = recorded().findings
     page = open_page()
     for number, row in findings.head(4).iterrows():
         page.locator(".card").nth(number).click()
@@ -325,7 +326,7 @@ def test_pairs_and_thread_counts_can_be_chosen(open_page):
 
 
 def test_categories_are_shown_over_all_isa_levels(open_page):
-    run = wb.open_run(wb.sample_run("squeezesam"))
+    run = recorded("squeezesam")
     page = open_page("squeezesam")
     page.get_by_role("button", name="All, in %").click()
     assert page.locator(".cat-name").all_inner_texts() == list(run.isa_levels["level"])
@@ -476,9 +477,7 @@ def test_names_from_a_file_stay_text(open_page):
 @pytest.fixture
 def two_programs(documents):
     """A comparison of two programs with layers in common."""
-    before, after = (
-        wb.open_run(wb.sample_run(name))["avx512_on"] for name in ("AsTrained", "Ready")
-    )
+    before, after = (recorded(name)["avx512_on"] for name in ("AsTrained", "Ready"))
     ab = wb.compare(before, after, across=["program"])
     documents["both"] = to_plain(explorer_data(ab))
     return ab
@@ -589,7 +588,7 @@ def test_a_change_draws_all_that_it_changes(open_page, view):
 
 
 def test_the_other_comparisons_follow_and_the_selection_stays(open_page, documents):
-    run = wb.open_run(wb.sample_run("mobilenet_v3_small_int8"))
+    run = recorded("mobilenet_v3_small_int8")
     documents["first pair"] = to_plain(explorer_data(run.comparisons[0]))
     whole = to_plain(explorer_data(run))
     page = open_page("first pair")

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 from program_builder import Delegate, Kernel, Node, build_facts, layout, transpose
+from recorded import recorded
 
 import workbench as wb
 from workbench import store
@@ -497,7 +498,7 @@ def test_a_trace_without_sidecar_still_names_its_kernels():
 
 @pytest.fixture(scope="module")
 def sample():
-    return wb.open_run(wb.sample_run())
+    return recorded()
 
 
 def test_the_recorded_sample_has_findings(sample):
@@ -580,7 +581,7 @@ def test_an_emulated_run_promises_nothing():
 
 
 def test_the_recorded_emulated_run_promises_nothing():
-    analysis = wb.open_run(wb.sample_run("toy_cnn"))
+    analysis = recorded("toy_cnn")
     assert analysis.record.emulated
     table = analysis.findings
     assert len(table)

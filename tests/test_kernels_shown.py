@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from recorded import recorded
 
 import workbench as wb
 from workbench import store
@@ -21,7 +22,7 @@ from workbench.trace.functions import AARCH64_CLASSES, X86_CLASSES
 
 @pytest.fixture(scope="module")
 def sample():
-    return wb.open_run(sample_run("toy_cnn"))
+    return recorded("toy_cnn")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recorded import recorded
 
 import workbench as wb
 from workbench.errors import ModelError, RunnerError, StoreError, UsageError
@@ -229,7 +230,7 @@ def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
 
 
 def test_runs_without_phases_have_no_such_table():
-    assert wb.open_run(wb.sample_run()).phases is None
+    assert recorded().phases is None
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import recorded
 
 import workbench as wb
 from workbench.analysis.layers import add_layers, build_model_tree, summarize_layers
@@ -158,7 +159,7 @@ def test_where_nothing_was_repeated_there_is_no_interval():
 
 
 def test_types_of_layers_split_into_categories_and_sum_to_the_latency():
-    on = wb.open_run(wb.sample_run())["avx512_on"]
+    on = recorded()["avx512_on"]
     types = check(on.layer_types, LAYER_TYPES)
     assert types["mean_ms"].sum() == pytest.approx(on.categories["mean_ms"].sum())
     assert types["operators"].sum() == len(on.operators)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import recorded
 
 import workbench as wb
 from workbench.analysis.ledger import KINDS, build_ledger
@@ -269,7 +270,7 @@ def test_anything_closes(runs, chain):
 
 
 def test_adding_up_spans_counts_every_level_once_more():
-    run = wb.open_run(wb.sample_run())
+    run = recorded()
     events = wb.read_etdump(run.path / run.record.sessions[-1].etdump)
     ledger = wb.build_ledger(events)
     added = wb.add_up_spans(events, ledger)

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import recorded
 
-import workbench as wb
 from workbench.trace.functions import (
     AARCH64_CLASSES,
     X86_CLASSES,
@@ -236,7 +236,7 @@ def test_a_loop_counts_its_samples():
 
 
 def test_recorded_sme2_code_shows_its_outer_products():
-    loops = wb.open_run(wb.sample_run("toy_cnn"))["sme2_on"].loops
+    loops = recorded("toy_cnn")["sme2_on"].loops
     kernel = next(found for name, found in loops.items() if name.endswith("sme2_mopa"))
     hottest = kernel.idxmax()
     assert "fmopa za" in hottest or ".inst" in hottest

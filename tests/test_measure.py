@@ -5,6 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.run import measure
 from workbench.run.measure import batch_size, interleave, rounds_needed
 
 names = st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True)
@@ -25,8 +26,8 @@ def test_every_experiment_takes_every_position(names):
 
 
 @given(st.floats(0, 1e12), st.floats(0.1, 1000))
-def test_a_batch_has_at_least_one_inference(latency, batch_ms):
-    assert batch_size(latency, batch_ms) >= 1
+def test_a_batch_has_at_least_one_inference_and_not_too_many_to_keep(latency, batch_ms):
+    assert 1 <= batch_size(latency, batch_ms) <= measure.MAX_BATCH
 
 
 @given(st.integers(1, 1000), st.integers(1, 5), st.integers(1, 100))

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from recorded import recorded
 
 import workbench as wb
 from workbench.errors import StoreError, UsageError
@@ -53,7 +54,7 @@ def values(graph):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_time_stands_at_one_node(model, tmp_path):
-    ab = wb.open_run(wb.sample_run(model)).comparisons[0]
+    ab = recorded(model).comparisons[0]
     files = write_node_data(ab, tmp_path)
     assert len(files) == 6
     for m in (ab.baseline, ab.candidate):
@@ -75,7 +76,7 @@ def test_every_time_stands_at_one_node(model, tmp_path):
 
 
 def test_speedups_are_those_of_the_comparison(tmp_path):
-    run = wb.open_run(wb.sample_run())
+    run = recorded()
     ab = run.compare()
     files = write_node_data(ab, tmp_path)
     shown = read(files, "etrecord.speedup.json")["forward"]["results"]
@@ -109,7 +110,7 @@ def test_two_traces_of_the_same_name_have_files_of_their_own(tmp_path):
 def test_emulated_times_and_unknown_programs_are_refused(tmp_path):
     with pytest.raises(UsageError, match="emulated"):
         wb.export_trace(wb.sample_run("toy_cnn"), "model-explorer", out=tmp_path)
-    run = wb.open_run(wb.sample_run("unet_small"))
+    run = recorded("unet_small")
     trace = run.locate(run.subject.sessions[0].etdump)
     with pytest.raises(StoreError, match=r"program is unknown.*put the \.pte beside it"):
         wb.export_trace(shutil.copy(trace, tmp_path), "model-explorer")

@@ -3,6 +3,7 @@
 import importlib.util
 
 import pytest
+from recorded import recorded
 
 import workbench as wb
 
@@ -28,7 +29,7 @@ def test_ready_takes_raw_images_and_gives_the_same_mask(models):
 
 def test_the_recorded_pair_shows_what_the_repairs_bring():
     """What notebook 11 says of the two: fewer operators left behind, several times faster."""
-    before, after = (wb.open_run(wb.sample_run(name)) for name in ("AsTrained", "Ready"))
+    before, after = (recorded(name) for name in ("AsTrained", "Ready"))
     left = [wb.list_partition(run.record.export)["count"].sum() for run in (before, after)]
     assert left[0] > 10 * left[1]
     times = [run.statistics.set_index("experiment").loc["avx512_on"] for run in (before, after)]

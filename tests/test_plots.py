@@ -9,6 +9,7 @@ from changed_runs import changed
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.text import Text
+from recorded import recorded
 from scipy import stats
 from synthetic import synthetic_latencies, synthetic_ledger
 
@@ -394,7 +395,7 @@ def test_a_dollar_in_a_name_starts_no_formula():
 
 @pytest.fixture(scope="module")
 def small():
-    return wb.open_run(wb.sample_run())
+    return recorded()
 
 
 def test_nouns_and_their_frames_make_the_same_figures(small):
@@ -424,7 +425,7 @@ def test_nouns_and_their_frames_make_the_same_figures(small):
 def test_a_run_is_drawn_without_its_controls(small):
     labels = [label.get_text() for label in plot_categories(small).axes[0].get_yticklabels()]
     assert labels == ["avx512_off", "avx512_on"]
-    unet = plot_categories(wb.open_run(wb.sample_run("unet_small"))).axes[0]
+    unet = plot_categories(recorded("unet_small")).axes[0]
     assert [label.get_text() for label in unet.get_yticklabels()] == [
         f"avx512_{isa}, {count}" for count in ("1 thread", "2 threads") for isa in ("off", "on")
     ]
@@ -436,7 +437,7 @@ def test_what_a_run_lacks_is_a_sentence(small):
     assert "not sampled" in str(plot_machine_code(small.compare()))
     assert "--isa-ladder" in str(plot_isa_levels(small))
     assert "--threads" in str(plot_threads(small))
-    toy = wb.open_run(wb.sample_run("toy_cnn"))
+    toy = recorded("toy_cnn")
     assert "workbench roofline" in str(plot_roofline(toy.subject))
 
 
@@ -473,7 +474,7 @@ def test_times_along_an_axis_are_in_one_unit(ms, text):
 
 @pytest.fixture(scope="module")
 def swept():
-    return wb.open_run(wb.sample_run("squeezesam"))
+    return recorded("squeezesam")
 
 
 def test_every_level_is_a_row(swept):
@@ -497,7 +498,7 @@ def test_where_no_interval_of_a_level_is_known_none_is_written(swept):
 
 
 def test_every_thread_count_of_a_run_is_a_point():
-    unet = wb.open_run(wb.sample_run("unet_small"))
+    unet = recorded("unet_small")
     (axis,) = plot_threads(unet).axes
     solid = [line.get_ydata() for line in axis.lines if line.get_marker() == "o"]
     assert np.concatenate(solid).tolist() == unet.scaling["latency_ms"].tolist()
@@ -526,7 +527,7 @@ TREE = pd.DataFrame(
 
 @pytest.fixture(scope="module", params=["mobilenet_v3_small", "vit_tiny"])
 def run(request):
-    return wb.open_run(wb.sample_run(request.param))
+    return recorded(request.param)
 
 
 def test_boxes_lie_below_the_module_that_they_are_in():

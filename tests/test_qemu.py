@@ -73,11 +73,13 @@ def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_p
 def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
     from workbench.export.artifact import export_model
     from workbench.options import ExportOptions
-    from workbench.workflow import measure
 
-    pte = export_model("toy_cnn", ExportOptions(dtype=dtype), root=tmp_path)
-    run_dir = measure(pte, MeasureOptions(target="qemu", toggle="sme2", timeout_s=600)).path
-    analysis = wb.open_run(run_dir)
+    pte = export_model("toy_cnn", ExportOptions(dtype=dtype, sizes=(("size", 96),)), root=tmp_path)
+    options = MeasureOptions(
+        target="qemu", toggle="sme2", runs=2, processes=2, warmup=1, timeout_s=600,
+        cold_start=False,
+    )  # fmt: skip
+    analysis = wb.measure(pte, options, root=tmp_path)
     proof = analysis.comparisons[0].proof
     assert proof.outcome == "changed"
     assert proof.after["sme2"] > 0.5

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from recorded import recorded
 
 import workbench as wb
 from workbench.errors import ComparisonError, ModelError, UsageError
@@ -12,7 +13,7 @@ from workbench.workflow import compare_replay, judge, keys_of_layer
 
 @pytest.fixture(scope="module")
 def sample():
-    return wb.open_run(wb.sample_run())
+    return recorded()
 
 
 def test_a_layer_has_the_operators_that_compute_in_it(sample):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from recorded import recorded
 
 import workbench as wb
 from workbench import store
@@ -27,7 +28,7 @@ from workbench.report.notebooks import run_notebook
 
 @pytest.fixture(scope="module")
 def sample():
-    return open_run(sample_run())
+    return recorded()
 
 
 @pytest.fixture

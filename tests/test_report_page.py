@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from recorded import recorded
 
 import workbench as wb
 from workbench.portfolio.combined import write_combined
@@ -62,7 +63,7 @@ def test_every_link_leads_to_its_section(open_page, folder, name):
 
 
 def test_it_leads_with_the_verdict_and_the_best_findings(open_page):
-    page, run = open_page(), wb.open_run(wb.sample_run())
+    page, run = open_page(), recorded()
     shown = page.locator("main").inner_text()
     for text in (*run.facts, run.compare().text, run.subject.latency_text, *run.caveats):
         assert shown.index(text) < shown.index("What to do next?")

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from program_builder import Delegate, Kernel, Node, build_facts
+from recorded import recorded
 
 import workbench as wb
 from workbench.analysis.findings.rules import find_bottlenecks
@@ -161,7 +162,7 @@ def test_overhead_and_unknown_costs_have_no_place():
 
 @pytest.fixture(scope="module")
 def sample():
-    return wb.open_run(wb.sample_run())
+    return recorded()
 
 
 def test_no_operator_of_the_sample_is_above_the_roof(sample):

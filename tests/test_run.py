@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from recorded import recorded
 
 import workbench as wb
 from workbench import store
@@ -109,14 +110,14 @@ def test_a_frame_is_computed_once():
 
 
 def test_three_lines_give_operators_with_their_layers():
-    run = wb.open_run(wb.sample_run())
+    run = recorded()
     operators = run["avx512_on"].operators
     assert operators["mean_ms"].is_monotonic_decreasing
     assert {"name", "module", "source", "mean_ms", "share"} <= set(operators)
 
 
 def test_measurements_are_found_by_name_threads_and_phase():
-    run = wb.open_run(wb.sample_run("unet_small"))
+    run = recorded("unet_small")
     first = run.measurements[0]
     assert run[first.name] is first
     assert run[first.name, first.threads] is first
@@ -129,7 +130,7 @@ def test_measurements_are_found_by_name_threads_and_phase():
 
 
 def test_measurements_add_up_to_the_run():
-    run = wb.open_run(wb.sample_run("unet_small"))
+    run = recorded("unet_small")
     assert sum(len(m.ledger) for m in run.traced) == len(run.ledger)
     for m in run.traced:
         assert m.operators["mean_ms"].sum() == pytest.approx(m.categories["mean_ms"].sum())
@@ -138,7 +139,7 @@ def test_measurements_add_up_to_the_run():
 
 
 def test_a_planned_comparison_is_the_same_object():
-    run = wb.open_run(wb.sample_run())
+    run = recorded()
     ab = run.compare()
     assert run.compare("avx512_off", "avx512_on") is ab
     assert wb.compare(run["avx512_off"], run["avx512_on"]) is ab
@@ -149,7 +150,7 @@ def test_a_planned_comparison_is_the_same_object():
 
 
 def test_runs_of_different_programs_need_to_be_told(tmp_path):
-    one, other = wb.open_run(wb.sample_run()), wb.open_run(wb.sample_run("vit_tiny"))
+    one, other = recorded(), recorded("vit_tiny")
     sides = one.subject, other.subject
     with pytest.raises(ComparisonError, match="differ in program"):
         wb.compare(*sides)

@@ -5,9 +5,9 @@ import math
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
+from recorded import recorded
 from synthetic import synthetic_latencies, synthetic_ledger
 
-import workbench as wb
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.operators import label_operator, summarize_operators
 from workbench.analysis.statistics import describe_latencies
@@ -39,7 +39,7 @@ def latencies():
 
 @pytest.fixture(scope="module", params=["mobilenet_v3_small", "vit_tiny"])
 def run(request):
-    return wb.open_run(wb.sample_run(request.param))
+    return recorded(request.param)
 
 
 def test_a_table_has_units_and_sensible_digits(ledgers):
@@ -168,9 +168,9 @@ def test_nothing_shown_needs_no_word_on_false_discoveries():
 
 
 def test_a_run_with_one_toggle_says_how_to_measure_more():
-    assert "--isa-ladder" in str(show_sweeps(wb.open_run(wb.sample_run())))
+    assert "--isa-ladder" in str(show_sweeps(recorded()))
 
 
 def test_a_microkernel_stands_beside_the_layer_of_its_operator():
-    text = str(show_kernels(wb.open_run(wb.sample_run("toy_cnn")).compare(), top=1))
+    text = str(show_kernels(recorded("toy_cnn").compare(), top=1))
     assert "| conv2 | Convolution (NHWC, " in text

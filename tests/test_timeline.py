@@ -5,15 +5,15 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import recorded
 
-import workbench as wb
 from workbench.errors import StoreError
 from workbench.plots.timeline import grow_spans, plot_timeline, typical_spans
 
 
 @pytest.fixture(scope="module")
 def ab():
-    return wb.open_run(wb.sample_run()).compare()
+    return recorded().compare()
 
 
 def forest(draw):

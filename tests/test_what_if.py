@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import recorded
 from synthetic import NETWORK, synthetic_ledger
 
-import workbench as wb
 from workbench.analysis.categories import CATEGORIES
 from workbench.analysis.operators import summarize_categories
 from workbench.analysis.shift import bottleneck_shift
@@ -26,7 +26,7 @@ def ledger():
 @pytest.fixture(scope="module", params=MODELS)
 def sample(request):
     """The candidate of a recorded run, and the shift to it."""
-    ab = wb.open_run(wb.sample_run(request.param)).compare()
+    ab = recorded(request.param).compare()
     return ab.shift, ab.baseline.ledger, ab.candidate.ledger
 
 

@@ -215,7 +215,7 @@ class Plan:
 
     The first six fields are the first program; ``programs`` are further ones, measured interleaved
     with it. ``runs`` is the minimum number of timed inferences per experiment and thread count;
-    ``batch_ms`` the length of a batch between two experiments, 0 for single inferences;
+    ``batch_ms`` the length of a batch (at most 1 000 inferences), 0 for single inferences;
     ``processes`` the number of restarts of every runner; ``sampled_ms`` the CPU time for which
     each experiment is sampled, 0 for none.
     With a ``budget_s``, in seconds, restarts continue until half the width of every speed-up's

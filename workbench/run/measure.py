@@ -30,7 +30,9 @@ from workbench.store import sha256_of, trace_path
 #: Fewer rounds per process leave the bootstrap nothing to resample.
 MIN_ROUNDS = 6
 #: With a budget, rounds continue until their time is up; two give every order its mirror image.
-MIN_TIMED_ROUNDS, MAX_ROUNDS = 2, 10_000
+MIN_TIMED_ROUNDS = 2
+#: A run keeps every time: of an operator that takes 100 ns, a batch of 20 ms would be 200 000.
+MAX_BATCH, MAX_INFERENCES = 1_000, 50_000
 #: The fraction of the wall time off its core from which a step is measured again. One other busy
 #: program takes half of it; interleaving and CPU time cope with that (see
 #: ``tests/benchmarks/null.py`` and ``ab_spread.py``).
@@ -182,7 +184,7 @@ def time_interleaved(
     share_s = plan.budget_s / (2 * plan.processes * len(plan.threads))
     start = time.monotonic()
     if share_s and not traced:
-        rounds = MAX_ROUNDS
+        rounds = max(rounds, MAX_INFERENCES // (2 * max(sizes.values())))
     for number, order in enumerate(interleave(list(sessions), rounds)):
         if share_s and number >= MIN_TIMED_ROUNDS and time.monotonic() - start > share_s:
             break
@@ -205,8 +207,8 @@ def interleave(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
 
 
 def batch_size(latency_ns: float, batch_ms: float) -> int:
-    """How many inferences fill a batch of ``batch_ms``; at least one."""
-    return max(1, round(batch_ms * 1e6 / max(latency_ns, 1.0)))
+    """How many inferences fill a batch of ``batch_ms``; from 1 to `MAX_BATCH`."""
+    return min(MAX_BATCH, max(1, round(batch_ms * 1e6 / max(latency_ns, 1.0))))
 
 
 def rounds_needed(runs: int, processes: int, smallest_batch: int, least: int = 1) -> int:
