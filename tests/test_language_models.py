@@ -511,8 +511,9 @@ def test_a_cache_of_8_bits_computes_what_floats_do_and_is_read_by_attention(tmp_
     ptes = [wb.export_model(f"llm:{params},context=32,kv={bits}", root=tmp_path) for bits in (8, 0)]
     brief = replace(BRIEF, phases=("decode=1@20",), toggle="none", against=ptes[1:])
     run = wb.measure(ptes[0], brief, root=tmp_path)
-    (agreement,) = [a for a in run.record.agreements if not a.note]
-    assert 25 < agreement.sqnr_db < 100
+    assert not any(found.note for found in run.record.agreements)
+    apart = [found.sqnr_db for found in run.record.agreements if found.sqnr_db is not None]
+    assert 25 < min(apart) < 100
     quantised, floats = (m.operators["name"] for m in run.measurements if not m.control)
     assert quantised.str.contains("custom_quantized_sdpa").sum() == 2
     assert not floats.str.contains("quantize").any()
@@ -551,7 +552,7 @@ def test_weights_of_hugging_face_are_loaded_by_their_names(rope, tmp_path):
         loaded = wb.load_model(
             f"{spec},layers={layers},sdpa=0", state_dict=tmp_path / "net.safetensors"
         )
-        own = dict(donor.named_parameters())
+        own = dict(donor.named_parameters(remove_duplicate=False))
         for name, value in loaded.module.named_parameters():
             assert value.equal(own[name]), name
 

@@ -137,7 +137,8 @@ class LanguageModel(EagerModelBase):
         if "tok_embeddings.weight" in own:
             own.setdefault("output.weight", own["tok_embeddings.weight"])  # tied
         # Tables of positions, masks and the cache are in no checkpoint.
-        return dict(module.named_buffers()) | own
+        weights = dict(module.named_parameters())
+        return {n: v for n, v in module.state_dict().items() if n not in weights} | own
 
     def _interleave(self, weight: Any) -> Any:
         """Rows of each head in the order of upstream's rotary embedding.
