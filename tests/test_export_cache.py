@@ -107,6 +107,7 @@ def test_whatever_it_was_made_from_is_noticed(files, what):
     assert [name for name in before if before[name] != after[name]] == [part]
 
 
+@pytest.mark.slow
 def test_what_was_made_from_something_else_is_made_again(files):
     pte, _ = export()
     assert store.load_export(pte).made_from == cache.identify_export(
@@ -152,9 +153,9 @@ def test_another_exporter_is_noticed(files, monkeypatch, part):
 @pytest.mark.parametrize(
     ("suffix", "harm"),
     [
-        ("", "edited"),
+        pytest.param("", "edited", marks=pytest.mark.slow),
         pytest.param(".etrecord", "gone", marks=pytest.mark.slow),
-        pytest.param(".layers.json", "cut", marks=pytest.mark.slow),
+        (".layers.json", "cut"),
         pytest.param(".input0.bin", "edited", marks=pytest.mark.slow),
         pytest.param(".export.json", "cut", marks=pytest.mark.slow),
     ],

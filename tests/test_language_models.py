@@ -4,6 +4,7 @@
 int4, a KV cache of 32 positions, attention by ``llama::custom_sdpa``.
 """
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from recorded import recorded
 import workbench as wb
 from workbench.errors import ModelError, RunnerError, StoreError, UsageError
 from workbench.export.layers import describe_pte, resize
-from workbench.models.llm import PRESETS, LanguageModel
+from workbench.models.llm import HF_NAMES, PRESETS, LanguageModel
 from workbench.models.registry import parse_name
 from workbench.records.layers import Instruction, Layers, Method, XNode, XValue
 from workbench.records.runs import Tensor
@@ -345,6 +346,77 @@ def test_a_lookup_reads_rows_not_the_table(run):
     assert bytes_read == 2 * 32 * 4
 
 
+# Methods
+
+
+@pytest.fixture(scope="module")
+def two_methods(tmp_path_factory):
+    """An encoder of images and a decoder with a cache of 8 positions; no ``forward``."""
+    import torch
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir import to_edge_transform_and_lower
+
+    class Encoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.patches = torch.nn.Conv2d(3, 16, 4, 4)
+
+        def forward(self, image):
+            return self.patches(image).flatten(2).transpose(1, 2)
+
+    class Decoder(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head = torch.nn.Linear(16, 50)
+            self.register_buffer("cache", torch.zeros(1, 8, 16))
+
+        def forward(self, rows, position):
+            torch.ops.aten.index_put_(self.cache, [None, position], rows)
+            return self.head(self.cache.sum(1, keepdim=True) + rows)
+
+    tokens = torch.export.Dim("tokens", min=1, max=8)
+    decoder = (torch.ones(1, 4, 16), torch.arange(4))
+    shapes = ({1: tokens}, {0: tokens})
+    exported = {
+        "image_encoder": torch.export.export(Encoder().eval(), (torch.ones(1, 3, 16, 16),)),
+        "text_decoder": torch.export.export(Decoder().eval(), decoder, dynamic_shapes=shapes),
+    }
+    lowered = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+    pte = tmp_path_factory.mktemp("methods") / "speaks.pte"
+    pte.write_bytes(lowered.to_executorch().buffer)
+    return pte
+
+
+@pytest.mark.slow
+def test_every_method_can_be_a_phase_with_its_own_operators_and_layers(two_methods, tmp_path):
+    phases = ("image=image_encoder", "prefill=text_decoder:4", "decode=text_decoder:1@4")
+    run = wb.measure(two_methods, replace(BRIEF, phases=phases, toggle="none"), root=tmp_path)
+    image, prefill, decode = (run[phase, "baseline"] for phase in ("image", "prefill", "decode"))
+    assert [t.shape for t in image.phase.inputs] == [(1, 3, 16, 16)]
+    assert [t.shape for t in prefill.phase.inputs] == [(1, 4, 16), (4,)]
+    assert [len(each) for each in decode.phase.before] == [2]
+    assert image.operators["operator"].str.contains("Convolution").sum() == 1
+    assert not decode.operators["operator"].str.contains("Convolution").any()
+    assert decode.operators["operator"].str.contains("index_put").sum() == 1
+    assert [m.name for m in decode.sidecar.methods] == ["text_decoder"]
+    assert set(run.phases["phase"]) == {"image", "prefill", "decode"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("phase", "problem"),
+    [
+        ("image=", "is not NAME=INPUTS"),
+        ("image=image_decoder", "no method 'image_decoder'; the program has: image_encoder, text"),
+        ("image=image_encoder:4", "does not take tokens"),
+        ("first=4", "no method 'forward'"),
+    ],
+)
+def test_a_method_that_does_not_fit_is_one_clear_error(two_methods, runner, phase, problem):
+    with pytest.raises((UsageError, RunnerError), match=problem):
+        make_plan(two_methods, replace(BRIEF, phases=(phase,)), runner)
+
+
 # Models
 
 
@@ -369,6 +441,8 @@ def test_names_of_language_models_and_their_settings():
         ("smollm2_135m,layers=x", "is not a setting"),
         ("smollm2_135m,context=1", "is not a setting"),
         ("smollm2_135m,embedding=5", "is not a setting"),
+        ("smollm2_135m,kv=4", "is not a setting"),
+        ("smollm2_135m,kv=8,sdpa=0", "needs cache=1 and sdpa=1"),
         ("absent.json", "no such file"),
     ],
 )
@@ -429,6 +503,96 @@ def test_embeddings_and_groups_of_weights_are_quantised_as_asked(tmp_path):
     assert products["operator"].str.contains("QB4W").tolist() == wide.tolist()
     reasons = run["decode", "baseline"].dtypes.set_index("module")["reason"]
     assert reasons["output"] == "its inputs do not divide into groups of 64"
+
+
+@pytest.mark.slow
+def test_a_cache_of_8_bits_computes_what_floats_do_and_is_read_by_attention(tmp_path):
+    params = TINY.with_name("llama_tiny.json")
+    ptes = [wb.export_model(f"llm:{params},context=32,kv={bits}", root=tmp_path) for bits in (8, 0)]
+    brief = replace(BRIEF, phases=("decode=1@20",), toggle="none", against=ptes[1:])
+    run = wb.measure(ptes[0], brief, root=tmp_path)
+    assert not any(found.note for found in run.record.agreements)
+    apart = [found.sqnr_db for found in run.record.agreements if found.sqnr_db is not None]
+    assert 25 < min(apart) < 100
+    quantised, floats = (m.operators["name"] for m in run.measurements if not m.control)
+    assert quantised.str.contains("custom_quantized_sdpa").sum() == 2
+    assert not floats.str.contains("quantize").any()
+
+
+def hf_state(model, module):
+    """The weights of a module under Hugging Face's names and in its order, without tied ones."""
+    state = {}
+    for name, value in module.named_parameters():
+        _, number, part = ([*name.removesuffix(".weight").split(".", 2), ""] * 2)[:3]
+        if name.startswith("layers."):
+            if part in ("attention.wq", "attention.wk") and not model.params.get("use_hf_rope"):
+                size = model.params["dim"] // model.params["n_heads"]
+                value = value.view(-1, size // 2, 2, value.shape[1]).transpose(1, 2)
+                value = value.reshape(-1, value.shape[-1])
+            state[f"model.layers.{number}.{HF_NAMES[part]}.weight"] = value.detach()
+        elif name != "output.weight":
+            known = {"tok_embeddings.weight": "model.embed_tokens.weight"}
+            state[known.get(name, f"model.{name}")] = value.detach()
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rope", [False, True])
+def test_weights_of_hugging_face_are_loaded_by_their_names(rope, tmp_path):
+    from safetensors.torch import save_file
+
+    params = json.loads(TINY.with_name("llama_tiny.json").read_text()) | {"use_hf_rope": rope}
+    (tmp_path / "tiny.json").write_text(json.dumps(params))
+    spec = f"llm:{tmp_path / 'tiny.json'},context=32"
+    donor = wb.load_model(f"{spec},sdpa=0").module
+    donor.output.weight = donor.tok_embeddings.weight  # tied
+    state = hf_state(LanguageModel(spec.removeprefix("llm:")), donor)
+    save_file({n: v.contiguous() for n, v in state.items()}, tmp_path / "net.safetensors")
+    for layers in (0, 1):  # fewer layers than the file has
+        loaded = wb.load_model(
+            f"{spec},layers={layers},sdpa=0", state_dict=tmp_path / "net.safetensors"
+        )
+        own = dict(donor.named_parameters(remove_duplicate=False))
+        for name, value in loaded.module.named_parameters():
+            assert value.equal(own[name]), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["llama", "llama3", "qwen3"])
+def test_weights_of_hugging_face_compute_what_transformers_does(kind, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    import torch
+    from safetensors.torch import save_file
+
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 50,
+             "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5}  # fmt: skip
+    params = {"dim": 64, "hidden_dim": 96, "n_layers": 2, "vocab_size": 50, "n_heads": 4,
+              "n_kv_heads": 2, "norm_eps": 1e-5, "rope_theta": 10000.0,
+              "use_hf_rope": kind != "llama3"}  # fmt: skip
+    if kind == "qwen3":
+        sizes["head_dim"] = params["head_dim"] = 24
+        params |= {"use_qk_norm": True, "qk_norm_before_rope": True}
+        config = transformers.Qwen3Config(**sizes, rope_theta=10000.0)
+        theirs = transformers.Qwen3ForCausalLM(config)
+    else:
+        config = transformers.LlamaConfig(**sizes, rope_theta=10000.0)
+        theirs = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():  # norms of ones would hide that they are mixed up
+        for name, value in theirs.named_parameters():
+            if name.endswith("norm.weight"):
+                value.uniform_(0.5, 1.5)
+    state = {n: v.clone().contiguous() for n, v in theirs.state_dict().items()}
+    save_file(state, tmp_path / "net.safetensors")
+    (tmp_path / "tiny.json").write_text(json.dumps(params))
+    loaded = wb.load_model(
+        f"llm:{tmp_path / 'tiny.json'},context=32,sdpa=0,logits=1",
+        state_dict=tmp_path / "net.safetensors",
+    )
+    tokens = torch.randint(0, 50, (1, 9))
+    with torch.no_grad():
+        ours = loaded.module(tokens, {"input_pos": torch.tensor([0])})
+        expected = theirs.eval()(tokens).logits
+    assert torch.allclose(ours, expected, atol=1e-4)
 
 
 def test_a_bad_group_size_is_one_clear_error(tmp_path):

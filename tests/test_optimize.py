@@ -353,6 +353,7 @@ class Gated(nn.Module):
         return self.last(x + self.inner(self.gate(x)))
 
 
+@pytest.mark.slow
 def test_a_layer_in_single_precision_inside_a_quantised_branch_is_exported(tmp_path):
     """The sum and what it reads are lowered as one, which must not depend on itself."""
     model = LoadedModel("gated", Gated().eval(), (torch.randn(1, 8, 8, 8),))

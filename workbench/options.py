@@ -39,7 +39,9 @@ class ExportOptions:
 
     dtype: str = _option("fp32", "fp32, fp16, fp16w, bf16, int8, int8dyn or 8da4w.")
     backend: str = _option("xnnpack", "xnnpack or portable.")
-    state_dict: str = _option("", "Weights: a file of torch.save(state_dict).", metavar="FILE")
+    state_dict: str = _option(
+        "", "Weights: a file of torch.save(state_dict), or .safetensors.", metavar="FILE"
+    )
     inputs: tuple[str, ...] = _option(
         (),
         "Inputs: .npy, .pt, .safetensors, an image or a folder of images, random:SEED; one for "
@@ -104,7 +106,8 @@ class MeasureOptions:
         (),
         "Inputs to measure with, by name. Of a language model: tokens at once, and the position "
         "of the first one, as in prefill=128 and decode=1@128. Else .npy files, separated by "
-        "commas; those of earlier phases are executed first.",
+        "commas; those of earlier phases are executed first. Of another method than forward: "
+        "image=METHOD, or decode=METHOD:1@128.",
         name="phase",
         metavar="NAME=INPUTS",
     )

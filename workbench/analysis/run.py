@@ -684,6 +684,8 @@ class Measurement:
     def sidecar(self) -> Layers | None:
         """What its program's instructions were in the model, at the sizes that were measured."""
         known = self.run.read_sidecar(self.program)
+        if known and (own := [m for m in known.methods if m.name == self.phase.method]):
+            known = replace(known, methods=tuple(own))
         shapes = [(tensor.most, tensor.shape) for tensor in self.phase.inputs if tensor.most]
         return resize(known, shapes) if known and shapes else known
 
@@ -893,7 +895,7 @@ class Measurement:
     @frame_property
     def file_parts(self) -> pd.DataFrame | None:
         """The program's file by part and layer, the largest first: ``frames.FILE_PARTS``."""
-        return list_file_parts(self.sidecar)
+        return list_file_parts(self.run.read_sidecar(self.program))
 
     @property
     def measured_needs(self) -> Needs:

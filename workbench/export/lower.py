@@ -107,7 +107,7 @@ def lower_model(
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
     tell(f"lowering to {backend}")
     weights = keep_half_weights() if PRECISIONS[dtype].half_weights else contextlib.nullcontext()
-    with failure.explain_lowering(exported, model.origin), weights:
+    with failure.explain_lowering(exported, model.origin), weights, torch.no_grad():
         program, edge, partition = _lower(exported, options, model.metadata)
     contents = read_contents(program)
     if missing := sorted(contents.operators.keys() - set(_get_operator_names())):
@@ -134,7 +134,9 @@ def _export(
         if "weights" in ways:
             quantize.quantize_weights(module, options.dtype, modules, options.group_size)
         bound, args, kwargs = bind_constants(module, *traced)
-        exported = _trace(bound, args, kwargs, model.dynamic_shapes)
+        # As upstream's exporter of language models; others may have code that Dynamo cannot trace.
+        strict = bool(model.metadata)
+        exported = _trace(bound, args, kwargs, model.dynamic_shapes, strict=strict)
         if "graph" in ways:
             batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
             graph, before = quantize.quantize_activations(exported, options.dtype, batches, modules)
@@ -180,14 +182,18 @@ def measure_layer_noise(
 
 
 def _trace(
-    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], dynamic_shapes: Any
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    shapes: Any,
+    strict: bool = False,
 ) -> ExportedProgram:
     """``torch.export``, without the graph that it prints to stderr when it fails."""
     import torch
 
     printed = io.StringIO()
     with contextlib.redirect_stderr(printed), torch.no_grad():
-        exported = torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
+        exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
     sys.stderr.write(printed.getvalue())
     return exported
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ class Settings:
     the cache; without a ``cache``, the program takes all tokens, and no position. ``sdpa``: attend
     by ``llama::custom_sdpa``, which needs the cache. ``logits``: compute those of all tokens, not
     only the last one's. ``embedding``: bits of the quantised table of tokens, 4 or 8; 0: floats.
+    ``kv``: bits of the cache's values, 8, for which attention needs ``sdpa``; 0: floats.
     """
 
     layers: int = 0
@@ -50,6 +52,24 @@ class Settings:
     sdpa: int = 1
     logits: int = 0
     embedding: int = 0
+    kv: int = 0
+
+
+#: Upstream's names of a layer's weights, and those of Hugging Face's Llama and Qwen3.
+HF_NAMES = {
+    "attention.wq": "self_attn.q_proj",
+    "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj",
+    "attention.wo": "self_attn.o_proj",
+    "attention.q_norm_fn": "self_attn.q_norm",
+    "attention.k_norm_fn": "self_attn.k_norm",
+    "attention_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "feed_forward.w1": "mlp.gate_proj",
+    "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+}
+_LAYER = re.compile(r"layers\.(\d+)\.(.+)\.weight")
 
 
 class LanguageModel(EagerModelBase):
@@ -60,6 +80,8 @@ class LanguageModel(EagerModelBase):
         self.settings = Settings(**dict(map(_parse_change, changes)))
         self.params = dict(PRESETS[name]) if name in PRESETS else _read_params(Path(name))
         self.sdpa = bool(self.settings.sdpa and self.settings.cache)
+        if self.settings.kv and not self.sdpa:
+            raise UsageError("a cache of 8 bits needs cache=1 and sdpa=1", where="llm:")
         if self.settings.layers:
             self.params["n_layers"] = self.settings.layers
 
@@ -89,6 +111,47 @@ class LanguageModel(EagerModelBase):
         except (TypeError, ValueError, AssertionError, RuntimeError, ZeroDivisionError) as error:
             raise ModelError(f"makes no model: {error}", where="params.json") from None
 
+    def fit_weights(self, state: dict[str, Any], module: nn.Module) -> dict[str, Any]:
+        """A checkpoint, of Hugging Face or of upstream's own names, as the module's state.
+
+        Of a model with fewer layers, it takes the first ones.
+        """
+        last, theirs = self.params.get("n_layers", 8), {hf: own for own, hf in HF_NAMES.items()}
+        foreign = "model.embed_tokens.weight" in state
+        renamed = {
+            "model.embed_tokens.weight": "tok_embeddings.weight",
+            "model.norm.weight": "norm.weight",
+            "lm_head.weight": "output.weight",
+        }
+        own = {}
+        for name, value in state.items():
+            name = renamed.get(name, name.removeprefix("model.") if foreign else name)
+            if layer := _LAYER.fullmatch(name):
+                number, part = layer.groups()
+                if int(number) >= last:
+                    continue
+                name = f"layers.{number}.{theirs.get(part, part)}.weight"
+                if part in ("self_attn.q_proj", "self_attn.k_proj"):
+                    value = self._interleave(value)
+            own[name] = value
+        if "tok_embeddings.weight" in own:
+            own.setdefault("output.weight", own["tok_embeddings.weight"])  # tied
+        # Tables of positions, masks and the cache are in no checkpoint.
+        weights = dict(module.named_parameters())
+        return {n: v for n, v in module.state_dict().items() if n not in weights} | own
+
+    def _interleave(self, weight: Any) -> Any:
+        """Rows of each head in the order of upstream's rotary embedding.
+
+        Hugging Face has the real parts of all pairs first, then the imaginary ones.
+        """
+        if self.params.get("use_hf_rope"):
+            return weight
+        heads = self.params.get("n_heads", 32)
+        size = self.params.get("head_dim") or self.params.get("dim", 4096) // heads
+        pairs = weight.reshape(-1, 2, size // 2, weight.shape[-1])
+        return pairs.transpose(1, 2).reshape(weight.shape)
+
     def prepare_for_export(self, module: nn.Module) -> nn.Module:
         """The module with the operators that upstream's exporter puts in for attention."""
         from executorch.examples.models.llama.export_llama_lib import _get_source_transforms
@@ -101,6 +164,7 @@ class LanguageModel(EagerModelBase):
             DType.fp32,
             use_kv_cache=bool(self.settings.cache),
             use_sdpa_with_kv_cache=self.sdpa,
+            quantize_kv_cache=bool(self.settings.kv),
             embedding_quantize=f"{bits},{GROUP_SIZE}" if bits else None,
         ):
             module = transform(module)
@@ -142,7 +206,8 @@ def _parse_change(text: str) -> tuple[str, int]:
     if name not in known:
         raise unknown_name("setting", name, known, where="llm:")
     allowed = value.isdecimal() and 2 * (name == "context") <= int(value) < 2**20
-    if not allowed or (name == "embedding" and int(value) not in (0, 4, 8)):
+    bits = {"embedding": (0, 4, 8), "kv": (0, 8)}
+    if not allowed or int(value) not in bits.get(name, (int(value),)):
         raise UsageError(f"{text!r:.40} is not a setting such as layers=4", where="llm:")
     return name, int(value)
 

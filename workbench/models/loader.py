@@ -13,7 +13,7 @@ import os
 import socket
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -103,7 +103,8 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
         ``example_inputs``, ``EXAMPLE_INPUTS`` or ``get_example_inputs()``, its own or the file's.
         The file may import its neighbours.
     state_dict
-        Weights to load into it: a file that ``torch.save(model.state_dict(), ...)`` wrote.
+        Weights to load into it: a file that ``torch.save(model.state_dict(), ...)`` wrote, or
+        ``.safetensors``. A language model also takes Hugging Face's names.
 
     Raises
     ------
@@ -314,7 +315,7 @@ def _prepare(
     if not isinstance(module, torch.nn.Module):
         raise ModelError(f"{name} gives {type(module).__name__!r}, not an nn.Module", where=source)
     if weights is not None:
-        _load_weights(module, Path(weights))
+        _load_weights(module, Path(weights), getattr(thing, "fit_weights", None))
     if not is_module and hasattr(thing, "prepare_for_export"):
         with _explain_errors("cannot be prepared for export", source):
             module = thing.prepare_for_export(module.eval())
@@ -355,8 +356,8 @@ def _look_up(holders: list[Any], *names: str) -> Any:
     return value() if callable(value) else value
 
 
-def _load_weights(module: nn.Module, file: Path) -> None:
-    """Load a state dict whose names are exactly those of the module."""
+def _load_weights(module: nn.Module, file: Path, fit: Callable[..., Any] | None) -> None:
+    """Load a state dict whose names are those of the module, once they are made to ``fit``."""
     import torch
 
     from workbench.models.inputs import check_stored
@@ -364,8 +365,15 @@ def _load_weights(module: nn.Module, file: Path) -> None:
     if not file.is_file():
         raise UsageError("no such file", where=file)
     with _explain_errors("cannot be loaded as a state dict", str(file)):
-        check_stored(file)
-        state = torch.load(file, map_location="cpu", weights_only=True)
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            state = load_file(file)
+        else:
+            check_stored(file)
+            state = torch.load(file, map_location="cpu", weights_only=True)
+        if fit:
+            state = fit(state, module)
         missing, unexpected = module.load_state_dict(state, strict=False)
     for names, problem in ((missing, "lacks"), (unexpected, "belongs to another model: it has")):
         if names:

@@ -85,7 +85,8 @@ def show_verdicts(source: Run | Comparison) -> Table:
     head = Table(f'<p style="opacity:.8">{to_html(facts)}</p>', to_markdown(facts))
     note = show_note(*texts, "; ".join(times), *caveats)
     large = note.html.replace("<p>", '<p style="font-size:1.2em;font-weight:600">', 1)
-    more = [fold(f"{len(others)} more comparisons", show_note(*others))] if others else []
+    count = f"{len(others)} more comparison{'s' * (len(others) > 1)}"
+    more = [fold(count, show_note(*others))] if others else []
     return join_tables(head, Table(large, note.markdown), *more)
 
 

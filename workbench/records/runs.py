@@ -163,7 +163,7 @@ class Phase:
 
     Each set in ``before`` is executed once, in order, to fill the state. Of a language model,
     ``tokens`` are computed at once, after ``position`` earlier ones; 0 tokens: other inputs.
-    ``size`` is that of the plan's ``sweep``.
+    ``size`` is that of the plan's ``sweep``; ``method`` that of the program, if not ``forward``.
     """
 
     name: str
@@ -172,6 +172,7 @@ class Phase:
     tokens: int = 0
     position: int = 0
     size: int = 0
+    method: str = ""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ from workbench.run.plan import (
     add_phases,
     begin_plan,
     default_inputs,
-    load_program,
+    first_method,
     name_programs,
     pair_experiments,
     plan_program,
+    program_loader,
     shorten_plan,
 )
 from workbench.run.runner import KINDS, Runner
+from workbench.run.session import Ready
 from workbench.store import default_root, read_file, sha256_of
 
 #: Configs are written by hand: a larger file is something else.
@@ -171,25 +174,27 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
 def complete_plan(plan: Plan, runner: Runner, phases: Sequence[str] = ()) -> Plan:
     """Add inputs, phases and sampling, which require the workbench's runner; loads the program."""
     pte = Path(plan.pte)
-    ready = load_program(pte, runner, plan.timeout_s)
-    found = ready.inputs
-    plan = add_phases(replace(plan, sampled_ms=SAMPLED_MS), phases, ready)
+    load = program_loader(runner, plan.timeout_s)
+    found = load(pte, first_method(phases)).inputs
+    plan = add_phases(replace(plan, sampled_ms=SAMPLED_MS), phases, partial(load, pte))
     if runner.target.emulated:
         plan = shorten_plan(plan)
     if not plan.inputs:
         inputs, source = default_inputs(pte, found)
         plan = replace(plan, inputs=inputs, input_source=source)
-        return _complete_programs(plan, runner, found)
+        return _complete_programs(plan, load, found)
     if len(plan.inputs) != len(found):
         what = f"{len(plan.inputs)} input files, the program takes {len(found)}"
         raise UsageError(what, where="inputs")
     typed = zip(plan.inputs, found, strict=True)
     inputs = tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
-    return _complete_programs(replace(plan, inputs=inputs), runner, found)
+    return _complete_programs(replace(plan, inputs=inputs), load, found)
 
 
-def _complete_programs(plan: Plan, runner: Runner, first: Sequence[Tensor]) -> Plan:
-    taken = [load_program(Path(p.pte), runner, plan.timeout_s).inputs for p in plan.programs]
+def _complete_programs(
+    plan: Plan, load: Callable[[Path, str], Ready], first: Sequence[Tensor]
+) -> Plan:
+    taken = [load(Path(p.pte), "").inputs for p in plan.programs]
     programs = zip(plan.programs, taken, strict=True)
     found = (plan_program(plan, p.name, Path(p.pte), inputs, first) for p, inputs in programs)
     return replace(plan, programs=tuple(found))

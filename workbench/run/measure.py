@@ -155,6 +155,8 @@ def runner_flags(
     if experiment.isa_off:
         flags += ["--isa_off", ",".join(experiment.isa_off)]
     phase = plan.phase_of(experiment)
+    if phase.method:
+        flags += ["--method_name", phase.method]
     sets = (*phase.before, phase.inputs)
     for number, (tensors, paths) in enumerate(zip(sets, inputs[experiment.name], strict=True)):
         flags += ["--then"] * (number > 0)

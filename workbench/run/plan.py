@@ -1,8 +1,9 @@
 """Plan what to measure: a program, options and a CPU make experiments and pairs."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from itertools import chain, count, pairwise
 from pathlib import Path
 
@@ -50,7 +51,8 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
     names = name_programs(ptes)
     compared = names[:1] if options.sweep else names
     toggle, experiments, pairs = choose_experiments(options, read_isa(runner.command), compared)
-    loaded = [load_program(path, runner, options.timeout_s) for path in ptes]
+    load = program_loader(runner, options.timeout_s)
+    loaded = [load(path, first_method(options.phases)) for path in ptes]
     inputs, source = default_inputs(pte, loaded[0].inputs)
     plan = replace(begin_plan(pte, experiments, pairs), inputs=inputs, input_source=source)
     plan = replace(
@@ -71,7 +73,7 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
         budget_s=options.budget_s,
         precision=options.precision,
     )
-    plan = add_phases(plan, options.phases, loaded[0], options.sweep)
+    plan = add_phases(plan, options.phases, partial(load, pte), options.sweep)
     return shorten_plan(plan) if runner.target.emulated else plan
 
 
@@ -133,27 +135,36 @@ def shape_of(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
     return tensor.dtype, tuple(tensor.shape)
 
 
-def load_program(pte: Path, runner: Runner, timeout_s: float) -> Ready:
-    """Load a program once; returns what the runner says of it."""
-    flags = ["--model_path", runner.target.push(pte)]
-    with open_runner(runner, flags, timeout_s=timeout_s) as session:
-        return session.ready
+def program_loader(runner: Runner, timeout_s: float) -> Callable[[Path, str], Ready]:
+    """A function of program and method, empty for ``forward``: what the runner says of them."""
+
+    @cache
+    def load(pte: Path, method: str) -> Ready:
+        flags = ["--model_path", runner.target.push(pte)]
+        flags += ["--method_name", method] if method else []
+        with open_runner(runner, flags, timeout_s=timeout_s) as session:
+            return session.ready
+
+    return load
 
 
-def add_phases(plan: Plan, texts: Sequence[str], ready: Ready, sweep: str = "") -> Plan:
+def add_phases(
+    plan: Plan, texts: Sequence[str], load: Callable[[str], Ready], sweep: str = ""
+) -> Plan:
     """A plan with its experiments and pairs in every phase; UsageError for a bad one.
 
-    The texts are those of ``MeasureOptions.phases``, ``sweep`` is its ``sweep``.
+    The texts are those of ``MeasureOptions.phases``, ``sweep`` is its ``sweep``; ``load`` gives
+    what the runner says of a method.
     """
     if texts and sweep:
         raise UsageError("cannot be combined with --sweep", where="--phase")
     if not (texts or sweep):
         return plan
-    parts = dict.fromkeys(_name_phases(texts, ready), "")
+    parts = dict.fromkeys(_name_phases(texts, load), "")
     if sweep:
         dimension, sizes = read_sweep(sweep)
         plan = replace(plan, sweep=dimension)
-        parts = _size_phases(plan, sizes, ready)
+        parts = _size_phases(plan, sizes, load(""))
     places = {p: f"at {plan.sweep}={p.size}" if sweep else f"in {p.name}" for p in parts}
 
     return replace(
@@ -177,21 +188,39 @@ def add_phases(plan: Plan, texts: Sequence[str], ready: Ready, sweep: str = "") 
     )
 
 
-def _name_phases(texts: Sequence[str], ready: Ready) -> list[Phase]:
+def split_phase(text: str) -> tuple[str, str, str]:
+    """Name, method and inputs of one of ``MeasureOptions.phases``; UsageError if it is malformed.
+
+    Method or inputs may be missing: ``prefill=128``, ``text=decoder:128``, ``image=encoder``.
+    """
+    known = re.fullmatch(r"([A-Za-z]\w{0,29})=(?:([A-Za-z_]\w*)(?::|$))?(.*)", text, re.ASCII)
+    if not known or not text.partition("=")[2]:
+        hint = "such as decode=1@128, first=tokens.npy,mask.npy, or image=METHOD"
+        raise UsageError(f"{text!r:.60} is not NAME=INPUTS", where="--phase", hint=hint)
+    return known[1], known[2] or "", known[3]
+
+
+def first_method(texts: Sequence[str]) -> str:
+    """The method of the first phase: a program may have no ``forward``."""
+    return next((split_phase(text)[1] for text in texts), "")
+
+
+def _name_phases(texts: Sequence[str], load: Callable[[str], Ready]) -> list[Phase]:
     phases: list[Phase] = []
     for text in texts:
-        name, _, what = text.partition("=")
-        if not (what and re.fullmatch(r"[A-Za-z]\w{0,29}", name, re.ASCII)):
-            hint = "such as decode=1@128, or first=tokens.npy,mask.npy"
-            raise UsageError(f"{text!r:.60} is not NAME=INPUTS", where="--phase", hint=hint)
+        name, method, what = split_phase(text)
         if name in (phase.name for phase in phases):
             raise UsageError(f"two phases have the name {name!r}", where="--phase")
+        ready = load(method)
         if step := re.fullmatch(r"(\d{1,7})(?:@(\d{1,7}))?", what):
-            phases.append(plan_step(name, int(step[1]), int(step[2] or 0), ready))
-        else:
+            phase = plan_step(name, int(step[1]), int(step[2] or 0), ready)
+        elif what:
             inputs = tuple(map(describe_array, what.split(",")))
-            earlier = tuple(phase.inputs for phase in phases if not phase.tokens)
-            phases.append(Phase(name, inputs, earlier))
+            same = [p for p in phases if p.method == method and not p.tokens]
+            phase = Phase(name, inputs, tuple(p.inputs for p in same))
+        else:
+            phase = Phase(name, tuple(Tensor(t.dtype, tuple(t.shape)) for t in ready.inputs))
+        phases.append(replace(phase, method=method))
     return phases
 
 
@@ -232,10 +261,14 @@ def _size_phases(plan: Plan, sizes: Sequence[int], ready: Ready) -> dict[Phase, 
 
 
 def _takes_tokens(ready: Ready) -> bool:
-    """Whether a program takes tokens and, if it has a KV cache, the position of the first one."""
+    """Whether a program takes tokens and, if it has a KV cache, the position of the first one.
+
+    A decoder behind an encoder takes a row of floats for each token, and a position.
+    """
     ids, *rest = ready.inputs or [Tensor("", ())]
-    integers = all(tensor.dtype in ("int64", "int32") for tensor in (ids, *rest))
-    return integers and len(ids.shape) == 2 and [len(t.shape) for t in rest] in ([], [1])
+    numbers, *places = (tensor.dtype in ("int64", "int32") for tensor in (ids, *rest))
+    ranks = [len(tensor.shape) for tensor in (ids, *rest)]
+    return all(places) and ranks in (([2], [2, 1]) if numbers else ([3, 1],))
 
 
 def plan_step(name: str, tokens: int, position: int, ready: Ready) -> Phase:
@@ -257,8 +290,9 @@ def plan_step(name: str, tokens: int, position: int, ready: Ready) -> Phase:
 
     def step(start: int, count: int) -> tuple[Tensor, ...]:
         places = (replace(t, shape=(min(count, t.shape[0]),), first=start) for t in rest)
-        here = replace(ids, shape=(ids.shape[0], count), below=words, most=tuple(ids.shape))
-        return here, *places
+        shape = (ids.shape[0], count, *ids.shape[2:])
+        below = words if len(shape) == 2 else ids.below
+        return replace(ids, shape=shape, below=below, most=tuple(ids.shape)), *places
 
     before = tuple(step(at, min(most, position - at)) for at in range(0, position, most))
     return Phase(name, step(position, tokens), before, tokens, position)

@@ -55,6 +55,7 @@ HINTS = {
     "program": "export it again with the installed ExecuTorch",
     "operator": "name a library that has them: --ops FILE; on other machines than this one, also "
     "those of language models",
+    "method": "measure one: workbench run FILE --phase NAME=METHOD",
     "backend": "export it for XNNPACK, or use a runner that has this backend",
     "library": "reinstall executorch",
     "delegate": _REJECTED,
