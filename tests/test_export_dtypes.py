@@ -512,6 +512,28 @@ def test_hardsigmoid_is_spelled_out():
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize(
+    ("turn", "undone"),
+    [
+        (lambda x: x.transpose(1, 2).transpose(-1, 1), {}),
+        (lambda x: x.transpose(1, 2).transpose(-2, 1), {"transpose": 1}),
+        (lambda x: x.transpose(-3, 3).permute(0, 3, 2, -3), {"permute": 1}),
+        (lambda x: x.permute(0, 2, 3, 1).permute(0, 3, 1, 2), {"permute": 1}),
+        (lambda x: x.permute(0, 2, 3, 1).permute(0, 2, 3, 1), {}),
+        (lambda x: x.permute(0, 2, 3, 1).add(1).permute(0, 3, 1, 2), {}),
+        (lambda x: x.transpose(1, 2).transpose(1, 2).transpose(1, 2), {"transpose": 1}),
+    ],
+)
+def test_transposes_that_undo_each_other_go(turn, undone):
+    class Turned(nn.Module):
+        def forward(self, x):
+            return turn(x * 2) + 1
+
+    ours, theirs, counts = rewritten(Turned(), torch.arange(120.0).reshape(2, 3, 4, 5))
+    assert counts == undone
+    assert ours.equal(theirs)
+
+
 def test_gelu_is_approximated_in_half_precision_only():
     x = torch.linspace(-300, 300, 60_001)
     ours, theirs, counts = rewritten(nn.GELU(), x.half())

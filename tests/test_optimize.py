@@ -576,7 +576,7 @@ def test_a_program_that_crashes_the_runner_is_a_row_and_the_others_are_measured(
 
 
 @pytest.mark.parametrize(
-    "stop_at", [3, 9, 15, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5, 7, 11, 13))]
+    "stop_at", [3, 15, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 5, 7, 9, 11, 13))]
 )
 def test_an_interruption_loses_nothing_and_repeats_nothing(landscape, stop_at):
     landscape.stop_at = stop_at

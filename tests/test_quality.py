@@ -148,6 +148,7 @@ def test_a_calm_step_is_measured_once(plan, tmp_path, monkeypatch):
     assert {session.attempts for session in run.sessions} == {1}
 
 
+@pytest.mark.slow
 def test_a_budget_is_spent_and_no_more(plan, tmp_path, monkeypatch):
     clock = itertools.count()
     monkeypatch.setattr(measure.time, "monotonic", lambda: next(clock) / 2)  # a step takes long

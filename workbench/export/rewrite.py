@@ -24,9 +24,10 @@ _GELU_CUBIC = 0.044715
 def rewrite_graph(exported: ExportedProgram, options: ExportOptions) -> Counter[str]:
     """Rewrite operators that a backend lacks or computes incorrectly; returns the counts.
 
-    Those of ``options.also_rewrite`` are in `OPTIONAL_REWRITES`. For every backend, layer norm in
-    half precision and bfloat16 runs in single precision: ExecuTorch 1.5.1's kernel returns wrong
-    values for some row lengths, such as 256. For XNNPACK, which has no node for these:
+    Those of ``options.also_rewrite`` are in `OPTIONAL_REWRITES`. For every backend, two transposes
+    that undo each other go, such as those of a KV cache; and layer norm in half precision and
+    bfloat16 runs in single precision: ExecuTorch 1.5.1's kernel returns wrong values for some row
+    lengths, such as 256. For XNNPACK, which has no node for these:
 
     - Hard sigmoid becomes a clamp: PyTorch's decomposition casts its constants at every inference,
       and in half precision all of its arithmetic.
@@ -43,6 +44,7 @@ def rewrite_graph(exported: ExportedProgram, options: ExportOptions) -> Counter[
     rules: dict[Any, Rule] = {}
     if options.rewrite:
         rules[aten.layer_norm.default] = _layer_norm
+        rules |= {aten.transpose.int: _undo, aten.permute.default: _undo}
     if options.rewrite and options.backend == "xnnpack":
         rules |= {aten.hardsigmoid.default: _hard_sigmoid, aten.gelu.default: _half_gelu}
         rules |= {aten.silu.default: _silu, aten.silu_.default: _silu}
@@ -228,6 +230,27 @@ def _split(node: Any, aten: Any) -> Callable[..., Any] | None:
 def _whole_slice(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
     is_whole = _static_shape(node) is not None and node.meta["val"].shape == _static_shape(node)
     return (lambda x: x) if is_whole else None
+
+
+def _undo(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
+    """What a transpose started from whose result this node transposes back."""
+    before = node.args[0]
+    once, again = (_order(each, aten) for each in (before, node))
+    if not once or not again or [once[axis] for axis in again] != sorted(once):
+        return None
+    return lambda x: type(x)(x.node.args[0], x.tracer)
+
+
+def _order(node: Any, aten: Any) -> list[int]:
+    """The axes of its input in the order that a transpose gives them; empty for other nodes."""
+    if node.target not in (aten.transpose.int, aten.permute.default):
+        return []
+    axes = list(range(node.meta["val"].ndim))
+    if node.target == aten.permute.default:
+        return [axes[axis] for axis in node.args[1]]
+    one, other = node.args[1:]
+    axes[one], axes[other] = axes[other], axes[one]
+    return axes
 
 
 def _mean(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:

@@ -103,7 +103,17 @@ def show_latencies(source: Run | Measurement) -> Table:
     caption += "interval, which covers further restarts in this run"
     if source.statistics["restarts"].eq(1).any():
         caption += "; a single restart has none"
-    return show_table(source.statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
+    shown = show_table(source.statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
+    named = isinstance(source, Run) and not source.record.plan.sweep
+    return join_tables(*_phases(source), shown) if named else shown
+
+
+def _phases(run: Run) -> list[Table]:
+    if run.phases is None:
+        return []
+    caption = "Phases; the latency at position 0 is the time to the first token"
+    known = run.phases.columns[run.phases.notna().any()].tolist()
+    return [show_table(run.phases, known, caption=caption)]
 
 
 def show_times(source: Run | Measurement) -> Table:
@@ -258,7 +268,7 @@ def show_dtypes(source: Measurement, *, top: int = TOP) -> VStack:
 
 
 def show_sweeps(run: Run) -> VStack:
-    """Figures and tables of what each ISA level and more threads gain, and what is not covered.
+    """Figures and tables of what ISA levels, threads and sizes bring, and what is not covered.
 
     Examples
     --------
@@ -266,11 +276,9 @@ def show_sweeps(run: Run) -> VStack:
     True
     """
     parts = list(_isa_levels(run))
-    if run.phases is not None:
-        caption = "Phases; the latency at position 0 is the time to the first token"
+    if run.record.plan.sweep:
         parts += [plot_sizes(run), show_note(*run.size_changes)] if run.size_changes else []
-        known = run.phases.columns[run.phases.notna().any()].tolist()
-        parts.append(show_table(run.phases, known, caption=caption))
+        parts += _phases(run)
     if run.size_fits is not None:
         caption = "latency = fixed + each * size ** power; `off`: largest deviation from the fit"
         parts.append(show_table(run.size_fits, caption=caption))

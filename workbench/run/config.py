@@ -28,7 +28,6 @@ from workbench.run.plan import (
     shorten_plan,
 )
 from workbench.run.runner import KINDS, Runner
-from workbench.run.session import Ready
 from workbench.store import default_root, read_file, sha256_of
 
 #: Configs are written by hand: a larger file is something else.
@@ -174,27 +173,27 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
 def complete_plan(plan: Plan, runner: Runner, phases: Sequence[str] = ()) -> Plan:
     """Add inputs, phases and sampling, which require the workbench's runner; loads the program."""
     pte = Path(plan.pte)
-    load = program_loader(runner, plan.timeout_s)
-    found = load(pte, first_method(phases)).inputs
+    load, method = program_loader(runner, plan.timeout_s), first_method(phases)
+    found = load(pte, method).inputs
+    further = [load(Path(program.pte), method).inputs for program in plan.programs]
     plan = add_phases(replace(plan, sampled_ms=SAMPLED_MS), phases, partial(load, pte))
     if runner.target.emulated:
         plan = shorten_plan(plan)
     if not plan.inputs:
         inputs, source = default_inputs(pte, found)
         plan = replace(plan, inputs=inputs, input_source=source)
-        return _complete_programs(plan, load, found)
+        return _complete_programs(plan, further, found)
     if len(plan.inputs) != len(found):
         what = f"{len(plan.inputs)} input files, the program takes {len(found)}"
         raise UsageError(what, where="inputs")
     typed = zip(plan.inputs, found, strict=True)
     inputs = tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
-    return _complete_programs(replace(plan, inputs=inputs), load, found)
+    return _complete_programs(replace(plan, inputs=inputs), further, found)
 
 
 def _complete_programs(
-    plan: Plan, load: Callable[[Path, str], Ready], first: Sequence[Tensor]
+    plan: Plan, taken: Sequence[Sequence[Tensor]], first: Sequence[Tensor]
 ) -> Plan:
-    taken = [load(Path(p.pte), "").inputs for p in plan.programs]
     programs = zip(plan.programs, taken, strict=True)
     found = (plan_program(plan, p.name, Path(p.pte), inputs, first) for p, inputs in programs)
     return replace(plan, programs=tuple(found))
