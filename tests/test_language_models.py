@@ -15,6 +15,7 @@ from recorded import recorded
 
 import workbench as wb
 from workbench.errors import ModelError, RunnerError, StoreError, UsageError
+from workbench.explorer.data import explorer_data
 from workbench.export.layers import describe_pte, resize
 from workbench.models.llm import HF_NAMES, PRESETS, LanguageModel
 from workbench.models.registry import parse_name
@@ -400,6 +401,8 @@ def test_every_method_can_be_a_phase_with_its_own_operators_and_layers(two_metho
     assert decode.operators["operator"].str.contains("index_put").sum() == 1
     assert [m.name for m in decode.sidecar.methods] == ["text_decoder"]
     assert set(run.phases["phase"]) == {"image", "prefill", "decode"}
+    keys = [set(program.keys) for program in explorer_data(run).programs]
+    assert keys == [set(image.operators["key"]), set(decode.operators["key"])]
 
 
 @pytest.mark.slow

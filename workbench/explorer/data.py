@@ -40,9 +40,9 @@ _JUDGED = ("baseline_ms", "candidate_ms", "speedup", "low", "high", "detectable"
 def explorer_data(source: Run | Comparison) -> documents.Explorer:
     """All that the explorer shows of a run, or of one comparison.
 
-    Operators are listed once per program, in the order in which they first ran; columns of
-    measurements and comparisons follow this order, with null where an operator did not run. Times
-    are in ms, those of traces in tenths of a microsecond.
+    Operators are listed once per program and method, in the order in which they first ran; columns
+    of measurements and comparisons follow this order, with null where an operator did not run.
+    Times are in ms, those of traces in tenths of a microsecond.
     """
     run = source.run if isinstance(source, Comparison) else source
     comparisons = (source,) if isinstance(source, Comparison) else source.comparisons
@@ -51,7 +51,7 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
         sides += [m for m in source.traced if not m.control] or source.traced
     planned = {m: place for place, m in enumerate(run.traced)}
     measurements = sorted(dict.fromkeys(sides), key=lambda m: planned.get(m, -1))
-    programs: dict[tuple[Path, str], list[Measurement]] = {}
+    programs: dict[tuple[Path, str, str], list[Measurement]] = {}
     for m in measurements:
         programs.setdefault(_program_of(m), []).append(m)
     tables = {program: _list_operators(found) for program, found in programs.items()}
@@ -79,8 +79,9 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
     )  # fmt: skip
 
 
-def _program_of(measurement: Measurement) -> tuple[Path, str]:
-    return measurement.run.path, measurement.program.name
+def _program_of(measurement: Measurement) -> tuple[Path, str, str]:
+    """Each method has operators of its own."""
+    return measurement.run.path, measurement.program.name, measurement.phase.method
 
 
 def _describe(run: Run) -> documents.ExplorerHead:
@@ -327,7 +328,7 @@ def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> document
 def _comparison(
     ab: Comparison,
     measurements: list[Measurement],
-    tables: dict[tuple[Path, str], pd.DataFrame],
+    tables: dict[tuple[Path, str, str], pd.DataFrame],
 ) -> documents.ExplorerComparison:
     before, after = ab.baseline, ab.candidate
     theirs, table = (tables[_program_of(m)] for m in (before, after))

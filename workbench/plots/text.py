@@ -104,8 +104,9 @@ def show_latencies(source: Run | Measurement) -> Table:
     if source.statistics["restarts"].eq(1).any():
         caption += "; a single restart has none"
     shown = show_table(source.statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
-    named = isinstance(source, Run) and not source.record.plan.sweep
-    return join_tables(*_phases(source), shown) if named else shown
+    if isinstance(source, Run) and not source.record.plan.sweep:
+        return join_tables(*_phases(source), shown)
+    return shown
 
 
 def _phases(run: Run) -> list[Table]:
