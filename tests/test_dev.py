@@ -68,7 +68,9 @@ def test_without_chromium_the_browser_tests_are_skipped(dev, monkeypatch, capsys
 def test_with_chromium_the_browser_tests_run(dev, monkeypatch):
     monkeypatch.setattr(dev.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(dev, "_run", lambda *arguments: arguments)
-    assert dev.browser(["-k", "x"])[-5:] == ("-m", "browser", "-rs", "-k", "x")
+    parallel = ("--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile")
+    wanted = ("-m", "pytest", *parallel, "-m", "browser", "-rs", "-k", "x")
+    assert dev.browser(["-k", "x"]) == wanted
 
 
 def test_lint_stops_at_the_first_failure(dev, monkeypatch):
