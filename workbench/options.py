@@ -1,9 +1,12 @@
 """How to export and how to measure: the command line, matrices and configs are made from these."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
+#: Called with what is being done and the fraction that is done, from 0 to 1.
+Progress = Callable[[str, float], None]
 #: Pairs of a pattern of module paths and a dtype.
 ModuleDtypes: TypeAlias = tuple[tuple[str, str], ...]
 #: Weights that share one scale in 8da4w, if nothing else is asked for.
@@ -17,6 +20,10 @@ OPTIONAL_REWRITES = {
     "constants": "what depends on no input is computed by the export",
     "gelu_tanh": "GELU by its tanh approximation (error up to 5e-4)",
 }
+
+
+def silent(text: str, fraction: float) -> None:
+    """Report nothing."""
 
 
 def _option(default: Any, text: str, /, **cli: Any) -> Any:
