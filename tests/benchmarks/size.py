@@ -2,7 +2,7 @@
 
     python tests/benchmarks/size.py [--names] [--tests]
 
-``--names`` lists the names that several modules define, ``--tests`` the tests that import internals.
+``--names`` lists names that several modules define, ``--tests`` the tests that import internals.
 Moved, squeezed or generated lines would not help a reader, so look at what changed too. Exits 1 if
 a goal is missed.
 """
