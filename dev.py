@@ -98,6 +98,11 @@ def install(*extras: str) -> None:
     wanted = sorted({*extras, *([] if fresh else present.split())})
     if not fresh and wanted == present.split():
         return
+    if VENV.is_symlink():
+        raise SetupFailure(
+            f".venv is a link to {VENV.resolve()}, which set-up would clear; "
+            f"remove the link (rm {VENV}) and run this again"
+        )
     print("setting up .venv (once; takes a minute)", file=sys.stderr)
     if fresh:
         _create_venv()

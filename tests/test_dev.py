@@ -119,6 +119,18 @@ def test_changed_pins_start_from_a_new_venv(dev, finished):
     assert finished[-1] == f"{ROOT}[test]"
 
 
+def test_an_environment_behind_a_link_is_left_alone(dev, finished, monkeypatch, tmp_path):
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "kept").touch()
+    (tmp_path / ".venv").symlink_to(other)
+    monkeypatch.setattr(dev, "VENV", tmp_path / ".venv")
+    with pytest.raises(dev.SetupFailure, match=r"is a link to .*other, .*\(rm .*\.venv\)"):
+        dev.install("lab")
+    assert finished == []
+    assert (other / "kept").exists()
+
+
 def test_uv_gets_the_package_indexes_of_pip(dev, monkeypatch):
     listed = """\
 :env:.find-links='/wheels'
