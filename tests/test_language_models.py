@@ -303,7 +303,7 @@ def test_a_bad_sweep_is_one_clear_error(runner, changes, problem):
 @pytest.mark.slow
 def test_a_model_of_fixed_shapes_is_exported_once_for_each_size(tmp_path):
     options = replace(BRIEF, sweep="batch=1,2", toggle="none")
-    run = wb.profile_model("toy_cnn", measure=options, root=tmp_path)
+    run = wb.profile("toy_cnn", measure=options, root=tmp_path)
     assert [phase.inputs[0].shape[0] for phase in run.record.plan.phases] == [1, 2]
     assert run["batch_2", "baseline"].latency_ms > run["batch_1", "baseline"].latency_ms
     assert run["batch_2", "baseline"].layers is not None

@@ -132,7 +132,7 @@ def test_the_adapters_graphs_have_all_nodes(model, tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     Path("networks.py").write_text(SOURCE)
-    run = wb.profile_model(
+    run = wb.profile(
         model if model == "toy_cnn" else f"networks.py:{model}",
         wb.ExportOptions(dtype=NETWORKS[model]),
         wb.MeasureOptions(runs=3, processes=2, evidence=False),

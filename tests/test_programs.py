@@ -13,7 +13,7 @@ from workbench import store
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics
 from workbench.errors import ComparisonError, StoreError, UsageError
 from workbench.portfolio.history import read_history
-from workbench.records.runs import Program, Tensor
+from workbench.records.runs import PlannedProgram, Tensor
 from workbench.report.artifacts import write_artifacts
 from workbench.report.validate import validate_run
 from workbench.run.config import complete_plan, plan_config, read_config
@@ -244,7 +244,7 @@ def test_outputs_of_two_dtypes_are_held_to_the_coarser_one():
 def test_a_quantized_program_may_round_differently_at_another_level(options, least):
     from workbench.run.measure import least_sqnr
 
-    program = Program("", "a.pte", "0" * 64, "a", "a")
+    program = PlannedProgram("", "a.pte", "0" * 64, "a", "a")
     run = SimpleNamespace(export_of=lambda _: SimpleNamespace(options=options, fidelity=()))
     assert least_sqnr(run, program, program) == least
 
@@ -256,7 +256,7 @@ def test_inputs_are_shared_where_dtype_and_shape_agree(programs):
     plan = replace(begin_plan(programs[0], (), ()), inputs=(saved,), input_source="a photograph")
     taken = [Tensor("float32", (1, 3, 64, 64), dynamic=True)]
     found = plan_program(plan, "b", programs[1], taken)
-    assert isinstance(found, Program)
+    assert isinstance(found, PlannedProgram)
     assert found.input_source == "a photograph"
     assert found.inputs[0].file == str(programs[0].parent / "x.bin")
     assert found.inputs[0].sha256 == saved.sha256

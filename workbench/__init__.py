@@ -5,7 +5,7 @@ Open and compare recorded runs
     describe_run, validate_run
 
 Export, measure, report
-    export_model, ExportOptions, measure, MeasureOptions, profile_model, run_config,
+    export_model, ExportOptions, measure, MeasureOptions, profile, run_config,
     optimize, OptimizeOptions, read_study, make_report, replay_layer, measure_roof, batch,
     combine_runs, read_history
 

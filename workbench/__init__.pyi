@@ -171,7 +171,7 @@ from .workflow import (
     measure_roof as measure_roof,
 )
 from .workflow import (
-    profile_model as profile_model,
+    profile as profile,
 )
 from .workflow import (
     replay_layer as replay_layer,
@@ -238,7 +238,7 @@ __all__ = [
     "plot_variants",
     "plot_what_if",
     "predict_what_if",
-    "profile_model",
+    "profile",
     "rank_bottlenecks",
     "read_etdump",
     "read_exports",

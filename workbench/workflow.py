@@ -59,7 +59,7 @@ from workbench.trace.writers.speedscope import write_speedscope
 Progress = Callable[[str, float], None]
 
 
-def profile_model(
+def profile(
     model: str,
     export: ExportOptions = ExportOptions(),
     measure: MeasureOptions = MeasureOptions(),
@@ -97,7 +97,7 @@ def profile_model(
 
     Examples
     --------
-    >>> wb.profile_model("toy_cnn", wb.ExportOptions(dtype="fp16"))  # doctest: +SKIP
+    >>> wb.profile("toy_cnn", wb.ExportOptions(dtype="fp16"))  # doctest: +SKIP
     """
     from workbench.export.artifact import export_model
     from workbench.run.locks import share_machine

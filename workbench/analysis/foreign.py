@@ -19,7 +19,7 @@ from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.layers import describe_pte
 from workbench.records.codec import parse_json
 from workbench.records.layers import Layers
-from workbench.records.runs import Experiment, Plan, Program, RunRecord, Session
+from workbench.records.runs import Experiment, Plan, PlannedProgram, RunRecord, Session
 from workbench.run.custom_runner import CLOCK
 from workbench.run.plan import names_feature
 from workbench.store import (
@@ -104,7 +104,7 @@ def read_recording(path: Path) -> Recording:
     found, names = name_traces([Path(name) for name in traces], stems, kit.labels)
     stem = safe_name(found or kit.model or path.resolve().stem)
     sessions = [_session(names[Path(name)], name, events) for name, events in traces.items()]
-    programs: dict[str, tuple[Program, Layers | None]] = {}
+    programs: dict[str, tuple[PlannedProgram, Layers | None]] = {}
     experiments = {}
     for session in sessions:
         events, name = traces[session.etdump], session.experiment
@@ -112,7 +112,7 @@ def read_recording(path: Path) -> Recording:
             layers, pte = _match_program(folder, ptes, stem, events)
             sha256, file = layers.sha256 if layers else f"calls {calls}", pte.stem if pte else stem
             model = kit.model or file
-            program = Program(calls if programs else "", str(pte or ""), sha256, model, file)
+            program = PlannedProgram(calls if programs else "", str(pte or ""), sha256, model, file)
             programs[calls] = program, layers
         control = any(name == f"{other.experiment}_control" for other in sessions)
         program = programs[calls][0]

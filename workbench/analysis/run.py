@@ -123,7 +123,7 @@ from workbench.records.runs import (
     Export,
     Pair,
     Phase,
-    Program,
+    PlannedProgram,
     Proof,
     RunRecord,
     Session,
@@ -586,7 +586,7 @@ class Run:
             self._traces[session.etdump] = events
         return events
 
-    def read_sidecar(self, program: Program) -> Layers | None:
+    def read_sidecar(self, program: PlannedProgram) -> Layers | None:
         """What a program's instructions were in the model, if the run's folder has it."""
         if program.name not in self._sidecars:
             path = kept_layers(self.path, program.name)
@@ -671,7 +671,7 @@ class Measurement:
         return self.run.emulated
 
     @cached_property
-    def program(self) -> Program:
+    def program(self) -> PlannedProgram:
         """What was run."""
         return self.run.record.plan.program_of(self.experiment)
 
@@ -1500,7 +1500,7 @@ def _describe_export(export: Export | None, ending: str) -> dict[str, str]:
     }
 
 
-def identify_run(record: RunRecord, program: Program | None = None) -> dict[str, str]:
+def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> dict[str, str]:
     """The program, device and build of a measurement, empty if unknown; others must agree.
 
     The default is the run's first program.

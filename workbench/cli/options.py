@@ -177,7 +177,7 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
     Examples
     --------
     >>> with wb.show_progress() as progress:
-    ...     run = wb.profile_model("toy_cnn", progress=progress)  # doctest: +SKIP
+    ...     run = wb.profile("toy_cnn", progress=progress)  # doctest: +SKIP
     """
     from tqdm import tqdm
 

@@ -193,9 +193,9 @@ def profile(
 
     MODEL is what `workbench export` takes.
     """
+    from workbench import workflow
     from workbench.plots.text import list_findings
     from workbench.report.artifacts import outline_run
-    from workbench.workflow import profile_model
 
     if out and len(models) > 1:
         raise UsageError("needs exactly one model", where="--out")
@@ -204,7 +204,7 @@ def profile(
     def profile_each() -> Iterator[str]:
         for model in models:
             with show_progress() as progress:
-                found = profile_model(
+                found = workflow.profile(
                     model, export, measure, categories=categories, root=out, progress=progress
                 )
             page = found.path / REPORT_HTML

@@ -142,7 +142,7 @@ class Export:
 
 
 @dataclass(frozen=True)
-class Program:
+class PlannedProgram:
     """A program to measure, its inputs, and their source.
 
     ``name`` is unique in a plan, and empty for its first program.
@@ -250,20 +250,20 @@ class Plan:
     retries: int = 3
     cool_down_s: float = 1.0
     direction: str = ""
-    programs: tuple[Program, ...] = ()
+    programs: tuple[PlannedProgram, ...] = ()
     phases: tuple[Phase, ...] = ()
     sweep: str = ""
     starts: int = 0
 
     @property
-    def all_programs(self) -> tuple[Program, ...]:
+    def all_programs(self) -> tuple[PlannedProgram, ...]:
         """Every program, the first one too."""
-        first = Program(
+        first = PlannedProgram(
             "", self.pte, self.sha256, self.model, self.stem, self.inputs, self.input_source
         )
         return first, *self.programs
 
-    def program_of(self, experiment: Experiment) -> Program:
+    def program_of(self, experiment: Experiment) -> PlannedProgram:
         """The program that an experiment runs."""
         for program in self.all_programs:
             if program.name == experiment.program:
@@ -502,7 +502,7 @@ class RunRecord:
     results: tuple[KitResult, ...] = ()
     schema_version: int = SCHEMA_VERSION
 
-    def export_of(self, program: Program) -> Export | None:
+    def export_of(self, program: PlannedProgram) -> Export | None:
         """How one of the plan's programs was exported, if that is known."""
         return self.exports.get(program.name) if program.name else self.export
 

@@ -14,7 +14,7 @@ from workbench.records.runs import (
     Batch,
     Experiment,
     Plan,
-    Program,
+    PlannedProgram,
     Reading,
     RunRecord,
     Tensor,
@@ -295,7 +295,7 @@ def explain_different(
     return ""
 
 
-def least_sqnr(run: RunRecord, one: Program, other: Program) -> float | None:
+def least_sqnr(run: RunRecord, one: PlannedProgram, other: PlannedProgram) -> float | None:
     """The signal to noise ratio that outputs must have, in dB; None if their values decide.
 
     Two programs may each differ from the model by what is tolerated in their dtypes. A quantised

@@ -11,7 +11,15 @@ import numpy as np
 
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.options import MeasureOptions
-from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Phase, Plan, Program, Tensor
+from workbench.records.runs import (
+    LADDER_TOGGLE,
+    Experiment,
+    Pair,
+    Phase,
+    Plan,
+    PlannedProgram,
+    Tensor,
+)
 from workbench.run.isa import Isa, Toggle, find_levels, read_isa, resolve_toggle
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Ready
@@ -112,7 +120,7 @@ def plan_program(
     pte: Path,
     taken: Sequence[Tensor] = (),
     first: Sequence[Tensor] = (),
-) -> Program:
+) -> PlannedProgram:
     """A further program of a plan, with the inputs of the first one where it takes the same bytes.
 
     ``taken`` and ``first`` are the inputs of both as a runner describes them.
@@ -127,7 +135,7 @@ def plan_program(
             replace(own, file=file, sha256=sha256)
             for own, (file, sha256) in zip(inputs, files, strict=True)
         )
-    return Program(name, alone.pte, alone.sha256, alone.model, alone.stem, inputs, source)
+    return PlannedProgram(name, alone.pte, alone.sha256, alone.model, alone.stem, inputs, source)
 
 
 def shape_of(tensor: Tensor) -> tuple[str, tuple[int, ...]]:

@@ -26,7 +26,7 @@ from workbench.analysis.statistics import (
 )
 from workbench.errors import WorkbenchError
 from workbench.records.layers import Method
-from workbench.records.runs import Export, Program, RunRecord
+from workbench.records.runs import Export, PlannedProgram, RunRecord
 from workbench.store import RUNS, find_runs, load_run
 
 if TYPE_CHECKING:
@@ -325,7 +325,7 @@ def _measured_dtypes(measurement: Measurement) -> dict[str, list[float]]:
     return found
 
 
-def _identity(record: RunRecord, program: Program) -> tuple[object, ...]:
+def _identity(record: RunRecord, program: PlannedProgram) -> tuple[object, ...]:
     """What two runs share that differ in their dtype at most."""
     shapes, export = tuple(tensor.shape for tensor in program.inputs), record.export_of(program)
     machine = (record.platform, record.emulated, record.host.get("cpu"), record.runner.get("kind"))
