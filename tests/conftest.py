@@ -25,7 +25,7 @@ settings.load_profile("fast")
 #: Tests that export import ten seconds of packages: one worker runs them all.
 EXPORTING = {
     *("align_exported", "attribution", "etrecord", "export", "export_cache", "export_dtypes"),
-    *("exports", "findings_exported", "hostile", "models", "models_zoo", "optimize", "programs"),
+    *("exports", "findings_exported", "hostile", "models", "zoo", "optimize", "programs"),
     *("runner_protocol",),
 }
 

@@ -24,7 +24,7 @@ from workbench.export.artifact import describe_export, export_model, list_proble
 from workbench.export.lower import DTYPES
 from workbench.export.quantize import quantize_activations
 from workbench.export.rewrite import rewrite_graph
-from workbench.models.loader import LoadedModel, load_model
+from workbench.models.loader import LoadedModel
 from workbench.models.zoo.blocks import Block, initialize, set_norm_statistics
 from workbench.models.zoo.mobilenet_v3_small import gated_residual
 from workbench.models.zoo.squeezesam import SqueezeSam, click_and_box
@@ -668,11 +668,3 @@ def test_a_small_squeezesam_survives_quantisation(tmp_path):
     module = set_norm_statistics(initialize(SqueezeSam(64, (8, 8, 16, 16))), image, *pointers)
     export = export_quietly(LoadedModel("sam", module, (image, *pointers)), tmp_path, dtype="int8")
     assert [output.faithful for output in export.fidelity] == [True, True]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["fp32", "fp16w", "int8"])
-def test_mobilenet_v2_is_one_delegate(dtype, tmp_path):
-    export = export_quietly(load_model("mobilenet_v2"), tmp_path, dtype=dtype)
-    assert (export.delegates, export.undelegated) == ({"XnnpackBackend": 1}, ())
-    assert export.problem == ""

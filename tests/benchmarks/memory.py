@@ -1,6 +1,6 @@
 """Memory and starts against independent readings, and a memory finding against its fix.
 
-``python tests/benchmarks/memory.py [--pte FILE...]`` measures six models (or these programs) with
+``python tests/benchmarks/memory.py [--pte FILE...]`` measures five models (or these programs) with
 nothing toggled, and prints for each: the largest resident set and the part of it that no row
 accounts for; the resident set by its rows against the one that Linux states for another process;
 the arenas against upstream's reader of programs; the file's parts against its size; the stages of a
@@ -25,7 +25,7 @@ import workbench as wb
 from workbench.analysis.memory import activation_bytes
 from workbench.run.runner import open_runner
 
-MODELS = ("mobilenet_v3_small", "toy_cnn", "vit_tiny", "unet_small", "llama_block", "squeezesam")
+MODELS = ("mobilenet_v3_small", "toy_cnn", "vit_tiny", "unet_small", "squeezesam")
 BRIEF = wb.MeasureOptions(toggle="none", runs=2, warmup=1, processes=5, evidence=False, roof=False)
 TOLERANCE, PROMISE = 0.02, 0.1
 
@@ -143,7 +143,7 @@ def keep_promise(root):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pte", type=Path, nargs="*", help="programs, instead of six models")
+    parser.add_argument("--pte", type=Path, nargs="*", help="programs, instead of five models")
     options = parser.parse_args()
     print("| program | peak MB | packed MB | workspace MB | not accounted for | against Rss | "
           "arenas MB | stages of wall ms | A/A | checks |")  # fmt: skip

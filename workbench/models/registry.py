@@ -17,16 +17,19 @@ from workbench.models.sources import Sources, find_sources, installed_version
 if TYPE_CHECKING:
     from torch import nn
 
-#: Names of built-in models, and the number of parameters that each is exported with.
-PARAMETERS = {
+#: Names of built-in models, which are modules of ``zoo``, and the parameters of each export.
+BUILTIN = {
     "edgetam_image_encoder": 4_882_736, "efficient_sam": 10_223_204,
-    "efficient_sam_tiny_encoder": 6_163_840, "llama_block": 3_540_096, "mobilenet_v2": 3_504_872,
-    "mobilenet_v3_small": 2_542_856, "mobilevit_xs": 2_317_848, "resnet18": 11_689_512,
-    "resnet50": 25_557_032, "squeezesam": 2_742_942, "toy_cnn": 65_930, "unet_small": 486_562,
-    "vit_tiny": 5_717_416, "whisper_tiny_encoder": 7_632_384,
+    "mobilenet_v3_small": 2_542_856, "squeezesam": 2_742_942, "toy_cnn": 65_930,
+    "unet_small": 486_562, "vit_tiny": 5_717_416,
 }  # fmt: skip
-#: Their modules in ``zoo``, which are imported on demand.
-BUILTIN = {name: name for name in PARAMETERS} | {"resnet18": "resnet", "resnet50": "resnet"}
+#: Names of earlier built-in models, and the libraries that have the same networks.
+ALIASES = {
+    "mobilenet_v2": "torchvision:mobilenet_v2",
+    "mobilevit_xs": "timm:mobilevit_xs",
+    "resnet18": "torchvision:resnet18",
+    "resnet50": "torchvision:resnet50",
+}
 
 
 class EagerModelBase(ABC):
@@ -134,11 +137,11 @@ def describe_models() -> list[dict[str, Any]]:
     found = []
     for name in list_models():
         if name in BUILTIN:
-            file = Path(__file__).parent / "zoo" / f"{BUILTIN[name]}.py"
+            file = Path(__file__).parent / "zoo" / f"{name}.py"
             doc = ast.get_docstring(ast.parse(file.read_bytes()))
         else:
             doc = _registered[name].__doc__
-        facts = {"description": (doc or "").partition("\n")[0], "parameters": PARAMETERS.get(name)}
+        facts = {"description": (doc or "").partition("\n")[0], "parameters": BUILTIN.get(name)}
         found.append({"name": name, **facts})
     return found
 
@@ -160,7 +163,7 @@ def is_eager_model(thing: object) -> bool:
 
 def module_of(name: str) -> str:
     """The module of a built-in model."""
-    return f"{__package__}.zoo.{BUILTIN[name]}"
+    return f"{__package__}.zoo.{name}"
 
 
 FILE_FORM = "path/to/file.py:NAME"
@@ -194,8 +197,9 @@ def parse_name(spec: str) -> ModelName:
 
     ``llm:NAME`` or ``llm:params.json`` may have settings after commas; see `models.llm`.
 
-    A plain name that is not registered may be one of ExecuTorch's, as in the profiling kit.
+    A plain name may also be in `ALIASES`, or one of ExecuTorch's, as in the profiling kit.
     """
+    spec = spec if spec in _registered else ALIASES.get(spec, spec)
     library, _, name = spec.partition(":")
     if library == LLM and name:
         file = Path(name.partition(",")[0])
@@ -228,5 +232,5 @@ def sources_of(model: ModelName) -> Sources | None:
         return Sources((), (installed_version(model.library),))
     if model.file:
         return find_sources(model.file)
-    own = BUILTIN.get(model.name)
-    return find_sources(Path(__file__).parent / "zoo" / f"{own}.py") if own else None
+    own = model.name in BUILTIN
+    return find_sources(Path(__file__).parent / "zoo" / f"{model.name}.py") if own else None

@@ -18,7 +18,7 @@ def zoo_model(
     """Register a network with random weights and noise of some ``shapes`` as example inputs.
 
     ``norm_batch`` is the shape of the batch that sets the statistics of the batch norms (empty: 0
-    and 1); ``arguments`` are the constructor's. `BUILTIN` has the file of each name.
+    and 1); ``arguments`` are the constructor's.
     """
 
     def register(network: Network) -> Network:
@@ -46,7 +46,7 @@ def initialize(module: nn.Module) -> nn.Module:
     default divides the variance by six at each layer, which underflows in half precision.
     """
     for layer in module.modules():
-        if isinstance(layer, nn.Conv1d | nn.Conv2d | nn.Linear):
+        if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
             if layer.bias is not None:
                 nn.init.zeros_(layer.bias)
@@ -106,17 +106,6 @@ class InvertedResidual(nn.Module):
         return x + y if self.residual else y
 
 
-def inverted_residual(
-    name: str, inputs: int, outputs: int, stride: int, expansion: int, activation: type[nn.Module]
-) -> InvertedResidual:
-    """The block of MobileNetV2 (Sandler et al. 2018, figure 4)."""
-    width = expansion * inputs
-    expand = [convolution(inputs, width, activation=activation)] if expansion > 1 else []
-    depthwise = convolution(width, width, 3, stride, width, activation)
-    layers = nn.Sequential(*expand, depthwise, *convolution(width, outputs))
-    return InvertedResidual(layers, name, stride == 1 and inputs == outputs)
-
-
 class Attention(nn.Module):
     """Multi-head self-attention (Vaswani et al. 2017, section 3.2), one projection for q, k, v."""
 
@@ -137,10 +126,10 @@ class Attention(nn.Module):
 class Mlp(nn.Module):
     """Two linear layers with an activation between them."""
 
-    def __init__(self, width: int, hidden: int, activation: type[nn.Module] = nn.GELU):
+    def __init__(self, width: int, hidden: int):
         super().__init__()
         self.fc1 = nn.Linear(width, hidden)
-        self.act = activation()
+        self.act = nn.GELU()
         self.fc2 = nn.Linear(hidden, width)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -150,14 +139,12 @@ class Mlp(nn.Module):
 class Block(nn.Module):
     """A transformer's encoder block: attention and an MLP, with layer norms and residuals."""
 
-    def __init__(
-        self, width: int, heads: int, hidden: int, activation: Network = nn.GELU, eps: float = 1e-6
-    ):
+    def __init__(self, width: int, heads: int, hidden: int):
         super().__init__()
-        self.norm1 = nn.LayerNorm(width, eps)
+        self.norm1 = nn.LayerNorm(width, 1e-6)
         self.attn = Attention(width, heads)
-        self.norm2 = nn.LayerNorm(width, eps)
-        self.mlp = Mlp(width, hidden, activation)
+        self.norm2 = nn.LayerNorm(width, 1e-6)
+        self.mlp = Mlp(width, hidden)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attn(self.norm1(x))
