@@ -251,7 +251,7 @@ def test_a_run_opened_with_other_categories_sums_to_the_same_time(tmp_path):
     assert set(resized["category"]) == {"GEMM"} and set(resized["family"]) == {"resize"}
     assert list(ours.findings["title"]) == list(theirs.findings["title"])
     assert list(kit.compare().categories["name"]) == list(CATEGORIES)
-    described = wb.describe_run(kit).set_index("what")["value"]
+    described = kit.description.set_index("what")["value"]
     assert described["categories"] == "kit"
 
 

@@ -249,7 +249,7 @@ def test_the_extension_is_credited_though_the_config_lists_it_first(kit, capsys)
     run = run_config(Path("kit.json"))
     (ab,) = run.comparisons
     assert (ab.baseline.name, ab.candidate.name) == ("sme2_off", "sme2_on")
-    about = wb.describe_run(run).set_index("what")["value"]
+    about = run.description.set_index("what")["value"]
     assert about["baseline"] == "sme2_off, by name"
     assert "ISA level" not in about["experiments"]
     assert "batches" not in about["protocol"]

@@ -7,7 +7,8 @@ import pytest
 
 import workbench as wb
 from workbench.analysis.dtypes import cannot_quantize, describe_dtypes, tabulate_dtypes
-from workbench.analysis.run import Run, open_run
+from workbench.analysis.open import open_run
+from workbench.analysis.run import Run
 from workbench.frames import mark_emulated
 from workbench.records.runs import LayerNoise
 

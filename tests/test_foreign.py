@@ -155,7 +155,7 @@ def test_a_flat_folder_of_the_kit_with_its_logs(tmp_path):
     assert run.recording.source == "Arm's profiling kit"
     assert pairs_of(run) == [("mac_sme2_off", "mac_sme2_on")]
     assert list(run.kernel_changes) == ["trace_sme2_on against trace_sme2_off"]
-    about = wb.describe_run(run).set_index("what")["value"]
+    about = run.description.set_index("what")["value"]
     assert about["measured"] == "2026-01-02T03:04:05Z"
     assert not {"machine", "runner", "inputs"} & set(about.index)
     assert "ISA level" not in str(about) and "batches" not in str(about)

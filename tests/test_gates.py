@@ -15,7 +15,7 @@ from synthetic import synthetic_latencies
 import workbench as wb
 from workbench.analysis.compare import compare_apart, compare_restarts
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics, judge_rows
-from workbench.analysis.run import open_run
+from workbench.analysis.open import open_run
 from workbench.analysis.statistics import restart_latencies
 from workbench.errors import ComparisonError, StoreError, UsageError
 from workbench.portfolio.stages import tabulate_row

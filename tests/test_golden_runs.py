@@ -11,7 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from workbench.analysis.run import MEASUREMENT, open_run
+from workbench.analysis.open import open_run
+from workbench.analysis.run import MEASUREMENT
 from workbench.datasets import SAMPLES
 
 GOLDEN = Path(__file__).parent / "data" / "golden_runs"

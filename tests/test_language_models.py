@@ -130,7 +130,6 @@ def test_every_phase_has_its_experiments_control_and_pair(run):
         "with avx512 in prefill",
         "with avx512 in decode",
     ]
-    assert run.find_control("decode_avx512_off") == ("decode_avx512_off", "decode_control")
 
 
 @pytest.mark.slow
@@ -228,7 +227,6 @@ def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
     assert decode["rate_low"] == pytest.approx(1e3 / decode["latency_high_ms"])
     assert (table.loc["prefill_avx512_on", "rate"] / decode["rate"]) > 1
     assert "token/s" in str(wb.show_latencies(run))
-    assert run["decode", "avx512_on"].rate_text.endswith(" tokens/s")
 
 
 def test_runs_without_phases_have_no_such_table():

@@ -136,7 +136,7 @@ def test_every_document_and_page_is_written(run):
     assert not (checks["status"] == "fail").any(), checks[checks["status"] == "fail"]
     for part in run.record.plan.all_programs:
         assert store.kept_layers(run.path, part.name).exists()
-    programs = [row.value for row in wb.describe_run(run).itertuples() if "program" in row.what]
+    programs = [row.value for row in run.description.itertuples() if "program" in row.what]
     assert len(programs) == 3
 
 

@@ -16,7 +16,7 @@ from recorded import recorded
 
 import workbench as wb
 from workbench import store
-from workbench.analysis.run import describe_run, open_run
+from workbench.analysis.open import open_run
 from workbench.datasets import sample_run
 from workbench.errors import ComparisonError, ReportError, StoreError, TraceError, UsageError
 from workbench.frames import EMULATED
@@ -130,7 +130,7 @@ def test_an_emulated_run_says_so_first(run_dir):
     run = open_run(run_dir)
     first, second, *_ = str(show_verdicts(run)).split("\n\n")
     assert "(emulated)" in first and EMULATED in second
-    assert "(emulated)" in describe_run(run)["value"].str.cat()
+    assert "(emulated)" in run.description["value"].str.cat()
     assert "fail" in set(run.checks["status"])
 
 

@@ -65,7 +65,7 @@ def test_every_link_leads_to_its_section(open_page, folder, name):
 def test_it_leads_with_the_verdict_and_the_best_findings(open_page):
     page, run = open_page(), recorded()
     shown = page.locator("main").inner_text()
-    for text in (*run.facts, run.compare().text, run.subject.latency_text, *run.caveats):
+    for text in (*run.facts, run.compare().text, *run.caveats):
         assert shown.index(text) < shown.index("What to do next?")
     cards = page.locator("ol[style] > li")
     assert cards.count() == 3

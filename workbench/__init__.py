@@ -2,7 +2,7 @@
 
 Open and compare recorded runs
     open_run, Run, Measurement, Comparison, compare, align_measurements, list_runs, sample_run,
-    describe_run, validate_run
+    validate_run
 
 Export, measure, report
     export_model, ExportOptions, measure, MeasureOptions, profile, run_config,

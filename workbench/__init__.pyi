@@ -12,6 +12,7 @@ from .analysis.exports import (
     read_exports as read_exports,
 )
 from .analysis.ledger import build_ledger as build_ledger
+from .analysis.open import open_run as open_run
 from .analysis.operators import (
     add_up_spans as add_up_spans,
 )
@@ -27,12 +28,6 @@ from .analysis.run import (
 )
 from .analysis.run import (
     Run as Run,
-)
-from .analysis.run import (
-    describe_run as describe_run,
-)
-from .analysis.run import (
-    open_run as open_run,
 )
 from .analysis.shift import bottleneck_shift as bottleneck_shift
 from .analysis.variants import read_study as read_study
@@ -198,7 +193,6 @@ __all__ = [
     "combine_runs",
     "compare",
     "compare_exports",
-    "describe_run",
     "examine_machine",
     "explore",
     "export_model",

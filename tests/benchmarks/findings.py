@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 
 import workbench as wb
-from workbench.analysis.run import open_run
+from workbench.analysis.open import open_run
 from workbench.export.artifact import export_model
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions, MeasureOptions

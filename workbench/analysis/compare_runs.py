@@ -12,14 +12,10 @@ import pandas as pd
 
 from workbench.analysis.align import Traced, align_runs, tabulate_runs
 from workbench.analysis.compare import compare_restarts
-from workbench.analysis.run import (
-    Comparison,
-    Measurement,
-    Run,
-    describe_program,
-    identify_run,
-    open_run,
-)
+from workbench.analysis.describe import identify_run
+from workbench.analysis.dtypes import summarize_program
+from workbench.analysis.open import open_run
+from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
 from workbench.analysis.verdict import describe_faults, reach_verdict, summarize_verdict
 from workbench.errors import ComparisonError, UsageError, unknown_name
@@ -341,7 +337,7 @@ def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
         if measurement.wrong:
             yield f"{name}: outputs are wrong ({measurement.wrong}): no speed-up is claimed"
         if several and measurement.export:
-            yield f"{name}: {describe_program(measurement)}"
+            yield f"{name}: {summarize_program(measurement.export, measurement.dtypes)}"
 
 
 def suggest_interleaving(pair: Comparison) -> tuple[str, ...]:

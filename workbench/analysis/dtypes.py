@@ -51,6 +51,15 @@ def describe_dtypes(dtypes: pd.DataFrame) -> str:
     return "; ".join([describe_coverage(dtypes), *left])
 
 
+def summarize_program(export: Export | None, dtypes: pd.DataFrame | None) -> str:
+    """``int8: SQNR 25.0 dB, 2.7 MB``, and how much ran in this dtype; of unknown origin: empty."""
+    if export is None:
+        return ""
+    ratio = "unknown" if export.sqnr_db is None else f"{export.sqnr_db:.1f} dB"
+    parts = [f"{export.dtype}: SQNR {ratio}", f"{export.size_bytes / 1e6:.1f} MB"]
+    return ", ".join(parts if dtypes is None else [*parts, describe_coverage(dtypes)])
+
+
 def is_quantized(dtype: str) -> bool:
     """Whether programs of a dtype have integer operators."""
     return dtype in _QUANTIZED

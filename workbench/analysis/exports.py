@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from workbench.errors import UsageError
+from workbench.models.registry import list_models
 from workbench.records.runs import Export
 from workbench.store import load_record
 
@@ -31,6 +32,19 @@ def read_exports(folder: str | Path) -> list[Export]:
     if not paths:
         raise UsageError("no export record here", where=folder, hint="workbench export MODEL")
     return [load_record(Export, path) for path in paths]
+
+
+def model_spec(export: Export) -> str:
+    """What ``load_model`` takes for the model of an export."""
+    is_file = export.source.endswith(".py") and export.model not in list_models()
+    return f"{export.source}:{export.model}" if is_file else export.model
+
+
+def count_undelegated(export: Export) -> pd.DataFrame:
+    """The operators that the partitioner left to portable kernels: ``operator``, ``count``."""
+    rows = [(left.operator, left.count) for left in export.undelegated]
+    table = pd.DataFrame(rows, columns=["operator", "count"])
+    return table.sort_values("count", ascending=False, kind="stable").reset_index(drop=True)
 
 
 def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:

@@ -3,12 +3,15 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from workbench.errors import StoreError
+from workbench.analysis.statistics import find_undisturbed_runs
+from workbench.errors import StoreError, TraceError
 from workbench.frames import EVENTS, LEDGER, check
+from workbench.records.runs import Session
 from workbench.trace.nesting import DELEGATE_CALL, METHOD, OPERATOR_CALL, OTHER
 from workbench.trace.nesting import KINDS as EVENT_KINDS
 
@@ -241,3 +244,26 @@ def _pair(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     least = second.min(initial=0)
     span = second.max(initial=0) - least + 1
     return pd.factorize(first * span + (second - least))[0]
+
+
+def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:
+    """Which runs of a trace count: undisturbed ones, or all after the warm-up if none was timed."""
+    if not session.batches:
+        if runs <= session.skipped:
+            raise TraceError(f"holds {runs} runs, {session.skipped} of them to warm up", where=path)
+        return np.arange(runs) >= session.skipped
+    wall, cpu = (
+        np.concatenate([getattr(batch, clock) for batch in session.batches])
+        for clock in ("wall_ns", "cpu_ns")
+    )
+    if runs != len(wall):
+        raise TraceError(f"holds {runs} runs, the manifest {len(wall)}", where=path)
+    return find_undisturbed_runs(wall, cpu, session.threads)
+
+
+def closed_runs(events: pd.DataFrame, ledger: pd.DataFrame) -> np.ndarray:
+    """For every run of a trace, whether its ledger rows sum to ``Method::execute``."""
+    methods = events[(events["kind"] == "method") & (events["run"] >= 0)]
+    executes = methods.set_index("run")["duration_ns"]
+    sums = ledger.groupby("run")["duration_ns"].sum()
+    return (sums.reindex(executes.index) == executes).to_numpy()

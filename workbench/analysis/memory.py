@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import pandas as pd
 from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, Step, TensorId
 from workbench.analysis.speedup import speedup_of_restarts
 from workbench.analysis.statistics import half_width
-from workbench.frames import COLD_START, FILE_PARTS, MEMORY, NEEDS_COMPARED, TENSORS, check
+from workbench.frames import COLD_START, FILE_PARTS, MEMORY, NEEDS, NEEDS_COMPARED, TENSORS, check
 from workbench.records.layers import FilePart, Layers
 from workbench.records.runs import READ, Export, Session, Stage, Start
 
@@ -269,6 +269,33 @@ def measure_needs(starts: Sequence[Start], sessions: Sequence[Session] = ()) -> 
         "energy": ("mJ", energies.dropna()),
     }
     return {need: (unit, values) for need, (unit, values) in found.items() if len(values)}
+
+
+def tabulate_needs(latency: pd.Series, needs: Needs, export: Export | None) -> pd.DataFrame:
+    """Latency, first output, memory, energy and size of one measurement: ``frames.NEEDS``.
+
+    Without the columns that name the measurement.
+    """
+    rows = [("latency", "ms", *latency[["latency", "low", "high"]])]
+    for need, (unit, values) in needs.items():
+        mean, half = values.mean(), float(half_width(values.to_numpy()))
+        rows.append((need, unit, mean, mean - half, mean + half))
+    if export:
+        rows.append(("size", "MB", *[export.size_bytes / MB] * 3))
+    return pd.DataFrame(rows, columns=NEEDS.names[2:])
+
+
+def list_changes(latency: pd.DataFrame | None, sizes: Sequence[int]) -> Iterator[tuple[Any, ...]]:
+    """Rows of ``frames.NEEDS_COMPARED``: of the latency, and of the sizes of two files."""
+    if latency is not None:
+        row = latency.iloc[0]
+        ends = (1 / row[["speedup", "high", "low"]].astype(float)).tolist()
+        outcome = {"faster": "less", "slower": "more"}.get(row["outcome"], row["outcome"])
+        yield "latency", "ms", row["baseline_ms"], row["candidate_ms"], *ends, outcome
+    if len(sizes) == 2:
+        before, after = (size / MB for size in sizes)
+        ratio = after / before
+        yield "size", "MB", before, after, *[ratio] * 3, judge_need(ratio, ratio)
 
 
 def summarize_needs(starts: Sequence[Start], export: Export | None) -> dict[str, float]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, wraps
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,18 +21,20 @@ from workbench.analysis.align import Traced, align_layers, match_operators, rena
 from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.categories import Scheme, add_categories, load_scheme
 from workbench.analysis.compare import PARTS, compare_apart, compare_latencies, compare_parts
-from workbench.analysis.dtypes import describe_coverage, tabulate_dtypes
+from workbench.analysis.describe import describe_run
+from workbench.analysis.dtypes import summarize_program, tabulate_dtypes
+from workbench.analysis.exports import model_spec
 from workbench.analysis.findings.context import RuleContext, build_context
 from workbench.analysis.findings.dataflow import Dataflow
 from workbench.analysis.findings.rules import find_bottlenecks
-from workbench.analysis.foreign import OUTPUT, Recording, read_recording
+from workbench.analysis.foreign import OUTPUT, Recording
 from workbench.analysis.layers import (
     add_layers,
     place_rows,
     summarize_layer_types,
     summarize_layers,
 )
-from workbench.analysis.ledger import build_ledger
+from workbench.analysis.ledger import build_ledger, closed_runs, kept_runs
 from workbench.analysis.machine_code import (
     compare_evidence,
     compare_kernels,
@@ -41,15 +44,15 @@ from workbench.analysis.machine_code import (
     prove_change,
 )
 from workbench.analysis.memory import (
-    MB,
     Needs,
     account_memory,
     compare_loading,
     compare_needs,
-    judge_need,
+    list_changes,
     list_file_parts,
     list_tensors,
     measure_needs,
+    tabulate_needs,
     tabulate_starts,
 )
 from workbench.analysis.operators import (
@@ -59,11 +62,9 @@ from workbench.analysis.operators import (
     total_runs,
 )
 from workbench.analysis.quality import (
-    TRACER_LIMIT,
     check_program,
     check_run,
     grade_run,
-    is_foreign,
     summarize_quality,
 )
 from workbench.analysis.roofline import (
@@ -78,17 +79,21 @@ from workbench.analysis.statistics import (
     add_traced,
     clock_of,
     describe_latencies,
-    find_undisturbed_runs,
-    half_width,
     pick_timed,
     tabulate_latencies,
 )
 from workbench.analysis.sweeps import (
-    compare_isa_levels,
+    describe_phase,
     describe_sizes,
+    experiments_by_phase,
+    find_control,
     find_crossovers,
     fit_sizes,
+    list_isa_levels,
+    list_swept,
+    size_power,
     sweep_threads,
+    tabulate_phases,
 )
 from workbench.analysis.variants import STUDY, add_measured, read_study
 from workbench.analysis.verdict import (
@@ -98,30 +103,24 @@ from workbench.analysis.verdict import (
     reach_verdict,
     summarize_verdict,
 )
-from workbench.errors import StoreError, TraceError, UsageError, unknown_name
+from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.layers import resize
 from workbench.frames import (
     COMPARISON,
     EMULATED,
     NEEDS,
-    PHASES,
     SOURCE,
     WRONG,
     check,
-    format_range,
     format_share,
-    format_time,
     mark_emulated,
 )
-from workbench.models.registry import list_models
 from workbench.records.layers import Layers
 from workbench.records.optimize import Study
 from workbench.records.runs import (
-    LADDER_TOGGLE,
     Agreement,
     Experiment,
     Export,
-    Pair,
     Phase,
     PlannedProgram,
     Proof,
@@ -130,8 +129,8 @@ from workbench.records.runs import (
     Start,
     count_threads,
 )
-from workbench.run.plan import BY_ORDER, pair_experiments
-from workbench.store import FUNCTIONS, inside, is_ours, kept_layers, load_layers, load_run
+from workbench.run.plan import pair_experiments
+from workbench.store import FUNCTIONS, inside, kept_layers, load_layers
 from workbench.trace.etdump import read_etdump
 from workbench.trace.samples import (
     count_instructions,
@@ -195,9 +194,8 @@ class Run:
         return f"Run({', '.join(self.facts)}: {', '.join(m.label for m in self.measurements)})"
 
     def _repr_html_(self) -> str:
-        import workbench as wb
-
-        return wb.show_verdicts(self)._repr_html_() if self.measurements else f"<p>{self.model}</p>"
+        texts = [" · ".join(self.facts), *(ab.text for ab in self.comparisons)]
+        return "".join(f"<p>{html.escape(text)}</p>" for text in texts)
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -388,67 +386,40 @@ class Run:
     @frame_property
     def isa_levels(self) -> pd.DataFrame | None:
         """Every ISA level against the one below: ``frames.LADDER``."""
-        if self.record.plan.toggle != LADDER_TOGGLE:
-            return None
-        masked = {s.experiment: s.masked for s in self.record.sessions}
-        adds = {
-            above: ", ".join(f for f in masked[below] if f not in masked[above])
-            for names in self._phased
-            for below, above in pairwise(names)
-        }
-        levels = []
-        for names in self._phased:
-            original, control = self.find_control(names[-1])
-            noise = {"control": control, "control_of": original}
-            levels += [
-                compare_isa_levels(self.latencies, names, threads=threads, adds=adds, **noise)
-                for threads in self._counts
-            ]
-        return pd.concat(levels, ignore_index=True)
+        return list_isa_levels(self.latencies, self.record)
 
     @frame_property
     def scaling(self) -> pd.DataFrame | None:
         """Latency over the number of threads: ``frames.SCALING``."""
-        return sweep_threads(self.latencies, self._swept) if self._swept else None
+        swept = list_swept(self.latencies, self.experiments)
+        return sweep_threads(self.latencies, swept) if swept else None
 
     @cached_property
     def crossovers(self) -> tuple[str, ...]:
         """What changes with more threads, as sentences."""
-        if not self._swept or self.emulated:
+        if self.emulated:
             return ()
-        swept = ([name for name in names if name in self._swept] for names in self._phased)
-        return tuple(text for names in swept for text in find_crossovers(self.latencies, names))
+        phases = experiments_by_phase(self.record.plan)
+        swept = (list_swept(self.latencies, names) for names in phases)
+        return tuple(text for each in swept for text in find_crossovers(self.latencies, each))
 
     @frame_property
     def phases(self) -> pd.DataFrame | None:
         """Latency, tokens per second and bottleneck in every phase: ``frames.PHASES``."""
-        rows = []
-        for m in self.traced if self.record.plan.phases else ():
-            if m.control:
-                continue
-            tokens, top = m.phase.tokens or math.nan, m.categories.nlargest(1, "mean_ms").iloc[0]
-            latency = m.statistics[["latency", "low", "high"]].iloc[0].tolist()
-            ends = (latency[0], *latency[:0:-1])
-            rates = [tokens / ms * 1e3 if ms > 0 else math.nan for ms in ends]
-            shares = {} if m.roofline is None else m.roofline.groupby("bound")["share"].sum()
-            roofs = {shares[b]: b for b in ("compute", "memory", "neither") if b in shares}
-            found = (roofs[max(roofs)], max(roofs)) if roofs else ("", math.nan)
-            place = m.phase.name, m.name, m.threads, tokens, m.phase.position
-            size = m.phase.size or math.nan
-            rows.append((*place, size, *latency, *rates, top["category"], top["share"], *found))
-        return check(pd.DataFrame(rows, columns=PHASES.names), PHASES) if rows else None
+        shown = [m for m in self.traced if self.record.plan.phases and not m.control]
+        return tabulate_phases([
+            (m.phase.name, m.name, m.threads,
+             *describe_phase(m.phase, m.statistics, m.categories, m.roofline))
+            for m in shown
+        ])  # fmt: skip
 
     @frame_property
     def size_fits(self) -> pd.DataFrame | None:
         """Straight lines through the latency over the swept size: ``frames.SIZE_FITS``."""
         if not self.record.plan.sweep or self.emulated:
             return None
-        phases = self.record.plan.phases
-        work = {p.size: max(math.prod(t.shape) for t in p.inputs) for p in phases}
-        (few, least), *_, (many, most) = sorted(work.items())
-        power = max(1, round(math.log(most / least) / math.log(many / few)))
         sides = {m.name: (m.side, m.phase.size) for m in self.measurements if not m.control}
-        fits = fit_sizes(self.latencies, sides, power)
+        fits = fit_sizes(self.latencies, sides, size_power(self.record.plan.phases))
         return None if fits.empty else fits
 
     @cached_property
@@ -458,32 +429,12 @@ class Run:
             return ()
         sides = {m.name: m.side for m in self.measurements}
         phases = self.phases.assign(side=self.phases["experiment"].map(sides))
-        judged = []
+        speedups = []
         for ab in self.comparisons:
             label = f"{ab.candidate.side} over {ab.baseline.side}"
             label += f", {count_threads(ab.candidate.threads)}"
-            judged.append(ab.latency.assign(label=label, size=ab.candidate.phase.size))
-        return tuple(describe_sizes(phases, self.record.plan.sweep, pd.concat(judged)))
-
-    @property
-    def _phased(self) -> list[list[str]]:
-        """The experiments of every phase, without controls."""
-        found: dict[str, list[str]] = {}
-        for experiment in self.record.plan.experiments:
-            if not experiment.control:
-                found.setdefault(experiment.phase, []).append(experiment.name)
-        return list(found.values())
-
-    @cached_property
-    def _counts(self) -> list[int]:
-        return sorted(set(pick_timed(self.latencies)["threads"]))
-
-    @cached_property
-    def _swept(self) -> list[str]:
-        """The experiments that were measured at each of several thread counts."""
-        at = pick_timed(self.latencies).groupby("experiment")["threads"].nunique()
-        found = [name for name in self.experiments if at.get(name, 0) == len(self._counts)]
-        return found if len(self._counts) > 1 else []
+            speedups.append(ab.latency.assign(label=label, size=ab.candidate.phase.size))
+        return tuple(describe_sizes(phases, self.record.plan.sweep, pd.concat(speedups)))
 
     @cached_property
     def kernel_changes(self) -> dict[str, pd.DataFrame]:
@@ -564,9 +515,14 @@ class Run:
 
     def report(self) -> tuple[Path, Path]:
         """Write ``report.html`` and ``report.md``; returns their paths."""
-        import workbench as wb
+        # The package's root loads what lies above this module when it is first used.
+        return sys.modules["workbench"].make_report(self)  # type: ignore[no-any-return]
 
-        return wb.make_report(self)
+    @property
+    def description(self) -> pd.DataFrame:
+        """What was run, on what and how: ``what`` and ``value``, both text."""
+        recorder = self.recording.source if self.recording else ""
+        return describe_run(self.record, self.scheme.label, recorder)
 
     def locate(self, name: str) -> Path:
         """The path of a file that the manifest names."""
@@ -592,17 +548,6 @@ class Run:
             path = kept_layers(self.path, program.name)
             self._sidecars[program.name] = load_layers(path, program.sha256)
         return self._sidecars[program.name]
-
-    def find_control(self, experiment: str) -> tuple[str | None, str | None]:
-        """An experiment and its repetition, which show the noise; its own if it has one."""
-        experiments = self.record.plan.experiments
-        found = [
-            (e.name, c.name)
-            for c in experiments
-            for e in experiments
-            if c.control and replace(e, name=c.name, control=True) == c and not e.control
-        ]
-        return next((pair for pair in found if pair[0] == experiment), (*found, (None, None))[0])
 
     @cached_property
     def _samples(self) -> dict[tuple[str, int], tuple[pd.DataFrame, Path]]:
@@ -737,40 +682,6 @@ class Measurement:
     def latency_ms(self) -> float:
         """The latency: mean over the restarts of the midmean of each; untraced if measured so."""
         return float(self.statistics["latency"].iloc[0])
-
-    @property
-    def latency_text(self) -> str:
-        """The latency with half the width of its 95 % interval, and over how many restarts."""
-        row = self.statistics.iloc[0]
-        restarts = int(row["restarts"])
-        text = format_time(row["latency"], row["high"] - row["latency"])
-        if restarts == 1:
-            return f"{text} (1 restart: no interval)"
-        return f"{text} (95 % CI, n = {restarts} restarts)"
-
-    @property
-    def rate_text(self) -> str:
-        """Tokens per second, after a comma; empty if it is no step of a language model."""
-        tokens = self.phase.tokens
-        return f", {float(f'{tokens / self.latency_ms * 1e3:.3g}'):.10g} tokens/s" if tokens else ""
-
-    @property
-    def times_text(self) -> str:
-        """How the latency and the sum of its parts, which are of traced inferences, compare."""
-        parts, clock = float(self.categories["mean_ms"].sum()), self.statistics["clock"].iloc[0]
-        shown, latency = format_range(parts, self.latency_ms)
-        text = f"The parts of {self.label} add up to {shown}: traced, "
-        text += "wall time, the least disturbed inferences."
-        if self.emulated:
-            return f"{EMULATED.capitalize()}."
-        if self.latencies["traced"].all():
-            return text
-        kind = "CPU" if clock == "cpu_ns" else "wall"
-        apart = parts / self.latency_ms - 1
-        text += f" The latency is {latency}: untraced, {kind} time."
-        if abs(apart) < TRACER_LIMIT:
-            return text
-        return f"{text} They differ by {format_share(apart)}: use the shares, not the milliseconds."
 
     @property
     def events(self) -> pd.DataFrame:
@@ -908,15 +819,7 @@ class Measurement:
     @frame_property
     def needs(self) -> pd.DataFrame:
         """Latency, first output, memory, energy and size: ``frames.NEEDS``."""
-        latency = self.statistics[["latency", "low", "high"]].iloc[0]
-        rows = [("latency", "ms", *latency)]
-        for need, (unit, values) in self.measured_needs.items():
-            half = float(half_width(values.to_numpy()))
-            rows.append((need, unit, values.mean(), values.mean() - half, values.mean() + half))
-        if self.export:
-            size = self.export.size_bytes / MB
-            rows.append(("size", "MB", size, size, size))
-        table = pd.DataFrame(rows, columns=NEEDS.names[2:])
+        table = tabulate_needs(self.statistics.iloc[0], self.measured_needs, self.export)
         return check(table.assign(experiment=self.name, threads=self.threads)[NEEDS.names], NEEDS)
 
     @cached_property
@@ -1036,7 +939,7 @@ class Comparison:
         sides = [side for side in (self.candidate, self.baseline) if side.export]
         if len({side.export.dtype for side in sides if side.export}) < 2:
             return ""
-        return "; ".join(map(describe_program, sides))
+        return "; ".join(summarize_program(side.export, side.dtypes) for side in sides)
 
     @property
     def within_run(self) -> bool:
@@ -1099,7 +1002,7 @@ class Comparison:
     @cached_property
     def _controls(self) -> dict[str, Measurement]:
         """A control of the baseline's program and what it repeats, which show the noise."""
-        names = map(str, self.run.find_control(self.baseline.name))
+        names = map(str, find_control(self.run.record.plan, self.baseline.name))
         traced = {m.name: m for m in self.run.traced if m.threads == self.candidate.threads}
         found = [traced[name] for name in names if name in traced]
         if self.apart or len(found) < 2 or found[0].program.name != self.baseline.program.name:
@@ -1194,17 +1097,10 @@ class Comparison:
 
         The size only if the programs differ.
         """
-        sides, rows = (self.baseline, self.candidate), []
-        if not self.emulated:
-            row = self.latency.iloc[0]
-            ends = (1 / row[["speedup", "high", "low"]].astype(float)).tolist()
-            outcome = {"faster": "less", "slower": "more"}.get(row["outcome"], row["outcome"])
-            rows = [("latency", "ms", row["baseline_ms"], row["candidate_ms"], *ends, outcome)]
-        sizes = [side.export.size_bytes / MB for side in sides if side.export]
-        if len(sizes) == len(sides) and not self.same_program:
-            ratio = sizes[1] / sizes[0]
-            rows.append(("size", "MB", *sizes, *[ratio] * 3, judge_need(ratio, ratio)))
-        table = compare_needs(self.baseline.measured_needs, self.candidate.measured_needs, rows)
+        exports = [side.export for side in (self.baseline, self.candidate)]
+        sizes = [e.size_bytes for e in exports if e and not self.same_program]
+        rows = list_changes(None if self.emulated else self.latency, sizes)
+        table = compare_needs(self.baseline.measured_needs, self.candidate.measured_needs, [*rows])
         if self._controls and not self.candidate.control:
             again = Comparison(self._controls["control_of"], self._controls["control"]).needs
             table["control"] = table["need"].map(again.set_index("need")["ratio"])
@@ -1284,245 +1180,3 @@ class Comparison:
             ours, theirs = rename(ours, column, before), rename(theirs, column, after)
             noise = {side: rename(ledger, column, before) for side, ledger in noise.items()}
         return compare_parts(level, ours, theirs, apart=self.apart, **noise)
-
-
-def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Path = "") -> Run:
-    """Open a recorded run; its traces are read when a frame needs them.
-
-    Parameters
-    ----------
-    path
-        The folder of a run, one of Arm's profiling kit, any folder with ETDumps, or an ETDump. Of
-        the latter, subfolders or file names name the experiments, ``_t4`` is a thread count and
-        ``_p2`` a restart; a ``.pte`` (with its ``.etrecord``) and logs of XNNPACK nearby are used.
-        A `Run` is returned as is, or opened again for other categories.
-    baseline
-        The experiment to compare all others with, in place of the run's own comparisons.
-    categories
-        The categories of its operators: ``kit`` for those of Arm's profiling kit, or a YAML file of
-        rules such as ``workbench/analysis/schemes/kit.yaml``.
-
-    Raises
-    ------
-    UsageError
-        The folder is no run, the baseline no experiment, or there are no such categories.
-    StoreError
-        The manifest is corrupt or names a file outside of the folder, nothing was measured
-        completely, or no ETDump can be read.
-
-    Examples
-    --------
-    >>> wb.open_run(wb.sample_run()).model
-    'mobilenet_v3_small'
-    """
-    scheme = load_scheme(categories or "workbench")
-    if isinstance(path, Run):
-        return replace(path, scheme=scheme) if categories else path
-    path = Path(path)
-    if not is_ours(path):
-        found = read_recording(path)
-        return _orient(Run(path, found.record, scheme, found), baseline)
-    record = load_run(path)
-    if not any(session.complete and session.traced for session in record.sessions):
-        hint = "repeat the `workbench run` command: it resumes where it stopped"
-        raise StoreError("nothing was measured completely", where=path, hint=hint)
-    names = [name for s in record.sessions for name in (s.etdump, s.log)]
-    names += [name for s in record.samplings for name in (s.etdump, s.samples)]
-    programs = map(record.plan.program_of, record.plan.experiments)
-    for name in [*names, *(str(kept_layers(Path(), program.name)) for program in programs)]:
-        inside(path, name)
-    return _orient(Run(path, record, scheme), baseline)
-
-
-#: XNNPACK's operators with kernels for packed operands, which need SME: ``(NHWC, PF32)``.
-_SME_OPERATOR = re.compile(r"\bP(?:F16|F32|QS8)\b")
-
-
-def _orient(run: Run, baseline: str) -> Run:
-    """Choose the baselines again if one is named, or if only the order chose them."""
-    plan = run.record.plan
-    if not baseline and plan.direction != BY_ORDER and run.recording is None:
-        return run
-    timed = [e for e in plan.experiments if not e.control and e.mode == "timing"]
-    pairs: list[Pair] = []
-    how: list[str] = []
-    for program in dict.fromkeys(e.program for e in timed if not baseline):
-        names = [e.name for e in timed if e.program == program]
-        lacking, shown = _find_lacking(run, names)
-        found, why = pair_experiments(names, lacking=lacking, shown=shown)
-        pairs += found
-        how += [why] if found else []
-    if baseline:
-        found, why = pair_experiments([e.name for e in timed], baseline=baseline)
-        pairs, how = [*found], [why]
-    planned = {(pair.baseline, pair.candidate): pair for pair in plan.pairs}
-    pairs = [planned.get((pair.baseline, pair.candidate), pair) for pair in pairs]
-    direction = "; ".join(dict.fromkeys(how))
-    plan = replace(plan, pairs=tuple(pairs) or plan.pairs, direction=direction)
-    run.record = replace(run.record, plan=plan)
-    return run
-
-
-def _find_lacking(run: Run, names: Sequence[str]) -> tuple[list[str], str]:
-    """The experiments that ran with fewer CPU features than others, and what shows it."""
-    masks = {name: run.masked(name) for name in names}
-    if lacking := [n for n in names if any(masks[n] > mask for mask in masks.values())]:
-        return lacking, f"{lacking[0]}: it hides {', '.join(sorted(masks[lacking[0]]))}"
-    sme = [name for name in names if _runs_sme(run, name)]
-    lacking = [name for name in names if name not in sme] if sme else []
-    evidence = f"the traces or logs of {', '.join(sme)} name SME kernels"
-    return lacking, f"{''.join(lacking[:1])}: {evidence}"
-
-
-def _runs_sme(run: Run, experiment: str) -> bool:
-    """Whether a trace or log of an experiment names kernels that need SME."""
-    sessions = [s for s in run.record.sessions if s.experiment == experiment and s.complete]
-    for session in sessions:
-        if session.log:
-            with contextlib.suppress(TraceError):  # names no kernel
-                if read_xnn_log(run.locate(session.log))["sme"].any():
-                    return True
-    traced = [session for session in sessions if session.etdump][:1]
-    names = [name for s in traced for name in run.read_trace(s)["name"].cat.categories]
-    return any(_SME_OPERATOR.search(name) for name in names)
-
-
-def describe_program(measurement: Measurement) -> str:
-    """``int8: SQNR 25.0 dB, 2.7 MB``, and how much ran in this dtype; of unknown origin: empty."""
-    export = measurement.export
-    if export is None:
-        return ""
-    ratio = "unknown" if export.sqnr_db is None else f"{export.sqnr_db:.1f} dB"
-    parts = [f"{export.dtype}: SQNR {ratio}", f"{export.size_bytes / 1e6:.1f} MB"]
-    if measurement.dtypes is not None:
-        parts.append(describe_coverage(measurement.dtypes))
-    return ", ".join(parts)
-
-
-def model_spec(export: Export) -> str:
-    """What ``load_model`` takes for the model of an export."""
-    is_file = export.source.endswith(".py") and export.model not in list_models()
-    return f"{export.source}:{export.model}" if is_file else export.model
-
-
-def kept_runs(session: Session, runs: int, path: Path) -> np.ndarray:
-    """Which runs of a trace count: undisturbed ones, or all after the warm-up if none was timed."""
-    if not session.batches:
-        if runs <= session.skipped:
-            raise TraceError(f"holds {runs} runs, {session.skipped} of them to warm up", where=path)
-        return np.arange(runs) >= session.skipped
-    wall, cpu = (
-        np.concatenate([getattr(batch, clock) for batch in session.batches])
-        for clock in ("wall_ns", "cpu_ns")
-    )
-    if runs != len(wall):
-        raise TraceError(f"holds {runs} runs, the manifest {len(wall)}", where=path)
-    return find_undisturbed_runs(wall, cpu, session.threads)
-
-
-def closed_runs(events: pd.DataFrame, ledger: pd.DataFrame) -> np.ndarray:
-    """For every run of a trace, whether its ledger rows sum to ``Method::execute``."""
-    methods = events[(events["kind"] == "method") & (events["run"] >= 0)]
-    executes = methods.set_index("run")["duration_ns"]
-    sums = ledger.groupby("run")["duration_ns"].sum()
-    return (sums.reindex(executes.index) == executes).to_numpy()
-
-
-def describe_run(run: Run) -> pd.DataFrame:
-    """What was run, on what and how: ``what`` and ``value``, both text.
-
-    Examples
-    --------
-    >>> wb.describe_run(wb.open_run(wb.sample_run()))["what"].tolist()[:2]
-    ['program', 'inputs']
-    """
-    record, plan, host = run.record, run.record.plan, run.record.host
-    machine = [host.get("cpu"), f"{host.get('cores_usable')} cores", host.get("system")]
-    machine += ["virtual"] if host.get("virtual") else []
-    facts = {}
-    for program in plan.all_programs:
-        ending = f" {program.name}" if program.name else ""
-        shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in program.inputs)
-        file = f"{program.stem}.pte, SHA-256 {program.sha256[:16]}"
-        facts[f"program{ending}"] = file if program.pte else program.stem
-        facts[f"inputs{ending}"] = f"{shapes} ({program.input_source})" if shapes else ""
-        facts |= _describe_export(record.export_of(program), ending)
-    facts |= {
-        "recorded by": run.recording.source if run.recording else "",
-        "machine": ", ".join(map(str, machine)) if host else "",
-        "platform": record.platform + (" (emulated)" if run.emulated else ""),
-        "load at the start": " ".join(str(load) for load in host.get("load_average", [])),
-        "runner": ", ".join(f"{k} {v}" for k, v in record.runner.items()),
-        "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
-        "protocol": _describe_protocol(record),
-        "experiments": "; ".join(map(_describe_experiment, plan.experiments)),
-        "baseline": plan.direction,
-        "categories": run.scheme.label,
-        "measured": f"{record.started} to {record.finished or 'interrupted'}",
-    }
-    if run.recording:
-        facts["measured"] = record.started
-    known = [(what, value) for what, value in facts.items() if value]
-    return pd.DataFrame(known, columns=["what", "value"])
-
-
-def _describe_experiment(experiment: Experiment) -> str:
-    """What was run; which CPU features a custom runner uses is unknown."""
-    custom = "/" in experiment.runner or not experiment.runner
-    how = experiment.runner if custom else f"ISA level {experiment.isa}"
-    named = f"{experiment.name}: {how}" if how else experiment.name
-    return f"{named}{', control' if experiment.control else ''}"
-
-
-def _describe_protocol(record: RunRecord) -> str:
-    plan = record.plan
-    if is_foreign(record):
-        order = "run alternately" if record.runner else "in an unknown order"
-        processes = f"{plan.processes} process" + ("es" if plan.processes > 1 else "")
-        warmup = f" after the first {plan.warmup}" if plan.warmup else ""
-        times = f"each at least {plan.runs} inferences{warmup}, timed in its trace"
-        return f"{processes} per experiment, {order}; {times}"
-    batches = f"batches of about {plan.batch_ms:g} ms" if plan.batch_ms else "single inferences"
-    return (
-        f"{plan.processes} processes per experiment, interleaved in {batches}; at least "
-        f"{plan.runs} timed inferences each"
-    )
-
-
-def _describe_export(export: Export | None, ending: str) -> dict[str, str]:
-    if export is None:
-        return {}
-    delegates = ", ".join(f"{name} x{count}" for name, count in export.delegates.items())
-    how = f"{export.dtype}, {export.backend}, {export.size_bytes / 1e6:.1f} MB"
-    return {
-        f"weights{ending}": export.weights or "not recorded",
-        f"exported{ending}": f"{how}, delegates: {delegates or 'none'}",
-    }
-
-
-def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> dict[str, str]:
-    """The program, device and build of a measurement, empty if unknown; others must agree.
-
-    The default is the run's first program.
-    """
-    if not record.runner:  # another tool's recording
-        chosen = program or record.plan.all_programs[0]
-        program_name = f"{chosen.stem} {chosen.sha256[:12]}" if chosen.pte else chosen.sha256
-        return {"program": program_name, "device": "", "build": ""}
-    device = f"{record.platform}, {record.host.get('cpu')}"
-    device += ", emulated" if record.emulated else ""
-    build = f"executorch {record.versions.get('executorch')}, {record.runner.get('kind')} runner"
-    build += f" {str(record.runner.get('sha256', ''))[:12]}".rstrip()
-    chosen = program or record.plan.all_programs[0]
-    name = f"{chosen.stem} {chosen.sha256[:12]}"
-    return {"program": name, "device": device, "build": build}
-
-
-def undelegated(run: Run) -> pd.DataFrame | None:
-    """Operators that the partitioner left to portable kernels; None if the export is unknown."""
-    export = run.subject.export
-    if export is None:
-        return None
-    rows = [(u.operator, u.count) for u in export.undelegated]
-    table = pd.DataFrame(rows, columns=["operator", "count"])
-    return table.sort_values("count", ascending=False, kind="stable").reset_index(drop=True)

@@ -1,6 +1,8 @@
-"""Sweeps over ISA levels, thread counts and sizes: what each step changes."""
+"""Sweeps over ISA levels, thread counts, phases and sizes: what each step changes."""
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from itertools import pairwise
 
@@ -15,8 +17,82 @@ from workbench.analysis.statistics import (
     pick_timed,
     restart_latencies,
 )
-from workbench.frames import LADDER, SCALING, SIZE_FITS, check
-from workbench.records.runs import count_threads
+from workbench.frames import LADDER, PHASES, SCALING, SIZE_FITS, check
+from workbench.records.runs import LADDER_TOGGLE, Phase, Plan, RunRecord, count_threads
+
+
+def experiments_by_phase(plan: Plan) -> list[list[str]]:
+    """The experiments of every phase, without controls."""
+    phases: dict[str, list[str]] = {}
+    for experiment in plan.experiments:
+        if not experiment.control:
+            phases.setdefault(experiment.phase, []).append(experiment.name)
+    return list(phases.values())
+
+
+def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
+    """An experiment and its repetition, which show the noise; its own if it has one."""
+    controls = [
+        (e.name, c.name)
+        for c in plan.experiments
+        for e in plan.experiments
+        if c.control and replace(e, name=c.name, control=True) == c and not e.control
+    ]
+    own = (pair for pair in controls if pair[0] == experiment)
+    return next(own, (*controls, (None, None))[0])
+
+
+def list_isa_levels(latencies: pd.DataFrame, record: RunRecord) -> pd.DataFrame | None:
+    """Every ISA level of a run against the one below: ``frames.LADDER``; None without levels."""
+    if record.plan.toggle != LADDER_TOGGLE:
+        return None
+    masked = {s.experiment: s.masked for s in record.sessions}
+    tables = []
+    for names in experiments_by_phase(record.plan):
+        adds = {
+            above: ", ".join(f for f in masked[below] if f not in masked[above])
+            for below, above in pairwise(names)
+        }
+        original, control = find_control(record.plan, names[-1])
+        noise = {"control": control, "control_of": original}
+        tables += [
+            compare_isa_levels(latencies, names, threads=threads, adds=adds, **noise)
+            for threads in thread_counts(latencies)
+        ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def thread_counts(latencies: pd.DataFrame) -> list[int]:
+    """The thread counts that were timed, the fewest first."""
+    return sorted(set(pick_timed(latencies)["threads"]))
+
+
+def list_swept(latencies: pd.DataFrame, experiments: Sequence[str]) -> list[str]:
+    """The experiments that were measured at each of several thread counts."""
+    counts = len(thread_counts(latencies))
+    measured = pick_timed(latencies).groupby("experiment")["threads"].nunique()
+    swept = [name for name in experiments if measured.get(name, 0) == counts]
+    return swept if counts > 1 else []
+
+
+def describe_phase(
+    phase: Phase, statistics: pd.DataFrame, categories: pd.DataFrame, roofline: pd.DataFrame | None
+) -> tuple[object, ...]:
+    """A row of ``frames.PHASES`` without its first columns: times, rates, and what limits them."""
+    tokens, top = phase.tokens or math.nan, categories.nlargest(1, "mean_ms").iloc[0]
+    latency = statistics[_LATENCY].iloc[0].tolist()
+    rates = [tokens / ms * 1e3 if ms > 0 else math.nan for ms in (latency[0], *latency[:0:-1])]
+    shares = {} if roofline is None else roofline.groupby("bound")["share"].sum()
+    bounds = {shares[b]: b for b in ("compute", "memory", "neither") if b in shares}
+    bound = (bounds[max(bounds)], max(bounds)) if bounds else ("", math.nan)
+    size = phase.size or math.nan
+    limits = top["category"], top["share"], *bound
+    return tokens, phase.position, size, *latency, *rates, *limits
+
+
+def tabulate_phases(rows: Sequence[tuple[object, ...]]) -> pd.DataFrame | None:
+    """``frames.PHASES`` of its rows; None without any."""
+    return check(pd.DataFrame(rows, columns=PHASES.names), PHASES) if rows else None
 
 
 def compare_isa_levels(
@@ -142,6 +218,13 @@ def _compare_setups(
     found = speedup_of_restarts(*shared_restarts(restarts[baseline], restarts[candidate]))
     outcome, _ = judge(found, [Speedup.exactly(MARGIN)])
     return float(found.value[0]), float(found.low[0]), float(found.high[0]), str(outcome[0])
+
+
+def size_power(phases: Sequence[Phase]) -> int:
+    """The power of a swept size that the number of input values grows with."""
+    values = {p.size: max(math.prod(t.shape) for t in p.inputs) for p in phases}
+    (few, least), *_, (many, most) = sorted(values.items())
+    return max(1, round(math.log(most / least) / math.log(many / few)))
 
 
 def fit_sizes(

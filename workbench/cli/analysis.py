@@ -30,7 +30,7 @@ from workbench.options import MeasureOptions
 @CATEGORIES
 def analyze(run_dir: Path, baseline: str, categories: str) -> Output:
     """Regenerate the CSV and JSON files of a run from its ETDumps."""
-    from workbench.analysis.run import open_run
+    from workbench.analysis.open import open_run
     from workbench.report.artifacts import write_artifacts
 
     files = write_artifacts(open_run(run_dir, baseline=baseline, categories=categories))
@@ -49,7 +49,7 @@ def report(runs: tuple[str, ...], out: Path | None, baseline: str, categories: s
     Several runs, each RUN_DIR[:EXPERIMENT[:THREADS]], are shown side by side, layer by layer: other
     platforms, or other versions of a model. Emulated runs show which code ran, without times.
     """
-    from workbench.analysis.run import open_run
+    from workbench.analysis.open import open_run
     from workbench.portfolio.combined import write_combined
     from workbench.report.artifacts import make_report
 
@@ -73,7 +73,7 @@ def report(runs: tuple[str, ...], out: Path | None, baseline: str, categories: s
 @BASELINE
 def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str) -> Output:
     """List optimisation opportunities, largest gain first."""
-    from workbench.analysis.run import open_run
+    from workbench.analysis.open import open_run
     from workbench.plots.text import NO_PROGRAM, list_findings
 
     run = open_run(run_dir, baseline=baseline)
@@ -93,7 +93,7 @@ def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str)
 @TARGET
 def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
     """Measure the peaks of this machine, and compare a run's operators with them."""
-    from workbench.analysis.run import open_run
+    from workbench.analysis.open import open_run
     from workbench.plots.text import show_roofline
     from workbench.report.artifacts import write_artifacts
     from workbench.workflow import measure_roof

@@ -147,16 +147,15 @@ def run(
 
 def _summarize(run: Run) -> list[str]:
     """The verdicts and latencies of a run, what ran in its dtype, and the measurement's grade."""
+    from workbench.analysis.describe import describe_latency, describe_rate
     from workbench.analysis.dtypes import describe_dtypes
     from workbench.analysis.quality import summarize_quality
 
-    latencies = (
-        []
-        if run.emulated
-        else [
-            f"{m.label}: {m.latency_text}{m.rate_text}" for m in run.measurements if not m.control
-        ]
-    )
+    latencies = [
+        f"{m.label}: {describe_latency(m.statistics)}{describe_rate(m.phase, m.latency_ms)}"
+        for m in run.measurements
+        if not (m.control or run.emulated)
+    ]
     dtypes = [] if run.subject.dtypes is None else [describe_dtypes(run.subject.dtypes)]
     texts = [ab.text for ab in run.comparisons]
     return [*texts, *latencies, *run.size_changes, *dtypes, summarize_quality(run.quality)]

@@ -19,7 +19,7 @@ from workbench.analysis.operators import describe_spans, label_operators, total_
 from workbench.analysis.quality import summarize_quality
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.plots.text import describe_gain, describe_place
+from workbench.plots.text import describe_gain, describe_place, describe_times
 from workbench.plots.timeline import grow_spans
 from workbench.records import documents
 from workbench.records.documents import Coded, Numbers
@@ -275,7 +275,7 @@ def _measurement(
         samples=None if kernels is None else {n: _numbers(kernels[n], 4) for n in _SAMPLES},
         findings=tuple(_findings(m, index)) if with_findings else (),
         trace=_sample_trace(m, index, inferences),
-        note=m.times_text,
+        note=describe_times(m),
         memory=() if m.memory is None else tuple(m.memory.to_dict("records")),
         start=() if m.cold_start is None else tuple(m.cold_start.to_dict("records")),
         loops={} if kernels is None else dict(_list_loops(m, set(kernels["function"]))),

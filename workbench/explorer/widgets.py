@@ -12,7 +12,7 @@ import ipywidgets as widgets
 from IPython.display import HTML, display
 
 from workbench.analysis import compare_runs
-from workbench.analysis.run import open_run
+from workbench.analysis.open import open_run
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
 from workbench.explorer.page import Explorer, Page, explore, is_interactive

@@ -12,7 +12,8 @@ from typing import Any
 
 from workbench.analysis.compare import MARGIN
 from workbench.analysis.memory import MB, summarize_needs
-from workbench.analysis.run import Comparison, Measurement, Run, open_run
+from workbench.analysis.open import open_run
+from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import SIZES, STUDY, pick_best, read_study
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, identify_export, versions

@@ -9,12 +9,14 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.compare import FALSE_DISCOVERIES
+from workbench.analysis.describe import describe_latency
 from workbench.analysis.dtypes import describe_dtypes
+from workbench.analysis.exports import count_undelegated
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import label_operators
-from workbench.analysis.quality import summarize_quality
-from workbench.analysis.run import Comparison, Measurement, Run, undelegated
+from workbench.analysis.quality import TRACER_LIMIT, summarize_quality
+from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.frames import (
     EMULATED,
     WRONG,
@@ -79,7 +81,7 @@ def show_verdicts(source: Run | Comparison) -> Table:
     texts = texts or ["No comparison: the run has no two experiments of one program."]
     texts, others = texts[:TOP_VERDICTS], texts[TOP_VERDICTS:]
     sides = [comparisons[0].baseline, comparisons[0].candidate] if comparisons else [run.subject]
-    times = [] if run.emulated else [f"{m.label}: {m.latency_text}" for m in sides]
+    times = [] if run.emulated else [f"{m.label}: {describe_latency(m.statistics)}" for m in sides]
     facts = " · ".join([*run.facts, f"quality {run.quality['grade'].iloc[0]}"])
     caveats = [f"Caveat: {caveat}." for caveat in source.caveats]
     head = Table(f'<p style="opacity:.8">{to_html(facts)}</p>', to_markdown(facts))
@@ -88,6 +90,24 @@ def show_verdicts(source: Run | Comparison) -> Table:
     count = f"{len(others)} more comparison{'s' * (len(others) > 1)}"
     more = [fold(count, show_note(*others))] if others else []
     return join_tables(head, Table(large, note.markdown), *more)
+
+
+def describe_times(measurement: Measurement) -> str:
+    """How the latency and the sum of its parts, which are of traced inferences, compare."""
+    if measurement.emulated:
+        return f"{EMULATED.capitalize()}."
+    parts, latency_ms = float(measurement.categories["mean_ms"].sum()), measurement.latency_ms
+    shown, latency = format_range(parts, latency_ms)
+    text = f"The parts of {measurement.label} add up to {shown}: traced, "
+    text += "wall time, the least disturbed inferences."
+    if measurement.latencies["traced"].all():
+        return text
+    kind = "CPU" if measurement.statistics["clock"].iloc[0] == "cpu_ns" else "wall"
+    apart = parts / latency_ms - 1
+    text += f" The latency is {latency}: untraced, {kind} time."
+    if abs(apart) < TRACER_LIMIT:
+        return text
+    return f"{text} They differ by {format_share(apart)}: use the shares, not the milliseconds."
 
 
 def show_latencies(source: Run | Measurement) -> Table:
@@ -127,7 +147,7 @@ def show_times(source: Run | Measurement) -> Table:
     >>> print(wb.show_times(wb.open_run(wb.sample_run())))
     > The parts of avx512_on add up to 2.06 ms: ...
     """
-    return show_note((source.subject if isinstance(source, Run) else source).times_text)
+    return show_note(describe_times(source.subject if isinstance(source, Run) else source))
 
 
 def show_operators(source: Measurement | pd.DataFrame, *, top: int = TOP) -> Table:
@@ -237,9 +257,9 @@ def show_undelegated(run: Run) -> Table:
     >>> "_to_dim_order_copy" in str(wb.show_undelegated(wb.open_run(wb.sample_run())))
     True
     """
-    table = undelegated(run)
-    if table is None:
+    if run.subject.export is None:
         return show_note("Unknown: the program has no export record.")
+    table = count_undelegated(run.subject.export)
     return show_note("None: every operator is delegated.") if table.empty else show_table(table)
 
 

@@ -16,9 +16,10 @@ from workbench.analysis.compare_runs import (
     name_runs,
     reject_wrong,
 )
+from workbench.analysis.describe import identify_run
 from workbench.analysis.layers import name_layer
 from workbench.analysis.memory import summarize_needs
-from workbench.analysis.run import Comparison, Measurement, identify_run
+from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import ComparisonError
 from workbench.frames import COMBINED, COMPARISON, EMULATED, LINED_UP, check
 from workbench.plots.categories import plot_categories

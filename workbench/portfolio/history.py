@@ -12,9 +12,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from workbench.analysis.compare import list_restarts
+from workbench.analysis.describe import identify_run
 from workbench.analysis.history import find_changes
 from workbench.analysis.memory import summarize_needs
-from workbench.analysis.run import identify_run
 from workbench.analysis.statistics import describe
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import HISTORY, WRONG, check

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from workbench.analysis.run import Measurement, open_run
+from workbench.analysis.open import open_run
+from workbench.analysis.run import Measurement
 from workbench.errors import ExportError, SetupError
 from workbench.export.artifact import export_model, find_cached_export, versions
 from workbench.frames import WRONG

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.describe import identify_run
+from workbench.analysis.open import open_run
 from workbench.analysis.quality import summarize_quality
-from workbench.analysis.run import Comparison, Measurement, Run, identify_run, open_run
+from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import describe, pick_timed, restart_latencies
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.explorer.page import explorer_page

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.categories import BUILT_IN
-from workbench.analysis.ledger import build_ledger
-from workbench.analysis.run import MEASUREMENT, Run, closed_runs, open_run
+from workbench.analysis.ledger import build_ledger, closed_runs
+from workbench.analysis.open import open_run
+from workbench.analysis.run import MEASUREMENT, Run
 from workbench.errors import UsageError, WorkbenchError
 from workbench.records.documents import AnalysisSummary, Metrics, PipelineSummary
 from workbench.store import (

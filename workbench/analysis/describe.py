@@ -1,0 +1,113 @@
+"""What was run, on what and how, in words."""
+
+import pandas as pd
+
+from workbench.analysis.quality import is_foreign
+from workbench.frames import format_time
+from workbench.records.runs import Experiment, Export, Phase, PlannedProgram, RunRecord
+
+
+def describe_run(record: RunRecord, categories: str, recorder: str = "") -> pd.DataFrame:
+    """What was run, on what and how: ``what`` and ``value``, both text.
+
+    ``categories`` names the rules of the categories, ``recorder`` another tool that recorded it.
+    """
+    plan, host = record.plan, record.host
+    machine = [host.get("cpu"), f"{host.get('cores_usable')} cores", host.get("system")]
+    machine += ["virtual"] if host.get("virtual") else []
+    facts = {}
+    for program in plan.all_programs:
+        ending = f" {program.name}" if program.name else ""
+        shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in program.inputs)
+        file = f"{program.stem}.pte, SHA-256 {program.sha256[:16]}"
+        facts[f"program{ending}"] = file if program.pte else program.stem
+        facts[f"inputs{ending}"] = f"{shapes} ({program.input_source})" if shapes else ""
+        facts |= _describe_export(record.export_of(program), ending)
+    facts |= {
+        "recorded by": recorder,
+        "machine": ", ".join(map(str, machine)) if host else "",
+        "platform": record.platform + (" (emulated)" if record.emulated else ""),
+        "load at the start": " ".join(str(load) for load in host.get("load_average", [])),
+        "runner": ", ".join(f"{k} {v}" for k, v in record.runner.items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in record.versions.items()),
+        "protocol": _describe_protocol(record),
+        "experiments": "; ".join(map(_describe_experiment, plan.experiments)),
+        "baseline": plan.direction,
+        "categories": categories,
+        "measured": f"{record.started} to {record.finished or 'interrupted'}",
+    }
+    if recorder:
+        facts["measured"] = record.started
+    known = [(what, value) for what, value in facts.items() if value]
+    return pd.DataFrame(known, columns=["what", "value"])
+
+
+def describe_latency(statistics: pd.DataFrame) -> str:
+    """A latency with half the width of its 95 % interval, and over how many restarts.
+
+    ``statistics`` is one row of ``frames.STATISTICS``.
+    """
+    row = statistics.iloc[0]
+    restarts = int(row["restarts"])
+    text = format_time(row["latency"], row["high"] - row["latency"])
+    if restarts == 1:
+        return f"{text} (1 restart: no interval)"
+    return f"{text} (95 % CI, n = {restarts} restarts)"
+
+
+def describe_rate(phase: Phase, latency_ms: float) -> str:
+    """Tokens per second, after a comma; empty if it is no step of a language model."""
+    rate = phase.tokens / latency_ms * 1e3 if phase.tokens else 0.0
+    return f", {float(f'{rate:.3g}'):.10g} tokens/s" if rate else ""
+
+
+def _describe_experiment(experiment: Experiment) -> str:
+    """What was run; which CPU features a custom runner uses is unknown."""
+    custom = "/" in experiment.runner or not experiment.runner
+    how = experiment.runner if custom else f"ISA level {experiment.isa}"
+    named = f"{experiment.name}: {how}" if how else experiment.name
+    return f"{named}{', control' if experiment.control else ''}"
+
+
+def _describe_protocol(record: RunRecord) -> str:
+    plan = record.plan
+    if is_foreign(record):
+        order = "run alternately" if record.runner else "in an unknown order"
+        processes = f"{plan.processes} process" + ("es" if plan.processes > 1 else "")
+        warmup = f" after the first {plan.warmup}" if plan.warmup else ""
+        times = f"each at least {plan.runs} inferences{warmup}, timed in its trace"
+        return f"{processes} per experiment, {order}; {times}"
+    batches = f"batches of about {plan.batch_ms:g} ms" if plan.batch_ms else "single inferences"
+    return (
+        f"{plan.processes} processes per experiment, interleaved in {batches}; at least "
+        f"{plan.runs} timed inferences each"
+    )
+
+
+def _describe_export(export: Export | None, ending: str) -> dict[str, str]:
+    if export is None:
+        return {}
+    delegates = ", ".join(f"{name} x{count}" for name, count in export.delegates.items())
+    how = f"{export.dtype}, {export.backend}, {export.size_bytes / 1e6:.1f} MB"
+    return {
+        f"weights{ending}": export.weights or "not recorded",
+        f"exported{ending}": f"{how}, delegates: {delegates or 'none'}",
+    }
+
+
+def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> dict[str, str]:
+    """The program, device and build of a measurement, empty if unknown; others must agree.
+
+    The default is the run's first program.
+    """
+    if not record.runner:  # another tool's recording
+        chosen = program or record.plan.all_programs[0]
+        program_name = f"{chosen.stem} {chosen.sha256[:12]}" if chosen.pte else chosen.sha256
+        return {"program": program_name, "device": "", "build": ""}
+    device = f"{record.platform}, {record.host.get('cpu')}"
+    device += ", emulated" if record.emulated else ""
+    build = f"executorch {record.versions.get('executorch')}, {record.runner.get('kind')} runner"
+    build += f" {str(record.runner.get('sha256', ''))[:12]}".rstrip()
+    chosen = program or record.plan.all_programs[0]
+    name = f"{chosen.stem} {chosen.sha256[:12]}"
+    return {"program": name, "device": device, "build": build}

@@ -1,0 +1,116 @@
+"""Opening a run: ours, one of Arm's profiling kit, or any folder of ETDumps."""
+
+import contextlib
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from workbench.analysis.categories import load_scheme
+from workbench.analysis.foreign import read_recording
+from workbench.analysis.run import Run
+from workbench.errors import StoreError, TraceError
+from workbench.records.runs import Pair
+from workbench.run.plan import BY_ORDER, pair_experiments
+from workbench.store import inside, is_ours, kept_layers, load_run
+from workbench.trace.xnn_log import read_xnn_log
+
+#: XNNPACK's operators with kernels for packed operands, which need SME: ``(NHWC, PF32)``.
+_SME_OPERATOR = re.compile(r"\bP(?:F16|F32|QS8)\b")
+
+
+def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Path = "") -> Run:
+    """Open a recorded run; its traces are read when a frame needs them.
+
+    Parameters
+    ----------
+    path
+        The folder of a run, one of Arm's profiling kit, any folder with ETDumps, or an ETDump. Of
+        the latter, subfolders or file names name the experiments, ``_t4`` is a thread count and
+        ``_p2`` a restart; a ``.pte`` (with its ``.etrecord``) and logs of XNNPACK nearby are used.
+        A `Run` is returned as is, or opened again for other categories.
+    baseline
+        The experiment to compare all others with, in place of the run's own comparisons.
+    categories
+        The categories of its operators: ``kit`` for those of Arm's profiling kit, or a YAML file of
+        rules such as ``workbench/analysis/schemes/kit.yaml``.
+
+    Raises
+    ------
+    UsageError
+        The folder is no run, the baseline no experiment, or there are no such categories.
+    StoreError
+        The manifest is corrupt or names a file outside of the folder, nothing was measured
+        completely, or no ETDump can be read.
+
+    Examples
+    --------
+    >>> wb.open_run(wb.sample_run()).model
+    'mobilenet_v3_small'
+    """
+    scheme = load_scheme(categories or "workbench")
+    if isinstance(path, Run):
+        return replace(path, scheme=scheme) if categories else path
+    path = Path(path)
+    if not is_ours(path):
+        found = read_recording(path)
+        return _orient(Run(path, found.record, scheme, found), baseline)
+    record = load_run(path)
+    if not any(session.complete and session.traced for session in record.sessions):
+        hint = "repeat the `workbench run` command: it resumes where it stopped"
+        raise StoreError("nothing was measured completely", where=path, hint=hint)
+    names = [name for s in record.sessions for name in (s.etdump, s.log)]
+    names += [name for s in record.samplings for name in (s.etdump, s.samples)]
+    programs = map(record.plan.program_of, record.plan.experiments)
+    for name in [*names, *(str(kept_layers(Path(), program.name)) for program in programs)]:
+        inside(path, name)
+    return _orient(Run(path, record, scheme), baseline)
+
+
+def _orient(run: Run, baseline: str) -> Run:
+    """Choose the baselines again if one is named, or if only the order chose them."""
+    plan = run.record.plan
+    if not baseline and plan.direction != BY_ORDER and run.recording is None:
+        return run
+    timed = [e for e in plan.experiments if not e.control and e.mode == "timing"]
+    pairs: list[Pair] = []
+    how: list[str] = []
+    for program in dict.fromkeys(e.program for e in timed if not baseline):
+        names = [e.name for e in timed if e.program == program]
+        lacking, shown = _find_lacking(run, names)
+        found, why = pair_experiments(names, lacking=lacking, shown=shown)
+        pairs += found
+        how += [why] if found else []
+    if baseline:
+        found, why = pair_experiments([e.name for e in timed], baseline=baseline)
+        pairs, how = [*found], [why]
+    planned = {(pair.baseline, pair.candidate): pair for pair in plan.pairs}
+    pairs = [planned.get((pair.baseline, pair.candidate), pair) for pair in pairs]
+    direction = "; ".join(dict.fromkeys(how))
+    plan = replace(plan, pairs=tuple(pairs) or plan.pairs, direction=direction)
+    run.record = replace(run.record, plan=plan)
+    return run
+
+
+def _find_lacking(run: Run, names: Sequence[str]) -> tuple[list[str], str]:
+    """The experiments that ran with fewer CPU features than others, and what shows it."""
+    masks = {name: run.masked(name) for name in names}
+    if lacking := [n for n in names if any(masks[n] > mask for mask in masks.values())]:
+        return lacking, f"{lacking[0]}: it hides {', '.join(sorted(masks[lacking[0]]))}"
+    sme = [name for name in names if _runs_sme(run, name)]
+    lacking = [name for name in names if name not in sme] if sme else []
+    evidence = f"the traces or logs of {', '.join(sme)} name SME kernels"
+    return lacking, f"{''.join(lacking[:1])}: {evidence}"
+
+
+def _runs_sme(run: Run, experiment: str) -> bool:
+    """Whether a trace or log of an experiment names kernels that need SME."""
+    sessions = [s for s in run.record.sessions if s.experiment == experiment and s.complete]
+    for session in sessions:
+        if session.log:
+            with contextlib.suppress(TraceError):  # names no kernel
+                if read_xnn_log(run.locate(session.log))["sme"].any():
+                    return True
+    traced = [session for session in sessions if session.etdump][:1]
+    names = [name for s in traced for name in run.read_trace(s)["name"].cat.categories]
+    return any(_SME_OPERATOR.search(name) for name in names)
