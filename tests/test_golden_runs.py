@@ -91,7 +91,7 @@ def describe(folder):
     return {
         "model": run.model,
         "emulated": run.emulated,
-        "floor": run.floor,
+        "floor": run.noise_floor,
         "statistics": columns(run.statistics, [*MEASUREMENT, *STATISTICS]),
         "categories": columns(
             run.categories,

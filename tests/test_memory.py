@@ -16,16 +16,16 @@ from junitparser import JUnitXml
 from program_builder import Delegate, Node, build_facts
 
 import workbench as wb
-from workbench.analysis.compare_runs import Compared, judge, judge_needs
+from workbench.analysis.compare_runs import Compared, judge, judge_resources
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.memory import (
     account_memory,
     activation_bytes,
-    compare_needs,
-    judge_need,
+    compare_resources,
+    judge_ratio,
     list_file_parts,
     list_tensors,
-    measure_needs,
+    measure_resources,
     tabulate_starts,
 )
 from workbench.export.layers import describe_pte
@@ -126,7 +126,7 @@ def test_a_file_that_is_read_is_not_resident_and_is_compared_with_one_that_is_ma
     modes = {mode: [s for s in run.subject.starts if s.mode == mode] for mode in ("time", "read")}
     assert all(start.memory.program > 0 for start in modes["time"])
     assert all(start.memory.program == 0 for start in modes["read"])
-    table = run.subject.loading.set_index("need")
+    table = run.subject.loading.set_index("resource")
     assert [*table.index[:3]] == ["first output", "cold first output", "peak memory"]
     means = {m: np.mean([s.memory.peak for s in starts]) / 1e6 for m, starts in modes.items()}
     row = table.loc["peak memory"]
@@ -149,17 +149,17 @@ def test_cold_start_rows_sum_to_the_mean_of_the_starts(run):
         assert rows["mean_ms"].sum() == pytest.approx(means)
         assert rows["share"].sum() == pytest.approx(1)
         assert set(rows["starts"]) == {len(starts)}
-    needs = run.subject.needs.set_index("need")
+    resources = run.subject.resources.set_index("resource")
     warm = table.loc[table["cache"] == "warm", "mean_ms"].sum()
-    assert needs.at["first output", "value"] == pytest.approx(warm)
+    assert resources.at["first output", "value"] == pytest.approx(warm)
 
 
 def test_a_control_needs_as_much_memory(run):
     base = run.comparisons[0].baseline
     control = next(m for m in run.measurements if m.control)
-    needs = wb.Comparison(base, control).needs.set_index("need")
-    assert needs.at["peak memory", "ratio"] == pytest.approx(1, rel=0.02)
-    assert needs.at["peak memory", "outcome"] not in ("less", "more")
+    resources = wb.Comparison(base, control).resources.set_index("resource")
+    assert resources.at["peak memory", "ratio"] == pytest.approx(1, rel=0.02)
+    assert resources.at["peak memory", "outcome"] not in ("less", "more")
 
 
 def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
@@ -167,8 +167,8 @@ def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
     run = wb.measure(conv_pte, options, root=tmp_path)
     on = run.subject
     assert (on.memory, on.cold_start) == (None, None)
-    for needs in (on.needs, run.comparisons[0].needs):
-        assert needs["need"].tolist() == ["latency"]
+    for resources in (on.resources, run.comparisons[0].resources):
+        assert resources["resource"].tolist() == ["latency"]
 
 
 # --- accounting on made-up starts ----------------------------------------------------------------
@@ -234,28 +234,28 @@ def test_systems_without_proc_have_times_alone():
     assert account_memory([start]) is None
     times = [replace(make_start(n), memory=ProcessMemory()) for n in range(3)]
     assert tabulate_starts(times)["mean_ms"].sum() == pytest.approx(10.1)
-    needs = measure_needs(times)
-    assert compare_needs(needs, needs)["need"].tolist() == ["first output"]
+    resources = measure_resources(times)
+    assert compare_resources(resources, resources)["resource"].tolist() == ["first output"]
 
 
 def test_differences_of_needs_are_found_and_equal_ones_are_not():
     rng = np.random.default_rng(0)
     before, same, more = (
-        measure_needs([make_start(n, scale=scale * rng.normal(1, 0.003)) for n in range(5)])
+        measure_resources([make_start(n, scale=scale * rng.normal(1, 0.003)) for n in range(5)])
         for scale in (1, 1, 1.1)
     )
-    assert set(compare_needs(before, same)["outcome"]) == {"equivalent"}
-    grown = compare_needs(before, more).set_index("need")
+    assert set(compare_resources(before, same)["outcome"]) == {"equivalent"}
+    grown = compare_resources(before, more).set_index("resource")
     assert grown.at["peak memory", "outcome"] == "more"
     assert grown.at["first output", "low"] < 1.1 < grown.at["first output", "high"]
-    one = measure_needs([make_start()])
-    assert compare_needs(one, one)["outcome"].unique() == ["inconclusive"]
+    one = measure_resources([make_start()])
+    assert compare_resources(one, one)["outcome"].unique() == ["inconclusive"]
 
 
 def test_outcomes_of_needs():
     bounds = [(0.9, 0.97), (1.03, 1.1), (0.99, 1.01), (0.9, 1.01), (0.97, 0.99)]
     outcomes = ["less", "more", "equivalent", "inconclusive", "inconclusive"]
-    assert [judge_need(*each) for each in bounds] == outcomes
+    assert [judge_ratio(*each) for each in bounds] == outcomes
 
 
 # --- energy --------------------------------------------------------------------------------------
@@ -314,10 +314,10 @@ def test_energy_per_inference_has_an_interval_over_restarts(run):
         for session in run.record.sessions
     )
     measured = replace(run, record=replace(run.record, sessions=counted)).subject
-    row = measured.needs.set_index("need").loc["energy"]
+    row = measured.resources.set_index("resource").loc["energy"]
     assert (row["unit"], row["value"]) == ("mJ", pytest.approx(5.005))
     assert row["low"] < 5.0 < row["high"]
-    assert "energy" not in [*run.subject.needs["need"]]
+    assert "energy" not in [*run.subject.resources["resource"]]
 
 
 # --- the file and the activations ----------------------------------------------------------------
@@ -423,11 +423,13 @@ def test_a_gate_fails_if_the_peak_memory_grew_beyond_the_limit(run):
     )
     grown = replace(run, record=replace(run.record, starts=starts))[run.subject.name]
     for limit, gate in ((0.1, "failed"), (0.3, "passed")):
-        needs = judge_needs({"before": run.subject, "after": grown}, None, limit)
-        by_need = needs.set_index("need")["gate"]
-        assert by_need.to_dict() == dict.fromkeys(by_need.index, "open") | {"peak memory": gate}
+        resources = judge_resources({"before": run.subject, "after": grown}, None, limit)
+        by_resource = resources.set_index("resource")["gate"]
+        assert by_resource.to_dict() == dict.fromkeys(by_resource.index, "open") | {
+            "peak memory": gate
+        }
         rows = run.comparisons[0].latency.assign(gate="open")
-        assert Compared(rows, needs=needs).passed == (gate == "passed")
+        assert Compared(rows, resources=resources).passed == (gate == "passed")
 
 
 def test_the_command_line_compares_what_two_sides_need(run, cli, tmp_path):
@@ -455,18 +457,20 @@ def test_a_gate_holds_latency_and_memory_to_a_limit_each():
 
 
 def test_a_comparison_has_latency_memory_and_the_control_side_by_side(run):
-    needs = run.comparisons[0].needs.set_index("need")
-    assert [*needs.index[:2], "peak memory"] == ["latency", "first output", "peak memory"]
+    resources = run.comparisons[0].resources.set_index("resource")
+    assert [*resources.index[:2], "peak memory"] == ["latency", "first output", "peak memory"]
     latency = run.comparisons[0].latency.iloc[0]
-    assert needs.at["latency", "ratio"] == pytest.approx(1 / latency["speedup"])
-    assert "size" not in needs.index  # one program
+    assert resources.at["latency", "ratio"] == pytest.approx(1 / latency["speedup"])
+    assert "size" not in resources.index  # one program
     control = next(m for m in run.measurements if m.control)
-    again = wb.Comparison(run.comparisons[0].baseline, control).needs.set_index("need")["ratio"]
-    assert needs["control"].to_dict() == again.to_dict()
+    again = wb.Comparison(run.comparisons[0].baseline, control).resources.set_index("resource")[
+        "ratio"
+    ]
+    assert resources["control"].to_dict() == again.to_dict()
 
 
 def test_history_and_combined_pages_have_the_needs_of_every_run(run):
-    expected = run.subject.needs.set_index("need")["value"]
+    expected = run.subject.resources.set_index("resource")["value"]
     history = wb.read_history([run.path])
     names = [f"{run.path}:{name}" for name in ("baseline", "repeat")]
     for table in (history.rows, wb.combine_runs(names).runs):

@@ -23,7 +23,7 @@ from workbench.analysis.quality import (
     count_outliers,
     grade_run,
     measure_drift,
-    stolen,
+    preempted_share,
     summarize_quality,
 )
 from workbench.cli import main
@@ -102,7 +102,7 @@ def a_session(*, wall, cpu, process=0, threads=1, traced=False, preempted=None, 
 def test_disturbance_is_time_that_others_had():
     quiet, busy = a_session(wall=[10, 10], cpu=[10, 9]), a_session(wall=[10, 30], cpu=[10, 10])
     assert measure.disturbance([quiet]) == pytest.approx(0.05)
-    assert measure.disturbance([busy]) == stolen([busy]) == pytest.approx(0.5)
+    assert measure.disturbance([busy]) == preempted_share([busy]) == pytest.approx(0.5)
     several = a_session(wall=[10, 10], cpu=[20, 20], threads=2, preempted=[0, 3])
     assert measure.disturbance([several]) == 0.5
     assert measure.disturbance([]) == 0.0

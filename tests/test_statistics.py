@@ -14,7 +14,7 @@ from synthetic import synthetic_latencies
 from workbench.analysis.compare import MARGIN, tabulate_comparison
 from workbench.analysis.speedup import Speedup, speedup_of_restarts
 from workbench.analysis.statistics import (
-    STOLEN_LIMIT,
+    PREEMPTED_LIMIT,
     describe,
     describe_latencies,
     find_undisturbed_runs,
@@ -237,8 +237,8 @@ def test_with_several_threads_cpu_time_does_not_tell():
 def test_half_is_always_kept_and_none_louder_than_one_left_out(pairs):
     wall, cpu = map(np.array, zip(*pairs, strict=True))
     keep = find_undisturbed_runs(wall, cpu, 1)
-    stolen = 1 - cpu / wall
+    preempted_share = 1 - cpu / wall
     assert keep.sum() >= len(pairs) / 2
-    assert (stolen[~keep] > STOLEN_LIMIT).all()
+    assert (preempted_share[~keep] > PREEMPTED_LIMIT).all()
     if keep.any() and (~keep).any():
-        assert stolen[keep].max() <= stolen[~keep].min() + 1e-12
+        assert preempted_share[keep].max() <= preempted_share[~keep].min() + 1e-12

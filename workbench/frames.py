@@ -593,18 +593,18 @@ FILE_PARTS = make_frame(
     ("share", "float", "", "of the file, to which the rows sum"),
 )
 
-NEEDS = make_frame(
-    "needs",
+RESOURCES = make_frame(
+    "resources",
     "experiment threads",
-    ("need", "text", "", "latency | (cold) first output | peak memory | PSS | energy | size"),
+    ("resource", "text", "", "latency | (cold) first output | peak memory | PSS | energy | size"),
     ("unit", "text", "", "ms, MB or mJ"),
     ("value", "float", "", "mean over restarts; the size is that of the program's file"),
     *_interval("its"),
 )
 
-NEEDS_COMPARED = make_frame(
-    "needs compared",
-    ("need", "text", "", "as in the needs"),
+RESOURCE_CHANGES = make_frame(
+    "resource changes",
+    ("resource", "text", "", "as in `RESOURCES`"),
     ("unit", "text", "", "ms, MB or mJ"),
     ("baseline", "float", "", "of the baseline"),
     ("candidate", "float", "", "of the candidate"),

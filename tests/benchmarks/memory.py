@@ -95,8 +95,8 @@ def examine(pte, root):
     rss = sorted(entry[0] for entry in watched)[2]
     start, wall = min(((s, w) for _, s, w in watched), key=lambda pair: pair[1] - pair[0])
     control = next(m for m in run.measurements if m.control)
-    needs = wb.Comparison(run.comparisons[0].baseline, control).needs
-    outcomes = dict(zip(needs["need"], needs["outcome"], strict=True))
+    resources = wb.Comparison(run.comparisons[0].baseline, control).resources
+    outcomes = dict(zip(resources["resource"], resources["outcome"], strict=True))
     rest, apart = sizes["not accounted for"] / peak, resident / rss - 1
     fine = {
         "rest": abs(rest) <= TOLERANCE,
@@ -111,7 +111,7 @@ def examine(pte, root):
         pte.stem, f"{peak / 1e6:.2f}", f"{packed / 1e6:.2f}",
         f"{sizes['first inference'] / 1e6:.2f}", f"{rest:+.2%}", f"{apart:+.2%}",
         f"{sizes['arenas'] / 1e6:.3f}", f"{start:.1f} of {wall:.1f}",
-        ", ".join(f"{row.need} {row.ratio:.3f}" for row in needs.itertuples()),
+        ", ".join(f"{row.resource} {row.ratio:.3f}" for row in resources.itertuples()),
         ", ".join(name for name, good in fine.items() if not good) or "ok",
     ]  # fmt: skip
     print("| " + " | ".join(cells) + " |", flush=True)

@@ -31,8 +31,8 @@ class Compared:
     """What was compared, and whether it keeps to a limit.
 
     ``rows`` are ``frames.JUDGED``; ``verdicts`` are sentences; ``aligned`` (``frames.ALIGNED``) has
-    the parts if they were asked for; ``notes`` are caveats; ``needs`` (``frames.NEEDS_COMPARED``)
-    has memory and starts where both sides were measured. ``fail_above`` is the limit as a fraction
+    the parts if they were asked for; ``notes`` are caveats; ``resources`` is a frame that
+    has memory and starts if both sides were measured. ``fail_above`` is the limit as a fraction
     of the baseline's time, ``fail_memory_above`` of its peak memory; None without one.
     """
 
@@ -41,13 +41,13 @@ class Compared:
     aligned: pd.DataFrame | None = None
     notes: tuple[str, ...] = ()
     fail_above: float | None = None
-    needs: pd.DataFrame | None = None
+    resources: pd.DataFrame | None = None
     fail_memory_above: float | None = None
 
     @property
     def passed(self) -> bool:
         """Whether nothing is proven to be beyond a limit, and no outputs are wrong."""
-        tables = [self.rows] if self.needs is None else [self.rows, self.needs]
+        tables = [self.rows] if self.resources is None else [self.rows, self.resources]
         return not any((table["gate"] == "failed").any() for table in tables)
 
     @property
@@ -302,30 +302,30 @@ def compare_many(
     notes = notes if verdicts else tuple(describe_programs(found))
     if unknown := ", ".join(name for name, m in found.items() if m.run.recording):
         notes += (f"device and build are unknown, and not compared: {unknown}",)
-    needs = judge_needs(found, fail_above, fail_memory_above)
-    facts = {"verdicts": verdicts, "aligned": aligned, "notes": notes, "needs": needs}
+    resources = judge_resources(found, fail_above, fail_memory_above)
+    facts = {"verdicts": verdicts, "aligned": aligned, "notes": notes, "resources": resources}
     facts |= {"fail_memory_above": fail_memory_above}
     return judge_rows(pd.concat(rows, ignore_index=True), fail_above, **facts)
 
 
-def judge_needs(
+def judge_resources(
     measurements: Mapping[str, Measurement],
     fail_above: float | None = None,
     fail_memory_above: float | None = None,
 ) -> pd.DataFrame | None:
     """What others need against the first one, their latency and peak memory held to limits."""
     (_, first), *others = measurements.items()
-    frames = {name: Comparison(first, m).needs for name, m in others}
+    frames = {name: Comparison(first, m).resources for name, m in others}
     if fail_memory_above is not None and not all(
-        "peak memory" in [*f["need"]] for f in frames.values()
+        "peak memory" in [*f["resource"]] for f in frames.values()
     ):
         text, hint = "the memory of a side was not measured", "measure both again: workbench run"
         raise ComparisonError(text, where="--fail-memory-above", hint=hint)
     table = pd.concat(frames, names=["subject"]).reset_index("subject").reset_index(drop=True)
-    if table["need"].isin(["latency"]).all():
+    if table["resource"].isin(["latency"]).all():
         return None
-    limits = table["need"].map({"latency": fail_above, "peak memory": fail_memory_above})
-    shown = (table["outcome"] == "more") | (table["need"] == "peak memory")
+    limits = table["resource"].map({"latency": fail_above, "peak memory": fail_memory_above})
+    shown = (table["outcome"] == "more") | (table["resource"] == "peak memory")
     table = table.assign(gate=judge(table, limits, shown))
     return table if len(others) > 1 else table.drop(columns="subject")
 

@@ -12,7 +12,15 @@ import pandas as pd
 from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, Step, TensorId
 from workbench.analysis.speedup import speedup_of_restarts
 from workbench.analysis.statistics import half_width
-from workbench.frames import COLD_START, FILE_PARTS, MEMORY, NEEDS, NEEDS_COMPARED, TENSORS, check
+from workbench.frames import (
+    COLD_START,
+    FILE_PARTS,
+    MEMORY,
+    RESOURCE_CHANGES,
+    RESOURCES,
+    TENSORS,
+    check,
+)
 from workbench.records.layers import FilePart, Layers
 from workbench.records.runs import READ, Export, Session, Stage, Start
 
@@ -249,12 +257,12 @@ def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
 # --- side by side --------------------------------------------------------------------------------
 
 
-#: By need, its unit and its value in every process, by number.
-Needs = dict[str, tuple[str, pd.Series]]
+#: By resource, its unit and its value in every process, by number.
+Resources = dict[str, tuple[str, pd.Series]]
 
 
-def measure_needs(starts: Sequence[Start], sessions: Sequence[Session] = ()) -> Needs:
-    """The needs of starts, and the energy of an inference in untraced sessions."""
+def measure_resources(starts: Sequence[Start], sessions: Sequence[Session] = ()) -> Resources:
+    """The resources of starts, and the energy of an inference in untraced sessions."""
     warm, cold = ([s for s in starts if s.mode == mode] for mode in ("time", "cold"))
     known = [start for start in warm if start.memory.peak]
     numbers = [start.number for start in known]
@@ -268,25 +276,27 @@ def measure_needs(starts: Sequence[Start], sessions: Sequence[Session] = ()) -> 
         "PSS": ("MB", pd.Series([s.memory.pss / MB for s in known], numbers)),
         "energy": ("mJ", energies.dropna()),
     }
-    return {need: (unit, values) for need, (unit, values) in found.items() if len(values)}
+    return {resource: (unit, values) for resource, (unit, values) in found.items() if len(values)}
 
 
-def tabulate_needs(latency: pd.Series, needs: Needs, export: Export | None) -> pd.DataFrame:
-    """Latency, first output, memory, energy and size of one measurement: ``frames.NEEDS``.
+def tabulate_resources(
+    latency: pd.Series, resources: Resources, export: Export | None
+) -> pd.DataFrame:
+    """Latency, first output, memory, energy and size of one measurement: ``frames.RESOURCES``.
 
     Without the columns that name the measurement.
     """
     rows = [("latency", "ms", *latency[["latency", "low", "high"]])]
-    for need, (unit, values) in needs.items():
+    for resource, (unit, values) in resources.items():
         mean, half = values.mean(), float(half_width(values.to_numpy()))
-        rows.append((need, unit, mean, mean - half, mean + half))
+        rows.append((resource, unit, mean, mean - half, mean + half))
     if export:
         rows.append(("size", "MB", *[export.size_bytes / MB] * 3))
-    return pd.DataFrame(rows, columns=NEEDS.names[2:])
+    return pd.DataFrame(rows, columns=RESOURCES.names[2:])
 
 
 def list_changes(latency: pd.DataFrame | None, sizes: Sequence[int]) -> Iterator[tuple[Any, ...]]:
-    """Rows of ``frames.NEEDS_COMPARED``: of the latency, and of the sizes of two files."""
+    """Rows of ``frames.RESOURCE_CHANGES``: of the latency, and of the sizes of two files."""
     if latency is not None:
         row = latency.iloc[0]
         ends = (1 / row[["speedup", "high", "low"]].astype(float)).tolist()
@@ -295,12 +305,12 @@ def list_changes(latency: pd.DataFrame | None, sizes: Sequence[int]) -> Iterator
     if len(sizes) == 2:
         before, after = (size / MB for size in sizes)
         ratio = after / before
-        yield "size", "MB", before, after, *[ratio] * 3, judge_need(ratio, ratio)
+        yield "size", "MB", before, after, *[ratio] * 3, judge_ratio(ratio, ratio)
 
 
-def summarize_needs(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
+def summarize_resources(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
     """The first output, the memory and the size as one row; NaN where unknown."""
-    means = {need: values.mean() for need, (_, values) in measure_needs(starts).items()}
+    means = {resource: values.mean() for resource, (_, values) in measure_resources(starts).items()}
     return {
         "first_output_ms": float(means.get("first output", math.nan)),
         "peak_mb": float(means.get("peak memory", math.nan)),
@@ -308,33 +318,33 @@ def summarize_needs(starts: Sequence[Start], export: Export | None) -> dict[str,
     }
 
 
-def compare_needs(
-    before: Needs, after: Needs, known: Sequence[tuple[Any, ...]] = ()
+def compare_resources(
+    before: Resources, after: Resources, known: Sequence[tuple[Any, ...]] = ()
 ) -> pd.DataFrame:
-    """What a candidate needs against its baseline, below ``known`` rows: ``NEEDS_COMPARED``.
+    """What a candidate needs against its baseline, below ``known`` rows: ``RESOURCE_CHANGES``.
 
     Processes of equal number took turns; intervals are those of `speedup_of_restarts`.
     """
     rows = [*known]
-    for need in [need for need in before if need in after]:
-        unit, ours = before[need]
-        ours, theirs = ours.align(after[need][1], join="inner")
+    for resource in [resource for resource in before if resource in after]:
+        unit, ours = before[resource]
+        ours, theirs = ours.align(after[resource][1], join="inner")
         if len(ours):
             found = speedup_of_restarts(theirs, ours)
             low, ratio, high = (float(end[0]) for end in (found.low, found.value, found.high))
-            outcome = judge_need(low, high)
-            rows.append((need, unit, ours.mean(), theirs.mean(), ratio, low, high, outcome))
-    table = pd.DataFrame(rows, columns=NEEDS_COMPARED.names[:-1])
-    return check(table.assign(control=math.nan), NEEDS_COMPARED)
+            outcome = judge_ratio(low, high)
+            rows.append((resource, unit, ours.mean(), theirs.mean(), ratio, low, high, outcome))
+    table = pd.DataFrame(rows, columns=RESOURCE_CHANGES.names[:-1])
+    return check(table.assign(control=math.nan), RESOURCE_CHANGES)
 
 
 def compare_loading(starts: Sequence[Start]) -> pd.DataFrame | None:
-    """What starts that read the file need against those that map it: ``frames.NEEDS_COMPARED``."""
+    """Compare starts that read the file with those that map it: ``frames.RESOURCE_CHANGES``."""
     read = [replace(s, mode=READ[s.mode], number=s.number - 1) for s in starts if s.mode in READ]
-    return compare_needs(measure_needs(starts), measure_needs(read)) if read else None
+    return compare_resources(measure_resources(starts), measure_resources(read)) if read else None
 
 
-def judge_need(low: float, high: float) -> str:
+def judge_ratio(low: float, high: float) -> str:
     """The outcome of a ratio with this interval: less, more, equivalent or inconclusive."""
     if low > 1 + MARGIN or high < 1 - MARGIN:
         return "more" if low > 1 else "less"

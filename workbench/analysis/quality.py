@@ -121,7 +121,7 @@ def grade_run(
         "restarts short of five": max(0, 5 - timed["process"].nunique()),
         "drift within a restart": measure_drift(timed),
         "outliers": count_outliers(timed),
-        "time taken by other programs": stolen(record.sessions),
+        "time taken by other programs": preempted_share(record.sessions),
         "tracer overhead": tracer_overhead,
         "latency only from traces": int(bool(timed["traced"].all())),
         "emulated": int(record.emulated),
@@ -229,7 +229,7 @@ def count_outliers(timed: pd.DataFrame) -> float:
     return beyond / total if total else math.nan
 
 
-def stolen(sessions: Sequence[Session]) -> float:
+def preempted_share(sessions: Sequence[Session]) -> float:
     """The part of the wall time of untraced runs with one thread in which others had the core."""
     alone = [s for s in sessions if s.complete and not s.traced and s.threads == 1]
     batches = [batch for session in alone for batch in session.batches]

@@ -44,15 +44,15 @@ from workbench.analysis.machine_code import (
     prove_change,
 )
 from workbench.analysis.memory import (
-    Needs,
+    Resources,
     account_memory,
     compare_loading,
-    compare_needs,
+    compare_resources,
     list_changes,
     list_file_parts,
     list_tensors,
-    measure_needs,
-    tabulate_needs,
+    measure_resources,
+    tabulate_resources,
     tabulate_starts,
 )
 from workbench.analysis.operators import (
@@ -108,7 +108,7 @@ from workbench.export.layers import resize
 from workbench.frames import (
     COMPARISON,
     EMULATED,
-    NEEDS,
+    RESOURCES,
     SOURCE,
     WRONG,
     check,
@@ -373,15 +373,15 @@ class Run:
         return [e.name for e in self.record.plan.experiments if not e.control]
 
     @cached_property
-    def floor(self) -> float:
+    def noise_floor(self) -> float:
         """The largest difference of an A/A control, as a ratio - 1; 0 without one."""
         floors = [float(c.latency["floor"].iloc[0]) for c in self.comparisons]
         return max(floors, default=0.0)
 
     @frame_property
-    def needs(self) -> pd.DataFrame:
-        """Latency, first output, memory and size of every measurement: ``frames.NEEDS``."""
-        return pd.concat([m.needs for m in self.measurements], ignore_index=True)
+    def resources(self) -> pd.DataFrame:
+        """Latency, first output, memory and size of every measurement: ``frames.RESOURCES``."""
+        return pd.concat([m.resources for m in self.measurements], ignore_index=True)
 
     @frame_property
     def isa_levels(self) -> pd.DataFrame | None:
@@ -789,7 +789,7 @@ class Measurement:
 
     @frame_property
     def loading(self) -> pd.DataFrame | None:
-        """Starts that read the file against those that map it: ``frames.NEEDS_COMPARED``."""
+        """Starts that read the file against those that map it: ``frames.RESOURCE_CHANGES``."""
         return compare_loading(self.starts)
 
     @cached_property
@@ -809,18 +809,20 @@ class Measurement:
         return list_file_parts(self.run.read_sidecar(self.program))
 
     @property
-    def measured_needs(self) -> Needs:
-        """What `needs` has of every process."""
+    def measured_resources(self) -> Resources:
+        """What `resources` has of every process."""
         key = (self.name, self.threads, False)
         every = self.run.record.sessions
         sessions = [s for s in every if (s.experiment, s.threads, s.traced) == key]
-        return measure_needs(self.starts, sessions)
+        return measure_resources(self.starts, sessions)
 
     @frame_property
-    def needs(self) -> pd.DataFrame:
-        """Latency, first output, memory, energy and size: ``frames.NEEDS``."""
-        table = tabulate_needs(self.statistics.iloc[0], self.measured_needs, self.export)
-        return check(table.assign(experiment=self.name, threads=self.threads)[NEEDS.names], NEEDS)
+    def resources(self) -> pd.DataFrame:
+        """Latency, first output, memory, energy and size: ``frames.RESOURCES``."""
+        table = tabulate_resources(self.statistics.iloc[0], self.measured_resources, self.export)
+        return check(
+            table.assign(experiment=self.name, threads=self.threads)[RESOURCES.names], RESOURCES
+        )
 
     @cached_property
     def loops(self) -> dict[str, pd.Series]:
@@ -1092,18 +1094,20 @@ class Comparison:
         return pd.concat([self.latency.assign(name="E2E"), self.categories], ignore_index=True)
 
     @frame_property
-    def needs(self) -> pd.DataFrame:
-        """Latency, starts, memory, energy and size of both sides: ``frames.NEEDS_COMPARED``.
+    def resources(self) -> pd.DataFrame:
+        """Latency, starts, memory, energy and size of both sides: ``frames.RESOURCE_CHANGES``.
 
         The size only if the programs differ.
         """
         exports = [side.export for side in (self.baseline, self.candidate)]
         sizes = [e.size_bytes for e in exports if e and not self.same_program]
         rows = list_changes(None if self.emulated else self.latency, sizes)
-        table = compare_needs(self.baseline.measured_needs, self.candidate.measured_needs, [*rows])
+        table = compare_resources(
+            self.baseline.measured_resources, self.candidate.measured_resources, [*rows]
+        )
         if self._controls and not self.candidate.control:
-            again = Comparison(self._controls["control_of"], self._controls["control"]).needs
-            table["control"] = table["need"].map(again.set_index("need")["ratio"])
+            again = Comparison(self._controls["control_of"], self._controls["control"]).resources
+            table["control"] = table["resource"].map(again.set_index("resource")["ratio"])
         return table
 
     @frame_property

@@ -102,7 +102,7 @@ def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.
 
 
 #: Largest share of its wall time that an undisturbed run spends off the CPU.
-STOLEN_LIMIT = 0.02
+PREEMPTED_LIMIT = 0.02
 #: The fastest runs of each operator, as a share, that count as undisturbed.
 _FASTEST = 1 / 4
 #: Number of parts that a single restart is split into, to stand for restarts.
@@ -119,9 +119,9 @@ def find_undisturbed_runs(wall_ns: np.ndarray, cpu_ns: np.ndarray, threads: int)
     wall, cpu = np.asarray(wall_ns, dtype=float), np.asarray(cpu_ns, dtype=float)
     if threads != 1:
         return np.ones(wall.size, dtype=bool)
-    stolen = 1 - cpu / np.maximum(wall, 1)
-    better_half = np.argsort(stolen, kind="stable")[: (stolen.size + 1) // 2]
-    keep = stolen <= STOLEN_LIMIT
+    preempted_share = 1 - cpu / np.maximum(wall, 1)
+    better_half = np.argsort(preempted_share, kind="stable")[: (preempted_share.size + 1) // 2]
+    keep = preempted_share <= PREEMPTED_LIMIT
     keep[better_half] = True
     return keep
 

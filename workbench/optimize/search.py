@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.analysis.compare import MARGIN
-from workbench.analysis.memory import MB, summarize_needs
+from workbench.analysis.memory import MB, summarize_resources
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import SIZES, STUDY, pick_best, read_study
@@ -434,11 +434,11 @@ def judge(run: Run, study: Study, names: Sequence[str], number: int) -> tuple[Va
         else:
             facts |= {"latency_ms": on.latency_ms, "load_ms": sorted(loads)[len(loads) // 2]}
             facts |= {"low_ms": float(row["low"]), "high_ms": float(row["high"])}
-            peak_mb = summarize_needs(on.starts, on.export)["peak_mb"]
+            peak_mb = summarize_resources(on.starts, on.export)["peak_mb"]
             facts["peak_bytes"] = None if math.isnan(peak_mb) else round(peak_mb * MB)
         if name != names[0] and not run.emulated:
-            needs = Comparison(found[names[0]], on).needs.set_index("need")["outcome"]
-            facts["less_memory"] = needs.get("peak memory") == "less"
+            resources = Comparison(found[names[0]], on).resources.set_index("resource")["outcome"]
+            facts["less_memory"] = resources.get("peak memory") == "less"
             row = Comparison(found[names[0]], on).latency.iloc[0]
             facts |= {"speedup": float(row["speedup"]), "outcome": str(row["outcome"])}
             facts |= {"speedup_low": float(row["low"]), "speedup_high": float(row["high"])}

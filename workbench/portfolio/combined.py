@@ -18,7 +18,7 @@ from workbench.analysis.compare_runs import (
 )
 from workbench.analysis.describe import identify_run
 from workbench.analysis.layers import name_layer
-from workbench.analysis.memory import summarize_needs
+from workbench.analysis.memory import summarize_resources
 from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import ComparisonError
 from workbench.frames import COMBINED, COMPARISON, EMULATED, LINED_UP, check
@@ -151,7 +151,7 @@ def _describe(m: Measurement) -> dict[str, object]:
     return {
         **identify_run(m.run.record, m.program),
         **dict(zip(("latency_ms", "low_ms", "high_ms"), times, strict=True)),
-        **summarize_needs(m.starts, m.export),
+        **summarize_resources(m.starts, m.export),
         "run_dir": str(m.run.path),
         "model": m.program.model,
         "experiment": m.name,

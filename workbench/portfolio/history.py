@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from workbench.analysis.compare import list_restarts
 from workbench.analysis.describe import identify_run
 from workbench.analysis.history import find_changes
-from workbench.analysis.memory import summarize_needs
+from workbench.analysis.memory import summarize_resources
 from workbench.analysis.statistics import describe
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import HISTORY, WRONG, check
@@ -47,10 +47,10 @@ class History:
             change=status.fillna("none").mask(last["problem"] != "", WRONG),
         )
         columns = ["line", "program", "experiment", "threads", "device", "runs", "latest"]
-        needs = [n for n in ("first_output_ms", "peak_mb", "size_mb") if lines[n].notna().any()]
+        resources = [n for n in ("first_output_ms", "peak_mb", "size_mb") if lines[n].notna().any()]
         numbered = self.changes.assign(line=self.changes["line"].map(lines["line"]))
         return (
-            show_table(lines, [*columns, "latency_ms", *needs, "change"]),
+            show_table(lines, [*columns, "latency_ms", *resources, "change"]),
             show_table(numbered, caption="What changed") if len(numbered) else Table("", ""),
         )
 
@@ -147,7 +147,7 @@ def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator
             "problem": run.export.fault if run.export else "",
             "restarts": len(restarts),
             **_interval(() if run.emulated else restarts),
-            **summarize_needs(starts, run.export_of(ran)),
+            **summarize_resources(starts, run.export_of(ran)),
         }
 
 

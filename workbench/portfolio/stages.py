@@ -188,7 +188,7 @@ def tabulate_row(m: Measurement) -> Row:
     if m.emulated or m.statistics.empty:
         return row
     found = m.statistics.iloc[0]
-    needs = dict(zip(m.needs["need"], m.needs["value"], strict=True))
+    resources = dict(zip(m.resources["resource"], m.resources["value"], strict=True))
     largest = m.categories.loc[m.categories["mean_ms"].idxmax()]
     row = replace(
         row,
@@ -201,8 +201,8 @@ def tabulate_row(m: Measurement) -> Row:
         high_ms=float(found["high"]),
         bottleneck=str(largest["category"]),
         share=float(largest["share"]),
-        first_output_ms=needs.get("first output"),
-        peak_mb=needs.get("peak memory"),
+        first_output_ms=resources.get("first output"),
+        peak_mb=resources.get("peak memory"),
     )
     ab = next((ab for ab in m.run.comparisons if ab.candidate is m), None)
     if m.wrong or (ab and ab.wrong):

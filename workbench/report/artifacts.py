@@ -127,7 +127,7 @@ def summarize_metrics(run: Run) -> documents.Metrics:
         build=identity["build"],
         emulated=run.emulated,
         started=run.record.started,
-        floor=run.floor,
+        floor=run.noise_floor,
         latencies=tuple(map(_latency, run.measurements)),
         problem=run.wrong,
         results=tuple(map(_kit_result, run.measurements)),

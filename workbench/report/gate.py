@@ -23,12 +23,14 @@ def write_junit(compared: Compared, path: Path) -> Path:
     suite = TestSuite(compared.limits)
     rows = compared.rows.to_dict("records")
     cases = [(row["subject"], row["level"], row, describe_row(row)) for row in rows]
-    if compared.needs is not None:  # their latencies are among the rows
-        for row in compared.needs[compared.needs["need"] != "latency"].to_dict("records"):
-            name = ": ".join(filter(None, (row.get("subject"), row["need"])))
+    if compared.resources is not None:  # their latencies are among the rows
+        for row in compared.resources[compared.resources["resource"] != "latency"].to_dict(
+            "records"
+        ):
+            name = ": ".join(filter(None, (row.get("subject"), row["resource"])))
             text = "{outcome}: {baseline:.4g} -> {candidate:.4g} {unit}, {ratio:.2f}x"
             text += " [{low:.2f}, {high:.2f}]"
-            cases.append((name, "needs", row, text.format_map(row)))
+            cases.append((name, "resources", row, text.format_map(row)))
     for name, kind, row, text in cases:
         case = TestCase(printable(name), f"workbench.{kind}")
         if row["gate"] == "failed":
@@ -55,7 +57,7 @@ def write_gate_summary(compared: Compared, path: Path) -> Path:
         show_note(*compared.verdicts),
         show_table(rows, top=MOST_ROWS),
         *([f"{hidden} further rows."] if hidden > 0 else []),
-        *([show_table(compared.needs)] if compared.needs is not None else []),
+        *([show_table(compared.resources)] if compared.resources is not None else []),
         show_note(*compared.notes),
     ]
     return atomic_write(path, "\n\n".join(map(str, parts)) + "\n")
@@ -99,5 +101,5 @@ def put_side_by_side(cells: pd.DataFrame, names: Sequence[str]) -> tuple[pd.Data
 def describe_compared(compared: Compared) -> list[object]:
     """Verdicts, the table of parts, and notes."""
     table = [] if compared.aligned is None else ["", show_aligned(compared.aligned)]
-    needs = [] if compared.needs is None else ["", show_table(compared.needs), ""]
-    return [*compared.verdicts, *table, *needs, *compared.notes]
+    resources = [] if compared.resources is None else ["", show_table(compared.resources), ""]
+    return [*compared.verdicts, *table, *resources, *compared.notes]

@@ -165,11 +165,11 @@ _LINEAR = {"Add", "Subtract", "Multiply", "Divide"}
 _PROGRAM_EDGE = "the program's inputs and outputs"
 
 
-def find_fixed(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_fixed(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Work that depends on no input, repeated at every inference."""
     if not context.flow:
         return
-    keys = [key for key in context.keys_within(context.flow.fixed) if key in left]
+    keys = [key for key in context.keys_within(context.flow.fixed) if key in unclaimed]
     keys = [key for key in keys if context.rows.at[key, "module_class"] not in SEALED]
     if not keys:
         return
@@ -185,9 +185,9 @@ def find_fixed(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
     )
 
 
-def find_logits(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_logits(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Scores of the vocabulary for several tokens: the next token needs those of the last one."""
-    for shape, weights, keys in _list_heads(context, left):
+    for shape, weights, keys in _list_heads(context, unclaimed):
         tokens = math.prod(shape[:-1])
         if tokens < 2:
             continue
@@ -203,9 +203,9 @@ def find_logits(context: RuleContext, left: Collection[str]) -> Iterator[Finding
         )
 
 
-def find_head(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_head(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Scores of the vocabulary that take much of the time, whatever the number of layers."""
-    for shape, weights, keys in _list_heads(context, left):
+    for shape, weights, keys in _list_heads(context, unclaimed):
         spent = context.spent(keys)
         if context.share(spent.ms) >= _HEAD:
             yield Finding(
@@ -220,20 +220,20 @@ def find_head(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
 
 
 def _list_heads(
-    context: RuleContext, left: Collection[str]
+    context: RuleContext, unclaimed: Collection[str]
 ) -> Iterator[tuple[tuple[int, ...], int, list[str]]]:
     """Shape, size of the weights and rows of each product that scores the vocabulary."""
     if not (flow := context.flow):
         return
     words = {flow.tensors[s.reads[0]].shape[0] for s in flow.steps if "embedding" in s.type}
     for step in (step for step in flow.steps if step.type == "FullyConnected"):
-        shape, keys = flow.tensors[step.writes[0]].shape, _keys_of(context, [step], left)
+        shape, keys = flow.tensors[step.writes[0]].shape, _keys_of(context, [step], unclaimed)
         if shape[-1] in words and keys:
             read = map(flow.tensors.__getitem__, step.reads)
             yield shape, sum(t.size_bytes for t in read if t.constant), keys
 
 
-def find_caches(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_caches(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Attention with a KV cache in separate operators: caches are copied, masks undelegated."""
     steps = context.flow.steps if context.flow else []
     places = {step.id: step.origin.module for step in steps if step.origin}
@@ -244,7 +244,7 @@ def find_caches(context: RuleContext, left: Collection[str]) -> Iterator[Finding
     inside = (
         s for s in steps if places.get(s.id, "").startswith(blocks) and s.type not in WEIGHTED
     )
-    keys = _keys_of(context, [*inside, *(s for s in steps if s.type == "copy_")], left)
+    keys = _keys_of(context, [*inside, *(s for s in steps if s.type == "copy_")], unclaimed)
     keys += context.call_keys(keys)
     rows, spent = context.rows.loc[keys], context.spent(keys)
     yield Finding(
@@ -257,7 +257,7 @@ def find_caches(context: RuleContext, left: Collection[str]) -> Iterator[Finding
     )
 
 
-def find_safe_softmax(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_safe_softmax(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Attention whose guard against fully masked rows is not delegated."""
     if not context.flow:
         return
@@ -266,7 +266,7 @@ def find_safe_softmax(context: RuleContext, left: Collection[str]) -> Iterator[F
         if step.is_kernel and step.origin:
             lines.setdefault((step.origin.module, step.origin.source), []).append(step)
     guarded = [steps for steps in lines.values() if {step.type for step in steps} >= _SAFE_SOFTMAX]
-    keys = _keys_of(context, (step for steps in guarded for step in steps), left)
+    keys = _keys_of(context, (step for steps in guarded for step in steps), unclaimed)
     if not keys:
         return
     rows, calls = context.rows.loc[keys], context.call_keys(keys)
@@ -282,13 +282,13 @@ def find_safe_softmax(context: RuleContext, left: Collection[str]) -> Iterator[F
     )
 
 
-def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_undelegated(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Kernels outside the delegate, one finding for each operator, with what they split."""
     if context.export and context.export.backend == "portable":
         return
     casts = _casts_of_norms(context)
     rows = context.rows[context.rows["kind"] == "portable"]
-    rows = rows[rows.index.isin(left) & (rows["category"] != "")]
+    rows = rows[rows.index.isin(unclaimed) & (rows["category"] != "")]
     names = rows["operator"].map(_kernel_name)
     for name, part in rows.groupby(names, sort=False):
         if name == "OPERATOR_CALL":
@@ -299,10 +299,10 @@ def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Fi
         reason, source = _reason(context, name)
         part, advice = part.loc[keys], advise(name, reason)
         if name == "native_layer_norm":
-            keys += [key for key in casts if key in left]
+            keys += [key for key in casts if key in unclaimed]
         if part.get("module_class", pd.Series(dtype=object)).isin(SEALED).any():
             advice = _UNSEAL
-        layouts = [key for key in _layouts_around(context, keys) if key in left]
+        layouts = [key for key in _layouts_around(context, keys) if key in unclaimed]
         # Only an operator that works in any layout can join the delegates around it.
         joins = layouts if name in POINTWISE | _SLICES or not advice.passes else []
         calls = context.call_keys(keys)
@@ -320,7 +320,7 @@ def find_undelegated(context: RuleContext, left: Collection[str]) -> Iterator[Fi
         yield Finding(title, gain, tuple(keys), advice.action, advice.hint, place)
 
 
-def find_needless_transposes(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_needless_transposes(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Pairs of transposes that cancel out, with nothing in between that depends on the layout."""
     if not context.flow:
         return
@@ -331,7 +331,7 @@ def find_needless_transposes(context: RuleContext, left: Collection[str]) -> Ite
             ends, types = found
             pairs.update({each.id: each for each in (step, *ends)})
             between |= types
-    keys = _keys_of(context, pairs.values(), left)
+    keys = _keys_of(context, pairs.values(), unclaimed)
     if not keys:
         return
     passed = f"only {', '.join(sorted(between))}" if between else "nothing"
@@ -340,13 +340,13 @@ def find_needless_transposes(context: RuleContext, left: Collection[str]) -> Ite
     yield Finding(title, context.spent(keys), tuple(keys), advice.action, advice.hint)
 
 
-def find_layout_changes(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_layout_changes(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Transposes, by their cause."""
     if not context.flow:
         return
     causes: dict[str, list[str]] = {}
     for step in context.flow.steps:
-        if step.type in _TRANSPOSES and (keys := _keys_of(context, [step], left)):
+        if step.type in _TRANSPOSES and (keys := _keys_of(context, [step], unclaimed)):
             causes.setdefault(_cause(context.flow, step), []).extend(keys)
     for cause, keys in causes.items():
         if cause == _PROGRAM_EDGE:
@@ -361,10 +361,10 @@ def find_layout_changes(context: RuleContext, left: Collection[str]) -> Iterator
         yield Finding(title, gain, tuple(keys), action, hint)
 
 
-def find_fragments(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_fragments(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Many delegates: the cost of passing from one to the next."""
     overhead = context.rows.index[context.rows["kind"] == "delegate_overhead"]
-    keys = [key for key in overhead if key in left]
+    keys = [key for key in overhead if key in unclaimed]
     if len(keys) < 2:
         return
     layouts = []
@@ -375,7 +375,7 @@ def find_fragments(context: RuleContext, left: Collection[str]) -> Iterator[Find
             if step.made_up
             and any(other.id[0] != step.id[0] for other in (*flow.before(step), *flow.after(step)))
         )
-        layouts = _keys_of(context, boundary, left)
+        layouts = _keys_of(context, boundary, unclaimed)
     calls, around = context.spent(keys), context.spent(layouts)
     # A call that does little shows what each costs; the rest of a call is its operators'.
     fewer, least = len(keys) - 1, float(context.runs[keys].mean().min())
@@ -397,26 +397,26 @@ def find_fragments(context: RuleContext, left: Collection[str]) -> Iterator[Find
     )
 
 
-def find_batch_norm(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_batch_norm(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Batch norms that were not folded into a convolution."""
     if "module_class" not in context.rows:
         return
     kinds = context.rows["module_class"].fillna("").astype(str)
     norms = context.rows[kinds.str.startswith("BatchNorm") & (context.rows["role"] == "compute")]
-    keys = [key for key in norms.index if key in left]
+    keys = [key for key in norms.index if key in unclaimed]
     for foldable, advice in ((True, _FOLD), (False, _MOVE_NORM)):
         if chosen := [key for key in keys if _folds(context, key) is foldable]:
             title = f"{count(len(chosen), 'batch-norm operator')} not folded into a convolution"
             yield Finding(title, context.spent(chosen), tuple(chosen), advice.action, advice.hint)
 
 
-def find_chains(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_chains(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Pointwise operators in a row, each of which reads and writes a whole tensor."""
     if not context.flow:
         return
     found: dict[Advice, list[tuple[list[Step], list[str]]]] = {}
     for chain in _chains(context.flow):
-        if len(keys := _keys_of(context, chain, left)) >= _CHAIN:
+        if len(keys := _keys_of(context, chain, unclaimed)) >= _CHAIN:
             found.setdefault(_fusion(context, chain), []).append((chain, keys))
     for fusion, chains in found.items():
         keys = [key for _, rows in chains for key in rows]
@@ -439,9 +439,9 @@ def find_chains(context: RuleContext, left: Collection[str]) -> Iterator[Finding
         )
 
 
-def _keys_of(context: RuleContext, steps: Iterable[Step], left: Collection[str]) -> list[str]:
-    """The rows left for some operators of the program."""
-    return [key for key in context.keys_of(steps) if key in left]
+def _keys_of(context: RuleContext, steps: Iterable[Step], unclaimed: Collection[str]) -> list[str]:
+    """The unclaimed rows of some operators of the program."""
+    return [key for key in context.keys_of(steps) if key in unclaimed]
 
 
 def _names(rows: pd.DataFrame) -> str:

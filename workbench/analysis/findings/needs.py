@@ -12,7 +12,7 @@ _LEAST_MEMORY, _LEAST_START, _LEAST_MS = 0.05, 0.4, 5.0
 _SPLIT = "conv_a(a) + conv_b(b)  # for conv(torch.cat((a, b), 1)): split conv.weight by its inputs"
 
 
-def find_memory_peak(facts: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_memory_peak(facts: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """The concatenation without whose copy the activations need least memory.
 
     Applies if one layer with weights reads it: its products can be added instead.
@@ -46,7 +46,7 @@ def find_memory_peak(facts: RuleContext, left: Collection[str]) -> Iterator[Find
     )
 
 
-def find_slow_start(facts: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_slow_start(facts: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Delegates whose set-up, which packs weights, dominates the time to the first output."""
     if facts.cold_start is None:
         return

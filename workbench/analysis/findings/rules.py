@@ -80,19 +80,19 @@ def find_bottlenecks(facts: RuleContext) -> pd.DataFrame:
     one cause. For an emulated run, only rules that need no times apply: their findings in the order
     of the rules, those with the most operators first, without gain or share.
     """
-    left = set(facts.rows.index)
+    unclaimed = set(facts.rows.index)
     found = []
     for rule in RULES:
         if facts.emulated and rule.timed:
             continue
-        rows = [_row(rule, finding, facts) for finding in rule.find(facts, left)]
+        rows = [_row(rule, finding, facts) for finding in rule.find(facts, unclaimed)]
         if facts.emulated:
             rows.sort(key=lambda row: -len(row["keys"].splitlines()))
         else:
             rows = [row for row in rows if row["share"] >= LEAST_SHARE]
         found += rows
         if rule.claims:
-            left -= {key for row in rows for key in row["keys"].splitlines()}
+            unclaimed -= {key for row in rows for key in row["keys"].splitlines()}
     table = pd.DataFrame(found, columns=FINDINGS.names)
     if not facts.emulated:
         expected = table["gain_ms"].fillna(table["high_ms"] / 2)

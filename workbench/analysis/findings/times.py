@@ -61,7 +61,7 @@ _QUANTIZE = {
 }
 
 
-def find_grouped(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_grouped(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Convolutions in groups, which run as one narrow matrix product for each group."""
     if not context.flow or "flops" not in context.rows:
         return
@@ -72,7 +72,7 @@ def find_grouped(context: RuleContext, left: Collection[str]) -> Iterator[Findin
     rows = {kind: context.keys_of(steps) for kind, steps in sizes.items()}
     runs_in_groups = context.rows["operator"].str.contains("IGEMM")
     for kind, twins, usual in (("large", "depthwise", _DEPTHWISE), ("grouped", "dense", _DENSE)):
-        keys = [key for key in rows[kind] if key in left and runs_in_groups[key]]
+        keys = [key for key in rows[kind] if key in unclaimed and runs_in_groups[key]]
         if not keys:
             continue
         gain = context.replaced(keys, 1, pace=context.pace(rows[twins], usual))
@@ -96,14 +96,14 @@ def find_grouped(context: RuleContext, left: Collection[str]) -> Iterator[Findin
         yield Finding(title, gain, tuple(keys), action, hint)
 
 
-def find_slow_products(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_slow_products(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Convolutions and matrix products that an extension did not speed up."""
     if context.changes is None or not context.toggle:
         return
     changes = context.changes.set_index("key").join(context.rows[["family", "mean_ms"]])
     products = changes[changes["family"].isin(PRODUCTS)]
     peers = products[products["low"] > _SPEEDUP]["speedup"]
-    same = products[(products["high"] < _NO_SPEEDUP) & products.index.isin(left)]
+    same = products[(products["high"] < _NO_SPEEDUP) & products.index.isin(unclaimed)]
     same = same[~same.index.isin(_memory_bound(context))]
     for name, part in same.groupby("name", sort=False):
         keys = list(part.index)
@@ -126,7 +126,7 @@ def find_slow_products(context: RuleContext, left: Collection[str]) -> Iterator[
         )
 
 
-def find_wide_weights(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_wide_weights(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Half-precision convolutions whose weights are stored in single precision."""
     # Other CPUs compute as fast with either.
     if not context.flow or (context.machine and context.machine not in _ARM):
@@ -139,7 +139,7 @@ def find_wide_weights(context: RuleContext, left: Collection[str]) -> Iterator[F
         and tensors[step.reads[0]].dtype in ("fp16", "float16")
         and _is_fp32_pointwise(tensors[step.reads[1]])
     ]
-    keys = [key for key in context.keys_of(wide) if key in left]
+    keys = [key for key in context.keys_of(wide) if key in unclaimed]
     if not keys:
         return
     yield Finding(
@@ -152,9 +152,9 @@ def find_wide_weights(context: RuleContext, left: Collection[str]) -> Iterator[F
     )
 
 
-def find_tiny_operators(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_tiny_operators(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators so short that the calls around them dominate."""
-    rows = context.rows[context.rows.index.isin(left)]
+    rows = context.rows[context.rows.index.isin(unclaimed)]
     tiny = rows[(rows["mean_ms"] < _TINY_MS * rows["calls"]) & (rows["kind"] == "portable")]
     calls = rows[rows["kind"].isin(["call_overhead", "framework"])]
     keys = [*calls.index, *tiny.index]
@@ -171,7 +171,7 @@ def find_tiny_operators(context: RuleContext, left: Collection[str]) -> Iterator
     )
 
 
-def find_threads(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_threads(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """More threads than are useful."""
     own = context.scaling.get(context.threads)
     fewer = [count for count in sorted(context.scaling) if count < context.threads]
@@ -204,7 +204,7 @@ def _best_shown(own_ms: float, speedups: Sequence[Speedup]) -> Iterator[tuple[in
     yield best, Gain(float(value), float(low), float(high), "measured")
 
 
-def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_dtype(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Another dtype: measured if it was exported, otherwise bounded by the matrix products."""
     dtype = context.export.dtype if context.export else ""
     own, others = context.dtypes.get(dtype), [name for name in context.dtypes if name != dtype]
@@ -224,7 +224,7 @@ def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
     if others or context.roofline is not None or dtype != "fp32":
         return
     products = context.rows.index[context.rows["family"].isin(PRODUCTS)]
-    keys = _quantizable(context, [key for key in products if key in left])
+    keys = _quantizable(context, [key for key in products if key in unclaimed])
     if not keys:
         return
     possible = len(_quantizable(context, products))
@@ -239,13 +239,13 @@ def find_dtype(context: RuleContext, left: Collection[str]) -> Iterator[Finding]
     )
 
 
-def find_float_layers(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_float_layers(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Layers that were to be quantised and ran in floating point."""
     if context.export is None or not is_quantized(context.export.dtype):
         return
     table = tabulate_dtypes(context.operators, context.export)
     for start, (action, hint) in _QUANTIZE.items():
-        part = table[table["reason"].str.startswith(start) & table["key"].isin(left)]
+        part = table[table["reason"].str.startswith(start) & table["key"].isin(unclaimed)]
         keys = list(part["key"])
         if keys:
             yield Finding(
@@ -264,7 +264,7 @@ def _quantizable(context: RuleContext, keys: Iterable[str]) -> list[str]:
     return [key for key in keys if not cannot_quantize(context.rows.loc[key].to_dict(), "int8")]
 
 
-def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_memory_bound(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators limited by reading their weights."""
     if not context.flow or context.roof is None or context.roofline is None:
         return
@@ -272,7 +272,9 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
     memory = context.roof.bandwidths[-1][1]
     products = _products(context)
     for key in (key for key in _memory_bound(context) if key in products):
-        share = _weight_share(context.flow, context.node_ids.get(key, ())) if key in left else 0.0
+        share = (
+            _weight_share(context.flow, context.node_ids.get(key, ())) if key in unclaimed else 0.0
+        )
         if share > 0.5:
             keys.append(key)
             # One byte per weight instead of four; everything else stays.
@@ -300,7 +302,7 @@ def find_memory_bound(context: RuleContext, left: Collection[str]) -> Iterator[F
     )
 
 
-def find_weight_bandwidth(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_weight_bandwidth(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Products that read quantised weights, which are small already, at the speed of memory."""
     if not context.flow or context.roof is None:
         return
@@ -311,7 +313,7 @@ def find_weight_bandwidth(context: RuleContext, left: Collection[str]) -> Iterat
             t.constant and t.dtype[0] == "q" for t in map(context.flow.tensors.get, step.reads) if t
         )
     ]
-    keys = [key for key in _memory_bound(context) if key in left and key in quantized]
+    keys = [key for key in _memory_bound(context) if key in unclaimed and key in quantized]
     if not keys:
         return
     rows, spent = context.rows.loc[keys], context.spent(keys)
@@ -328,12 +330,12 @@ def find_weight_bandwidth(context: RuleContext, left: Collection[str]) -> Iterat
     )
 
 
-def find_weight_groups(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_weight_groups(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Products with int4 weights in small groups, each of which is scaled apart."""
     size = group_size(context.export) if context.export else _LARGE_GROUP
     rows = context.rows[context.rows["operator"].str.contains("QB4W")]
     memory = _memory_bound(context)
-    keys = [key for key in rows.index if key in left and key not in memory]
+    keys = [key for key in rows.index if key in unclaimed and key not in memory]
     if not keys or size >= _LARGE_GROUP:
         return
     yield Finding(
@@ -346,14 +348,14 @@ def find_weight_groups(context: RuleContext, left: Collection[str]) -> Iterator[
     )
 
 
-def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_compute_bound(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators near the peak of the CPU in this dtype."""
     if context.roofline is None or context.roof is None:
         return
     table = _roofline(context.roofline, context.scale)
     near = (table["bound"] == "compute") & (table["roof_share"] >= EFFICIENCY[1])
     # int8 does not accelerate depthwise kernels, first convolutions and products of activations.
-    products = {key: step for key, step in _products(context).items() if key in left}
+    products = {key: step for key, step in _products(context).items() if key in unclaimed}
     rows = table[near & table["key"].isin(products) & (table["dtype"] == "fp32")]
     ratio = context.roof.peak("int8") / context.roof.peak("fp32")
     if rows.empty or not ratio > 1:
@@ -375,7 +377,7 @@ def find_compute_bound(context: RuleContext, left: Collection[str]) -> Iterator[
     )
 
 
-def find_far_from_roof(context: RuleContext, left: Collection[str]) -> Iterator[Finding]:
+def find_far_from_roof(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Matrix products with the largest potential below their roof."""
     if context.roofline is None or not context.flow:
         return
@@ -384,7 +386,7 @@ def find_far_from_roof(context: RuleContext, left: Collection[str]) -> Iterator[
     table = table[table["key"].isin(steps) & table["bound"].isin(["compute", "memory", "neither"])]
     arithmetic = table["gflops"] / table["roof_gflops"] >= table["gbps"] / table["roof_gbps"]
     table = table.assign(lost=table["mean_ms"] - table["least_ms"], arithmetic=arithmetic)
-    far = table[(table["roof_share"] < EFFICIENCY[1]) & table["key"].isin(left)]
+    far = table[(table["roof_share"] < EFFICIENCY[1]) & table["key"].isin(unclaimed)]
     for row in far.nlargest(3, "lost").itertuples():
         twins = table[(table["arithmetic"] == row.arithmetic) & (table["key"] != row.key)][
             "roof_share"
