@@ -9,13 +9,14 @@ from recorded import recorded
 
 import workbench as wb
 from workbench.analysis import compare_runs as comparison
-from workbench.analysis.align import Layer, Traced, align_runs, match_layers
 from workbench.analysis.compare_runs import (
     align_measurements,
+    align_runs,
     compare_many,
     judge_rows,
     list_others,
 )
+from workbench.analysis.layers import Unit, match_layers
 from workbench.analysis.operators import summarize_operators
 from workbench.cli import main
 from workbench.errors import ComparisonError, UsageError
@@ -70,7 +71,7 @@ def traced(layers, noise=0.002, seed=0):
             for place, (path, kind, shapes, flops, _, also) in enumerate(layers)
         ]
     )
-    return Traced(ledger, summarize_operators(ledger).merge(facts, on="key"))
+    return ledger, summarize_operators(ledger).merge(facts, on="key")
 
 
 def times_of(aligned):
@@ -146,7 +147,7 @@ def test_three_runs_are_all_compared_with_the_first():
 
 layers = st.lists(
     st.builds(
-        Layer,
+        Unit,
         st.sampled_from("abcdefgh"),
         st.sampled_from(["Conv2d", "ReLU"]),
         st.sampled_from(["", "1x2"]),
@@ -172,8 +173,8 @@ def test_every_layer_has_at_most_one_partner_of_its_class_and_order_is_kept(one,
 def test_mistakes_are_named():
     with pytest.raises(ComparisonError, match="name a second run"):
         align_runs({"a": traced(NET)})
-    blind = traced(NET)
-    blind = Traced(blind.ledger.drop(columns="layer"), blind.operators)
+    ledger, operators = traced(NET)
+    blind = ledger.drop(columns="layer"), operators
     with pytest.raises(ComparisonError, match="b: its layers are unknown -> compare by category"):
         align_runs({"a": traced(NET), "b": blind})
 

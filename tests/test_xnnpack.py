@@ -5,8 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workbench.analysis.match_graph import align, match_graph
-from workbench.analysis.xnnpack.operators import Operator, predict_operators
+from workbench.analysis.xnnpack.operators import (
+    Operator,
+    match_graph,
+    match_names,
+    predict_operators,
+)
 from workbench.records.layers import Instruction, XNode, XValue
 
 IMAGE = (1, 8, 8, 6)
@@ -172,14 +176,14 @@ letters = st.lists(st.sampled_from("abc"), max_size=12)
 
 @given(letters)
 def test_equal_lists_pair_one_to_one(names):
-    alignment = align(operators_of(names), names)
+    alignment = match_names(operators_of(names), names)
     assert alignment.cost == 0
     assert alignment.pairs == tuple(range(len(names)))
 
 
 @given(letters, letters)
 def test_pairs_are_in_order_and_of_one_kind(expected, names):
-    alignment = align(operators_of(expected), names)
+    alignment = match_names(operators_of(expected), names)
     pairs = [(p, name) for p, name in zip(alignment.pairs, names, strict=True) if p >= 0]
     assert all(expected[p] == name for p, name in pairs)
     assert np.all(np.diff([p for p, _ in pairs]) > 0)
@@ -189,12 +193,12 @@ def test_pairs_are_in_order_and_of_one_kind(expected, names):
 @given(letters, st.integers(0, 12))
 def test_a_foreign_name_leaves_the_others_where_they_are(names, place):
     logged = [*names[:place], "foreign", *names[place:]]
-    pairs = align(operators_of(names), logged).pairs
+    pairs = match_names(operators_of(names), logged).pairs
     assert [p for p in pairs if p >= 0] == list(range(len(names)))
 
 
 def test_one_of_several_alike_that_is_missing_leaves_doubt():
-    alignment = align(operators_of("abbb"), list("abb"))
+    alignment = match_names(operators_of("abbb"), list("abb"))
     assert alignment.pairs[0] == 0
     assert not alignment.alternatives[0]
     assert all(alignment.alternatives[1:])

@@ -258,20 +258,6 @@ ATTRIBUTION = make_frame(
     ("confidence", "text", "", "exact | fitted | ambiguous | unattributed"),
 )
 
-TREE = make_frame(
-    "tree",
-    ("path", "text", "", "module in the model, empty for the model itself; none: no layer"),
-    ("parent", "text", "", "the module around it; none at the top"),
-    ("depth", "int", "", "modules around it"),
-    ("class", "text", "", "class of the module, empty if unknown"),
-    ("exclusive_ns", "float", "ns/run", "mean time of it alone; sums to the mean E2E time"),
-    ("inclusive_ns", "float", "ns/run", "mean time of it and all modules in it"),
-    *_interval("the inclusive time's", "ns/run", suffix="_ns"),
-    ("share", "float", "", "inclusive time / mean E2E"),
-    ("operators", "int", "", "distinct operators in it and all modules in it"),
-    ("flops", "float", "FLOP/run", "floating-point operations of those that are known"),
-)
-
 LAYERS = make_frame(
     "layers",
     ("module", "text", "", "path in the model, empty for the model itself; none: no layer"),

@@ -10,8 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.match_graph import GraphMatch, match_graph
-from workbench.analysis.xnnpack.operators import Operator
+from workbench.analysis.xnnpack.operators import GraphMatch, Operator, match_graph
 from workbench.frames import ATTRIBUTION, LEDGER, check
 from workbench.records.layers import Instruction, Layers, Method, Origin, Value, XNode, XValue
 
@@ -260,8 +259,8 @@ def _delegate_calls(rows: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def _attribute_call(rows: list[Any], match: GraphMatch, provenance: Provenance) -> _Attributed:
-    operators, alignment = match.operators, match.alignment
-    for row, pair, others in zip(rows, alignment.pairs, alignment.alternatives, strict=True):
+    operators = match.operators
+    for row, pair, others in zip(rows, match.pairs, match.alternatives, strict=True):
         if pair < 0:
             yield row.key, {"role": None}
             continue

@@ -1,7 +1,7 @@
 """Compare measurements of any runs, and hold the result to a limit."""
 
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.align import Traced, align_runs, tabulate_runs
-from workbench.analysis.compare import compare_restarts
+from workbench.analysis.compare import compare_parts, compare_restarts
 from workbench.analysis.describe import identify_run
 from workbench.analysis.dtypes import summarize_program
+from workbench.analysis.layers import NO_LAYER, Traced, align_layers, layers_of, rename
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
 from workbench.analysis.verdict import describe_faults, reach_verdict, summarize_verdict
 from workbench.errors import ComparisonError, UsageError, unknown_name
-from workbench.frames import EMULATED, JUDGED, WRONG, check
+from workbench.frames import ALIGNED, EMULATED, JUDGED, WRONG, check
 from workbench.options import MeasureOptions
 from workbench.records.documents import Metrics
 from workbench.records.runs import count_threads
@@ -370,7 +370,7 @@ def align_parts(measurements: Mapping[str, Measurement], by: str) -> pd.DataFram
     """The parts of measurements, against the first of them: ``frames.ALIGNED``."""
     apart = len({m.run.path.resolve() for m in measurements.values()}) > 1
     if by == "layer":
-        traced = {name: Traced(m.ledger, m.operators) for name, m in measurements.items()}
+        traced = {name: (m.ledger, m.operators) for name, m in measurements.items()}
         return align_runs(traced, apart=apart)
     first = next(iter(measurements.values()))
     both = {name: Comparison(first, m) for name, m in measurements.items()}
@@ -379,6 +379,56 @@ def align_parts(measurements: Mapping[str, Measurement], by: str) -> pd.DataFram
     else:
         pairs = {name: ab.operators.assign(name=ab.operators["key"]) for name, ab in both.items()}
     return tabulate_runs(pairs, dict.fromkeys(name for p in pairs.values() for name in p["name"]))
+
+
+def align_runs(runs: Mapping[str, Traced], *, apart: bool = True) -> pd.DataFrame:
+    """The own time of every layer in every run, and the speed-up against the first.
+
+    ``frames.ALIGNED``. Layers of different programs are matched by path, class, shapes and cost in
+    order of execution, so a layer that was renamed or moved keeps its row. Layers that any run
+    fuses share a row in all, because their times cannot be separated. Each layer has one row per
+    run, in the order in which the first run executes them; a run that lacks a layer has NaN there.
+    ``apart`` is False if all are experiments of one interleaved run.
+    """
+    if len(runs) < 2:
+        raise ComparisonError("nothing to compare with", hint="name a second run")
+    for run, (ledger, _) in runs.items():
+        if set(layers_of(ledger)) <= {NO_LAYER}:
+            raise ComparisonError("its layers are unknown", where=run, hint="compare by category")
+    order, names = align_layers(runs)
+    first, *others = (rename(ledger, "layer", names[run]) for run, (ledger, _) in runs.items())
+    pairs = [compare_parts("layer", first, first)]
+    pairs += [compare_parts("layer", first, other, apart=apart) for other in others]
+    return tabulate_runs(dict(zip(runs, pairs, strict=True)), order, names)
+
+
+def tabulate_runs(
+    pairs: Mapping[str, pd.DataFrame],
+    order: Iterable[str],
+    names: Mapping[str, Mapping[str, str]] | None = None,
+) -> pd.DataFrame:
+    """``frames.ALIGNED`` from comparisons of the first run with itself and with each other run.
+
+    ``pairs`` has ``frames.COMPARISON`` by run, ``order`` the names of the rows, and ``names`` by
+    run the common names by the run's own names; None if they are the same.
+    """
+    rows = pd.MultiIndex.from_product([list(order), list(pairs)], names=["name", "run"])
+    table = pd.concat({run: pair.set_index("name") for run, pair in pairs.items()}, names=["run"])
+    table = table.reorder_levels(["name", "run"]).reindex(rows).reset_index()
+    first = table["run"] == next(iter(pairs))
+    known = {
+        (common, run): " + ".join(name for name, it in found.items() if it == common)
+        for run, found in (names or {}).items()
+        for common in found.values()
+    }
+    keys = list(zip(table["name"], table["run"], strict=True))
+    table = table.assign(
+        level=table["level"].ffill().bfill(),
+        time_ms=table["candidate_ms"],
+        outcome=table["outcome"].mask(first & table["candidate_ms"].notna(), "first"),
+        known_as=[known.get(key) for key in keys] if names else table["name"],
+    )
+    return check(table[ALIGNED.names], ALIGNED)
 
 
 def compare_with_metrics(

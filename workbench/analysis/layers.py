@@ -1,18 +1,19 @@
-"""Operators by layer, and the tree of a model's modules with the time of each."""
+"""Time by layer of the model, and the same layers and operators in programs that differ."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis.categories import CATEGORIES
 from workbench.analysis.statistics import blocks_of, half_width
-from workbench.frames import ATTRIBUTION, LAYER_TYPES, LAYERS, LEDGER, OPERATORS, TREE, check
+from workbench.analysis.xnnpack.operators import IMPOSSIBLE, MOST_CELLS, prefix_costs, trace_back
+from workbench.frames import ATTRIBUTION, LAYER_TYPES, LAYERS, LEDGER, OPERATORS, check
 from workbench.records.layers import Layers
 
 #: Names for the empty path, which is the model, and for no layer.
 THE_MODEL, NO_LAYER = "(the model itself)", "(no layer)"
-_NANOSECONDS = 1e6  # in a millisecond
 
 
 def add_layers(operators: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
@@ -36,20 +37,68 @@ def name_layer(module: str | None) -> str:
 def summarize_layers(
     operators: pd.DataFrame, layers: Layers, runs: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """The model tree in milliseconds, as ``frames.LAYERS``; ``runs`` as for `build_model_tree`."""
-    classes = {path: kind for method in layers.methods for path, kind in method.modules.items()}
-    tree = build_model_tree(operators, classes, runs)
-    names = {"exclusive_ns": "own_ms", "inclusive_ns": "total_ms"}
-    names |= {"low_ns": "low_ms", "high_ns": "high_ms"}
-    tree[list(names)] /= _NANOSECONDS
-    tree = tree.rename(columns=names | {"path": "module", "class": "module_class"})
-    return check(tree[LAYERS.names], LAYERS)
+    """Sum the operators of one measurement over the tree of modules: ``frames.LAYERS``.
+
+    ``operators`` has the columns that `add_layers` adds. ``runs``, from ``total_runs(ledger,
+    "key")``, gives the intervals: a module's time is summed in each run before its scatter is
+    estimated, because operators of one run are correlated.
+
+    An operator counts once, in the layer that ``module`` names, even if it also does work of
+    others. Each module is followed by those in it, the slowest first. The first row is the model,
+    and the last one, without a path, the operators of no layer: their ``total_ms`` sum to the mean
+    E2E time, and so does ``own_ms`` of all rows.
+    """
+    check(operators, OPERATORS)
+    modules = operators["module"]
+    time = operators["mean_ms"].to_numpy(float)
+    classes = dict(zip(modules, operators["module_class"], strict=True))
+    classes |= {path: kind for method in layers.methods for path, kind in method.modules.items()}
+    lineages = {module: _lineage(module) for module in modules.dropna().unique()}
+    paths = list(dict.fromkeys(path for lineage in lineages.values() for path in lineage))
+    # The last column, without a path, is for events in no layer.
+    column = {path: number for number, path in enumerate([*paths, None])}
+    inside = np.zeros((len(operators), len(column)))
+    own = inside.copy()
+    for row, module in enumerate(modules):
+        innermost = None if pd.isna(module) else module
+        own[row, column[innermost]] = 1
+        inside[row, [column[path] for path in lineages.get(innermost, [None])]] = 1
+    flops = (operators["flops"] * operators["calls"]).fillna(0.0).to_numpy(float)
+    total, half = time @ inside, np.full(len(column), np.nan)
+    if runs is not None:
+        sums = pd.DataFrame(runs[list(operators["key"])].fillna(0.0).to_numpy() @ inside)
+        half = half_width(blocks_of(sums.set_axis(runs.index)).to_numpy())
+    table = pd.DataFrame(
+        {
+            "module": pd.Series([*paths, None], dtype=object),
+            "module_class": [*(classes.get(path, "") for path in paths), ""],
+            "depth": [*(len(_lineage(path)) - 1 for path in paths), 0],
+            "own_ms": time @ own,
+            "total_ms": total,
+            "low_ms": (total - half).clip(min=0),
+            "high_ms": total + half,
+            "share": total / time.sum() if time.sum() else float("nan"),
+            "operators": inside.sum(axis=0).astype(int),
+            "flops": flops @ inside,
+        }
+    )
+    spent = dict(zip(paths, total, strict=False))
+    # As one reads a tree: a module before those in it, the slowest of a level first.
+    order = sorted(paths, key=lambda path: [(-spent[p], p) for p in reversed(_lineage(path))])
+    table = table.iloc[[column[path] for path in [*order, None]]].reset_index(drop=True)
+    return check(table[LAYERS.names], LAYERS)
+
+
+def _lineage(module: str) -> list[str]:
+    """The paths of a module and of all modules around it, innermost first."""
+    parts = module.split(".") if module else []
+    return [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
 
 
 def summarize_layer_types(operators: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The time of each class of layers, by category of its operators: ``frames.LAYER_TYPES``.
 
-    The class with the most time comes first; ``runs`` is as for `build_model_tree`.
+    The class with the most time comes first; ``runs`` is as for `summarize_layers`.
     """
     types = operators["module_class"].where(operators["module"].notna(), NO_LAYER)
     named = operators.assign(module_class=types.replace("", THE_MODEL))
@@ -72,72 +121,141 @@ def summarize_layer_types(operators: pd.DataFrame, runs: pd.DataFrame) -> pd.Dat
     return check(table[LAYER_TYPES.names], LAYER_TYPES)
 
 
-def build_model_tree(
-    operators: pd.DataFrame,
-    classes: Mapping[str, str] | None = None,
-    runs: pd.DataFrame | None = None,
-) -> pd.DataFrame:
-    """Sum the operators of one measurement over the tree of modules: ``frames.TREE``.
+#: Scores for two layers of one class to be the same. Shapes and cost together outweigh the path,
+#: because an inserted layer changes the paths of those after it.
+_PATH, _SHAPES, _COST = 3, 2, 2
 
-    ``operators`` has the columns that `add_layers` adds; ``classes`` the class of every module by
-    path (without it, only modules that ran an operator of their own have one). ``runs``, from
-    ``total_runs(ledger, "key")``, gives the intervals: a module's time is summed in each run before
-    its scatter is estimated, because operators of one run are correlated.
+_FIXED = {THE_MODEL, NO_LAYER}
 
-    An operator counts once, in the layer that ``module`` names, even if it also does work of
-    others. Each module is followed by those in it, the slowest first. The first row is the model,
-    and the last one, without a path, the operators of no layer: their ``inclusive_ns`` sum to the
-    mean E2E time, and so does ``exclusive_ns`` of all rows.
+#: The ledger from `place_rows` and the operators from `add_layers` of one measurement.
+Traced: TypeAlias = tuple[pd.DataFrame, pd.DataFrame]
+
+
+class Unit(NamedTuple):
+    """What is matched between programs: a layer with time of its own, or an operator.
+
+    A layer has its class, and the shapes and cost of its main operator; an operator the path of its
+    layer, its kind and family, its shapes and its cost.
     """
-    check(operators, OPERATORS)
-    modules = operators["module"]
-    time = operators["mean_ms"].to_numpy(float) * _NANOSECONDS
-    known = dict(zip(modules, operators["module_class"], strict=True)) | dict(classes or {})
-    lineages = {module: _lineage(module) for module in modules.dropna().unique()}
-    paths = list(dict.fromkeys(p for above in lineages.values() for p in above))
-    # The last column, without a path, is for events in no layer.
-    column = {path: number for number, path in enumerate([*paths, None])}
-    inside = np.zeros((len(operators), len(column)))
-    own = inside.copy()
-    for row, module in enumerate(modules):
-        innermost = None if pd.isna(module) else module
-        own[row, column[innermost]] = 1
-        inside[row, [column[path] for path in lineages.get(innermost, [None])]] = 1
-    parents = [next(iter(_lineage(path)[1:]), None) for path in paths]
-    flops = (operators["flops"] * operators["calls"]).fillna(0.0).to_numpy(float)
-    inclusive = time @ inside
-    half = _half_widths(runs, operators["key"], inside)
-    tree = pd.DataFrame(
-        {
-            "path": pd.Series([*paths, None], dtype=object),
-            "parent": pd.Series([*parents, None], dtype=object),
-            "depth": [*(len(_lineage(path)) - 1 for path in paths), 0],
-            "class": [*(known.get(path, "") for path in paths), ""],
-            "exclusive_ns": time @ own,
-            "inclusive_ns": inclusive,
-            "low_ns": (inclusive - half).clip(min=0),
-            "high_ns": inclusive + half,
-            "share": inclusive / time.sum() if time.sum() else float("nan"),
-            "operators": inside.sum(axis=0).astype(int),
-            "flops": flops @ inside,
-        }
+
+    name: str
+    kind: str
+    shapes: str
+    flops: float
+
+
+def layers_of(ledger: pd.DataFrame) -> list[str]:
+    """The layers that took time of their own, in order of execution."""
+    return list(dict.fromkeys(ledger["layer"])) if "layer" in ledger else []
+
+
+def list_layers(operators: pd.DataFrame, order: Sequence[str]) -> list[Unit]:
+    """The layers of one experiment, by their names in order of execution."""
+    texts = operators.fillna({"module_class": "", "shapes": ""})
+    main = (
+        texts.assign(name=operators["module"].map(name_layer))
+        .sort_values(["flops", "mean_ms"], ascending=False, na_position="last")
+        .drop_duplicates("name")
+        .set_index("name")
     )
-    spent = dict(zip(paths, inclusive, strict=False))
-    # As one reads a tree: a module before those in it, the slowest of a level first.
-    order = sorted(paths, key=lambda path: [(-spent[p], p) for p in reversed(_lineage(path))])
-    tree = tree.iloc[[column[path] for path in [*order, None]]].reset_index(drop=True)
-    return check(tree[TREE.names], TREE)
+    columns = ["module_class", "shapes", "flops"]
+    return [Unit(name, *main.loc[name, columns]) for name in order]
 
 
-def _half_widths(runs: pd.DataFrame | None, keys: pd.Series, inside: np.ndarray) -> np.ndarray:
-    """Half the interval of each column's time in ns, from the operators inside it."""
-    if runs is None:
-        return np.full(inside.shape[1], np.nan)
-    sums = pd.DataFrame(runs[list(keys)].fillna(0.0).to_numpy() @ inside, index=runs.index)
-    return _NANOSECONDS * half_width(blocks_of(sums).to_numpy())
+def match_layers(one: Sequence[Unit], other: Sequence[Unit]) -> dict[str, str]:
+    """Names of the other's layers by those that they have in the one.
+
+    Unless both have the same names, the layers are aligned in the order in which they ran, which
+    allows for layers that were inserted, removed or renamed.
+    """
+    names = {layer.name for layer in one}
+    same = names & {layer.name for layer in other}
+    if len(same) == len(one) == len(other):
+        return {name: name for name in names}
+    one, other = ([x for x in side if x.name not in _FIXED] for side in (one, other))
+    pairs = {name: name for name in same & _FIXED}
+    return pairs | {one[i].name: other[j].name for i, j in _pair_in_order(one, other)}
 
 
-def _lineage(module: str) -> list[str]:
-    """The paths of a module and of all modules around it, innermost first."""
-    parts = module.split(".") if module else []
-    return [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
+def _pair_in_order(one: Sequence[Unit], other: Sequence[Unit]) -> list[tuple[int, int]]:
+    """The numbers of those that are the same, both in order of execution."""
+    # Backwards, so that of equally good pairings the earliest in execution order wins.
+    sides = (pd.DataFrame(side[::-1], columns=Unit._fields) for side in (one, other))
+    ours, theirs = ({name: side[name].to_numpy(object) for name in side} for side in sides)
+    same = {name: ours[name][:, None] == theirs[name] for name in Unit._fields}
+    same["shapes"] &= theirs["shapes"] != ""
+    likeness = _PATH * same["name"] + _SHAPES * same["shapes"] + _COST * same["flops"]
+    cost = np.where(same["kind"] & (likeness > 0), -likeness, IMPOSSIBLE)
+    free = np.zeros(len(one), np.int64), np.zeros(len(other), np.int64)
+    partners = trace_back(prefix_costs(cost, *free), cost, free[0])[::-1]
+    return [(len(one) - 1 - i, j) for j, i in enumerate(partners) if i >= 0]
+
+
+def match_operators(one: Traced, other: Traced) -> dict[str, str]:
+    """Keys of the one's operators by those that they have in the other, as `match_layers` does."""
+    _, names = _name_layers({"one": one, "other": other})
+    keys, operators = [], []
+    for (ledger, rows), common in zip((one, other), names.values(), strict=True):
+        ordered = rows.set_index("key").loc[ledger["key"].drop_duplicates()]
+        known = ordered.reindex(columns=["module", "shapes", "flops"]).fillna({"shapes": ""})
+        paths = [common.get(name, name) for name in map(name_layer, known["module"])]
+        kinds = ordered["kind"].astype(str) + " " + ordered["family"].astype(str)
+        columns = (paths, kinds, known["shapes"], known["flops"])
+        operators.append(list(map(Unit, *columns)))
+        keys.append(list(ordered.index))
+    if len(keys[0]) * len(keys[1]) > MOST_CELLS:
+        return {}
+    return {keys[1][j]: keys[0][i] for i, j in _pair_in_order(*operators)}
+
+
+def align_layers(runs: Mapping[str, Traced]) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """Common names of the layers of any runs in order, and by run those of its own layers."""
+    return _join_fused(runs, *_name_layers(runs))
+
+
+def rename(ledger: pd.DataFrame, column: str, names: Mapping[str, str]) -> pd.DataFrame:
+    """A ledger with other names in a column; those without another one stay."""
+    return ledger.assign(**{column: [names.get(name, name) for name in ledger[column]]})
+
+
+def _name_layers(runs: Mapping[str, Traced]) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """Common names in order, and for every run the common name of each of its layers."""
+    common: list[Unit] = []
+    names = {}
+    for run, (ledger, operators) in runs.items():
+        layers = list_layers(operators, layers_of(ledger))
+        partners = {other: one for one, other in match_layers(common, layers).items()}
+        position = 0
+        for layer in layers:
+            taken = [known.name for known in common]
+            if layer.name in partners:
+                position = taken.index(partners[layer.name]) + 1
+                continue
+            name = layer.name if layer.name not in taken else f"{layer.name} ({run})"
+            partners[layer.name] = name
+            common.insert(position, layer._replace(name=name))
+            position += 1
+        names[run] = partners
+    return [layer.name for layer in common], names
+
+
+def _join_fused(
+    runs: Mapping[str, Traced], order: Sequence[str], names: dict[str, dict[str, str]]
+) -> tuple[list[str], dict[str, dict[str, str]]]:
+    """The same, with layers that share an operator in any run under one name."""
+    group = {name: name for name in order}
+    for run, (_, operators) in runs.items():
+        shared = operators[operators["also"].fillna("") != ""]
+        for module, also in zip(shared["module"], shared["also"], strict=True):
+            paths = [name_layer(module), *map(name_layer, also.split(", "))]
+            known = {group[name] for path in paths if (name := names[run].get(path, path)) in group}
+            first = min(known, default="")
+            group.update((name, first) for name, its in group.items() if its in known)
+    members: dict[str, list[str]] = {}
+    for name in order:
+        members.setdefault(group[name], []).append(name)
+    joined = {name: " + ".join(members[group[name]]) for name in order}
+    renamed = {
+        run: {own: joined[it] for own, it in own_names.items()} for run, own_names in names.items()
+    }
+    return list(dict.fromkeys(joined[name] for name in order)), renamed

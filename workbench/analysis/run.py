@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.align import Traced, align_layers, match_operators, rename
 from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.categories import Scheme, add_categories, load_scheme
 from workbench.analysis.compare import PARTS, compare_apart, compare_latencies, compare_parts
@@ -29,8 +28,12 @@ from workbench.analysis.findings.dataflow import Dataflow
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import OUTPUT, Recording
 from workbench.analysis.layers import (
+    Traced,
     add_layers,
+    align_layers,
+    match_operators,
     place_rows,
+    rename,
     summarize_layer_types,
     summarize_layers,
 )
@@ -1027,7 +1030,7 @@ class Comparison:
 
     @property
     def _traced(self) -> tuple[Traced, Traced]:
-        before, after = (Traced(m.ledger, m.operators) for m in (self.baseline, self.candidate))
+        before, after = ((m.ledger, m.operators) for m in (self.baseline, self.candidate))
         return before, after
 
     @frame_property

@@ -10,7 +10,7 @@ from workbench.records.layers import XNode, XValue
 
 
 @dataclass(eq=False)
-class Tensor:
+class GraphValue:
     """A value of the graph.
 
     `Graph.count` updates ``producer``, ``reader`` (the first) and ``readers`` (their number, an
@@ -68,12 +68,12 @@ class Graph:
     """Nodes in order of execution, and their values by id."""
 
     def __init__(self) -> None:
-        self.values: dict[int, Tensor] = {}
+        self.values: dict[int, GraphValue] = {}
         self.nodes: list[Node] = []
 
-    def new_tensor(self, dtype: str, shape: tuple[int, ...]) -> Tensor:
+    def new_tensor(self, dtype: str, shape: tuple[int, ...]) -> GraphValue:
         """Add an intermediate value."""
-        tensor = Tensor(max(self.values, default=-1) + 1, dtype, shape)
+        tensor = GraphValue(max(self.values, default=-1) + 1, dtype, shape)
         self.values[tensor.id] = tensor
         return tensor
 
@@ -112,7 +112,7 @@ class Graph:
         self._sort()
         self.count()
 
-    def _remove_producer(self, tensor: Tensor) -> bool:
+    def _remove_producer(self, tensor: GraphValue) -> bool:
         node = tensor.producer
         if node is None or not node.live or len(node.outputs) != 1:
             return False
@@ -198,7 +198,7 @@ def define_graph(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> Graph:
     graph = Graph()
     for value in xvalues:
         constant = value.role == "constant"
-        tensor = Tensor(value.id, value.dtype, value.shape, constant, shape_known=constant)
+        tensor = GraphValue(value.id, value.dtype, value.shape, constant, shape_known=constant)
         tensor.is_input, tensor.is_output = value.role == "input", value.role == "output"
         tensor.zero_point = value.zero_point
         graph.values[value.id] = tensor

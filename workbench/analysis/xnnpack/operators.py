@@ -1,12 +1,19 @@
-"""The operators that a delegate runs, predicted from the export, and their logged names."""
+"""The operators that a delegate is predicted to run, matched with the logged names, in order."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from workbench.analysis.xnnpack.graph import Graph, Node, define_graph
-from workbench.analysis.xnnpack.rewrites import compute_in_single, kind_of, optimize
-from workbench.records.layers import XNode, XValue
+from workbench.analysis.xnnpack.rewrites import (
+    EVERYTHING,
+    compute_in_single,
+    kind_of,
+    rewrite_graph,
+)
+from workbench.records.layers import Instruction, XNode, XValue
 
 _NAMES = {
     "argmaxpool": r"Arg ?Max Pooling \(", "avgpool": r"Average Pooling \(",
@@ -51,7 +58,7 @@ def predict_operators(
 ) -> list[Operator]:
     """The operators of an exported delegate, in order; ``lacking`` as for `compute_in_single`."""
     graph = define_graph(xvalues, xnodes)
-    optimize(graph)
+    rewrite_graph(graph)
     compute_in_single(graph, "fp16", lacking)
     compute_in_single(graph, "bf16", frozenset())
     return [_operator(graph, node) for node in graph.live_nodes()]
@@ -88,3 +95,134 @@ def _expected_types(graph: Graph, node: Node) -> str:
         width = re.search(r"\d+$", graph.values[node.outputs[0]].dtype)
         return f"X{max(8, int(width[0])) if width else 32}"
     return ""
+
+
+#: Costs: another type than expected; one operator too many or too few, of a light kind or not.
+_WRONG_TYPE, _LIGHT_COST, _HEAVY_COST = 5, 12, 20
+IMPOSSIBLE = 10**6
+
+#: Another pairing is possible if it costs at most this much more than the best one.
+_DOUBT = _HEAVY_COST
+
+#: Larger problems are skipped: they take seconds, and explain nothing.
+MOST_CELLS = 4_000_000
+
+_LIGHT_NAMES = re.compile(r"Convert|Copy|Transpose|Clamp|Static Reshape|Pack")
+
+
+@dataclass(frozen=True)
+class GraphMatch:
+    """Predicted operators and the logged names, paired in order.
+
+    ``pairs`` has the number of each name's operator (-1 for none), ``alternatives`` the others that
+    are possible, and ``lacking`` the kinds of kernels that the CPU is assumed to lack.
+    """
+
+    operators: Sequence[Operator]
+    cost: int
+    pairs: tuple[int, ...]
+    alternatives: tuple[frozenset[int], ...]
+    lacking: frozenset[str] = frozenset()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every logged operator is explained and none is missing."""
+        return self.cost == 0
+
+
+#: What CPUs are known to lack fp16 kernels for: nothing, bilinear resizing (x86), anything.
+_KNOWN = (frozenset[str](), frozenset({"resize"}), frozenset({EVERYTHING}))
+
+
+def match_graph(
+    delegate: Instruction, names: Sequence[str], learned: frozenset[str] = frozenset()
+) -> GraphMatch:
+    """Match a delegate with its logged names, which also shows what the CPU lacks kernels for.
+
+    ``learned``, what explained another delegate of the same trace, and the likely cases are tried
+    first, then one kind of operator after another.
+    """
+
+    def attempt(lacking: frozenset[str]) -> GraphMatch:
+        operators = predict_operators(delegate.xvalues, delegate.xnodes, lacking)
+        return replace(match_names(operators, names), lacking=lacking)
+
+    def best_of(*matches: GraphMatch) -> GraphMatch:
+        return min(matches, key=lambda match: match.cost)
+
+    kinds = half_kinds(delegate.xvalues, delegate.xnodes)
+    first, *others = dict.fromkeys((learned, *_KNOWN)) if kinds else _KNOWN[:1]
+    best = attempt(first)
+    for lacking in others:
+        if not best.complete:
+            best = best_of(best, attempt(lacking))
+    for _ in kinds:
+        if best.complete:
+            break
+        better = best_of(best, *(attempt(best.lacking ^ {kind}) for kind in kinds))
+        if better is best:
+            break
+        best = better
+    return best
+
+
+def match_names(operators: Sequence[Operator], names: Sequence[str]) -> GraphMatch:
+    """Pair names, without their ordinals, with operators, in order."""
+    nothing_else = (frozenset[int](),) * len(names)
+    if len(operators) == len(names) and not any(map(_cost, operators, names)):
+        return GraphMatch(operators, 0, tuple(range(len(names))), nothing_else)
+    if len(operators) * len(names) > MOST_CELLS:
+        return GraphMatch(operators, IMPOSSIBLE, (-1,) * len(names), nothing_else)
+    distinct, codes = np.unique(np.array(names, object), return_inverse=True)
+    table = np.array([[_cost(o, name) for name in distinct] for o in operators], np.int64)
+    pairing = table.reshape(len(operators), len(distinct))[:, codes]
+    lights = [o.light for o in operators], [bool(_LIGHT_NAMES.match(name)) for name in names]
+    skip, extra = (np.where(light, _LIGHT_COST, _HEAVY_COST) for light in lights)
+    before = prefix_costs(pairing, skip, extra)
+    after = prefix_costs(pairing[::-1, ::-1], skip[::-1], extra[::-1])[::-1, ::-1]
+    best = int(before[-1, -1])
+    possible = before[:-1, :-1] + pairing + after[1:, 1:] <= best + _DOUBT
+    pairs = trace_back(before, pairing, skip)
+    alternatives = (
+        frozenset(np.flatnonzero(possible[:, place]).tolist()) - {pair}
+        for place, pair in enumerate(pairs)
+    )
+    return GraphMatch(operators, best, pairs, tuple(alternatives))
+
+
+def _cost(operator: Operator, name: str) -> int:
+    if not operator.fits(name):
+        return IMPOSSIBLE
+    return 0 if operator.types in name else _WRONG_TYPE
+
+
+def prefix_costs(pairing: np.ndarray, skip: np.ndarray, extra: np.ndarray) -> np.ndarray:
+    """Least cost of aligning the first ``i`` of one list with the first ``j`` of another.
+
+    After S. B. Needleman, C. D. Wunsch, J. Mol. Biol. 48 (1970). ``pairing`` has the cost of each
+    pair, ``skip`` and ``extra`` those of leaving out one of the first and of the second list.
+    """
+    extras = np.append(0, np.cumsum(extra))
+    costs = np.empty((len(skip) + 1, len(extras)), np.int64)
+    costs[0] = extras
+    for i in range(len(skip)):
+        row = costs[i] + skip[i]
+        row[1:] = np.minimum(row[1:], costs[i, :-1] + pairing[i])
+        # Extras may follow at any place: the minimum over all places before.
+        costs[i + 1] = np.minimum.accumulate(row - extras) + extras
+    return costs
+
+
+def trace_back(costs: np.ndarray, pairing: np.ndarray, skip: np.ndarray) -> tuple[int, ...]:
+    """For each of the second list its partner in the first, -1 for none."""
+    i, j = (length - 1 for length in costs.shape)
+    pairs = [-1] * j
+    while i and j:
+        if costs[i, j] == costs[i - 1, j - 1] + pairing[i - 1, j - 1]:
+            i, j = i - 1, j - 1
+            pairs[j] = i
+        elif costs[i, j] == costs[i - 1, j] + skip[i - 1]:
+            i -= 1
+        else:
+            j -= 1
+    return tuple(pairs)

@@ -7,7 +7,7 @@ precision becomes fp32 for operators that the CPU has no kernels for.
 
 import math
 
-from workbench.analysis.xnnpack.graph import Graph, Node, Tensor, replace
+from workbench.analysis.xnnpack.graph import Graph, GraphValue, Node, replace
 
 #: Every kind of node, in a set of kinds without kernels.
 EVERYTHING = "*"
@@ -118,7 +118,7 @@ _CLAMPING = ("avgpool", "conv", "deconv", "dwconv", "fc", "maxpool")
 _EIGHT_BITS = ("qint8", "quint8", "qcint8", "qdint8", "qduint8", "qpint8")
 
 
-def optimize(graph: Graph) -> None:
+def rewrite_graph(graph: Graph) -> None:
     """Rewrite a graph as XNNPACK does before it creates operators, except for half precision."""
     graph.clean_up()
     fuse_pads_and_copies(graph)
@@ -159,7 +159,7 @@ def fuse_pads_and_copies(graph: Graph) -> None:
                 _drop(graph, producer, tensor, reader)
 
 
-def _pads(node: Node, tensor: Tensor) -> bool:
+def _pads(node: Node, tensor: GraphValue) -> bool:
     """Whether a pad adds zeros around an image, and nothing else."""
     before, after = (node.parameters.get(f"{side}_paddings") or [] for side in ("pre", "post"))
     spatial = len(tensor.shape) == len(before) == len(after) == 4
@@ -168,11 +168,11 @@ def _pads(node: Node, tensor: Tensor) -> bool:
     return spatial and zero and tensor.dtype in ("fp32", "qint8", "quint8")
 
 
-def _is_between(tensor: Tensor) -> bool:
+def _is_between(tensor: GraphValue) -> bool:
     return tensor.alive and not tensor.external
 
 
-def _drop(graph: Graph, producer: Node, tensor: Tensor, reader: Node) -> None:
+def _drop(graph: Graph, producer: Node, tensor: GraphValue, reader: Node) -> None:
     """Remove a node whose work its only reader takes over."""
     source = graph.values[producer.inputs[0]]
     if source.reader is producer:
@@ -230,7 +230,7 @@ def _table_input(graph: Graph, node: Node, known: set[int] | tuple[()]) -> int |
     return first.id if {first.id, second.id} <= set(known) else None
 
 
-def _is_scalar(tensor: Tensor) -> bool:
+def _is_scalar(tensor: GraphValue) -> bool:
     return tensor.constant and math.prod(tensor.shape) == 1 and tensor.producer is None
 
 
