@@ -1,0 +1,176 @@
+"""Real run folders, a manifest and ETDumps, whose latencies and operators are chosen."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from etdump_builder import Block, Profile, build_etdump
+from synthetic import NETWORK, synthetic_latencies
+
+import workbench as wb
+from workbench.records.runs import Batch, Experiment, Pair, Plan, RunRecord, Session
+from workbench.store import save_run
+
+#: Of the row that is the rest of ``Method::execute``, and of the one around delegated operators.
+_FRAMEWORK, _DELEGATE = "framework", "delegate_overhead"
+
+
+def open_made_run(folder, latencies_ms, **options):
+    """Write a run with `write_run`, and open it."""
+    return wb.open_run(write_run(folder, latencies_ms, **options))
+
+
+def write_run(
+    folder: Path,
+    latencies_ms: Mapping[str, float | Mapping[int, float] | None],
+    *,
+    factors: Mapping[str, Mapping[str, float]] | None = None,
+    pairs: tuple[tuple[str, str], ...] | None = None,
+    control: bool = False,
+    traced: int = 10,
+    traced_noise: float = 0.01,
+    toggle: str = "avx512",
+    latencies: pd.DataFrame | None = None,
+    changes: Mapping[str, object] | None = None,
+    **options,
+) -> Path:
+    """Write the folder of a run of ``synthetic.NETWORK``; returns it.
+
+    Parameters
+    ----------
+    latencies_ms
+        The true latency of every experiment, the baseline first; by thread count if it depends on
+        that; None for the sum of its operators. One that is called ``on`` uses the toggle.
+    factors
+        By experiment, how many times as long the operators of a category (or of one ledger kind)
+        take in its traces. By default all take the same time, whatever the latency.
+    pairs
+        What is compared: by default all others with the first experiment.
+    control
+        Adds ``control``, which repeats the first experiment.
+    traced
+        Traced inferences of every process; 0 for none.
+    traced_noise
+        Log-normal scatter of every operator.
+    toggle
+        Of the plan; ``ladder`` for ISA levels, the lowest first.
+    latencies
+        Latencies to write in place of synthetic ones: ``frames.LATENCIES``.
+    changes
+        Other fields of the manifest.
+    options
+        Of `synthetic_latencies`: ``processes``, ``rounds``, ``noise``, ``restart``, ``seed``, ...
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    names = list(latencies_ms)
+    factors = dict(factors or {})
+    times = {
+        name: ms if isinstance(ms, Mapping) else {1: ms or _sum_ms(factors.get(name, {}))}
+        for name, ms in latencies_ms.items()
+    }
+    if control:
+        times["control"], factors["control"] = times[names[0]], factors.get(names[0], {})
+    threads = tuple(sorted({count for by_count in times.values() for count in by_count}))
+    if latencies is None:
+        latencies = pd.concat(
+            [
+                synthetic_latencies(
+                    {
+                        name: by_count[count]
+                        for name, by_count in times.items()
+                        if count in by_count
+                    },
+                    threads=count,
+                    **options,
+                )
+                for count in threads
+            ],
+            ignore_index=True,
+        )
+    rng = np.random.default_rng(options.get("seed", 0))
+    sessions = []
+    keys = ["experiment", "threads", "process", "traced"]
+    for (name, count, process, is_traced), part in latencies.groupby(keys, sort=False):
+        sessions.append(_session(name, count, process, _batches(part), is_traced))
+        if not traced or is_traced:
+            continue
+        blocks = [_block(factors.get(name, {}), rng, traced_noise) for _ in range(traced)]
+        wall = tuple(block.events[-1].end - block.events[-1].start for block in blocks)
+        file = f"{name}_t{count}_p{process}.etdump"
+        (folder / file).write_bytes(build_etdump(blocks))
+        batch = Batch(0, 0, wall, wall, (0,) * traced)
+        sessions.append(_session(name, count, process, (batch,), True, file))
+    compared = pairs or tuple((names[0], other) for other in names[1:])
+    plan = Plan(
+        "net.pte", "0" * 64, "net", "net", (), "", tuple(
+            Experiment(
+                name, "native" if name == "on" else f"no{toggle}", control=name == "control"
+            )
+            for name in times
+        ),
+        tuple(Pair(*pair, f"with {toggle}") for pair in compared),
+        toggle=toggle, threads=threads, processes=int(latencies["process"].nunique()),
+    )  # fmt: skip
+    record = {
+        "plan": plan, "platform": "linux-x86_64", "emulated": False, "state": "complete",
+        "started": "2026-01-01T00:00:00", "finished": "2026-01-01T00:01:00",
+        "host": {"cpu": "a CPU"}, "runner": {"kind": "native"}, "versions": {},
+        "sessions": tuple(sessions),
+    }  # fmt: skip
+    save_run(RunRecord(**record | dict(changes or {})), folder)
+    return folder
+
+
+def _session(name, threads, process, batches, traced, etdump=""):
+    masked = () if name == "on" else ("avx512",)
+    numbers = int(threads), int(process)
+    return Session(name, *numbers, bool(traced), masked, 1.0, 1.0, batches, etdump=etdump)
+
+
+def _batches(part: pd.DataFrame) -> tuple[Batch, ...]:
+    return tuple(
+        Batch(int(number), int(batch), *(tuple(rows[clock].tolist()) for clock in _CLOCKS))
+        for (number, batch), rows in part.groupby(["round", "batch"], sort=False)
+    )
+
+
+_CLOCKS = ("wall_ns", "cpu_ns", "preempted")
+
+
+def _operators(factors: Mapping[str, float]):
+    for category, kind, name, ms in NETWORK:
+        yield kind, name, ms * factors.get(category, 1.0) * factors.get(kind, 1.0)
+
+
+def _sum_ms(factors: Mapping[str, float]) -> float:
+    return sum(ms for _, _, ms in _operators(factors))
+
+
+def _block(factors: Mapping[str, float], rng: np.random.Generator, noise: float) -> Block:
+    """One inference of the network: its delegate first, then its kernels."""
+    times = {}
+    for row, (kind, name, ms) in enumerate(_operators(factors)):
+        us = 1e3 * ms * np.exp(rng.normal(0, noise))
+        times[row, kind, name] = int(us) * 1000 if kind == "delegated" else int(1e3 * us)
+    events: list[Profile] = []
+    now = start = 1000
+
+    def of(kind):
+        return [(row, name, ns) for (row, k, name), ns in times.items() if k == kind]
+
+    ((_, _, rest),), ((_, _, around),) = of(_FRAMEWORK), of(_DELEGATE)
+    now += around
+    for row, name, ns in of("delegated"):
+        events.append(Profile(f"{name} #{row}", 0, 0, start=now, end=now + ns))
+        now += ns
+    events.append(Profile("DELEGATE_CALL", 0, 0, start=start, end=now))
+    for number, ((_, name, ns), (_, _, call)) in enumerate(
+        zip(of("portable"), of("call_overhead"), strict=True), 1
+    ):
+        begin, now = now, now + call
+        events.append(Profile(name, 0, number, start=now, end=now + ns))
+        now += ns
+        events.append(Profile("OPERATOR_CALL", 0, number, start=begin, end=now))
+    events.append(Profile("Method::execute", -1, -1, start=start, end=now + rest))
+    return Block("Execute", events)
