@@ -13,8 +13,6 @@ from workbench import store
 from workbench.cli import workbench
 from workbench.export import artifact as cache
 from workbench.export.artifact import export_model
-from workbench.models import sources
-from workbench.models.sources import find_sources
 from workbench.options import ExportOptions
 
 MODEL = """\
@@ -87,7 +85,6 @@ def test_the_command_says_what_it_did(files):
 CHANGES = {
     "source": lambda: Path("mine.py").write_text(MODEL + "# more\n"),
     "import": lambda: Path("neighbour.py").write_text("SIZE = 3  # more\n"),
-    "named file": lambda: torch.save(torch.zeros(1), "scale.pt"),
     "weights": lambda: torch.save(
         {"weight": torch.zeros(3, 4), "bias": torch.zeros(3)}, "weights.pt"
     ),
@@ -143,8 +140,7 @@ def test_another_exporter_is_noticed(files, monkeypatch, part):
     if part == "versions":
         monkeypatch.setattr(cache, "versions", lambda: {"torch": "0"})
     else:
-        real = cache.find_sources
-        monkeypatch.setattr(cache, "find_sources", lambda file: real(Path("neighbour.py")))
+        monkeypatch.setattr(cache, "_EXPORTER", [files])
     changed = cache.identify_export("mine.py:Net")
     assert changed[part] != before[part]
     assert changed["model"] == before["model"]
@@ -202,53 +198,42 @@ def test_a_model_object_is_always_exported(files):
 # Sources
 
 
-def test_the_sources_of_a_registered_model_are_its_own():
-    file = Path(cache.__file__).parents[1] / "models" / "zoo" / "unet_small.py"
-    names = {path.name for path in find_sources(file).files}
-    assert {"unet_small.py", "blocks.py", "registry.py"} <= names
-    assert "vit_tiny.py" not in names
-    exporter = find_sources(Path(cache.__file__).with_name("artifact.py"))
-    modules = {path.name for path in Path(cache.__file__).parent.glob("*.py")}
-    assert modules - {path.name for path in exporter.files} <= {"__init__.py", "probes.py"}
-    assert any(package.startswith("torch ") for package in exporter.packages)
+def model_key():
+    return cache.identify_export("mine.py:Net")["model"]
 
 
-def test_imports_of_every_form_are_followed(tmp_path, monkeypatch):
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "inner.py").write_text("from . import sibling\nfrom .other import x\nimport inner\n")
-    (package / "sibling.py").write_text("def f():\n    import late\n")
-    (package / "other.py").write_text("not Python")
-    (tmp_path / "late.py").write_text("import json, no_such_package")
-    (tmp_path / "main.py").write_text("from package.inner import thing\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    found = find_sources(tmp_path / "main.py")
-    assert [path.name for path in found.files] == [
-        "late.py", "main.py", "__init__.py", "inner.py", "other.py", "sibling.py",
-    ]  # fmt: skip
-    assert found.packages == ()
+def test_the_key_has_the_folder_of_the_file_its_packages_and_versions_but_no_named_files(files):
+    Path("parts").mkdir()
+    Path("parts/__init__.py").touch()
+    Path("data").mkdir()
+    Path("data/other.py").touch()
+    keys = [model_key()]
+    assert "torch 2" in keys[0]
+    for change in (lambda: Path("parts/inner.py").touch(), CHANGES["import"]):
+        change()
+        keys.append(model_key())
+    assert len(set(keys)) == 3
+    Path("data/other.py").write_text("SIZE = 3\n")
+    torch.save(torch.zeros(1), "scale.pt")
+    assert model_key() == keys[-1]
 
 
-def test_packages_that_pip_put_on_pythonpath_are_not_the_users(tmp_path, monkeypatch):
-    package, metadata = (
-        tmp_path / "extra" / "elsewhere",
-        tmp_path / "extra" / "elsewhere-1.2.dist-info",
-    )
-    package.mkdir(parents=True)
-    metadata.mkdir()
-    (package / "__init__.py").touch()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: elsewhere\nVersion: 1.2\n")
-    (metadata / "RECORD").write_text("elsewhere/__init__.py,,\n")
-    (tmp_path / "main.py").write_text("import elsewhere\n")
-    monkeypatch.syspath_prepend(str(tmp_path / "extra"))
-    sources._distributions.cache_clear()
-    found = find_sources(tmp_path / "main.py")
-    assert [path.name for path in found.files] == ["main.py"]
-    assert found.packages == ("elsewhere 1.2",)
+def test_the_key_is_the_same_in_another_folder_though_the_file_names_files(files, monkeypatch):
+    spec, key = f"{files / 'mine.py'}:Net", model_key()
+    (files / "elsewhere").mkdir()
+    monkeypatch.chdir(files / "elsewhere")
+    Path("scale.pt").write_bytes(b"another one")
+    assert cache.identify_export(spec)["model"] == key
 
 
-@pytest.mark.parametrize("text", ["a. " + "b" * 300, "/" * 500, "x/" * 250])
-def test_a_sentence_is_not_taken_for_a_file(tmp_path, text):
-    (tmp_path / "main.py").write_text(f"TEXT = {text!r}\n")
-    assert [path.name for path in find_sources(tmp_path / "main.py").files] == ["main.py"]
+def test_a_package_is_a_part_of_the_key_of_a_file_with_relative_imports(tmp_path):
+    files = ("net/__init__.py", "net/sizes.py", "net/deep/__init__.py", "net/deep/model.py")
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / files[-1]).write_text("from ..sizes import WIDTH\n")
+    keys = []
+    for width in (1, 2):
+        (tmp_path / files[1]).write_text(f"WIDTH = {width}\n")
+        keys.append(cache.identify_export(f"{tmp_path / files[-1]}:Net")["model"])
+    assert keys[0] != keys[1]

@@ -26,6 +26,7 @@ from workbench import store
 from workbench.analysis.roofline import build_roof
 from workbench.cli import main
 from workbench.errors import (
+    ModelError,
     RunnerError,
     StoreError,
     TraceError,
@@ -34,7 +35,6 @@ from workbench.errors import (
     printable,
 )
 from workbench.explorer.page import fill_page
-from workbench.models.sources import find_sources
 from workbench.plots.tables import show_note
 from workbench.portfolio.state import Storage, write_csv
 from workbench.records.portfolio import Cell, Outcome, Row
@@ -162,9 +162,9 @@ def test_names_that_are_too_long_for_a_file_are_one_line(tmp_path):
     (tmp_path / "x.json").write_text(json.dumps(config))
     with pytest.raises(StoreError, match="no such file"):
         plan_config(read_config(tmp_path / "x.json"), tmp_path)
-    text = f"import {'x' * 300}\nTEXT = {'a sentence. ' * 40!r}\n"
-    (tmp_path / "model.py").write_text(text)
-    assert find_sources(tmp_path / "model.py").files == (tmp_path / "model.py",)
+    (tmp_path / "model.py").write_text(f"import {'x' * 300}\n")
+    with pytest.raises(ModelError, match="cannot be imported"):
+        wb.load_model(f"{tmp_path}/model.py:Net")
 
 
 def test_a_store_cannot_place_files_elsewhere(tmp_path, monkeypatch):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from recorded import recorded
 
 import workbench as wb
@@ -463,6 +464,20 @@ def test_bad_parameters_are_one_clear_error(tmp_path):
     path.write_text('{"vocab_size": 8, "dim": 9, "n_heads": 0}')
     with pytest.raises(ModelError, match="makes no model"):
         wb.load_model(f"llm:{path}")
+
+
+def test_the_number_of_layers_is_upstreams_where_the_parameters_name_none(tmp_path):
+    (tmp_path / "p.json").write_text('{"vocab_size": 8, "dim": 8, "n_heads": 2, "hidden_dim": 8}')
+    spec = f"llm:{tmp_path / 'p.json'},context=8,sdpa=0"
+    model = wb.load_model(spec)
+    assert model.metadata["get_n_layers"] == len(model.module.layers) == 1
+    weights = {name: value.detach() for name, value in model.module.named_parameters()}
+    extra = weights["layers.0.attention.wq.weight"]
+    torch.save(weights | {"layers.1.attention.wq.weight": extra}, tmp_path / "w.pt")
+    again = wb.load_model(
+        f"llm:{tmp_path / 'p.json'},context=8,sdpa=0", state_dict=tmp_path / "w.pt"
+    )
+    assert torch.equal(again.module.layers[0].attention.wq.weight, extra)
 
 
 @pytest.mark.parametrize("name", PRESETS)

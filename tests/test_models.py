@@ -1,3 +1,7 @@
+import contextlib
+import itertools
+import logging
+import os
 import re
 import shlex
 import shutil
@@ -5,7 +9,10 @@ import socket
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 import types
+import warnings
 from pathlib import Path
 
 import pytest
@@ -629,3 +636,96 @@ def test_edgetam_says_what_is_missing_in_one_line(clone, missing):
     with pytest.raises(SetupError, match=rf"^EdgeTAM/{missing}.*: no such file -> clone") as caught:
         load_model(f"{ADAPTER}:EdgeTam")
     assert "\n" not in str(caught.value)
+
+
+# Several threads
+
+
+class Overlap:
+    """Where two threads meet if nothing keeps them apart; the first to come leaves first."""
+
+    def __init__(self):
+        self.barrier, self.numbers = threading.Barrier(2), itertools.count()
+
+    def meet(self):
+        number = next(self.numbers)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            self.barrier.wait(0.5)
+        time.sleep(0.2 * number)
+
+
+def run_twice(call):
+    """Run a call in two threads at once; returns the texts of errors."""
+    errors = []
+
+    def run():
+        try:
+            call()
+        except WorkbenchError as error:
+            errors.append(str(error))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def test_overlapping_loads_leave_the_network_imports_and_random_numbers_as_they_were(
+    monkeypatch, write
+):
+    from executorch.examples import models
+
+    overlap = Overlap()
+
+    class Definition:
+        def get_eager_model(self):
+            overlap.meet()
+            return nn.Linear(4, 2)
+
+        def get_example_inputs(self):
+            return (torch.ones(1, 4),)
+
+    module = types.ModuleType("executorch.examples.models.sketch")
+    module.Sketch = Definition
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(models.MODEL_NAME_TO_MODEL, "sketch", ("sketch", "Sketch"))
+    resolve, bytecode = socket.getaddrinfo, sys.dont_write_bytecode
+    assert run_twice(lambda: load_model("executorch:sketch")) == []
+    assert socket.getaddrinfo is resolve
+
+    monkeypatch.setattr(sys, "overlap", Overlap(), raising=False)
+    file = write(f"import sys\nsys.overlap.meet()\n{NET}\nEXAMPLE_INPUTS = (torch.randn(1, 4),)\n")
+    weights = []
+    assert run_twice(lambda: weights.append(load_model(f"{file}:Net").module.fc.weight)) == []
+    assert torch.equal(*weights)
+    assert sys.dont_write_bytecode is bytecode
+
+
+def test_overlapping_exports_leave_standard_error_and_logs_as_they_were(registered, tmp_path):
+    overlap, exporting = Overlap(), threading.Event()
+
+    class Net(nn.Linear):
+        def forward(self, x):
+            if exporting.is_set():
+                overlap.meet()
+                raise ValueError("enough")
+            return super().forward(x)
+
+    @register_model("overlapping")
+    class Overlapping(EagerModelBase):
+        def get_eager_model(self):
+            return Net(4, 2)
+
+        def get_example_inputs(self):
+            return (torch.ones(1, 4),)
+
+    def state():
+        return sys.stderr, os.fstat(2), logging.root.manager.disable, list(warnings.filters)
+
+    model, before = load_model("overlapping"), state()
+    exporting.set()
+    errors = run_twice(lambda: export_model(model, root=tmp_path))
+    assert ["forward() fails: ValueError: enough" in text for text in errors] == [True, True]
+    assert state() == before

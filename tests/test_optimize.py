@@ -21,10 +21,11 @@ from torch import nn
 import workbench as wb
 from workbench.analysis.variants import add_measured, pick_best, read_study, tabulate_variants
 from workbench.errors import ModelError, RunnerError, StoreError, UsageError, WorkbenchError
-from workbench.export.lower import measure_layer_noise, silence
+from workbench.export.lower import measure_layer_noise
 from workbench.export.rewrite import rewrite_graph
 from workbench.frames import FINDINGS
 from workbench.models.loader import LoadedModel, load_model
+from workbench.models.process import silence
 from workbench.optimize import search
 from workbench.optimize.proposals import (
     Choice,

@@ -27,8 +27,8 @@ from pathlib import Path
 import torch
 
 import workbench as wb
-from workbench.export.lower import silence
 from workbench.models.loader import load_model
+from workbench.models.process import silence
 
 MAX_SHARE, MAX_SECONDS = 0.1, 1.0
 

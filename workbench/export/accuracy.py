@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from workbench.models.sources import reason, silent_stderr
+from workbench.models.process import silent_stderr
+from workbench.models.sources import reason
 from workbench.records.runs import Fidelity, LayerNoise
 
 if TYPE_CHECKING:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.metadata
 import json
 import os
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +24,7 @@ from workbench.export.lower import (
     DTYPES,
     PRECISIONS,
     Lowered,
-    collect_rarely,
     lower_model,
-    silence,
 )
 from workbench.export.program import Slot, raw_bytes
 from workbench.models.inputs import (
@@ -36,8 +34,9 @@ from workbench.models.inputs import (
     sample_files,
 )
 from workbench.models.loader import SEED, LoadedModel, load_model
-from workbench.models.registry import parse_name, sources_of
-from workbench.models.sources import find_sources, reason
+from workbench.models.process import collect_rarely, silence
+from workbench.models.registry import identify_sources, parse_name
+from workbench.models.sources import hash_files, list_python_files, reason
 from workbench.options import GROUP_SIZE, OPTIONAL_REWRITES, ExportOptions
 from workbench.records.runs import Export, Tensor, Undelegated
 
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
 LOW_SQNR_DB, NOISY_LAYERS = 20, 20
+#: Folders whose code decides what an export is.
+_EXPORTER = [Path(__file__).parents[1] / name for name in ("export", "models", "records")]
 #: Receives one line about what is being done.
 Tell = Callable[[str], None]
 
@@ -317,19 +318,19 @@ def identify_export(model: str, options: ExportOptions = ExportOptions()) -> dic
 
     Hashes, or short texts. Empty for a class that was registered while Python runs.
     """
-    sources = sources_of(parse_name(model))
-    if sources is None:
+    sources = identify_sources(parse_name(model))
+    if not sources:
         return {}
     settings = asdict(options) | {"sizes": dict(options.sizes)}
     for name in ("state_dict", "inputs", "recipe", "fresh"):
         del settings[name]
     inputs, weights = options.inputs, options.state_dict
     return {
-        "model": f"{_hash_files(sources.files)} {', '.join(sources.packages)}".strip(),
-        "workbench": _hash_files(find_sources(Path(__file__).with_name("artifact.py")).files),
+        "model": sources,
+        "workbench": hash_files(chain.from_iterable(map(list_python_files, _EXPORTER))),
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
         "settings": json.dumps(settings, sort_keys=True),
-        "inputs": " ".join([*inputs, _hash_files(sample_files(inputs))]) if inputs else "",
+        "inputs": " ".join([*inputs, hash_files(sample_files(inputs))]) if inputs else "",
         "weights": store.sha256_of(Path(weights)) if weights and Path(weights).is_file() else "",
     }
 
@@ -339,11 +340,6 @@ def versions() -> dict[str, str]:
     own = importlib.metadata.version("executorch-workbench")
     packages = {p: importlib.metadata.version(p) for p in ("torch", "executorch", "torchao")}
     return {"python": platform.python_version(), **packages, "workbench": own}
-
-
-def _hash_files(files: Iterable[Path]) -> str:
-    text = "".join(f"{file.name} {store.sha256_of(file)}\n" for file in files)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def describe_export(export: Export) -> list[str]:

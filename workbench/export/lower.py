@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import gc
 import io
-import logging
 import sys
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +17,7 @@ from workbench.export import accuracy, failure, quantize
 from workbench.export.layers import count_quantized, describe_program
 from workbench.export.program import Contents, bind_constants, cast_floats, read_contents
 from workbench.export.rewrite import rewrite_graph, transform_passes
+from workbench.models.process import PROCESS_LOCK, collect_stderr, replaced, silence
 from workbench.models.sources import user_line_of_stack
 from workbench.records.runs import LayerNoise, Partition
 
@@ -191,8 +189,7 @@ def _trace(
     """``torch.export``, without the graph that it prints to stderr when it fails."""
     import torch
 
-    printed = io.StringIO()
-    with contextlib.redirect_stderr(printed), torch.no_grad():
+    with collect_stderr() as printed, torch.no_grad():
         exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
     sys.stderr.write(printed.getvalue())
     return exported
@@ -260,30 +257,6 @@ def _check_inputs(inputs: list[torch.Tensor], contents: Contents, origin: str) -
 
 
 @contextlib.contextmanager
-def silence() -> Iterator[None]:
-    """Drop warnings and log lines below CRITICAL: dozens in a successful export; prints pass."""
-    level = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)
-
-
-@contextlib.contextmanager
-def collect_rarely() -> Iterator[None]:
-    """Look for garbage less often: an export makes millions of objects that live to its end."""
-    thresholds = gc.get_threshold()
-    gc.set_threshold(200_000, 20, 20)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*thresholds)
-
-
-@contextlib.contextmanager
 def keep_half_weights() -> Iterator[None]:
     """Serialise convolution weights and biases in fp16 for what is lowered inside.
 
@@ -303,11 +276,12 @@ def keep_half_weights() -> Iterator[None]:
         def define_tensor(self, *args: Any, force_fp32: bool = False, **kwargs: Any) -> None:
             super().define_tensor(*args, force_fp32=force_fp32 and self.is_transposed, **kwargs)
 
-    visitors[operator] = HalfVisitor
-    try:
-        yield
-    finally:
-        visitors[operator] = visitor
+    with PROCESS_LOCK:
+        visitors[operator] = HalfVisitor
+        try:
+            yield
+        finally:
+            visitors[operator] = visitor
 
 
 @contextlib.contextmanager
@@ -322,11 +296,8 @@ def collect_reasons() -> Iterator[dict[str, str]]:
         reasons.setdefault(node.name, " ".join(reason.split()))
         log(self, node, reason)
 
-    WhyNoPartition.__call__ = collect
-    try:
+    with replaced(WhyNoPartition, "__call__", collect):
         yield reasons
-    finally:
-        WhyNoPartition.__call__ = log
 
 
 def tabulate_partition(

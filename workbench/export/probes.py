@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.export.lower import lower_model, silence
+from workbench.export.lower import lower_model
 from workbench.models.loader import LoadedModel
+from workbench.models.process import silence
 from workbench.options import ExportOptions
 from workbench.records.runs import Probe
 from workbench.store import atomic_write

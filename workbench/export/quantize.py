@@ -6,8 +6,8 @@ import copy
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
+from workbench.models.process import replaced
 from workbench.options import ModuleDtypes, dtype_of_module
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def quantize_activations(
             prepared(*args, **kwargs)
         before = torch.fx.GraphModule(prepared, copy.deepcopy(prepared.graph))
         # The patterns of quantisation-aware training cannot be here; the search takes 20 s.
-        with mock.patch.object(quantize_pt2e, "_fold_conv_bn_qat", lambda graph: graph):
+        with replaced(quantize_pt2e, "_fold_conv_bn_qat", lambda graph: graph):
             graph = quantize_pt2e.convert_pt2e(prepared)
     _split_dequantized(graph)
     return graph, before

@@ -10,7 +10,6 @@ import inspect
 import math
 import re
 import warnings
-import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import UsageError, unknown_name
-from workbench.models.loader import Call, LoadedModel, try_forward
+from workbench.models.loader import Call, LoadedModel, check_stored, try_forward
 from workbench.options import ExportOptions
 
 if TYPE_CHECKING:
@@ -285,14 +284,6 @@ def _read_npy(path: Path) -> dict[str, torch.Tensor]:
     # A map is no larger than the file: a header that claims more is rejected before anything is
     # allocated. Pickled objects cannot be mapped at all.
     return {"0": torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))}
-
-
-def check_stored(path: Path) -> None:
-    """ValueError if a file for ``torch.load`` is compressed: it may be small and still huge."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:
-                raise ValueError("it is compressed; write it with torch.save")
 
 
 def _read_pt(path: Path) -> dict[str, torch.Tensor]:

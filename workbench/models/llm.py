@@ -107,6 +107,7 @@ class LanguageModel(EagerModelBase):
                 enable_dynamic_shape=True,
                 **self.params,
             )
+            self.params["n_layers"] = arguments.n_layers
             return construct_transformer(arguments)
         except (TypeError, ValueError, AssertionError, RuntimeError, ZeroDivisionError) as error:
             raise ModelError(f"makes no model: {error}", where="params.json") from None
@@ -116,7 +117,7 @@ class LanguageModel(EagerModelBase):
 
         Of a model with fewer layers, it takes the first ones.
         """
-        last, theirs = self.params.get("n_layers", 8), {hf: own for own, hf in HF_NAMES.items()}
+        last, theirs = self.params["n_layers"], {hf: own for own, hf in HF_NAMES.items()}
         foreign = "model.embed_tokens.weight" in state
         renamed = {
             "model.embed_tokens.weight": "tok_embeddings.weight",
@@ -189,7 +190,7 @@ class LanguageModel(EagerModelBase):
         """The constant methods by which upstream's runner knows the program."""
         lengths = dict.fromkeys(("get_max_seq_len", "get_max_context_len"), self.settings.context)
         sizes = {
-            "get_n_layers": self.params.get("n_layers", 1),
+            "get_n_layers": self.params["n_layers"],
             "get_vocab_size": self.params["vocab_size"],
         }
         kinds = {"use_kv_cache": bool(self.settings.cache), "enable_dynamic_shape": True}

@@ -12,7 +12,9 @@ import inspect
 import os
 import socket
 import sys
+import threading
 import types
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +29,7 @@ from workbench.errors import (
     install_command,
     unknown_name,
 )
+from workbench.models.process import PROCESS_LOCK, replaced, silent_stderr
 from workbench.models.registry import (
     FILE_FORM,
     LLM,
@@ -38,14 +41,7 @@ from workbench.models.registry import (
     list_upstream,
     parse_name,
 )
-from workbench.models.sources import (
-    forward_line,
-    reason,
-    relative_depth,
-    shown_path,
-    silent_stderr,
-    user_line,
-)
+from workbench.models.sources import forward_line, package_root, reason, shown_path, user_line
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +86,8 @@ class LoadedModel:
 def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -> LoadedModel:
     """Load a model in eval mode and run it once on its example inputs.
 
-    PyTorch's random numbers start from a fixed seed; their state is restored afterwards.
+    PyTorch's random numbers start from a fixed seed; their state is restored afterwards. Threads
+    load one after the other.
 
     Parameters
     ----------
@@ -127,7 +124,7 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
 
     import torch
 
-    with torch.random.fork_rng(devices=[]):
+    with PROCESS_LOCK, torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         if wanted.library == LLM:
             from workbench.models.llm import LanguageModel
@@ -188,15 +185,18 @@ def find_upstream(name: str) -> tuple[str, str]:
 def _refuse_downloads(name: str, module: str, cls: str) -> Iterator[None]:
     """Explain what a model of ExecuTorch's lacks; no code in here reaches the network."""
     hosts: list[str] = []
+    resolve, thread = socket.getaddrinfo, threading.get_ident()
 
-    def refuse(host: Any, *_: Any, **__: Any) -> Any:
+    def refuse(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return resolve(host, *args, **kwargs)
         hosts.append(str(host))
         raise socket.gaierror(socket.EAI_NONAME, "downloads are refused here")
 
-    resolve, socket.getaddrinfo = socket.getaddrinfo, refuse
     where = f"executorch:{name}"
     try:
-        yield
+        with replaced(socket, "getaddrinfo", refuse):
+            yield
     except (WorkbenchError, ImportError, AttributeError, RuntimeError) as error:
         if hosts:
             code = f"from {_UPSTREAM}.{module} import {cls} as M; M().get_eager_model()"
@@ -211,8 +211,6 @@ def _refuse_downloads(name: str, module: str, cls: str) -> Iterator[None]:
         if package == "executorch":
             raise SetupError("is not in the installed wheel", where=where) from error
         raise SetupError(f"needs {missing.name}", where=where, hint=_install(package)) from error
-    finally:
-        socket.getaddrinfo = resolve
 
 
 def _install(package: str) -> str:
@@ -254,13 +252,11 @@ _FILE_PREFIX = "model_file_"
 
 def run_file(file: Path) -> ModuleType:
     """Import a file; one with relative imports as a part of its package, under another name."""
-    depth = relative_depth(file)
-    name = f"{_FILE_PREFIX}{file.parents[depth - 1].name if depth else file.stem}"
     with _explain_errors("cannot be imported", shown_path(file)):
-        if not depth:
-            return _import_from(name, file)
-        root = file.parents[depth - 1]
-        init = root / "__init__.py"
+        root = package_root(file)
+        if root is None:
+            return _import_from(f"{_FILE_PREFIX}{file.stem}", file)
+        name, init = f"{_FILE_PREFIX}{root.name}", root / "__init__.py"
         if init.is_file():
             _import_from(name, init, [str(root)])
         else:
@@ -360,8 +356,6 @@ def _load_weights(module: nn.Module, file: Path, fit: Callable[..., Any] | None)
     """Load a state dict whose names are those of the module, once they are made to ``fit``."""
     import torch
 
-    from workbench.models.inputs import check_stored
-
     if not file.is_file():
         raise UsageError("no such file", where=file)
     with _explain_errors("cannot be loaded as a state dict", str(file)):
@@ -378,6 +372,14 @@ def _load_weights(module: nn.Module, file: Path, fit: Callable[..., Any] | None)
     for names, problem in ((missing, "lacks"), (unexpected, "belongs to another model: it has")):
         if names:
             raise ModelError(f"{problem} {names[0]!r} and {len(names) - 1} more", where=file)
+
+
+def check_stored(file: Path) -> None:
+    """Raise ValueError if a file for ``torch.load`` is compressed: a small one may be huge."""
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > file.stat().st_size:
+                raise ValueError("it is compressed; write it with torch.save")
 
 
 def try_forward(model: LoadedModel) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from workbench.errors import UsageError, unknown_name
-from workbench.models.sources import Sources, find_sources, installed_version
+from workbench.models.sources import hash_files, hash_sources, installed_version
 
 if TYPE_CHECKING:
     from torch import nn
@@ -224,13 +224,13 @@ def parse_name(spec: str) -> ModelName:
     return ModelName(name, name, file)
 
 
-def sources_of(model: ModelName) -> Sources | None:
-    """The source files of a model; None for a class that was registered while Python runs."""
+def identify_sources(model: ModelName) -> str:
+    """What a model is made from, as a key; empty for a class registered while Python runs."""
     if model.library == LLM:
-        return Sources((model.file,) if model.file else (), (installed_version("executorch"),))
+        files = [model.file] if model.file else []
+        return f"{hash_files(files)} {installed_version('executorch')}"
     if model.library:
-        return Sources((), (installed_version(model.library),))
-    if model.file:
-        return find_sources(model.file)
-    own = model.name in BUILTIN
-    return find_sources(Path(__file__).parent / "zoo" / f"{model.name}.py") if own else None
+        return installed_version(model.library) or model.library
+    if model.name in BUILTIN:
+        return hash_sources(Path(__file__).parent / "zoo" / f"{model.name}.py")
+    return hash_sources(model.file) if model.file else ""

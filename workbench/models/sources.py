@@ -1,145 +1,64 @@
-"""Source files of a model, found without running them; the user's line behind an error or node."""
+"""The source files of a model; the user's line behind an error or a node."""
 
 from __future__ import annotations
 
-import ast
-import contextlib
 import functools
+import hashlib
 import importlib.metadata
 import importlib.util
 import inspect
-import io
-import os
 import re
-import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from itertools import takewhile
+from collections.abc import Iterable
+from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.errors import StoreError
+from workbench.store import sha256_of
 
 if TYPE_CHECKING:
     from torch import nn
 
 _INSTALLED = {"site-packages", "dist-packages"}
-_LONGEST_PATH = 512
+_IMPORT = re.compile(r"^\s*(?:from|import)\s+(\w+)", re.MULTILINE)
+_RELATIVE_IMPORT = re.compile(r"^\s*from\s+(\.+)", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Sources:
-    """Files in the order of their paths, and ``name version`` of the packages that they import."""
-
-    files: tuple[Path, ...]
-    packages: tuple[str, ...]
-
-
-def find_sources(file: Path) -> Sources:
-    """A Python file and, recursively, those that it imports or names in string literals.
-
-    Files of installed packages are left out.
-    """
-    found: set[Path] = set()
-    outside: set[str] = set()
-    queue = [file.resolve()]
-    while queue:
-        path = queue.pop()
-        if path in found:
-            continue
-        found.add(path)
-        if path.suffix != ".py":
-            continue
-        tree = _parse(path)
-        queue += _named_files(tree, path)
-        for folder, name in _imports(tree, path):
-            if files := list(_module_files(folder, name)) or list(_own_files(name)):
-                queue += files
-            else:
-                outside.add(name.partition(".")[0])
-    packages = sorted(filter(None, map(installed_version, outside)))
-    return Sources(tuple(sorted(found)), tuple(packages))
+def hash_sources(file: Path) -> str:
+    """The hash of a model file and those beside it, and the versions of what the file imports."""
+    folders = {file.parent, package_root(file) or file.parent}
+    files = {file, *chain.from_iterable(map(list_python_files, folders))}
+    versions = sorted(set(map(installed_version, _IMPORT.findall(_read(file)))) - {""})
+    return f"{hash_files(sorted(files))} {', '.join(versions)}".strip()
 
 
-def _parse(path: Path) -> ast.Module:
-    """The tree of a file; an empty one if it is not Python: importing it will fail."""
-    try:
-        return ast.parse(path.read_bytes())
-    except OSError as error:
-        raise StoreError(error.strerror or str(error), where=path) from None
-    except (SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])
+def hash_files(files: Iterable[Path]) -> str:
+    """One hash of the names and contents of files."""
+    text = "".join(f"{file.name} {sha256_of(file)}\n" for file in files)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _imports(tree: ast.Module, path: Path) -> Iterator[tuple[Path, str]]:
-    """The folder to search for each import, and its dotted name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((path.parent, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            folder = path.parents[node.level - 1] if node.level else path.parent
-            base = f"{node.module}." if node.module else ""
-            yield from ((folder, base + alias.name) for alias in node.names)
+def list_python_files(folder: Path) -> list[Path]:
+    """The Python files of a folder, and of the packages in it."""
+    packages = [init.parent for init in folder.glob("*/__init__.py")]
+    inner = (list_python_files(package) for package in packages if not package.is_symlink())
+    return sorted(chain(folder.glob("*.py"), *inner))
 
 
-def relative_depth(file: Path) -> int:
-    """How many folders above a file belong to its package, if it has relative imports; else 0."""
-    nodes = [n for n in ast.walk(_parse(file)) if isinstance(n, ast.ImportFrom)]
-    levels = max((node.level for node in nodes), default=0)
+def package_root(file: Path) -> Path | None:
+    """The folder of the package that a file with relative imports belongs to."""
+    dots = max(map(len, _RELATIVE_IMPORT.findall(_read(file))), default=0)
     packages = takewhile(lambda folder: (folder / "__init__.py").is_file(), file.parents)
-    return max(levels, len(list(packages))) if levels else 0
+    return file.parents[max(dots, len(list(packages))) - 1] if dots else None
 
 
-def _module_files(folder: Path, name: str) -> Iterator[Path]:
-    """The files that importing a dotted name runs; its last part need not be a module."""
-    for part in name.split("."):
-        candidates = (folder / part / "__init__.py", folder / f"{part}.py")
-        yield from [file.resolve() for file in candidates if os.path.isfile(file)][:1]  # noqa: PTH113
-        folder = folder / part
-        if not os.path.isdir(folder):  # noqa: PTH112
-            return
-
-
-def _own_files(name: str) -> Iterator[Path]:
-    """The same for modules on Python's path that are not installed or in its library."""
-    top = name.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        return
+def _read(file: Path) -> str:
     try:
-        spec = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        return
-    if spec and spec.has_location and spec.origin:
-        origin = Path(spec.origin)
-        if _INSTALLED.isdisjoint(origin.parts) and not _is_installed(top, origin):
-            yield from _module_files(origin.parents[bool(spec.submodule_search_locations)], name)
-
-
-def _is_installed(package: str, origin: Path) -> bool:
-    """Whether an installer put a package there, for example into a folder on PYTHONPATH."""
-    found = map(importlib.metadata.distribution, _distributions().get(package, ()))
-    return any(
-        d.read_text("RECORD") and origin.is_relative_to(str(d.locate_file(""))) for d in found
-    )
-
-
-@functools.cache
-def _distributions() -> Mapping[str, list[str]]:
-    return importlib.metadata.packages_distributions()
-
-
-def _named_files(tree: ast.Module, path: Path) -> Iterator[Path]:
-    """Files named by string literals, relative to the source or the working directory."""
-    for node in ast.walk(tree):
-        text = node.value if isinstance(node, ast.Constant) else None
-        if not isinstance(text, str) or not 3 < len(text) < _LONGEST_PATH or not text.isprintable():
-            continue
-        if "." in text or "/" in text:
-            candidates = (folder / text for folder in {path.parent, Path.cwd()})
-            # Path.is_file raises an error for a sentence that is too long for a file name.
-            yield from (file.resolve() for file in candidates if os.path.isfile(file))  # noqa: PTH113
+        return file.read_text(errors="replace")
+    except OSError as error:
+        raise StoreError(error.strerror or str(error), where=file) from None
 
 
 def installed_version(package: str) -> str:
@@ -210,20 +129,3 @@ def _library_folders() -> tuple[str, ...]:
     specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
     locations = (spec.submodule_search_locations or () for spec in specs if spec)
     return tuple(folder for folders in locations for folder in folders)
-
-
-@contextlib.contextmanager
-def silent_stderr() -> Iterator[io.StringIO]:
-    """Hide what C++ code (the CPU detection) writes to standard error; yields the runtime's log.
-
-    That passes through ``sys.stderr``, which in a notebook is not file descriptor 2.
-    """
-    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(null, 2)
-        with contextlib.redirect_stderr(io.StringIO()) as log:
-            yield log
-    finally:
-        os.dup2(saved, 2)
-        os.close(null)
-        os.close(saved)

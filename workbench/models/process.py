@@ -1,0 +1,77 @@
+"""What loads and exports change in the whole process, one thread at a time, and put back."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+#: Held while anything below is changed, or random numbers, imports or ``sys.path``.
+PROCESS_LOCK = threading.RLock()
+
+
+@contextlib.contextmanager
+def silence() -> Iterator[None]:
+    """Drop warnings and log lines below CRITICAL: dozens in a successful export; prints pass."""
+    with PROCESS_LOCK, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        level = logging.root.manager.disable
+        logging.disable(logging.ERROR)
+        try:
+            yield
+        finally:
+            logging.disable(level)
+
+
+@contextlib.contextmanager
+def collect_rarely() -> Iterator[None]:
+    """Look for garbage less often: an export makes millions of objects that live to its end."""
+    with PROCESS_LOCK:
+        thresholds = gc.get_threshold()
+        gc.set_threshold(200_000, 20, 20)
+        try:
+            yield
+        finally:
+            gc.set_threshold(*thresholds)
+
+
+@contextlib.contextmanager
+def collect_stderr() -> Iterator[io.StringIO]:
+    """Collect what Python code writes to ``sys.stderr``."""
+    with PROCESS_LOCK, contextlib.redirect_stderr(io.StringIO()) as text:
+        yield text
+
+
+@contextlib.contextmanager
+def silent_stderr() -> Iterator[io.StringIO]:
+    """Hide what C++ code (the CPU detection) writes to standard error; yields the runtime's log.
+
+    That passes through ``sys.stderr``, which in a notebook is not file descriptor 2.
+    """
+    with collect_stderr() as log:
+        saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(null, 2)
+            yield log
+        finally:
+            os.dup2(saved, 2)
+            os.close(null)
+            os.close(saved)
+
+
+@contextlib.contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replace an attribute of a library."""
+    with PROCESS_LOCK:
+        original = getattr(owner, name)
+        setattr(owner, name, value)
+        try:
+            yield
+        finally:
+            setattr(owner, name, original)
