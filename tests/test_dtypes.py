@@ -84,12 +84,12 @@ def test_the_recorded_sample_says_what_stayed_in_float():
     assert table["asked"].unique().tolist() == ["int8"]
     assert table["mean_ms"].sum() < SAM.subject.operators["mean_ms"].sum()
     text = "27 of 31 convolutions and matrix products ran in int8 ("
-    assert text in str(wb.show_verdicts(SAM)) and text in str(wb.show_dtypes(SAM.subject))
+    assert text in str(wb.show(SAM)) and text in str(wb.show(SAM, "dtypes"))
     assert open_run(wb.sample_run()).subject.dtypes is None
-    assert "Not applicable" in str(wb.show_dtypes(open_run(wb.sample_run()).subject))
+    assert "Not applicable" in str(wb.show(open_run(wb.sample_run()), "dtypes"))
 
 
 def test_the_noise_of_an_export_is_a_table():
     noisy = dataclasses.replace(SAM.record.export, noise=(LayerNoise("head", "linear", 3.2, None),))
     run = Run(SAM.path, dataclasses.replace(SAM.record, export=noisy))
-    assert "| head | linear | 3.2" in str(wb.show_dtypes(run.subject))
+    assert "| head | linear | 3.2" in str(wb.show(run, "dtypes"))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 import workbench as wb
+from workbench.analysis.exports import compare_exports, list_partition
 from workbench.datasets import sample_exports
 from workbench.errors import StoreError, UsageError
 
@@ -16,7 +17,7 @@ def exports():
 
 
 def test_every_recorded_export_is_a_row(exports):
-    table = wb.compare_exports(exports)
+    table = compare_exports(exports)
     assert table["dtype"].tolist() == [e.dtype for e in exports]
     for row, export in zip(table.itertuples(), exports, strict=True):
         assert row.size_mb == export.size_bytes / 1e6
@@ -26,17 +27,17 @@ def test_every_recorded_export_is_a_row(exports):
 
 def test_what_was_not_compared_has_no_figure(exports):
     bare = replace(exports[0], fidelity=(), problem="nobody looked")
-    row = wb.compare_exports([bare]).iloc[0]
+    row = compare_exports([bare]).iloc[0]
     assert math.isnan(row["sqnr_db"])
     assert row["problem"] == "nobody looked"
 
 
 def test_what_was_left_behind_has_its_reason_and_line(exports):
-    left = wb.list_partition(exports[0])
+    left = list_partition(exports[0])
     assert left["count"].is_monotonic_decreasing
     assert left["reason"].str.len().gt(0).all()
     assert left["source"].str.contains(r"\.py:\d+$").all()
-    assert wb.list_partition(replace(exports[0], partition=())).empty
+    assert list_partition(replace(exports[0], partition=())).empty
 
 
 def test_no_record_and_a_bad_one_are_said(tmp_path):

@@ -20,7 +20,7 @@ from workbench.analysis.statistics import undisturbed_times
 from workbench.cli import workbench as workbench_command
 from workbench.errors import UsageError
 from workbench.frames import FINDINGS, check, mark_emulated
-from workbench.plots.text import list_findings, show_findings
+from workbench.plots.views import list_findings, show_cards
 from workbench.records.codec import to_plain
 from workbench.records.runs import Export, Partition
 from workbench.report.artifacts import summarize_analysis
@@ -504,7 +504,7 @@ def sample():
 def test_the_recorded_sample_has_findings(sample):
     table = sample.findings
     assert len(table)
-    shown = show_findings(table)
+    shown = show_cards(table)
     first = table.iloc[0]
     assert first["action"] in shown.markdown
     assert f"<cite>{first['heading']}</cite>" in shown.html
@@ -513,13 +513,13 @@ def test_the_recorded_sample_has_findings(sample):
 
 def test_what_a_finding_says_is_text_and_no_markup(sample):
     table = sample.findings.head(1).assign(title="<script>*x*", hint="`<b>`")
-    shown = show_findings(table)
+    shown = show_cards(table)
     assert "<script>" not in shown.html + shown.markdown
     assert "<b>`" not in shown.html
 
 
 def test_no_findings_are_said_to_be_none(sample):
-    assert "No findings" in show_findings(sample.findings.head(0)).markdown
+    assert "No findings" in show_cards(sample.findings.head(0)).markdown
 
 
 @pytest.mark.parametrize("asked", [("nothing", 1), ("avx512_on", 7)])
@@ -574,7 +574,7 @@ def test_an_emulated_run_promises_nothing():
     first = table.iloc[0]
     assert first["title"].startswith("sort runs outside"), "three are more than one, not slower"
     assert "gelu" in table["title"].iloc[1]
-    shown = show_findings(mark_emulated(table))
+    shown = show_cards(mark_emulated(table))
     assert " ms" not in shown.markdown
     assert shown.markdown.count("measure on the device") == len(table)
     assert "not how fast" in shown.html

@@ -211,12 +211,13 @@ def test_everything_about_a_recording_works_or_says_what_is_missing(tmp_path):
     assert (run.layers, run.evidence, on.roofline, run.isa_levels) == (None,) * 4
     for plot in (wb.plot_latencies, wb.plot_categories, wb.plot_iterations):
         assert plot(run).alt_text
-    for show in (wb.show_layers, wb.show_roofline, wb.show_operators, wb.show_findings):
-        assert str(show(on))
-    for show in (wb.show_code, wb.show_kernels, wb.show_speedups, wb.plot_shift, wb.plot_speedups):
-        assert str(show(ab))
-    for show in (wb.show_sweeps, wb.show_undelegated, wb.show_quality, wb.show_verdicts):
-        assert str(show(run))
+    for view in ("layers", "roofline", "operators", "findings"):
+        assert str(wb.show(on, view))
+    for view in ("code", "kernels", "speedups"):
+        assert str(wb.show(ab, view))
+    for view in ("sweeps", "undelegated", "quality", "verdicts"):
+        assert str(wb.show(run, view))
+    assert wb.plot_shift(ab).alt_text and wb.plot_speedups(ab).alt_text
     missing = run.checks.set_index("check").at["not recorded", "evidence"]
     assert "layers (put the .pte" in missing
     assert "fail" not in set(run.checks["status"])

@@ -286,7 +286,7 @@ EVIL = "![p](http://x.invalid) [c](javascript:alert(1)) [r]: //x \x1b]0;t\x07 \u
 
 
 def test_names_are_text_in_markdown_and_on_the_terminal(capsys):
-    table = wb.show_table(pd.DataFrame({"name": [EVIL]}))
+    table = wb.show(pd.DataFrame({"name": [EVIL]}))
     note = show_note(EVIL)
     for text in (str(table), str(note)):
         assert not re.search(r"\](\(|:)", text)
@@ -300,7 +300,7 @@ def test_names_are_text_in_markdown_and_on_the_terminal(capsys):
 
 def test_pages_have_no_control_characters():
     evil = f"{EVIL}</script><img src=x>"
-    sections = [Section(evil, items=[wb.show_table(pd.DataFrame({"name": [evil]}))])]
+    sections = [Section(evil, items=[wb.show(pd.DataFrame({"name": [evil]}))])]
     pages = [to_html(evil, sections), fill_page(evil, json.dumps({"name": evil}))]
     for page in (*pages, to_markdown(evil, sections)):
         assert "abc" in page

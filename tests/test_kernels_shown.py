@@ -15,7 +15,6 @@ from workbench.analysis.machine_code import explain_unchanged
 from workbench.datasets import sample_run
 from workbench.errors import StoreError
 from workbench.plots.machine_code import CODE_COLORS, plot_machine_code
-from workbench.plots.text import show_code, show_kernels
 from workbench.report.artifacts import write_artifacts
 from workbench.trace.functions import AARCH64_CLASSES, X86_CLASSES
 
@@ -57,7 +56,7 @@ def test_the_figure_and_the_table_say_it(sample):
     figure = plot_machine_code(comparison)
     for text in ("sme2_on: ", "sme2_off: ", "E2E", "convolution", "emulated"):
         assert text in figure.alt_text
-    table = str(show_kernels(comparison))
+    table = str(wb.show(comparison, "kernels"))
     assert "sme2_mopa" in table
     assert "conv2" in table
     assert "emulated" in table
@@ -65,7 +64,7 @@ def test_the_figure_and_the_table_say_it(sample):
     off = next(n for n, line in enumerate(lines) if "sme2_off" in line)
     assert "sme2_on" in lines[off + 1] and "sme2_mopa" in lines[off + 1]
     assert "neon" in lines[off] and "PF32" in lines[off + 1]
-    proof = str(show_code(comparison))
+    proof = str(wb.show(comparison, "code"))
     assert "changed; share" in proof and "emulated" in proof
     assert "| sme2_off | 2697 | 100 % neon |" in proof
 
@@ -146,8 +145,8 @@ def test_without_evidence_the_report_says_why(run_dir, changes, says):
     comparison = analysis.comparisons[0]
     assert comparison.proof is None
     assert says in str(plot_machine_code(comparison))
-    assert says in str(show_kernels(comparison))
-    assert says in str(show_code(comparison))
+    assert says in str(wb.show(comparison, "kernels"))
+    assert says in str(wb.show(comparison, "code"))
     assert says in toggle_check(analysis)["evidence"]
 
 

@@ -227,7 +227,7 @@ def test_the_table_of_phases_has_their_latency_and_tokens_per_second(run):
     assert decode["rate"] == pytest.approx(1e3 / decode["latency_ms"])
     assert decode["rate_low"] == pytest.approx(1e3 / decode["latency_high_ms"])
     assert (table.loc["prefill_avx512_on", "rate"] / decode["rate"]) > 1
-    assert "token/s" in str(wb.show_latencies(run))
+    assert "token/s" in str(wb.show(run, "latencies"))
 
 
 def test_runs_without_phases_have_no_such_table():
@@ -265,7 +265,7 @@ def test_a_sweep_measures_one_program_at_every_size(swept):
 
 @pytest.mark.slow
 def test_a_sweep_is_drawn_and_described(swept):
-    assert "latency = fixed + each * size" in str(wb.show_sweeps(swept))
+    assert "latency = fixed + each * size" in str(wb.show(swept, "sweeps"))
     alt_text = wb.plot_sizes(swept).alt_text
     assert "How does latency grow with tokens" in alt_text
     assert "Other" in alt_text

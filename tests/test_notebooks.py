@@ -137,7 +137,7 @@ def test_it_runs_in_process(path, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     measures = path.stem == "00_check_setup"
     answer = run_in_process(path, **({"run_dir": str(wb.sample_run())} if measures else {}))
-    assert re.search("Answer: ..", answer) or "**Exercise.**" not in path.read_text()
+    assert re.search(r"Answer\s+[>|] ..", answer) or "**Exercise.**" not in path.read_text()
 
 
 @pytest.fixture(scope="session")
@@ -188,7 +188,7 @@ def test_it_runs_on_other_runs_than_the_sample(path, run_dir, monkeypatch, tmp_p
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.chdir(tmp_path)
     answer = run_in_process(path, run_dir=run_dir)
-    assert re.search("Answer: ..", answer) or "**Exercise.**" not in path.read_text()
+    assert re.search(r"Answer\s+[>|] ..", answer) or "**Exercise.**" not in path.read_text()
 
 
 @pytest.fixture

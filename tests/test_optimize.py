@@ -40,7 +40,7 @@ from workbench.optimize.proposals import (
 )
 from workbench.optimize.score import call_metric
 from workbench.options import OPTIONAL_REWRITES, dtype_of_module
-from workbench.plots.variants import plot_variants, show_variants
+from workbench.plots.variants import plot_variants
 from workbench.records.optimize import Gain, Recipe, Study, Variant
 from workbench.store import load_export, load_recipe, save_recipe, sha256_of
 
@@ -635,11 +635,11 @@ def test_on_an_emulated_target_kernels_decide_and_no_time_is_given(landscape):
 
 def test_a_study_is_shown_and_a_foreign_file_is_not(landscape, tmp_path):
     study = run_search()
-    text = str(show_variants(study))
+    text = str(wb.show(study))
     assert study.best in text and "Predicted and measured gains" in text
     assert study.conclusion in text
     assert "latency" in plot_variants(study).alt_text
-    assert str(show_variants("out_toy_cnn")) == text
+    assert read_study("out_toy_cnn") == study
     with pytest.raises(UsageError, match="no optimisation here"):
         read_study(tmp_path / "elsewhere")
     (tmp_path / "optimize.json").write_text(json.dumps({"model": "x"}))

@@ -30,7 +30,6 @@ from workbench.cli import main
 from workbench.datasets import sample_run
 from workbench.frames import LATENCIES
 from workbench.options import MeasureOptions
-from workbench.plots.text import show_quality
 from workbench.records.runs import Batch, Reading, Session
 from workbench.run import measure
 from workbench.run.execute import MIN_RESTARTS, restarts, run_plan
@@ -303,7 +302,7 @@ def test_the_grade_is_in_every_artifact(reported):
     assert quality["summary"] == line
     assert line.startswith(f"measurement quality {quality['grade']}")
     assert line[1:] in (reported.path / store.REPORT_MD).read_text()
-    assert line[1:] in str(show_quality(reported))
+    assert line[1:] in str(wb.show(reported, "quality"))
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ for name, folder in runs.items():
     run = wb.open_run(folder)
     ab, on = run.compare(), run.subject
     tell("findings", run.findings)
-    str(wb.show_findings(run))
+    str(wb.show(run, "findings"))
     tell("shift", ab.shift)
     assert wb.plot_shift(ab).alt_text
     e2e = wb.predict_what_if(on.ledger, {}).iloc[0]
@@ -44,7 +44,7 @@ for name, folder in runs.items():
     tell("tree", on.layers)
     assert wb.plot_layers(on).alt_text
     tell("verdicts", ab.operators)
-    assert str(wb.show_verdicts(run))
+    assert str(wb.show(run))
     if not run.emulated:
         aligned = wb.align_measurements({m.label: m for m in (ab.baseline, on)})
         tell("aligned", aligned)

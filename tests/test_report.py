@@ -20,7 +20,6 @@ from workbench.analysis.open import open_run
 from workbench.datasets import sample_run
 from workbench.errors import ComparisonError, ReportError, StoreError, TraceError, UsageError
 from workbench.frames import EMULATED
-from workbench.plots.text import show_layers, show_undelegated, show_verdicts
 from workbench.report.artifacts import make_report, write_artifacts
 from workbench.report.html import to_html, to_markdown
 from workbench.report.notebooks import run_notebook
@@ -86,7 +85,7 @@ def test_without_a_sidecar_no_layer_is_named(run_dir):
     run = open_run(run_dir)
     assert run.layers is None
     assert "confidence" not in run.operators
-    assert "nknown" in str(show_layers(run.subject))
+    assert "nknown" in str(wb.show(run, "layers"))
     write_artifacts(run)
     summary = json.loads((run_dir / store.SUMMARY).read_text())
     assert {row["layer"] for row in summary["operator_details"]} == {None}
@@ -128,7 +127,7 @@ def test_a_wrong_export_fails_a_check(run_dir):
 def test_an_emulated_run_says_so_first(run_dir):
     change_manifest(run_dir, emulated=True)
     run = open_run(run_dir)
-    first, second, *_ = str(show_verdicts(run)).split("\n\n")
+    first, second, *_ = str(wb.show(run)).split("\n\n")
     assert "(emulated)" in first and EMULATED in second
     assert "(emulated)" in run.description["value"].str.cat()
     assert "fail" in set(run.checks["status"])
@@ -150,7 +149,7 @@ def test_whatever_shows_an_emulated_run_says_so_and_judges_no_speed(run_dir):
     ):
         assert EMULATED in shown.alt_text
     for table in (on.operators, run.statistics, ab.shift, ab.categories):
-        assert EMULATED in str(wb.show_table(table, caption="Some"))
+        assert EMULATED in str(wb.show(table, caption="Some"))
     for frame in (ab.latency, ab.categories, ab.operators):
         assert set(frame["outcome"]) == {"emulated"}
     for word in ("faster", "slower", "equivalent", "bottleneck"):
@@ -170,7 +169,7 @@ def test_every_plot_of_measured_frames_bears_the_mark():
 
 def test_a_program_of_unknown_origin_has_no_table_of_undelegated_operators(run_dir):
     change_manifest(run_dir, export=None)
-    assert "no export record" in str(show_undelegated(open_run(run_dir)))
+    assert "no export record" in str(wb.show(open_run(run_dir), "undelegated"))
 
 
 def test_text_from_a_manifest_stays_text(run_dir):
@@ -178,7 +177,7 @@ def test_text_from_a_manifest_stays_text(run_dir):
     evil = "<script>alert(1)</script>"
     change_manifest(run_dir, plan=replace(run.plan, model=evil), host={**run.host, "cpu": evil})
     assert "<script>" not in open_run(run_dir).report()[1].read_text()
-    assert "<script>" not in show_verdicts(open_run(run_dir))._repr_html_()
+    assert "<script>" not in wb.show(open_run(run_dir))._repr_html_()
 
 
 def test_an_etdump_outside_the_folder_is_not_read(run_dir):
@@ -285,13 +284,13 @@ def test_a_section_has_the_results_of_its_cells_and_none_is_empty(write_notebook
         ("markdown", "# Title\n\ntext"),
         ("code", "n: int = 1  # a number"),
         ("code", "import workbench as wb"),
-        ("code", "table = wb.show_table(wb.tabulate_rules(), top=n)\ntable"),
+        ("code", "table = wb.show(wb.open_run(wb.sample_run()), 'rules', top=n)\ntable"),
         ("markdown", "## Nothing"),
         ("code", "None"),
         ("markdown", "## Two"),
-        ("code", "wb.show(table, wb.show(wb.plot_stack()))"),
+        ("code", "wb.show([table, wb.plot_stack()])"),
         ("markdown", "## Static"),
-        ("code", "wb.show_table(wb.tabulate_rules(), top=1)"),
+        ("code", "wb.show('text')"),
         ("markdown", "the end"),
     )
     sections = run_notebook("00_test", n=2)
@@ -307,7 +306,7 @@ def test_a_section_has_the_results_of_its_cells_and_none_is_empty(write_notebook
     assert "\n\n## Title\n\ntext\n\n| " in text and text.endswith("the end\n")
     assert "\n\n*Figure. " in text
     page = to_html("Rules", sections)
-    assert '<h2 id="two">Two</h2>' in page and page.count("<table") == 3 and "<img alt=" in page
+    assert '<h2 id="two">Two</h2>' in page and page.count("<table") == 2 and "<img alt=" in page
 
 
 @pytest.mark.parametrize("code", ["1 / 0", "import nowhere", "(1 / 0)"])

@@ -24,7 +24,6 @@ from workbench.analysis.run import Run
 from workbench.errors import StoreError, UsageError
 from workbench.frames import ROOFLINE, check
 from workbench.plots.roofline import plot_roofline
-from workbench.plots.text import show_roofline
 from workbench.records.codec import from_json, to_json
 from workbench.records.runs import Ceilings, Probe
 from workbench.store import load_run, save_run
@@ -210,7 +209,7 @@ def test_without_ceilings_the_report_says_how_to_get_them(sample, tmp_path):
     bare = Run(tmp_path, sample.record)
     assert bare.subject.roofline is None
     assert "workbench roofline" in str(plot_roofline(bare.subject))
-    assert "No roofline" in str(show_roofline(bare.subject))
+    assert "No roofline" in str(wb.show(bare, "roofline"))
 
 
 def test_the_table_of_ceilings_has_units():

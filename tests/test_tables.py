@@ -1,40 +1,16 @@
-"""Tables and sentences."""
+"""Tables and views, as a reader sees them."""
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from recorded import recorded
-from synthetic import synthetic_latencies, synthetic_ledger
 
-from workbench.analysis.compare import compare_latencies
-from workbench.analysis.operators import label_operator, summarize_operators
-from workbench.analysis.statistics import describe_latencies
-from workbench.datasets import load_case_study
+import workbench as wb
 from workbench.errors import UsageError
-from workbench.frames import MISSING
-from workbench.plots.tables import show, show_table
-from workbench.plots.text import (
-    add_up_operators,
-    count_outcomes,
-    show_kernels,
-    show_latencies,
-    show_layers,
-    show_operators,
-    show_speedups,
-    show_sweeps,
-)
 
-
-@pytest.fixture(scope="module")
-def ledgers():
-    return synthetic_ledger(), synthetic_ledger({"Convolution": 4, "GEMM": 3}, seed=1)
-
-
-@pytest.fixture(scope="module")
-def latencies():
-    return synthetic_latencies({"off": 6.0, "on": 3.0, "again": 6.0})
+MISSING = "\N{EN DASH}"
 
 
 @pytest.fixture(scope="module", params=["mobilenet_v3_small", "vit_tiny"])
@@ -42,112 +18,135 @@ def run(request):
     return recorded(request.param)
 
 
-def test_a_table_has_units_and_sensible_digits(ledgers):
-    text = show_table(
-        summarize_operators(ledgers[0]), ["name", "mean_ms", "share", "calls"]
-    ).markdown
-    assert text.splitlines()[0] == "| name | mean (ms) | share (%) | calls |"
-    assert text.splitlines()[2] == "| Convolution (NHWC, F32) IGEMM #3 | 2.142 | 31.9 | 1 |"
+def lines_of(frame, **choices):
+    """The head and the rows of a table in Markdown."""
+    head, _, *rows = str(wb.show(frame, **choices)).splitlines()
+    return [head, *rows]
 
 
-def test_the_interval_of_a_speedup_is_a_ratio_that_of_a_median_is_a_time(latencies):
-    ratio = show_table(compare_latencies(latencies, "off", "on"), ["speedup", "low"]).markdown
-    assert ratio.splitlines()[0] == "| speedup | low |"
-    assert ratio.count("x |") == 2
-    time = show_table(describe_latencies(latencies), ["median", "low"]).markdown
-    assert time.splitlines()[0] == "| median (ms) | low (ms) |"
+def test_a_table_has_units_and_sensible_digits():
+    operators = recorded().subject.operators
+    head, row = lines_of(operators, columns=["name", "mean_ms", "share", "calls"], top=1)
+    assert head == "| name | mean (ms) | share (%) | calls |"
+    name, ms, share, calls = row.strip("| ").split(" | ")
+    first = operators.iloc[0]
+    assert name == first["name"] and calls == "1"
+    assert float(ms) == pytest.approx(first["mean_ms"], rel=0.01)
+    assert float(share) == pytest.approx(100 * first["share"], rel=0.01)
+
+
+def test_the_interval_of_a_speedup_is_a_ratio_that_of_a_latency_is_a_time(run):
+    head, row, *_ = lines_of(run.compare().speedups, columns=["speedup", "low"])
+    assert head == "| speedup | low |" and row.count("x |") == 2
+    assert lines_of(run.statistics, columns=["median", "low"])[0] == "| median (ms) | low (ms) |"
 
 
 def test_shares_of_samples_have_their_interval_in_the_same_unit():
     frame = pd.DataFrame({"share": [0.97], "low": [0.9], "high": [0.99], "q": [0.0]})
-    text = str(show_table(frame))
-    assert "| share (%) | low (%) | high (%) | q |" in text
-    assert "| 97.0 | 90.0 | 99.0 | &lt; 0.001 |" in text
+    head, row = lines_of(frame)
+    assert head == "| share (%) | low (%) | high (%) | q |"
+    assert row == "| 97.0 | 90.0 | 99.0 | &lt; 0.001 |"
 
 
 def test_a_column_has_three_figures_of_its_smallest_value_and_large_numbers_are_grouped():
     frame = {"ms": [2.483, 12.1], "small_ms": [0.0123456, 2.0], "flops": [10838016, 5]}
-    text = str(show_table(pd.DataFrame(frame)))
+    text = str(wb.show(pd.DataFrame(frame)))
     assert "| 2.48 | 0.012 | 10 838 016 |" in text and "| 12.10 | 2.000 | 5 |" in text
 
 
-def test_sizes_and_ratios_have_units_and_long_names_may_be_broken():
-    frame = pd.DataFrame(
-        {"size_mb": [1.5], "sqnr_db": [40.0], "file": ["models/of/a/transformer.py:20"]}
-    )
-    table = show_table(frame)
-    assert "| size (MB) | sqnr (dB) | file |" in str(table)
-    assert "models/<wbr>of/<wbr>a/<wbr>transformer.py:20" in table.html
-    assert "wbr" not in str(table)
+def test_missing_values_and_infinities_leave_the_digits_of_the_others_alone():
+    frame = pd.DataFrame({"size_mb": [math.nan, 1.5, math.inf], "sqnr_db": [40.0, None, 3.25]})
+    head, *rows = lines_of(frame.assign(fine=[True, False, None]))
+    assert head == "| size (MB) | sqnr (dB) | fine |"
+    assert rows[0] == f"| {MISSING} | 40.00 | yes |" and rows[2].endswith(f"| {MISSING} |")
+    assert rows[1].startswith(f"| 1.50 | {MISSING} |")
 
 
 def test_what_a_frame_holds_is_never_markup():
     frame = pd.DataFrame({"<i>": ["<script>alert(1)</script> | x\ny"], "n": [math.nan]})
-    table = show_table(frame, caption="a <b> & c")
+    table = wb.show(frame, caption="a <b> & c")
     for text in (table.html, table.markdown, table._repr_html_(), str(table)):
         assert "<script>" not in text and "<i>" not in text and "<b>" not in text
     assert table.markdown.splitlines()[-1].count("\\|") == 1
     assert table.markdown.splitlines()[-1].endswith(f"| {MISSING} |")
+    assert "<script>" not in wb.show(pd.DataFrame({"name": ["</style><script>"]})).html
 
 
-def test_a_table_may_be_cut(ledgers):
-    operators = summarize_operators(ledgers[0])
-    assert len(show_table(operators, top=3).markdown.splitlines()) == 5
+def test_a_table_may_be_cut_and_names_its_columns(run):
+    assert len(lines_of(run.operators, top=3)) == 4
     with pytest.raises(UsageError, match="did you mean 'mean_ms'"):
-        show_table(operators, ["mean"])
+        wb.show(run.operators, columns=["mean"])
+    assert "not recorded" in str(wb.show(None, caption="Memory"))
 
 
-def test_the_case_study_has_a_table_without_operators():
-    study = load_case_study("squeezesam")
-    text = show_table(study.categories["FP16, SME2 off"]).markdown
-    assert "| Data Movement | 139.00 | 12.0 |" in text
-    assert f"| {MISSING} |" in text
+def test_a_table_of_nothing_is_a_table():
+    assert "| a |" in str(wb.show(pd.DataFrame({"a": []})))
+    assert str(wb.show([])) == ""
 
 
-def test_a_stack_is_its_parts():
-    table = show_table(pd.DataFrame({"a": [1]}))
-    stack = show(Figure(), table, "note")
-    assert str(stack) == f"{table}\n\nnote"
+def test_a_list_is_shown_one_below_the_other():
+    table = wb.show(pd.DataFrame({"a": [1]}))
+    figure = wb.plot_categories(recorded())
+    stack = wb.show([figure, table, "a note"])
+    assert str(stack) == f"{table}\n\n> a note"
     assert len(stack.parts) == 3
+    assert str(wb.show([table, "a note"])) == str(stack)
+
+
+def test_an_answer_is_folded():
+    shown = wb.show(["one", "two <b>"], fold="Answer")
+    assert shown.html.startswith("<details><summary>Answer</summary>") and "<b>" not in shown.html
+    assert str(shown).startswith("Answer\n\n")
+
+
+def test_an_unknown_view_and_a_wrong_noun_are_one_line(run):
+    with pytest.raises(UsageError, match=r"unknown view 'latency'.*did you mean 'latencies'"):
+        wb.show(run, "latency")
+    with pytest.raises(UsageError, match="'roofline' takes a Measurement, not a str"):
+        wb.show("out_net", "roofline")
+    with pytest.raises(UsageError, match="takes a Run or a Comparison, not a int"):
+        wb.show(3)
+
+
+VIEWS = ["verdicts", "latencies", "findings", "times", "operators", "layers", "dtypes", "roofline",
+         "speedups", "code", "kernels", "sweeps", "undelegated", "quality", "checks", "rules",
+         "description", "partition"]  # fmt: skip
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_of_a_run_says_something(run, view):
+    assert str(wb.show(run, view, top=3))
+
+
+def test_a_run_shows_its_verdicts_and_a_comparison_its_own(run):
+    verdict = run.compare().text.split(",")[0]
+    assert verdict in str(wb.show(run)) and verdict in str(wb.show(run.compare()))
+    assert str(wb.show(run, "verdicts", "quality")) == "\n\n".join(
+        str(wb.show(run, view)) for view in ("verdicts", "quality")
+    )
 
 
 def test_latencies_and_operators_are_those_of_the_run(run):
-    text = str(show_latencies(run))
+    text = str(wb.show(run, "latencies"))
     assert all(name in text for name in run.statistics["experiment"])
-    *_, single, _ = lines = str(show_operators(run.subject, top=2)).splitlines()
+    *_, single, _ = lines = str(wb.show(run.subject, "operators", top=2)).splitlines()
     first = run.subject.operators.iloc[0]
-    assert single.startswith(f"| {label_operator(first['name'], first['module'])} |")
+    assert single.startswith(f"| {first['module']} · ")
     assert lines.index("By layer") < lines.index("Single operators")
 
 
-def test_operators_are_added_up_by_type_and_layer():
-    """As of an LSTM: each step calls the same product, and all products have one name."""
-    rows = [
-        ("lstm", "GEMM", 3.0),
-        ("lstm", "GEMM", 2.0),
-        ("head", "GEMM", 1.0),
-        ("lstm", "Add", 4.0),
-    ]
-    operators = pd.DataFrame(rows, columns=["module", "operator", "mean_ms"])
-    operators = operators.assign(category=operators["operator"], calls=1.0, share=0.1)
-    types = add_up_operators(operators, [])
-    columns = ["operator", "operators", "calls", "mean_ms"]
-    assert types[columns].to_numpy().tolist() == [["GEMM", 3, 3.0, 6.0], ["Add", 1, 1.0, 4.0]]
-    layers = add_up_operators(operators, ["module"])
-    columns = ["module", "operator", "mean_ms"]
-    wanted = [["lstm", "GEMM", 5.0], ["lstm", "Add", 4.0], ["head", "GEMM", 1.0]]
-    assert layers[columns].to_numpy().tolist() == wanted
-
-
-def test_operators_without_layers_are_not_added_up_by_layer(ledgers):
-    text = str(show_operators(summarize_operators(ledgers[0]), top=1))
-    assert "By type of operator" in text and "Single operators" in text
-    assert "By layer" not in text and "module class" not in text
+def test_operators_are_added_up_by_type(run):
+    operators = run.subject.operators
+    _, row, *_ = str(wb.show(run, "operators")).splitlines()[3:]
+    name, _, count, calls, ms, _ = row.strip("| ").split(" | ")
+    same = operators[operators["operator"] == name]
+    assert (int(count), float(calls)) == (len(same), same["calls"].sum())
+    assert float(ms) == pytest.approx(same["mean_ms"].sum(), abs=0.002)
 
 
 def test_layers_come_with_the_line_of_their_slowest_operator(run):
     on = run.subject
-    text = str(show_layers(on, top=5))
+    text = str(wb.show(on, "layers", top=5))
     slowest = on.layers.sort_values("own_ms", ascending=False)["module"].iloc[0]
     source = on.operators.loc[on.operators["module"] == slowest, "source"].iloc[0]
     assert slowest in text and source in text
@@ -155,7 +154,7 @@ def test_layers_come_with_the_line_of_their_slowest_operator(run):
 
 def test_speedups_say_how_many_were_shown(run):
     ab = run.compare()
-    text = str(show_speedups(ab, top=3))
+    text = str(wb.show(ab, "speedups", top=3))
     shown = int((ab.operators["outcome"] == "faster").sum())
     assert f"{len(ab.operators)} operators: " in text
     assert f"{shown} faster" in text
@@ -163,14 +162,21 @@ def test_speedups_say_how_many_were_shown(run):
 
 
 def test_nothing_shown_needs_no_word_on_false_discoveries():
-    parts = pd.DataFrame({"outcome": ["equivalent"] * 3, "detectable": [0.1] * 3})
-    assert count_outcomes(parts, "layers") == "3 layers: 3 equivalent."
+    assert "At most" not in str(wb.show(recorded("toy_cnn"), "speedups"))
 
 
 def test_a_run_with_one_toggle_says_how_to_measure_more():
-    assert "--isa-ladder" in str(show_sweeps(recorded()))
+    assert "--isa-ladder" in str(wb.show(recorded(), "sweeps"))
 
 
 def test_a_microkernel_stands_beside_the_layer_of_its_operator():
-    text = str(show_kernels(recorded("toy_cnn").compare(), top=1))
+    text = str(wb.show(recorded("toy_cnn"), "kernels", top=1))
     assert "| conv2 | Convolution (NHWC, " in text
+
+
+def test_exports_are_shown_side_by_side_and_each_with_what_is_left():
+    exports = wb.read_exports(wb.sample_exports())
+    assert len(lines_of(exports)) == 1 + len(exports)
+    left = sorted(exports[0].partition, key=lambda part: (part.delegated, -part.count))[0]
+    assert left.operator in str(wb.show(exports[0], "partition"))
+    assert np.all([str(wb.show(export)) for export in exports])

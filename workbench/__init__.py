@@ -11,11 +11,11 @@ Export, measure, report
 
 Models and machine
     list_models, load_model, register_model, EagerModelBase, examine_machine, find_runner,
-    read_isa, sample_model, sample_exports, read_exports, compare_exports, list_partition
+    read_isa, sample_model, sample_exports, read_exports
 
 Traces and frames
     read_etdump, read_xnn_log, build_ledger, add_categories, summarize_categories, add_up_spans,
-    tabulate_rules, bottleneck_shift, rank_bottlenecks, predict_what_if, place_layers,
+    bottleneck_shift, rank_bottlenecks, predict_what_if, place_layers,
     load_case_study, export_trace
 
 Figures
@@ -24,13 +24,8 @@ Figures
     plot_shift, plot_sizes, plot_speedups, plot_stack, plot_threads, plot_timeline, plot_variants,
     plot_what_if
 
-Tables
-    show, show_answer, show_code, show_dtypes, show_findings, show_kernels, show_latencies,
-    show_layers, show_operators, show_quality, show_roofline, show_speedups, show_sweeps,
-    show_table, show_times, show_undelegated, show_variants, show_verdicts
-
-Widgets
-    explore, pick_measurements, pick_run, show_progress,
+Tables and widgets
+    show, explore, pick_measurements, pick_run, show_progress,
     LiveRun
 
 Names are imported when they are first used; ``help(workbench.NAME)`` describes one.

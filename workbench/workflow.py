@@ -443,7 +443,7 @@ def compare_replay(within: Run, layer: str, alone: Run) -> Replay:
         keys = keys_of_layer(inside, layer)
         if not keys:
             problem = f"no operator of the run belongs to layer {layer!r}"
-            hint = "its work may be folded into another layer's: see `show_layers`"
+            hint = 'its work may be folded into another layer\'s: see `wb.show(run, "layers")`'
             raise ComparisonError(problem, where=within.path, hint=hint)
         one, other = inside.spent(keys), outside.spent(keys_of_layer(outside, ""))
         row: dict[str, Any] = {"experiment": measurement.name, "threads": measurement.threads}

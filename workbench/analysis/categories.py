@@ -116,7 +116,7 @@ def _read(path: Path) -> Scheme:
     for rule in rules if isinstance(rules, list) else ():
         if isinstance(rule, dict) and isinstance(rule.get("operators"), str):
             rule["operators"] = [rule["operators"]]  # a single name needs no brackets
-    found = structure(Scheme, content, path)
+    found = structure(Scheme, content, path, strict=True)
     for number, rule in enumerate(found.rules, 1):
         _check(rule, f"{path}: rule {number}")
     return found
@@ -169,24 +169,6 @@ def add_categories(ledger: pd.DataFrame, scheme: Scheme | None = None) -> pd.Dat
         for name in columns
     }
     return ledger.drop(columns=list(added), errors="ignore").reset_index(drop=True).assign(**added)
-
-
-def tabulate_rules(categories: str | Path = "workbench") -> pd.DataFrame:
-    """The rules of every kind as a table, in the order in which they are tried.
-
-    Parameters
-    ----------
-    categories
-        ``workbench``, ``kit`` or a YAML file of rules.
-
-    Examples
-    --------
-    >>> import workbench as wb
-    >>> wb.tabulate_rules("kit").loc[0, ["operators", "category"]].tolist()
-    ['*conv*', 'Convolution']
-    """
-    table = pd.DataFrame(load_scheme(categories).rules)
-    return table.assign(operators=table["operators"].map(", ".join))
 
 
 def _subject(name: str, kind: str) -> str:

@@ -74,7 +74,7 @@ def report(runs: tuple[str, ...], out: Path | None, baseline: str, categories: s
 def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str) -> Output:
     """List optimisation opportunities, largest gain first."""
     from workbench.analysis.open import open_run
-    from workbench.plots.text import NO_PROGRAM, list_findings
+    from workbench.plots.views import NO_PROGRAM, list_findings
 
     run = open_run(run_dir, baseline=baseline)
     name = experiment or run.subject.name
@@ -94,7 +94,7 @@ def findings(run_dir: Path, experiment: str, threads: int | None, baseline: str)
 def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
     """Measure the peaks of this machine, and compare a run's operators with them."""
     from workbench.analysis.open import open_run
-    from workbench.plots.text import show_roofline
+    from workbench.plots.views import show
     from workbench.report.artifacts import write_artifacts
     from workbench.workflow import measure_roof
 
@@ -103,7 +103,7 @@ def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
     write_artifacts(run := open_run(run_dir))
     record = {"run_dir": run_dir, "ceilings": run.ceilings, "operators": run.subject.roofline}
     step = call("findings", run_dir)
-    return Output([show_roofline(run.subject, top=top)], record, step=step)
+    return Output([show(run, "roofline", top=top)], record, step=step)
 
 
 @command()

@@ -193,7 +193,7 @@ def profile(
     MODEL is what `workbench export` takes.
     """
     from workbench import workflow
-    from workbench.plots.text import list_findings
+    from workbench.plots.views import list_findings
     from workbench.report.artifacts import outline_run
 
     if out and len(models) > 1:
@@ -264,12 +264,12 @@ def optimize(
     """
     from workbench.optimize.search import FOLDER, RECIPE
     from workbench.optimize.search import optimize as search
-    from workbench.plots.variants import show_variants
+    from workbench.plots.views import show
     from workbench.store import default_root
 
     with show_progress() as progress:
         study = search(model, export, optimize, root=out, progress=progress)
-    lines: list[object] = [show_variants(study), *(f"warning: {text}" for text in study.warnings)]
+    lines: list[object] = [show(study), *(f"warning: {text}" for text in study.warnings)]
     lines.append(study.conclusion)
     step = "`workbench findings RUN` shows what else takes the time"
     if study.best:

@@ -8,6 +8,7 @@ import math
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -23,7 +24,10 @@ from matplotlib.text import Annotation, Text
 from matplotlib.ticker import FixedLocator, FuncFormatter
 from numpy.typing import ArrayLike
 
+from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.errors import UsageError
 from workbench.frames import EMULATED, MISSING, decimals_of, format_number, is_emulated
+from workbench.records.runs import Export
 
 #: Of categories alone. The palette of Okabe and Ito, which colour-blind readers can tell apart;
 #: the two categories that multiply matrices, which SME2 speeds up, are both blue.
@@ -345,6 +349,30 @@ def marked(draw: Callable[P, F]) -> Callable[P, F]:
         return figure
 
     return draw_marked
+
+
+def convert(source: Any, kinds: tuple[type, ...], user: str) -> Any:
+    """Return the noun that a figure or a view takes, given one that leads to it.
+
+    A run leads to its subject and its first comparison, a comparison to its candidate, and both
+    sides to their run.
+    """
+    if isinstance(source, kinds):
+        return source
+    ways: dict[tuple[type, type], Callable[[], object]] = {
+        (Run, Measurement): lambda: source.subject,
+        (Run, Comparison): lambda: source.compare(),
+        (Run, Export): lambda: source.record.export,
+        (Measurement, Run): lambda: source.run,
+        (Comparison, Run): lambda: source.run,
+        (Comparison, Measurement): lambda: source.candidate,
+    }
+    for (given, wanted), way in ways.items():
+        if isinstance(source, given) and wanted in kinds:
+            return way()
+    names = " or ".join(f"a {kind.__name__}" for kind in kinds)
+    hint = "open it first: wb.open_run(...)" if isinstance(source, str | Path) else ""
+    raise UsageError(f"{user} takes {names}, not a {type(source).__name__}", hint=hint)
 
 
 def _is_emulated(given: object) -> bool:

@@ -3,13 +3,14 @@
 import html
 import math
 import re
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Real
 
 import pandas as pd
 from IPython.display import display
 from matplotlib.figure import Figure
+from pandas.io.formats.style import Styler
 
 from workbench.errors import printable, unknown_name
 from workbench.frames import EMULATED, FRAMES, MISSING, decimals_of, format_number, is_emulated
@@ -17,8 +18,8 @@ from workbench.plots.style import COLORS
 
 _SHARES = {
     "share", "baseline_share", "candidate_share", "roof_share", "spread", "share_before",
-    "share_after", "contribution", "cv", "floor", "margin", "efficiency", "detectable",
-    "bound_share",
+    "share_after", "contribution", "cv", "floor", "noise_floor", "margin", "efficiency",
+    "detectable", "bound_share",
 }  # fmt: skip
 _RATIOS = {
     "speedup", "low", "high", "total", "total_low", "total_high", "factor", "free_speedup",
@@ -29,22 +30,23 @@ _SUFFIXES = {"_ms": "ms", "_ns": "ns", "_mb": "MB", "_db": "dB"}
 _LEAST_P = 0.001  #: Smaller p-values are written as "below".
 
 # Inks and lines that read well on a light and on a dark page.
-_TABLE = "border-collapse:collapse;font:13px system-ui,sans-serif;color:inherit;margin:.4em 0"
-_CAPTION = "caption-side:top;text-align:left;font-weight:600;padding:.3em 0"
-_HEAD = "padding:.3em .5em;border-bottom:1.5px solid #999;background:none"
-_CELL = "padding:.22em .5em;border-bottom:1px solid #8883"
-_UNIT = "opacity:.75;font-weight:400"
-_RIGHT = "text-align:right"
-_CHIP = "display:inline-block;width:.75em;height:.75em;border-radius:2px;margin-right:.45em"
-_SCROLLED = "overflow-x:auto;max-width:100%"
+_CSS = [
+    {"selector": "", "props": "border-collapse:collapse;font:13px system-ui,sans-serif;"
+     "color:inherit;margin:.4em 0"},
+    {"selector": "caption", "props": "caption-side:top;text-align:left;font-weight:600;"
+     "padding:.3em 0"},
+    {"selector": "th", "props": "padding:.3em .5em;border-bottom:1.5px solid #999;"
+     "background:none;text-align:left"},
+    {"selector": "td", "props": "padding:.22em .5em;border-bottom:1px solid #8883;"
+     "text-align:left"},
+]  # fmt: skip
+_NUMBER_CSS = "text-align:right;white-space:nowrap"
+_PROSE_CSS = "min-width:14em;overflow-wrap:anywhere"
+_PROSE_LETTERS = 24  #: Letters of a text beyond which its column needs some width.
 _WIDE = 90  #: Letters in a row beyond which a table may need to be scrolled.
-#: Letters beyond which a word may be broken, and beyond which a text needs a wide column.
-_LONG_WORD, _PROSE = 24, 40
-#: Where a long name may be broken: after a slash, a dot (but not within a file's name), ...
-_JOINT = re.compile(r"[/_,|](?=\w)|\.(?=\w)(?!py\b)")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Table:
     """A table or text as HTML, for notebooks and reports, and as Markdown, for everything else."""
 
@@ -54,8 +56,10 @@ class Table:
     def _repr_html_(self) -> str:
         return self.html
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         return self.markdown
+
+    __str__ = __repr__
 
 
 class VStack:
@@ -70,18 +74,6 @@ class VStack:
 
     def __str__(self) -> str:
         return "\n\n".join(str(part) for part in self.parts if not isinstance(part, Figure))
-
-
-def show(*parts: object) -> VStack:
-    """Show figures, tables and sentences one below the other, from one cell.
-
-    Examples
-    --------
-    >>> run = wb.open_run(wb.sample_run())
-    >>> len(wb.show(wb.plot_latencies(run), wb.show_latencies(run)).parts)
-    2
-    """
-    return VStack(*parts)
 
 
 def join_tables(*tables: Table) -> Table:
@@ -103,24 +95,16 @@ def to_html(text: str) -> str:
     return re.sub(r"`+([^`]+)`+", r"<code>\1</code>", html.escape(text))
 
 
-def fold(summary: str, content: Table) -> Table:
+def to_markdown(text: str, pipes: bool = True) -> str:
+    """Text as Markdown on one line, in which nothing is a link, an image or a tag."""
+    text = re.sub(r"\](?=[(\[:])", r"]\\", html.escape(printable(text), quote=False))
+    return " ".join((text.replace("|", "\\|") if pipes else text).split())
+
+
+def fold_table(summary: str, content: Table) -> Table:
     """Content that a page shows once the reader opens it; Markdown has it below its summary."""
     page = f"<details><summary>{html.escape(summary)}</summary>{content.html}</details>"
     return Table(page, f"{to_markdown(summary)}\n\n{content.markdown}")
-
-
-def show_answer(*parts: str | Table) -> Table:
-    """The answer to an exercise, folded until the reader opens it.
-
-    Examples
-    --------
-    >>> print(wb.show_answer("42 %"))
-    Answer: 42 %
-    """
-    texts = [p if isinstance(p, Table) else Table(to_html(p), p) for p in parts]
-    page = "<br>".join(text.html for text in texts)
-    text = "\n\n".join(text.markdown for text in texts)
-    return Table(f"<details><summary>Answer</summary>{page}</details>", f"Answer: {text}")
 
 
 def show_table(
@@ -129,26 +113,7 @@ def show_table(
 ) -> Table:  # fmt: skip
     """A frame as a table; whatever the frame contains is text, never markup.
 
-    Parameters
-    ----------
-    frame
-        Any frame; columns that ``frames`` defines get their unit. None: a run did not record it.
-    columns, top
-        Which columns, in this order, and how many rows; None shows all.
-    caption
-        A line above the table.
-
-    Raises
-    ------
-    UsageError
-        The frame has no such column.
-
-    Examples
-    --------
-    >>> print(wb.show_table(wb.open_run(wb.sample_run()).statistics, ["experiment", "n"], top=1))
-    | experiment | n |
-    | --- | ---: |
-    | avx512_off | 516 |
+    Columns that ``frames`` defines get their unit. None: a run did not record it.
     """
     if frame is None:
         return show_note(f"{caption or 'This'}: not recorded in this run")
@@ -158,114 +123,88 @@ def show_table(
     shown = (frame if columns is None else frame[list(columns)]).iloc[:top]
     if is_emulated(frame):
         caption = f"{caption} ({EMULATED})" if caption else EMULATED
-    shares, ratios = _SHARES, set()
-    if "speedup" in frame or "ratio" in frame:
-        ratios = _RATIOS
-    elif "share" in frame:
-        shares = _SHARES | {"low", "high"}
     # Units are those of the largest of the known frames that this one contains.
     contained = [schema for schema in FRAMES if set(schema.names) <= set(frame.columns)]
     largest = max(contained, key=lambda schema: len(schema.columns), default=None)
     units = {column.name: column.unit for column in largest.columns} if largest else {}
-    made = [_make(str(name), shown[name], shares, ratios, units) for name in shown]
-    lines = list(zip(*(column.texts for column in made), strict=True))
-    return Table(_html(made, lines, caption), _markdown(made, lines, caption))
+    if "speedup" in frame or "ratio" in frame:
+        units |= dict.fromkeys(_RATIOS, "x")
+    elif "share" in frame:
+        units |= {"low": "%", "high": "%"}
+    units |= dict.fromkeys(_SHARES, "%")
+    heads, texts = {}, {}
+    for place, name in enumerate(map(str, shown)):
+        heads[place], texts[place] = _write_column(name, shown.iloc[:, place], units.get(name, ""))
+    cells = pd.DataFrame(texts, index=range(len(shown)), columns=list(heads), dtype=object)
+    dtypes = list(shown.dtypes)
+    numbers = [p for p in heads if _is_number(dtypes[p])]
+    rule = ["---:" if place in numbers else "---" for place in heads]
+    rows = [list(heads.values()), rule, *cells.to_numpy().tolist()]
+    lines = ["| " + " | ".join(map(to_markdown, row)) + " |" for row in rows]
+    title = [f"**{to_markdown(caption)}**", ""] if caption else []
+    page = _write_html(cells, list(map(str, shown)), heads, numbers, caption)
+    return Table(page, "\n".join([*title, *lines]))
 
 
-@dataclass(frozen=True)
-class _Column:
-    name: str
-    head: str
-    unit: str
-    number: bool
-    texts: list[str]
-
-    @property
-    def style(self) -> str:
-        """How it is aligned, and the width that it needs to be readable."""
-        if self.number:
-            return _RIGHT
-        if any(len(text) > _PROSE and " " in text for text in self.texts):
-            return "text-align:left;min-width:14em"
-        long = any(len(word) > _LONG_WORD for text in self.texts for word in text.split(" "))
-        return "text-align:left" + (";min-width:11em" if long else "")
+def _is_number(dtype: object) -> bool:
+    types = pd.api.types
+    return types.is_numeric_dtype(dtype) and not types.is_bool_dtype(dtype)
 
 
-def _make(
-    name: str, column: pd.Series, shares: set[str], ratios: set[str], units: dict[str, str]
-) -> _Column:
-    boolean = pd.api.types.is_bool_dtype(column)
-    number = pd.api.types.is_numeric_dtype(column) and not boolean
-    head, unit = name, units.get(name, "")
-    if number:
-        unit = "%" if name in shares else unit.removesuffix("/run").removeprefix("1")
-        for suffix, meaning in _SUFFIXES.items():
-            if name.endswith(suffix):
-                head, unit = name.removesuffix(suffix), unit or meaning
-    write = _number_writer(name, column, shares, ratios) if number else str
-    if boolean:
-        column, write = column.map({True: "yes", False: "no"}), str
-    texts = [MISSING if _is_missing(value) else write(value) for value in column]
-    return _Column(name, head.replace("_", " "), unit, number, texts)
-
-
-def _is_missing(value: object) -> bool:
-    return value is None or value is pd.NA or (isinstance(value, Real) and math.isnan(value))
-
-
-def _number_writer(
-    name: str, column: pd.Series, shares: set[str], ratios: set[str]
-) -> Callable[[float], str]:
-    if name in shares:
-        return lambda value: format_number(100 * value, 1)
-    if name == "q":
-        return lambda value: format_number(value, 3) if value >= _LEAST_P else f"< {_LEAST_P:g}"
-    if name in ratios:
-        return lambda value: f"{value:.2f}x"
+def _write_column(name: str, column: pd.Series, unit: str) -> tuple[str, list[str]]:
+    """The head of a column, and the text of every cell."""
+    head = name.replace("_", " ")
+    missing = column.isna()
+    if not _is_number(column.dtype):
+        words = column.astype(object).where(~missing, MISSING)
+        return head, [["no", "yes"][w] if isinstance(w, bool) else str(w) for w in words]
+    unit = unit.removesuffix("/run").removeprefix("1")
+    for suffix, meaning in _SUFFIXES.items():
+        if name.endswith(suffix):
+            head, unit = name.removesuffix(suffix).replace("_", " "), unit or meaning
     # The same decimals for a whole column, so that it lines up: at most three, and no more than
     # three figures of the smallest value need.
-    finite = column.dropna().astype(float).abs()
-    finite = finite[finite < math.inf]
-    whole = len(finite) == column.notna().sum() and (finite % 1 == 0).all()
+    known = column[~missing].astype(float)
+    finite = known[known.abs() < math.inf].abs()
+    whole = len(finite) == len(known) and (finite % 1 == 0).all()
     decimals = 0 if whole else min(3, decimals_of(finite[finite > 0].min()))
-    return lambda value: format_number(value, decimals)
+
+    def write(value: float) -> str:
+        if unit == "%":
+            return format_number(100 * value, 1)
+        if unit == "x":
+            return f"{value:.2f}x"
+        if name == "q":
+            return format_number(value, 3) if value >= _LEAST_P else f"< {_LEAST_P:g}"
+        return format_number(value, decimals)
+
+    texts = [MISSING if lacks else write(v) for v, lacks in zip(column, missing, strict=True)]
+    return f"{head} ({unit})" if unit not in ("", "x") else head, texts
 
 
-def _html(columns: list[_Column], lines: list[tuple[str, ...]], caption: str) -> str:
-    head = f'<caption style="{_CAPTION}">{html.escape(caption)}</caption>' if caption else ""
-    head += "<thead><tr>"
-    for column in columns:
-        unit = f' <span style="{_UNIT}">{html.escape(column.unit)}</span>' if column.unit else ""
-        head += f'<th style="{_HEAD};{column.style}">{html.escape(column.head)}{unit}</th>'
-    rows = "".join(f"<tr>{''.join(map(_cell, columns, line))}</tr>" for line in lines)
-    table = f'<table style="{_TABLE}">{head}</tr></thead><tbody>{rows}</tbody></table>'
-    letters = sum(max(map(len, (c.head + c.unit, *c.texts))) + 2 for c in columns)
-    if letters < _WIDE:
-        return table
-    name = html.escape(caption or "Table", quote=True)
-    return f'<div style="{_SCROLLED}" tabindex="0" role="group" aria-label="{name}">{table}</div>'
-
-
-def _cell(column: _Column, text: str) -> str:
-    color = COLORS.get(text) if column.name in ("category", "name") else None
-    chip = f'<span style="{_CHIP};background:{color}"></span>' if color else ""
-    wrap = ";white-space:nowrap" if chip or column.number else ""
-    # Names too long for a column may be broken, but no number from its unit.
-    words = " ".join(
-        _JOINT.sub(r"\g<0><wbr>", word) if len(word) > _LONG_WORD else word
-        for word in html.escape(text).split(" ")
-    ).replace(" %", "\N{NO-BREAK SPACE}%")
-    return f'<td style="{_CELL};{column.style}{wrap}">{chip}{words}</td>'
-
-
-def _markdown(columns: list[_Column], lines: list[tuple[str, ...]], caption: str) -> str:
-    heads = [f"{column.head} ({column.unit})" if column.unit else column.head for column in columns]
-    rule = ["---:" if column.number else "---" for column in columns]
-    rows = ["| " + " | ".join(map(to_markdown, row)) + " |" for row in [heads, rule, *lines]]
-    return "\n".join([*([f"**{to_markdown(caption)}**", ""] if caption else []), *rows])
-
-
-def to_markdown(text: str, pipes: bool = True) -> str:
-    """Text as Markdown on one line, in which nothing is a link, an image or a tag."""
-    text = re.sub(r"\](?=[(\[:])", r"]\\", html.escape(printable(text), quote=False))
-    return " ".join((text.replace("|", "\\|") if pipes else text).split())
+def _write_html(
+    cells: pd.DataFrame, names: list[str], heads: dict[int, str], numbers: list[int], caption: str
+) -> str:
+    widths = {p: max([len(heads[p]), *cells[p].str.len()]) for p in heads}
+    columns = {
+        place: [{"selector": "", "props": _NUMBER_CSS if place in numbers else _PROSE_CSS}]
+        for place in heads
+        if place in numbers or widths[place] > _PROSE_LETTERS
+    }
+    text = f"{caption}{cells.to_csv()}".encode()
+    styler = Styler(cells, uuid=f"{zlib.crc32(text):08x}", cell_ids=False)
+    styler.hide(axis="index").format(escape="html")
+    styler.format_index(lambda place: html.escape(heads[place]), axis=1)
+    styler.set_table_styles(_CSS).set_table_styles(columns, overwrite=False)
+    styler.set_caption(html.escape(caption))
+    named = [place for place, name in enumerate(names) if name in ("category", "name")]
+    styler.map(
+        lambda text: f"border-left:.75em solid {COLORS[text]}" if text in COLORS else "",
+        subset=named,
+    )
+    page = styler.to_html()
+    if sum(widths.values()) + 2 * len(widths) < _WIDE:
+        return page
+    label = html.escape(caption or "Table", quote=True)
+    scrolled = 'style="overflow-x:auto;max-width:100%" tabindex="0" role="group"'
+    return f'<div {scrolled} aria-label="{label}">{page}</div>'

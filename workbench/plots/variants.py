@@ -1,4 +1,4 @@
-"""What an optimisation tried: the table, and latency against error and size."""
+"""What an optimisation tried: latency against error and size."""
 
 import math
 from pathlib import Path
@@ -9,41 +9,10 @@ from matplotlib.ticker import LogLocator
 from workbench.analysis.variants import read_study, tabulate_variants
 from workbench.plots import style
 from workbench.plots.style import Chart, marked
-from workbench.plots.tables import Table, VStack, show_note, show_table
 from workbench.records.optimize import Study
-
-_SHOWN = (
-    *("name", "change", "parent", "latency_ms", "threads", "speedup", "speedup_low"),
-    *("speedup_high", "sqnr_db", "score", "size_mb", "planned_mb", "peak_mb", "load_ms"),
-    "extension_share",
-    "note",
-)
-_GRADED = (
-    *("name", "change", "parent", "basis", "predicted_ms", "predicted_low_ms"),
-    *("predicted_high_ms", "gain_ms", "gain_low_ms", "gain_high_ms"),
-)
 
 #: Latencies that differ by more than this factor are drawn on a logarithmic axis.
 _LOG_ABOVE = 4
-
-
-def show_variants(study: Study | str | Path) -> VStack:
-    """Every variant of an optimisation, what was predicted and what was measured.
-
-    ``study`` is a study, or a path for `read_study`.
-
-    Examples
-    --------
-    >>> print(wb.show_variants("out_toy_cnn"))  # doctest: +SKIP
-    """
-    found = study if isinstance(study, Study) else read_study(study)
-    table = tabulate_variants(found)
-    shown = [name for name in _SHOWN if table[name].notna().any()]
-    graded = table[table["predicted_high_ms"].notna() & table["gain_ms"].notna()]
-    parts: list[Table] = [show_table(table, shown, caption="What was tried")]
-    if len(graded):
-        parts.append(show_table(graded, list(_GRADED), caption="Predicted and measured gains"))
-    return VStack(*parts, show_note(found.conclusion or "not finished", *found.warnings))
 
 
 @marked

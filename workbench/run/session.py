@@ -226,15 +226,15 @@ class Session:
             raise
 
     def _parse(self, line: bytes, event: str, answer: type[T]) -> T:
-        import msgspec
+        import cattrs
 
         try:
             found = json.loads(line)
             if found.get("event") == event:
-                return msgspec.convert(found, answer)
+                return cattrs.structure(found, answer)
             if "error" in found:
                 raise self._failure(found)
-        except (ValueError, AttributeError, RecursionError):
+        except (ValueError, TypeError, AttributeError, RecursionError, cattrs.BaseValidationError):
             pass
         raise self._invalid(line[:80].decode(errors="replace"))
 

@@ -1,0 +1,569 @@
+"""Views of nouns: what `show` makes of a run, a measurement, a comparison, exports or a search."""
+
+import html
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+
+from workbench.analysis.compare import FALSE_DISCOVERIES
+from workbench.analysis.describe import describe_latency
+from workbench.analysis.dtypes import describe_dtypes
+from workbench.analysis.exports import compare_exports, count_undelegated, list_partition
+from workbench.analysis.layers import name_layer
+from workbench.analysis.machine_code import explain_lack
+from workbench.analysis.operators import label_operators
+from workbench.analysis.quality import TRACER_LIMIT, summarize_quality
+from workbench.analysis.roofline import place_layers
+from workbench.analysis.run import Comparison, Measurement, Run
+from workbench.analysis.variants import tabulate_variants
+from workbench.errors import unknown_name
+from workbench.frames import (
+    EMULATED,
+    WRONG,
+    format_ms,
+    format_range,
+    format_share,
+    is_emulated,
+    mark_emulated,
+)
+from workbench.plots.categories import name_sides
+from workbench.plots.layers import NO_LAYERS
+from workbench.plots.roofline import NO_ROOFLINE
+from workbench.plots.speedups import plot_speedups
+from workbench.plots.style import Chart, convert
+from workbench.plots.sweeps import plot_isa_levels, plot_sizes, plot_threads
+from workbench.plots.tables import (
+    Table,
+    VStack,
+    fold_table,
+    join_tables,
+    show_note,
+    show_table,
+    to_html,
+    to_markdown,
+)
+from workbench.records.optimize import Study
+from workbench.records.runs import Export
+
+#: Rows of a table, findings of a list, how many of these are cards, and verdicts before a fold.
+TOP, TOP_FINDINGS, TOP_CARDS, TOP_VERDICTS = 12, 8, 3, 3
+_CARDS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:12px;padding:0"
+_CARD = "list-style:none;border:1px solid #8886;border-radius:8px;padding:12px 16px;min-width:0;"
+_CARD += "overflow-wrap:anywhere"
+
+#: What hiding an extension does not change.
+NOT_COVERED = (
+    "Hiding an extension affects XNNPACK and its KleidiAI kernels, which query CPU features one "
+    "by one. It does not affect the portable and optimized kernels of ExecuTorch, which are "
+    "compiled for one level, the C library, or kernels that XNNPACK selects by "
+    "microarchitecture. A level is this CPU without some features, not another CPU."
+)
+#: What a gain was concluded from.
+_BASES = {
+    "removal": "measured time of the removed operators",
+    "twin": "from similar operators of this run",
+    "roofline": "estimated from the machine's peaks",
+}
+NO_PROGRAM = "Most rules need the program, which is unknown: put the .pte beside the traces."
+
+
+def show(
+    source: object, *views: str, columns: Sequence[str] | None = None, top: int | None = None,
+    caption: str = "", fold: str = "",
+) -> Table | VStack:  # fmt: skip
+    """Show a run, measurement, comparison, export or search by the name of a view; or any frame.
+
+    Parameters
+    ----------
+    source
+        A noun; a frame, a sentence, None (not recorded); or a list of these and of figures, shown
+        one below the other.
+    views
+        Names of views, such as ``findings``, ``latencies``, ``operators`` or ``quality``; without
+        any, the verdicts. A view of measurements takes the subject of a run, one of comparisons
+        its first comparison.
+    columns, top, caption
+        Columns of a frame, how many rows, and a line above them.
+    fold
+        A summary, below which the rest is folded until the reader opens it.
+
+    Raises
+    ------
+    UsageError
+        There is no such view or column; the hint names those that there are.
+
+    Examples
+    --------
+    >>> run = wb.open_run(wb.sample_run())
+    >>> print(wb.show(run))
+    mobilenet_v3_small · fp32 · AMD EPYC (virtual machine) · 2026-11-21 01:28 · quality C
+    <BLANKLINE>
+    > mobilenet_v3_small: 1.28x faster ...
+    >>> "classifier.3" in str(wb.show(run, "layers", top=5))
+    True
+    >>> print(wb.show(run.statistics, columns=["experiment", "n"], top=1))
+    | experiment | n |
+    | --- | ---: |
+    | avx512_off | 516 |
+    """
+    if isinstance(source, pd.DataFrame) or source is None:
+        parts: list[Any] = [show_table(source, columns, top=top, caption=caption)]
+    elif isinstance(source, str) and not views:
+        parts = [show_note(source)]
+    elif isinstance(source, Table | VStack | Chart):
+        parts = [source]
+    elif isinstance(source, list | tuple) and not _are_exports(source):
+        parts = [part for each in source for part in _parts(show(each, *views, top=top))]
+    else:
+        parts = [part for view in views or ("",) for part in _view(source, view, top)]
+    if not all(isinstance(part, Table) for part in parts):
+        return VStack(*parts)
+    table = join_tables(*parts)
+    return fold_table(fold, table) if fold else table
+
+
+def _parts(shown: Table | VStack) -> Sequence[object]:
+    return shown.parts if isinstance(shown, VStack) else [shown]
+
+
+def _view(source: Any, name: str, top: int | None) -> list[Table | Chart]:
+    if name and name not in VIEWS:
+        raise unknown_name("view", name, VIEWS)
+    if not name:
+        defaults = (view for view, (kinds, _) in VIEWS.items() if isinstance(source, kinds))
+        name = next(defaults, "verdicts")
+    kinds, view = VIEWS[name]
+    parts = view(convert(source, kinds, f"the view {name!r}"), top or TOP)
+    return [show_note(part) if isinstance(part, str) else part for part in parts]
+
+
+def _are_exports(parts: Sequence[object]) -> bool:
+    return bool(parts) and all(isinstance(part, Export) for part in parts)
+
+
+Part = str | Table | Chart
+
+
+def _verdicts(source: Run | Comparison, top: int) -> Iterator[Part]:
+    """What was run, one sentence per comparison, the latencies, and what weakens these figures."""
+    comparisons = source.comparisons if isinstance(source, Run) else (source,)
+    run = source if isinstance(source, Run) else source.run
+    if not run.measurements:
+        yield f"{run.model}: no times, only kernel logs."
+        return
+    texts = [ab.text for ab in sorted(comparisons, key=lambda ab: ab.verdict.outcome != WRONG)]
+    texts = texts or ["No comparison: the run has no two experiments of one program."]
+    texts, others = texts[:TOP_VERDICTS], texts[TOP_VERDICTS:]
+    sides = [comparisons[0].baseline, comparisons[0].candidate] if comparisons else [run.subject]
+    times = [] if run.emulated else [f"{m.label}: {describe_latency(m.statistics)}" for m in sides]
+    facts = " · ".join([*run.facts, f"quality {run.quality['grade'].iloc[0]}"])
+    yield Table(f'<p style="opacity:.8">{to_html(facts)}</p>', to_markdown(facts))
+    note = show_note(*texts, "; ".join(times), *(f"Caveat: {text}." for text in source.caveats))
+    large = note.html.replace("<p>", '<p style="font-size:1.2em;font-weight:600">', 1)
+    yield Table(large, note.markdown)
+    if others:
+        count = f"{len(others)} more comparison{'s' * (len(others) > 1)}"
+        yield fold_table(count, show_note(*others))
+
+
+def describe_times(measurement: Measurement) -> str:
+    """How the latency and the sum of its parts, which are of traced inferences, compare."""
+    if measurement.emulated:
+        return f"{EMULATED.capitalize()}."
+    parts, latency_ms = float(measurement.categories["mean_ms"].sum()), measurement.latency_ms
+    shown, latency = format_range(parts, latency_ms)
+    text = f"The parts of {measurement.label} add up to {shown}: traced, "
+    text += "wall time, the least disturbed inferences."
+    if measurement.latencies["traced"].all():
+        return text
+    kind = "CPU" if measurement.statistics["clock"].iloc[0] == "cpu_ns" else "wall"
+    apart = parts / latency_ms - 1
+    text += f" The latency is {latency}: untraced, {kind} time."
+    if abs(apart) < TRACER_LIMIT:
+        return text
+    return f"{text} They differ by {format_share(apart)}: use the shares, not the milliseconds."
+
+
+def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
+    """The latency of every measurement with its interval, and percentiles of inferences."""
+    columns = ["experiment", "threads", "clock", "latency", "low", "high", "restarts"]
+    caption = "latency: mean over the process restarts of each one's midmean; low, high: its 95 % "
+    caption += "interval, which covers further restarts in this run"
+    if source.statistics["restarts"].eq(1).any():
+        caption += "; a single restart has none"
+    if isinstance(source, Run) and not source.record.plan.sweep:
+        yield from _phases(source)
+    yield show_table(source.statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
+
+
+def _phases(run: Run) -> Iterator[Part]:
+    if run.phases is not None:
+        caption = "Phases; the latency at position 0 is the time to the first token"
+        known = run.phases.columns[run.phases.notna().any()].tolist()
+        yield show_table(run.phases, known, caption=caption)
+
+
+def _operators(m: Measurement, top: int) -> Iterator[Part]:
+    """The most expensive operators: totals of each type; folded, by layer, and each by itself."""
+    operators = m.operators.assign(name=label_operators(m.operators))
+    columns, times = ["name", "category"], ["mean_ms", "std_ms", "share"]
+    yield show_table(_add_up(operators, []), top=top, caption="By type of operator")
+    if "module" in operators:
+        layers = operators.assign(layer=operators["module"].map(name_layer))
+        yield fold_table("By layer", show_table(_add_up(layers, ["layer"]), top=top))
+        columns += ["module_class", "source", "confidence"]
+    single = show_table(operators, [*columns, "calls", *times], top=top)
+    yield fold_table("Single operators", single)
+
+
+def _add_up(operators: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Operators, calls, time and share of each type of operator, and of what else is given."""
+    groups = operators.groupby([*by, "operator", "category"], sort=False, observed=True)
+    sums = groups[["calls", "mean_ms", "share"]].sum()
+    table = sums.assign(operators=groups.size()).sort_values("mean_ms", ascending=False)
+    table = table[["operators", "calls", "mean_ms", "share"]].reset_index()
+    return mark_emulated(table) if is_emulated(operators) else table
+
+
+def _layers(m: Measurement, top: int) -> Iterator[Part]:
+    """The layers with the most time of their own, and the source of their slowest operator."""
+    if m.layers is None:
+        yield NO_LAYERS
+        return
+    # Operators are sorted by time: the first of each module is its slowest.
+    slowest = m.operators.dropna(subset=["module"]).drop_duplicates("module")
+    layers = m.layers.assign(
+        source=m.layers["module"].map(slowest.set_index("module")["source"]),
+        share=m.layers["own_ms"] / m.layers["own_ms"].sum(),
+        module=m.layers["module"].map(name_layer),
+    )
+    columns = ["module", "module_class", "source", "own_ms", "share"]
+    yield show_table(
+        layers.sort_values("own_ms", ascending=False, kind="stable"),
+        [*columns, "total_ms", "low_ms", "high_ms", "flops"],
+        top=top,
+        caption="Layers by their own time; total: with their sublayers, and its 95 % interval",
+    )
+
+
+def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
+    """The speed-ups of E2E and categories as a figure, and the layers that changed most."""
+    frames = {"operators": ab.operators}
+    if ab.layers is not None:
+        frames["layers"] = ab.layers
+    what, parts = [*frames.items()][-1]
+    columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
+    columns += ["q", "detectable", "floor"]
+    yield plot_speedups(ab)
+    yield show_note(*(count_outcomes(frame, name) for name, frame in frames.items()))
+    yield show_table(parts, columns, top=top, caption=f"{what.capitalize()}, largest change first")
+
+
+def count_outcomes(parts: pd.DataFrame, what: str) -> str:
+    """How many of the parts became faster or slower, and how small a change was detectable."""
+    counts = parts["outcome"].value_counts()
+    found = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
+    least = parts.loc[parts["outcome"] == "inconclusive", "detectable"].median()
+    text = f"{len(parts)} {what}: {found}."
+    if {"faster", "slower"} & set(counts.index):
+        text += f" At most {100 * FALSE_DISCOVERIES:g} % of the faster and slower are by chance."
+    if math.isfinite(least):
+        text += (
+            f" For half of the inconclusive {what}, only a change above {100 * least:.0f} % was "
+            "detectable."
+        )
+    return text
+
+
+def _undelegated(run: Run, top: int) -> Iterator[Part]:
+    """The operators that the partitioner left to portable kernels."""
+    if run.subject.export is None:
+        yield "Unknown: the program has no export record."
+        return
+    table = count_undelegated(run.subject.export)
+    yield "None: every operator is delegated." if table.empty else show_table(table)
+
+
+def _dtypes(m: Measurement, top: int) -> Iterator[Part]:
+    """The dtype that was asked for: what ran in another one and why, and where noise enters."""
+    if m.dtypes is None or m.export is None:
+        yield "Not applicable: fp32, or a program of unknown origin."
+        return
+    yield f"{describe_dtypes(m.dtypes)}."
+    others = m.dtypes[m.dtypes["reason"] != ""]
+    if len(others):
+        others = others.assign(name=label_operators(others))
+        columns = ["name", "dtype", "mean_ms", "share", "reason"]
+        yield show_table(others, columns, top=top, caption="What ran in another dtype")
+    if m.export.noise:
+        noise = pd.DataFrame(m.export.noise)
+        noise["module"] = noise["module"].map(name_layer)
+        caption = "Where quantisation noise enters: SQNR for exact inputs (own), and in the program"
+        yield show_table(noise, top=top, caption=caption)
+
+
+def _sweeps(run: Run, top: int) -> Iterator[Part]:
+    """Figures and tables of what ISA levels, threads and sizes bring, and what is not covered."""
+    parts = list(_isa_levels(run))
+    if run.record.plan.sweep:
+        parts += [plot_sizes(run), show_note(*run.size_changes)] if run.size_changes else []
+        parts += _phases(run)
+    if run.size_fits is not None:
+        caption = "latency = fixed + each * size ** power; `off`: largest deviation from the fit"
+        parts.append(show_table(run.size_fits, caption=caption))
+    if run.scaling is not None:
+        caption = "speedup: over the fewest threads; wall time; 95 % intervals"
+        parts += [plot_threads(run.scaling), show_table(run.scaling, caption=caption)]
+        parts += [show_note(*(run.crossovers or ("No crossover was shown.",)))]
+    yield from parts or [
+        "Measured: one toggle at one thread count. `--isa-ladder` measures every ISA level of "
+        "the CPU, `--threads 1,2,4` several thread counts; combine them to measure both."
+    ]
+
+
+def _isa_levels(run: Run) -> Iterator[Part]:
+    if run.isa_levels is None:
+        return
+    for _, levels in run.isa_levels.groupby("threads"):
+        yield plot_isa_levels(levels)
+        yield show_table(
+            levels.drop(columns=["threads"]).assign(code=_codes_of(run, levels)),
+            caption="speedup: over the level below; total: over the lowest; 95 % intervals",
+        )
+    portable = run.ledger.loc[run.ledger["kind"] == "portable", "duration_ns"].sum()
+    share = portable / run.ledger["duration_ns"].sum()
+    yield show_note(NOT_COVERED, f"Portable kernels took {100 * share:.1f} % of the traced time.")
+
+
+def _codes_of(run: Run, levels: pd.DataFrame) -> list[str]:
+    """The machine code of every level (``frames.LADDER`` of one thread count) by samples."""
+    threads, names = levels["threads"].iloc[0], list(levels["level"])
+    proofs = {
+        (ab.baseline.name, ab.candidate.name): ab.proof
+        for ab in run.comparisons
+        if ab.candidate.threads == threads
+    }
+    steps = [proofs.get(step) for step in pairwise(names)]
+    lowest = _list_classes(steps[0].before) if steps and steps[0] else "not sampled"
+    return [lowest] + [
+        f"{_list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else "not sampled"
+        for step in steps
+    ]
+
+
+def _code(ab: Comparison, top: int) -> Iterator[Part]:
+    """Whether both sides ran the same machine code, and which classes of instructions."""
+    proof = ab.proof
+    if proof is None:
+        yield explain_lack(ab.run.record)
+        return
+    table = pd.DataFrame({"experiment": name_sides(ab), "samples": proof.samples})
+    table["code"] = [_list_classes(shares) for shares in (proof.before, proof.after)]
+    table["share"] = [proof.vanished, proof.appeared]
+    caption = (
+        f"{proof.outcome}; share: samples in functions that the other side did not run; "
+        f"{format_share(proof.noticed, 1)} was detectable"
+    )
+    yield show_table(mark_emulated(table) if ab.emulated else table, caption=caption)
+
+
+def _list_classes(shares: dict[str, float]) -> str:
+    """The two most frequent classes of machine code, with their share of the samples."""
+    return ", ".join(f"{format_share(share)} {code}" for code, share in [*shares.items()][:2])
+
+
+def _kernels(ab: Comparison, top: int) -> Iterator[Part]:
+    """The microkernel of every operator on both sides, by samples; two lines per operator."""
+    if ab.kernels is None:
+        yield explain_lack(ab.run.record)
+        return
+    kernels, columns = ab.kernels.head(top), ["kernel", "code", "share", "samples"]
+    operators, layer = ab.baseline.operators, []
+    if "module" in operators:
+        layers = operators.set_index("key")["module"]
+        kernels, layer = kernels.assign(layer=kernels["key"].map(layers)), ["layer"]
+    before, after = (
+        kernels.rename(columns={f"{side}_{column}": column for column in columns})
+        for side in ("baseline", "candidate")
+    )
+    after["operator"] = after["candidate_operator"]
+    names = name_sides(ab)
+    both = pd.concat([before.assign(experiment=names[0]), after.assign(experiment=names[1])])
+    yield show_table(
+        both.sort_index(kind="stable"),
+        [*layer, "operator", "experiment", *columns, "change"],
+        caption="Microkernels by samples; share: of the operator's samples in that microkernel",
+    )
+
+
+def _roofline(m: Measurement, top: int) -> Iterator[Part]:
+    """The slowest operators: their rates, and what limits them; folded, by layer."""
+    if m.roofline is None:
+        yield NO_ROOFLINE
+        return
+    yield show_table(
+        m.roofline.assign(name=label_operators(m.roofline)),
+        ["name", "mean_ms", "gflops", "gbps", "roof_share", "bound"],
+        top=top,
+        caption="roof share: time at the roof / mean time",
+    )
+    if m.layers is not None:
+        by_layer = place_layers(m.roofline, m.layers)
+        yield fold_table("By layer", show_table(by_layer, top=top))
+
+
+def _rules(run: Run, top: int) -> Iterator[Part]:
+    """The rules that place operators in categories, in the order in which they are tried."""
+    rules = pd.DataFrame(run.scheme.rules)
+    yield show_table(rules.assign(operators=rules["operators"].map(", ".join)), top=top)
+
+
+def _quality(run: Run, top: int) -> Iterator[Part]:
+    """The grade of a measurement in a sentence, and every criterion."""
+    grade = f"{summarize_quality(run.quality)}."
+    yield grade[0].upper() + grade[1:]
+    yield show_table(run.quality)
+
+
+_TRIED = (
+    *("name", "change", "parent", "latency_ms", "threads", "speedup", "speedup_low"),
+    *("speedup_high", "sqnr_db", "score", "size_mb", "planned_mb", "peak_mb", "load_ms"),
+    "extension_share",
+    "note",
+)
+_GRADED = (
+    *("name", "change", "parent", "basis", "predicted_ms", "predicted_low_ms"),
+    *("predicted_high_ms", "gain_ms", "gain_low_ms", "gain_high_ms"),
+)
+
+
+def _variants(study: Study, top: int) -> Iterator[Part]:
+    """Every variant of an optimisation, what was predicted and what was measured."""
+    table = tabulate_variants(study)
+    tried = [name for name in _TRIED if table[name].notna().any()]
+    yield show_table(table, tried, caption="What was tried")
+    graded = table[table["predicted_high_ms"].notna() & table["gain_ms"].notna()]
+    if len(graded):
+        yield show_table(graded, _GRADED, caption="Predicted and measured gains")
+    yield show_note(study.conclusion or "not finished", *study.warnings)
+
+
+def _partition(export: Export, top: int) -> Iterator[Part]:
+    """The operators that no delegate took, why, and where they come from."""
+    caption = f"{export.dtype}: {export.pte}"
+    yield show_table(list_partition(export), top=top, caption=caption)
+
+
+_COMPARED = ("model", "dtype", "size_mb", "delegates", "undelegated", "sqnr_db", "problem")
+
+
+def _exports(exports: Sequence[Export], top: int) -> Iterator[Part]:
+    """One row per export: size, delegation, and difference from the PyTorch model."""
+    yield show_table(compare_exports(exports), _COMPARED)
+
+
+def _findings(source: Run | Measurement, top: int) -> Iterator[Part]:
+    """The findings, largest gain first: the gain of each, what to do, and where to look."""
+    subject = source.subject if isinstance(source, Run) else source
+    if isinstance(source, Run) and source.record.plan.programs and len(source.findings):
+        yield f"About {subject.label}, the first program after the baseline."
+    yield show_cards(source.findings, TOP_FINDINGS if top == TOP else top)
+    if source.findings.empty and subject.sidecar is None:
+        yield NO_PROGRAM
+
+
+def show_cards(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> Table:
+    """The ``top`` of some findings as a numbered list, the first ones as cards."""
+    if findings.empty:
+        return show_note("No findings: no rule found a gain of 1 % or more.")
+    items = [_show_finding(row) for row in findings.head(top).to_dict("records")]
+    cards = "".join(f'<li style="{_CARD}">{item.html}</li>' for item in items[:TOP_CARDS])
+    page = f'<ol style="{_CARDS}">{cards}</ol>'
+    if further := "".join(f"<li>{item.html}</li>" for item in items[TOP_CARDS:]):
+        page += f"<details><summary>{len(items) - TOP_CARDS} more</summary>"
+        page += f'<ol start="{TOP_CARDS + 1}">{further}</ol></details>'
+    table = Table(page, "\n".join(f"{n}. {item.markdown}" for n, item in enumerate(items, 1)))
+    mark = f"{EMULATED.capitalize()}. These are not sorted by gain."
+    return join_tables(show_note(mark), table) if is_emulated(findings) else table
+
+
+def list_findings(findings: pd.DataFrame, top: int = TOP_FINDINGS) -> list[str]:
+    """One line for each of the first findings."""
+    return [
+        "; ".join(filter(None, (f"{row['rank']}. {row['title']}", describe_place(row))))
+        + f". Gain: {describe_gain(row)}. Do: {row['action']}"
+        for row in findings.head(top).to_dict("records")
+    ]
+
+
+def describe_place(row: dict[str, Any]) -> str:
+    """The time and layers of a finding: ``10 % of the time, in classifier.3 (net.py:120)``."""
+    time = "" if pd.isna(row["spent"]) else f"{100 * row['spent']:.0f} % of the time"
+    return ", ".join(filter(None, (time, row["place"] and f"in {row['place']}")))
+
+
+def describe_gain(row: dict[str, Any]) -> str:
+    """The gain of a finding in a few words: ``at most 1.50 ms (15 %)``."""
+    if row["basis"] == "unknown":
+        return "unknown, the run was emulated: measure on the device"
+    if row["of"] != "latency":
+        most = "at most " if row["basis"] == "bound" else ""
+        return f"{most}{format_share(row['share'])} of the {row['of']}"
+    if row["basis"] == "bound":
+        return f"at most {format_ms(row['high_ms'])} ({format_share(row['share'])})"
+    gain, low, high = format_range(row["gain_ms"], row["low_ms"], row["high_ms"])
+    return (
+        f"{gain} ({format_share(row['share'])}), between {low} and {high}; "
+        f"{_BASES.get(row['basis'], row['basis'])}"
+    )
+
+
+def _show_finding(row: dict[str, Any]) -> Table:
+    """Gain, advice, a command that a report's page offers to copy, and where the evidence is."""
+    title = " ".join(str(row["title"]).split())
+    gain, action, hint = describe_gain(row), str(row["action"]), str(row["hint"])
+    heading, place = str(row["heading"]), describe_place(row)
+    place = f"{place[:1].upper()}{place[1:]}. " if place else ""
+    page = f"<strong>{to_html(title[:1].upper() + title[1:])}.</strong> "
+    page += f"<p>{to_html(place)}Gain: {to_html(gain)}.</p><p>To do: {to_html(action)}.</p>"
+    page += f"<pre><code>{html.escape(hint)}</code></pre>"
+    page += f"<p>Evidence: <cite>{html.escape(heading)}</cite></p>"
+    text = f"**{_plain(title)}.** {_plain(place + f'Gain: {gain}')}. To do: {_plain(action)}. `` "
+    text += hint.replace("`", "'") + f' `` Evidence: "{heading}".'
+    return Table(page, text)
+
+
+def _plain(text: str) -> str:
+    escaped = html.escape(" ".join(text.split()), quote=False)
+    return "".join(f"\\{c}" if c in "*_`[]\\" else c for c in escaped)
+
+
+#: Every view by name: the nouns that it takes, and what makes its parts.
+VIEWS: dict[str, tuple[tuple[type, ...], Callable[[Any, int], Iterable[Part]]]] = {
+    "verdicts": ((Run, Comparison), _verdicts),
+    "latencies": ((Run, Measurement), _latencies),
+    "variants": ((Study,), _variants),
+    "partition": ((Export,), _partition),
+    "exports": ((list, tuple), _exports),
+    "findings": ((Run, Measurement), _findings),
+    "times": ((Measurement,), lambda m, top: [describe_times(m)]),
+    "operators": ((Measurement,), _operators),
+    "layers": ((Measurement,), _layers),
+    "dtypes": ((Measurement,), _dtypes),
+    "roofline": ((Measurement,), _roofline),
+    "speedups": ((Comparison,), _speedups),
+    "code": ((Comparison,), _code),
+    "kernels": ((Comparison,), _kernels),
+    "sweeps": ((Run,), _sweeps),
+    "undelegated": ((Run,), _undelegated),
+    "quality": ((Run,), _quality),
+    "checks": ((Run,), lambda run, top: [show_table(run.checks)]),
+    "rules": ((Run,), _rules),
+    "description": (
+        (Run,),
+        lambda run, top: [show_table(run.description, caption="What was measured")],
+    ),
+}
