@@ -3,8 +3,6 @@
 import copy
 from dataclasses import replace
 
-from workbench.analysis.run import Run
-
 
 def changed(run, **attributes):
     """A copy of a run with other attributes or frames."""
@@ -15,4 +13,4 @@ def changed(run, **attributes):
 
 def with_record(run, **changes):
     """The same files with another manifest."""
-    return Run(run.path, replace(run.record, **changes))
+    return replace(run, record=replace(run.record, **changes))

@@ -1,13 +1,20 @@
-"""Small programs with known times, as sidecar and frames, for tests of the findings."""
+"""Measurements of small programs with known operators and times, for tests of the findings."""
 
-from dataclasses import dataclass, field
+import tempfile
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis.categories import load_scheme
-from workbench.analysis.findings.context import RuleContext
+from workbench.analysis.dataflow import Dataflow
+from workbench.analysis.findings.rules import find_bottlenecks
+from workbench.analysis.run import Measurement, Run
 from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
+from workbench.records.runs import Batch, Experiment, Export, Plan, RunRecord, Session
+from workbench.store import save_run
 
 WIDTHS = {"fp32": 4, "fp16": 2, "float32": 4, "float16": 2, "qint8": 1}
 LOGGED = {
@@ -59,8 +66,16 @@ def transpose(reads, writes, perm, ms, **others):
     return Node("StaticTranspose", reads, writes, ms, {"perm": perm}, **others)
 
 
-def build_facts(*program, shapes=None, dtypes=None, noise=0.002, **facts):
-    """The facts of a program that takes ``x``."""
+def exported(dtype="fp32", partition=(), **changes):
+    """The export record of a program."""
+    names = {each.name: "" for each in fields(Export)}
+    names |= {"dtype": dtype, "partition": tuple(partition), "inputs": (), "outputs": ()}
+    names |= {"undelegated": (), "delegates": {}, "versions": {}, "options": {}, "fidelity": ()}
+    return Export(**names | {"size_bytes": 0, "seconds": 0.0, "schema_version": 2} | changes)
+
+
+def measured(*program, shapes=None, dtypes=None, noise=0.002, **facts):
+    """The measurement of a program that takes ``x``; ``facts`` are those of `changed`."""
     shapes, dtypes = shapes or {}, dtypes or {}
     names = {}
     for item in program:
@@ -163,4 +178,58 @@ def build_facts(*program, shapes=None, dtypes=None, noise=0.002, **facts):
     scale = 1 + noise * rng.standard_normal((len(index), 1))
     runs = pd.DataFrame(scale * operators["mean_ms"].to_numpy(), index, operators["key"].tolist())
     method = Method("forward", tuple(instructions), values, (), tuple(origins))
-    return RuleContext(operators=operators, runs=runs, method=method, **facts)
+    return changed(None, operators=operators, runs=runs, method=method, **facts)
+
+
+def changed(measurement, **facts):
+    """A measurement of the same program with other facts.
+
+    ``latency_ms`` is untraced; ``scaling`` has the wall times of the restarts in ms by thread
+    count, ``by_dtype`` those of separate runs by dtype; ``changes`` is a comparison's operators.
+    """
+    facts = {**(measurement.facts if measurement else {}), **facts}
+    threads, toggle, export = facts.get("threads", 1), facts.get("toggle", ""), facts.get("export")
+    runs, operators = facts["runs"], facts["operators"]
+    latency_ms = facts.get("latency_ms", float(runs.sum(axis=1).mean()))
+    scaling = facts.get("scaling", {threads: [latency_ms] * 5})
+    path = Path("made")
+    if by_dtype := facts.get("by_dtype"):
+        path = Path(tempfile.mkdtemp()) / "runs" / "own"
+        scaling = {threads: by_dtype[export.dtype]}
+    sessions = {n: _sessions(n, times) for n, times in scaling.items()}
+    every = tuple(session for each in sessions.values() for session in each)
+    record = RunRecord(
+        Plan(
+            "net.pte", "", "net", "net", (), "", (Experiment("on"),), (), toggle,
+            threads=tuple(scaling),
+        ),
+        "", facts.get("emulated", False), "complete", "", "", {"machine": facts.get("machine", "")},
+        {"kind": "native"}, {}, every, export=export,
+    )  # fmt: skip
+    for dtype, times in (by_dtype or {}).items():
+        other = replace(record, export=replace(export, dtype=dtype))
+        save_run(replace(other, sessions=_sessions(threads, times)), path.parent / dtype)
+    run = Run(path, record, find_bottlenecks)
+    made = Measurement(run, record.plan.experiments[0], threads)
+    comparison = SimpleNamespace(candidate=made, toggle=toggle, operators=facts.get("changes"))
+    vars(run).update(
+        known_study=None, comparisons=() if facts.get("changes") is None else (comparison,)
+    )
+    method, kernels = facts["method"], facts.get("kernels", {})
+    vars(made).update(
+        facts=facts, operators=operators, undisturbed=runs, sessions=("traced",),
+        flow=Dataflow(method) if method and "xnodes" in operators else None,
+        statistics=pd.DataFrame({"latency": [latency_ms]}), roof=facts.get("roof"),
+        kernels=pd.DataFrame({"function": pd.Series(kernels, dtype=object)}),
+        cold_start=facts.get("cold_start"),
+    )  # fmt: skip
+    return made
+
+
+def _sessions(threads, times_ms):
+    """Sessions of one untraced inference each."""
+    numbers = [round(ms * 1e6) for ms in times_ms]
+    return tuple(
+        Session("on", threads, n, False, (), 0, 0, (Batch(0, 0, (ns,), (ns * threads,), (0,)),))
+        for n, ns in enumerate(numbers)
+    )

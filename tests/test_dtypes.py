@@ -8,7 +8,6 @@ import pytest
 import workbench as wb
 from workbench.analysis.dtypes import cannot_quantize, describe_dtypes, tabulate_dtypes
 from workbench.analysis.open import open_run
-from workbench.analysis.run import Run
 from workbench.frames import mark_emulated
 from workbench.records.runs import LayerNoise
 
@@ -91,5 +90,5 @@ def test_the_recorded_sample_says_what_stayed_in_float():
 
 def test_the_noise_of_an_export_is_a_table():
     noisy = dataclasses.replace(SAM.record.export, noise=(LayerNoise("head", "linear", 3.2, None),))
-    run = Run(SAM.path, dataclasses.replace(SAM.record, export=noisy))
+    run = dataclasses.replace(SAM, record=dataclasses.replace(SAM.record, export=noisy))
     assert "| head | linear | 3.2" in str(wb.show(run, "dtypes"))

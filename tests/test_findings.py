@@ -1,6 +1,5 @@
 """Each rule finds what it is for, and is silent where there is nothing to be found."""
 
-import dataclasses
 import json
 import math
 from itertools import pairwise
@@ -9,20 +8,30 @@ import numpy as np
 import pandas as pd
 import pytest
 from click.testing import CliRunner
-from program_builder import Delegate, Kernel, Node, build_facts, layout, transpose
+from program_builder import (
+    Delegate,
+    Kernel,
+    Node,
+    changed,
+    exported,
+    layout,
+    measured,
+    transpose,
+)
 from recorded import recorded
 
 import workbench as wb
 from workbench import store
+from workbench.analysis.findings.gains import time_spent
 from workbench.analysis.findings.graph import ADVICE, advise
-from workbench.analysis.findings.rules import NOTEBOOK, RULES, find_bottlenecks
+from workbench.analysis.findings.rules import NOTEBOOK, RULES
 from workbench.analysis.statistics import undisturbed_times
 from workbench.cli import workbench as workbench_command
 from workbench.errors import UsageError
 from workbench.frames import FINDINGS, check, mark_emulated
 from workbench.plots.views import list_findings, show_cards
 from workbench.records.codec import to_plain
-from workbench.records.runs import Export, Partition
+from workbench.records.runs import Partition
 from workbench.report.artifacts import summarize_analysis
 from workbench.report.notebooks import find_notebook
 
@@ -38,7 +47,7 @@ PLAIN = Delegate([conv("x", "a", 3.0), conv("a", "b", 2.0)])
 
 
 def found(facts, rule):
-    table = find_bottlenecks(facts)
+    table = facts.findings
     return table[table["rule"] == rule].reset_index(drop=True)
 
 
@@ -48,15 +57,8 @@ def only(facts, rule):
     return table.iloc[0]
 
 
-def exported(dtype="fp32", partition=()):
-    names = {field.name: "" for field in dataclasses.fields(Export)}
-    names |= {"dtype": dtype, "partition": tuple(partition), "inputs": (), "outputs": ()}
-    names |= {"undelegated": (), "delegates": {}, "versions": {}, "options": {}, "fidelity": ()}
-    return Export(**names | {"size_bytes": 0, "seconds": 0.0, "schema_version": 2})
-
-
 def test_nothing_is_found_where_there_is_nothing():
-    assert find_bottlenecks(build_facts(PLAIN)).empty
+    assert measured(PLAIN).findings.empty
 
 
 def test_rules_have_names_and_places_of_their_own():
@@ -69,7 +71,7 @@ def test_work_from_constants_alone_is_found_and_gains_its_time():
         Delegate([Node("Add", "t BIAS", "u", 1.0)]),
         Delegate([Node("Add", "x u", "a", 0.5), conv("a", "b", 4.0)]),
     )
-    row = only(build_facts(*program), "fixed work")
+    row = only(measured(*program), "fixed work")
     assert row["low_ms"] <= 5.001 <= row["high_ms"] + 1e-6
     assert row["gain_ms"] == pytest.approx(5.001, rel=0.01)
     assert row["keys"].splitlines() == [
@@ -85,14 +87,13 @@ def test_work_from_constants_alone_is_found_and_gains_its_time():
 def test_work_from_inputs_or_chance_is_not_fixed(kernel):
     reads = "TABLE" if kernel == "randn" else "TABLE x"
     program = (Kernel(kernel, reads, "t", 4.0), Delegate([conv("t", "b", 4.0)]))
-    assert found(build_facts(*program), "fixed work").empty
+    assert found(measured(*program), "fixed work").empty
 
 
 def test_nothing_is_fixed_where_sizes_are_computed():
-    facts = build_facts(Kernel("index", "TABLE", "t", 4.0), Delegate([conv("x", "b", 4.0)]))
-    size = dataclasses.replace(facts.method.instructions[0], outputs=())
-    method = dataclasses.replace(facts.method, instructions=(*facts.method.instructions, size))
-    assert found(dataclasses.replace(facts, method=method), "fixed work").empty
+    program = (Kernel("index", "TABLE", "t", 4.0), Delegate([conv("x", "b", 4.0)]))
+    assert len(found(measured(*program), "fixed work")) == 1
+    assert found(measured(*program, Kernel("size", "x", "", 0.1)), "fixed work").empty
 
 
 def guarded_softmax(*, where="where"):
@@ -108,7 +109,7 @@ def guarded_softmax(*, where="where"):
 
 
 def test_the_guard_of_a_softmax_is_one_finding():
-    facts = build_facts(*guarded_softmax())
+    facts = measured(*guarded_softmax())
     row = only(facts, "safe softmax")
     assert row["gain_ms"] == pytest.approx(3.604, rel=0.01)
     assert "attn.py:9" in row["place"]
@@ -116,13 +117,13 @@ def test_the_guard_of_a_softmax_is_one_finding():
 
 
 def test_comparisons_without_a_choice_are_no_guard():
-    facts = build_facts(*guarded_softmax(where="mul"))
+    facts = measured(*guarded_softmax(where="mul"))
     assert found(facts, "safe softmax").empty
     assert len(found(facts, "undelegated")) == 4
 
 
 def language_model(tokens, words=512):
-    return build_facts(
+    return measured(
         Kernel("embedding", "TABLE x", "e", 0.1),
         Delegate([Node("FullyConnected", "e W", "y", 4.0, module="head", flops=10**6)]),
         shapes={
@@ -152,7 +153,7 @@ def test_a_head_that_takes_much_of_the_time_is_found_and_a_small_one_is_not():
     assert row["title"] == title
     assert row["basis"] == "bound"
     assert "layers were left out" in row["action"]
-    small = build_facts(
+    small = measured(
         Kernel("embedding", "TABLE x", "e", 0.1),
         Delegate(
             [
@@ -167,22 +168,22 @@ def test_a_head_that_takes_much_of_the_time_is_found_and_a_small_one_is_not():
 
 
 def test_small_groups_of_int4_weights_are_found_and_large_ones_are_not():
-    facts = build_facts(Delegate([Node("FullyConnected", "x W", "y", 6.0, flops=10**6)]))
+    facts = measured(Delegate([Node("FullyConnected", "x W", "y", 6.0, flops=10**6)]))
     name = "Fully Connected (NC, QP8, F32, QB4W) GEMM"
     grouped = facts.operators["operator"].replace("Fully Connected (NC, F32) GEMM", name)
-    facts = dataclasses.replace(facts, operators=facts.operators.assign(operator=grouped))
-    row = only(dataclasses.replace(facts, export=exported("8da4w")), "weight groups")
+    facts = changed(facts, operators=facts.operators.assign(operator=grouped))
+    row = only(changed(facts, export=exported("8da4w")), "weight groups")
     assert row["title"].startswith("1 product with int4 weights in groups of 32")
     assert row["high_ms"] == pytest.approx(2.0, rel=0.01)
-    large = dataclasses.replace(exported("8da4w"), options={"group_size": "128"})
+    large = exported("8da4w", options={"group_size": "128"})
     for export in (large, None):
-        assert found(dataclasses.replace(facts, export=export), "weight groups").empty
+        assert found(changed(facts, export=export), "weight groups").empty
 
 
 def test_a_copied_cache_and_undelegated_masks_are_one_finding():
     place = {"module": "layers.0.attention"}
     attention = {"module": "layers.0.attention.SDPA"}
-    facts = build_facts(
+    facts = measured(
         Kernel("index_put", "c x", "d", 2.0, **place),
         Kernel("expand_copy", "d", "k", 1.0, **attention),
         Delegate(
@@ -202,7 +203,7 @@ def test_a_copied_cache_and_undelegated_masks_are_one_finding():
 
 
 def test_copies_without_a_cache_are_no_cache():
-    facts = build_facts(Kernel("copy_", "x", "y", 2.0, module="layers.0.attention"))
+    facts = measured(Kernel("copy_", "x", "y", 2.0, module="layers.0.attention"))
     assert found(facts, "KV cache").empty
 
 
@@ -216,7 +217,7 @@ def broken_by_gelu(**others):
 
 def test_an_undelegated_operator_is_found_with_what_it_breaks_and_why():
     reason = Partition("aten.gelu", 1, False, "fp16 is not taken", "act.py:2")
-    facts = build_facts(*broken_by_gelu(), export=exported("fp16", [reason]))
+    facts = measured(*broken_by_gelu(), export=exported("fp16", [reason]))
     row = only(facts, "undelegated")
     assert row["rank"] == 1
     assert "gelu" in row["title"]
@@ -231,7 +232,7 @@ def test_an_undelegated_operator_is_found_with_what_it_breaks_and_why():
 
 
 def test_an_operator_that_nothing_replaces_has_only_an_upper_bound():
-    facts = build_facts(Kernel("sort", "x", "y", 3.0), Delegate([conv("y", "z", 3.0)]))
+    facts = measured(Kernel("sort", "x", "y", 3.0), Delegate([conv("y", "z", 3.0)]))
     row = only(facts, "undelegated")
     assert row["basis"] == "bound"
     assert math.isnan(row["gain_ms"])
@@ -239,7 +240,7 @@ def test_an_operator_that_nothing_replaces_has_only_an_upper_bound():
 
 
 def test_an_operator_too_cheap_to_matter_is_no_finding():
-    facts = build_facts(Kernel("sort", "x", "y", 0.01), Delegate([conv("y", "z", 3.0)]))
+    facts = measured(Kernel("sort", "x", "y", 0.01), Delegate([conv("y", "z", 3.0)]))
     assert found(facts, "undelegated").empty
 
 
@@ -258,7 +259,7 @@ def test_transposes_that_undo_one_another_are_needless():
             transpose(f"c{number}", f"a{number + 1}", TO_NCHW, 0.5),
         ]
     program = Delegate([conv("x", "a0", 2.0), *nodes, conv("a3", "y", 2.0)])
-    row = only(build_facts(program), "needless transposes")
+    row = only(measured(program), "needless transposes")
     assert row["gain_ms"] == pytest.approx(3.0, rel=0.01)
     assert "Sigmoid" in row["title"]
     assert "remove both" in row["action"]
@@ -276,13 +277,13 @@ def test_transposes_that_undo_one_another_are_needless():
 def test_transposes_that_something_needs_are_not_needless(between):
     nodes = [transpose("a", "b", TO_NHWC, 1.0), *between, transpose("c", "d", TO_NCHW, 1.0)]
     program = Delegate([conv("x", "a", 2.0), *nodes, conv("d", "y", 2.0)])
-    assert found(build_facts(program), "needless transposes").empty
+    assert found(measured(program), "needless transposes").empty
 
 
 def test_two_transposes_that_do_not_undo_one_another_are_not_needless():
     nodes = [transpose("a", "b", TO_NHWC, 1.0), transpose("b", "d", TO_NHWC, 1.0)]
     program = Delegate([conv("x", "a", 2.0), *nodes, conv("d", "y", 2.0)])
-    assert found(build_facts(program), "needless transposes").empty
+    assert found(measured(program), "needless transposes").empty
 
 
 def test_changes_of_layout_are_told_by_what_they_are_for():
@@ -295,7 +296,7 @@ def test_changes_of_layout_are_told_by_what_they_are_for():
             Node("FullyConnected", "d W", "y", 1.0),
         ]
     )
-    table = found(build_facts(program), "layout")
+    table = found(measured(program), "layout")
     assert [title.partition(";")[0] for title in table["title"]] == [
         "1 layout conversion for the program's inputs and outputs",
         "1 layout conversion for StaticReshape",
@@ -313,18 +314,18 @@ def test_many_delegates_are_a_finding_and_one_is_not():
             Kernel("sort", one, f"{one}s", 0.02),
             Delegate([conv(f"{one}s", other, 0.5)], overhead_ms=0.2),
         ]
-    row = only(build_facts(*program), "fragments")
+    row = only(measured(*program), "fragments")
     assert "8 delegates" in row["title"]
     assert "sort" in row["title"]
     assert (row["gain_ms"], row["basis"]) == (pytest.approx(1.4, rel=0.02), "twin")
-    assert found(build_facts(PLAIN), "fragments").empty
+    assert found(measured(PLAIN), "fragments").empty
 
 
 def test_fewer_delegates_save_calls_and_not_what_is_done_in_them():
     cheap, costly = (
         Delegate([conv("x", name, 0.5)], overhead_ms=ms) for name, ms in (("a", 0.1), ("b", 0.9))
     )
-    row = only(build_facts(cheap, costly), "fragments")
+    row = only(measured(cheap, costly), "fragments")
     assert row["gain_ms"] == pytest.approx(0.1, rel=0.02)
     assert row["low_ms"] == pytest.approx(0.05, rel=0.05)
     assert row["high_ms"] == pytest.approx(0.5, rel=0.02)
@@ -332,7 +333,7 @@ def test_fewer_delegates_save_calls_and_not_what_is_done_in_them():
 
 def test_batch_norms_that_were_not_folded():
     norm = Node("Multiply", "a S", "b", 1.0, module="norm", module_class="BatchNorm2d")
-    facts = build_facts(Delegate([conv("x", "a", 2.0), norm]))
+    facts = measured(Delegate([conv("x", "a", 2.0), norm]))
     assert only(facts, "batch norm")["gain_ms"] == pytest.approx(1.0, rel=0.01)
 
 
@@ -342,13 +343,13 @@ def test_chains_of_pointwise_operators():
         Node("Clamp", "b", "c", 1.0),
         Node("Multiply", "c D", "d", 1.0),
     ]
-    facts = build_facts(Delegate([conv("x", "a", 2.0), *chain]))
+    facts = measured(Delegate([conv("x", "a", 2.0), *chain]))
     row = only(facts, "pointwise chain")
     assert row["high_ms"] == pytest.approx(2.0, rel=0.01)
     assert "Add Clamp Multiply" in row["title"]
-    assert found(build_facts(Delegate([conv("x", "a", 2.0), *chain[:2]])), "pointwise chain").empty
+    assert found(measured(Delegate([conv("x", "a", 2.0), *chain[:2]])), "pointwise chain").empty
     forked = [*chain, Node("Sigmoid", "b", "q", 0.1)]
-    facts = build_facts(Delegate([conv("x", "a", 2.0), *forked]))
+    facts = measured(Delegate([conv("x", "a", 2.0), *forked]))
     assert found(facts, "pointwise chain").empty
 
 
@@ -366,20 +367,16 @@ def changes_of(facts, speedups):
 
 def products():
     convs = [conv(f"a{n}", f"a{n + 1}", 1.0) for n in range(4)]
-    return build_facts(
+    return measured(
         Delegate([conv("x", "a0", 1.0), *convs, Node("FullyConnected", "a4 W", "y", 4.0)])
     )
 
 
 def test_a_product_that_the_extension_leaves_alone_is_found_with_what_the_others_gained():
     facts = products()
-    facts = dataclasses.replace(
-        facts, changes=changes_of(facts, [2.0] * 5 + [1.0]), toggle="avx512"
-    )
+    facts = changed(facts, changes=changes_of(facts, [2.0] * 5 + [1.0]), toggle="avx512")
     kernel = {facts.operators["key"].iloc[5]: "f32_gemm_minmax"}
-    assert (
-        "f32_gemm_minmax" in only(dataclasses.replace(facts, kernels=kernel), "no speed-up").title
-    )
+    assert "f32_gemm_minmax" in only(changed(facts, kernels=kernel), "no speed-up").title
     row = only(facts, "no speed-up")
     assert "ran in" not in row["title"]
     assert "Fully Connected" in row["title"]
@@ -391,19 +388,19 @@ def test_a_product_that_the_extension_leaves_alone_is_found_with_what_the_others
 def test_products_that_became_faster_or_were_not_compared_are_no_finding(toggle):
     facts = products()
     changes = changes_of(facts, [2.0] * 6) if toggle else None
-    facts = dataclasses.replace(facts, changes=changes, toggle=toggle)
+    facts = changed(facts, changes=changes, toggle=toggle)
     assert found(facts, "no speed-up").empty
 
 
 @pytest.mark.parametrize(("weights", "count"), [("fp32", 1), ("fp16", 0)])
 def test_half_precision_convolutions_with_wide_weights(weights, count):
-    facts = build_facts(
+    facts = measured(
         Delegate([conv("x", "a", 2.0), conv("a", "b", 2.0)]),
         shapes={"W": (64, 1, 1, 64)},
         dtypes={"x": "fp16", "a": "fp16", "b": "fp16", "W": weights},
     )
     assert len(found(facts, "wide weights")) == count
-    arm, other = (dataclasses.replace(facts, machine=name) for name in ("aarch64", "x86_64"))
+    arm, other = (changed(facts, machine=name) for name in ("aarch64", "x86_64"))
     assert len(found(arm, "wide weights")) == count
     assert found(other, "wide weights").empty, "no other CPU has kernels that need them"
 
@@ -414,9 +411,9 @@ def test_tiny_kernels_are_overhead():
         Kernel(f"op{n}", one, other, 0.002, call_ms=0.01)
         for n, (one, other) in enumerate(pairwise(["x", *names]))
     ]
-    row = only(build_facts(*program, Delegate([conv("t39", "y", 1.0)])), "tiny operators")
+    row = only(measured(*program, Delegate([conv("t39", "y", 1.0)])), "tiny operators")
     assert row["high_ms"] == pytest.approx(0.482, rel=0.02)
-    assert found(build_facts(PLAIN), "tiny operators").empty
+    assert found(measured(PLAIN), "tiny operators").empty
 
 
 def scaling_of(*latencies_ms, scatter=0.01):
@@ -426,73 +423,73 @@ def scaling_of(*latencies_ms, scatter=0.01):
 
 
 def test_threads_that_do_not_pay():
-    facts = build_facts(PLAIN, scaling=scaling_of(3.0, 5.0), threads=2)
+    facts = measured(PLAIN, scaling=scaling_of(3.0, 5.0), threads=2)
     row = only(facts, "threads")
     assert row["gain_ms"] == pytest.approx(2.0)
     assert row["low_ms"] < 2.0 < row["high_ms"] < 2.2
     assert row["basis"] == "measured"
     for times, threads in (((5.0, 3.0), 2), ((3.0, 5.0), 1), ((3.0, 3.03), 2), ((3.0,), 1)):
-        facts = build_facts(PLAIN, scaling=scaling_of(*times), threads=threads)
+        facts = measured(PLAIN, scaling=scaling_of(*times), threads=threads)
         assert found(facts, "threads").empty
 
 
 def test_a_gain_is_measured_only_if_a_comparison_shows_it():
     """Restarts that scatter by more than the gain, or a single one, prove nothing."""
     for scaling in (scaling_of(3.0, 3.5, scatter=0.2), {1: pd.Series([3.0]), 2: pd.Series([5.0])}):
-        assert found(build_facts(PLAIN, scaling=scaling, threads=2), "threads").empty
+        assert found(measured(PLAIN, scaling=scaling, threads=2), "threads").empty
     for one, other in (([5.0], [2.0]), ([5.0, 3.0, 4.0], [2.0, 4.0, 3.0])):
-        facts = build_facts(PLAIN, export=exported())
-        facts = dataclasses.replace(facts, dtypes={"fp32": one, "int8": other})
+        facts = measured(PLAIN, export=exported())
+        facts = changed(facts, by_dtype={"fp32": one, "int8": other})
         assert found(facts, "dtype").empty
 
 
 def test_a_faster_dtype_is_measured_or_only_bounded():
     own = {"fp32": [5.0, 4.99, 5.01]}
-    facts = dataclasses.replace(build_facts(PLAIN, export=exported()), dtypes=own)
+    facts = measured(PLAIN, export=exported(), by_dtype=own)
     assert only(facts, "dtype")["basis"] == "bound"
-    faster = dataclasses.replace(facts, dtypes=own | {"int8": [2.0, 2.01, 1.99]})
+    faster = changed(facts, by_dtype=own | {"int8": [2.0, 2.01, 1.99]})
     row = only(faster, "dtype")
     assert (row["gain_ms"], row["basis"]) == (pytest.approx(3.0), "measured")
     assert 2.8 < row["low_ms"] < row["high_ms"] < 3.2
-    slower = dataclasses.replace(facts, dtypes=own | {"fp16": [6.0, 6.01, 5.99]})
+    slower = changed(facts, by_dtype=own | {"fp16": [6.0, 6.01, 5.99]})
     assert found(slower, "dtype").empty
 
 
 def test_int8_promises_nothing_for_what_cannot_be_quantised():
     lstm = {"module": "lstm", "module_class": "LSTM"}
     gates = Delegate([Node("FullyConnected", "x W", "a", 3.0, **lstm), conv("a", "b", 1.0)])
-    row = only(build_facts(gates, export=exported()), "dtype")
+    row = only(measured(gates, export=exported()), "dtype")
     assert "1 of 2 can be quantised" in row["title"]
     assert row["high_ms"] == pytest.approx(0.75, rel=0.1)
     only_gates = Delegate(gates.nodes[:1])
-    assert found(build_facts(only_gates, export=exported()), "dtype").empty
-    row = only(build_facts(gates, export=exported("int8")), "float layers")
+    assert found(measured(only_gates, export=exported()), "dtype").empty
+    row = only(measured(gates, export=exported("int8")), "float layers")
     assert "int8 was asked for, but 1 of 2 convolutions" in row["title"]
     assert "inside nn.LSTM" in row["title"] and row["basis"] == "bound"
     assert "nn.Linear" in row["action"]
-    row = only(build_facts(PLAIN, export=exported("8da4w")), "float layers")
+    row = only(measured(PLAIN, export=exported("8da4w")), "float layers")
     assert row["hint"].endswith("--dtype int8")
-    assert found(build_facts(PLAIN, export=exported("fp16")), "float layers").empty
+    assert found(measured(PLAIN, export=exported("fp16")), "float layers").empty
 
 
 def test_findings_are_ranked_and_well_formed():
     program = (*broken_by_gelu(), Kernel("sort", "e", "f", 1.0), Delegate([conv("f", "g", 1.0)]))
-    table = check(find_bottlenecks(build_facts(*program, export=exported())), FINDINGS)
+    table = check(measured(*program, export=exported()).findings, FINDINGS)
     assert table["rank"].tolist() == list(range(1, len(table) + 1))
     expected = table["gain_ms"].fillna(table["high_ms"] / 2).tolist()
     assert expected == sorted(expected, reverse=True)
-    latency = build_facts(*program).e2e_ms
+    latency = measured(*program).traced_ms
     shown = table["gain_ms"].fillna(table["high_ms"])
     assert table["share"].to_numpy() == pytest.approx((shown / latency).to_numpy())
     assert (table["low_ms"] <= table["high_ms"]).all()
-    assert (table["high_ms"] <= build_facts(*program).e2e_ms * 1.01).all()
+    assert (table["high_ms"] <= measured(*program).traced_ms * 1.01).all()
 
 
 def test_a_trace_without_sidecar_still_names_its_kernels():
-    facts = build_facts(*broken_by_gelu())
+    facts = measured(*broken_by_gelu())
     bare = facts.operators.drop(columns=["xnodes", "module", "flops", "bytes", "source"])
     bare = bare.drop(columns=["module_class", "role"])
-    facts = dataclasses.replace(facts, operators=bare, method=None)
+    facts = changed(facts, operators=bare, method=None)
     assert "gelu" in only(facts, "undelegated")["title"]
 
 
@@ -536,34 +533,36 @@ def test_every_heading_that_a_finding_names_is_in_the_notebook():
 
 
 def test_gains_are_those_of_untraced_latency():
-    slow = build_facts(*broken_by_gelu())
-    fast = dataclasses.replace(slow, latency_ms=slow.e2e_ms / 2)
+    slow = measured(*broken_by_gelu())
+    fast = changed(slow, latency_ms=slow.traced_ms / 2)
     before, after = only(slow, "undelegated"), only(fast, "undelegated")
     assert after["gain_ms"] == pytest.approx(before["gain_ms"] / 2)
-    assert before["high_ms"] / 2 < after["high_ms"] <= slow.e2e_ms / 2, "it may not be traced more"
+    assert before["high_ms"] / 2 < after["high_ms"] <= slow.traced_ms / 2, (
+        "it may not be traced more"
+    )
     assert after["share"] == pytest.approx(before["share"])
-    busy = build_facts(*(Kernel("sort", f"t{n}", f"t{n + 1}", 0.02, call_ms=0) for n in range(40)),
+    busy = measured(*(Kernel("sort", f"t{n}", f"t{n + 1}", 0.02, call_ms=0) for n in range(40)),
                        Delegate([conv("t40", "y", 4.0)]))  # fmt: skip
-    real = dataclasses.replace(busy, latency_ms=0.9 * busy.e2e_ms)
+    real = changed(busy, latency_ms=0.9 * busy.traced_ms)
     row = only(real, "undelegated")
     assert row["high_ms"] == pytest.approx(0.9 * 0.8, rel=0.01)
     assert row["share"] == pytest.approx(row["high_ms"] / real.latency_ms)
-    everything = build_facts(Kernel("sort", "x", "y", 3.0, call_ms=0.0))
-    halved = dataclasses.replace(everything, latency_ms=everything.e2e_ms / 2)
+    everything = measured(Kernel("sort", "x", "y", 3.0, call_ms=0.0))
+    halved = changed(everything, latency_ms=everything.traced_ms / 2)
     whole, half = only(everything, "undelegated"), only(halved, "undelegated")
     assert half["high_ms"] == pytest.approx(whole["high_ms"] / 2, rel=0.01), "there is no other"
     threads = {"scaling": scaling_of(3.0, 5.0), "threads": 2, "latency_ms": 5.0}
-    measured = only(build_facts(PLAIN, **threads), "threads")
-    assert (measured["gain_ms"], measured["share"]) == pytest.approx((2.0, 0.4))
+    row = only(measured(PLAIN, **threads), "threads")
+    assert (row["gain_ms"], row["share"]) == pytest.approx((2.0, 0.4))
 
 
 def test_an_emulated_run_promises_nothing():
     program = (*broken_by_gelu(), *(Kernel("sort", f"e{n}", f"e{n + 1}", 0.001) for n in range(3)))
     given = {"scaling": scaling_of(3.0, 5.0), "threads": 2, "export": exported()}
-    facts = build_facts(*program, **given)
+    facts = measured(*program, **given)
     timed, table = (
-        find_bottlenecks(facts),
-        find_bottlenecks(dataclasses.replace(facts, emulated=True)),
+        facts.findings,
+        changed(facts, emulated=True).findings,
     )
     assert {"threads", "dtype"} <= set(timed["rule"]), "rules that look at times"
     assert {rule.name for rule in RULES if rule.timed}.isdisjoint(table["rule"])
@@ -607,19 +606,19 @@ def test_times_are_those_that_other_programs_left_alone():
 
 def test_other_programs_widen_no_interval_but_by_what_they_hit():
     """Restarts of which one took three times as long, all operators alike, tell the same shares."""
-    facts = build_facts(*broken_by_gelu(), noise=0.0)
+    facts = measured(*broken_by_gelu(), noise=0.0)
     load = pd.Series([1.0, 3.0, 1.5, 1.0, 2.0], range(5))
-    busy = facts.runs.mul(load.reindex(facts.runs.index, level="process"), axis=0)
-    alike = dataclasses.replace(facts, runs=busy)
-    spent = alike.spent(["1/native_call_gelu.out/0"])
+    busy = facts.undisturbed.mul(load.reindex(facts.undisturbed.index, level="process"), axis=0)
+    alike = changed(facts, runs=busy)
+    spent = time_spent(alike, ["1/native_call_gelu.out/0"])
     assert spent.low == pytest.approx(spent.high)
     hit = busy.copy()
     hit.loc[1, "1/native_call_gelu.out/0"] *= 1.5
-    spent = dataclasses.replace(facts, runs=hit).spent(["1/native_call_gelu.out/0"])
+    spent = time_spent(changed(facts, runs=hit), ["1/native_call_gelu.out/0"])
     assert spent.low < 0.97 * spent.ms < 1.03 * spent.ms < spent.high
-    alone = dataclasses.replace(facts, runs=facts.runs.iloc[:1])
-    spent = alone.spent(["1/native_call_gelu.out/0"])
-    assert (spent.low, spent.high) == (0, alone.e2e_ms), "a single run tells nothing of the next"
+    alone = changed(facts, runs=facts.undisturbed.iloc[:1])
+    spent = time_spent(alone, ["1/native_call_gelu.out/0"])
+    assert (spent.low, spent.high) == (0, alone.traced_ms), "a single run tells nothing of the next"
 
 
 def test_a_suggested_command_names_the_run_and_its_model(sample, monkeypatch, tmp_path):
@@ -648,13 +647,13 @@ def test_reports_and_summaries_have_the_findings(reported):
 
 
 def exported_by(backend):
-    return dataclasses.replace(exported(), backend=backend)
+    return exported(backend=backend)
 
 
 def test_a_run_on_portable_kernels_is_not_told_to_delegate():
     program = broken_by_gelu()
-    assert found(build_facts(*program, export=exported_by("portable")), "undelegated").empty
-    assert len(found(build_facts(*program, export=exported_by("xnnpack")), "undelegated")) == 1
+    assert found(measured(*program, export=exported_by("portable")), "undelegated").empty
+    assert len(found(measured(*program, export=exported_by("xnnpack")), "undelegated")) == 1
 
 
 def test_work_inside_a_recurrent_layer_of_pytorch_is_no_advice_to_register_a_buffer():
@@ -664,7 +663,7 @@ def test_work_inside_a_recurrent_layer_of_pytorch_is_no_advice_to_register_a_buf
         Kernel("split_with_sizes_copy", "x", "s", 4.0, **lstm),
         Delegate([conv("s", "b", 4.0)]),
     )
-    facts = build_facts(*program)
+    facts = measured(*program)
     assert found(facts, "fixed work").empty
     actions = found(facts, "undelegated")["action"]
     assert actions.str.contains("recurrence").all()
@@ -677,10 +676,10 @@ def test_casts_around_a_norm_in_half_precision_belong_to_the_norm():
         Kernel("_to_dim_order_copy", "b", "c", 2.0),
         Delegate([conv("c", "d", 2.0)]),
     )
-    row = only(build_facts(*program, export=exported("fp16")), "undelegated")
+    row = only(measured(*program, export=exported("fp16")), "undelegated")
     assert row["title"].startswith("native_layer_norm")
     assert row["high_ms"] == pytest.approx(6.0, rel=0.01)
-    alone = only(build_facts(program[0], program[-1]), "undelegated")
+    alone = only(measured(program[0], program[-1]), "undelegated")
     assert alone["title"].startswith("_to_dim_order_copy")
     assert alone["gain_ms"] == pytest.approx(2.0, rel=0.01)
 
@@ -693,7 +692,7 @@ def convolutions(*, dense=3, grouped_ms=2.0, groups=GROUPED):
     like = {"attributes": {**DENSE, "kernel_height": 3, "kernel_width": 3}}
     slow = {"attributes": {**groups, "kernel_height": 3, "kernel_width": 3}}
     nodes = [conv(f"a{n}", f"a{n + 1}", 0.5, **like) for n in range(dense)]
-    return build_facts(Delegate([*nodes, conv(f"a{dense}", "y", grouped_ms, **slow)]))
+    return measured(Delegate([*nodes, conv(f"a{dense}", "y", grouped_ms, **slow)]))
 
 
 def test_grouped_convolutions_are_named_and_gain_what_dense_ones_reach():
@@ -715,17 +714,17 @@ def test_depthwise_filters_too_large_for_a_depthwise_kernel(size, logged, count)
     attributes = {"groups": 64, "group_input_channels": 1, "group_output_channels": 1}
     attributes |= {"kernel_height": size, "kernel_width": size}
     slow = Node("DepthwiseConv2d", "x W", "a", 5.0, attributes, flops=10**7)
-    facts = build_facts(Delegate([slow, conv("a", "b", 0.1)]))
+    facts = measured(Delegate([slow, conv("a", "b", 0.1)]))
     names = facts.operators["operator"].replace(
         "DepthwiseConv2d (NC)", f"Convolution (NHWC, F32) {logged}"
     )
-    facts = dataclasses.replace(facts, operators=facts.operators.assign(operator=names))
+    facts = changed(facts, operators=facts.operators.assign(operator=names))
     assert len(found(facts, "grouped convolution")) == count
 
 
 def normed(reader):
     norm = Node("Multiply", "a S", "b", 1.0, module="norm", module_class="BatchNorm2d")
-    return build_facts(Delegate([Node("Sigmoid", "x", "a", 1.0), norm, reader]))
+    return measured(Delegate([Node("Sigmoid", "x", "a", 1.0), norm, reader]))
 
 
 def test_a_norm_is_folded_by_hand_only_into_a_convolution_that_pads_nothing():
@@ -743,7 +742,7 @@ def chain_of(*types, gate="C", **facts):
         Node(kind, f"{one} {gate if kind == 'Multiply' else 'C'}", other, 1.0)
         for kind, (one, other) in zip(types, pairwise(names), strict=True)
     ]
-    return build_facts(Delegate([conv("x", "c0", 2.0), *nodes]), **facts)
+    return measured(Delegate([conv("x", "c0", 2.0), *nodes]), **facts)
 
 
 @pytest.mark.parametrize(
@@ -776,9 +775,9 @@ def test_operators_of_the_rewritten_gelu_are_not_blamed_on_the_model():
         layout("c", "d", TO_NHWC, 0.5),
         conv("d", "y", 2.0),
     ]
-    row = only(build_facts(Delegate(nodes), export=exported("fp16")), "needless transposes")
+    row = only(measured(Delegate(nodes), export=exported("fp16")), "needless transposes")
     assert "--rewrite" in row["action"]
-    row = only(build_facts(Delegate(nodes), export=exported()), "needless transposes")
+    row = only(measured(Delegate(nodes), export=exported()), "needless transposes")
     assert "four dimensions" in row["action"]
 
 
@@ -787,7 +786,7 @@ def test_transposes_at_the_border_of_two_delegates_need_one_delegate():
         Delegate([conv("x", "a", 2.0), layout("a", "b", TO_NCHW, 0.5)]),
         Delegate([layout("b", "c", TO_NHWC, 0.5), conv("c", "y", 2.0)]),
     )
-    row = only(build_facts(*program), "needless transposes")
+    row = only(measured(*program), "needless transposes")
     assert "one delegate" in row["action"]
 
 
@@ -798,5 +797,5 @@ def test_a_permutation_that_the_exporter_undoes_can_be_left_out():
         transpose("b", "c", TO_NHWC, 0.5),
         Node("FullyConnected", "c W", "y", 1.0),
     ]
-    row = only(build_facts(Delegate(nodes)), "needless transposes")
+    row = only(measured(Delegate(nodes)), "needless transposes")
     assert "1x1" in row["action"]

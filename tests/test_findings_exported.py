@@ -9,7 +9,6 @@ import pytest
 from exported_runs import measure_briefly
 
 import workbench as wb
-from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.models.loader import LoadedModel, load_model
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -22,7 +21,8 @@ def findings_of(model, root, **options):
 
 def findings_on(machine, run):
     """The findings of a run, as if a CPU of another architecture had had the same times."""
-    return find_bottlenecks(replace(run.subject.context, machine=machine))
+    host = {**run.record.host, "machine": machine}
+    return replace(run, record=replace(run.record, host=host)).findings
 
 
 def only(findings, rule, start=""):

@@ -13,11 +13,10 @@ import numpy as np
 import pandas as pd
 import pytest
 from junitparser import JUnitXml
-from program_builder import Delegate, Node, build_facts
+from program_builder import Delegate, Node, measured
 
 import workbench as wb
 from workbench.analysis.compare_runs import Compared, judge, judge_resources
-from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.memory import (
     account_memory,
     activation_bytes,
@@ -348,7 +347,7 @@ CONCATENATION = Delegate(
 
 
 def test_the_tensors_that_are_live_at_the_peak_are_listed():
-    flow = build_facts(CONCATENATION, shapes=SHAPES).flow
+    flow = measured(CONCATENATION, shapes=SHAPES).flow
     tensors = list_tensors(flow)
     live = tensors[tensors["at_peak"] & (tensors["memory"] != "arenas")].set_index("operator")
     assert live["size_bytes"]["Concatenate2"] == 8000
@@ -359,7 +358,7 @@ def test_the_tensors_that_are_live_at_the_peak_are_listed():
 
 
 def test_memory_without_an_operator_keeps_its_operands():
-    flow = build_facts(CONCATENATION, shapes=SHAPES).flow
+    flow = measured(CONCATENATION, shapes=SHAPES).flow
     step = next(step for step in flow.steps if step.type == "Concatenate2")
     arenas = 2000  # x, and later y
     assert activation_bytes(flow) == arenas + 16000
@@ -374,19 +373,19 @@ def test_a_pointwise_operator_writes_over_its_operand():
             Node("Conv2d", "b V", "y", 1.0),
         ]
     )
-    assert activation_bytes(build_facts(chain, shapes=SHAPES).flow) == 4000 + 2000  # x or y
+    assert activation_bytes(measured(chain, shapes=SHAPES).flow) == 4000 + 2000  # x or y
 
 
 # --- findings ------------------------------------------------------------------------------------
 
 
 def find(facts, rule):
-    findings = find_bottlenecks(facts)
+    findings = facts.findings
     return findings[findings["rule"] == rule]
 
 
 def test_one_concatenation_that_sets_the_peak_is_found():
-    (row,) = find(build_facts(CONCATENATION, shapes=SHAPES), "memory peak").to_dict("records")
+    (row,) = find(measured(CONCATENATION, shapes=SHAPES), "memory peak").to_dict("records")
     assert "one concatenation in join" in row["title"]
     assert row["share"] == pytest.approx(8000 / 18000)
     assert row["gain_ms"] != row["gain_ms"]
@@ -395,19 +394,19 @@ def test_one_concatenation_that_sets_the_peak_is_found():
 
 def test_a_concatenation_whose_products_would_be_as_large_is_left_alone():
     wide = SHAPES | {"y": (4000,)}
-    assert find(build_facts(CONCATENATION, shapes=wide), "memory peak").empty
+    assert find(measured(CONCATENATION, shapes=wide), "memory peak").empty
 
 
 def test_a_concatenation_that_two_operators_read_is_left_alone():
     twice = Delegate([*CONCATENATION.nodes, Node("Sigmoid", "c", "z", 0.1)])
     shapes = SHAPES | {"z": (2000,)}
-    assert find(build_facts(twice, shapes=shapes), "memory peak").empty
+    assert find(measured(twice, shapes=shapes), "memory peak").empty
 
 
 @pytest.mark.parametrize(("scale", "found"), [(1.0, 1), (0.5, 0)])
 def test_a_start_that_mostly_packs_weights_is_found(scale, found):
     cold = tabulate_starts([make_start(n, scale=scale) for n in range(3)])
-    facts = build_facts(CONCATENATION, shapes=SHAPES, cold_start=cold)
+    facts = measured(CONCATENATION, shapes=SHAPES, cold_start=cold)
     rows = find(facts, "slow start")
     assert len(rows) == found  # at half the time, the set-up takes 3 ms: too short to matter
     assert all("6.0 of 10.1 ms" in title for title in rows["title"])

@@ -17,13 +17,13 @@ def sample():
 
 
 def test_a_layer_has_the_operators_that_compute_in_it(sample):
-    facts = sample["avx512_on", 1].context
+    facts = sample["avx512_on", 1]
     keys = keys_of_layer(facts, "features.5.block.1")
-    modules = set(facts.rows.loc[keys, "module"])
+    modules = set(facts.costs.loc[keys, "module"])
     assert modules
     assert all(m.startswith("features.5.block.1") for m in modules)
     assert not keys_of_layer(facts, "features.5.bloc")
-    first = facts.rows.loc[keys_of_layer(facts, "features.0.0")]
+    first = facts.costs.loc[keys_of_layer(facts, "features.0.0")]
     assert set(first["role"]) == {"compute"}, "no change of layout that the exporter made up"
 
 

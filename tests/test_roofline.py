@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from program_builder import Delegate, Kernel, Node, build_facts
+from program_builder import Delegate, Kernel, Node, changed, measured
 from recorded import recorded
 
 import workbench as wb
-from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.roofline import (
     NEAR_ROOF,
     build_roof,
@@ -20,7 +19,6 @@ from workbench.analysis.roofline import (
     place_operators,
     tabulate_ceilings,
 )
-from workbench.analysis.run import Run
 from workbench.errors import StoreError, UsageError
 from workbench.frames import ROOFLINE, check
 from workbench.plots.roofline import plot_roofline
@@ -106,7 +104,7 @@ def test_the_dtype_is_that_of_the_name(operator, program, dtype):
 
 
 def placed(node, ms=1.0, **facts):
-    facts = build_facts(Delegate([replace(node, ms=ms)]), **facts)
+    facts = measured(Delegate([replace(node, ms=ms)]), **facts)
     table = place_operators(facts.operators, build_roof(ceilings()))
     return check(table, ROOFLINE).set_index("operator")
 
@@ -143,7 +141,7 @@ def test_of_a_call_shorter_than_the_log_counts_nothing_is_told():
 
 
 def test_without_a_peak_of_its_dtype_nothing_is_told():
-    facts = build_facts(Delegate([Node("Clamp", "x", "y", 1.0, flops=10)]))
+    facts = measured(Delegate([Node("Clamp", "x", "y", 1.0, flops=10)]))
     table = place_operators(facts.operators, build_roof(ceilings(int8=400.0)))
     assert table["bound"].tolist() == ["unknown"]
     assert table["roof_share"].isna().all()
@@ -151,7 +149,7 @@ def test_without_a_peak_of_its_dtype_nothing_is_told():
 
 def test_overhead_and_unknown_costs_have_no_place():
     kernel = Kernel("sort", "y", "z", 1.0, flops=float("nan"))
-    facts = build_facts(Delegate([Node("Clamp", "x", "y", 1.0)]), kernel)
+    facts = measured(Delegate([Node("Clamp", "x", "y", 1.0)]), kernel)
     table = place_operators(facts.operators, build_roof(ceilings()))
     assert table["operator"].tolist() == ["Clamp (NC)"]
     assert place_operators(facts.operators.iloc[:0], build_roof(ceilings())).empty
@@ -206,7 +204,7 @@ def test_the_figure_of_nothing_is_drawn_all_the_same(sample):
 
 
 def test_without_ceilings_the_report_says_how_to_get_them(sample, tmp_path):
-    bare = Run(tmp_path, sample.record)
+    bare = replace(sample, path=tmp_path)
     assert bare.subject.roofline is None
     assert "workbench roofline" in str(plot_roofline(bare.subject))
     assert "No roofline" in str(wb.show(bare, "roofline"))
@@ -235,23 +233,21 @@ def test_the_ceilings_of_another_machine_are_not_measured_here(tmp_path, monkeyp
 
 
 def bound_facts(node, ms, size_of, **more):
-    facts = build_facts(Delegate([replace(node, ms=ms)]), shapes=size_of)
-    roof = build_roof(ceilings())
-    roofline = place_operators(facts.operators, roof)
-    return replace(facts, roof=roof, roofline=roofline, **more)
+    facts = measured(Delegate([replace(node, ms=ms)]), shapes=size_of)
+    return changed(facts, roof=build_roof(ceilings()), **more)
 
 
 def test_large_weights_at_the_roof_of_memory_are_found():
     linear = Node("FullyConnected", "x W", "y", 0, flops=2 * 4096 * 4096)
     sizes = {"x": (1, 4096), "W": (4096, 4096), "y": (1, 4096)}
-    table = find_bottlenecks(bound_facts(linear, 8.0, sizes))
+    table = bound_facts(linear, 8.0, sizes).findings
     first = table.iloc[0]
     assert first["rule"] == "memory-bound"
     assert first["gain_ms"] == pytest.approx(0.75 * 8.0, rel=0.01)
     assert first["low_ms"] < first["gain_ms"] < first["high_ms"]
     # A quarter of 64 MB comes at the 10 GB/s of its own footprint, at best.
     assert first["high_ms"] == pytest.approx(8.0 - 16.8 / 10, rel=0.01)
-    slow = find_bottlenecks(bound_facts(linear, 50.0, sizes))
+    slow = bound_facts(linear, 50.0, sizes).findings
     assert "memory-bound" not in set(slow["rule"])
     assert "far from the roof" in set(slow["rule"])
 
@@ -259,22 +255,22 @@ def test_large_weights_at_the_roof_of_memory_are_found():
 def test_quantised_weights_at_the_roof_of_memory_need_more_work_per_read():
     linear = Node("FullyConnected", "x W", "y", 8.0, flops=2 * 8192 * 8192)
     sizes = {"x": (1, 8192), "W": (8192, 8192), "y": (1, 8192)}
-    facts = build_facts(Delegate([linear]), shapes=sizes, dtypes={"W": "qint8"})
+    facts = measured(Delegate([linear]), shapes=sizes, dtypes={"W": "qint8"})
     roof = build_roof(ceilings())
-    facts = replace(facts, roof=roof, roofline=place_operators(facts.operators, roof))
-    first = find_bottlenecks(facts).iloc[0]
+    facts = changed(facts, roof=roof)
+    first = facts.findings.iloc[0]
     assert first["rule"] == "weight bandwidth"
     assert first["title"].startswith("memory limits 1 operator with quantised weights: 67 MB are")
     assert math.isnan(first["gain_ms"])
     assert "tokens" in first["action"]
-    slow = build_facts(Delegate([replace(linear, ms=50.0)]), shapes=sizes, dtypes={"W": "qint8"})
-    slow = replace(slow, roof=roof, roofline=place_operators(slow.operators, roof))
-    assert "weight bandwidth" not in set(find_bottlenecks(slow)["rule"])
+    slow = measured(Delegate([replace(linear, ms=50.0)]), shapes=sizes, dtypes={"W": "qint8"})
+    slow = changed(slow, roof=roof)
+    assert "weight bandwidth" not in set(slow.findings["rule"])
 
 
 def test_products_at_the_roof_of_arithmetic_are_found():
     conv = Node("Conv2d", "x W", "y", 0, flops=9 * 10**8)
-    table = find_bottlenecks(bound_facts(conv, 10.0, {}))
+    table = bound_facts(conv, 10.0, {}).findings
     first = table.iloc[0]
     assert first["rule"] == "compute-bound"
     assert "4.0 times" in first["action"]
@@ -293,7 +289,7 @@ def test_products_at_the_roof_of_arithmetic_are_found():
 )
 def test_int8_is_promised_only_to_what_it_accelerates(kind, attributes, found):
     node = Node(kind, "x W", "y", 0, attributes, flops=9 * 10**8)
-    rules = set(find_bottlenecks(bound_facts(node, 10.0, {}))["rule"])
+    rules = set(bound_facts(node, 10.0, {}).findings["rule"])
     assert ("compute-bound" in rules) is found
 
 
@@ -302,10 +298,8 @@ def test_a_slow_product_gains_what_its_twins_reach():
     nodes = [Node("Conv2d", f"a{n} W", f"a{n + 1}", 1.2, flops=flops) for n in range(4)]
     slow = Node("Conv2d", "a4 W", "y", 6.0, flops=flops)
     for shape, channels in ((size, False), ((1, 32, 32, 60), True)):
-        facts = build_facts(Delegate([*nodes, slow]), shapes={"y": shape})
-        roof = build_roof(ceilings())
-        facts = replace(facts, roof=roof, roofline=place_operators(facts.operators, roof))
-        table = find_bottlenecks(facts)
+        facts = measured(Delegate([*nodes, slow]), shapes={"y": shape})
+        table = changed(facts, roof=build_roof(ceilings())).findings
         row = table[table["rule"] == "far from the roof"].iloc[0]
         assert (row["gain_ms"], row["basis"]) == (pytest.approx(6.0 - 1.2, rel=0.02), "twin")
         assert ("64 output channels" in row["action"]) is channels
@@ -321,15 +315,15 @@ def test_probes_are_exported_measured_and_kept(tmp_path, monkeypatch):
     runner = wb.find_runner()
     host = runner.target.describe()
     save_run(replace(run, host=host, runner=runner.description), run_dir)
-    measured = wb.measure_roof(run_dir)
-    assert [each.isa for each in measured] == ["avx2", "native"]
-    for each in measured:
+    peaks = wb.measure_roof(run_dir)
+    assert [each.isa for each in peaks] == ["avx2", "native"]
+    for each in peaks:
         roof = build_roof(each)
         assert set(roof.peaks) == {"fp32", "fp16", "int8"}
         assert min(roof.peaks.values()) > 1
         assert roof.call_ms < 0.01
         assert (run_dir / f"ceilings_{each.isa}_t1.json").is_file()
-    assert wb.measure_roof(run_dir) == measured, "kept, not measured again"
+    assert wb.measure_roof(run_dir) == peaks, "kept, not measured again"
 
 
 def test_what_is_far_from_every_roof_is_bound_by_neither():
@@ -338,7 +332,7 @@ def test_what_is_far_from_every_roof_is_bound_by_neither():
         row = placed(conv, ms).loc["Convolution (NHWC, F32) IGEMM"]
         assert row["bound"] == bound
         assert (row["roof_share"] >= NEAR_ROOF) == (bound == "compute")
-    found = find_bottlenecks(bound_facts(conv, 10.0, {})).set_index("rule")
+    found = bound_facts(conv, 10.0, {}).findings.set_index("rule")
     title = found.at["far from the roof", "title"]
     assert "reaches 5 % of this core's fp32 peak" in title
     assert "bound" not in title

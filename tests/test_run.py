@@ -43,7 +43,7 @@ def reads(monkeypatch):
     count("load_run", lambda _: "manifest", open_module)
     count("load_layers", lambda _: "sidecar")
     count("describe_latencies", lambda _: "latencies")
-    count("build_context", lambda _: "findings")
+    count("undisturbed_times", lambda _: "findings")
     count("attribute_layers", lambda _: "attribution")
     return counts
 

@@ -17,7 +17,7 @@ from workbench.analysis.categories import load_scheme
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.compare_runs import compare
 from workbench.analysis.exports import model_spec
-from workbench.analysis.findings.context import RuleContext
+from workbench.analysis.findings.gains import time_spent
 from workbench.analysis.layers import add_layers
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
@@ -439,27 +439,27 @@ def compare_replay(within: Run, layer: str, alone: Run) -> Replay:
     rows = []
     program = within.subject.program
     for measurement in (m for m in within.traced if not m.control and m.program == program):
-        inside, outside = measurement.context, _find_alike(measurement, alone).context
-        keys = keys_of_layer(inside, layer)
+        other = _find_alike(measurement, alone)
+        keys = keys_of_layer(measurement, layer)
         if not keys:
             problem = f"no operator of the run belongs to layer {layer!r}"
             hint = 'its work may be folded into another layer\'s: see `wb.show(run, "layers")`'
             raise ComparisonError(problem, where=within.path, hint=hint)
-        one, other = inside.spent(keys), outside.spent(keys_of_layer(outside, ""))
+        one, two = time_spent(measurement, keys), time_spent(other, keys_of_layer(other, ""))
         row: dict[str, Any] = {"experiment": measurement.name, "threads": measurement.threads}
-        for side, spent in (("within", one), ("alone", other)):
+        for side, spent in (("within", one), ("alone", two)):
             row |= {f"{side}_ms": spent.ms, f"{side}_low_ms": spent.low}
             row[f"{side}_high_ms"] = spent.high
-        row["ratio"] = other.ms / one.ms if one.ms else math.nan
-        row["ratio_low"] = other.low / one.high if one.high else math.nan
-        row["ratio_high"] = other.high / one.low if one.low else math.nan
+        row["ratio"] = two.ms / one.ms if one.ms else math.nan
+        row["ratio_low"] = two.low / one.high if one.high else math.nan
+        row["ratio_high"] = two.high / one.low if one.low else math.nan
         rows.append(row)
     return Replay(layer, pd.DataFrame(rows), alone.path)
 
 
-def keys_of_layer(context: RuleContext, layer: str) -> list[str]:
+def keys_of_layer(measurement: Measurement, layer: str) -> list[str]:
     """The operators of a layer and its sublayers; of all layers if the name is empty."""
-    rows = context.rows
+    rows = measurement.costs
     if "module" not in rows:
         raise UsageError("the run has no layers", hint="run a program exported by the workbench")
     known = rows[rows["module"].notna() & ~rows["role"].isin(["overhead", "layout"])]

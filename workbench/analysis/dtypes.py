@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.findings.dataflow import SEALED
+from workbench.analysis.dataflow import SEALED
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.frames import DTYPES, check, format_share, is_emulated
 from workbench.options import GROUP_SIZE, ModuleDtypes, dtype_of_module

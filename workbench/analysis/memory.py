@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.findings.dataflow import POINTWISE, Dataflow, Step, TensorId
+from workbench.analysis.dataflow import POINTWISE, Dataflow, Step, TensorId
 from workbench.analysis.speedup import speedup_of_restarts
 from workbench.analysis.statistics import half_width
 from workbench.frames import (

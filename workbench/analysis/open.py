@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from workbench.analysis.categories import load_scheme
+from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import read_recording
 from workbench.analysis.run import Run
 from workbench.errors import StoreError, TraceError
@@ -54,7 +55,7 @@ def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Pa
     path = Path(path)
     if not is_ours(path):
         found = read_recording(path)
-        return _orient(Run(path, found.record, scheme, found), baseline)
+        return _orient(Run(path, found.record, find_bottlenecks, scheme, found), baseline)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
         hint = "repeat the `workbench run` command: it resumes where it stopped"
@@ -64,7 +65,7 @@ def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Pa
     programs = map(record.plan.program_of, record.plan.experiments)
     for name in [*names, *(str(kept_layers(Path(), program.name)) for program in programs)]:
         inside(path, name)
-    return _orient(Run(path, record, scheme), baseline)
+    return _orient(Run(path, record, find_bottlenecks, scheme), baseline)
 
 
 def _orient(run: Run, baseline: str) -> Run:

@@ -20,12 +20,10 @@ import pandas as pd
 from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.categories import Scheme, add_categories, load_scheme
 from workbench.analysis.compare import PARTS, compare_apart, compare_latencies, compare_parts
+from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_run
 from workbench.analysis.dtypes import summarize_program, tabulate_dtypes
 from workbench.analysis.exports import model_spec
-from workbench.analysis.findings.context import RuleContext, build_context
-from workbench.analysis.findings.dataflow import Dataflow
-from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import OUTPUT, Recording
 from workbench.analysis.layers import (
     Traced,
@@ -84,6 +82,7 @@ from workbench.analysis.statistics import (
     describe_latencies,
     pick_timed,
     tabulate_latencies,
+    undisturbed_times,
 )
 from workbench.analysis.sweeps import (
     describe_phase,
@@ -170,8 +169,8 @@ class Run:
     """A recorded run: its measurements, its comparisons and what they show.
 
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
-    record is None. ``scheme`` has the rules of the categories; ``recording`` is set if another
-    tool recorded it.
+    record is None. ``rules`` finds what can be made faster; ``scheme`` has the rules of the
+    categories; ``recording`` is set if another tool recorded it.
 
     Examples
     --------
@@ -184,6 +183,7 @@ class Run:
 
     path: Path
     record: RunRecord
+    rules: Callable[[Measurement], pd.DataFrame]
     scheme: Scheme = field(default_factory=load_scheme)
     recording: Recording | None = None
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
@@ -796,6 +796,34 @@ class Measurement:
         return compare_loading(self.starts)
 
     @cached_property
+    def undisturbed(self) -> pd.DataFrame:
+        """Its traced time in ms by restart and operator, without interference."""
+        return undisturbed_times(total_runs(self.ledger, "key"))
+
+    @cached_property
+    def traced_ms(self) -> float:
+        """The time of a traced inference without interference."""
+        return float(self.undisturbed.sum(axis=1).mean())
+
+    @cached_property
+    def costs(self) -> pd.DataFrame:
+        """The operators by key, with their times without interference."""
+        rows = self.operators.set_index("key")
+        return rows.assign(mean_ms=self.undisturbed.mean().reindex(rows.index))
+
+    @cached_property
+    def nodes(self) -> dict[str, tuple[NodeId, ...]]:
+        """The program's operators that each row executes; overhead rows execute none."""
+        nodes: dict[str, tuple[NodeId, ...]] = {}
+        for key, row in self.costs.iterrows():
+            instruction = instruction_of(key)
+            if row["kind"] == "portable":
+                nodes[key] = ((instruction, -1),)
+            elif row["kind"] == "delegated" and isinstance(row.get("xnodes"), str):
+                nodes[key] = tuple((instruction, int(n)) for n in row["xnodes"].split(","))
+        return nodes
+
+    @cached_property
     def flow(self) -> Dataflow | None:
         """The program as a graph; None if its operators are unknown."""
         known = self.sidecar and find_method(self.ledger.drop_duplicates("key"), self.sidecar)
@@ -861,15 +889,10 @@ class Measurement:
         found = tabulate_dtypes(self.operators, self.export)
         return None if found.empty else found
 
-    @cached_property
-    def context(self) -> RuleContext:
-        """What the rules for findings look at."""
-        return build_context(self)
-
     @frame_property
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, largest gain first: ``frames.FINDINGS``."""
-        found = find_bottlenecks(self.context)
+        found = self.run.rules(self)
         if (study := self.run.known_study) and self.export and not self.emulated:
             found = add_measured(found, study, self.export.sha256)
         return found.assign(hint=found["hint"].map(self.complete_command))

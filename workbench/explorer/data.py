@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 import workbench
 from workbench.analysis.attribution import find_method
 from workbench.analysis.compare_runs import name_runs
-from workbench.analysis.findings.dataflow import NodeId
+from workbench.analysis.dataflow import NodeId
 from workbench.analysis.memory import track_live
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
 from workbench.analysis.quality import summarize_quality

@@ -8,15 +8,7 @@ from itertools import groupby
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.findings.context import (
-    Finding,
-    Gain,
-    RuleContext,
-    count,
-    instruction_of,
-    layers_of,
-)
-from workbench.analysis.findings.dataflow import (
+from workbench.analysis.dataflow import (
     POINTWISE,
     SEALED,
     WEIGHTED,
@@ -24,7 +16,23 @@ from workbench.analysis.findings.dataflow import (
     NodeId,
     Step,
     elements,
+    instruction_of,
 )
+from workbench.analysis.findings.gains import (
+    Finding,
+    Gain,
+    call_keys,
+    count,
+    find_best_rates,
+    gain_of_replacing,
+    keys_of,
+    keys_within,
+    layers_of,
+    share_of,
+    time_spent,
+)
+from workbench.analysis.memory import activation_bytes
+from workbench.analysis.run import Measurement
 
 
 @dataclass(frozen=True)
@@ -165,35 +173,35 @@ _LINEAR = {"Add", "Subtract", "Multiply", "Divide"}
 _PROGRAM_EDGE = "the program's inputs and outputs"
 
 
-def find_fixed(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Work that depends on no input, repeated at every inference."""
-    if not context.flow:
+    if not m.flow:
         return
-    keys = [key for key in context.keys_within(context.flow.fixed) if key in unclaimed]
-    keys = [key for key in keys if context.rows.at[key, "module_class"] not in SEALED]
+    keys = [key for key in keys_within(m, m.flow.fixed) if key in unclaimed]
+    keys = [key for key in keys if m.costs.at[key, "module_class"] not in SEALED]
     if not keys:
         return
-    keys += context.call_keys(keys)
-    gain = context.spent(keys)
-    rows = context.rows.loc[keys]
+    keys += call_keys(m, keys)
+    gain = time_spent(m, keys)
+    rows = m.costs.loc[keys]
     yield Finding(
         f"work that depends on no input is repeated at every inference: {_names(rows)}",
-        replace(gain, high=gain.high + _joined_calls_ms(context, keys)),
+        replace(gain, high=gain.high + _joined_calls_ms(m, keys)),
         tuple(keys),
         "compute it once, when the model is built, and keep the result as a buffer",
         'self.register_buffer("table", compute_table(...))  # in __init__; forward() only reads it',
     )
 
 
-def find_logits(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_logits(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Scores of the vocabulary for several tokens: the next token needs those of the last one."""
-    for shape, weights, keys in _list_heads(context, unclaimed):
+    for shape, weights, keys in _list_heads(m, unclaimed):
         tokens = math.prod(shape[:-1])
         if tokens < 2:
             continue
-        spent = context.spent(keys)
+        spent = time_spent(m, keys)
         # One token is a matrix-vector product, which may wait for the weights.
-        rest = max(spent.ms / tokens, weights / context.best_rates[1])
+        rest = max(spent.ms / tokens, weights / find_best_rates(m)[1])
         yield Finding(
             f"logits of {tokens} tokens are computed; the next token needs the last one's",
             Gain(spent.ms - rest, max(0.0, spent.low - 2 * rest), spent.high - spent.ms / tokens),
@@ -203,14 +211,14 @@ def find_logits(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Fi
         )
 
 
-def find_head(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_head(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Scores of the vocabulary that take much of the time, whatever the number of layers."""
-    for shape, weights, keys in _list_heads(context, unclaimed):
-        spent = context.spent(keys)
-        if context.share(spent.ms) >= _HEAD:
+    for shape, weights, keys in _list_heads(m, unclaimed):
+        spent = time_spent(m, keys)
+        if share_of(m, spent.ms) >= _HEAD:
             yield Finding(
                 f"the head scores {shape[-1]} tokens of the vocabulary: {weights / 1e6:.0f} MB of "
-                f"weights, {100 * context.share(spent.ms):.0f} % of the latency",
+                f"weights, {100 * share_of(m, spent.ms):.0f} % of the latency",
                 Gain.at_most(spent.ms),
                 tuple(keys),
                 "check that no layers were left out, which makes the head's share larger; then "
@@ -220,22 +228,22 @@ def find_head(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Find
 
 
 def _list_heads(
-    context: RuleContext, unclaimed: Collection[str]
+    m: Measurement, unclaimed: Collection[str]
 ) -> Iterator[tuple[tuple[int, ...], int, list[str]]]:
     """Shape, size of the weights and rows of each product that scores the vocabulary."""
-    if not (flow := context.flow):
+    if not (flow := m.flow):
         return
     words = {flow.tensors[s.reads[0]].shape[0] for s in flow.steps if "embedding" in s.type}
     for step in (step for step in flow.steps if step.type == "FullyConnected"):
-        shape, keys = flow.tensors[step.writes[0]].shape, _keys_of(context, [step], unclaimed)
+        shape, keys = flow.tensors[step.writes[0]].shape, _keys_of(m, [step], unclaimed)
         if shape[-1] in words and keys:
             read = map(flow.tensors.__getitem__, step.reads)
             yield shape, sum(t.size_bytes for t in read if t.constant), keys
 
 
-def find_caches(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Attention with a KV cache in separate operators: caches are copied, masks undelegated."""
-    steps = context.flow.steps if context.flow else []
+    steps = m.flow.steps if m.flow else []
     places = {step.id: step.origin.module for step in steps if step.origin}
     caches = (places.get(step.id, "") for step in steps if step.type.startswith("index_put"))
     blocks = tuple({path.removesuffix(".kv_cache") for path in caches} - {""})
@@ -244,37 +252,37 @@ def find_caches(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Fi
     inside = (
         s for s in steps if places.get(s.id, "").startswith(blocks) and s.type not in WEIGHTED
     )
-    keys = _keys_of(context, [*inside, *(s for s in steps if s.type == "copy_")], unclaimed)
-    keys += context.call_keys(keys)
-    rows, spent = context.rows.loc[keys], context.spent(keys)
+    keys = _keys_of(m, [*inside, *(s for s in steps if s.type == "copy_")], unclaimed)
+    keys += call_keys(m, keys)
+    rows, spent = m.costs.loc[keys], time_spent(m, keys)
     yield Finding(
         "attention copies its KV cache and computes masks outside the delegate: "
         f"{_names(rows[rows['kind'] == 'portable'])}",
-        Gain.at_most(spent.high + _joined_calls_ms(context, keys)),
+        Gain.at_most(spent.high + _joined_calls_ms(m, keys)),
         tuple(keys),
         ADVICE["index_put"].action,
         ADVICE["index_put"].hint,
     )
 
 
-def find_safe_softmax(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_safe_softmax(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Attention whose guard against fully masked rows is not delegated."""
-    if not context.flow:
+    if not m.flow:
         return
     lines: dict[tuple[str, str], list[Step]] = {}
-    for step in context.flow.steps:
+    for step in m.flow.steps:
         if step.is_kernel and step.origin:
             lines.setdefault((step.origin.module, step.origin.source), []).append(step)
     guarded = [steps for steps in lines.values() if {step.type for step in steps} >= _SAFE_SOFTMAX]
-    keys = _keys_of(context, (step for steps in guarded for step in steps), unclaimed)
+    keys = _keys_of(m, (step for steps in guarded for step in steps), unclaimed)
     if not keys:
         return
-    rows, calls = context.rows.loc[keys], context.call_keys(keys)
-    gain = context.replaced(keys, 0, calls)
+    rows, calls = m.costs.loc[keys], call_keys(m, keys)
+    gain = gain_of_replacing(m, keys, 0, calls)
     yield Finding(
         f"{count(len(guarded), 'softmax')} with a guard for fully masked rows that is not "
         f"delegated: {_names(rows)}",
-        replace(gain, high=gain.high + _joined_calls_ms(context, keys)),
+        replace(gain, high=gain.high + _joined_calls_ms(m, keys)),
         tuple(keys + calls),
         "write attention as two matrix products and a softmax",
         "((q * d**-0.5) @ k.transpose(-2, -1)).softmax(-1) @ v  # in transformers: "
@@ -282,12 +290,12 @@ def find_safe_softmax(context: RuleContext, unclaimed: Collection[str]) -> Itera
     )
 
 
-def find_undelegated(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Kernels outside the delegate, one finding for each operator, with what they split."""
-    if context.export and context.export.backend == "portable":
+    if m.export and m.export.backend == "portable":
         return
-    casts = _casts_of_norms(context)
-    rows = context.rows[context.rows["kind"] == "portable"]
+    casts = _casts_of_norms(m)
+    rows = m.costs[m.costs["kind"] == "portable"]
     rows = rows[rows.index.isin(unclaimed) & (rows["category"] != "")]
     names = rows["operator"].map(_kernel_name)
     for name, part in rows.groupby(names, sort=False):
@@ -296,21 +304,21 @@ def find_undelegated(context: RuleContext, unclaimed: Collection[str]) -> Iterat
         keys = [key for key in part.index if key not in casts]
         if not keys:
             continue
-        reason, source = _reason(context, name)
+        reason, source = _reason(m, name)
         part, advice = part.loc[keys], advise(name, reason)
         if name == "native_layer_norm":
             keys += [key for key in casts if key in unclaimed]
         if part.get("module_class", pd.Series(dtype=object)).isin(SEALED).any():
             advice = _UNSEAL
-        layouts = [key for key in _layouts_around(context, keys) if key in unclaimed]
+        layouts = [key for key in _layouts_around(m, keys) if key in unclaimed]
         # Only an operator that works in any layout can join the delegates around it.
         joins = layouts if name in POINTWISE | _SLICES or not advice.passes else []
-        calls = context.call_keys(keys)
+        calls = call_keys(m, keys)
         if advice.passes is None or "bytes" not in rows:
-            gain = Gain.at_most(context.spent(keys + layouts + calls).ms)
+            gain = Gain.at_most(time_spent(m, keys + layouts + calls).ms)
         else:
-            gain = context.replaced(keys, advice.passes, [*joins, *calls])
-            gain = replace(gain, high=gain.high + _joined_calls_ms(context, keys))
+            gain = gain_of_replacing(m, keys, advice.passes, [*joins, *calls])
+            gain = replace(gain, high=gain.high + _joined_calls_ms(m, keys))
         times = "once" if len(part) == 1 else f"{len(part)} times"
         around = f", with {count(len(layouts), 'layout conversion')}" if layouts else ""
         because = f" ({reason})" if reason else ""
@@ -320,34 +328,34 @@ def find_undelegated(context: RuleContext, unclaimed: Collection[str]) -> Iterat
         yield Finding(title, gain, tuple(keys), advice.action, advice.hint, place)
 
 
-def find_needless_transposes(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_needless_transposes(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Pairs of transposes that cancel out, with nothing in between that depends on the layout."""
-    if not context.flow:
+    if not m.flow:
         return
     pairs: dict[NodeId, Step] = {}
     between: set[str] = set()
-    for step in context.flow.steps:
-        if found := _find_inverses(context.flow, step):
+    for step in m.flow.steps:
+        if found := _find_inverses(m.flow, step):
             ends, types = found
             pairs.update({each.id: each for each in (step, *ends)})
             between |= types
-    keys = _keys_of(context, pairs.values(), unclaimed)
+    keys = _keys_of(m, pairs.values(), unclaimed)
     if not keys:
         return
     passed = f"only {', '.join(sorted(between))}" if between else "nothing"
-    advice = _undo(context, list(pairs.values()), between)
+    advice = _undo(m, list(pairs.values()), between)
     title = f"{len(keys)} transposes cancel out, with {passed} in between"
-    yield Finding(title, context.spent(keys), tuple(keys), advice.action, advice.hint)
+    yield Finding(title, time_spent(m, keys), tuple(keys), advice.action, advice.hint)
 
 
-def find_layout_changes(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Transposes, by their cause."""
-    if not context.flow:
+    if not m.flow:
         return
     causes: dict[str, list[str]] = {}
-    for step in context.flow.steps:
-        if step.type in _TRANSPOSES and (keys := _keys_of(context, [step], unclaimed)):
-            causes.setdefault(_cause(context.flow, step), []).extend(keys)
+    for step in m.flow.steps:
+        if step.type in _TRANSPOSES and (keys := _keys_of(m, [step], unclaimed)):
+            causes.setdefault(_cause(m.flow, step), []).extend(keys)
     for cause, keys in causes.items():
         if cause == _PROGRAM_EDGE:
             action = "pass channels-last inputs, the layout that XNNPACK computes in"
@@ -356,35 +364,35 @@ def find_layout_changes(context: RuleContext, unclaimed: Collection[str]) -> Ite
             action = "keep one layout through the block: channels-last images throughout, or tokens"
             action += " that are reshaped once"
             hint = "x = x.flatten(2).transpose(1, 2)  # once, before the blocks, not in each"
-        title, gain = f"{count(len(keys), 'layout conversion')} for {cause}", context.spent(keys)
+        title, gain = f"{count(len(keys), 'layout conversion')} for {cause}", time_spent(m, keys)
         gain = gain if cause == _PROGRAM_EDGE else Gain.at_most(gain.ms)
         yield Finding(title, gain, tuple(keys), action, hint)
 
 
-def find_fragments(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_fragments(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Many delegates: the cost of passing from one to the next."""
-    overhead = context.rows.index[context.rows["kind"] == "delegate_overhead"]
+    overhead = m.costs.index[m.costs["kind"] == "delegate_overhead"]
     keys = [key for key in overhead if key in unclaimed]
     if len(keys) < 2:
         return
     layouts = []
-    if flow := context.flow:
+    if flow := m.flow:
         boundary = (
             step
             for step in flow.steps
             if step.made_up
             and any(other.id[0] != step.id[0] for other in (*flow.before(step), *flow.after(step)))
         )
-        layouts = _keys_of(context, boundary, unclaimed)
-    calls, around = context.spent(keys), context.spent(layouts)
+        layouts = _keys_of(m, boundary, unclaimed)
+    calls, around = time_spent(m, keys), time_spent(m, layouts)
     # A call that does little shows what each costs; the rest of a call is its operators'.
-    fewer, least = len(keys) - 1, float(context.runs[keys].mean().min())
+    fewer, least = len(keys) - 1, float(m.undisturbed[keys].mean().min())
     high = calls.ms * fewer / len(keys) + around.high
     gain = Gain(fewer * least + around.ms, fewer * least / 2 + around.low, high, "twin")
     costs = [f"{count(len(layouts), 'layout conversion') if layouts else 'no layout conversions'}"]
-    if not context.emulated:
+    if not m.emulated:
         costs.insert(0, f"{calls.ms / len(keys) * 1e3:.0f} µs per delegate call")
-    kernels = context.rows[context.rows["kind"] == "portable"]["operator"].map(_kernel_name)
+    kernels = m.costs[m.costs["kind"] == "portable"]["operator"].map(_kernel_name)
     named = kernels[kernels != "OPERATOR_CALL"]  # without a name in the trace
     common = ", ".join(named.value_counts().index[:3])
     yield Finding(
@@ -397,30 +405,30 @@ def find_fragments(context: RuleContext, unclaimed: Collection[str]) -> Iterator
     )
 
 
-def find_batch_norm(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_batch_norm(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Batch norms that were not folded into a convolution."""
-    if "module_class" not in context.rows:
+    if "module_class" not in m.costs:
         return
-    kinds = context.rows["module_class"].fillna("").astype(str)
-    norms = context.rows[kinds.str.startswith("BatchNorm") & (context.rows["role"] == "compute")]
+    kinds = m.costs["module_class"].fillna("").astype(str)
+    norms = m.costs[kinds.str.startswith("BatchNorm") & (m.costs["role"] == "compute")]
     keys = [key for key in norms.index if key in unclaimed]
     for foldable, advice in ((True, _FOLD), (False, _MOVE_NORM)):
-        if chosen := [key for key in keys if _folds(context, key) is foldable]:
+        if chosen := [key for key in keys if _folds(m, key) is foldable]:
             title = f"{count(len(chosen), 'batch-norm operator')} not folded into a convolution"
-            yield Finding(title, context.spent(chosen), tuple(chosen), advice.action, advice.hint)
+            yield Finding(title, time_spent(m, chosen), tuple(chosen), advice.action, advice.hint)
 
 
-def find_chains(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_chains(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Pointwise operators in a row, each of which reads and writes a whole tensor."""
-    if not context.flow:
+    if not m.flow:
         return
     found: dict[Advice, list[tuple[list[Step], list[str]]]] = {}
-    for chain in _chains(context.flow):
-        if len(keys := _keys_of(context, chain, unclaimed)) >= _CHAIN:
-            found.setdefault(_fusion(context, chain), []).append((chain, keys))
+    for chain in _chains(m.flow):
+        if len(keys := _keys_of(m, chain, unclaimed)) >= _CHAIN:
+            found.setdefault(_fusion(m, chain), []).append((chain, keys))
     for fusion, chains in found.items():
         keys = [key for _, rows in chains for key in rows]
-        gain, ms = context.spent(keys), context.runs.mean()
+        gain, ms = time_spent(m, keys), m.undisturbed.mean()
         most, typical, least = (
             sum(f(ms[rows]) for _, rows in chains) for f in (max, np.median, min)
         )
@@ -439,9 +447,49 @@ def find_chains(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Fi
         )
 
 
-def _keys_of(context: RuleContext, steps: Iterable[Step], unclaimed: Collection[str]) -> list[str]:
+_CONCATENATIONS = ("Concatenate2", "Concatenate3", "Concatenate4", "Concatenate5")
+#: A smaller part of the activation memory is no finding.
+_LEAST_MEMORY = 0.05
+_SPLIT = "conv_a(a) + conv_b(b)  # for conv(torch.cat((a, b), 1)): split conv.weight by its inputs"
+
+
+def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """The concatenation without whose copy the activations need least memory.
+
+    Applies if one layer with weights reads it: its products can be added instead.
+    """
+    flow = m.flow
+    if flow is None:
+        return
+    found = []
+    for step in flow.steps:
+        users = flow.after(step)
+        if step.type not in _CONCATENATIONS or len(users) != 1 or users[0].type not in WEIGHTED:
+            continue
+        # Each product is as large as their sum, and takes the place of an operand.
+        least = min(flow.tensors[tensor].size_bytes for tensor in step.reads)
+        if flow.tensors[users[0].writes[0]].size_bytes <= least and not flow.returns(step):
+            found.append((activation_bytes(flow, step), step))
+    if not found:
+        return
+    before, (after, step) = activation_bytes(flow), min(found, key=lambda pair: pair[0])
+    if before - after < _LEAST_MEMORY * before:
+        return
+    place = f" in {step.origin.module}" if step.origin and step.origin.module else ""
+    line = f" ({step.origin.source})" if step.origin and step.origin.source else ""
+    yield Finding(
+        f"one concatenation{place}{line} sets the peak of activation memory: "
+        f"{before / 1e6:.2f} MB, {after / 1e6:.2f} MB without its copy",
+        Gain(basis="planned", share=(before - after) / before, of="activation memory"),
+        tuple(keys_of(m, [step])),
+        "apply the next layer to each part, and add the results",
+        _SPLIT,
+    )
+
+
+def _keys_of(m: Measurement, steps: Iterable[Step], unclaimed: Collection[str]) -> list[str]:
     """The unclaimed rows of some operators of the program."""
-    return [key for key in context.keys_of(steps) if key in unclaimed]
+    return [key for key in keys_of(m, steps) if key in unclaimed]
 
 
 def _names(rows: pd.DataFrame) -> str:
@@ -456,39 +504,39 @@ def _kernel_name(operator: str) -> str:
     return kernel.partition(".")[0].partition(" (")[0]
 
 
-def _reason(context: RuleContext, name: str) -> tuple[str, str]:
+def _reason(m: Measurement, name: str) -> tuple[str, str]:
     """The partitioner's reason for leaving an operator, and one source line of it."""
-    for row in context.export.partition if context.export else ():
+    for row in m.export.partition if m.export else ():
         if not row.delegated and row.operator.partition(".")[2].partition(".")[0] == name:
             return row.reason, row.source
     return "", ""
 
 
-def _joined_calls_ms(context: RuleContext, keys: Collection[str]) -> float:
+def _joined_calls_ms(m: Measurement, keys: Collection[str]) -> float:
     """The most that fewer delegates save: one call's overhead for every group of kernels."""
-    calls = context.rows[context.rows["kind"] == "delegate_overhead"]["mean_ms"]
+    calls = m.costs[m.costs["kind"] == "delegate_overhead"]["mean_ms"]
     numbers = sorted({instruction_of(key) for key in keys})
     groups = sum(1 for _ in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]))
     return float(calls.mean() * min(groups, len(calls) - 1)) if len(calls) > 1 else 0.0
 
 
-def _layouts_around(context: RuleContext, keys: Collection[str]) -> list[str]:
+def _layouts_around(m: Measurement, keys: Collection[str]) -> list[str]:
     """The rows of layout conversions that the exporter inserted around some kernels."""
-    flow = context.flow
+    flow = m.flow
     if not flow:
         return []
-    ids = (node_id for key in keys for node_id in context.node_ids.get(key, ()))
+    ids = (node_id for key in keys for node_id in m.nodes.get(key, ()))
     kernels = [flow.by_id[node_id] for node_id in ids if node_id in flow.by_id]
     around = [step for k in kernels for step in (*flow.before(k), *flow.after(k))]
-    return context.keys_of(step for step in around if step.made_up)
+    return keys_of(m, (step for step in around if step.made_up))
 
 
-def _folds(context: RuleContext, key: str) -> bool:
+def _folds(m: Measurement, key: str) -> bool:
     """Whether a norm's results are read only by convolutions that pad nothing."""
-    flow = context.flow
+    flow = m.flow
     if not flow:
         return False
-    steps = [flow.by_id[n] for n in context.node_ids.get(key, ()) if n in flow.by_id]
+    steps = [flow.by_id[n] for n in m.nodes.get(key, ()) if n in flow.by_id]
     if any(step.xnode and step.xnode.clamp for step in steps):
         return False
     users = [user for step in steps for user in flow.after(step) if user not in steps]
@@ -535,18 +583,18 @@ _HALF_GELU = Advice(
 )
 
 
-def _undo(context: RuleContext, ends: list[Step], between: Collection[str]) -> Advice:
+def _undo(m: Measurement, ends: list[Step], between: Collection[str]) -> Advice:
     """How to avoid transposes that cancel out."""
     made_up = [step.made_up for step in ends]
     if not all(made_up):
         return _NO_PERMUTATION if any(made_up) else _REMOVE_BOTH
-    if _is_half(context) and "Tanh" in between:
+    if _is_half(m) and "Tanh" in between:
         return _HALF_GELU
     return _ONE_DELEGATE if len({step.id[0] for step in ends}) > 1 else _FOUR_DIMENSIONS
 
 
-def _is_half(context: RuleContext) -> bool:
-    return context.export is not None and context.export.dtype.startswith("fp16")
+def _is_half(m: Measurement) -> bool:
+    return m.export is not None and m.export.dtype.startswith("fp16")
 
 
 def _find_inverses(flow: Dataflow, start: Step) -> tuple[list[Step], set[str]] | None:
@@ -618,9 +666,9 @@ _AFFINE = Advice(
 _FEWER = Advice("write it with fewer operators, or fold constants into the weights before", "x * c")
 
 
-def _fusion(context: RuleContext, chain: list[Step]) -> Advice:
+def _fusion(m: Measurement, chain: list[Step]) -> Advice:
     """What a chain of pointwise operators can become."""
-    flow, types = context.flow, [step.type for step in chain]
+    flow, types = m.flow, [step.type for step in chain]
     assert flow
     source = {tensor for tensor in chain[0].reads if not flow.tensors[tensor].constant}
     gates = any(source & {*step.reads} for step in chain[2:] if step.type == "Multiply")
@@ -630,17 +678,17 @@ def _fusion(context: RuleContext, chain: list[Step]) -> Advice:
     constants = sum(flow.tensors[t].constant for step in chain for t in step.reads)
     if {*types} <= _LINEAR and constants == len(chain) and not {*makers}.isdisjoint(WEIGHTED):
         return _AFFINE
-    if _is_half(context) and "Tanh" in types:
+    if _is_half(m) and "Tanh" in types:
         return _HALF_GELU
     return _FEWER
 
 
-def _casts_of_norms(context: RuleContext) -> list[str]:
+def _casts_of_norms(m: Measurement) -> list[str]:
     """The casts around layer norms, which the export makes in half precision."""
-    flow = context.flow
+    flow = m.flow
     norms = [s for s in flow.steps if s.type == "native_layer_norm"] if flow else []
     around = [step for norm in norms if flow for step in (*flow.before(norm), *flow.after(norm))]
-    return context.keys_of(step for step in around if step.type == "_to_dim_order_copy")
+    return keys_of(m, (step for step in around if step.type == "_to_dim_order_copy"))
 
 
 def _can_fuse(flow: Dataflow, step: Step, chain: list[Step]) -> bool:

@@ -8,8 +8,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.findings import graph, needs, times
-from workbench.analysis.findings.context import Finding, Gain, RuleContext, layers_of
+from workbench.analysis.findings import graph, times
+from workbench.analysis.findings.gains import (
+    Finding,
+    Gain,
+    layers_of,
+    share_of,
+    time_spent,
+    untraced_scale,
+)
+from workbench.analysis.run import Measurement
 from workbench.frames import FINDINGS, check
 
 #: Smaller gains, as a fraction of E2E, are not reported.
@@ -28,7 +36,7 @@ class Rule:
     """
 
     name: str
-    find: Callable[[RuleContext, Collection[str]], Iterator[Finding]]
+    find: Callable[[Measurement, Collection[str]], Iterator[Finding]]
     claims: bool
     heading: str
     timed: bool = False
@@ -68,25 +76,25 @@ RULES = (
     Rule("dtype", times.find_dtype, False, _LATENCY, timed=True),
     Rule("float layers", times.find_float_layers, False, _DTYPES),
     Rule("far from the roof", times.find_far_from_roof, False, _OPERATORS, timed=True),
-    Rule("memory peak", needs.find_memory_peak, False, _MEMORY),
-    Rule("slow start", needs.find_slow_start, False, _MEMORY, timed=True),
+    Rule("memory peak", graph.find_memory_peak, False, _MEMORY),
+    Rule("slow start", times.find_slow_start, False, _MEMORY, timed=True),
 )
 
 
-def find_bottlenecks(facts: RuleContext) -> pd.DataFrame:
+def find_bottlenecks(m: Measurement) -> pd.DataFrame:
     """Optimisation opportunities above 1 % of latency, by expected gain: ``frames.FINDINGS``.
 
     Of a gain with only an upper bound, half is expected. Gains do not add up: two findings may have
     one cause. For an emulated run, only rules that need no times apply: their findings in the order
     of the rules, those with the most operators first, without gain or share.
     """
-    unclaimed = set(facts.rows.index)
+    unclaimed = set(m.costs.index)
     found = []
     for rule in RULES:
-        if facts.emulated and rule.timed:
+        if m.emulated and rule.timed:
             continue
-        rows = [_row(rule, finding, facts) for finding in rule.find(facts, unclaimed)]
-        if facts.emulated:
+        rows = [_row(rule, finding, m) for finding in rule.find(m, unclaimed)]
+        if m.emulated:
             rows.sort(key=lambda row: -len(row["keys"].splitlines()))
         else:
             rows = [row for row in rows if row["share"] >= LEAST_SHARE]
@@ -94,14 +102,14 @@ def find_bottlenecks(facts: RuleContext) -> pd.DataFrame:
         if rule.claims:
             unclaimed -= {key for row in rows for key in row["keys"].splitlines()}
     table = pd.DataFrame(found, columns=FINDINGS.names)
-    if not facts.emulated:
+    if not m.emulated:
         expected = table["gain_ms"].fillna(table["high_ms"] / 2)
         table = table.loc[expected.sort_values(ascending=False, kind="stable").index]
     ranks = np.arange(1, len(table) + 1)
     return check(table.reset_index(drop=True).assign(rank=ranks).astype(_TYPES), FINDINGS)
 
 
-def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
+def _scales(finding: Finding, m: Measurement) -> tuple[float, float, float]:
     """Untraced latency per traced millisecond of a finding: typical, least, most.
 
     Tracing lengthens inferences by an amount that is spread over the rows by their time, by the
@@ -109,21 +117,22 @@ def _scales(finding: Finding, facts: RuleContext) -> tuple[float, float, float]:
     """
     if not finding.keys:
         return 1.0, 1.0, 1.0
-    spent, added = facts.spent(finding.keys).ms, facts.e2e_ms * (1 - facts.scale)
-    least = min(facts.scale, 1.0)
+    scale = untraced_scale(m)
+    spent, added = time_spent(m, finding.keys).ms, m.traced_ms * (1 - scale)
+    least = min(scale, 1.0)
     if added > 0 and spent:
-        calls = facts.rows["calls"]
+        calls = m.costs["calls"]
         by_calls = 1 - added * calls[list(finding.keys)].sum() / calls.sum() / spent
         least = min(least, max(0.0, by_calls))
-    return facts.scale, least, max(facts.scale, 1.0)
+    return scale, least, max(scale, 1.0)
 
 
-def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
-    known = not facts.emulated or finding.gain.basis == "planned"
+def _row(rule: Rule, finding: Finding, m: Measurement) -> dict[str, Any]:
+    known = not m.emulated or finding.gain.basis == "planned"
     gain, keys = finding.gain if known else Gain(basis="unknown"), list(finding.keys)
-    timed = keys and not facts.emulated and math.isnan(gain.share)
-    latency = facts.scale * facts.e2e_ms
-    scale, least, most = _scales(finding, facts)
+    timed = keys and not m.emulated and math.isnan(gain.share)
+    latency = untraced_scale(m) * m.traced_ms
+    scale, least, most = _scales(finding, m)
     if gain.basis == "bound":
         most = scale
     typical, high = scale * gain.ms, min(most * gain.high, latency)
@@ -132,8 +141,8 @@ def _row(rule: Rule, finding: Finding, facts: RuleContext) -> dict[str, Any]:
         "rank": 0,
         "rule": rule.name,
         "title": finding.title,
-        "spent": facts.share(facts.spent(keys).ms) if timed else np.nan,
-        "place": finding.place or layers_of(facts.rows.loc[keys]),
+        "spent": share_of(m, time_spent(m, keys).ms) if timed else np.nan,
+        "place": finding.place or layers_of(m.costs.loc[keys]),
         "gain_ms": typical,
         "low_ms": least * gain.low,
         "high_ms": high,

@@ -1,5 +1,6 @@
 """Rules that look at times: against another ISA level, thread count or dtype, and the roofline."""
 
+import contextlib
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
@@ -7,26 +8,34 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.compare import MARGIN, judge, shared_restarts
+from workbench.analysis.dataflow import SEALED, WEIGHTED, Dataflow, NodeId, Step, Tensor
 from workbench.analysis.dtypes import (
     PRODUCTS,
     cannot_quantize,
     group_size,
     is_quantized,
-    tabulate_dtypes,
 )
-from workbench.analysis.findings.context import (
+from workbench.analysis.findings.gains import (
     EFFICIENCY,
     LEAST_TWINS,
     Finding,
     Gain,
-    RuleContext,
     count,
+    find_pace,
+    gain_of_replacing,
+    keys_of,
+    time_spent,
+    untraced_scale,
 )
-from workbench.analysis.findings.dataflow import SEALED, WEIGHTED, Dataflow, NodeId, Step, Tensor
 from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
+from workbench.analysis.run import Measurement
 from workbench.analysis.speedup import Speedup, speedup_of_restarts, speedup_of_runs
+from workbench.analysis.statistics import pick_timed, restart_latencies, tabulate_latencies
+from workbench.errors import WorkbenchError
 from workbench.frames import format_range
+from workbench.records.runs import PlannedProgram, RunRecord
+from workbench.store import RUNS, find_runs, load_run
 
 #: A speed-up below which an extension did nothing, and one above which it certainly worked.
 _NO_SPEEDUP, _SPEEDUP = 1.1, 1.2
@@ -61,22 +70,22 @@ _QUANTIZE = {
 }
 
 
-def find_grouped(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_grouped(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Convolutions in groups, which run as one narrow matrix product for each group."""
-    if not context.flow or "flops" not in context.rows:
+    if not m.flow or "flops" not in m.costs:
         return
     sizes: dict[str, list[Step]] = {"dense": [], "grouped": [], "large": [], "depthwise": []}
-    for step in context.flow.steps:
+    for step in m.flow.steps:
         if step.xnode and step.type in ("Conv2d", "DepthwiseConv2d"):
             sizes[_grouping(step)].append(step)
-    rows = {kind: context.keys_of(steps) for kind, steps in sizes.items()}
-    runs_in_groups = context.rows["operator"].str.contains("IGEMM")
+    rows = {kind: keys_of(m, steps) for kind, steps in sizes.items()}
+    runs_in_groups = m.costs["operator"].str.contains("IGEMM")
     for kind, twins, usual in (("large", "depthwise", _DEPTHWISE), ("grouped", "dense", _DENSE)):
         keys = [key for key in rows[kind] if key in unclaimed and runs_in_groups[key]]
         if not keys:
             continue
-        gain = context.replaced(keys, 1, pace=context.pace(rows[twins], usual))
-        part = context.rows.loc[keys]
+        gain = gain_of_replacing(m, keys, 1, pace=find_pace(m, rows[twins], usual))
+        part = m.costs.loc[keys]
         now = (part["flops"] * part["calls"]).sum() / part["mean_ms"].sum() / 1e6
         if kind == "large":
             title = f"{count(len(keys), 'depthwise convolution')} with more than {_MOST_TAPS} "
@@ -96,26 +105,29 @@ def find_grouped(context: RuleContext, unclaimed: Collection[str]) -> Iterator[F
         yield Finding(title, gain, tuple(keys), action, hint)
 
 
-def find_slow_products(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_slow_products(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Convolutions and matrix products that an extension did not speed up."""
-    if context.changes is None or not context.toggle:
+    own = [ab for ab in m.run.comparisons if ab.candidate is m]
+    comparison = next((ab for ab in own if ab.toggle != "none"), None)
+    if comparison is None or not comparison.toggle:
         return
-    changes = context.changes.set_index("key").join(context.rows[["family", "mean_ms"]])
+    changes = comparison.operators.set_index("key").join(m.costs[["family", "mean_ms"]])
     products = changes[changes["family"].isin(PRODUCTS)]
     peers = products[products["low"] > _SPEEDUP]["speedup"]
     same = products[(products["high"] < _NO_SPEEDUP) & products.index.isin(unclaimed)]
-    same = same[~same.index.isin(_memory_bound(context))]
+    same = same[~same.index.isin(_memory_bound(m))]
     for name, part in same.groupby("name", sort=False):
         keys = list(part.index)
-        spent = context.spent(keys)
+        spent = time_spent(m, keys)
         gain = Gain.at_most(spent.ms)
         if len(peers) >= 3:
             least, typical, most = (1 - 1 / np.percentile(peers, q) for q in (10, 50, 90))
             gain = Gain(spent.ms * typical, spent.low * least, spent.high * most, "twin")
         ratio = part["baseline_ms"].sum() / part["candidate_ms"].sum()
-        functions = dict.fromkeys(context.kernels[key] for key in keys if key in context.kernels)
+        names = m.kernels.get("function", pd.Series(dtype=object))
+        functions = dict.fromkeys(str(names[key]) for key in keys if names.get(key))
         yield Finding(
-            f"{context.toggle} does not speed up {name}: {ratio:.2f}x over "
+            f"{comparison.toggle} does not speed up {name}: {ratio:.2f}x over "
             f"{count(len(keys), 'operator')}"
             + (f"; ran in {', '.join(list(functions)[:2])}" if functions else ""),
             gain,
@@ -126,63 +138,67 @@ def find_slow_products(context: RuleContext, unclaimed: Collection[str]) -> Iter
         )
 
 
-def find_wide_weights(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_wide_weights(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Half-precision convolutions whose weights are stored in single precision."""
     # Other CPUs compute as fast with either.
-    if not context.flow or (context.machine and context.machine not in _ARM):
+    machine = str(m.run.record.host.get("machine", ""))
+    if not m.flow or (machine and machine not in _ARM):
         return
-    tensors = context.flow.tensors
+    tensors = m.flow.tensors
     wide = [
         step
-        for step in context.flow.steps
+        for step in m.flow.steps
         if step.type in ("Conv2d", "FullyConnected")
         and tensors[step.reads[0]].dtype in ("fp16", "float16")
         and _is_fp32_pointwise(tensors[step.reads[1]])
     ]
-    keys = [key for key in context.keys_of(wide) if key in unclaimed]
+    keys = [key for key in keys_of(m, wide) if key in unclaimed]
     if not keys:
         return
     yield Finding(
         f"{len(keys)} half-precision 1x1 convolutions have fp32 weights, so XNNPACK runs them "
         "without SME2 kernels",
-        Gain.at_most(context.spent(keys).ms),
+        Gain.at_most(time_spent(m, keys).ms),
         tuple(keys),
         "store these weights in half precision; this pays on an Arm CPU with SME2",
         "workbench export MODEL --dtype fp16w",
     )
 
 
-def find_tiny_operators(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_tiny_operators(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators so short that the calls around them dominate."""
-    rows = context.rows[context.rows.index.isin(unclaimed)]
+    rows = m.costs[m.costs.index.isin(unclaimed)]
     tiny = rows[(rows["mean_ms"] < _TINY_MS * rows["calls"]) & (rows["kind"] == "portable")]
     calls = rows[rows["kind"].isin(["call_overhead", "framework"])]
     keys = [*calls.index, *tiny.index]
     if len(tiny) < 2:
         return
-    outside = context.spent(calls.index)
+    outside = time_spent(m, calls.index)
     yield Finding(
         f"{len(tiny)} kernels are shorter than {_TINY_MS * 1e3:g} µs, and the calls around all "
         f"kernels take {outside.ms / max(len(calls), 1) * 1e3:.1f} µs each",
-        Gain.at_most(context.spent(keys).ms),
+        Gain.at_most(time_spent(m, keys).ms),
         tuple(keys),
         "do more per call: batch inputs, merge operators, remove those without effect",
         "workbench export MODEL  # --rewrite (default) removes some",
     )
 
 
-def find_threads(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_threads(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """More threads than are useful."""
-    own = context.scaling.get(context.threads)
-    fewer = [count for count in sorted(context.scaling) if count < context.threads]
+    timed = pick_timed(m.run.latencies)
+    by_threads = timed[timed["experiment"] == m.name].groupby("threads")
+    restarts = {int(n): restart_latencies(part, "wall_ns") for n, part in by_threads}
+    own = restarts.get(m.threads)
+    fewer = [threads for threads in sorted(restarts) if threads < m.threads]
     if own is None or not fewer:
         return
-    found = [speedup_of_restarts(*shared_restarts(own, context.scaling[count])) for count in fewer]
+    found = [speedup_of_restarts(*shared_restarts(own, restarts[threads])) for threads in fewer]
     for at, gain in _best_shown(float(own.mean()), found):
         best = fewer[at]
-        times = format_range(float(own.mean()), float(context.scaling[best].mean()))
+        times = format_range(float(own.mean()), float(restarts[best].mean()))
         yield Finding(
-            f"{context.threads} threads are slower than {best}: {' against '.join(times)}",
+            f"{m.threads} threads are slower than {best}: {' against '.join(times)}",
             gain,
             (),
             f"run with {best} thread{'s' if best > 1 else ''}",
@@ -204,15 +220,16 @@ def _best_shown(own_ms: float, speedups: Sequence[Speedup]) -> Iterator[tuple[in
     yield best, Gain(float(value), float(low), float(high), "measured")
 
 
-def find_dtype(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Another dtype: measured if it was exported, otherwise bounded by the matrix products."""
-    dtype = context.export.dtype if context.export else ""
-    own, others = context.dtypes.get(dtype), [name for name in context.dtypes if name != dtype]
+    dtype = m.export.dtype if m.export else ""
+    latencies = _latencies_by_dtype(m)
+    own, others = latencies.get(dtype), [name for name in latencies if name != dtype]
     if own and others:
-        found = [speedup_of_runs(own, context.dtypes[name]) for name in others]
+        found = [speedup_of_runs(own, latencies[name]) for name in others]
         for at, gain in _best_shown(float(np.mean(own)), found):
             best = others[at]
-            times = format_range(float(np.mean(context.dtypes[best])), float(np.mean(own)))
+            times = format_range(float(np.mean(latencies[best])), float(np.mean(own)))
             yield Finding(
                 f"{best} takes {' instead of '.join(times)} (separate runs)",
                 gain,
@@ -221,73 +238,105 @@ def find_dtype(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Fin
                 f"workbench profile MODEL --dtype {best}",
             )
     # Peaks say more: see `find_memory_bound` and `find_compute_bound`.
-    if others or context.roofline is not None or dtype != "fp32":
+    if others or m.roofline is not None or dtype != "fp32":
         return
-    products = context.rows.index[context.rows["family"].isin(PRODUCTS)]
-    keys = _quantizable(context, [key for key in products if key in unclaimed])
+    products = m.costs.index[m.costs["family"].isin(PRODUCTS)]
+    keys = _quantizable(m, [key for key in products if key in unclaimed])
     if not keys:
         return
-    possible = len(_quantizable(context, products))
+    possible = len(_quantizable(m, products))
     part = f", and {possible} of {len(products)} can be quantised"
     yield Finding(
         f"convolutions and matmuls run in fp32{'' if possible == len(products) else part}; int8 "
         "would read a quarter of the bytes (not measured)",
-        Gain.at_most(0.75 * context.spent(keys).ms),
+        Gain.at_most(0.75 * time_spent(m, keys).ms),
         tuple(keys),
         "export the model in int8 and measure it",
         "workbench profile MODEL --dtype int8",
     )
 
 
-def find_float_layers(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def _latencies_by_dtype(m: Measurement) -> dict[str, list[float]]:
+    """The latency in ms of every restart, by dtype measured alike, the program's own first."""
+    own = m.run
+    records = {own.path.resolve(): own.record}
+    folder = own.path.resolve().parent
+    for path in find_runs(folder.parent) if folder.name == RUNS else ():
+        if path.resolve() not in records:
+            with contextlib.suppress(WorkbenchError):  # not readable: no alternative
+                records[path.resolve()] = load_run(path)
+    found: dict[str, list[float]] = {}
+    wanted = _identity(own.record, m.program)
+    for record in records.values():
+        named = [e for e in record.plan.experiments if e.name == m.name]
+        program = record.plan.program_of(named[0]) if named else record.plan.all_programs[0]
+        export, dtype = record.export_of(program), ""
+        if record.state == "complete" and export and _identity(record, program) == wanted:
+            dtype = export.dtype if not export.problem else ""
+        if not dtype or dtype in found:
+            continue
+        timed = own.latencies if record is own.record else tabulate_latencies(record)
+        same = (timed["experiment"] == m.name) & (timed["threads"] == m.threads)
+        if same.any():
+            found[dtype] = restart_latencies(timed[same]).to_list()
+    return found
+
+
+def _identity(record: RunRecord, program: PlannedProgram) -> tuple[object, ...]:
+    """What two runs share that differ in their dtype at most."""
+    shapes, export = tuple(tensor.shape for tensor in program.inputs), record.export_of(program)
+    machine = (record.platform, record.emulated, record.host.get("cpu"), record.runner.get("kind"))
+    backend = export.backend if export else None
+    return (program.model, backend, shapes, record.versions.get("executorch"), *machine)
+
+
+def find_float_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Layers that were to be quantised and ran in floating point."""
-    if context.export is None or not is_quantized(context.export.dtype):
+    export, table = m.export, m.dtypes
+    if export is None or table is None or not is_quantized(export.dtype):
         return
-    table = tabulate_dtypes(context.operators, context.export)
     for start, (action, hint) in _QUANTIZE.items():
         part = table[table["reason"].str.startswith(start) & table["key"].isin(unclaimed)]
         keys = list(part["key"])
         if keys:
             yield Finding(
-                f"{context.export.dtype} was asked for, but {len(keys)} of {len(table)} "
+                f"{export.dtype} was asked for, but {len(keys)} of {len(table)} "
                 f"convolutions and matrix products ran in {part['dtype'].iloc[0]}: "
                 f"{part['reason'].iloc[0]}",
-                Gain.at_most(0.75 * context.spent(keys).ms),
+                Gain.at_most(0.75 * time_spent(m, keys).ms),
                 tuple(keys),
                 action,
                 hint,
             )
 
 
-def _quantizable(context: RuleContext, keys: Iterable[str]) -> list[str]:
+def _quantizable(m: Measurement, keys: Iterable[str]) -> list[str]:
     """Those of some rows that nothing is known to keep from being quantised in int8."""
-    return [key for key in keys if not cannot_quantize(context.rows.loc[key].to_dict(), "int8")]
+    return [key for key in keys if not cannot_quantize(m.costs.loc[key].to_dict(), "int8")]
 
 
-def find_memory_bound(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_memory_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators limited by reading their weights."""
-    if not context.flow or context.roof is None or context.roofline is None:
+    if not m.flow or m.roof is None or m.roofline is None:
         return
     keys, kept, fastest, size = [], 0.0, 0.0, 0.0
-    memory = context.roof.bandwidths[-1][1]
-    products = _products(context)
-    for key in (key for key in _memory_bound(context) if key in products):
-        share = (
-            _weight_share(context.flow, context.node_ids.get(key, ())) if key in unclaimed else 0.0
-        )
+    memory = m.roof.bandwidths[-1][1]
+    products = _products(m)
+    for key in (key for key in _memory_bound(m) if key in products):
+        share = _weight_share(m.flow, m.nodes.get(key, ())) if key in unclaimed else 0.0
         if share > 0.5:
             keys.append(key)
             # One byte per weight instead of four; everything else stays.
-            part, row = 1 - 0.75 * share, context.rows.loc[key]
-            kept += context.spent([key]).ms * part
+            part, row = 1 - 0.75 * share, m.costs.loc[key]
+            kept += time_spent(m, [key]).ms * part
             size += row["calls"] * row["bytes"]
             # Smaller weights may fit into a faster cache.
-            rate = context.roof.bandwidth(part * row["bytes"])
-            fastest += row["calls"] * part * row["bytes"] / rate / 1e6 / min(context.scale, 1.0)
+            rate = m.roof.bandwidth(part * row["bytes"])
+            fastest += row["calls"] * part * row["bytes"] / rate / 1e6 / min(untraced_scale(m), 1.0)
     if not keys:
         return
-    spent = context.spent(keys)
-    speed = size / 1e6 / spent.ms / context.scale
+    spent = time_spent(m, keys)
+    speed = size / 1e6 / spent.ms / untraced_scale(m)
     slower = (spent.ms - kept) / 2
     linear = all(products[key].type == "FullyConnected" for key in keys)
     dtype = "int8dyn" if linear else "int8"
@@ -302,26 +351,24 @@ def find_memory_bound(context: RuleContext, unclaimed: Collection[str]) -> Itera
     )
 
 
-def find_weight_bandwidth(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_weight_bandwidth(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Products that read quantised weights, which are small already, at the speed of memory."""
-    if not context.flow or context.roof is None:
+    if not m.flow or m.roof is None:
         return
     quantized = [
         key
-        for key, step in _products(context).items()
-        if any(
-            t.constant and t.dtype[0] == "q" for t in map(context.flow.tensors.get, step.reads) if t
-        )
+        for key, step in _products(m).items()
+        if any(t.constant and t.dtype[0] == "q" for t in map(m.flow.tensors.get, step.reads) if t)
     ]
-    keys = [key for key in _memory_bound(context) if key in unclaimed and key in quantized]
+    keys = [key for key in _memory_bound(m) if key in unclaimed and key in quantized]
     if not keys:
         return
-    rows, spent = context.rows.loc[keys], context.spent(keys)
+    rows, spent = m.costs.loc[keys], time_spent(m, keys)
     size = float((rows["calls"] * rows["bytes"]).sum())
     yield Finding(
         f"memory limits {count(len(keys), 'operator')} with quantised weights: {size / 1e6:.0f} MB "
-        f"are read at {size / 1e6 / spent.ms / context.scale:.0f} GB/s (main memory: "
-        f"{context.roof.bandwidths[-1][1]:.0f} GB/s)",
+        f"are read at {size / 1e6 / spent.ms / untraced_scale(m):.0f} GB/s (main memory: "
+        f"{m.roof.bandwidths[-1][1]:.0f} GB/s)",
         Gain.at_most(spent.ms),
         tuple(keys),
         "compute several tokens or samples at once, which read the weights once: batches, or "
@@ -330,46 +377,46 @@ def find_weight_bandwidth(context: RuleContext, unclaimed: Collection[str]) -> I
     )
 
 
-def find_weight_groups(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_weight_groups(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Products with int4 weights in small groups, each of which is scaled apart."""
-    size = group_size(context.export) if context.export else _LARGE_GROUP
-    rows = context.rows[context.rows["operator"].str.contains("QB4W")]
-    memory = _memory_bound(context)
+    size = group_size(m.export) if m.export else _LARGE_GROUP
+    rows = m.costs[m.costs["operator"].str.contains("QB4W")]
+    memory = _memory_bound(m)
     keys = [key for key in rows.index if key in unclaimed and key not in memory]
     if not keys or size >= _LARGE_GROUP:
         return
     yield Finding(
         f"{count(len(keys), 'product')} with int4 weights in groups of {size}, each of which is "
         "scaled apart",
-        Gain.at_most(_GROUPING * context.spent(keys).ms),
+        Gain.at_most(_GROUPING * time_spent(m, keys).ms),
         tuple(keys),
         "use larger groups, and check the accuracy; KleidiAI's kernels for groups do not use SME2",
         f"workbench profile MODEL --dtype 8da4w --group-size {_LARGE_GROUP}",
     )
 
 
-def find_compute_bound(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators near the peak of the CPU in this dtype."""
-    if context.roofline is None or context.roof is None:
+    if m.roofline is None or m.roof is None:
         return
-    table = _roofline(context.roofline, context.scale)
+    table = _roofline(m)
     near = (table["bound"] == "compute") & (table["roof_share"] >= EFFICIENCY[1])
     # int8 does not accelerate depthwise kernels, first convolutions and products of activations.
-    products = {key: step for key, step in _products(context).items() if key in unclaimed}
+    products = {key: step for key, step in _products(m).items() if key in unclaimed}
     rows = table[near & table["key"].isin(products) & (table["dtype"] == "fp32")]
-    ratio = context.roof.peak("int8") / context.roof.peak("fp32")
+    ratio = m.roof.peak("int8") / m.roof.peak("fp32")
     if rows.empty or not ratio > 1:
         return
     linear = rows["key"].map(lambda key: products[key].type == "FullyConnected")
     dtype = "int8dyn" if rows["mean_ms"][linear].sum() > rows["mean_ms"].sum() / 2 else "int8"
-    spent = context.spent(rows["key"])
+    spent = time_spent(m, rows["key"])
     # Ceilings vary between processes.
-    best = 1 + context.roof.spread
+    best = 1 + m.roof.spread
     slow, typical, fast = (spent.ms / ratio / part for part in (0.5, 0.75, best))
     yield Finding(
         f"arithmetic limits {count(len(rows), 'operator')} at "
         f"{100 * rows['least_ms'].sum() / rows['mean_ms'].sum():.0f} % of this core's fp32 peak "
-        f"({context.roof.peak('fp32'):.0f} GFLOP/s)",
+        f"({m.roof.peak('fp32'):.0f} GFLOP/s)",
         Gain(spent.ms - typical, max(0.0, spent.low - slow), spent.high - fast),
         tuple(rows["key"]),
         f"reduce the arithmetic, or use int8, which this core computes {ratio:.1f} times as fast",
@@ -377,12 +424,12 @@ def find_compute_bound(context: RuleContext, unclaimed: Collection[str]) -> Iter
     )
 
 
-def find_far_from_roof(context: RuleContext, unclaimed: Collection[str]) -> Iterator[Finding]:
+def find_far_from_roof(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Matrix products with the largest potential below their roof."""
-    if context.roofline is None or not context.flow:
+    if m.roofline is None or not m.flow:
         return
-    table = _roofline(context.roofline, context.scale)
-    steps = _products(context)
+    table = _roofline(m)
+    steps = _products(m)
     table = table[table["key"].isin(steps) & table["bound"].isin(["compute", "memory", "neither"])]
     arithmetic = table["gflops"] / table["roof_gflops"] >= table["gbps"] / table["roof_gbps"]
     table = table.assign(lost=table["mean_ms"] - table["least_ms"], arithmetic=arithmetic)
@@ -391,11 +438,11 @@ def find_far_from_roof(context: RuleContext, unclaimed: Collection[str]) -> Iter
         twins = table[(table["arithmetic"] == row.arithmetic) & (table["key"] != row.key)][
             "roof_share"
         ]
-        spent, gain = context.spent([row.key]), Gain.at_most(row.lost)
+        spent, gain = time_spent(m, [row.key]), Gain.at_most(row.lost)
         if len(twins := twins.dropna()) >= LEAST_TWINS:
             worst, typical, best = (row.least_ms / q for q in np.percentile(twins, (10, 50, 90)))
             gain = Gain(spent.ms - typical, max(0.0, spent.low - worst), spent.high - best, "twin")
-        width = context.flow.tensors[steps[row.key].writes[0]].shape[-1]
+        width = m.flow.tensors[steps[row.key].writes[0]].shape[-1]
         action = "if it is faster there, its data leaves the caches: use less data or fewer bytes"
         roof = "memory bandwidth at this footprint"
         if row.arithmetic:
@@ -403,7 +450,7 @@ def find_far_from_roof(context: RuleContext, unclaimed: Collection[str]) -> Iter
             action = "if it is as slow there, its shape does not suit the kernel"
             if width % _TILE:
                 action += f": try {width + -width % _TILE} output channels instead of {width}"
-        layer = context.rows.at[row.key, "module"]
+        layer = m.costs.at[row.key, "module"]
         label, share = label_operator(row.name, layer), 100 * row.roof_share
         yield Finding(
             f"{label} reaches {share:.0f} % of this core's {roof}: {row.shapes}",
@@ -414,16 +461,40 @@ def find_far_from_roof(context: RuleContext, unclaimed: Collection[str]) -> Iter
         )
 
 
-def _products(context: RuleContext) -> dict[str, Step]:
+#: Smaller parts of the time to the first output, and times in ms, are no finding.
+_LEAST_START, _LEAST_MS = 0.4, 5.0
+
+
+def find_slow_start(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
+    """Delegates whose set-up, which packs weights, dominates the time to the first output."""
+    if m.cold_start is None:
+        return
+    warm = m.cold_start[m.cold_start["cache"] == "warm"]
+    setup = warm[warm["stage"].str.startswith("delegate")]
+    share, ms = float(setup["share"].sum()), float(setup["mean_ms"].sum())
+    if share < _LEAST_START or ms < _LEAST_MS:
+        return
+    yield Finding(
+        f"setting up the delegates, which packs their weights, takes {ms:.1f} of "
+        f"{float(warm['mean_ms'].sum()):.1f} ms from the start to the first output",
+        Gain(basis="bound", share=share, of="time to the first output"),
+        (),
+        "keep the method loaded between inferences, or load it before it is needed; if starts "
+        "matter, measure those of a program with fewer bytes of weights",
+        "workbench run MODEL.pte --against OTHER.pte",
+    )
+
+
+def _products(m: Measurement) -> dict[str, Step]:
     """The rows that are products with weights, other than depthwise and first convolutions."""
-    steps = context.flow.steps if context.flow else []
+    steps = m.flow.steps if m.flow else []
     found: dict[str, Step] = {}
     for step in steps:
         shape = step.xnode.attributes if step.xnode else {}
         wide = shape.get("group_input_channels", _TILE) > _IMAGE_CHANNELS
         sealed = step.origin is not None and step.origin.module_class in SEALED
         if step.type in ("Conv2d", "FullyConnected") and wide and not sealed:
-            found |= dict.fromkeys(context.keys_of([step]), step)
+            found |= dict.fromkeys(keys_of(m, [step]), step)
     return found
 
 
@@ -437,20 +508,24 @@ def _grouping(step: Step) -> str:
     return "large" if shape["kernel_height"] * shape["kernel_width"] > _MOST_TAPS else "depthwise"
 
 
-def _memory_bound(context: RuleContext) -> list[str]:
+def _memory_bound(m: Measurement) -> list[str]:
     """Operators that run near the memory roof."""
-    if context.roofline is None:
+    if m.roofline is None:
         return []
-    table = _roofline(context.roofline, context.scale)
-    speed = table["bytes_per_run"] / table["mean_ms"] / 1e6 / min(context.scale, 1.0)
-    memory = context.roof.bandwidths[-1][1] if context.roof else math.inf
+    table = _roofline(m)
+    speed = table["bytes_per_run"] / table["mean_ms"] / 1e6 / min(untraced_scale(m), 1.0)
+    memory = m.roof.bandwidths[-1][1] if m.roof else math.inf
     return list(table[(table["bound"] == "memory") & (speed >= NEAR_ROOF * memory)]["key"])
 
 
-def _roofline(roofline: pd.DataFrame, scale: float) -> pd.DataFrame:
+def _roofline(m: Measurement) -> pd.DataFrame:
     """The roofline without what other programs added to traced times, never above 1."""
-    share = (roofline["roof_share"] / min(scale, 1.0)).clip(upper=1.0)
-    return roofline.assign(roof_share=share, least_ms=share * roofline["mean_ms"])
+    assert m.roofline is not None
+    table = m.roofline
+    undisturbed = table["key"].map(m.costs["mean_ms"])
+    share = table["roof_share"] * table["mean_ms"] / undisturbed
+    share = (share / min(untraced_scale(m), 1.0)).clip(upper=1.0)
+    return table.assign(mean_ms=undisturbed, roof_share=share, least_ms=share * undisturbed)
 
 
 def _weight_share(flow: Dataflow, node_ids: Collection[NodeId]) -> float:

@@ -166,3 +166,9 @@ class Dataflow:
 def elements(tensor: Tensor) -> int:
     """The number of values of a tensor."""
     return math.prod(tensor.shape)
+
+
+def instruction_of(key: str) -> int:
+    """The instruction number in a ledger key; -1 for another chain or method."""
+    number = key.partition("/")[0]
+    return int(number) if number.isdecimal() else -1

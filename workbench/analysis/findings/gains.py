@@ -1,0 +1,200 @@
+"""Findings and their gains: what operators of a measurement cost, and what replacing them saves."""
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from workbench.analysis.dataflow import NodeId, Step, instruction_of
+from workbench.analysis.run import Measurement
+from workbench.analysis.statistics import blocks_of, half_width
+
+#: Fraction of the attainable rate that an XNNPACK operator reaches: worst, typical, best.
+EFFICIENCY = (0.2, 0.5, 1.0)
+#: Shorter operators do not count for the best rates: XNNPACK logs whole microseconds, and the
+#: maximum would be the rate of the operator whose time is most underestimated.
+_RATED_MS = 0.02
+LEAST_TWINS = 3
+
+#: Share of the best rates, worst, typical and best, and the basis of an estimate from it.
+Pace = tuple[tuple[float, float, float], str]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """The expected reduction of E2E latency in ms, with its interval.
+
+    ``basis`` is ``measured`` (both sides were), ``removal`` (the measured time of what goes away),
+    ``twin`` (what comes instead runs like similar operators of this program), ``roofline`` (or at
+    the usual share of the machine's peaks), ``bound`` (only the limits ``low`` and ``high`` are
+    known; ``ms`` is NaN) or ``unknown`` (not measured; all three are NaN). Where a finding gains
+    no latency, ``of`` says of what it gains the ``share``, which is a ``bound``, or ``planned``
+    by the exporter.
+    """
+
+    ms: float = math.nan
+    low: float = math.nan
+    high: float = math.nan
+    basis: str = "roofline"
+    share: float = math.nan
+    of: str = "latency"
+
+    @classmethod
+    def at_most(cls, high: float) -> "Gain":
+        """A gain with only an upper bound."""
+        return cls(math.nan, 0.0, high, "bound")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """An optimisation opportunity: observation, affected rows, action and gain.
+
+    ``keys`` are keys of the operators frame; the gain is then in traced time, otherwise in latency.
+    ``hint`` is code; ``place`` is where they are, if not in the layers of these rows.
+    """
+
+    title: str
+    gain: Gain
+    keys: tuple[str, ...]
+    action: str
+    hint: str
+    place: str = ""
+
+
+def untraced_scale(m: Measurement) -> float:
+    """Untraced latency per traced time."""
+    latency, traced = m.latency_ms, m.traced_ms
+    return latency / traced if latency and traced else 1.0
+
+
+def keys_of(m: Measurement, steps: Iterable[Step]) -> list[str]:
+    """The rows that execute some of these operators, most expensive first."""
+    wanted = {step.id for step in steps}
+    return [key for key, nodes in m.nodes.items() if wanted.intersection(nodes)]
+
+
+def keys_within(m: Measurement, nodes: Collection[NodeId]) -> list[str]:
+    """The rows that execute only these operators."""
+    return [key for key, ids in m.nodes.items() if set(ids) <= set(nodes)]
+
+
+def call_keys(m: Measurement, keys: Iterable[str]) -> list[str]:
+    """The overhead rows of calls to some kernels."""
+    kinds = m.costs["kind"]
+    called = {instruction_of(key) for key in keys if kinds[key] == "portable"}
+    overhead = kinds.index[kinds == "call_overhead"]
+    return [key for key in overhead if instruction_of(key) in called]
+
+
+def time_spent(m: Measurement, keys: Iterable[str]) -> Gain:
+    """The time of some rows, with Student's 95 % interval over the process restarts.
+
+    The interval is that of their share: interference lengthens whole inferences by an amount that
+    varies between restarts and cancels in a share.
+    """
+    runs, traced_ms = m.undisturbed, m.traced_ms
+    times = runs[[key for key in dict.fromkeys(keys) if key in runs]].sum(axis=1)
+    shares = blocks_of(times) / blocks_of(runs.sum(axis=1))
+    ms, half = float(times.mean()), traced_ms * float(half_width(shares.to_numpy()))
+    if math.isnan(half):  # one run has no interval
+        half = traced_ms
+    return Gain(ms, max(0.0, ms - half), min(ms + half, traced_ms), "removal")
+
+
+def share_of(m: Measurement, ms: float) -> float:
+    """A time as a part of E2E."""
+    return ms / m.traced_ms if m.traced_ms else math.nan
+
+
+def find_rated(m: Measurement) -> pd.DataFrame:
+    """The delegated operators that are long enough to be timed well, by key."""
+    rows = m.costs
+    return rows[(rows["kind"] == "delegated") & (rows["mean_ms"] > _RATED_MS * rows["calls"])]
+
+
+def find_best_rates(m: Measurement) -> tuple[float, float]:
+    """The highest operations and bytes per ms that a delegated operator reached."""
+    rated = find_rated(m)
+    if "flops" not in rated:
+        return math.nan, math.nan
+    rates = rated[["flops", "bytes"]].mul(rated["calls"] / rated["mean_ms"], axis=0)
+    # If no operator was long enough to be timed well, assume a slow core: 1 GFLOP/s, 1 GB/s.
+    per_flop, per_byte = rates.max().replace(0.0, np.nan).fillna(1e6)
+    return per_flop, per_byte
+
+
+def least_ms(m: Measurement, keys: Iterable[str]) -> pd.Series:
+    """How long each of some rows would take at the best rates."""
+    rows = m.costs.loc[list(keys)]
+    flops, size = (rows[name].fillna(0) * rows["calls"] for name in ("flops", "bytes"))
+    per_flop, per_byte = find_best_rates(m)
+    return np.maximum(flops / per_flop, size / per_byte)
+
+
+def find_pace(
+    m: Measurement,
+    twins: Iterable[str],
+    usual: tuple[float, float, float] = EFFICIENCY,
+) -> Pace:
+    """The share of the best rates that similar operators reach, and the basis of an estimate.
+
+    Tenth, median and ninetieth percentile of the ``twins`` that are timed well; with fewer than
+    three, the ``usual`` shares.
+    """
+    rated = find_rated(m)["mean_ms"]
+    known = [key for key in twins if key in rated.index]
+    shares = least_ms(m, known) / rated[known]
+    shares = shares[shares > 0]
+    if len(shares) < LEAST_TWINS:
+        return usual, "roofline"
+    worst, typical, best = np.percentile(shares, (10, 50, 90))
+    return (float(worst), float(typical), float(best)), "twin"
+
+
+def gain_of_replacing(
+    m: Measurement,
+    keys: Collection[str],
+    passes: int,
+    extra: Collection[str] = (),
+    pace: Pace | None = None,
+) -> Gain:
+    """The gain of replacing some rows: their time less that of their replacements.
+
+    Each is replaced by ``passes`` delegated operators, at a ``pace``: by default that of the
+    delegated operators of its category. ``extra`` rows exist only because of them; the lower bound
+    assumes that these stay.
+    """
+    now, around = time_spent(m, keys), time_spent(m, extra)
+    most = min(now.high + around.high, m.traced_ms)
+    if not passes:
+        return Gain(now.ms + around.ms, now.low, most, "removal")
+    if pace is None:
+        categories = m.costs["category"]
+        alike = categories.isin(set(categories.loc[list(keys)]))
+        pace = find_pace(m, categories.index[alike])
+    shares, basis = pace
+    least = float(least_ms(m, keys).sum())
+    slow, typical, fast = (passes * least / share for share in shares)
+    low, high = max(0.0, now.low - slow), most - fast
+    return Gain(now.ms + around.ms - typical, low, high, basis)
+
+
+def count(number: int, noun: str) -> str:
+    """``1 layout conversion``, ``2 layout conversions``."""
+    ending = "" if number == 1 else "es" if noun.endswith("x") else "s"
+    return f"{number} {noun}{ending}"
+
+
+def layers_of(rows: pd.DataFrame) -> str:
+    """The layers and source lines of some rows in words: two at most, then a count."""
+    if "module" not in rows:
+        return ""
+    known = rows.dropna(subset="module")[["module", "source"]].drop_duplicates()
+    places = [
+        f"{module or 'the model'}" + (f" ({source})" if isinstance(source, str) else "")
+        for module, source in known.itertuples(index=False)
+    ]
+    more = f" and {len(places) - 2} more" if len(places) > 2 else ""
+    return ", ".join(places[:2]) + more
