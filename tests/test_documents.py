@@ -1,11 +1,8 @@
-"""The schemas are those of the code, every file fits its own, and older files are still read."""
+"""Schemas are those of the code, what is written fits them, and what is read is checked by them."""
 
 import json
 import shutil
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal
 
 import jsonschema
 import pytest
@@ -13,124 +10,150 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.datasets import SAMPLES
-from workbench.errors import StoreError, UsageError
-from workbench.frames import STATISTICS, make_frame
-from workbench.records.codec import Columns, Contract, from_json, to_json, to_plain, upgrade
-from workbench.records.documents import (
-    DOCUMENTS,
-    Metrics,
-    describe_document,
-    find_problem,
-)
-from workbench.records.layers import Layers
-from workbench.records.portfolio import Cell, Outcome, Portfolio, Row, Stage
-from workbench.records.runs import SCHEMA_VERSION, Ceilings, Export, RunRecord
-from workbench.report.artifacts import write_artifacts
-from workbench.store import load_document
 
-PUBLISHED = SAMPLES.parent / "schemas" / f"v{SCHEMA_VERSION}"
-RECORDS = {"manifest": RunRecord, "export": Export, "layers": Layers, "ceilings": Ceilings}
+DATA = Path(__file__).parents[1] / "data"
+PUBLISHED = {path.name.split(".")[0]: path for path in DATA.glob("schemas/v3/*.json")}
 RECORDED = [
-    *(("manifest", path) for path in sorted(SAMPLES.glob("out_*/runs/*/manifest.json"))),
-    *(("layers", path) for path in sorted(SAMPLES.glob("out_*/runs/*/layers.json"))),
-    *(("ceilings", path) for path in sorted(SAMPLES.glob("out_*/runs/*/ceilings_*.json"))),
-    *(("export", path) for path in sorted(SAMPLES.glob("exports/*.export.json"))),
+    *(("manifest", path) for path in sorted(DATA.glob("samples/out_*/runs/*/manifest.json"))),
+    *(("layers", path) for path in sorted(DATA.glob("samples/out_*/runs/*/layers.json"))),
+    *(("ceilings", path) for path in sorted(DATA.glob("samples/out_*/runs/*/ceilings_*.json"))),
+    *(("export", path) for path in sorted(DATA.glob("samples/exports/*.export.json"))),
 ]
-SLOW = pytest.param("unet_small", marks=pytest.mark.slow)
-DERIVED = ("metrics", "analysis_summary", "pipeline_summary")
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_published_schema_is_the_one_of_the_code(name):
-    described = describe_document(name)
-    jsonschema.Draft202012Validator.check_schema(described)
-    written = json.loads((PUBLISHED / f"{name}.schema.json").read_text())
-    assert written == described, f"workbench schema {name} > {PUBLISHED}/{name}.schema.json"
+def schema(name):
+    return jsonschema.Draft202012Validator(json.loads(PUBLISHED[name].read_text()))
 
 
-def test_nothing_else_is_published():
-    assert {path.name.split(".")[0] for path in PUBLISHED.iterdir()} == set(DOCUMENTS)
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_a_published_schema_is_the_one_of_the_command(cli, name):
+    code, printed, _ = cli("schema", name)
+    assert code == 0
+    assert printed == PUBLISHED[name].read_text(), f"workbench schema {name} > {PUBLISHED[name]}"
+    jsonschema.Draft202012Validator.check_schema(json.loads(printed))
+
+
+def test_the_command_lists_all_schemas(cli):
+    assert cli("schema")[1].split() == sorted(PUBLISHED)
+    code, _, err = cli("schema", "metric")
+    assert code == 2 and "did you mean 'metrics'?" in err
 
 
 @pytest.mark.parametrize(
     ("name", "path"), RECORDED, ids=lambda value: "/".join(getattr(value, "parts", ())[-4:])
 )
-def test_what_was_recorded_is_read_whatever_its_version(name, path):
+def test_what_was_recorded_fits_its_schema_but_for_the_version(name, path):
     content = json.loads(path.read_bytes())
-    older = content["schema_version"] < SCHEMA_VERSION
-    record = from_json(RECORDS[name], path.read_bytes(), path)
-    assert record.schema_version == SCHEMA_VERSION
-    assert find_problem(json.loads(to_json(record)), name) == ""
-    assert find_problem(upgrade(content, path), name) == ""
-    assert ("schema_version" in find_problem(content, name)) == older
+    for part in (content, *([content["export"]] if content.get("export") else ())):
+        assert part["schema_version"] <= 3
+        part["schema_version"] = 3
+    schema(name).validate(content)
 
 
-def test_a_first_manifest_had_notes_and_fewer_fields():
-    path = wb.sample_run() / "manifest.json"
-    content = json.loads(path.read_bytes())
-    first = drop_defaults(RunRecord, content) | {"notes": [], "schema_version": 1}
-    first["export"] = content["export"]
-    assert first.keys() != content.keys()
-    run = from_json(RunRecord, json.dumps(first), path)
-    assert run.plan.sha256 == content["plan"]["sha256"]
-    assert run.sessions == ()
-    assert run.export.schema_version == SCHEMA_VERSION
-    with pytest.raises(UsageError, match="unknown key 'notes'"):
-        from_json(RunRecord, json.dumps(first | {"notes": ["written"]}), path)
-    with pytest.raises(UsageError, match="unknown key 'notes'"):
-        from_json(RunRecord, json.dumps(first | {"schema_version": SCHEMA_VERSION}), path)
+@pytest.fixture
+def manifest(tmp_path):
+    """Opens a run with a changed manifest."""
+    folder = shutil.copytree(wb.sample_run("toy_cnn"), tmp_path / "run")
+
+    def open_changed(change):
+        path = folder / "manifest.json"
+        content = json.loads((wb.sample_run("toy_cnn") / "manifest.json").read_bytes())
+        change(content)
+        path.write_text(json.dumps(content))
+        return wb.open_run(folder)
+
+    return open_changed
 
 
-def drop_defaults(record, content):
-    """What is left without the fields that came later, which all have a default."""
-    later = {f.name for f in fields(record) if f.default is not MISSING}
-    return {key: value for key, value in content.items() if key not in later}
+def test_a_first_manifest_had_notes_and_fewer_fields(manifest):
+    def make_first(content):
+        content |= {"notes": [], "schema_version": 1}
+        for later in ("agreements", "readings", "samplings", "starts", "exports", "executorch"):
+            content.pop(later, None)
+
+    record = manifest(make_first).record
+    assert (record.schema_version, record.export.schema_version) == (3, 3)
+    assert (record.readings, record.starts, record.executorch) == ((), (), {})
+    with pytest.raises(Exception, match="unknown key 'notes'"):
+        manifest(lambda content: content.update(notes=["written"], schema_version=1))
+    with pytest.raises(Exception, match="unknown key 'notes'"):
+        manifest(lambda content: content.update(notes=[], schema_version=3))
 
 
-@pytest.mark.parametrize("version", [0, -1, SCHEMA_VERSION + 1, "1", None, True, 1.0])
-def test_a_version_that_nobody_wrote_is_refused(version):
-    path = wb.sample_run() / "manifest.json"
-    content = json.loads(path.read_bytes()) | {"schema_version": version}
-    with pytest.raises(StoreError, match=r"schema version .*, this workbench reads 1, 2"):
-        from_json(RunRecord, json.dumps(content), path)
+@pytest.mark.parametrize("version", [0, -1, 4, "1", None, True, 1.0])
+def test_a_version_that_nobody_wrote_is_refused(manifest, version):
+    with pytest.raises(Exception, match=r"schema version .*, this workbench reads 1, 2, 3"):
+        manifest(lambda content: content.update(schema_version=version))
 
 
-@pytest.fixture(scope="module", params=["toy_cnn", SLOW])
-def run_dir(request, tmp_path_factory):
-    """An emulated run, and one with several thread counts."""
-    folder = tmp_path_factory.mktemp("documents") / "runs" / "linux"
-    shutil.copytree(wb.sample_run(request.param), folder)
-    write_artifacts(wb.open_run(folder))
-    return folder
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda c: c["plan"].update(thread=[2]), "unknown key 'thread' -> did you mean 'threads'?"),
+        (lambda c: c["sessions"][0].update(threads="many"), "$.sessions[0].threads"),
+        (lambda c: c["sessions"][0].update(threads=2**63), "more than 64 bits"),
+        (lambda c: c["sessions"][1]["batches"][0].update(wall_ns=[1.5]), ".batches[0].wall_ns[0]"),
+        (lambda c: c.update(sessions=3), "$.sessions"),
+        (lambda c: c["export"].pop("model"), "$.export: object missing required field model"),
+        (lambda c: c["export"].update(schema_version=99), "schema version 99"),
+        (lambda c: c.update(sessions=[""] * 1_000_000), "$.sessions[0]"),
+        (lambda c: c.update(exports=dict.fromkeys(map(str, range(10**5)), "")), "$.exports[...]"),
+        (lambda c: c.update(host=[[]] * 700_000), "too many lists and objects"),
+    ],
+)
+def test_a_bad_manifest_is_one_clear_line(manifest, change, words):
+    with pytest.raises(Exception, match=r"manifest\.json: ") as caught:
+        manifest(change)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("name", DERIVED)
-def test_what_the_workbench_writes_fits_its_schema(run_dir, name):
-    path = find(run_dir, name)
-    content = json.loads(path.read_bytes())
-    assert to_plain(load_document(DOCUMENTS[name], path)) == content
-    for key in list(content)[:4]:
-        damaged = {k: v for k, v in content.items() if k != key}
-        assert key in find_problem(damaged, name)
-    assert "surprise" in find_problem({**content, "surprise": 1}, name)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+)
+SESSION = json.loads((wb.sample_run("toy_cnn") / "manifest.json").read_bytes())["sessions"][0]
 
 
-def find(run_dir, name):
-    (path,) = run_dir.glob(f"*{name}.json")
-    return path
+@given(change=st.dictionaries(st.sampled_from([*SESSION, "x"]), JSON))
+def test_any_session_is_read_or_refused_in_one_line(tmp_path_factory, change):
+    folder = tmp_path_factory.getbasetemp() / "any"
+    if not folder.exists():
+        shutil.copytree(wb.sample_run("toy_cnn"), folder)
+    content = json.loads((wb.sample_run("toy_cnn") / "manifest.json").read_bytes())
+    content["sessions"][0] |= change
+    (folder / "manifest.json").write_text(json.dumps(content))
+    try:
+        wb.open_run(folder)
+    except Exception as error:
+        assert str(error).startswith(f"{folder}/manifest.json: ")
+        assert "\n" not in str(error)
 
 
-def test_a_portfolio_fits_its_schema():
-    cell = Cell("toy_cnn", "toy_cnn", "fp32", "host", "auto", "toy_cnn_xnnpack_fp32", "0" * 64)
-    row = Row("avx512_on", "native", 1, "cpu_ns", 50, 1.0, 0.9, 1.1)
-    outcome = Outcome(cell, "done", (Stage("export", "2026-01-01", 1.5),), rows=(row,))
-    portfolio = Portfolio({"models": ["toy_cnn"]}, "2026-01-01", (outcome,))
-    schema = jsonschema.Draft202012Validator(describe_document("portfolio"))
-    content = json.loads(to_json(portfolio))
-    schema.validate(content)
-    content["outcomes"][0]["rows"][0]["n"] = 1.5
-    assert not schema.is_valid(content)
+def check(folder, name):
+    """One row of ``validate``, without the others."""
+    table = wb.validate_run(folder).set_index("check")
+    return table.loc[next(row for row in table.index if row.startswith(name))].tolist()
+
+
+@pytest.mark.parametrize("model", ["toy_cnn", pytest.param("unet_small", marks=pytest.mark.slow)])
+def test_what_the_workbench_writes_fits_its_schema_and_damage_is_found(cli, tmp_path, model):
+    folder = shutil.copytree(wb.sample_run(model), tmp_path / "runs" / "linux")
+    assert cli("analyze", folder)[0] == 0
+    for name in ("metrics", "analysis_summary", "pipeline_summary"):
+        (path,) = folder.glob(f"*{name}.json")
+        content = json.loads(text := path.read_text())
+        schema(name).validate(content)
+        short = name.replace("analysis_summary", "summary").replace("_", " ")
+        assert check(folder, f"{short} fit") == ["ok", "version 3"]
+        first, second = list(content)[:2]
+        without = {key: value for key, value in content.items() if key != first}
+        for bad in (without, {**content, "surprise": 1}, {**content, second: [{}]}):
+            path.write_text(json.dumps(bad))
+            status, evidence = check(folder, f"{short.partition(' ')[0]} can be read")
+            assert status == "fail" and path.name in evidence and "\n" not in evidence
+        path.write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -141,88 +164,13 @@ def test_a_portfolio_fits_its_schema():
         ("[]", "not a JSON object"),
         ('{"schema_version": 1}', "regenerate it with `workbench analyze`"),
         ('{"schema_version": 9}', "the workbench version that wrote it"),
-        ('{"schema_version": 2, "unit": "s"}', "not a metrics document"),
+        ('{"schema_version": 2, "unit": "s"}', "not a Metrics record"),
+        ('{"schema_version": 3, "floor": "x"}', "not a Metrics record"),
     ],
 )
-def test_a_bad_document_is_one_clear_line(tmp_path, text, says):
+def test_a_bad_document_is_one_clear_line(cli, tmp_path, text, says):
     path = tmp_path / "metrics.json"
     path.write_text(text)
-    with pytest.raises(StoreError, match=says) as caught:
-        load_document(Metrics, path)
-    assert "\n" not in str(caught.value)
-    assert "metrics.json: " in str(caught.value)
-
-
-@dataclass(frozen=True)
-class Part:
-    """A part.
-
-    More of it.
-    """
-
-    name: str
-    size: tuple[int, float | None] = (1, None)
-
-
-@dataclass(frozen=True)
-class Whole:
-    """A whole."""
-
-    parts: tuple[Part, ...]
-    by_number: dict[int, Part]
-    anything: Any = None
-
-
-ACCEPTED = [
-    {"parts": [], "by_number": {}},
-    {"parts": [{"name": "a"}], "by_number": {"-3": {"name": "b", "size": [1, None]}}},
-    {"parts": [{"name": "a", "size": [1, 2.5]}], "by_number": {}, "anything": [1, {}]},
-]
-REFUSED = [
-    {"parts": []},
-    {"parts": [{"name": 1}], "by_number": {}},
-    {"parts": [{"name": "a", "size": [1]}], "by_number": {}},
-    {"parts": [{"name": "a", "size": [1, 2, 3]}], "by_number": {}},
-    {"parts": [{"name": "a", "more": 1}], "by_number": {}},
-    {"parts": [], "by_number": {"x": {"name": "b"}}},
-]
-
-
-@pytest.mark.parametrize("content", [*ACCEPTED, *REFUSED], ids=str)
-def test_a_record_is_described_by_its_types(content):
-    contract = Contract()
-    schema = contract.publish("whole", 1, contract.of(Whole))
-    assert schema["$defs"]["Part"]["description"] == "A part."
-    valid = jsonschema.Draft202012Validator(schema).is_valid(content)
-    assert valid == (content in ACCEPTED)
-
-
-def test_a_row_is_described_by_its_columns():
-    contract = Contract()
-    frame = make_frame("some rows", ("n", "int", "", "how many"), ("t_ms", "float", "ms", "time"))
-    rows = Annotated[tuple[Mapping[str, Any], ...], Columns(frame)]
-    schema = contract.publish("rows", 1, contract.of(rows))
-    validator = jsonschema.Draft202012Validator(schema)
-    assert validator.is_valid([{"n": 1, "t_ms": None, "further": "column"}])
-    assert not validator.is_valid([{"n": 1}])
-    assert not validator.is_valid([{"n": 0.5, "t_ms": 1}])
-    assert "time [ms]" in json.dumps(schema)
-    row = Annotated[Mapping[str, Any], Columns(STATISTICS, without=("n",), clock=Literal["cpu_ns"])]
-    more = contract.of(row)
-    assert list(more["properties"])[:2] == ["clock", "latency"]
-    assert more["properties"]["clock"] == {"enum": ["cpu_ns"]}
-
-
-@given(st.dictionaries(st.sampled_from(["unit", "latencies", "floor"]), st.none() | st.text()))
-def test_any_metrics_are_described_or_refused(tmp_path_factory, content):
-    path = Path(tmp_path_factory.getbasetemp()) / "any.json"
-    path.write_text(json.dumps({**content, "schema_version": SCHEMA_VERSION}))
-    with pytest.raises(StoreError, match="not a metrics document"):
-        load_document(Metrics, path)
-
-
-def test_the_command_prints_a_schema(cli):
-    assert cli("schema")[1].split() == [*DOCUMENTS]
-    assert json.loads(cli("schema", "metrics")[1]) == describe_document("metrics")
-    code, _, err = cli("schema", "metric")
-    assert code == 2 and "did you mean 'metrics'?" in err
+    code, _, err = cli("compare", wb.sample_run("toy_cnn"), "--baseline", path)
+    assert code and says in err
+    assert len(err.splitlines()) == 1 and "metrics.json: " in err

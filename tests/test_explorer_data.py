@@ -1,4 +1,4 @@
-"""The explorer's data are those of the frames, fit their schema, and are safe in a page."""
+"""The explorer's data are those of the frames, and are safe in a page."""
 
 import base64
 import hashlib
@@ -20,8 +20,6 @@ from workbench.analysis.memory import activation_bytes
 from workbench.errors import UsageError
 from workbench.explorer.data import _excerpts, explorer_data
 from workbench.explorer.page import WIDGETS, Explorer, explorer_page
-from workbench.records.codec import to_plain
-from workbench.records.documents import find_problem
 
 EXPLORER = Path(wb.__file__).parent / "explorer"
 MODELS = ["mobilenet_v3_small", "squeezesam", "toy_cnn", "unet_small"]
@@ -38,20 +36,20 @@ def documents(runs):
 
 
 def by_key(document, measurement, column):
-    keys = document.programs[measurement.program].keys
+    keys = document["programs"][measurement["program"]]["keys"]
     return {key: value for key, value in zip(keys, column, strict=True) if value is not None}
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_operator_has_the_time_of_the_frames(runs, documents, model):
     run, document = runs[model], documents[model]
-    for shown in document.measurements:
-        m = run[shown.experiment, shown.threads]
-        mean = by_key(document, shown, shown.mean_ms)
+    for shown in document["measurements"]:
+        m = run[shown["experiment"], shown["threads"]]
+        mean = by_key(document, shown, shown["mean_ms"])
         wanted = m.operators.set_index("key")["mean_ms"].to_dict()
         assert mean == pytest.approx(wanted, abs=1e-6)
-        assert [row["mean_ms"] for row in shown.categories] == m.categories["mean_ms"].tolist()
-        restarts = np.array(shown.restarts_ms, float)
+        assert [row["mean_ms"] for row in shown["categories"]] == m.categories["mean_ms"].tolist()
+        restarts = np.array(shown["restarts_ms"], float)
         if len(m.sessions) > 1:
             e2e = (
                 m.ledger.groupby(["process", "run"])["duration_ns"].sum().groupby("process").mean()
@@ -62,57 +60,55 @@ def test_every_operator_has_the_time_of_the_frames(runs, documents, model):
 @pytest.mark.parametrize("model", MODELS)
 def test_every_comparison_has_the_figures_of_the_frames(runs, documents, model):
     run, document = runs[model], documents[model]
-    assert len(document.comparisons) == len(run.comparisons)
-    for shown, ab in zip(document.comparisons, run.comparisons, strict=True):
+    assert len(document["comparisons"]) == len(run.comparisons)
+    for shown, ab in zip(document["comparisons"], run.comparisons, strict=True):
         frame = ab.operators.set_index("key")
-        candidate = document.measurements[shown.candidate]
-        assert candidate.label == ab.candidate.label
+        candidate = document["measurements"][shown["candidate"]]
+        assert candidate["label"] == ab.candidate.label
         for column in ("baseline_ms", "candidate_ms", "speedup", "low", "high"):
-            found = by_key(document, candidate, shown.operators[column])
+            found = by_key(document, candidate, shown["operators"][column])
             finite = frame[column][np.isfinite(frame[column])]
             assert found == pytest.approx(finite.to_dict(), abs=1e-6)
-        outcomes = [shown.outcomes.values[code] for code in shown.outcomes.codes]
-        assert outcomes == frame["outcome"].loc[list(document.programs[0].keys)].tolist()
-        assert shown.verdict == ab.text
-        assert shown.latency["speedup"] == ab.latency["speedup"].iloc[0]
+        outcomes = [shown["outcomes"]["values"][code] for code in shown["outcomes"]["codes"]]
+        assert outcomes == frame["outcome"].loc[list(document["programs"][0]["keys"])].tolist()
+        assert shown["verdict"] == ab.text
+        assert shown["latency"]["speedup"] == ab.latency["speedup"].iloc[0]
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_it_fits_its_schema_and_labels_are_unique(documents, model):
-    document = documents[model]
-    assert find_problem(json.loads(json.dumps(to_plain(document))), "explorer") == ""
-    for program in document.programs:
-        assert len(set(program.labels)) == len(program.keys)
+def test_labels_are_unique(documents, model):
+    for program in documents[model]["programs"]:
+        assert len(set(program["labels"])) == len(program["keys"])
 
 
 def test_labels_begin_with_the_layer(documents):
-    labels = documents["mobilenet_v3_small"].programs[0].labels
+    labels = documents["mobilenet_v3_small"]["programs"][0]["labels"]
     assert "classifier.3 · Fully Connected GEMM #42" in labels
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_inferences_have_the_times_of_the_trace(runs, documents, model):
     run, document = runs[model], documents[model]
-    for shown in document.measurements:
-        events = run[shown.experiment, shown.threads].events
-        assert 0 < len(shown.trace.inferences) <= 20
-        for inference in shown.trace.inferences:
-            events_of = events[events["run"] == inference.run]
-            shape = shown.trace.shapes[inference.shape]
+    for shown in document["measurements"]:
+        events = run[shown["experiment"], shown["threads"]].events
+        assert 0 < len(shown["trace"]["inferences"]) <= 20
+        for inference in shown["trace"]["inferences"]:
+            events_of = events[events["run"] == inference["run"]]
+            shape = shown["trace"]["shapes"][inference["shape"]]
             begin = events_of.loc[events_of["kind"] == "method", "start_ns"].iloc[0]
-            starts = 100 * np.cumsum(inference.gaps)
+            starts = 100 * np.cumsum(inference["gaps"])
             assert len(starts) == len(shape[1]) == len(events_of)
             wanted = np.sort(events_of["start_ns"] - begin)
             assert np.abs(np.sort(starts) - wanted).max() <= 50
-            durations = 100 * np.sort(inference.durations)
+            durations = 100 * np.sort(inference["durations"])
             assert np.abs(durations - np.sort(events_of["duration_ns"])).max() <= 50
 
 
 def test_edges_follow_the_tensors_through_fused_operators_and_delegates(documents):
-    program = documents["mobilenet_v3_small"].programs[0]
+    program = documents["mobilenet_v3_small"]["programs"][0]
     read = {}
-    for source, row in program.edges:
-        read.setdefault(program.labels[row], set()).add(program.labels[source])
+    for source, row in program["edges"]:
+        read.setdefault(program["labels"][row], set()).add(program["labels"][source])
     assert read["classifier.3 · Fully Connected GEMM #42"] == {"classifier.1 · HardSwish #19"}
     assert read["features.0.0 · Convolution IGEMM #1"] == {"features.0.0 · Transpose #1"}
     # A squeeze-and-excitation block multiplies its input by what it computed from it.
@@ -122,9 +118,10 @@ def test_edges_follow_the_tensors_through_fused_operators_and_delegates(document
 
 
 def test_edges_connect_delegates_and_kernels(documents):
-    program = documents["squeezesam"].programs[0]
+    program = documents["squeezesam"]["programs"][0]
     crossing = {
-        (program.instructions[source], program.instructions[row]) for source, row in program.edges
+        (program["instructions"][source], program["instructions"][row])
+        for source, row in program["edges"]
     }
     assert any(source != row for source, row in crossing)
     assert all(source <= row for source, row in crossing)
@@ -132,8 +129,8 @@ def test_edges_connect_delegates_and_kernels(documents):
 
 def test_findings_name_their_operators_and_gain(runs, documents):
     run, document = runs["mobilenet_v3_small"], documents["mobilenet_v3_small"]
-    shown = document.measurements[document.comparisons[0].candidate].findings
-    keys = document.programs[0].keys
+    shown = document["measurements"][document["comparisons"][0]["candidate"]]["findings"]
+    keys = document["programs"][0]["keys"]
     assert [finding["title"] for finding in shown] == run.findings["title"].tolist()
     for finding, wanted in zip(shown, run.findings["keys"], strict=True):
         assert {keys[number] for number in finding["operators"]} == set(wanted.splitlines())
@@ -141,11 +138,11 @@ def test_findings_name_their_operators_and_gain(runs, documents):
 
 def test_machine_code_is_that_of_the_samples(runs, documents):
     run, document = runs["toy_cnn"], documents["toy_cnn"]
-    shown = document.measurements[document.comparisons[0].candidate]
-    keys = document.programs[0].keys
-    found = {key: shown.functions["code"].codes[row] for row, key in enumerate(keys)}
+    shown = document["measurements"][document["comparisons"][0]["candidate"]]
+    keys = document["programs"][0]["keys"]
+    found = {key: shown["functions"]["code"]["codes"][row] for row, key in enumerate(keys)}
     for row in run.compare().kernels.itertuples():
-        assert shown.functions["code"].values[found[row.key]] == row.candidate_code
+        assert shown["functions"]["code"]["values"][found[row.key]] == row.candidate_code
 
 
 def test_a_page_stays_small(runs):
@@ -206,7 +203,7 @@ def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(
     assert excerpts(run, "model.py", tmp_path) == {}  # not below the working directory
     monkeypatch.chdir(tmp_path)
     (found,) = excerpts(run, "model.py", tmp_path).values()
-    assert (found.start, found.lines) == (1, ("a", "b = 1", "c"))
+    assert (found["start"], found["lines"]) == (1, ["a", "b = 1", "c"])
     assert excerpts(run, "model.py", tmp_path, changed=time.time()) == {}
     assert excerpts(run, "id_rsa", tmp_path) == {}
     assert excerpts(run, "model.py", tmp_path, text="a\n") == {}
@@ -216,23 +213,23 @@ def test_an_excerpt_is_of_a_python_file_that_has_not_changed_since_the_export(
 def test_one_comparison_is_explored_alone(runs):
     run = runs["squeezesam"]
     document = explorer_data(run.compare("avx", "native"))
-    assert [m.experiment for m in document.measurements] == ["avx", "native"]
-    assert len(document.comparisons) == 1
+    assert [m["experiment"] for m in document["measurements"]] == ["avx", "native"]
+    assert len(document["comparisons"]) == 1
 
 
 def test_operators_of_different_programs_are_joined_as_the_comparison_pairs_them():
     sides = [recorded(name)["avx512_on"] for name in ("AsTrained", "Ready")]
     ab = wb.compare(*sides, across=["program"])
     document = explorer_data(ab)
-    (shown,) = document.comparisons
-    before, after = (document.measurements[n] for n in (shown.baseline, shown.candidate))
-    theirs, ours = (document.programs[m.program].keys for m in (before, after))
-    found = {ours[row]: theirs[twin] for row, twin in enumerate(shown.partners) if twin >= 0}
+    (shown,) = document["comparisons"]
+    before, after = (document["measurements"][n] for n in (shown["baseline"], shown["candidate"]))
+    theirs, ours = (document["programs"][m["program"]]["keys"] for m in (before, after))
+    found = {ours[row]: theirs[twin] for row, twin in enumerate(shown["partners"]) if twin >= 0}
     frame = ab.operators.dropna(subset=["baseline_ms", "candidate_ms"])
     assert found == dict(zip(frame["candidate_key"], frame["key"], strict=True))
     assert len(found) > 40
     speedups = frame.set_index("candidate_key")["speedup"].dropna()
-    columns = by_key(document, after, shown.operators["speedup"])
+    columns = by_key(document, after, shown["operators"]["speedup"])
     assert columns == pytest.approx(speedups.to_dict(), abs=1e-6)
 
 
@@ -240,16 +237,20 @@ def test_runs_measured_apart_are_compared(runs, tmp_path):
     other = wb.open_run(shutil.copytree(wb.sample_run(), tmp_path / "run"))
     ab = wb.compare(runs["mobilenet_v3_small"]["avx512_off"], other["avx512_on"])
     document = explorer_data(ab)
-    assert any("measured apart" in caveat for caveat in document.comparisons[0].caveats)
-    assert len({m.label for m in document.measurements}) == 2
+    assert any("measured apart" in caveat for caveat in document["comparisons"][0]["caveats"])
+    assert len({m["label"] for m in document["measurements"]}) == 2
 
 
 def test_noisy_programs_have_a_warning(documents):
     known = recorded("squeezesam").subject.export.sqnr_db
     assert known < 20
-    noisy = [text for text in documents["squeezesam"].comparisons[0].caveats if "SQNR" in text]
+    noisy = [
+        text for text in documents["squeezesam"]["comparisons"][0]["caveats"] if "SQNR" in text
+    ]
     assert len(noisy) == 1 and f"{known:.1f} dB" in noisy[0]
-    assert not any("SQNR" in t for t in documents["mobilenet_v3_small"].comparisons[0].caveats)
+    assert not any(
+        "SQNR" in t for t in documents["mobilenet_v3_small"]["comparisons"][0]["caveats"]
+    )
 
 
 def test_views_have_names(runs):
@@ -265,27 +266,28 @@ def test_traces_alone_are_explored(runs, tmp_path):
             tmp_path,
         )
     document = explorer_data(wb.open_run(tmp_path))
-    assert not any(m.untraced for m in document.measurements)
-    assert document.programs[0].edges == () and document.programs[0].modules == ()
-    assert {m.isa for m in document.measurements} == {""}
-    assert find_problem(json.loads(json.dumps(to_plain(document))), "explorer") == ""
+    assert not any(m["untraced"] for m in document["measurements"])
+    assert document["programs"][0]["edges"] == () and document["programs"][0]["modules"] == ()
+    assert {m["isa"] for m in document["measurements"]} == {""}
 
 
 def test_activations_reach_their_peak_and_name_the_operators_that_write_them(runs, documents):
     program, subject = (
-        documents["mobilenet_v3_small"].programs[0],
+        documents["mobilenet_v3_small"]["programs"][0],
         runs["mobilenet_v3_small"].subject,
     )
-    found = program.activations
-    assert sum(map(max, found.live.values())) == activation_bytes(subject.flow)
-    assert len(found.steps) == len(subject.flow.steps)
-    for tensor in found.tensors:
-        row = found.steps[tensor["first"]]
+    found = program["activations"]
+    assert sum(map(max, found["live"].values())) == activation_bytes(subject.flow)
+    assert len(found["steps"]) == len(subject.flow.steps)
+    for tensor in found["tensors"]:
+        row = found["steps"][tensor["first"]]
         if tensor["module"] and row >= 0:
-            layers = program.texts["module"], program.texts["also"]
-            named = [text.values[text.codes[row]] for text in layers if text.codes[row] >= 0]
+            layers = program["texts"]["module"], program["texts"]["also"]
+            named = [
+                text["values"][text["codes"][row]] for text in layers if text["codes"][row] >= 0
+            ]
             assert tensor["module"] in ", ".join(named).split(", ")
-    assert found.tensors[0]["at_peak"] and len(found.tensors) == 12
+    assert found["tensors"][0]["at_peak"] and len(found["tensors"]) == 12
 
 
 def test_a_notebook_gets_a_widget_and_a_page_otherwise(runs, monkeypatch):

@@ -107,7 +107,7 @@ def test_what_does_not_fit_its_schema_is_a_row(run_dir):
         edit(path, lambda c: c.pop("model"))
     found = failures(validate_run(run_dir))
     assert found.keys() == {f"{check} can be read" for check in checks.values()}
-    assert all("'model' is a required property" in evidence for evidence in found.values())
+    assert all("required field model" in evidence for evidence in found.values())
 
 
 def test_the_folder_of_another_tool_is_looked_at_trace_by_trace(run_dir):

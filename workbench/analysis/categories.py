@@ -116,7 +116,7 @@ def _read(path: Path) -> Scheme:
     for rule in rules if isinstance(rules, list) else ():
         if isinstance(rule, dict) and isinstance(rule.get("operators"), str):
             rule["operators"] = [rule["operators"]]  # a single name needs no brackets
-    found = structure(Scheme, content, path, strict=True)
+    found = structure(Scheme, content, path)
     for number, rule in enumerate(found.rules, 1):
         _check(rule, f"{path}: rule {number}")
     return found

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -21,9 +22,8 @@ from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.plots.timeline import grow_spans
 from workbench.plots.views import describe_gain, describe_place, describe_times
-from workbench.records import documents
-from workbench.records.documents import Coded, Numbers
 from workbench.records.layers import Method
+from workbench.records.runs import SCHEMA_VERSION
 
 _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spans drawn in all.
 _DEEPEST = 4  #: Deeper spans are not drawn.
@@ -36,8 +36,28 @@ _ROOFLINE = ("intensity", "gflops", "gbps", "roof_gflops", "roof_gbps", "roof_sh
 _FUNCTIONS, _SAMPLES = ("function", "code"), ("share", "samples")
 _JUDGED = ("baseline_ms", "candidate_ms", "speedup", "low", "high", "detectable")
 
+Json = dict[str, Any]
+Numbers = tuple[float | None, ...]  #: A column of numbers; null where there is none.
 
-def explorer_data(source: Run | Comparison) -> documents.Explorer:
+
+class ExplorerData(TypedDict):
+    """The data of ``explore.html``.
+
+    A column of texts has its distinct ``values`` and the ``codes`` of its rows, -1 for none;
+    ``edges`` are pairs of operators, the second of which reads what the first made. A ``shape`` of
+    a trace has the operators of its spans, -1 for none, and their depths, parents first; its
+    inferences have times from start to start (``gaps``) and durations, in 0.1 us. ``partners`` of
+    another program are the positions of the baseline's operators, -1 for none.
+    """
+
+    head: Json
+    programs: tuple[Json, ...]
+    measurements: tuple[Json, ...]
+    comparisons: tuple[Json, ...]
+    schema_version: int
+
+
+def explorer_data(source: Run | Comparison) -> ExplorerData:
     """All that the explorer shows of a run, or of one comparison.
 
     Operators are listed once per program and method, in the order in which they first ran; columns
@@ -63,20 +83,21 @@ def explorer_data(source: Run | Comparison) -> documents.Explorer:
     # Those of every ISA level would take a second.
     subject = comparisons[0].candidate if comparisons else run.subject
     isa = (subject.experiment.isa, subject.experiment.isa_off)
-    return documents.Explorer(
-        head=_describe(run),
-        programs=tuple(
+    return {
+        "head": _describe(run),
+        "programs": tuple(
             _program(found, tables[program]) for program, found in programs.items()
         ),
-        measurements=tuple(
+        "measurements": tuple(
             _measurement(m, numbers[_program_of(m)], tables[_program_of(m)], inferences,
                          label=label, with_findings=(m.experiment.isa, m.experiment.isa_off) == isa)
             for m, label in zip(measurements, labels, strict=True)
         ),
-        comparisons=tuple(
+        "comparisons": tuple(
             _comparison(ab, measurements, tables) for ab in comparisons
         ),
-    )  # fmt: skip
+        "schema_version": SCHEMA_VERSION,
+    }  # fmt: skip
 
 
 def _program_of(measurement: Measurement) -> tuple[Path, str, str]:
@@ -84,21 +105,21 @@ def _program_of(measurement: Measurement) -> tuple[Path, str, str]:
     return measurement.run.path, measurement.program.name, measurement.phase.method
 
 
-def _describe(run: Run) -> documents.ExplorerHead:
+def _describe(run: Run) -> Json:
     record, quality, export = run.record, run.quality, run.subject.export
     files = [path.name for path in run.output.glob("*.perfetto-trace")]
-    return documents.ExplorerHead(
-        model=run.model,
-        dtype=export.dtype if export else "",
-        device=run.device,
-        started=record.started,
-        grade=quality["grade"].iloc[0],
-        summary=summarize_quality(quality),
-        emulated=run.emulated,
-        versions={name: str(version) for name, version in record.versions.items()},
-        perfetto=min(files, default=""),
-        quality=tuple(quality.to_dict("records")),
-    )
+    return {
+        "model": run.model,
+        "dtype": export.dtype if export else "",
+        "device": run.device,
+        "started": record.started,
+        "grade": quality["grade"].iloc[0],
+        "summary": summarize_quality(quality),
+        "emulated": run.emulated,
+        "versions": {name: str(version) for name, version in record.versions.items()},
+        "perfetto": min(files, default=""),
+        "quality": tuple(quality.to_dict("records")),
+    }
 
 
 def _list_operators(measurements: Sequence[Measurement]) -> pd.DataFrame:
@@ -114,7 +135,7 @@ def _list_operators(measurements: Sequence[Measurement]) -> pd.DataFrame:
     return table.assign(label=labels, dtype=[dtype_of(name, dtype) for name in table["operator"]])
 
 
-def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> documents.ExplorerProgram:
+def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> Json:
     layers = measurements[0].layers
     tree = pd.DataFrame({"module": [], "module_class": []}) if layers is None else layers
     tree = tree[tree["module"].notna()]
@@ -122,24 +143,24 @@ def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> docume
     first = table[~table["key"].str.startswith("m")]
     method = find_method(first, sidecar) if sidecar else None
     sources = table["source"].dropna().unique() if "source" in table else ()
-    return documents.ExplorerProgram(
-        keys=tuple(table["key"]),
-        labels=tuple(table["label"]),
-        instructions=tuple(table["instruction"].tolist()),
-        texts={name: encode(table[name]) for name in _TEXTS if name in table},
-        costs={name: _numbers(table[name]) for name in _COSTS if name in table},
-        modules=tuple(tree["module"]),
-        classes=tuple(tree["module_class"].fillna("")),
-        edges=tuple(sorted(link_operators(method, table))) if method else (),
-        excerpts=dict(_excerpts(sources, measurements[0])),
-        activations=_track_activations(measurements[0], table),
-    )
+    return {
+        "keys": tuple(table["key"]),
+        "labels": tuple(table["label"]),
+        "instructions": tuple(table["instruction"].tolist()),
+        "texts": {name: encode(table[name]) for name in _TEXTS if name in table},
+        "costs": {name: _numbers(table[name]) for name in _COSTS if name in table},
+        "modules": tuple(tree["module"]),
+        "classes": tuple(tree["module_class"].fillna("")),
+        "edges": tuple(sorted(link_operators(method, table))) if method else (),
+        "excerpts": dict(_excerpts(sources, measurements[0])),
+        "activations": _track_activations(measurements[0], table),
+    }
 
 
-def encode(texts: pd.Series) -> Coded:
+def encode(texts: pd.Series) -> Json:
     """A column of texts as positions in the list of its distinct ones."""
     codes, values = pd.factorize(texts.astype(object).replace("", None))
-    return Coded(tuple(map(str, values)), tuple(codes.tolist()))
+    return {"values": list(map(str, values)), "codes": codes.tolist()}
 
 
 def _numbers(column: pd.Series | np.ndarray, decimals: int = 6) -> Numbers:
@@ -163,7 +184,7 @@ def _find_owners(table: pd.DataFrame) -> tuple[dict[NodeId, int], dict[int, list
     return owner, chains
 
 
-def _track_activations(m: Measurement, table: pd.DataFrame) -> documents.Activations | None:
+def _track_activations(m: Measurement, table: pd.DataFrame) -> Json | None:
     if not m.flow or m.tensors is None or m.tensors.empty:
         return None
     owner, _ = _find_owners(table)
@@ -171,11 +192,11 @@ def _track_activations(m: Measurement, table: pd.DataFrame) -> documents.Activat
     shown = m.tensors[m.tensors["memory"].isin(m.tensors.loc[m.tensors["at_peak"], "memory"])]
     large = shown["at_peak"] & (shown["size_bytes"] > shown["size_bytes"].max() / 100)
     order = large.sort_values(ascending=False, kind="stable").index
-    return documents.Activations(
-        steps=tuple(owner.get(step.id, -1) for step in m.flow.steps),
-        live={name: tuple(live.tolist()) for name, live in track_live(shown).items()},
-        tensors=tuple(shown.loc[order[:_TENSORS]].to_dict("records")),
-    )
+    return {
+        "steps": tuple(owner.get(step.id, -1) for step in m.flow.steps),
+        "live": {name: tuple(live.tolist()) for name, live in track_live(shown).items()},
+        "tensors": tuple(shown.loc[order[:_TENSORS]].to_dict("records")),
+    }
 
 
 def link_operators(method: Method, table: pd.DataFrame) -> set[tuple[int, int]]:
@@ -215,7 +236,7 @@ def link_operators(method: Method, table: pd.DataFrame) -> set[tuple[int, int]]:
     return edges
 
 
-def _excerpts(sources: Sequence[str], m: Measurement) -> Iterator[tuple[str, documents.Excerpt]]:
+def _excerpts(sources: Sequence[str], m: Measurement) -> Iterator[tuple[str, Json]]:
     """A few lines around every source line whose file was not changed since the export."""
     created = m.export.created if m.export else ""
     roots = [Path.cwd(), Path(workbench.__file__).resolve().parents[1], Path(sys.prefix).resolve()]
@@ -233,7 +254,7 @@ def _excerpts(sources: Sequence[str], m: Measurement) -> Iterator[tuple[str, doc
         if line.isdecimal() and len(line) < 9 and 0 < int(line) <= len(files[name]):
             start = max(0, int(line) - 1 - _ABOVE)
             lines = files[name][start : start + _ABOVE + _BELOW]
-            yield place, documents.Excerpt(start + 1, tuple(lines))
+            yield place, {"start": start + 1, "lines": lines}
 
 
 def _unchanged(path: Path, since: str) -> bool:
@@ -246,46 +267,46 @@ def _unchanged(path: Path, since: str) -> bool:
 def _measurement(
     m: Measurement, program: int, table: pd.DataFrame, inferences: int, *,
     label: str, with_findings: bool,
-) -> documents.ExplorerMeasurement:  # fmt: skip
+) -> Json:  # fmt: skip
     index = {key: row for row, key in enumerate(table["key"])}
     operators = _align(m.operators, table)
     runs = total_runs(m.ledger, "key").reindex(columns=table["key"])
     restarts = runs.groupby(level="process").mean() if len(m.sessions) > 1 else runs[:0]
     roofline = None if m.roofline is None else _align(m.roofline, table)
     kernels = None if m.machine_code is None else _align(m.machine_code, table)
-    return documents.ExplorerMeasurement(
-        program=program,
-        experiment=m.name,
-        label=label,
-        threads=m.threads,
-        phase=m.phase.name,
-        isa="" if m.run.recording else m.experiment.isa,
-        hidden=tuple(sorted(m.run.masked(m.name))),
-        latency=dict(m.statistics.iloc[0]),
-        untraced=not m.latencies["traced"].all(),
-        inferences=len(runs),
-        mean_ms=_numbers(operators["mean_ms"]),
-        std_ms=_numbers(operators["std_ms"]),
-        restarts_ms=tuple(map(_numbers, restarts.to_numpy())),
-        quantile=float(stdtrit(len(restarts) - 1, 0.975)) if len(restarts) else None,
-        categories=tuple(m.categories.to_dict("records")),
-        roofline=None if roofline is None else {n: _numbers(roofline[n], 4) for n in _ROOFLINE},
-        bound=None if roofline is None else encode(roofline["bound"]),
-        functions=None if kernels is None else {n: encode(kernels[n]) for n in _FUNCTIONS},
-        samples=None if kernels is None else {n: _numbers(kernels[n], 4) for n in _SAMPLES},
-        findings=tuple(_findings(m, index)) if with_findings else (),
-        trace=_sample_trace(m, index, inferences),
-        note=describe_times(m),
-        memory=() if m.memory is None else tuple(m.memory.to_dict("records")),
-        start=() if m.cold_start is None else tuple(m.cold_start.to_dict("records")),
-        loops={} if kernels is None else dict(_list_loops(m, set(kernels["function"]))),
-    )
+    return {
+        "program": program,
+        "experiment": m.name,
+        "label": label,
+        "threads": m.threads,
+        "phase": m.phase.name,
+        "isa": "" if m.run.recording else m.experiment.isa,
+        "hidden": tuple(sorted(m.run.masked(m.name))),
+        "latency": dict(m.statistics.iloc[0]),
+        "untraced": not m.latencies["traced"].all(),
+        "inferences": len(runs),
+        "mean_ms": _numbers(operators["mean_ms"]),
+        "std_ms": _numbers(operators["std_ms"]),
+        "restarts_ms": tuple(map(_numbers, restarts.to_numpy())),
+        "quantile": float(stdtrit(len(restarts) - 1, 0.975)) if len(restarts) else None,
+        "categories": tuple(m.categories.to_dict("records")),
+        "roofline": None if roofline is None else {n: _numbers(roofline[n], 4) for n in _ROOFLINE},
+        "bound": None if roofline is None else encode(roofline["bound"]),
+        "functions": None if kernels is None else {n: encode(kernels[n]) for n in _FUNCTIONS},
+        "samples": None if kernels is None else {n: _numbers(kernels[n], 4) for n in _SAMPLES},
+        "findings": tuple(_findings(m, index)) if with_findings else (),
+        "trace": _sample_trace(m, index, inferences),
+        "note": describe_times(m),
+        "memory": () if m.memory is None else tuple(m.memory.to_dict("records")),
+        "start": () if m.cold_start is None else tuple(m.cold_start.to_dict("records")),
+        "loops": {} if kernels is None else dict(_list_loops(m, set(kernels["function"]))),
+    }
 
 
-def _list_loops(m: Measurement, wanted: set[str]) -> Iterator[tuple[str, documents.Listing]]:
+def _list_loops(m: Measurement, wanted: set[str]) -> Iterator[tuple[str, Json]]:
     for name, samples in m.loops.items():
         if name in wanted:
-            yield name, documents.Listing(tuple(samples.index), tuple(samples.tolist()))
+            yield name, {"lines": list(samples.index), "samples": samples.tolist()}
 
 
 def _align(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
@@ -294,7 +315,7 @@ def _align(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     return first.reindex(table["key"])
 
 
-def _findings(m: Measurement, index: dict[str, int]) -> Iterator[documents.Row]:
+def _findings(m: Measurement, index: dict[str, int]) -> Iterator[Json]:
     for row in m.findings.to_dict("records"):
         operators = tuple(index[key] for key in row["keys"].splitlines() if key in index)
         yield {
@@ -305,7 +326,7 @@ def _findings(m: Measurement, index: dict[str, int]) -> Iterator[documents.Row]:
         }
 
 
-def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> documents.ExplorerTrace:
+def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> Json:
     """Inferences of the first process that count, evenly spread over it."""
     ledger = m.ledger[m.ledger["process"] == m.sessions[0].process]
     runs = np.sort(ledger["run"].unique())
@@ -319,17 +340,18 @@ def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> document
         starts, lengths = (
             (part[name].to_numpy() + 50) // 100 for name in ("start_ns", "duration_ns")
         )
-        gaps = tuple(np.diff(starts, prepend=0).tolist())
+        gaps = np.diff(starts, prepend=0).tolist()
         number = shapes.setdefault(shape, len(shapes))
-        inferences.append(documents.Inference(int(run), number, gaps, tuple(lengths.tolist())))
-    return documents.ExplorerTrace(tuple(shapes), tuple(inferences))
+        times = {"gaps": gaps, "durations": lengths.tolist()}
+        inferences.append({"run": int(run), "shape": number, **times})
+    return {"shapes": list(shapes), "inferences": inferences}
 
 
 def _comparison(
     ab: Comparison,
     measurements: list[Measurement],
     tables: dict[tuple[Path, str, str], pd.DataFrame],
-) -> documents.ExplorerComparison:
+) -> Json:
     before, after = ab.baseline, ab.candidate
     theirs, table = (tables[_program_of(m)] for m in (before, after))
     judged, kernels, partners = ab.operators, ab.kernels, None
@@ -341,16 +363,16 @@ def _comparison(
         judged = judged.assign(key=judged["candidate_key"])
         kernels = None if kernels is None else kernels.assign(key=kernels["key"].map(own))
     operators = _align(judged, table)
-    return documents.ExplorerComparison(
-        baseline=measurements.index(before),
-        candidate=measurements.index(after),
-        verdict=ab.text,
-        outcome=ab.verdict.outcome,
-        latency=dict(ab.latency.iloc[0]),
-        caveats=tuple(ab.caveats),
-        categories=tuple(ab.categories.to_dict("records")),
-        operators={n: _numbers(operators[n]) for n in _JUDGED},
-        outcomes=encode(operators["outcome"]),
-        changes=None if kernels is None else encode(_align(kernels, table)["change"]),
-        partners=partners,
-    )
+    return {
+        "baseline": measurements.index(before),
+        "candidate": measurements.index(after),
+        "verdict": ab.text,
+        "outcome": ab.verdict.outcome,
+        "latency": dict(ab.latency.iloc[0]),
+        "caveats": tuple(ab.caveats),
+        "categories": tuple(ab.categories.to_dict("records")),
+        "operators": {n: _numbers(operators[n]) for n in _JUDGED},
+        "outcomes": encode(operators["outcome"]),
+        "changes": None if kernels is None else encode(_align(kernels, table)["change"]),
+        "partners": partners,
+    }

@@ -88,14 +88,14 @@ def read_matrix(path: Path) -> Matrix:
     for key in data:
         if key not in own:
             raise unknown_name("key", key, [*own, *EXPORT_KEYS, *MEASURE_KEYS], where=path)
-    matrix, folder = structure(Matrix, data, path, strict=True), path.parent
-    options = structure(MeasureOptions, measure, path, strict=True)
+    matrix, folder = structure(Matrix, data, path), path.parent
+    options = structure(MeasureOptions, measure, path)
     against = tuple(str((folder / pte).resolve()) for pte in options.against)
     matrix = replace(
         matrix,
         models=tuple(find_model_file(name, folder) for name in matrix.models),
         exclude=tuple(replace(e, model=find_model_file(e.model, folder)) for e in matrix.exclude),
-        export=structure(ExportOptions, export, path, strict=True),
+        export=structure(ExportOptions, export, path),
         measure=replace(options, against=against),
     )
     _check(matrix, path)

@@ -1,17 +1,16 @@
-"""Records as JSON: written, read and checked, and described by JSON Schema (draft 2020-12)."""
+"""Records as JSON: written, read and checked."""
 
 import json
 import math
 import re
-import types
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
 from functools import cache
-from inspect import cleandoc
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from workbench.errors import StoreError, unknown_name
-from workbench.frames import Frame
 from workbench.records.runs import SCHEMA_VERSION
 
 T = TypeVar("T")
@@ -19,9 +18,8 @@ T = TypeVar("T")
 
 def to_json(record: object) -> str:
     """A record as JSON text, lists of numbers on one line each."""
-    import cattrs
-
-    text = json.dumps(cattrs.unstructure(record), indent=1, allow_nan=False)
+    plain = msgspec.to_builtins(record, enc_hook=lambda number: number.item())  # of NumPy
+    text = json.dumps(plain, indent=1, allow_nan=False)
     return re.sub(r"\[\n[-\d.eE,\s]+\]", lambda m: " ".join(m[0].split()), text) + "\n"
 
 
@@ -65,12 +63,19 @@ def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
         # An object takes up to 200 bytes, and 200 more as a record.
         if sum(map(text.count, braces)) > 500_000 + len(text) // 24:  # type: ignore[arg-type]
             raise ValueError("too many lists and objects")
-        data = json.loads(text)
+        data = json.loads(text, parse_int=_parse_int)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"not JSON: {error}", where=where) from None
     if not isinstance(data, dict):
         raise StoreError("not a JSON object", where=where)
     return data
+
+
+def _parse_int(digits: str) -> int:
+    """A whole number that arrays can hold."""
+    if len(digits) > 18 and not -(2**63) <= int(digits) < 2**63:
+        raise ValueError("a number of more than 64 bits")
+    return int(digits)
 
 
 def upgrade(data: dict[str, Any], where: object, *, least: int = 1) -> dict[str, Any]:
@@ -113,190 +118,47 @@ def _from_2(data: dict[str, Any]) -> dict[str, Any]:
 _UPGRADES = (_from_1, _from_2)
 
 
-def structure(cls: type[T], data: dict[str, Any], where: object, *, strict: bool = False) -> T:
-    """A record of type ``cls`` from the content of a JSON file.
+def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
+    """A record of type ``cls`` from the content of a JSON or YAML file; converts no values.
 
-    ``strict`` converts no values: ``"2"`` and ``1.5`` are not whole numbers.
+    It is a `UsageError` if a record has an unknown key, and a `StoreError` if one is malformed.
     """
-    import cattrs
-
+    _check_keys(cls, data, where)
     try:
-        return _converter(strict).structure(data, cls)
-    except cattrs.BaseValidationError as error:
-        for leaf in _leaves(error):
-            if isinstance(leaf, cattrs.ForbiddenExtraKeysError):
-                valid = [f.name for f in fields(leaf.cl)]
-                raise unknown_name("key", min(leaf.extra_fields), valid, where) from None
-        reason = cattrs.transform_error(error)[0].replace(" @ $", ": $")
-        raise StoreError(f"not a {cls.__name__} record: {reason}", where=where) from None
+        return msgspec.convert(data, cls, str_keys=True)
+    except (msgspec.ValidationError, RecursionError) as error:
+        reason, _, place = str(error).replace("`", "").partition(" - at ")
+        what = f"not a {cls.__name__} record: {place or '$'}: {reason[:1].lower()}{reason[1:]}"
+        raise StoreError(what, where=where) from None
+
+
+def _check_keys(kind: Any, data: Any, where: object) -> None:
+    """Refuse keys that no record of a type has, which msgspec skips in dataclasses."""
+    if is_dataclass(kind):
+        known = _field_types(kind)  # type: ignore[arg-type]
+        for key, value in data.items() if isinstance(data, dict) else ():
+            if key not in known:
+                raise unknown_name("key", str(key), known, where)
+            if known[key]:
+                _check_keys(known[key], value, where)
+    elif isinstance(data, list) and get_origin(kind) is tuple:
+        for value in data:
+            _check_keys(get_args(kind)[0], value, where)
+    elif isinstance(data, dict) and get_origin(kind) is not tuple:
+        for value in data.values():
+            _check_keys(get_args(kind)[1], value, where)
 
 
 @cache
-def _converter(strict: bool) -> Any:
-    import cattrs
-
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    converter.register_structure_hook(int, _take_int)
-    converter.register_structure_hook(bool, lambda value, _: bool(value))
-    for kind in (int, str, bool) if strict else ():
-        converter.register_structure_hook(kind, _take_only)
-    converter.register_structure_hook_factory(_is_collection, _take_each)
-    return converter
+def _field_types(record: Any) -> dict[str, Any]:
+    """The type of each field that has records in it; None for the others."""
+    return {name: _find_records(hint) for name, hint in get_type_hints(record).items()}
 
 
-def _is_collection(kind: Any) -> bool:
-    """Whether a type is ``tuple[X, ...]`` or a mapping."""
-    return get_origin(kind) in (dict, Mapping) or get_args(kind)[1:] == (...,)
-
-
-def _take_each(kind: Any, converter: Any) -> Callable[[Any, Any], Any]:
-    """A hook for a collection that stops at the first bad element: millions would take hours."""
-    from cattrs.errors import IterableValidationError, IterableValidationNote
-
-    first, second = get_args(kind)
-    is_mapping = second is not ...
-    inner = second if is_mapping else first
-    take_value = converter.get_structure_hook(inner)
-    take_key = converter.get_structure_hook(first) if is_mapping else lambda number, _: number
-
-    def take(values: Any, _: Any) -> Any:
-        if not is_mapping and isinstance(values, str | Mapping):
-            raise TypeError("expected a list")
-        taken = {}
-        for at, value in values.items() if is_mapping else enumerate(values):
-            try:
-                taken[take_key(at, first)] = take_value(value, inner)
-            except Exception as error:  # each hook raises its own types
-                error.add_note(IterableValidationNote(f"Structuring @ {at!r}", at, inner))
-                raise IterableValidationError("in a collection", [error], kind) from None
-        return taken if is_mapping else tuple(taken.values())
-
-    return take
-
-
-def _take_int(value: Any, _: type) -> int:
-    """A whole number that arrays can hold."""
-    number = int(value)
-    if not -(2**63) <= number < 2**63:
-        raise ValueError("a number of more than 64 bits")
-    return number
-
-
-def _take_only(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise TypeError(f"{value!r:.40} is not {kind.__name__}")
-    return value
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
-
-
-DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-Schema = dict[str, Any]
-
-_SIMPLE = {str: "string", int: "integer", float: "number", bool: "boolean", types.NoneType: "null"}
-#: Numbers that are not finite, and what is not known, are null.
-_KINDS: dict[str, Schema] = {
-    "int": {"type": "integer"},
-    "float": {"type": ["number", "null"]},
-    "bool": {"type": "boolean"},
-    "text": {"type": ["string", "null"]},
-}
-
-
-#: Columns that rows of older files of this schema version lack.
-_LATER = frozenset({"latency", "restarts"})
-
-
-class Columns:
-    """The columns of a row: those of a frame, and further ones (name and type) before them."""
-
-    def __init__(self, frame: Frame, *, without: tuple[str, ...] = (), **more: object):
-        self.frame = frame
-        self.more = more
-        self.known = [c for c in frame.columns if c.name not in (*without, *more)]
-
-
-@dataclass(frozen=True)
-class Contract:
-    """A schema being built; ``definitions`` has the records and rows that it refers to."""
-
-    definitions: dict[str, Schema] = field(default_factory=dict)
-
-    def of(self, kind: Any) -> Schema:
-        """The schema of a type: a record, a simple type, or a collection or union of these.
-
-        ``Annotated`` with `Columns` is a row of a frame or a list of rows; with a dict, a type with
-        further keywords.
-        """
-        origin, parts = get_origin(kind), get_args(kind)
-        if kind is Any:
-            return {}
-        if origin is Annotated and isinstance(parts[1], Columns):
-            row = self._row(parts[1])
-            return {"type": "array", "items": row} if get_origin(parts[0]) is tuple else row
-        if origin is Annotated:
-            return {**self.of(parts[0]), **parts[1]}
-        if origin is Literal:
-            return {"enum": list(parts)}
-        if isinstance(kind, type) and is_dataclass(kind):
-            return self._refer(kind.__name__, lambda: self._record(kind))
-        if origin in (types.UnionType, Union):
-            return {"anyOf": [self.of(part) for part in parts]}
-        if origin is tuple and parts[-1] is not ...:
-            items = [self.of(part) for part in parts]
-            return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
-        if origin in (tuple, list):
-            return {"type": "array", "items": self.of(parts[0])}
-        if origin in (dict, Mapping):
-            keys = {"propertyNames": {"pattern": r"^-?\d+$"}} if parts[0] is int else {}
-            return {"type": "object", **keys, "additionalProperties": self.of(parts[1])}
-        return {"type": _SIMPLE[kind]}
-
-    def publish(self, name: str, version: int, body: Schema) -> Schema:
-        """The whole schema of a document."""
-        head = {"$schema": DIALECT, "$id": f"urn:executorch-workbench:{name}:{version}"}
-        definitions = dict(sorted(self.definitions.items()))
-        return {**head, **body, **({"$defs": definitions} if definitions else {})}
-
-    def _refer(self, name: str, make: Callable[[], Schema]) -> Schema:
-        if name not in self.definitions:
-            self.definitions[name] = {}
-            self.definitions[name] = make()
-        return {"$ref": f"#/$defs/{name.replace(' ', '%20')}"}
-
-    def _record(self, record: type) -> Schema:
-        hints = get_type_hints(record, include_extras=True)
-        properties = {entry.name: self.of(hints[entry.name]) for entry in fields(record)}
-        if "schema_version" in properties:
-            properties["schema_version"] = {"const": SCHEMA_VERSION}
-        return {
-            "description": cleandoc(record.__doc__ or "").split("\n\n")[0].replace("\n", " "),
-            "type": "object",
-            "properties": properties,
-            "required": [
-                entry.name
-                for entry in fields(record)
-                if entry.default is MISSING and entry.default_factory is MISSING
-            ],
-            "additionalProperties": False,
-        }
-
-    def _row(self, columns: Columns) -> Schema:
-        if not columns.more and len(columns.known) == len(columns.frame.columns):
-            return self._refer(columns.frame.name, lambda: self._properties(columns))
-        return self._properties(columns)
-
-    def _properties(self, columns: Columns) -> Schema:
-        properties = {name: self.of(kind) for name, kind in columns.more.items()}
-        for column in columns.known:
-            meaning = f"{column.meaning}{f' [{column.unit}]' if column.unit else ''}"
-            properties[column.name] = {"description": meaning, **_KINDS.get(column.kind, {})}
-        required = [name for name in properties if name not in _LATER]
-        return {"type": "object", "properties": properties, "required": required}
+def _find_records(kind: Any) -> Any:
+    """A type without ``| None`` if it is or has a record, else None."""
+    if is_dataclass(kind):
+        return kind
+    if get_origin(kind) in (tuple, dict, Mapping):
+        return kind if any(map(_find_records, get_args(kind))) else None
+    return next(filter(None, map(_find_records, get_args(kind))), None)

@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from inspect import cleandoc
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+import msgspec
+from msgspec import Meta
 
 from workbench import frames
 from workbench.errors import unknown_name
-from workbench.records.codec import Columns, Contract
+from workbench.frames import Frame
 from workbench.records.layers import Layers
 from workbench.records.optimize import Recipe, Study
 from workbench.records.portfolio import Outcome, Portfolio
@@ -21,11 +25,69 @@ from workbench.records.runs import (
     RunRecord,
 )
 
-#: A row of a frame, by column; the frame and further columns are declared where it is used.
+#: A row of a frame, by column.
 Row = Mapping[str, Any]
 Rows = tuple[Row, ...]
 
-_Speedups = Annotated[Rows, Columns(frames.COMPARISON)]
+#: Numbers that are not finite, and what is not known, are null.
+_TYPES = {"int": int, "float": float | None, "bool": bool, "text": str | None}
+#: Columns that rows of older files of this schema version lack.
+_LATER = frozenset({"latency", "restarts"})
+
+
+def _row(frame: Frame, title: str = "", /, *, without: str = "", **more: object) -> Any:
+    """The type of a row: the columns of a frame, and further ones before them."""
+    columns: dict[str, Any] = dict(more)
+    for column in frame.columns:
+        if column.name not in (without, *more):
+            meaning = f"{column.meaning}{f' [{column.unit}]' if column.unit else ''}"
+            kind: Any = Annotated[_TYPES.get(column.kind, Any), Meta(description=meaning)]  # type: ignore[valid-type]
+            columns[column.name] = NotRequired[kind] if column.name in _LATER else kind
+    return TypedDict(title or frame.name, columns)  # type: ignore[operator]
+
+
+_BOTTLENECK: Any = _row(frames.BOTTLENECKS)
+_COMBINED_RUN: Any = _row(frames.COMBINED)
+_COMPARISON: Any = _row(frames.COMPARISON)
+_COMPARED_OPERATOR: Any = _row(frames.COMPARISON, "operator comparison", key=str)
+_CRITERION: Any = _row(frames.QUALITY)
+_FINDING: Any = _row(frames.FINDINGS, keys=tuple[str, ...])
+_ISA_LEVEL: Any = _row(frames.LADDER)
+_KERNEL_CHANGE: Any = _row(frames.KERNEL_CHANGES)
+_KERNEL_EVIDENCE: Any = _row(frames.KERNEL_EVIDENCE)
+_LAYER: Any = _row(frames.LAYERS)
+_LAYER_CODE: Any = _row(frames.LINED_UP)
+_LAYER_TYPE: Any = _row(frames.LAYER_TYPES)
+_PHASE: Any = _row(frames.PHASES)
+_SCALING: Any = _row(frames.SCALING)
+_SHIFT: Any = _row(frames.SHIFT)
+_SIZE_FIT: Any = _row(frames.SIZE_FITS)
+_STATISTICS: Any = _row(frames.STATISTICS)
+_LATENCY: Any = _row(frames.STATISTICS, "latency", clock=str)
+_MEASURED_LATENCY: Any = _row(
+    frames.STATISTICS, "measured latency", experiment=str, threads=int,
+    clock=Literal["cpu_ns", "wall_ns"], control=bool,
+    restarts_ms=Annotated[tuple[Annotated[float, Meta(ge=0)], ...], Meta(min_length=1)],
+    tracer_overhead=float | None, load_ms=tuple[float, ...], startup_ms=tuple[float, ...],
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelShare:
+    """The class of machine code of an operator's kernel, and its share of the samples."""
+
+    code: str
+    share: float | None
+    low: float | None
+    high: float | None
+    samples: int
+
+
+_OPERATOR: Any = _row(
+    frames.ATTRIBUTION, "operator", without="module", name=str, category=str, family=str, rule=str,
+    avg_ms=float | None, count=float | None, total_ms=float | None, share=float | None,
+    kernel_hint=str | None, kernel_evidence=KernelShare | None, layer=str | None,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,15 +105,7 @@ class Metrics:
     emulated: bool
     started: str
     floor: float | None
-    latencies: Annotated[
-        Rows,
-        Columns(
-            frames.STATISTICS, experiment=str, threads=int, clock=Literal["cpu_ns", "wall_ns"],
-            control=bool,
-            restarts_ms=Annotated[tuple[Annotated[float, {"minimum": 0}], ...], {"minItems": 1}],
-            tracer_overhead=float | None, load_ms=tuple[float, ...], startup_ms=tuple[float, ...],
-        ),
-    ]  # fmt: skip
+    latencies: tuple[_MEASURED_LATENCY, ...]
     unit: Literal["ms"] = "ms"
     problem: str = ""
     results: tuple[KitResult, ...] = ()
@@ -75,7 +129,7 @@ class ComparisonOutline:
     baseline: Side
     candidate: Side
     verdict: str
-    latency: Annotated[Row, Columns(frames.COMPARISON)]
+    latency: _COMPARISON
 
 
 @dataclass(frozen=True)
@@ -83,11 +137,11 @@ class ComparisonSummary(ComparisonOutline):
     """A candidate against its baseline; ``code`` tells whether they ran the same machine code."""
 
     code: Proof | None
-    categories: _Speedups
-    operators: Annotated[Rows, Columns(frames.COMPARISON, key=str)]
-    layers: _Speedups | None
-    shift: Annotated[Rows, Columns(frames.SHIFT)]
-    kernels: Annotated[Rows, Columns(frames.KERNEL_EVIDENCE)] | None
+    categories: tuple[_COMPARISON, ...]
+    operators: tuple[_COMPARED_OPERATOR, ...]
+    layers: tuple[_COMPARISON, ...] | None
+    shift: tuple[_SHIFT, ...]
+    kernels: tuple[_KERNEL_EVIDENCE, ...] | None
 
 
 @dataclass(frozen=True)
@@ -111,7 +165,7 @@ class QualityOutline:
 class QualitySummary(QualityOutline):
     """The grade of a measurement, and where it comes from."""
 
-    criteria: Annotated[Rows, Columns(frames.QUALITY)]
+    criteria: tuple[_CRITERION, ...]
     readings: tuple[Reading, ...]
 
 
@@ -128,17 +182,6 @@ class RunOutline:
 
 
 @dataclass(frozen=True)
-class KernelShare:
-    """The class of machine code of an operator's kernel, and its share of the samples."""
-
-    code: str
-    share: float | None
-    low: float | None
-    high: float | None
-    samples: int
-
-
-@dataclass(frozen=True)
 class MeasurementSummary:
     """One measurement.
 
@@ -149,22 +192,13 @@ class MeasurementSummary:
 
     experiment: str
     threads: int
-    latency: Annotated[Row, Columns(frames.STATISTICS, clock=str)]
-    e2e: Annotated[Row, Columns(frames.STATISTICS)]
-    bottlenecks: Annotated[Rows, Columns(frames.BOTTLENECKS)]
+    latency: _LATENCY
+    e2e: _STATISTICS
+    bottlenecks: tuple[_BOTTLENECK, ...]
     category_totals_ms: dict[str, float]
-    operator_details: Annotated[
-        Rows,
-        Columns(
-            frames.ATTRIBUTION, without=("module",), name=str, category=str, family=str, rule=str,
-            avg_ms=float | None, count=float | None, total_ms=float | None, share=float | None,
-            kernel_hint=str | None, kernel_evidence=KernelShare | None, layer=str | None,
-        ),
-    ]  # fmt: skip
-    layers: Annotated[Rows, Columns(frames.LAYERS)] | None
-    layer_types: Annotated[Rows, Columns(frames.LAYER_TYPES)] | None = field(
-        default=None, kw_only=True
-    )
+    operator_details: tuple[_OPERATOR, ...]
+    layers: tuple[_LAYER, ...] | None
+    layer_types: tuple[_LAYER_TYPE, ...] | None = field(default=None, kw_only=True)
     kind_totals_ms: dict[str, float] = field(default_factory=dict, kw_only=True)
 
 
@@ -176,7 +210,7 @@ class TraceSummary:
     experiment: str
     threads: int
     process: int
-    e2e: Annotated[Row, Columns(frames.STATISTICS)]
+    e2e: _STATISTICS
 
 
 @dataclass(frozen=True)
@@ -192,18 +226,18 @@ class AnalysisSummary(MeasurementSummary):
     etrecord: str | None
     etdump_count: int
     per_etdump: tuple[TraceSummary, ...]
-    findings: Annotated[Rows, Columns(frames.FINDINGS, keys=tuple[str, ...])]
+    findings: tuple[_FINDING, ...]
     comparisons: tuple[ComparisonSummary, ...]
-    ladder: Annotated[Rows, Columns(frames.LADDER)] | None
-    scaling: Annotated[Rows, Columns(frames.SCALING)] | None
+    ladder: tuple[_ISA_LEVEL, ...] | None
+    scaling: tuple[_SCALING, ...] | None
     crossovers: tuple[str, ...]
-    kernel_changes: dict[str, Annotated[Rows, Columns(frames.KERNEL_CHANGES)]]
+    kernel_changes: dict[str, tuple[_KERNEL_CHANGE, ...]]
     measurements: tuple[MeasurementSummary, ...]
     checks: tuple[Check, ...]
     quality: QualitySummary
     categories: str = "workbench"
-    phases: Annotated[Rows, Columns(frames.PHASES)] | None = None
-    size_fits: Annotated[Rows, Columns(frames.SIZE_FITS)] | None = None
+    phases: tuple[_PHASE, ...] | None = None
+    size_fits: tuple[_SIZE_FIT, ...] | None = None
     schema_version: int = SCHEMA_VERSION
 
 
@@ -239,174 +273,10 @@ class CombinedSummary:
     """``combined_pipeline_summary.json``: several runs side by side."""
 
     models: tuple[str, ...]
-    runs: Annotated[Rows, Columns(frames.COMBINED)]
-    latencies: _Speedups
-    layers: Annotated[Rows, Columns(frames.LINED_UP)] | None
+    runs: tuple[_COMBINED_RUN, ...]
+    latencies: tuple[_COMPARISON, ...]
+    layers: tuple[_LAYER_CODE, ...] | None
     problem: str
-    schema_version: int = SCHEMA_VERSION
-
-
-#: A column of numbers; null where there is none.
-Numbers = tuple[float | None, ...]
-
-
-@dataclass(frozen=True)
-class Coded:
-    """A column of texts: the distinct ones, and the position of each row's, -1 for none."""
-
-    values: tuple[str, ...]
-    codes: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Excerpt:
-    """Lines of a source file, from line ``start``."""
-
-    start: int
-    lines: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class ExplorerHead(QualityOutline):
-    """What was run, on what, and how good the measurement is."""
-
-    model: str
-    dtype: str
-    device: str
-    started: str
-    emulated: bool
-    versions: dict[str, str]
-    perfetto: str
-    quality: Annotated[Rows, Columns(frames.QUALITY)] = ()
-
-
-@dataclass(frozen=True)
-class Activations:
-    """Live activations over the exported operators, in the order of execution.
-
-    ``steps`` are the positions of the operators that run them, -1 for none; ``live`` are bytes by
-    memory; ``tensors`` are the largest ones, first those that make up a peak.
-    """
-
-    steps: tuple[int, ...]
-    live: dict[str, tuple[int, ...]]
-    tensors: Annotated[Rows, Columns(frames.TENSORS)]
-
-
-@dataclass(frozen=True)
-class ExplorerProgram:
-    """The operators of a program in the order of execution, by column, and its modules.
-
-    ``edges`` are pairs of operators: the second reads what the first made. ``excerpts`` are source
-    lines by ``file:line``.
-    """
-
-    keys: tuple[str, ...]
-    labels: tuple[str, ...]
-    instructions: tuple[int, ...]
-    texts: dict[str, Coded]
-    costs: dict[str, Numbers]
-    modules: tuple[str, ...]
-    classes: tuple[str, ...]
-    edges: tuple[tuple[int, int], ...]
-    excerpts: dict[str, Excerpt]
-    activations: Activations | None = None
-
-
-@dataclass(frozen=True)
-class Listing:
-    """Disassembly around the hottest instructions of a function, and their samples."""
-
-    lines: tuple[str, ...]
-    samples: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Inference:
-    """A traced inference in 0.1 us: times from start to start of its spans, and durations."""
-
-    run: int
-    shape: int
-    gaps: tuple[int, ...]
-    durations: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ExplorerTrace:
-    """Inferences of a measurement's first process, evenly spread over it.
-
-    A shape has the operators of the spans, -1 for none, and their depths, parents first.
-    """
-
-    shapes: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-    inferences: tuple[Inference, ...]
-
-
-@dataclass(frozen=True)
-class ExplorerMeasurement(Side):
-    """One measurement; columns follow the operators of its program.
-
-    ``restarts_ms`` are mean times by process restart, empty for a single one; ``quantile`` is that
-    of Student's t for a 95 % interval over them. Findings have positions of operators. ``note``
-    compares latency and traced times. ``loops`` are those of the ``functions`` by name.
-    """
-
-    program: int
-    label: str
-    phase: str
-    isa: str
-    hidden: tuple[str, ...]
-    latency: Annotated[Row, Columns(frames.STATISTICS, clock=str)]
-    untraced: bool
-    inferences: int
-    mean_ms: Numbers
-    std_ms: Numbers
-    restarts_ms: tuple[Numbers, ...]
-    quantile: float | None
-    categories: Annotated[Rows, Columns(frames.CATEGORIES)]
-    roofline: dict[str, Numbers] | None
-    bound: Coded | None
-    functions: dict[str, Coded] | None
-    samples: dict[str, Numbers] | None
-    findings: Annotated[
-        Rows, Columns(frames.FINDINGS, gain=str, where=str, operators=tuple[int, ...])
-    ]
-    trace: ExplorerTrace
-    note: str = ""
-    loops: dict[str, Listing] = field(default_factory=dict)
-    memory: Annotated[Rows, Columns(frames.MEMORY)] = ()
-    start: Annotated[Rows, Columns(frames.COLD_START)] = ()
-
-
-@dataclass(frozen=True)
-class ExplorerComparison:
-    """A comparison of two measurements, by position.
-
-    Columns follow the operators of the candidate's program; of another program, ``partners`` are
-    the positions of the baseline's operators, -1 for none.
-    """
-
-    baseline: int
-    candidate: int
-    verdict: str
-    outcome: str
-    latency: Annotated[Row, Columns(frames.COMPARISON)]
-    caveats: tuple[str, ...]
-    categories: _Speedups
-    operators: dict[str, Numbers]
-    outcomes: Coded
-    changes: Coded | None
-    partners: tuple[int, ...] | None = None
-
-
-@dataclass(frozen=True)
-class Explorer:
-    """The data of ``explore.html``."""
-
-    head: ExplorerHead
-    programs: tuple[ExplorerProgram, ...]
-    measurements: tuple[ExplorerMeasurement, ...]
-    comparisons: tuple[ExplorerComparison, ...]
     schema_version: int = SCHEMA_VERSION
 
 
@@ -414,7 +284,6 @@ DOCUMENTS: dict[str, type] = {
     "analysis_summary": AnalysisSummary,
     "ceilings": Ceilings,
     "combined_pipeline_summary": CombinedSummary,
-    "explorer": Explorer,
     "export": Export,
     "layers": Layers,
     "manifest": RunRecord,
@@ -431,15 +300,17 @@ def describe_document(name: str) -> dict[str, Any]:
     """The JSON Schema, draft 2020-12, of one of ``DOCUMENTS``."""
     if name not in DOCUMENTS:
         raise unknown_name("document", name, DOCUMENTS)
-    contract = Contract()
-    body = {"title": name.replace("_", " "), **contract.of(DOCUMENTS[name])}
-    return contract.publish(name, SCHEMA_VERSION, body)
-
-
-def find_problem(content: object, name: str) -> str:
-    """The first violation of a document's schema, in one line; empty if there is none."""
-    import jsonschema
-
-    validator = jsonschema.Draft202012Validator(describe_document(name))
-    error = jsonschema.exceptions.best_match(validator.iter_errors(content))
-    return f"{error.message:.200} at {error.json_path}" if error else ""
+    schema = msgspec.json.schema(DOCUMENTS[name])
+    for record in schema["$defs"].values():
+        if "description" in record:  # rows have none, and may have further columns
+            first = cleandoc(record["description"]).split("\n\n")[0]
+            record["description"] = first.replace("\n", " ")
+            record["additionalProperties"] = False
+        if "schema_version" in record["properties"]:
+            record["properties"]["schema_version"] = {"const": SCHEMA_VERSION}
+    head = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:executorch-workbench:{name}:{SCHEMA_VERSION}",
+        "title": name.replace("_", " "),
+    }
+    return head | schema

@@ -103,7 +103,7 @@ class Config:
 def read_config(path: Path, tell: Callable[[str], None] = lambda text: None) -> Config:
     """Read a config and check its names, numbers and sizes; ``tell`` is called for unknown keys."""
     data = parse_json(read_file(path, LARGEST_BYTES), path)
-    config = structure(Config, _adapt(data, path, tell), path, strict=True)
+    config = structure(Config, _adapt(data, path, tell), path)
     entries = (_apply_script_options(e, path) if e.runner_path else e for e in config.experiments)
     config = replace(config, experiments=tuple(entries))
     _check(config, path)

@@ -226,15 +226,15 @@ class Session:
             raise
 
     def _parse(self, line: bytes, event: str, answer: type[T]) -> T:
-        import cattrs
+        import msgspec
 
         try:
             found = json.loads(line)
             if found.get("event") == event:
-                return cattrs.structure(found, answer)
+                return msgspec.convert(found, answer)
             if "error" in found:
                 raise self._failure(found)
-        except (ValueError, TypeError, AttributeError, RecursionError, cattrs.BaseValidationError):
+        except (ValueError, AttributeError, RecursionError):
             pass
         raise self._invalid(line[:80].decode(errors="replace"))
 
