@@ -318,7 +318,7 @@ def test_names_are_text_in_tables_traces_and_progress_lines(tmp_path, capsys):
     assert ",5," in table
     spans = wb.read_etdump(next(wb.sample_run("toy_cnn").rglob("*.etdump")))
     spans = spans.assign(name=pd.Categorical([f"{EVIL}\udc80"] * len(spans)))
-    trace = write_perfetto({f"a\x1b{EVIL}": spans}, tmp_path / "x.pftrace").read_bytes()
+    trace = write_perfetto({f"a\x1b{EVIL}": spans}, tmp_path / "x.json").read_bytes()
     with wb.show_progress() as progress:
         progress(EVIL, 0.5)
     for text in (table, trace.decode(errors="replace"), capsys.readouterr().err):

@@ -497,7 +497,7 @@ _FORMATS = {
     "model-explorer": "",
     "csv": ".csv",
     "parquet": ".parquet",
-    "perfetto": ".perfetto-trace",
+    "perfetto": ".perfetto.json",
     "speedscope": ".speedscope.json",
 }
 _COMPARING = ("model-explorer", "perfetto", "speedscope")
@@ -549,8 +549,8 @@ def export_trace(
     --------
     >>> run = wb.open_run(wb.sample_run())
     >>> etdump = run.path / run.record.sessions[-1].etdump
-    >>> [path.name for path in wb.export_trace(etdump, "perfetto", out="trace.pftrace")]
-    ['trace.pftrace']
+    >>> [path.name for path in wb.export_trace(etdump, "perfetto", out="trace.json")]
+    ['trace.json']
     """
     if to not in _FORMATS:
         raise unknown_name("format", to, _FORMATS, where="--to")

@@ -107,7 +107,7 @@ def _program_of(measurement: Measurement) -> tuple[Path, str, str]:
 
 def _describe(run: Run) -> Json:
     record, quality, export = run.record, run.quality, run.subject.export
-    files = [path.name for path in run.output.glob("*.perfetto-trace")]
+    files = [path.name for path in run.output.glob("*.perfetto.json")]
     return {
         "model": run.model,
         "dtype": export.dtype if export else "",

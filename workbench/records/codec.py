@@ -126,7 +126,7 @@ def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
     _check_keys(cls, data, where)
     try:
         return msgspec.convert(data, cls, str_keys=True)
-    except (msgspec.ValidationError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         reason, _, place = str(error).replace("`", "").partition(" - at ")
         what = f"not a {cls.__name__} record: {place or '$'}: {reason[:1].lower()}{reason[1:]}"
         raise StoreError(what, where=where) from None
