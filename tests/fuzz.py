@@ -39,6 +39,7 @@ import pandas as pd
 import torch
 import yaml
 from PIL import Image
+from recorded import report_text
 from safetensors.torch import save as save_tensors
 
 import workbench as wb
@@ -393,7 +394,8 @@ def use_run(path: Path) -> None:
     """Open a run, and make all that is made of one."""
     run = wb.open_run(path.parent)
     write_artifacts(run)
-    run.report()
+    report_text(run)
+    wb.explore(run)
     validate_run(run)
 
 

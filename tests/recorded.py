@@ -1,11 +1,35 @@
-"""Recorded runs that tests only read; each is opened once."""
+"""Recorded runs that tests only read, each opened once, and what their reports say."""
 
+import ast
 import functools
+import json
+from pathlib import Path
 
 import workbench as wb
+
+REPORT = Path(__file__).resolve().parents[1] / "notebooks" / "12_report.ipynb"
 
 
 @functools.cache
 def recorded(name="mobilenet_v3_small"):
     """The run of a recorded sample."""
     return wb.open_run(wb.sample_run(name))
+
+
+def report_text(run):
+    """What the notebook of a report shows of a run, as text; run in this process, as that is fast.
+
+    tests/test_report.py runs it in a kernel.
+    """
+    names, texts = {}, []
+    for cell in json.loads(REPORT.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            tree = ast.parse("".join(cell["source"]))
+            last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+            exec(compile(tree, "cell", "exec"), names)
+            if last:
+                shown = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
+                texts.append(str(shown))
+            if "parameters" in cell["metadata"].get("tags", []):
+                names["run_dir"] = run
+    return "\n\n".join(texts)

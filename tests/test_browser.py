@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
-from workbench.report.artifacts import make_report
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -334,7 +333,7 @@ def test_the_documentation_opens_from_a_file_and_is_searched_without_a_network(p
 
 def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
     run_dir = shutil.copytree(wb.sample_run(), tmp_path / "run")
-    report, *_ = (path for path in make_report(run_dir) if path.suffix == ".html")
+    report, *_ = (path for path in wb.make_report(run_dir) if path.suffix == ".html")
     requests = []
     page.on("request", lambda request: requests.append(request.url))
     page.context.set_offline(True)

@@ -31,7 +31,6 @@ from workbench.workflow import measure
         (["compare", "a", "b"], "a: no such file or folder"),
         (["compare", "a", "b", "--fail-above", "lots"], "not a percentage"),
         (["compare", "a", "b", "--across", "colour"], "valid: build, device, program, threads"),
-        (["report", "."], "not a run folder"),
         (["analyze", "."], "not a run folder"),
         (["nonsense"], "nonsense"),
     ],

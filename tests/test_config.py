@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import report_text
 
 import workbench as wb
 from workbench import store
@@ -134,7 +135,7 @@ def test_a_kit_config_with_two_runner_paths_runs_unchanged(kit, capsys):
     assert changes["change"].tolist() == ["changed"]
     checks = analysis.checks.set_index("check")
     assert "traced" in checks.at["runner", "evidence"]
-    page = wb.make_report(run_dir)[1].read_text()
+    page = report_text(wb.open_run(run_dir))
     assert "7x16__avx512f_broadcast" in page
     assert "Method::execute in the ETDump (traced)" in page
 

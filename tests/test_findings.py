@@ -21,7 +21,6 @@ from program_builder import (
 from recorded import recorded
 
 import workbench as wb
-from workbench import store
 from workbench.analysis.findings.gains import time_spent
 from workbench.analysis.findings.graph import ADVICE, advise
 from workbench.analysis.findings.rules import NOTEBOOK, RULES
@@ -634,16 +633,6 @@ def test_the_command_lists_all_findings(sample):
     result = CliRunner().invoke(workbench_command, ["findings", str(wb.sample_run())])
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == len(sample.findings)
-
-
-def test_reports_and_summaries_have_the_findings(reported):
-    first = reported.findings.iloc[0]
-    assert "## What to do next?" in (reported.path / store.REPORT_MD).read_text()
-    written = json.loads((reported.path / store.SUMMARY).read_text())["findings"]
-    assert written[0]["rank"] == 1
-    assert set(written[0]) == set(FINDINGS.names)
-    assert isinstance(written[0]["keys"], list)
-    assert first["action"]
 
 
 def exported_by(backend):

@@ -95,10 +95,9 @@ UNSAFE = "../../../escaped"
 def test_a_name_in_a_manifest_cannot_lead_outside(change, tmp_path, path, value, words):
     folder = change(edit_path(path, value))
     before = {p for p in tmp_path.rglob("*") if not p.is_relative_to(folder)}
-    for use in (lambda: write_artifacts(wb.open_run(folder)), lambda: wb.make_report(folder)):
-        with pytest.raises(StoreError) as caught:
-            use()
-        assert words in str(caught.value)
+    with pytest.raises(StoreError) as caught:
+        write_artifacts(wb.open_run(folder))
+    assert words in str(caught.value)
     assert before == {p for p in tmp_path.rglob("*") if not p.is_relative_to(folder)}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from recorded import recorded
+from recorded import recorded, report_text
 
 import workbench as wb
 from workbench.errors import ModelError, RunnerError, StoreError, UsageError
@@ -194,8 +194,7 @@ def test_arrays_are_measured_as_phases_from_the_files_to_the_report(cli, tmp_pat
     assert run["prompt", "baseline"].latency_ms > run["next", "baseline"].latency_ms
     assert run.phases["tokens"].isna().all(), "arrays need not be tokens"
     assert all(agreement.agree for agreement in run.record.agreements)
-    report, _ = run.report()
-    assert "next_baseline" in report.read_text()
+    assert "next_baseline" in report_text(run)
 
 
 @pytest.mark.parametrize(

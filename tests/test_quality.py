@@ -1,7 +1,6 @@
 """How good a measurement is: readings of the machine, repeated steps, budgets, grades."""
 
 import itertools
-import json
 import math
 import shutil
 from dataclasses import replace
@@ -203,7 +202,7 @@ def test_a_calm_measurement_gets_an_a():
     ("noise", "criterion"),
     [
         ({"restart": 0.05}, "half width of the interval"),
-        ({"processes": 2}, "restarts"),
+        ({"processes": 2}, "restarts short of five"),
         ({"drift": 0.4, "rounds": 20}, "drift within a restart"),
         ({"outliers": 0.2, "batch": 10}, "outliers"),
     ],
@@ -256,7 +255,7 @@ def test_a_negative_tracer_overhead_is_noise(overhead, grade):
 
 
 def test_one_restart_is_not_enough_for_a_good_grade():
-    assert graded(processes=1)["restarts"] == "D"
+    assert graded(processes=1)["restarts short of five"] == "D"
 
 
 def test_throttling_frequency_and_emulation_count(monkeypatch):
@@ -294,15 +293,6 @@ def test_every_criterion_names_its_source_and_limits_in_order():
     for criterion in CRITERIA.values():
         assert criterion.source
         assert list(criterion.limits) == sorted(criterion.limits)
-
-
-def test_the_grade_is_in_every_artifact(reported):
-    line = summarize_quality(reported.quality)
-    quality = json.loads((reported.path / store.SUMMARY).read_text())["quality"]
-    assert quality["summary"] == line
-    assert line.startswith(f"measurement quality {quality['grade']}")
-    assert line[1:] in (reported.path / store.REPORT_MD).read_text()
-    assert line[1:] in str(wb.show(reported, "quality"))
 
 
 @pytest.mark.parametrize(

@@ -4,25 +4,27 @@ import inspect
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
-from recorded import recorded
+from recorded import recorded, report_text
 
 import workbench as wb
 from workbench import store
 from workbench.analysis.open import open_run
 from workbench.datasets import sample_run
-from workbench.errors import ComparisonError, ReportError, StoreError, TraceError, UsageError
+from workbench.errors import ComparisonError, ReportError, StoreError, TraceError
 from workbench.frames import EMULATED
-from workbench.report.artifacts import make_report, write_artifacts
-from workbench.report.html import to_html, to_markdown
-from workbench.report.notebooks import run_notebook
+from workbench.report.artifacts import write_artifacts
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(scope="module")
@@ -176,7 +178,7 @@ def test_text_from_a_manifest_stays_text(run_dir):
     run = store.load_run(run_dir)
     evil = "<script>alert(1)</script>"
     change_manifest(run_dir, plan=replace(run.plan, model=evil), host={**run.host, "cpu": evil})
-    assert "<script>" not in open_run(run_dir).report()[1].read_text()
+    assert "<script>" not in report_text(open_run(run_dir))
     assert "<script>" not in wb.show(open_run(run_dir))._repr_html_()
 
 
@@ -241,10 +243,8 @@ class Page(HTMLParser):
             self.images.append(given)
 
 
-@pytest.mark.slow
-def test_the_report_is_one_page_that_fetches_nothing(run_dir):
-    page, markdown = make_report(run_dir)
-    text = page.read_text()
+def test_the_report_is_one_page_that_fetches_nothing(reported):
+    text = (reported.path / "report.html").read_text()
     parser = Page()
     parser.feed(text)
     assert parser.found == ["script"]
@@ -253,68 +253,154 @@ def test_the_report_is_one_page_that_fetches_nothing(run_dir):
         assert image["src"].startswith("data:image/png;base64,")
         assert len(image["alt"]) > 40
     assert not re.search(r"url\(|@import", text)
-    assert open_run(run_dir).compare().text.replace(">", "&gt;") in text
-    assert markdown.read_text().startswith("# mobilenet_v3_small_xnnpack_fp32")
-    assert not list(run_dir.glob(".*"))
+    assert reported.compare().text.replace(">", "&gt;") in text
+    markdown = (reported.path / "report.md").read_text()
+    assert markdown.startswith(
+        "# mobilenet_v3_small_xnnpack_fp32: where the time goes\n\nmobilenet_v3_small · fp32"
+    )
+    assert "\n\n*Figure. " in markdown and "[explore.html]" not in markdown
+    assert "What was tried" not in markdown, "a section without results is left out"
+    assert (reported.path / "explore.html").is_file()
+    assert not list(reported.path.glob(".*"))
 
 
-def test_a_wrong_parameter_is_refused_with_the_nearest():
-    with pytest.raises(UsageError, match="did you mean 'run_dir'"):
-        run_notebook("12_report", rundir="x")
-    with pytest.raises(UsageError, match="unknown notebook"):
-        run_notebook("13_report")
+def test_the_executed_notebook_is_kept_with_its_parameters(reported):
+    notebook = json.loads((reported.path / "report.ipynb").read_text())
+    papermill = notebook["metadata"]["papermill"]
+    assert papermill["parameters"] == {"run_dir": str(reported.path)}
+    assert papermill["exception"] is None and papermill["input_path"] == "12_report.ipynb"
+    assert all(c["execution_count"] for c in notebook["cells"] if c["cell_type"] == "code")
+    assert notebook["cells"][-1]["cell_type"] == "markdown", "what the workbench adds is gone"
+    template = json.loads((ROOT / "notebooks" / "12_report.ipynb").read_text())
+    assert len(notebook["cells"]) == len(template["cells"]) + 1
+
+
+def test_the_grade_and_the_findings_are_in_every_artifact(reported):
+    summary = json.loads((reported.path / "analysis_summary.json").read_text())
+    report = (reported.path / "report.md").read_text()
+    assert summary["quality"]["summary"].startswith("measurement quality ")
+    assert summary["quality"]["summary"][1:] in report
+    first = reported.findings.iloc[0]
+    assert summary["findings"][0]["rank"] == 1 and first["title"][1:] in report
+    assert set(summary["findings"][0]) == set(reported.findings.columns)
+
+
+def test_options_of_an_opened_run_reach_its_report(run_dir, write_notebook):
+    show = 'print(run_dir, baseline, categories, (run := wb.open_run(run_dir)) and "")'
+    path = write_notebook(
+        'run_dir, baseline, categories = "", "", ""', "import workbench as wb", show
+    )
+    run = wb.open_run(run_dir, baseline="avx512_on", categories="kit")
+    page, markdown, notebook = run.report(notebook=path)
+    assert markdown.read_text().startswith("# mobilenet_v3_small_xnnpack_fp32: Mine\n")
+    assert f"{run_dir} avx512_on kit" in markdown.read_text()
+    assert f"<pre>{run_dir} avx512_on kit" in page.read_text()
+    assert "explore.html" in page.read_text() and (run_dir / "explore.html").is_file()
+    assert [path.name for path in (page, notebook)] == ["report.html", "report.ipynb"]
 
 
 @pytest.fixture
-def write_notebook(tmp_path, monkeypatch):
-    """Writes the notebook "00_test" from pairs of a cell's type and source."""
-    monkeypatch.setattr("workbench.report.notebooks.notebooks_dir", lambda: tmp_path)
+def write_notebook(tmp_path):
+    """Writes a notebook whose first code cell has the parameters."""
 
-    def write(*cells):
-        content = [{"cell_type": kind, "metadata": {}, "source": [text]} for kind, text in cells]
-        content[1]["metadata"]["tags"] = ["parameters"]
-        (tmp_path / "00_test.ipynb").write_text(json.dumps({"cells": content}))
+    def write(*codes, tags=("parameters",)):
+        cells = [{"cell_type": "markdown", "metadata": {}, "source": ["# Mine\n", "\n", "text"]}]
+        for code in codes:
+            cell = {"cell_type": "code", "metadata": {}, "source": [code], "outputs": []}
+            cells.append({**cell, "execution_count": None})
+        cells[1]["metadata"] = {"tags": list(tags)}
+        content = {"cells": cells, "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+        (tmp_path / "my.ipynb").write_text(json.dumps(content))
+        return tmp_path / "my.ipynb"
 
     return write
 
 
-def test_a_section_has_the_results_of_its_cells_and_none_is_empty(write_notebook, monkeypatch):
-    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    write_notebook(
-        ("markdown", "# Title\n\ntext"),
-        ("code", "n: int = 1  # a number"),
-        ("code", "import workbench as wb"),
-        ("code", "table = wb.show(wb.open_run(wb.sample_run()), 'rules', top=n)\ntable"),
-        ("markdown", "## Nothing"),
-        ("code", "None"),
-        ("markdown", "## Two"),
-        ("code", "wb.show([table, wb.plot_stack()])"),
-        ("markdown", "## Static"),
-        ("code", "wb.show('text')"),
-        ("markdown", "the end"),
-    )
-    sections = run_notebook("00_test", n=2)
-    assert [(s.heading, s.text, len(s.items)) for s in sections] == [
-        ("Title", "text", 1),
-        ("Two", "", 2),
-        ("Static", "", 1),
-        ("", "the end", 0),
-    ]
-    assert str(sections[0].items[0]).count("\n") == 3
-    text = to_markdown("Rules", sections)
-    assert text.startswith("# Rules\n\n## Contents\n\n- [Title](#title)\n- [Two](#two)\n")
-    assert "\n\n## Title\n\ntext\n\n| " in text and text.endswith("the end\n")
-    assert "\n\n*Figure. " in text
-    page = to_html("Rules", sections)
-    assert '<h2 id="two">Two</h2>' in page and page.count("<table") == 2 and "<img alt=" in page
+def files_of(run_dir):
+    return {path.name for path in run_dir.rglob("*") if path.is_file()}
 
 
-@pytest.mark.parametrize("code", ["1 / 0", "import nowhere", "(1 / 0)"])
-def test_a_failing_cell_is_one_line(write_notebook, code):
-    write_notebook(("markdown", "# T"), ("code", "n: int = 1  # n"), ("code", code))
-    with pytest.raises(ReportError, match=r"00_test.ipynb, cell 3: \w+Error: ") as caught:
-        run_notebook("00_test")
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("1 / 0", "my.ipynb, cell 4: ZeroDivisionError: division by zero -> what ran is in "),
+        ("import os; os._exit(1)", "my.ipynb, cell 4: the kernel died"),
+    ],
+)
+def test_a_failing_cell_is_one_line_and_what_ran_is_kept(cli, run_dir, write_notebook, code, words):
+    write_notebook("run_dir = ''; n = 1", "print('n is', n)", code, "2")
+    before = files_of(run_dir)
+    status, out, err = cli("report", run_dir, "--notebook", "my.ipynb", "-p", "n=7")
+    assert (status, out) == (1, "")
+    assert words in err.splitlines()[-1] and "Traceback" not in err
+    assert files_of(run_dir) - before == {"report.failed.ipynb"}
+    cells = json.loads((run_dir / "report.failed.ipynb").read_text())["cells"]
+    assert "n is 7" in str(cells) and "n = 7" in str(cells)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (["--notebook", "none.ipynb"], "none.ipynb: no such notebook"),
+        (["--notebook", "page.html"], "page.html: is not a notebook"),
+        (["--notebook", "untagged.ipynb"], "has no cell that is tagged `parameters`"),
+        (["--notebook", "my.ipynb", "-p", "tpo=3"], "did you mean 'top'? valid: run_dir, top"),
+        (["-p", "rundir=x"], "did you mean 'run_dir'?"),
+        (["-p", "top"], "is not an assignment"),
+        (["--baseline", "avx512_on", "--notebook", "my.ipynb"], "unknown parameter 'baseline'"),
+        (["--notebook", "my.ipynb", "second"], "is for the report of one run"),
+    ],
+)
+def test_a_wrong_notebook_or_parameter_is_refused(cli, run_dir, write_notebook, option, words):
+    Path("page.html").write_text("<p>no notebook</p>")
+    shutil.move(write_notebook("run_dir = ''", tags=()), "untagged.ipynb")
+    write_notebook("run_dir = ''\ntop = 1", "1")
+    status, out, err = cli("report", run_dir, *option)
+    assert (status, out) == (2, "") and words in err and "Traceback" not in err
+
+
+def test_a_folder_that_is_no_run_is_refused_without_a_word_about_cells(cli, tmp_path):
+    status, out, err = cli("report", tmp_path)
+    assert (status, out) == (2, "") and "not a run folder" in err and "cell" not in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cell_that_takes_too_long_is_stopped(run_dir, write_notebook, monkeypatch):
+    monkeypatch.setattr("workbench.report.kernel.CELL_LIMIT_S", 1)
+    path = write_notebook("run_dir = ''", "import time; time.sleep(60)")
+    with pytest.raises(ReportError, match="cell 3: took longer than 1 s"):
+        wb.make_report(run_dir, notebook=path)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_report_that_is_ended_leaves_no_file_and_no_kernel(run_dir, write_notebook, ending):
+    started = run_dir.parent / "started"
+    note = f"import os, time; print(os.getpid(), file=open({str(started)!r}, 'w', 1)); "
+    path, before = write_notebook("run_dir = ''", f"{note}time.sleep(600)"), files_of(run_dir)
+    line = [sys.executable, "-m", "workbench", "report", run_dir, "--notebook", path]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: started.exists() and started.read_text().strip())
+        process.send_signal(ending)
+        _, err = process.communicate(timeout=60)
+    if ending == signal.SIGINT:
+        assert process.returncode == 130 and err.endswith("run the same command again to resume\n")
+    kernel = int(started.read_text())
+    wait_for(lambda: not is_running(kernel))
+    assert files_of(run_dir) == before
+
+
+def is_running(process):
+    try:
+        return bool(Path(f"/proc/{process}/cmdline").read_bytes())
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 def test_experiments_of_one_run_compare_either_way(sample):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from recorded import recorded
+from recorded import recorded, report_text
 
 import workbench as wb
 from workbench import store
@@ -57,7 +57,8 @@ def test_opening_reads_no_trace(run_dir, reads):
 def test_files_and_reports_read_everything_once(run_dir, reads):
     run = wb.open_run(run_dir)
     write_artifacts(run)
-    wb.make_report(run)
+    report_text(run)
+    wb.explore(run)
     wb.validate_run(run)
     etdumps = [session.etdump for session in run.record.sessions if session.etdump]
     assert len(etdumps) == 15
@@ -77,7 +78,7 @@ def test_a_measurement_reads_its_files_once(conv_pte, tmp_path, monkeypatch, rea
     )
     pte = Path(shutil.copy(conv_pte, tmp_path))
     run = wb.measure(pte, wb.MeasureOptions(runs=4, processes=2), root=tmp_path)
-    wb.make_report(run)
+    report_text(run)
     assert run.findings is not None
     etdumps = [s.etdump for m in run.measurements for s in m.sessions]
     etdumps += [s.etdump for s in run.record.samplings if s.etdump]

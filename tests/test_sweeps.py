@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from recorded import report_text
 from synthetic import synthetic_latencies
 
 import workbench as wb
@@ -220,7 +221,7 @@ def test_the_ladder_is_in_the_artifacts_with_what_it_does_not_cover(swept):
     summary = json.loads((swept / store.SUMMARY).read_text())
     assert [row["level"] for row in summary["ladder"]][-1] == "native"
     assert {row["threads"] for row in summary["scaling"]} == {1, 2}
-    report = wb.make_report(swept)[1].read_text()
+    report = report_text(wb.open_run(swept))
     assert "portable and optimized kernels" in report
     assert "microarchitecture" in report
     assert "| native |" in report

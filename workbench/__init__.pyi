@@ -37,7 +37,7 @@ from .plots.what_if import plot_bottlenecks, plot_what_if
 from .portfolio.combined import combine_runs
 from .portfolio.history import read_history
 from .portfolio.scheduler import batch
-from .report.artifacts import make_report
+from .report.report import make_report
 from .report.validate import validate_run
 from .run.doctor import examine_machine
 from .run.isa import read_isa

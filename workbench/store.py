@@ -34,7 +34,9 @@ METRICS = "metrics.json"
 SUMMARY = "analysis_summary.json"
 REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
+REPORT_IPYNB = "report.ipynb"
 EXPLORER_HTML = "explore.html"
+OUTPUT = "workbench"  #: The folder for files about a recording of another tool.
 LAYERS = "layers.json"
 FUNCTIONS = "functions.json"
 RUNS = "runs"
@@ -303,6 +305,13 @@ def is_ours(run_dir: Path) -> bool:
         return b'"plan"' in text or not parse_json(text, run_dir)
     except StoreError:
         return True
+
+
+def output_folder(path: Path) -> Path:
+    """Where files about a recorded run are written: for others' recordings, beside or in these."""
+    if is_ours(path):
+        return path
+    return path / OUTPUT if path.is_dir() else path.with_suffix(f".{OUTPUT}")
 
 
 def load_run(run_dir: Path) -> RunRecord:

@@ -40,7 +40,8 @@ from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import to_json
 from workbench.records.layers import Layers
 from workbench.records.runs import LADDER_TOGGLE, Ceilings, Probe, RunRecord
-from workbench.report.artifacts import make_report, write_artifacts
+from workbench.report.artifacts import write_artifacts
+from workbench.report.report import make_report
 from workbench.store import (
     artifacts_dir,
     atomic_write,

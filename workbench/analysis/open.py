@@ -50,12 +50,16 @@ def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Pa
     'mobilenet_v3_small'
     """
     scheme = load_scheme(categories or "workbench")
+    options = {"baseline": baseline, "categories": str(categories)}
+    options = {name: value for name, value in options.items() if value}
     if isinstance(path, Run):
-        return replace(path, scheme=scheme) if categories else path
+        options = path.opened_with | options
+        return replace(path, scheme=scheme, opened_with=options) if categories else path
     path = Path(path)
     if not is_ours(path):
         found = read_recording(path)
-        return _orient(Run(path, found.record, find_bottlenecks, scheme, found), baseline)
+        run = Run(path, found.record, find_bottlenecks, scheme, found, options)
+        return _orient(run, baseline)
     record = load_run(path)
     if not any(session.complete and session.traced for session in record.sessions):
         hint = "repeat the `workbench run` command: it resumes where it stopped"
@@ -65,7 +69,7 @@ def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Pa
     programs = map(record.plan.program_of, record.plan.experiments)
     for name in [*names, *(str(kept_layers(Path(), program.name)) for program in programs)]:
         inside(path, name)
-    return _orient(Run(path, record, find_bottlenecks, scheme), baseline)
+    return _orient(Run(path, record, find_bottlenecks, scheme, None, options), baseline)
 
 
 def _orient(run: Run, baseline: str) -> Run:

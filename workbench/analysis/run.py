@@ -24,7 +24,7 @@ from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_run
 from workbench.analysis.dtypes import summarize_program, tabulate_dtypes
 from workbench.analysis.exports import model_spec
-from workbench.analysis.foreign import OUTPUT, Recording
+from workbench.analysis.foreign import Recording
 from workbench.analysis.layers import (
     Traced,
     add_layers,
@@ -39,7 +39,6 @@ from workbench.analysis.ledger import build_ledger, closed_runs, kept_runs
 from workbench.analysis.machine_code import (
     compare_evidence,
     compare_kernels,
-    explain_lack,
     explain_unchanged,
     gather_evidence,
     name_kernels,
@@ -64,14 +63,8 @@ from workbench.analysis.operators import (
     total_runs,
 )
 from workbench.analysis.quality import (
-    Row,
-    check_criteria,
-    check_ledger,
-    check_outputs,
     check_program,
-    check_state,
-    check_toggle,
-    check_traces,
+    check_run,
     grade_run,
     summarize_quality,
 )
@@ -139,7 +132,7 @@ from workbench.records.runs import (
     count_threads,
 )
 from workbench.run.plan import pair_experiments
-from workbench.store import FUNCTIONS, inside, kept_layers, load_layers
+from workbench.store import FUNCTIONS, inside, kept_layers, load_layers, output_folder
 from workbench.trace.etdump import read_etdump
 from workbench.trace.samples import (
     count_instructions,
@@ -177,7 +170,8 @@ class Run:
 
     Frames of the whole run carry the columns ``experiment`` and ``threads``. What the run did not
     record is None. ``rules`` finds what can be made faster; ``scheme`` has the rules of the
-    categories; ``recording`` is set if another tool recorded it.
+    categories; ``recording`` is set if another tool recorded it; ``opened_with`` has the options of
+    `open_run` that were given.
 
     Examples
     --------
@@ -193,6 +187,7 @@ class Run:
     rules: Callable[[Measurement], pd.DataFrame]
     scheme: Scheme = field(default_factory=load_scheme)
     recording: Recording | None = None
+    opened_with: dict[str, str] = field(default_factory=dict)
     _traces: dict[str, pd.DataFrame] = field(default_factory=dict, init=False)
     _sidecars: dict[str, Layers | None] = field(default_factory=dict, init=False)
 
@@ -231,9 +226,7 @@ class Run:
     @property
     def output(self) -> Path:
         """Where files about the run are written: for others' recordings, a folder of our own."""
-        if self.recording is None:
-            return self.path
-        return self.path / OUTPUT if self.path.is_dir() else self.path.with_suffix(f".{OUTPUT}")
+        return self.path if self.recording is None else output_folder(self.path)
 
     @property
     def study(self) -> Study | None:
@@ -510,20 +503,7 @@ class Run:
     @cached_property
     def checks(self) -> pd.DataFrame:
         """Whether the numbers can be trusted: ``check``, ``status``, ``evidence``."""
-        subjects = {m.program.name: m for m in self.measurements}.values()
-        rows = [
-            *check_state(self.record, self.recording),
-            *(row for m in subjects for row in m.checks),
-            *(row for ab in self.comparisons for row in ab.checks),
-            check_ledger(
-                self.ledger,
-                sum(m.run_count for m in self.traced),
-                sum(m.open_runs for m in self.traced),
-            ),
-            check_traces(self.ledger, self.latencies),
-            *check_criteria(self.quality),
-        ]
-        return pd.DataFrame(rows, columns=["check", "status", "evidence"])
+        return check_run(self)
 
     @property
     def caveats(self) -> list[str]:
@@ -536,10 +516,10 @@ class Run:
             if not any(row.evidence in text for text in found)
         ]
 
-    def report(self) -> tuple[Path, Path]:
-        """Write ``report.html`` and ``report.md``; returns their paths."""
+    def report(self, **options: Any) -> tuple[Path, Path, Path]:
+        """Write ``report.html``, ``report.md`` and ``report.ipynb``, as `make_report` does."""
         # The package's root loads what lies above this module when it is first used.
-        return sys.modules["workbench"].make_report(self)  # type: ignore[no-any-return]
+        return sys.modules["workbench"].make_report(self, **options)  # type: ignore[no-any-return]
 
     @property
     def description(self) -> pd.DataFrame:
@@ -672,16 +652,9 @@ class Measurement:
         """What weakens its figures: emulation, what its program lost, a measurement of grade C."""
         quality = self.run.quality
         found = [EMULATED] if self.emulated else []
-        found += [
-            f"{name}: {evidence}" for name, status, evidence in self.checks if status == "note"
-        ]
+        found += [f"{check}: {evidence}" for check, status, evidence in check_program(self)
+                  if status == "note"]  # fmt: skip
         return found + [summarize_quality(quality)] * (quality["grade"].iloc[0] in "CD")
-
-    @property
-    def checks(self) -> list[Row]:
-        """Whether its program computes what the model does: rows of the run's checks."""
-        subject = self.program.stem if self.run.record.plan.programs else "the program"
-        return [*check_program(subject, self.export, self.dtypes)]
 
     @property
     def label(self) -> str:
@@ -1201,36 +1174,6 @@ class Comparison:
             subject, label, self.latency, self.shift, emulated=self.emulated, wrong=self.wrong,
             programs=self.programs, unchanged=unchanged, separate=self.separation,
         )  # fmt: skip
-
-    @property
-    def checks(self) -> list[Row]:
-        """Whether the toggle took effect, and the outputs agree: rows of the run's checks."""
-        before, after = self.baseline, self.candidate
-        name, rows = f"{after.name} against {before.name}, {self.threads_text}", []
-        if before.program == after.program:
-            rows = [(f"toggle took effect in {name}", *self._check_toggle())]
-        elif self.same_program:
-            evidence = "both files have the same content (SHA-256)"
-            rows = [(f"programs differ in {name}", "note", evidence)]
-        outputs = f"outputs of {after.name} and {before.name} agree, {count_threads(after.threads)}"
-        return [*rows, (outputs, *check_outputs(self.agreements, same_model=self.same_model))]
-
-    def _check_toggle(self) -> tuple[str, str]:
-        run, before, after = self.run, self.baseline, self.candidate
-        both = self.operators.dropna(subset=["candidate_ms", "baseline_ms"])
-        renamed = int((both["name"] != both["candidate_name"]).sum())
-        if before.experiment.runner != after.experiment.runner or run.recording:
-            if renamed:
-                return "ok", f"{renamed} operators log another kernel"
-            return "note", "not shown: no operator logs another kernel"
-        if not self.toggled:
-            return "ok", "none wanted: both sides are the same"
-        hidden = run.masked(before.name) - run.masked(after.name)
-        if hidden and self.verdict.unchanged:
-            # A ladder of ISA levels is measured to find those that bring nothing.
-            status = "fail" if run.isa_levels is None else "note"
-            return status, f"no: {self.verdict.unchanged}"
-        return check_toggle(hidden, renamed, self.proof, explain_lack(run.record))
 
     @property
     def text(self) -> str:

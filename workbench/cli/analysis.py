@@ -13,10 +13,12 @@ from workbench.cli.options import (
     CATEGORIES,
     PATH,
     TARGET,
+    Assignment,
     Output,
     Percent,
     call,
     command,
+    read_value,
     say,
     show_progress,
 )
@@ -41,28 +43,50 @@ def analyze(run_dir: Path, baseline: str, categories: str) -> Output:
 @command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUN_DIR...")
 @click.option("--out", type=PATH, help="Folder for several runs [default: combined_MODEL].")
+@click.option("--notebook", type=PATH, help="Notebook to execute [default: 12_report].")
+@click.option(
+    "-p", "--parameter", "parameters", type=Assignment(), multiple=True,
+    help="Value of a parameter of the notebook, such as top=30.",
+)  # fmt: skip
 @BASELINE
 @CATEGORIES
-def report(runs: tuple[str, ...], out: Path | None, baseline: str, categories: str) -> Output:
-    """Write report.html and report.md of a run, or one report of several runs.
+def report(
+    runs: tuple[str, ...],
+    out: Path | None,
+    notebook: Path | None,
+    parameters: tuple[tuple[str, str], ...],
+    baseline: str,
+    categories: str,
+) -> Output:
+    """Execute the report notebook for a run, or write one report of several runs.
+
+    The report of one run is report.html, report.md and report.ipynb in its folder. A notebook of
+    your own needs a cell tagged `parameters` that sets run_dir.
 
     Several runs, each RUN_DIR[:EXPERIMENT[:THREADS]], are shown side by side, layer by layer: other
     platforms, or other versions of a model. Emulated runs show which code ran, without times.
     """
-    from workbench.analysis.open import open_run
-    from workbench.portfolio.combined import write_combined
-    from workbench.report.artifacts import make_report
-
     if len(runs) == 1 and out:
         hint = "the report of one run is in its folder"
         raise UsageError("needs several runs", where="--out", hint=hint)
+    if len(runs) > 1 and (notebook or parameters):
+        raise UsageError("is for the report of one run", where="--notebook")
     if len(runs) > 1 and baseline:
         raise UsageError("of several runs, the first is the baseline", where="--baseline")
     if len(runs) > 1:
+        from workbench.portfolio.combined import write_combined
+
         files = write_combined(runs, out, categories)
     else:
-        run = open_run(runs[0], baseline=baseline, categories=categories)
-        files = list(make_report(run))
+        from workbench.report.report import make_report
+
+        with show_progress() as progress:
+            made = make_report(
+                runs[0], baseline=baseline, categories=categories, notebook=notebook or "",
+                parameters={name: read_value(text) for name, text in parameters},
+                progress=progress,
+            )  # fmt: skip
+        files = list(made)
     return Output(files, {"runs": runs, "files": files}, step=f"open {files[0]} in a browser")
 
 

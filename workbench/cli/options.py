@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import json
 import math
 import re
 import shlex
@@ -89,6 +90,14 @@ class Assignment(click.ParamType):
         if not name or not text:
             self.fail(f"{value!r} is not an assignment such as head=fp32", param, ctx)
         return name, text
+
+
+def read_value(text: str) -> str | int | float | bool:
+    """A number, true or false as such; any other text stays text."""
+    with contextlib.suppress(ValueError):
+        value = json.loads(text)
+        return value if isinstance(value, int | float) else text
+    return text
 
 
 class Size(click.ParamType):
@@ -190,6 +199,8 @@ def show_progress() -> Iterator[Callable[[str, float], None]]:
 
         def write(text: str, part: float) -> None:
             nonlocal stage, said
+            if stage == printable(text) and time.monotonic() - said < LONG_SILENCE_S:
+                return
             stage, said = printable(text), time.monotonic()
             click.echo(f"{said - started:4.0f} s  {stage}", file=stream)
 

@@ -97,6 +97,9 @@ class Chart(Figure):
         self.savefig(file, format="png", dpi=2 * _DPI)
         return file.getvalue()
 
+    def __str__(self) -> str:
+        return f"*Figure. {self.alt_text}*"
+
     def _repr_html_(self) -> str:
         source = base64.b64encode(self.to_png()).decode()
         alt = html.escape(self.alt_text, quote=True)

@@ -56,6 +56,9 @@ class Table:
     def _repr_html_(self) -> str:
         return self.html
 
+    def _repr_markdown_(self) -> str:
+        return self.markdown
+
     def __repr__(self) -> str:
         return self.markdown
 
@@ -69,7 +72,7 @@ class VStack:
         self.parts = parts
 
     def _ipython_display_(self) -> None:
-        for part in self.parts:
+        for part in filter(lambda part: part is not None, self.parts):
             display(part)
 
     def __str__(self) -> str:

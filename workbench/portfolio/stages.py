@@ -158,7 +158,8 @@ def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
 def report_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     """Analyse the run of a cell, write its files and report, and validate them."""
     from workbench.analysis.quality import summarize_quality
-    from workbench.report.artifacts import make_report, write_artifacts
+    from workbench.report.artifacts import write_artifacts
+    from workbench.report.report import make_report
     from workbench.report.validate import validate_run
 
     storage, name = job.storage, job.outcome.run_dir
@@ -166,7 +167,7 @@ def report_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     storage.fetch(f"{job.cell.folder}/artifacts")
     run = open_run(storage.folder / name)
     write_artifacts(run)
-    page, _ = make_report(run)
+    page, *_ = make_report(run)
     storage.send(name)
     checks = validate_run(run)
     failures = checks[checks["status"] == "fail"]

@@ -2,12 +2,13 @@
 
 import itertools
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from IPython.display import display
 
 from workbench.analysis.describe import identify_run
 from workbench.analysis.open import open_run
@@ -17,7 +18,6 @@ from workbench.analysis.statistics import describe, pick_timed, restart_latencie
 from workbench.analysis.what_if import rank_bottlenecks
 from workbench.explorer.page import explorer_page
 from workbench.frames import ATTRIBUTION, STATISTICS
-from workbench.plots.tables import Table
 from workbench.records import documents
 from workbench.records.codec import to_document
 from workbench.records.documents import Row, Rows
@@ -25,8 +25,6 @@ from workbench.records.runs import KitMetrics, KitResult
 from workbench.store import (
     EXPLORER_HTML,
     METRICS,
-    REPORT_HTML,
-    REPORT_MD,
     SUMMARY,
     artifacts_dir,
     atomic_write,
@@ -34,49 +32,16 @@ from workbench.store import (
 from workbench.trace.writers.csv_parquet import write_csvs
 from workbench.trace.xnn_log import read_xnn_log
 
-REPORT_NOTEBOOK = "12_report"  #: The notebook that every report is.
 
-
-def make_report(run: Run | str | Path) -> tuple[Path, Path]:
-    """Write ``report.html`` and ``report.md`` of a run: the notebook ``12_report`` without code.
-
-    Its brief sections become ``<stem>_pipeline_summary.md``. The report links to ``explore.html``,
-    which shows the run interactively.
-
-    Parameters
-    ----------
-    run
-        A run or its folder.
-
-    Returns
-    -------
-    tuple of Path
-        The page and the Markdown.
-
-    Examples
-    --------
-    >>> import shutil, tempfile
-    >>> folder = shutil.copytree(wb.sample_run("toy_cnn"), tempfile.mkdtemp() + "/run")
-    >>> [path.name for path in wb.make_report(folder)]
-    ['report.html', 'report.md']
-    """
-    from workbench.report.html import to_html, to_markdown
-    from workbench.report.notebooks import run_notebook
-
-    run = open_run(run)
-    _ = run.subject  # refuses a run without times
-    # The title takes the place of the notebook's.
-    first, *others = run_notebook(REPORT_NOTEBOOK, run_dir=run)
-    label = "Explore this run interactively"
-    link = Table(f'<a href="{EXPLORER_HTML}">{label}</a>', f"[{label}]({EXPLORER_HTML})")
-    sections = [replace(first, heading="", text="", items=[*first.items, link]), *others]
-    names = ", ".join(program.stem for program in run.record.plan.all_programs)
-    stem, title = run.record.plan.stem, f"{names}: where the time goes"
-    brief = [section for section in sections if section.brief]
+def write_explorer(names: dict[str, Any]) -> None:
+    """Write ``explore.html`` of the run that a notebook shows, and display what it is called."""
+    path = Path(names["run_dir"])
+    opened = (value for value in names.values() if isinstance(value, Run))
+    run = next((run for run in opened if run.path == path), None) or open_run(path)
     atomic_write(run.output / EXPLORER_HTML, explorer_page(run))
-    atomic_write(run.output / f"{stem}_pipeline_summary.md", to_markdown(title, brief))
-    page = atomic_write(run.output / REPORT_HTML, to_html(title, sections))
-    return page, atomic_write(run.output / REPORT_MD, to_markdown(title, sections))
+    programs = ", ".join(program.stem for program in run.record.plan.all_programs)
+    title = {"programs": programs, "stem": run.record.plan.stem}
+    display({"application/json": title}, raw=True)
 
 
 def write_artifacts(run: Run) -> list[Path]:

@@ -4,25 +4,38 @@ import base64
 import hashlib
 import html
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from itertools import takewhile
-from typing import Protocol
+from typing import Any, Protocol
 
 import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from workbench.errors import printable
 from workbench.frames import decimals_of, format_number
-from workbench.plots.style import Chart
 
 
 class Shown(Protocol):
-    """A figure or a table."""
+    """A figure or a table; as text, it is Markdown."""
 
     def _repr_html_(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a cell of a notebook displayed, as HTML and as Markdown."""
+
+    html: str
+    markdown: str
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def __str__(self) -> str:
+        return self.markdown
 
 
 @dataclass(frozen=True)
@@ -43,11 +56,48 @@ class Section:
     def paragraphs(self) -> list[str]:
         """The section as Markdown; of a figure, what it says."""
         head = [f"## {self.heading}"] if self.heading else []
-        return [*head, *([self.text] if self.text else []), *map(_describe, self.items)]
+        return [*head, *([self.text] if self.text else []), *map(str, self.items)]
 
 
-def _describe(item: Shown) -> str:
-    return f"*Figure. {item.alt_text}*" if isinstance(item, Chart) else str(item)
+def read_sections(notebook: Mapping[str, Any]) -> list[Section]:
+    """The sections of an executed notebook: its Markdown, and what its cells displayed.
+
+    A section whose cells displayed nothing is left out.
+    """
+    sections, has_code = [Section("")], {0}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            head, _, text = cell["source"].partition("\n")
+            if not head.startswith("#"):
+                head, text = "", cell["source"]
+            brief = "brief" in cell["metadata"].get("tags", [])
+            sections.append(Section(head.lstrip("# "), text.strip(), brief=brief))
+        elif cell["cell_type"] == "code":
+            has_code.add(len(sections) - 1)
+            sections[-1].items.extend(filter(None, map(_read_output, cell["outputs"])))
+    return [s for number, s in enumerate(sections) if s.items or number not in has_code]
+
+
+def _read_output(output: Mapping[str, Any]) -> Result | None:
+    """What a page shows of an output of a cell; None of what has no text or figure."""
+    data = output.get("data", {})
+    if output.get("name") == "stdout":
+        data = {"text/plain": output["text"].rstrip()}
+    text = data.get("text/plain", "")
+    for kind in ("image/png", "image/jpeg", "image/svg+xml"):
+        if kind in data:
+            alt = output["metadata"].get(kind, {}).get("alt", text)
+            content = data[kind].replace("\n", "")
+            if kind == "image/svg+xml":
+                content = base64.b64encode(data[kind].encode()).decode()
+            source = html.escape(f"data:{kind};base64,{content}")
+            return Result(f'<img alt="{html.escape(alt)}" src="{source}">', f"*Figure. {alt}*")
+    markdown = data.get("text/markdown", f"```\n{text}\n```" if text else "")
+    if "text/html" in data:
+        return Result(data["text/html"], markdown)
+    if "text/markdown" in data:
+        return Result(str(mistune.create_markdown(escape=True)(markdown)), markdown)
+    return Result(f"<pre>{html.escape(text)}</pre>", markdown) if text else None
 
 
 def to_html(title: str, sections: Sequence[Section]) -> str:

@@ -1,0 +1,166 @@
+"""Execute a notebook by papermill, in a kernel of this Python."""
+
+import ast
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import papermill
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+from papermill.engines import NBClientEngine, papermill_engines
+
+from workbench import errors
+from workbench.errors import ReportError, UsageError, WorkbenchError, unknown_name
+from workbench.options import Progress, silent
+from workbench.report.notebooks import notebooks_dir
+from workbench.store import atomic_write, cache_folder
+
+ENGINE = "workbench"
+#: Seconds that a kernel may take to start, and that a cell may run.
+START_LIMIT_S, CELL_LIMIT_S = 120, 1800
+#: A kernel without its debugger, which takes half a second to import, and without a history.
+LAUNCH = "import sys; sys.modules['debugpy'] = None; "
+LAUNCH += "from ipykernel.kernelapp import launch_new_instance as launch; launch()"
+COMMAND = [sys.executable, "-P", "-c", LAUNCH, "-f", "{connection_file}"]
+COMMAND += ["--HistoryManager.enabled=False"]
+#: For notebooks of the package: modules in the working directory are not imported.
+IGNORE_FOLDER = "--InteractiveShellApp.ignore_cwd=True"
+KERNELSPEC = {"name": "python3", "display_name": "Python 3 (ipykernel)", "language": "python"}
+PARAMETERS = "parameters"  #: The tag of the cell with the parameters.
+
+
+class Kernel(AsyncKernelManager):
+    """A kernel of this Python, without the user's kernels, start-up files and widgets."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        """How to start it."""
+        return KernelSpec(argv=COMMAND, language="python")
+
+    async def _async_start_kernel(self, **options: Any) -> None:
+        folder = str(cache_folder() / "ipython")
+        options["env"] = {**os.environ, "IPYTHONDIR": folder, "WORKBENCH_WIDGETS": "0"}
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        await super()._async_start_kernel(**options, **quiet)
+
+    start_kernel = _async_start_kernel
+
+
+class Engine(NBClientEngine):  # type: ignore[misc]  # papermill has no types
+    """papermill's engine; ``notebooks`` gets the notebook, to be there also after a failure."""
+
+    @classmethod
+    def execute_managed_notebook(
+        cls, manager: Any, kernel_name: str, *, notebooks: list[NotebookNode], **options: Any
+    ) -> None:
+        """Execute the notebook that the manager holds."""
+        notebooks.append(manager.nb)
+        super().execute_managed_notebook(manager, kernel_name, **options)
+
+
+papermill_engines.register(ENGINE, Engine)
+logging.getLogger("papermill").setLevel(logging.CRITICAL)  # whatever it logs as an error, it raises
+
+
+def run_notebook(
+    template: Path,
+    parameters: Mapping[str, object],
+    *,
+    closing: str = "",
+    failed: Path | None = None,
+    progress: Progress = silent,
+) -> tuple[NotebookNode, dict[str, Any]]:
+    """Execute a notebook, and then ``closing``, which is code that becomes no part of it.
+
+    Returns the notebook with its outputs, and the JSON that ``closing`` displays. If a cell fails,
+    what was executed is written to ``failed``.
+
+    Raises
+    ------
+    UsageError
+        The notebook cannot be read, or has no such parameter.
+    ReportError
+        A cell raised an error or took too long, or the kernel died.
+    """
+    notebook, executed, number = read_template(template, parameters), list[NotebookNode](), 0
+    packaged = template.resolve().parent == notebooks_dir()
+    notebook.cells += [nbformat.v4.new_code_cell(closing)] if closing else []
+
+    def follow(cell: NotebookNode, cell_index: int) -> None:
+        nonlocal number
+        number = cell_index
+        progress(f"running {template.name}", number / len(notebook.cells))
+
+    kind: type[WorkbenchError] = ReportError
+    try:
+        papermill.execute_notebook(
+            notebook, None, dict(parameters), engine_name=ENGINE, kernel_name="python3",
+            request_save_on_cell_execute=False, progress_bar=False, start_timeout=START_LIMIT_S,
+            execution_timeout=CELL_LIMIT_S, kernel_manager_class=Kernel, on_cell_start=follow,
+            shutdown_kernel="immediate", extra_arguments=[IGNORE_FOLDER] if packaged else [],
+            notebooks=executed,
+        )  # fmt: skip
+    except papermill.PapermillExecutionError as error:
+        reason, number = f"{error.ename}: {error.evalue}", error.cell_index
+        known = getattr(errors, error.ename, None)
+        if isinstance(known, type) and issubclass(known, WorkbenchError):
+            kind, reason = known, error.evalue
+    except CellTimeoutError:
+        reason = f"took longer than {CELL_LIMIT_S} s"
+    except DeadKernelError:
+        reason = "the kernel died; it may have run out of memory"
+    except RuntimeError as error:
+        reason = f"the kernel did not start: {error}"
+    else:
+        return _finish(executed[0], template, closing)
+    what, _, hint = reason.partition(" -> ")
+    if packaged and kind is not ReportError:  # the run is at fault, and not the notebook
+        raise kind(what, hint=hint or None)
+    if failed and executed:
+        partial, _ = _finish(executed[0], template, closing)
+        atomic_write(failed, nbformat.writes(partial))
+        hint = hint or f"what ran is in {failed}"
+    # The cell with the values comes after that with the parameters.
+    raise kind(what, where=f"{template.name}, cell {number}", hint=hint or None)
+
+
+def read_template(template: Path, parameters: Mapping[str, object]) -> NotebookNode:
+    """A notebook whose cell with the parameters assigns all of these."""
+    try:
+        notebook = nbformat.v4.upgrade(nbformat.read(template, as_version=4))
+        tagged = [c.source for c in notebook.cells if PARAMETERS in c.metadata.get("tags", [])]
+        nodes = list(ast.walk(ast.parse("\n".join(tagged))))
+    except FileNotFoundError:
+        raise UsageError("no such notebook", where=template) from None
+    except (OSError, ValueError, KeyError, AttributeError, nbformat.ValidationError) as error:
+        raise UsageError(f"is not a notebook: {error}", where=template) from None
+    except SyntaxError as error:
+        raise UsageError(f"cannot read its parameters: {error}", where=template) from None
+    if not tagged:
+        hint = f'tag the cell with `run_dir = ""` as `{PARAMETERS}`'
+        raise UsageError(f"has no cell that is tagged `{PARAMETERS}`", where=template, hint=hint)
+    names = [node for node in nodes if isinstance(node, ast.Name)]
+    known = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+    for name in parameters:
+        if name not in known:
+            raise unknown_name("parameter", name, known, where=template)
+    notebook.metadata["kernelspec"] = KERNELSPEC
+    return notebook
+
+
+def _finish(
+    notebook: NotebookNode, template: Path, closing: str
+) -> tuple[NotebookNode, dict[str, Any]]:
+    """The notebook without the closing cell, and what that displayed."""
+    notebook.metadata.papermill["input_path"] = template.name
+    outputs = notebook.cells.pop().outputs if closing else []
+    shown = [output.data for output in outputs if output.output_type == "display_data"]
+    return notebook, next((data["application/json"] for data in shown), {})

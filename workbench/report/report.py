@@ -1,0 +1,108 @@
+"""The report of a run: an executed notebook, as a page and as Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from workbench.errors import SetupError
+from workbench.options import Progress, silent
+from workbench.report.html import Result, read_sections, to_html, to_markdown
+from workbench.report.notebooks import notebooks_dir
+from workbench.store import (
+    EXPLORER_HTML,
+    REPORT_HTML,
+    REPORT_IPYNB,
+    REPORT_MD,
+    atomic_write,
+    output_folder,
+)
+
+if TYPE_CHECKING:
+    from workbench.analysis.run import Run
+
+#: What runs in the kernel after the notebook, which has the run open.
+CLOSING = "from workbench.report.artifacts import write_explorer\nwrite_explorer(globals())"
+EXPLORER_LINK = "Explore this run interactively"
+
+
+def make_report(
+    run: Run | str | Path,
+    *,
+    baseline: str = "",
+    categories: str | Path = "",
+    notebook: str | Path = "",
+    parameters: Mapping[str, object] | None = None,
+    progress: Progress = silent,
+) -> tuple[Path, Path, Path]:
+    """Write the report of a run: papermill executes a notebook, whose results become pages.
+
+    The notebook is kept with its results as ``report.ipynb``; ``report.html`` and ``report.md``
+    show it without code, and its brief sections become ``<stem>_pipeline_summary.md``. The report
+    links to ``explore.html``, which shows the run interactively.
+
+    Parameters
+    ----------
+    run
+        A run or its folder.
+    baseline, categories
+        As for `open_run`.
+    notebook
+        A notebook with a cell tagged ``parameters`` that has ``run_dir``; ``12_report`` by default.
+    parameters
+        Values of its other parameters.
+    progress
+        Called with the cell that runs and the fraction done.
+
+    Returns
+    -------
+    tuple of Path
+        The page, the Markdown and the executed notebook.
+
+    Raises
+    ------
+    UsageError
+        There is no such run, notebook or parameter.
+    ReportError
+        A cell failed; the partly executed notebook is kept as ``report.failed.ipynb``.
+
+    Examples
+    --------
+    >>> import shutil, tempfile
+    >>> folder = shutil.copytree(wb.sample_run("toy_cnn"), tempfile.mkdtemp() + "/run")
+    >>> [path.name for path in wb.make_report(folder)]  # doctest: +SKIP
+    ['report.html', 'report.md', 'report.ipynb']
+    """
+    try:
+        from workbench.report.kernel import run_notebook
+    except ModuleNotFoundError as error:
+        raise SetupError(f"{error.name} is not installed", install=error.name or "") from None
+    options = {"baseline": baseline, "categories": str(categories)}
+    options = {name: value for name, value in options.items() if value}
+    if not isinstance(run, str | Path):
+        options, run = run.opened_with | options, run.path
+    template, run = Path(notebook or notebooks_dir() / "12_report.ipynb"), Path(run).absolute()
+    values = {"run_dir": str(run), **options, **(parameters or {})}
+    folder = output_folder(run)
+    failed = folder / f"{Path(REPORT_IPYNB).stem}.failed.ipynb"
+    executed, names = run_notebook(
+        template, values, closing=CLOSING, failed=failed, progress=progress
+    )
+    failed.unlink(missing_ok=True)
+    # The title takes the place of that of the package's notebook.
+    first, *others = read_sections(executed)
+    page = f'<a href="{EXPLORER_HTML}">{EXPLORER_LINK}</a>'
+    link = Result(page, f"[{EXPLORER_LINK}]({EXPLORER_HTML})")
+    title = f"{names['programs']}: {(notebook and first.heading) or 'where the time goes'}"
+    text = first.text if notebook else ""
+    sections = [replace(first, heading="", text=text, items=[*first.items, link]), *others]
+    brief = to_markdown(title, [section for section in sections if section.brief])
+    atomic_write(folder / f"{names['stem']}_pipeline_summary.md", brief)
+    return (
+        atomic_write(folder / REPORT_HTML, to_html(title, sections)),
+        atomic_write(folder / REPORT_MD, to_markdown(title, sections)),
+        atomic_write(folder / REPORT_IPYNB, json.dumps(executed, indent=1, ensure_ascii=False)),
+    )
