@@ -661,7 +661,6 @@ CHANGES = make_frame(
     ("line", "text", "", "as in the history"),
     ("run_dir", "text", "", "the first run that has it"),
     ("started", "text", "", "when that began, UTC"),
-    ("status", "text", "", "confirmed: two runs have it; suspected: only the latest one"),
     ("runs", "int", "", "runs that have it, until the next change"),
     ("baseline_ms", "float", "ms", "typical time of the runs since the change before"),
     ("candidate_ms", "float", "ms", "typical time of the runs that have it"),

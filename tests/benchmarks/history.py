@@ -66,7 +66,7 @@ def main() -> int:
     print(f"{options.runs} runs, {lines} lines, {changes} changes")
     print(f"indexed in {indexed:.1f} s (wall time {waited:.1f} s), peak {peak:.2f} GB")
     print(f"figure in {drawn:.2f} s")
-    print(history.changes["status"].value_counts().to_string())
+    print(history.changes["outcome"].value_counts().to_string())
     passed = indexed < MAX_SECONDS and peak < MAX_GB and drawn < MAX_FIGURE_SECONDS
     return 0 if passed else 1
 

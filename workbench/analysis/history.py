@@ -1,5 +1,6 @@
-"""Changes of latency over a series of runs, confirmed or suspected."""
+"""Changes of latency over a series of runs."""
 
+import math
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -27,10 +28,9 @@ def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFra
 
     Emulated runs and those with wrong outputs are skipped. Change points are those of the best
     piecewise constant logarithm of latency, by exact segmentation (ruptures), with pieces of at
-    least ``RECURRENCE`` runs. A change is *confirmed* if its interval, from the scatter between
-    runs, excludes 1 and it exceeds the margin, with false discoveries among all lines held to 5 %.
-    A latest run outside the prediction interval of the piece before it is *suspected*: measure
-    again.
+    least ``RECURRENCE`` runs: a single slow run is no change. A change is shown if its interval,
+    from the scatter between runs, excludes 1 and it exceeds the margin, with false discoveries
+    among all lines held to 5 %.
     """
     counted = ~history["emulated"] & (history["problem"] == "")
     rows = [
@@ -38,11 +38,15 @@ def find_changes(history: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFra
         for _, line in history[counted].groupby("line", sort=False)
         for row in _changes_of(line.dropna(subset="latency_ms").sort_values("started"))
     ]
-    found = Speedup(*(np.array([row.pop(name) for row in rows], float) for name in _FIELDS))
-    outcome, _ = judge(found, [Speedup.exactly(margin)], margin)
+    fields = ("log", "error", "freedom")
+    speedup = Speedup(*(np.array([row.pop(name) for row in rows], float) for name in fields))
+    outcome, _ = judge(speedup, [Speedup.exactly(margin)], margin)
     table = pd.DataFrame(rows, columns=CHANGES.names).astype({"line": "str", "runs": "int64"})
     table = table.assign(
-        speedup=found.value, low=found.low, high=found.high, outcome=pd.Series(outcome, dtype="str")
+        speedup=speedup.value,
+        low=speedup.low,
+        high=speedup.high,
+        outcome=pd.Series(outcome, dtype="str"),
     )
     shown = table[table["outcome"].isin(["faster", "slower"])]
     return check(shown[CHANGES.names].reset_index(drop=True), CHANGES)
@@ -83,24 +87,15 @@ def _changes_of(line: pd.DataFrame) -> Iterator[dict[str, object]]:
     noise = estimate_noise(logs, half / quantile / line["latency_ms"].to_numpy(float))
     bounds = [0, *split_pieces(logs, noise)]
     pieces = [logs[start:end] for start, end in pairwise(bounds)]
-    freedom = max(len(logs) - len(pieces), 1)
     named = line[["line", "run_dir", "started"]].to_dict("records")
     for start, (before, after) in zip(bounds[1:], pairwise(pieces), strict=False):
-        error = noise * np.sqrt(_MEDIAN / len(before) + _MEDIAN / len(after))
-        found = _difference(float(np.median(before)), float(np.median(after)), error, freedom)
-        yield {**named[start], "status": "confirmed", "runs": len(after), **found}
-    *earlier, latest = pieces[-1] if len(logs) else [np.nan]
-    if len(earlier) >= RECURRENCE:
-        error = noise * np.sqrt(1 + _MEDIAN / len(earlier))
-        found = _difference(float(np.median(earlier)), latest, error, freedom)
-        yield {**named[-1], "status": "suspected", "runs": 1, **found}
-
-
-#: The fields of a `Speedup`.
-_FIELDS = ("log", "error", "freedom")
-
-
-def _difference(before: float, after: float, error: float, freedom: int) -> dict[str, float]:
-    """Two logarithms of latencies as times, and the fields of their speed-up."""
-    times = {"baseline_ms": float(np.exp(before)), "candidate_ms": float(np.exp(after))}
-    return times | dict(zip(_FIELDS, (before - after, error, freedom), strict=True))
+        levels = float(np.median(before)), float(np.median(after))
+        yield {
+            **named[start],
+            "runs": len(after),
+            "baseline_ms": math.exp(levels[0]),
+            "candidate_ms": math.exp(levels[1]),
+            "log": levels[0] - levels[1],
+            "error": noise * np.sqrt(_MEDIAN / len(before) + _MEDIAN / len(after)),
+            "freedom": max(len(logs) - len(pieces), 1),
+        }

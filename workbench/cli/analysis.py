@@ -268,7 +268,7 @@ def validate(run_dir: Path, known_good: Path | None) -> Output:
 @click.option("--across", multiple=True, help="What may differ within a line: program.")
 @click.option("--figure", type=PATH, help="Plot latency over time into this file (.png, .svg).")
 @click.option("--csv", type=PATH, help="Also write all runs into this file.")
-@click.option("--fail-above", type=Percent(), help="Exit 1 if confirmed slower by more than this.")
+@click.option("--fail-above", type=Percent(), help="Exit 1 if it became slower by more than this.")
 def history(
     roots: tuple[Path, ...],
     across: tuple[str, ...],
@@ -278,8 +278,7 @@ def history(
 ) -> Output:
     """List the runs below FOLDERs [default: here], and when they became faster or slower.
 
-    A line has the comparable runs of a program. A change is confirmed once two successive runs show
-    it; until then it is suspected.
+    A line has the comparable runs of a program. Two successive runs must show a change.
     """
     from workbench.plots.history import plot_history
     from workbench.portfolio.history import read_history, write_figure

@@ -51,8 +51,7 @@ def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
     wrong = (runs["problem"] != "").to_numpy()
     axis.scatter(when, runs["latency_ms"], s=9, color=color, linewidths=0, zorder=3)
     axis.scatter(when[wrong], runs["latency_ms"][wrong], marker="x", color=style.SLOWER, zorder=4)
-    confirmed = changes[changes["status"] == "confirmed"]
-    starts = [when[0], *_times(confirmed["started"])]
+    starts = [when[0], *_times(changes["started"])]
     for start, end in zip(starts, [*starts[1:], when[-1] + 1], strict=True):
         piece = runs[(when >= start) & (when < end)]
         level = np.exp(np.log(piece["latency_ms"]).mean())
@@ -60,10 +59,8 @@ def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
         axis.plot(ends, [level] * 2, color=style.INK, linewidth=1.4, zorder=2)
     for change in changes.itertuples():
         (at,) = _times(pd.Series([change.started]))
-        dashes = "-" if change.status == "confirmed" else ":"
-        axis.axvline(at, color=style.HIGHLIGHT, linewidth=1.2, linestyle=dashes)
+        axis.axvline(at, color=style.HIGHLIGHT, linewidth=1.2)
         text = f" {change.outcome}: {style.write_ms(change.candidate_ms)}"
-        text += "" if change.status == "confirmed" else " (suspected)"
         axis.annotate(text, (at, 1), xycoords=("data", "axes fraction"), fontsize=8,
                       color=style.HIGHLIGHT, va="top", annotation_clip=False)  # fmt: skip
     style.label_y(axis, "ms")

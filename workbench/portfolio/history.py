@@ -39,12 +39,12 @@ class History:
         """The lines with their latest latency, and the changes."""
         last = self.rows.drop_duplicates("line", keep="last").set_index("line")
         changes = self.changes.drop_duplicates("line", keep="last").set_index("line")
-        status = (changes["outcome"] + ", " + changes["status"]).reindex(last.index)
+        outcome = changes["outcome"].reindex(last.index)
         lines = last.assign(
             line=range(1, len(last) + 1),
             runs=self.rows["line"].value_counts().reindex(last.index),
             latest=last["started"],
-            change=status.fillna("none").mask(last["problem"] != "", WRONG),
+            change=outcome.fillna("none").mask(last["problem"] != "", WRONG),
         )
         columns = ["line", "program", "experiment", "threads", "device", "runs", "latest"]
         resources = [n for n in ("first_output_ms", "peak_mb", "size_mb") if lines[n].notna().any()]
@@ -55,9 +55,8 @@ class History:
         )
 
     def slower_by(self, fraction: float) -> pd.DataFrame:
-        """The lines whose last confirmed change is a slowdown by more than a fraction."""
-        confirmed = self.changes[self.changes["status"] == "confirmed"]
-        last = confirmed.drop_duplicates("line", keep="last")
+        """The lines whose last change is a slowdown by more than a fraction."""
+        last = self.changes.drop_duplicates("line", keep="last")
         return last[(last["outcome"] == "slower") & (last["high"] < 1 / (1 + fraction))]
 
 
