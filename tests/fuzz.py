@@ -44,7 +44,7 @@ from safetensors.torch import save as save_tensors
 
 import workbench as wb
 from workbench.analysis.attribution import attribute_layers
-from workbench.analysis.categories import load_scheme
+from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
 from workbench.datasets import load_case_study
 from workbench.errors import WorkbenchError

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.categories import load_scheme
 from workbench.analysis.dataflow import Dataflow
 from workbench.analysis.findings.rules import find_bottlenecks
+from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Measurement, Run
 from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
 from workbench.records.runs import Batch, Experiment, Export, Plan, RunRecord, Session
@@ -98,11 +98,11 @@ def measured(*program, shapes=None, dtypes=None, noise=0.002, **facts):
 
     def row(key, operator, kind, node=None, ms=0.0, **more):
         size = sum(bytes_of[n] for n in {*node.reads.split(), *node.writes.split()}) if node else 0
-        found = load_scheme().place(operator, kind)
+        category, family, rule = load_scheme().place(operator, kind)
         rows.append(
             {
                 "key": key, "name": operator, "operator": operator, "kind": kind,
-                "category": found.category, "family": found.family, "rule": found.rule,
+                "category": category, "family": family, "rule": rule,
                 "calls": 1.0, "mean_ms": ms, "std_ms": 0.0, "share": 0.0,
                 "module": node.module if node else None,
                 "module_class": node.module_class if node else None,

@@ -18,13 +18,11 @@ SOURCES = sorted((ROOT / "workbench").rglob("*.py"))
 
 #: File names that several packages may share, and why.
 SHARED_NAMES = {
-    "categories": "computed in analysis, drawn in plots",
     "history": "computed in analysis, read in portfolio, drawn in plots",
     "layers": "made in export, stored in records, computed in analysis, drawn in plots",
     "machine_code": "computed in analysis, drawn in plots",
     "operators": "computed in analysis, with XNNPACK's in analysis.xnnpack, drawn in plots",
     "roofline": "computed in analysis, drawn in plots",
-    "shift": "computed in analysis, drawn in plots",
     "sweeps": "computed in analysis, drawn in plots",
     "variants": "read in analysis, drawn in plots",
     "what_if": "computed in analysis, drawn in plots",

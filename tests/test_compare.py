@@ -9,24 +9,22 @@ from scipy.special import stdtrit
 from synthetic import synthetic_latencies, synthetic_ledger
 
 from workbench.analysis.compare import (
+    Speedup,
+    Verdict,
     adjust_for_many,
-    compare_apart,
     compare_latencies,
     compare_parts,
-    judge,
-)
-from workbench.analysis.operators import summarize_categories, summarize_operators
-from workbench.analysis.shift import bottleneck_shift
-from workbench.analysis.speedup import Speedup, speedup_of_restarts
-from workbench.analysis.statistics import describe_latencies
-from workbench.analysis.verdict import (
-    Verdict,
+    compare_restarts,
     describe_differences,
     describe_faults,
     digits_of,
+    judge,
     reach_verdict,
-    summarize_verdict,
+    speedup_of_restarts,
 )
+from workbench.analysis.operators import summarize_categories, summarize_operators
+from workbench.analysis.statistics import describe_latencies, restart_latencies
+from workbench.analysis.what_if import bottleneck_shift
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import COMPARISON, check, format_ms
 from workbench.records.runs import Agreement
@@ -333,44 +331,44 @@ def test_a_verdict_from_measurements():
     latencies = synthetic_latencies({"off": 6.0, "on": 3.0, "again": 6.0})
     before = summarize_categories(synthetic_ledger())
     after = summarize_categories(synthetic_ledger({"Convolution": 40, "GEMM": 40}))
-    line = summarize_verdict(
+    line = (
         reach_verdict(
             "net",
             "with avx512",
             compare_latencies(latencies, "off", "on", control="again"),
             bottleneck_shift(before, after),
         )
-    )
+    ).text
     assert re.match(r"net: [12]\.\d+x faster with avx512 \(95 % CI 1\.\d+-2\.\d+\)", line)
     assert line.endswith("bottleneck Convolution 63 % -> Data Movement 38 %")
 
 
 def test_an_a_a_run_names_no_speedup():
     for outcome in ("equivalent", "inconclusive"):
-        line = summarize_verdict(verdict(outcome, 1.004, 0.996, 1.012))
+        line = verdict(outcome, 1.004, 0.996, 1.012).text
         assert outcome in line
         assert "latency -1.2 % to +0.4 %" in line
         assert "faster" not in line and "x " not in line
 
 
 def test_an_inconclusive_verdict_tells_the_noise_floor():
-    assert "noise floor 1.3 %" in summarize_verdict(verdict("inconclusive", 1.1, 0.9, 1.3))
-    line = summarize_verdict(verdict("inconclusive", 1.1, math.nan, math.nan))
+    assert "noise floor 1.3 %" in verdict("inconclusive", 1.1, 0.9, 1.3).text
+    line = verdict("inconclusive", 1.1, math.nan, math.nan).text
     assert "no interval: needs two or more process restarts" in line
 
 
 def test_a_verdict_says_what_it_lacks():
     said = {"detectable": 0.07}
     alone = replace(verdict("faster", 1.5, 1.4, 1.6, **said), floor=0.0)
-    assert summarize_verdict(alone).endswith("(95 % CI 1.4-1.6, no A/A control)")
+    assert alone.text.endswith("(95 % CI 1.4-1.6, no A/A control)")
     apart = replace(alone, separate="separate runs")
-    assert "separate runs, minimum detectable change 7 %" in summarize_verdict(apart)
+    assert "separate runs, minimum detectable change 7 %" in apart.text
     apart = verdict("inconclusive", 1.02, 0.95, 1.08, separate="separate runs", **said)
-    assert summarize_verdict(apart).count("minimum detectable change") == 1
+    assert apart.text.count("minimum detectable change") == 1
 
 
 def test_a_machine_that_is_too_busy_is_said_to_be():
-    line = summarize_verdict(replace(verdict("inconclusive", 1.5, 0.5, 4.0), floor=2.9))
+    line = (replace(verdict("inconclusive", 1.5, 0.5, 4.0), floor=2.9)).text
     assert "too busy to compare (two equal experiments differed by up to 290 %)" in line
 
 
@@ -378,13 +376,14 @@ def test_separate_runs_need_more_than_their_restarts_show():
     """Two runs of one program differ by more than the restarts of either."""
     before, after = (synthetic_latencies({"a": ms}, restart=1e-4, noise=1e-4, outliers=0, drift=0)
                      for ms in (6.0, 6.0 * 1.03))  # fmt: skip
-    row = only(compare_apart(before, after))
+    restarts = [[restart_latencies(side)] for side in (before, after)]
+    row = only(compare_restarts(["latency"], *restarts))
     assert row["outcome"] == "inconclusive" and row["detectable"] > 0.04
-    assert only(compare_apart(before, after, separate=False))["outcome"] == "slower"
+    assert only(compare_restarts(["latency"], *restarts, separate=False))["outcome"] == "slower"
 
 
 def test_slower_is_told_as_a_factor_above_one():
-    line = summarize_verdict(verdict("slower", 0.5, 0.48, 0.52))
+    line = verdict("slower", 0.5, 0.48, 0.52).text
     assert line == "net: 2.00x slower with avx512 (95 % CI 1.92-2.08)"
 
 
@@ -405,7 +404,7 @@ def test_outputs_that_differ_come_before_any_speedup():
     frame = compare_latencies(synthetic_latencies({"off": 6.0, "on": 3.0}), "off", "on")
     assert describe_differences(agreements[:1]) == ""
     wrong = describe_differences(agreements)
-    line = summarize_verdict(reach_verdict("net", "with avx512", frame, wrong=wrong))
+    line = (reach_verdict("net", "with avx512", frame, wrong=wrong)).text
     assert line == (
         "net: outputs differ (output 1 by 0.1 of its largest value instead of 1e-05 at most; "
         "output 2 cannot be compared): no speed-up is claimed; ran with avx512 in "

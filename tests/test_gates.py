@@ -10,13 +10,11 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import synthetic_latencies
 
 import workbench as wb
-from workbench.analysis.compare import compare_apart, compare_restarts
+from workbench.analysis.compare import compare_restarts
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics, judge_rows
 from workbench.analysis.open import open_run
-from workbench.analysis.statistics import restart_latencies
 from workbench.errors import ComparisonError, StoreError, UsageError
 from workbench.portfolio.stages import tabulate_row
 from workbench.portfolio.state import render_index
@@ -190,17 +188,6 @@ def test_a_bad_baseline_is_one_clear_line(tmp_path, content):
     path.write_text(content)
     with pytest.raises(StoreError, match=r"main\.json"):
         compare_with_metrics(path, str(SAMPLE))
-
-
-def test_restarts_alone_say_what_all_latencies_say():
-    sides = [
-        synthetic_latencies({"a": ms}, seed=seed, processes=n)
-        for ms, seed, n in ((10, 1, 5), (11, 2, 7))
-    ]
-    whole = compare_apart(*sides)
-    restarts = [[restart_latencies(side)] for side in sides]
-    short = compare_restarts(["latency"], *restarts)
-    pd.testing.assert_frame_equal(whole, short, check_exact=False, rtol=1e-9)
 
 
 def test_one_restart_is_undecided():

@@ -10,15 +10,12 @@ import pytest
 from synthetic import resample_run
 
 import workbench as wb
-from workbench.analysis.compare import list_restarts
 from workbench.analysis.history import estimate_noise, find_changes, split_pieces
-from workbench.analysis.statistics import clock_of, restart_latencies, tabulate_latencies
-from workbench.datasets import SAMPLES
 from workbench.errors import UsageError
 from workbench.frames import HISTORY, check
 from workbench.plots.history import plot_history
 from workbench.portfolio.history import read_history, write_figure
-from workbench.store import find_runs, load_run, save_run
+from workbench.store import load_run, save_run
 
 SMALL = load_run(wb.sample_run("Ready"))
 
@@ -125,17 +122,6 @@ def test_a_regression_of_five_per_cent_is_found():
     found = changes[changes["run_dir"] == "run-15"]
     assert len(found) >= 45
     assert ((found["low"] < 10 / 10.5) & (found["high"] > 10 / 10.5)).sum() >= 43
-
-
-@pytest.mark.parametrize("path", find_runs(SAMPLES), ids=lambda path: path.parts[-3])
-def test_restarts_are_those_of_the_frames(path):
-    run = load_run(path)
-    latencies = tabulate_latencies(run)
-    found = list_restarts(run)
-    parts = dict(list(latencies[~latencies["traced"]].groupby(["experiment", "threads"])))
-    assert found.keys() == parts.keys()
-    for key, part in parts.items():
-        assert found[key] == (clock_of(part), pytest.approx(restart_latencies(part)))
 
 
 @pytest.fixture(scope="module")

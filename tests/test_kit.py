@@ -123,7 +123,7 @@ def test_its_report_prints_our_numbers_and_the_model(kit, folder, tmp_path):
         stats = pd.read_csv(next(folder.glob(f"{side.name}/*_ops_stats.csv")))
         place_of = side.run.scheme.place
         placed = [
-            place_of(name, "portable" if backend == "portable" else "delegated").category
+            place_of(name, "portable" if backend == "portable" else "delegated")[0]
             for name, backend in zip(stats["name"], stats["delegate_backend"], strict=True)
         ]
         ours = stats.groupby(placed)["total_ms"].sum()

@@ -16,9 +16,8 @@ from synthetic import synthetic_latencies, synthetic_ledger
 import workbench as wb
 from workbench.analysis.compare import compare_latencies, compare_parts
 from workbench.analysis.operators import summarize_categories, summarize_operators
-from workbench.analysis.shift import bottleneck_shift
 from workbench.analysis.statistics import describe_latencies
-from workbench.analysis.what_if import predict_what_if, rank_bottlenecks
+from workbench.analysis.what_if import bottleneck_shift, predict_what_if, rank_bottlenecks
 from workbench.datasets import load_case_study
 from workbench.frames import MISSING, format_ms, format_number, format_share, mark_emulated
 from workbench.plots.categories import plot_categories

@@ -7,9 +7,14 @@ from hypothesis import strategies as st
 from scipy import stats
 from synthetic import NETWORK, synthetic_ledger
 
-from workbench.analysis.categories import CATEGORIES, add_categories
-from workbench.analysis.operators import summarize_categories, summarize_operators, total_runs
-from workbench.analysis.shift import bottleneck_shift, bound_shift
+from workbench.analysis.operators import (
+    CATEGORIES,
+    add_categories,
+    summarize_categories,
+    summarize_operators,
+    total_runs,
+)
+from workbench.analysis.what_if import bottleneck_shift, bound_shift
 from workbench.datasets import FOLDER, load_case_study
 from workbench.errors import StoreError, UsageError
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME

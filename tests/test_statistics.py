@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from simulate import simulate_operators, simulate_restarts
 from synthetic import synthetic_latencies
 
-from workbench.analysis.compare import MARGIN, tabulate_comparison
-from workbench.analysis.speedup import Speedup, speedup_of_restarts
+from workbench.analysis.compare import MARGIN, Speedup, speedup_of_restarts, tabulate_comparison
 from workbench.analysis.statistics import (
     PREEMPTED_LIMIT,
     describe,

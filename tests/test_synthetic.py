@@ -1,7 +1,7 @@
 import pytest
 from synthetic import NETWORK, synthetic_latencies, synthetic_ledger
 
-from workbench.analysis.categories import load_scheme
+from workbench.analysis.operators import load_scheme
 from workbench.frames import LATENCIES, LEDGER, check
 
 
@@ -28,4 +28,4 @@ def test_the_ledger_obeys_its_factors():
 
 def test_the_network_names_the_categories_that_the_rules_give():
     for category, kind, operator, _ in NETWORK:
-        assert load_scheme().place(operator, kind).category == category
+        assert load_scheme().place(operator, kind)[0] == category

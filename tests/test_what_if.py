@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from recorded import recorded
 from synthetic import NETWORK, synthetic_ledger
 
-from workbench.analysis.categories import CATEGORIES
-from workbench.analysis.operators import summarize_categories
-from workbench.analysis.shift import bottleneck_shift
-from workbench.analysis.what_if import predict_what_if, rank_bottlenecks
+from workbench.analysis.operators import CATEGORIES, summarize_categories
+from workbench.analysis.what_if import bottleneck_shift, predict_what_if, rank_bottlenecks
 from workbench.datasets import load_case_study
 from workbench.errors import ComparisonError, UsageError
 from workbench.frames import BOTTLENECKS, WHAT_IF, check

@@ -1,14 +1,12 @@
-from .analysis.categories import add_categories
 from .analysis.compare_runs import align_measurements, compare
 from .analysis.exports import read_exports
 from .analysis.ledger import build_ledger
 from .analysis.open import open_run
-from .analysis.operators import add_up_spans, summarize_categories
+from .analysis.operators import add_categories, add_up_spans, summarize_categories
 from .analysis.roofline import place_layers
 from .analysis.run import Comparison, Measurement, Run
-from .analysis.shift import bottleneck_shift
 from .analysis.variants import read_study
-from .analysis.what_if import predict_what_if, rank_bottlenecks
+from .analysis.what_if import bottleneck_shift, predict_what_if, rank_bottlenecks
 from .cli.options import show_progress
 from .datasets import load_case_study, sample_exports, sample_model, sample_run
 from .explorer.page import explore

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 import workbench
-from workbench.analysis.categories import CATEGORIES
+from workbench.analysis.operators import CATEGORIES
 from workbench.errors import StoreError, unknown_name
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
 from workbench.frames import check

@@ -13,7 +13,6 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.attribution import attribute_layers
-from workbench.analysis.categories import load_scheme
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.compare_runs import compare
 from workbench.analysis.exports import model_spec
@@ -22,7 +21,12 @@ from workbench.analysis.layers import add_layers
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.machine_code import keep_functions
 from workbench.analysis.open import open_run
-from workbench.analysis.operators import describe_spans, label_operators, summarize_operators
+from workbench.analysis.operators import (
+    describe_spans,
+    label_operators,
+    load_scheme,
+    summarize_operators,
+)
 from workbench.analysis.roofline import build_roof, can_probe, ceilings_name
 from workbench.analysis.run import Measurement, Run
 from workbench.analysis.statistics import tabulate_latencies

@@ -29,8 +29,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from simulate import simulate_operators, simulate_restarts
 
-from workbench.analysis.compare import MARGIN, judge, tabulate_comparison
-from workbench.analysis.speedup import Speedup, speedup_of_restarts
+from workbench.analysis.compare import (
+    MARGIN,
+    Speedup,
+    judge,
+    speedup_of_restarts,
+    tabulate_comparison,
+)
 from workbench.analysis.statistics import half_width
 
 COVERAGE = (0.93, 0.97)

@@ -9,7 +9,7 @@ prints
   the error of that mean too;
 - how often two runs have disjoint intervals;
 - the scatter between runs that the scatter between the restarts of one run does not explain;
-- how often `compare_apart` calls two of the runs different, which are equal, and which share of
+- how often `compare_restarts` calls two of the runs different, which are equal, and which share of
   runs made slower by 5 and by 10 % it finds.
 
 Exits 1 if more than 5 % of the pairs are called different.

@@ -1,6 +1,5 @@
 """The layer of each row of a ledger, with its source line, shapes and cost, from the sidecar."""
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,8 +7,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from workbench.analysis.ledger import Key
 from workbench.analysis.xnnpack.operators import GraphMatch, Operator, match_graph
 from workbench.frames import ATTRIBUTION, LEDGER, check
 from workbench.records.layers import Instruction, Layers, Method, Origin, Value, XNode, XValue
@@ -146,7 +147,6 @@ def _shapes(inputs: Iterable[Value | XValue], outputs: Iterable[Value | XValue])
 CONFIDENCES = ("exact", "fitted", "ambiguous", "unattributed")
 _EXACT, _FITTED, _AMBIGUOUS, _UNATTRIBUTED = CONFIDENCES
 
-_KEY = re.compile(r"(?:m(\d+)/)?(?:(\d+):)?")
 _UNKNOWN: _Columns = dict.fromkeys(ATTRIBUTION.names)
 _UNKNOWN |= {**_no_cost("overhead"), "confidence": _UNATTRIBUTED}
 
@@ -171,8 +171,9 @@ def attribute_layers(ledger: pd.DataFrame, layers: Layers) -> pd.DataFrame:
     check(ledger, LEDGER)
     columns = ["key", "kind", "name", "operator", "instruction"]
     rows = ledger.drop_duplicates("key")[columns].astype(dict.fromkeys(columns[:4], object))
-    found = rows["key"].str.extract(_KEY).fillna("0").astype(int)
-    rows["method"], chain = found[0], found[1]
+    keys = [Key.parse(key) for key in rows["key"]]
+    rows["method"] = [key.method for key in keys]
+    chain = np.array([key.chain for key in keys])
     # Whether an operator's instruction does the same in every run of its method.
     times = rows["key"].map(ledger["key"].astype(object).value_counts())
     group = times.groupby([rows["method"], rows["instruction"]])

@@ -1,26 +1,34 @@
-"""Comparisons of E2E latency and of the parts of an inference, from samples to verdicts."""
+"""Comparisons: speed-ups with intervals that hold for few restarts, and the verdict on each.
 
-from collections.abc import Sequence
-from typing import TypeVar
+From bottom to top: the speed-up between typical times of process restarts, what it shows (`judge`),
+E2E latency, the parts of an inference, and the verdict in one sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.special import stdtr, stdtrit
 
-from workbench.analysis.categories import CATEGORIES, add_categories
-from workbench.analysis.operators import first_rows, total_runs
-from workbench.analysis.speedup import Speedup, speedup_of_restarts, speedup_of_runs
+from workbench.analysis.operators import CATEGORIES, add_categories, first_rows, total_runs
 from workbench.analysis.statistics import (
     clock_of,
     pick_timed,
     restart_latencies,
-    tabulate_latencies,
     typical_restarts,
 )
 from workbench.errors import ComparisonError, unknown_name
-from workbench.frames import COMPARISON, check
-from workbench.records.runs import RunRecord
+from workbench.frames import COMPARISON, EMULATED, WRONG, check, format_range, format_share
+from workbench.records.runs import Agreement
 
 _T = TypeVar("_T", pd.Series, pd.DataFrame)
+_Times: TypeAlias = Sequence[float] | np.ndarray | pd.Series | pd.DataFrame
 
 #: Relative difference up to which two times count as equal, unless the caller says otherwise.
 MARGIN = 0.02
@@ -29,46 +37,165 @@ MARGIN = 0.02
 FALSE_DISCOVERIES = 0.05
 
 #: Difference (ratio - 1) that a part must exceed if no A/A control shows how far equals differ.
-UNCONTROLLED = 0.04
+UNCONTROLLED_MARGIN = 0.04
+
+#: Noise floor (ratio - 1) above which a measurement compares nothing.
+TOO_BUSY = 0.5
+
+#: Scatter (standard deviation of the logarithm) of one program's latency from run to run, minutes
+#: apart on two busy cores, beyond what the restarts of a run show: 1.5 to 2.4 % in 10 and 18 runs
+#: of two models (`tests/benchmarks/repeats.py`), and the error of that.
+BETWEEN_RUNS = 0.028
+
+#: XNNPACK logs whole microseconds: an error of 1 us / sqrt(12) for each operator.
+_RESOLUTION_MS = 1e-3 / np.sqrt(12)
+
+#: What is compared at each level: the values of a column of the ledger.
+PARTS = {"category": "category", "operator": "key", "layer": "layer", "kind": "kind"}
+
+#: Student's t of a million degrees of freedom is normal; that of infinitely many is NaN.
+_NORMAL = 1e6
 
 
-def tabulate_comparison(
-    level: str,
-    names: Sequence[str],
-    times_ms: tuple[np.ndarray, np.ndarray],
-    speedup: Speedup,
-    control: Speedup | None = None,
-    *,
-    restarts: int | Sequence[int],
-    margin: float = MARGIN,
-) -> pd.DataFrame:
-    """``frames.COMPARISON`` for the rows of one level, which are judged as one family.
+@dataclass(frozen=True)
+class Speedup:
+    """Speed-ups (baseline / candidate), one per quantity.
 
-    ``times_ms`` are typical times of baseline and candidate. E2E must differ by more than the
-    control did, or than the margin without one; parts by more than both, or by `UNCONTROLLED`.
+    ``log`` holds their logarithms, ``error`` the standard errors of these (NaN where the data allow
+    none), ``freedom`` the degrees of freedom of the errors.
     """
-    bounds = [Speedup.exactly(margin if level == "e2e" else max(margin, UNCONTROLLED))]
-    if control is not None:
-        bounds = [control, *([] if level == "e2e" else [Speedup.exactly(margin)])]
-    outcome, q = judge(speedup, bounds, margin)
-    table = pd.DataFrame(
-        {
-            "level": level,
-            "name": list(names),
-            "baseline_ms": times_ms[0],
-            "candidate_ms": times_ms[1],
-            "speedup": speedup.value,
-            "low": speedup.low,
-            "high": speedup.high,
-            "outcome": outcome,
-            "q": q,
-            "detectable": np.max([speedup.minimum_detectable_change(b) for b in bounds], axis=0),
-            "floor": 0.0 if control is None else control.distance,
-            "restarts": restarts,
-            "margin": margin,
-        }
-    )
-    return check(table, COMPARISON)
+
+    log: np.ndarray
+    error: np.ndarray
+    freedom: np.ndarray
+
+    @classmethod
+    def exactly(cls, change: ArrayLike) -> Speedup:
+        """A difference (ratio - 1) without error, such as a margin."""
+        log = np.log1p(np.asarray(change, float))
+        return cls(log, np.zeros_like(log), np.full_like(log, np.inf))
+
+    @classmethod
+    def concatenate(cls, parts: Sequence[Speedup]) -> Speedup:
+        """Several speed-ups as one."""
+        fields = ("log", "error", "freedom")
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
+
+    @property
+    def value(self) -> np.ndarray:
+        """The speed-ups."""
+        return np.exp(self.log)
+
+    @property
+    def low(self) -> np.ndarray:
+        """The lower ends of their 95 % intervals, by Student's t."""
+        return np.exp(self.log - self._quantile(0.975))
+
+    @property
+    def high(self) -> np.ndarray:
+        """The upper ends of their 95 % intervals."""
+        return np.exp(self.log + self._quantile(0.975))
+
+    @property
+    def distance(self) -> np.ndarray:
+        """The end of each interval that is further from 1, as a ratio - 1; infinite without one."""
+        return np.expm1(np.nan_to_num(np.abs(self.log) + self._quantile(0.975), nan=np.inf))
+
+    def p_beyond(self, bound: Speedup) -> np.ndarray:
+        """P-values of "no further from 1 than ``bound``", whose error counts too.
+
+        Below 0.05 for a bound without error, the whole 95 % interval lies beyond it.
+        """
+        error, freedom = self._join(bound)
+        excess = np.abs(self.log) - np.abs(bound.log)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            distance = np.where(excess == 0, 0.0, excess / error)
+        return np.minimum(2 * stdtr(freedom, -distance), 1.0)
+
+    def minimum_detectable_change(self, bound: Speedup) -> np.ndarray:
+        """The least difference, as a ratio - 1, that 4 of 5 repetitions would show to be beyond.
+
+        The multiple of the standard error is that of H. S. Bloom, "Minimum Detectable Effects",
+        Evaluation Review 19 (1995).
+        """
+        error, freedom = self._join(bound)
+        multiple = stdtrit(freedom, 0.975) + stdtrit(freedom, 0.8)
+        return np.expm1(np.abs(bound.log) + multiple * error)
+
+    def _join(self, bound: Speedup) -> tuple[np.ndarray, np.ndarray]:
+        return _join_errors(*((np.square(side.error), side.freedom) for side in (self, bound)))
+
+    def _quantile(self, level: float) -> np.ndarray:
+        return stdtrit(np.minimum(self.freedom, _NORMAL), level) * self.error
+
+
+def speedup_of_restarts(
+    baseline: _Times,
+    candidate: _Times,
+    *,
+    paired: bool = True,
+    resolution: ArrayLike = 0.0,
+) -> Speedup:
+    """The speed-up from typical times: the ratio of the means over the process restarts.
+
+    Each side has one typical time per restart, of shape ``(restarts,)`` or ``(restarts,
+    quantities)``; NaN where one is not positive. Restart ``i`` deviates from the ratio by
+    ``baseline[i] / mean(baseline) - candidate[i] / mean(candidate)`` (W. G. Cochran, "Sampling
+    Techniques", 1977, chapter 6), and the interval is Student's over these deviations. It holds
+    whatever the inferences of one restart have in common (addresses, caches, clock speed), even if
+    restarts scatter unequally (S. G. Donald, K. Lang, "Inference with Difference-in-Differences
+    and Other Panel Data", Rev. Econ. Stat. 89 (2007); R. Ibragimov, U. K. Müller, "t-Statistic
+    Based Correlation and Heterogeneity Robust Inference", J. Bus. Econ. Stat. 28 (2010));
+    ``tests/benchmarks/intervals.py`` measures its coverage. A single restart gives no error.
+
+    ``paired``: restart ``i`` measured both sides, interleaved or in turn. Otherwise the restarts of
+    the two sides have nothing in common, and the interval is Welch's. ``resolution`` is a standard
+    error of the logarithm that more restarts do not reduce, such as that of the clock.
+    """
+    columns = (np.asarray(side, float).reshape(len(side), -1) for side in (baseline, candidate))
+    sides = [np.where(side > 0, side, np.nan) for side in columns]
+    before, after = (side / side.mean(axis=0) for side in sides)
+    log = np.log(sides[0].mean(axis=0)) - np.log(sides[1].mean(axis=0))
+    deviations = [before - after] if paired else [before, after]
+    if min(map(len, deviations)) < 2:
+        return Speedup(log, np.full_like(log, np.nan), np.ones_like(log))
+    parts = [(d.var(axis=0, ddof=1) / len(d), len(d) - 1) for d in deviations]
+    return Speedup(log, *_join_errors(*parts, (np.square(resolution), np.inf)))
+
+
+def speedup_of_runs(baseline: _Times, candidate: _Times, *, resolution: ArrayLike = 0.0) -> Speedup:
+    """The speed-up between restarts of two separate runs.
+
+    Its error includes `BETWEEN_RUNS` of both, which no restart of either run can show.
+    """
+    resolution = np.hypot(resolution, math.sqrt(2) * BETWEEN_RUNS)
+    return speedup_of_restarts(baseline, candidate, paired=False, resolution=resolution)
+
+
+def _join_errors(*parts: tuple[np.ndarray, np.ndarray | float]) -> tuple[np.ndarray, np.ndarray]:
+    """Standard error and degrees of freedom of a sum of variances with degrees of freedom.
+
+    After F. E. Satterthwaite, "An Approximate Distribution of Estimates of Variance Components",
+    Biometrics Bulletin 2 (1946).
+    """
+    variances = np.array(np.broadcast_arrays(*(variance for variance, _ in parts)), float)
+    total = variances.sum(axis=0)
+    freedoms = np.array([np.broadcast_to(freedom, total.shape) for _, freedom in parts])
+    with np.errstate(divide="ignore", invalid="ignore"):
+        spread = (np.square(variances) / freedoms).sum(axis=0)
+        freedom = np.where(total > 0, np.square(total) / spread, freedoms.min(axis=0))
+    return np.sqrt(total), np.minimum(freedom, _NORMAL)
+
+
+def shared_restarts(before: _T, after: _T) -> tuple[_T, _T]:
+    """The restarts that both sides have."""
+    shared = before.index.intersection(after.index)
+    if shared.empty:
+        raise ComparisonError(
+            f"no restart in common: {sorted(before.index)} and {sorted(after.index)}",
+            hint="compare runs with the same number of processes",
+        )
+    return before.loc[shared], after.loc[shared]
 
 
 def judge(
@@ -106,6 +233,46 @@ def adjust_for_many(p: np.ndarray) -> np.ndarray:
     return q
 
 
+def tabulate_comparison(
+    level: str,
+    names: Sequence[str],
+    times_ms: tuple[np.ndarray, np.ndarray],
+    speedup: Speedup,
+    control: Speedup | None = None,
+    *,
+    restarts: int | Sequence[int],
+    margin: float = MARGIN,
+) -> pd.DataFrame:
+    """``frames.COMPARISON`` for the rows of one level, which are judged as one family.
+
+    ``times_ms`` are typical times of baseline and candidate. E2E must differ by more than the
+    control did, or than the margin without one; parts by more than both, or by
+    `UNCONTROLLED_MARGIN`.
+    """
+    bounds = [Speedup.exactly(margin if level == "e2e" else max(margin, UNCONTROLLED_MARGIN))]
+    if control is not None:
+        bounds = [control, *([] if level == "e2e" else [Speedup.exactly(margin)])]
+    outcome, q = judge(speedup, bounds, margin)
+    table = pd.DataFrame(
+        {
+            "level": level,
+            "name": list(names),
+            "baseline_ms": times_ms[0],
+            "candidate_ms": times_ms[1],
+            "speedup": speedup.value,
+            "low": speedup.low,
+            "high": speedup.high,
+            "outcome": outcome,
+            "q": q,
+            "detectable": np.max([speedup.minimum_detectable_change(b) for b in bounds], axis=0),
+            "floor": 0.0 if control is None else control.distance,
+            "restarts": restarts,
+            "margin": margin,
+        }
+    )
+    return check(table, COMPARISON)
+
+
 def compare_latencies(
     latencies: pd.DataFrame,
     baseline: str,
@@ -126,112 +293,59 @@ def compare_latencies(
     One row of ``frames.COMPARISON``; the times are those of `describe_latencies`, over the restarts
     that both have.
     """
-    part = _one_thread_count(pick_timed(latencies), threads)
-    clock = clock or clock_of(part)
+    timed = pick_timed(latencies)
+    counts = sorted(int(count) for count in timed["threads"].unique())
+    if not counts:
+        raise ComparisonError("no untraced latencies", hint="measure with tracing off too")
+    if threads is None and len(counts) > 1:
+        hint = "select one with threads="
+        raise ComparisonError(f"latencies of several thread counts: {counts}", hint=hint)
+    if threads not in (None, *counts):
+        raise unknown_name("thread count", str(threads), map(str, counts))
+    timed = timed[timed["threads"] == (threads or counts[0])]
+    column = clock or clock_of(timed)
 
     def restarts_of(experiment: str) -> pd.Series:
-        side = part[part["experiment"] == experiment]
+        side = timed[timed["experiment"] == experiment]
         if side.empty:
-            raise unknown_name("experiment", experiment, part["experiment"].unique())
-        found = restart_latencies(side, clock)
-        if not found.gt(0).all():
-            raise ComparisonError(
-                f"the clock {clock} did not tick for {experiment!r}",
-                hint="compare wall time (clock='wall_ns')",
-            )
-        return found
+            raise unknown_name("experiment", experiment, timed["experiment"].unique())
+        restarts = restart_latencies(side, column)
+        if not restarts.gt(0).all():
+            hint = "compare wall time (clock='wall_ns')"
+            raise ComparisonError(f"the clock {column} did not tick for {experiment!r}", hint=hint)
+        return restarts
 
-    noise = None
+    before, after = restarts_of(baseline), restarts_of(candidate)
+    repeated = None
     if control is not None:
-        noise = speedup_of_restarts(
-            *shared_restarts(restarts_of(control_of or baseline), restarts_of(control))
-        )
-    before, after = shared_restarts(restarts_of(baseline), restarts_of(candidate))
-    times, speedup = (before.mean(), after.mean()), speedup_of_restarts(before, after)
-    return tabulate_comparison("e2e", [candidate], times, speedup, noise, restarts=len(before))
-
-
-def compare_apart(
-    baseline: pd.DataFrame,
-    candidate: pd.DataFrame,
-    *,
-    clock: str | None = None,
-    separate: bool = True,
-) -> pd.DataFrame:
-    """Compare E2E latencies that were not interleaved.
-
-    Each side is ``frames.LATENCIES`` of one experiment and thread count. ``separate`` runs may
-    differ by more than their restarts show: see `speedup_of_runs`. Otherwise each restart of one
-    run measured both sides, in turn. With a single restart on a side, the verdict is inconclusive.
-    """
-    timed = [pick_timed(side) for side in (baseline, candidate)]
-    if any(side.empty for side in timed):
-        raise ComparisonError("no latencies to compare")
-    # One clock for both: wall time as soon as either side has several threads.
-    clock = clock or max(clock_of(side) for side in timed)
-    before, after = (restart_latencies(side, clock) for side in timed)
-    if separate:
-        return compare_restarts(["latency"], [before.to_list()], [after.to_list()])
-    before, after = shared_restarts(before, after)
-    times, found = (before.mean(), after.mean()), speedup_of_restarts(before, after)
-    return tabulate_comparison("e2e", ["latency"], times, found, restarts=len(before))
-
-
-def list_restarts(run: RunRecord) -> dict[tuple[str, int], tuple[str, list[float]]]:
-    """Clock and `restart_latencies` of every experiment and thread count of a run."""
-    timed = pick_timed(tabulate_latencies(run))
-    return {
-        (str(experiment), int(threads)): (clock_of(part), restart_latencies(part).to_list())
-        for (experiment, threads), part in timed.groupby(["experiment", "threads"], sort=False)
-    }
+        repeated = restarts_of(control_of or baseline), restarts_of(control)
+    return compare_restarts([candidate], [before], [after], control=repeated, separate=False)
 
 
 def compare_restarts(
     names: Sequence[str],
-    baseline: Sequence[Sequence[float]],
-    candidate: Sequence[Sequence[float]],
+    baseline: Sequence[Sequence[float] | pd.Series],
+    candidate: Sequence[Sequence[float] | pd.Series],
+    *,
+    control: tuple[pd.Series, pd.Series] | None = None,
+    separate: bool = True,
 ) -> pd.DataFrame:
-    """Compare separate runs by the `restart_latencies` of many measurements; one family."""
+    """Compare the `restart_latencies` of pairs of measurements, which are judged as one family.
+
+    The two of a pair are of ``separate`` runs, which may differ by more than their restarts show
+    (see `speedup_of_runs`); otherwise they are series by restart, each of which measured both.
+    """
     sides = list(zip(baseline, candidate, strict=True))
-    speedup = Speedup.concatenate([speedup_of_runs(*pair) for pair in sides])
-    before, after = (np.array([np.mean(ms) for ms in side]) for side in (baseline, candidate))
-    least = [min(map(len, pair)) for pair in sides]
-    # The error has all noise in it already, so any difference beyond it counts.
-    none = Speedup.exactly(np.zeros(len(sides)))
-    return tabulate_comparison("e2e", names, (before, after), speedup, none, restarts=least)
-
-
-def _one_thread_count(latencies: pd.DataFrame, threads: int | None) -> pd.DataFrame:
-    found = sorted(int(count) for count in latencies["threads"].unique())
-    if threads is None:
-        if not found:
-            raise ComparisonError("no untraced latencies", hint="measure with tracing off too")
-        if len(found) > 1:
-            raise ComparisonError(
-                f"latencies of several thread counts: {found}", hint="select one with threads="
-            )
-        return latencies
-    if threads not in found:
-        raise unknown_name("thread count", str(threads), map(str, found))
-    return latencies[latencies["threads"] == threads]
-
-
-def shared_restarts(before: _T, after: _T) -> tuple[_T, _T]:
-    """The restarts that both sides have."""
-    shared = before.index.intersection(after.index)
-    if shared.empty:
-        raise ComparisonError(
-            f"no restart in common: {sorted(before.index)} and {sorted(after.index)}",
-            hint="compare runs with the same number of processes",
-        )
-    return before.loc[shared], after.loc[shared]
-
-
-#: XNNPACK logs whole microseconds: an error of 1 us / sqrt(12) for each operator.
-_RESOLUTION_MS = 1e-3 / np.sqrt(12)
-
-#: What is compared at each level: the values of a column of the ledger.
-PARTS = {"category": "category", "operator": "key", "layer": "layer", "kind": "kind"}
+    # The error of separate runs has all noise in it already: any difference beyond it counts.
+    noise = Speedup.exactly(np.zeros(len(sides))) if separate else None
+    if not separate:
+        sides = [shared_restarts(*side) for side in sides]
+        noise = control and speedup_of_restarts(*shared_restarts(*control))
+    compare = speedup_of_runs if separate else speedup_of_restarts
+    speedup = Speedup.concatenate([compare(*side) for side in sides])
+    before, after = (np.array([np.mean(ms) for ms in side]) for side in zip(*sides, strict=True))
+    restarts = [min(map(len, side)) for side in sides]
+    return tabulate_comparison("e2e", names, (before, after), speedup, noise, restarts=restarts)
 
 
 def compare_parts(
@@ -256,10 +370,7 @@ def compare_parts(
     averaged over the restarts), which outliers do not affect; those of `summarize_categories` are
     means, which add up.
     """
-
-    def prepare(ledger: pd.DataFrame) -> pd.DataFrame:
-        return add_categories(ledger) if level == "category" else ledger
-
+    prepare = add_categories if level == "category" else lambda ledger: ledger
     by, before, after = PARTS[level], prepare(baseline), prepare(candidate)
     names = pd.Index(before[by].unique(), dtype=object)
     names = names.append(pd.Index(after[by].unique(), dtype=object)).unique()
@@ -311,3 +422,161 @@ def _clock_error(ledger: pd.DataFrame, by: str, runs: pd.DataFrame) -> np.ndarra
     logged = ledger.loc[ledger["kind"] == "delegated", by].astype(object).value_counts()
     logged = logged.reindex(runs.columns, fill_value=0.0) / len(runs)
     return np.sqrt(logged.to_numpy()) * _RESOLUTION_MS
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of one comparison of E2E latency.
+
+    ``subject`` is the model, ``change`` what the candidate does differently (``with avx512``);
+    ``speedup`` to ``margin``, ``detectable`` and the times are columns of the comparison.
+    ``bottleneck`` is the largest category of both sides, if traced; ``unchanged`` the reason if the
+    same machine code ran on both sides; ``wrong`` why no speed-up can be claimed; ``programs`` what
+    differs between the two programs beside their speed; ``separate`` says how the sides were
+    measured apart, if they were.
+    """
+
+    subject: str
+    change: str
+    outcome: str
+    speedup: float
+    low: float
+    high: float
+    floor: float
+    margin: float
+    bottleneck: str = ""
+    detectable: float = math.nan
+    unchanged: str = ""
+    wrong: str = ""
+    programs: str = ""
+    baseline_ms: float = math.nan
+    candidate_ms: float = math.nan
+    separate: str = ""
+
+    @property
+    def text(self) -> str:
+        """The verdict as one line.
+
+        A speed-up is stated only if one was shown, with the digits that its interval supports;
+        otherwise the line states the interval of the change of latency. If outputs are wrong, it
+        says so first, and states no speed-up.
+        """
+        bottleneck = f", bottleneck {self.bottleneck}" if self.bottleneck else ""
+        parts = [f"{self.subject}: {self._describe_outcome()}{bottleneck}", self.programs]
+        return "; ".join(filter(None, parts))
+
+    def _describe_outcome(self) -> str:
+        change = f" {self.change}" if self.change else ""
+        emulated = self.outcome == "emulated"
+        if self.wrong:
+            times = " against ".join(format_range(self.candidate_ms, self.baseline_ms))
+            times = f"({EMULATED})" if emulated else f"in {times}"
+            return f"{self.wrong}: no speed-up is claimed; ran{change} {times}"
+        if self.unchanged:
+            latency = EMULATED if emulated else self._describe_change()
+            return f"toggle had no effect{change}: {self.unchanged} ({latency})"
+        if emulated:
+            return f"ran{change} ({EMULATED})"
+        least = f", minimum detectable change {100 * self.detectable:.2g} %"
+        least = least if self.detectable < 10 else ""
+        caveats = ", no A/A control" if self.floor == 0 else ""
+        caveats = f", {self.separate}{least}" if self.separate else caveats
+        if self.outcome in ("faster", "slower"):
+            value, low, high = self.speedup, self.low, self.high
+            if self.outcome == "slower":
+                value, low, high = 1 / value, 1 / high, 1 / low
+            digits = digits_of(low, high)
+            interval = f"95 % CI {low:.{digits}f}-{high:.{digits}f}"
+            return f"{value:.{digits}f}x {self.outcome}{change} ({interval}{caveats})"
+        bounds = self._describe_change()
+        if self.outcome == "equivalent":
+            margin = f", within the margin of {100 * self.margin:g} %"
+            return f"equivalent{change} ({bounds}{margin}{caveats})"
+        if TOO_BUSY < self.floor < math.inf:
+            equal = f"two equal experiments differed by up to {100 * self.floor:.0f} %"
+            return f"inconclusive{change}: the machine was too busy to compare ({equal})"
+        floor = f", noise floor {100 * self.floor:.2g} %" if 0 < self.floor < math.inf else ""
+        floor += "" if self.separate else least
+        return f"inconclusive{change} ({bounds}{floor}{caveats})"
+
+    def _describe_change(self) -> str:
+        """The interval of the change of latency, in per cent of the baseline."""
+        if math.isnan(self.low) or math.isnan(self.high):
+            return f"observed {self.speedup:.2f}x, no interval: needs two or more process restarts"
+        low, high = 100 * (1 / self.high - 1), 100 * (1 / self.low - 1)
+        digits = digits_of(low, high)
+        return f"latency {low:+.{digits}f} % to {high:+.{digits}f} %, 95 % CI"
+
+
+def digits_of(low: float, high: float) -> int:
+    """Decimals that an interval supports: to the first digit of its half width, at most 3."""
+    half = (high - low) / 2
+    if not half > 0:
+        return 3 if half == 0 else 2
+    return min(3, max(0, math.ceil(-math.log10(half))))
+
+
+def reach_verdict(
+    subject: str,
+    change: str,
+    comparison: pd.DataFrame,
+    shift: pd.DataFrame | None = None,
+    *,
+    emulated: bool = False,
+    wrong: str = "",
+    **texts: Any,
+) -> Verdict:
+    """The verdict on a candidate, from `compare_latencies` and `bottleneck_shift`.
+
+    ``shift`` is None if nothing was traced; ``texts`` are further ones of the verdict.
+    """
+    rows = comparison[comparison["level"] == "e2e"]
+    if len(rows) != 1:
+        raise ComparisonError(f"a verdict needs one E2E comparison, not {len(rows)}")
+    row = rows.iloc[0]
+    outcome = "emulated" if emulated else WRONG if wrong else row["outcome"]
+    names = ("speedup", "low", "high", "floor", "margin", "detectable")
+    times = ("baseline_ms", "candidate_ms")
+    columns: dict[str, Any] = {name: float(row[name]) for name in (*names, *times)}
+    if shift is not None and not (emulated or wrong):
+        columns["bottleneck"] = _describe_shift(shift, outcome)
+    return Verdict(subject, change, outcome, wrong=wrong, **columns, **texts)
+
+
+def _describe_shift(shift: pd.DataFrame, outcome: str) -> str:
+    """The largest category of both sides, and its share of E2E."""
+    (before, was), (after, now) = (
+        (shift.at[shift[share].idxmax(), "category"], format_share(shift[share].max()))
+        for share in ("share_before", "share_after")
+    )
+    if before != after:
+        return f"{before} {was} -> {after} {now}"
+    unchanged = outcome in ("equivalent", "inconclusive")
+    return f"{before} {was}" if unchanged else f"still {before}, {was} -> {now}"
+
+
+def describe_faults(candidate: str, baseline: str) -> str:
+    """What is wrong with the outputs, from the fault of each side; empty if both have none."""
+    if candidate == baseline:
+        return candidate and f"outputs are wrong ({candidate})"
+    sides = {"candidate": candidate, "baseline": baseline}
+    return "; ".join(f"outputs of the {side} are wrong ({it})" for side, it in sides.items() if it)
+
+
+def describe_differences(agreements: Iterable[Agreement]) -> str:
+    """The outputs of two sides that do not agree; empty if all do."""
+    texts = [_describe_difference(each) for each in agreements if not each.agree]
+    return f"outputs differ ({'; '.join(texts)})" if texts else ""
+
+
+def _describe_difference(agreement: Agreement) -> str:
+    if agreement.max_abs is None:
+        return f"output {agreement.output} cannot be compared"
+    if agreement.sqnr_db is not None:
+        least = f"at least {agreement.least_sqnr_db:.0f} expected"
+        return f"output {agreement.output} has SQNR {agreement.sqnr_db:.1f} dB, {least}"
+    apart = agreement.max_abs / agreement.scale if agreement.scale else math.inf
+    return (
+        f"output {agreement.output} by {apart:.1g} of its largest value "
+        f"instead of {agreement.tolerance:.1g} at most"
+    )

@@ -10,14 +10,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import compare_parts, compare_restarts
+from workbench.analysis.compare import (
+    compare_parts,
+    compare_restarts,
+    describe_faults,
+    reach_verdict,
+)
 from workbench.analysis.describe import identify_run
 from workbench.analysis.dtypes import summarize_program
 from workbench.analysis.layers import NO_LAYER, Traced, align_layers, layers_of, rename
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
-from workbench.analysis.verdict import describe_faults, reach_verdict, summarize_verdict
 from workbench.errors import ComparisonError, UsageError, unknown_name
 from workbench.frames import ALIGNED, EMULATED, JUDGED, WRONG, check
 from workbench.options import MeasureOptions
@@ -474,9 +478,7 @@ def compare_with_metrics(
     if wrong:
         table["outcome"] = WRONG
     verdicts = tuple(
-        summarize_verdict(
-            reach_verdict(subject, "", table.iloc[[number]], separate="separate runs", wrong=wrong)
-        )
+        reach_verdict(subject, "", table.iloc[[number]], separate="separate runs", wrong=wrong).text
         for number, subject in enumerate(subjects)
     )
     started = run.record.started

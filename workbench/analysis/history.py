@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from workbench.analysis.compare import MARGIN, judge
-from workbench.analysis.speedup import Speedup
+from workbench.analysis.compare import MARGIN, Speedup, judge
 from workbench.frames import CHANGES, check
 
 #: Penalty of a further change point, in variances times the logarithm of the number of runs. At

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.categories import CATEGORIES
+from workbench.analysis.operators import CATEGORIES
 from workbench.analysis.statistics import blocks_of, half_width
 from workbench.analysis.xnnpack.operators import IMPOSSIBLE, MOST_CELLS, prefix_costs, trace_back
 from workbench.frames import ATTRIBUTION, LAYER_TYPES, LAYERS, LEDGER, OPERATORS, check

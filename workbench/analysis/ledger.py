@@ -1,9 +1,11 @@
 """The ledger: every nanosecond of ``Method::execute`` in exactly one row."""
 
+from __future__ import annotations
+
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,8 +14,52 @@ from workbench.analysis.statistics import find_undisturbed_runs
 from workbench.errors import StoreError, TraceError
 from workbench.frames import EVENTS, LEDGER, check
 from workbench.records.runs import Session
-from workbench.trace.nesting import DELEGATE_CALL, METHOD, OPERATOR_CALL, OTHER
+from workbench.trace.nesting import (
+    DELEGATE_CALL,
+    METHOD,
+    OPERATOR_CALL,
+    OTHER,
+    map_names,
+    strip_ordinal,
+)
 from workbench.trace.nesting import KINDS as EVENT_KINDS
+
+
+class Key(NamedTuple):
+    """What names an operator in every run: ``<instruction>/<operator>/<occurrence>``.
+
+    The operator is cut before its layout, types and microkernel, which differ between ISA levels.
+    The occurrence counts equal operators of one instruction within a run, so a key is unique in its
+    run even where control flow repeats an instruction. A chain other than 0 precedes the
+    instruction (``1:7``). Keys of the second method begin with ``m1/``, of the third with ``m2/``.
+    """
+
+    method: int
+    chain: int
+    instruction: int
+    operator: str
+    occurrence: int
+
+    def __str__(self) -> str:
+        return f"{self.call}/{self.operator}/{self.occurrence}"
+
+    @property
+    def call(self) -> str:
+        """The key up to the instruction: ``m1/1:7``."""
+        method = f"m{self.method}/" if self.method else ""
+        return method + (f"{self.chain}:" if self.chain > 0 else "") + str(self.instruction)
+
+    @classmethod
+    def parse(cls, text: str) -> Key:
+        """The parts of a key; another text is an operator outside any instruction."""
+        parts = _KEY.fullmatch(text)
+        if parts is None:
+            return cls(0, 0, -1, text, 0)
+        method, chain, instruction, operator, occurrence = parts.groups("0")
+        return cls(int(method), int(chain), int(instruction), operator, int(occurrence))
+
+
+_KEY = re.compile(r"(?:m(\d+)/)?(?:(\d+):)?(-?\d+)/(.*)/(\d+)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -46,7 +92,7 @@ def index_events(events: pd.DataFrame) -> EventIndex:
     chain = events["chain"].to_numpy(np.int64)
     instruction = events["instruction"].to_numpy(np.int64)
     name = pd.Categorical(events["name"]).remove_unused_categories()
-    operator = _rename(name, lambda text: re.sub(r" #\d+\Z", "", text))
+    operator = map_names(name, strip_ordinal)
     return EventIndex(
         events["run"].to_numpy(),
         kind,
@@ -57,7 +103,7 @@ def index_events(events: pd.DataFrame) -> EventIndex:
         chain.clip(0) << 32 | instruction & 0xFFFF_FFFF,
         name,
         operator,
-        _rename(operator, lambda text: text.partition(" (")[0]),
+        map_names(operator, lambda text: text.partition(" (")[0]),
     )
 
 
@@ -87,11 +133,6 @@ def _top_positions(kind: np.ndarray, parent: np.ndarray) -> np.ndarray:
     while not np.array_equal(above := top[top], top):
         top = above
     return top
-
-
-def _rename(names: pd.Categorical, rename: Callable[[str], str]) -> pd.Categorical:
-    codes, texts = pd.factorize(np.array([rename(text) for text in names.categories], object))
-    return pd.Categorical.from_codes(codes[names.codes], texts)
 
 
 # With more methods than this, the calls of one method differ from run to run.
@@ -158,12 +199,8 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
 
     Custom events inside a call have the kind of its operators or kernels.
 
-    ``key`` is ``<instruction>/<operator>/<occurrence>``. The operator is cut before its layout,
-    types and microkernel, which differ between ISA levels. The occurrence counts equal operators of
-    one instruction within a run, so a key is unique in its run even where control flow repeats an
-    instruction. A chain other than 0 precedes the instruction (``1:7``). Keys of the second method
-    begin with ``m1/``, of the third with ``m2/``; two methods that run the same operators count as
-    one, because the trace does not name them.
+    ``key`` names an operator alike in all runs (see `Key`). Two methods that run the same operators
+    count as one, because the trace does not name them.
 
     Parameters
     ----------
@@ -229,12 +266,7 @@ def _ledger_kinds(index: EventIndex) -> np.ndarray:
 def _keys(named: pd.DataFrame, named_code: np.ndarray) -> pd.Categorical:
     codes = _pair(named_code, named["occurrence"].to_numpy())
     distinct = named[~pd.Series(codes).duplicated().to_numpy()]
-    texts = [
-        (f"m{method}/" if method else "")
-        + (f"{chain}:" if chain > 0 else "")
-        + f"{instruction}/{base}/{occurrence}"
-        for method, chain, instruction, base, occurrence in distinct.itertuples(index=False)
-    ]
+    texts = [str(Key(*row)) for row in distinct.itertuples(index=False)]
     return pd.Categorical.from_codes(codes, texts)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import bdtr, ndtri
 
-from workbench.analysis.categories import Scheme, add_categories
 from workbench.analysis.ledger import build_ledger
+from workbench.analysis.operators import Scheme, add_categories
 from workbench.frames import CODE_SHARES, EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS, check
 from workbench.records.runs import Proof, RunRecord
 from workbench.store import FUNCTIONS, inside

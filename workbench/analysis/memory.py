@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.compare import speedup_of_restarts
 from workbench.analysis.dataflow import POINTWISE, Dataflow, Step, TensorId
-from workbench.analysis.speedup import speedup_of_restarts
 from workbench.analysis.statistics import half_width
 from workbench.frames import (
     COLD_START,

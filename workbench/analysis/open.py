@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from workbench.analysis.categories import load_scheme
 from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.foreign import read_recording
+from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Run
 from workbench.errors import StoreError, TraceError
 from workbench.records.runs import Pair

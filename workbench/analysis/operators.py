@@ -1,18 +1,188 @@
-"""Operators: the label of each, and the ledger summed by operator and by category."""
+"""Operators: the category of each by the rules of a scheme, its label, and the ledger's sums.
 
+A scheme is a YAML file of rules, which are tried in order.
+"""
+
+import fnmatch
 import re
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.categories import CATEGORIES, Scheme, add_categories
-from workbench.analysis.ledger import build_ledger
+from workbench.analysis.ledger import KINDS, Key, build_ledger
 from workbench.analysis.statistics import blocks_of, half_width
-from workbench.errors import ComparisonError
+from workbench.errors import ComparisonError, StoreError, UsageError, unknown_name
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
 from workbench.frames import EVENTS, OPERATORS, SPANS, check
+from workbench.records.codec import structure
+from workbench.store import read_yaml
+from workbench.trace.nesting import strip_ordinal
 
+#: The five categories, in the order in which every table and figure shows them.
+CATEGORIES = ("Convolution", "GEMM", "Data Movement", "Elementwise", "Other")
+#: The scheme of the workbench, and that of Arm's profiling kit.
+BUILT_IN = ("workbench", "kit")
+
+_OPERATORS = KINDS[:2]
+_SCHEMES = Path(__file__).parent / "schemes"
+#: Characters of the longest pattern, and of the longest name that is matched in full.
+_MAX_PATTERN, _MAX_NAME = 100, 500
+_XNNPACK_NAME = re.compile(r"(?P<type>[^(]+?)(?: \([^)]*\)(?: (?P<microkernel>.+))?)?")
+_KERNEL_PREFIX = re.compile(r"(?:native_call_)?(?:\w+::)?")
 _TYPES = re.compile(r" \([^)]*\)")
+#: What a scheme says of an operator: its category and family, and the rule that matched.
+_PLACED = ("category", "family", "rule")
+
+
+@dataclass(frozen=True)
+class CategoryRule:
+    """Operators whose name matches one of the patterns ``operators`` get this category.
+
+    Without a ``kind``, that is those of delegates and kernels alike.
+    """
+
+    name: str
+    operators: tuple[str, ...]
+    category: str
+    kind: str = ""
+    family: str = ""
+    why: str = ""
+
+    @cached_property
+    def _pattern(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(fnmatch.translate, self.operators)), re.IGNORECASE)
+
+    def matches(self, subject: str, kind: str) -> bool:
+        """Whether the rule is for a row of this kind with this name."""
+        if kind != self.kind and (self.kind or kind not in _OPERATORS):
+            return False
+        whole = subject.partition("/" if kind == "delegated" else ".")[0]
+        return any(self._pattern.match(name) for name in (subject, whole))
+
+
+@dataclass(frozen=True, eq=False)
+class Scheme:
+    """Rules in the order in which they are tried; ``label`` names them in reports."""
+
+    rules: tuple[CategoryRule, ...]
+    label: str = ""
+    _places: dict[tuple[str, str], tuple[str, str, str]] = field(default_factory=dict, init=False)
+
+    def place(self, name: str, kind: str = "delegated") -> tuple[str, str, str]:
+        """Category, family and rule of a ledger row, by its name as logged (or without ordinal).
+
+        The workbench's own rules give the family, and the category where no other rule matches.
+        """
+        if kind not in KINDS:
+            raise unknown_name("kind of ledger row", kind, KINDS)
+        if (name, kind) not in self._places:
+            subject = _subject(name[:_MAX_NAME], kind)
+            matching = (rule for rule in self.rules if rule.matches(subject, kind))
+            first = next(matching)
+            family = first.family or next(rule.family for rule in matching if rule.family)
+            self._places[name, kind] = first.category, family, first.name
+        return self._places[name, kind]
+
+
+def _subject(name: str, kind: str) -> str:
+    """The part of a name that the patterns of its kind match."""
+    bare = strip_ordinal(name)
+    if kind == "portable":
+        return _KERNEL_PREFIX.sub("", bare, count=1)
+    parts = _XNNPACK_NAME.fullmatch(bare)
+    if parts is None:
+        return bare
+    return "/".join(part for part in parts.group("type", "microkernel") if part)
+
+
+def load_scheme(categories: str | Path = "workbench") -> Scheme:
+    """A scheme by its name (``workbench`` or ``kit``) or from a YAML file.
+
+    Raises
+    ------
+    UsageError, StoreError
+        There is no such file, or it is not a scheme.
+    """
+    path = Path(categories)
+    if str(path) in BUILT_IN:
+        return _load_built_in(str(path))
+    if path.suffix not in (".yaml", ".yml"):
+        hint = f"name a .yaml file of rules, or {' or '.join(BUILT_IN)}"
+        raise UsageError(f"unknown categories {str(path)!r:.60}", hint=hint)
+    return Scheme((*_read_scheme(path).rules, *_load_built_in("workbench").rules), path.name)
+
+
+@cache
+def _load_built_in(name: str) -> Scheme:
+    own = () if name == "workbench" else _load_built_in("workbench").rules
+    return Scheme((*_read_scheme(_SCHEMES / f"{name}.yaml").rules, *own), name)
+
+
+def _read_scheme(path: Path) -> Scheme:
+    content = read_yaml(path)
+    rules = content.get("rules")
+    for rule in rules if isinstance(rules, list) else ():
+        if isinstance(rule, dict) and isinstance(rule.get("operators"), str):
+            rule["operators"] = [rule["operators"]]  # a single name needs no brackets
+    scheme = structure(Scheme, content, path)
+    for number, rule in enumerate(scheme.rules, 1):
+        _check_rule(rule, f"{path}: rule {number}")
+    return scheme
+
+
+def _check_rule(rule: CategoryRule, where: str) -> None:
+    """Refuse a rule that no table could show, or that no operator could match."""
+    texts = (rule.name, *rule.operators)
+    if not rule.operators or not all(
+        0 < len(text) <= _MAX_PATTERN and text.isprintable() for text in texts
+    ):
+        what = f"needs a name and operators: texts of up to {_MAX_PATTERN} characters"
+        raise StoreError(what, where=where)
+    if rule.category not in CATEGORIES:
+        raise unknown_name("category", rule.category, CATEGORIES, where)
+    if rule.kind and rule.kind not in KINDS:
+        raise unknown_name("kind of ledger row", rule.kind, KINDS, where)
+
+
+def add_categories(
+    ledger: pd.DataFrame, categories: str | Path | Scheme | None = None
+) -> pd.DataFrame:
+    """The ledger with the columns ``category``, ``family`` and ``rule`` added.
+
+    Parameters
+    ----------
+    ledger
+        ``frames.LEDGER``; not modified.
+    categories
+        ``workbench``, ``kit`` or a YAML file of rules. By default, a ledger that has the columns
+        keeps them, as that of a `Run` does, and another gets them by the workbench's rules.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import workbench as wb
+    >>> ledger = pd.DataFrame({"operator": ["Add (ND)"], "kind": ["delegated"]})
+    >>> wb.add_categories(ledger)["category"].tolist()
+    ['Elementwise']
+    """
+    if categories is None and not {*_PLACED} - {*ledger.columns}:
+        return ledger
+    scheme = categories
+    if not isinstance(scheme, Scheme):
+        scheme = load_scheme(scheme or "workbench")
+    (operator, operators), (kind, kinds) = (
+        pd.factorize(ledger[column].astype(object)) for column in ("operator", "kind")
+    )
+    code, pairs = pd.factorize(operator * len(kinds) + kind)
+    placed = [scheme.place(operators[p // len(kinds)], kinds[p % len(kinds)]) for p in pairs]
+    added = {
+        name: pd.array([place[number] for place in placed], dtype="str").take(code)
+        for number, name in enumerate(_PLACED)
+    }
+    return ledger.drop(columns=list(added), errors="ignore").reset_index(drop=True).assign(**added)
 
 
 def label_operator(name: str, module: str | None = None) -> str:
@@ -26,12 +196,11 @@ def label_operators(operators: pd.DataFrame) -> pd.Series:
 
     Where several have one label, the key's instruction follows.
     """
-    names = operators["name"].astype(object)
     modules = operators.get("module", pd.Series(None, operators.index, dtype=object))
-    found = [label_operator(*pair) for pair in zip(names, modules, strict=True)]
-    labels = pd.Series(found, operators.index, dtype=object, name="label")
+    texts = map(label_operator, operators["name"].astype(object), modules)
+    labels = pd.Series(list(texts), operators.index, dtype=object, name="label")
     if "key" in operators:
-        place = operators["key"].astype(object).str.extract(r"^(.*?)/[^/]*/\d+$")[0].fillna("")
+        place = operators["key"].astype(object).map(lambda key: Key.parse(key).call)
         labels = labels.where(
             ~labels.duplicated(keep=False), labels + " (instruction " + place + ")"
         )
@@ -47,9 +216,9 @@ def total_runs(ledger: pd.DataFrame, by: str) -> pd.DataFrame:
         raise ComparisonError("the ledger holds no run", hint="record it with tracing on")
     for column in ("experiment", "threads"):
         if column in ledger and ledger[column].nunique() > 1:
-            found = ", ".join(str(value) for value in ledger[column].unique())
+            values = ", ".join(str(value) for value in ledger[column].unique())
             raise ComparisonError(
-                f"the ledger mixes several values of {column}: {found}",
+                f"the ledger mixes several values of {column}: {values}",
                 hint=f"select one {column} first",
             )
     process = ledger["process"] if "process" in ledger else pd.Series(0, ledger.index)
@@ -68,7 +237,7 @@ def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
         calls=ledger["key"].astype(object).value_counts() / len(runs),
         mean_ms=runs.mean(),
         std_ms=runs.std() if len(runs) > 1 else np.nan,
-        share=_shares(runs.mean()),
+        share=_time_shares(runs.mean()),
     )
     table = table.sort_values("mean_ms", ascending=False, kind="stable").reset_index()
     return check(table[OPERATORS.names], OPERATORS)
@@ -108,7 +277,7 @@ def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
     table = pd.DataFrame(
         {
             "mean_ms": mean,
-            "share": _shares(mean),
+            "share": _time_shares(mean),
             "operators": distinct.reindex(CATEGORIES, fill_value=0),
             "std_ms": runs.std() if len(runs) > 1 else np.nan,
             "low_ms": (mean - half).clip(lower=0),
@@ -119,16 +288,16 @@ def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
     return check(table.reset_index(), CATEGORIES_FRAME)
 
 
+def _time_shares(mean: pd.Series) -> pd.Series:
+    total = mean.sum()
+    return mean / total if total else mean * np.nan
+
+
 def first_rows(ledger: pd.DataFrame) -> pd.DataFrame:
     """Name, operator, kind, category, family and rule of every operator, by ``key``."""
     first = add_categories(ledger.drop_duplicates("key"))
-    columns = ["key", "name", "operator", "kind", "category", "family", "rule"]
+    columns = ["key", "name", "operator", "kind", *_PLACED]
     return first[columns].astype(dict.fromkeys(columns[:4], object)).set_index("key")
-
-
-def _shares(mean: pd.Series) -> pd.Series:
-    total = mean.sum()
-    return mean / total if total else mean * np.nan
 
 
 def add_up_spans(events: pd.DataFrame, ledger: pd.DataFrame) -> pd.DataFrame:
@@ -163,9 +332,6 @@ def add_up_spans(events: pd.DataFrame, ledger: pd.DataFrame) -> pd.DataFrame:
     return summarize_categories(ledger.assign(duration_ns=durations))
 
 
-_IN_SPANS = ["ledger_kind", "operator", "key", "own_ns", "category", "family", "rule"]
-
-
 def describe_spans(events: pd.DataFrame, scheme: Scheme | None = None) -> pd.DataFrame:
     """The events of a trace with the columns of their ledger rows: ``frames.SPANS``.
 
@@ -174,7 +340,8 @@ def describe_spans(events: pd.DataFrame, scheme: Scheme | None = None) -> pd.Dat
     ledger = add_categories(build_ledger(events), scheme)
     # The ledger has a row for every event of its runs, in their order.
     rows = np.flatnonzero(events["run"].isin(ledger["run"].unique()))
-    described = ledger.rename(columns={"kind": "ledger_kind", "duration_ns": "own_ns"})[_IN_SPANS]
+    described = ledger.rename(columns={"kind": "ledger_kind", "duration_ns": "own_ns"})
+    described = described[["ledger_kind", "operator", "key", "own_ns", *_PLACED]]
     kinds = {name: "Int64" if name == "own_ns" else "category" for name in described}
     described = described.astype(kinds).set_axis(rows).reindex(range(len(events)))
     return check(pd.concat([events, described.set_axis(events.index)], axis=1), SPANS)

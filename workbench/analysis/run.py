@@ -18,8 +18,16 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.attribution import attribute_layers, find_method
-from workbench.analysis.categories import Scheme, add_categories, load_scheme
-from workbench.analysis.compare import PARTS, compare_apart, compare_latencies, compare_parts
+from workbench.analysis.compare import (
+    PARTS,
+    Verdict,
+    compare_latencies,
+    compare_parts,
+    compare_restarts,
+    describe_differences,
+    describe_faults,
+    reach_verdict,
+)
 from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_run
 from workbench.analysis.dtypes import summarize_program, tabulate_dtypes
@@ -57,7 +65,10 @@ from workbench.analysis.memory import (
     tabulate_starts,
 )
 from workbench.analysis.operators import (
+    Scheme,
+    add_categories,
     describe_spans,
+    load_scheme,
     summarize_categories,
     summarize_operators,
     total_runs,
@@ -75,12 +86,12 @@ from workbench.analysis.roofline import (
     list_ceilings,
     place_operators,
 )
-from workbench.analysis.shift import bottleneck_shift, bound_shift
 from workbench.analysis.statistics import (
     add_traced,
     clock_of,
     describe_latencies,
     pick_timed,
+    restart_latencies,
     tabulate_latencies,
     undisturbed_times,
 )
@@ -98,13 +109,7 @@ from workbench.analysis.sweeps import (
     tabulate_phases,
 )
 from workbench.analysis.variants import STUDY, add_measured, read_study
-from workbench.analysis.verdict import (
-    Verdict,
-    describe_differences,
-    describe_faults,
-    reach_verdict,
-    summarize_verdict,
-)
+from workbench.analysis.what_if import bottleneck_shift, bound_shift
 from workbench.errors import StoreError, UsageError, unknown_name
 from workbench.export.layers import resize
 from workbench.frames import (
@@ -1061,12 +1066,11 @@ class Comparison:
         """E2E latency, one row of ``frames.COMPARISON``."""
         before, after = self.baseline, self.candidate
         if not self.interleaved:
-            return compare_apart(
-                before.latencies,
-                after.latencies,
-                clock="wall_ns" if self.within_run else None,
-                separate=self.apart,
-            )
+            timed = [pick_timed(side.latencies) for side in (before, after)]
+            # One clock for both: wall time as soon as either side has several threads.
+            clock = "wall_ns" if self.within_run else max(map(clock_of, timed))
+            restarts = ([restart_latencies(side, clock)] for side in timed)
+            return compare_restarts(["latency"], *restarts, separate=self.apart)
         noise = {side: m.name for side, m in self._controls.items()}
         timed, threads = self.run.latencies, after.threads
         return compare_latencies(timed, before.name, after.name, threads=threads, **noise)
@@ -1178,7 +1182,7 @@ class Comparison:
     @property
     def text(self) -> str:
         """The verdict in one line."""
-        return summarize_verdict(self.verdict)
+        return self.verdict.text
 
     @property
     def caveats(self) -> list[str]:

@@ -9,8 +9,14 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import MARGIN, compare_latencies, judge, shared_restarts
-from workbench.analysis.speedup import Speedup, speedup_of_restarts
+from workbench.analysis.compare import (
+    MARGIN,
+    Speedup,
+    compare_latencies,
+    judge,
+    shared_restarts,
+    speedup_of_restarts,
+)
 from workbench.analysis.statistics import (
     describe_latencies,
     half_width,

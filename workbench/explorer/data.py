@@ -15,6 +15,7 @@ import workbench
 from workbench.analysis.attribution import find_method
 from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.dataflow import NodeId
+from workbench.analysis.ledger import Key
 from workbench.analysis.memory import track_live
 from workbench.analysis.operators import describe_spans, label_operators, total_runs
 from workbench.analysis.quality import summarize_quality
@@ -140,7 +141,7 @@ def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> Json:
     tree = pd.DataFrame({"module": [], "module_class": []}) if layers is None else layers
     tree = tree[tree["module"].notna()]
     sidecar = measurements[0].sidecar
-    first = table[~table["key"].str.startswith("m")]
+    first = table[[Key.parse(key).method == 0 for key in table["key"]]]
     method = find_method(first, sidecar) if sidecar else None
     sources = table["source"].dropna().unique() if "source" in table else ()
     return {

@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from workbench.analysis.attribution import find_method
+from workbench.analysis.ledger import Key
 from workbench.analysis.run import Comparison, Measurement
 from workbench.errors import StoreError, UsageError
 from workbench.frames import EMULATED
@@ -72,7 +73,7 @@ def _compare(ab: Comparison, nodes: dict[str, str]) -> Iterator[tuple[str, dict[
 def _find_nodes(m: Measurement, kind: str) -> list[dict[str, str]]:
     """The nodes of the operators by key; in a program, those of the calls and those inside."""
     rows = m.ledger.drop_duplicates("key").set_index("key")
-    first = m.operators[~m.operators["key"].str.startswith("m")].set_index("key")
+    first = m.operators[[Key.parse(key).method == 0 for key in m.operators["key"]]].set_index("key")
     first = first.assign(instruction=rows["instruction"])
     method = find_method(first, m.sidecar) if m.sidecar else None
     if method is None:

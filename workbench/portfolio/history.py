@@ -11,11 +11,16 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from workbench.analysis.compare import list_restarts
 from workbench.analysis.describe import identify_run
 from workbench.analysis.history import find_changes
 from workbench.analysis.memory import summarize_resources
-from workbench.analysis.statistics import describe
+from workbench.analysis.statistics import (
+    clock_of,
+    describe,
+    pick_timed,
+    restart_latencies,
+    tabulate_latencies,
+)
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.frames import HISTORY, WRONG, check
 from workbench.plots.tables import Table, show_table
@@ -124,7 +129,9 @@ def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
 def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator[dict[str, Any]]:
     started, runner = _in_utc(run.started, run_dir), f"{run.runner.get('kind')} runner"
     experiments = {e.name: e for e in run.plan.experiments}
-    for (experiment, threads), (clock, restarts) in list_restarts(run).items():
+    timed = pick_timed(tabulate_latencies(run))
+    for (experiment, threads), part in timed.groupby(["experiment", "threads"], sort=False):
+        clock, restarts = clock_of(part), restart_latencies(part).to_list()
         if experiments[experiment].control:
             continue
         ran = run.plan.program_of(experiments[experiment])
@@ -132,7 +139,7 @@ def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator
         starts = [s for s in run.starts if (s.experiment, s.threads) == (experiment, threads)]
         shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in ran.inputs)
         program = ran.stem if "program" in across else identity["program"]
-        parts = [program, shapes, experiment, count_threads(threads), identity["device"]]
+        parts = [program, shapes, experiment, count_threads(int(threads)), identity["device"]]
         yield {
             **identity,
             "line": "; ".join([*parts, runner, clock]),
@@ -140,7 +147,7 @@ def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator
             "started": started,
             "model": ran.model,
             "experiment": experiment,
-            "threads": threads,
+            "threads": int(threads),
             "emulated": run.emulated,
             "clock": clock,
             "problem": run.export.fault if run.export else "",

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.categories import BUILT_IN
 from workbench.analysis.ledger import build_ledger, closed_runs
 from workbench.analysis.open import open_run
+from workbench.analysis.operators import BUILT_IN
 from workbench.analysis.run import MEASUREMENT, Run
 from workbench.errors import UsageError, WorkbenchError
 from workbench.records.documents import AnalysisSummary, Metrics, PipelineSummary

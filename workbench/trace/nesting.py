@@ -11,6 +11,9 @@ The runtime writes an event when it ends. So, within a block of the file:
   not begin earlier. So ``Program::load_method`` contains ``Method::init``.
 """
 
+import re
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 
@@ -21,6 +24,8 @@ METHOD, DELEGATE_CALL, OPERATOR_CALL, KERNEL, DELEGATE_OPERATOR, OTHER = range(l
 _CALLS = {"DELEGATE_CALL": DELEGATE_CALL, "OPERATOR_CALL": OPERATOR_CALL}
 _KIND_OF = {"Method::execute": METHOD, **_CALLS}
 _KERNEL_PREFIX = "native_call_"
+#: XNNPACK numbers operators of one name: ``Add (ND) #3``.
+_ORDINAL = re.compile(r" #\d+\Z")
 
 
 def classify(name: np.ndarray, texts: list[str], delegated: np.ndarray) -> np.ndarray:
@@ -29,6 +34,18 @@ def classify(name: np.ndarray, texts: list[str], delegated: np.ndarray) -> np.nd
     kind = np.array(by_name, np.int8)[name]
     kind[delegated] = DELEGATE_OPERATOR
     return kind
+
+
+def strip_ordinal(name: str) -> str:
+    """The name of an operator without its number."""
+    return _ORDINAL.sub("", name)
+
+
+def map_names(names: pd.Categorical, rename: Callable[[str], str]) -> pd.Categorical:
+    """Names with each distinct one renamed; several may get one name."""
+    texts = np.array([rename(text) for text in names.categories], object)
+    codes, distinct = pd.factorize(texts)
+    return pd.Categorical.from_codes(codes[names.codes], distinct)
 
 
 def nest(

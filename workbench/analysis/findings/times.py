@@ -7,7 +7,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import MARGIN, judge, shared_restarts
+from workbench.analysis.compare import (
+    MARGIN,
+    Speedup,
+    judge,
+    shared_restarts,
+    speedup_of_restarts,
+    speedup_of_runs,
+)
 from workbench.analysis.dataflow import SEALED, WEIGHTED, Dataflow, NodeId, Step, Tensor
 from workbench.analysis.dtypes import (
     PRODUCTS,
@@ -30,7 +37,6 @@ from workbench.analysis.findings.gains import (
 from workbench.analysis.operators import label_operator
 from workbench.analysis.roofline import NEAR_ROOF
 from workbench.analysis.run import Measurement
-from workbench.analysis.speedup import Speedup, speedup_of_restarts, speedup_of_runs
 from workbench.analysis.statistics import pick_timed, restart_latencies, tabulate_latencies
 from workbench.errors import WorkbenchError
 from workbench.frames import format_range

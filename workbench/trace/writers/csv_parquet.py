@@ -11,7 +11,7 @@ import pandas as pd
 from workbench.errors import SetupError, printable
 from workbench.frames import EVENTS, Frame, check
 from workbench.store import atomic_write
-from workbench.trace.nesting import are_leaves
+from workbench.trace.nesting import are_leaves, map_names, strip_ordinal
 
 TIMELINE = (
     *("model_id", "name", "type", "delegate_backend", "start_us", "end_us", "duration_ms"),
@@ -132,10 +132,7 @@ def _percent(part: np.ndarray | pd.Series, whole: np.ndarray | float) -> np.ndar
 
 def _types(names: pd.Series) -> pd.Categorical:
     """The names without their ordinals."""
-    names = pd.Categorical(names)
-    types = [re.sub(r" #\d+\Z", "", text) for text in names.categories]
-    codes, distinct = pd.factorize(np.array(types, object))
-    return pd.Categorical.from_codes(codes[names.codes], distinct)
+    return map_names(pd.Categorical(names), strip_ordinal)
 
 
 def _backends(events: pd.DataFrame, delegate_backend: str) -> np.ndarray:
