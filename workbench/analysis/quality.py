@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from workbench.analysis.compare import TOO_BUSY
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.statistics import (
@@ -18,7 +19,6 @@ from workbench.analysis.statistics import (
     pick_timed,
     restart_latencies,
 )
-from workbench.analysis.verdict import TOO_BUSY
 from workbench.frames import EMULATED, QUALITY, check, format_share
 from workbench.records.runs import RunRecord, Session, count_threads
 from workbench.run.plan import BY_ORDER
