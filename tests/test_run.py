@@ -8,13 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from program_builder import exported
 from recorded import recorded, report_text
+from run_folder import open_made_run
 
 import workbench as wb
 from workbench import store
 from workbench.analysis import open as open_module
 from workbench.analysis import run as run_module
 from workbench.errors import ComparisonError, StoreError, UsageError
+from workbench.records.runs import PlannedProgram
 from workbench.report.artifacts import write_artifacts
 from workbench.run.plan import BY_ORDER
 from workbench.store import load_record
@@ -208,3 +211,25 @@ def test_what_ran_decides_where_names_do_not(tmp_path, masks):
     assert [(ab.baseline.name, ab.candidate.name) for ab in run.comparisons] == [("two", "one")]
     how = "two: it hides sme" if masks else "the traces or logs of one name SME kernels"
     assert how in run.checks.set_index("check").at["baseline", "evidence"]
+
+
+def test_an_open_run_takes_another_baseline_or_refuses_it(tmp_path):
+    run = open_made_run(tmp_path, {"off": None, "on": None}, traced=2, processes=2)
+    turned = wb.open_run(run, baseline="on")
+    assert [(ab.baseline.name, ab.candidate.name) for ab in turned.comparisons] == [("on", "off")]
+    assert run.compare().baseline.name == "off", "the run itself stays as it was"
+    with pytest.raises(UsageError, match="unknown experiment 'x'"):
+        wb.open_run(run, baseline="x")
+
+
+def test_the_history_names_the_problem_of_the_program_that_ran(tmp_path):
+    export = exported(model="net", problem="its outputs differ from the model's: SQNR 1 dB")
+    second = PlannedProgram("b", "b.pte", "1" * 64, "net", "b")
+    folder = tmp_path / "runs" / "first"
+    record = open_made_run(folder, {"a": None, "b": None}, traced=2, processes=2).record
+    plan = replace(record.plan, programs=(second,), experiments=tuple(
+        replace(e, program="b" if e.name == "b" else "") for e in record.plan.experiments
+    ))  # fmt: skip
+    store.save_run(replace(record, plan=plan, exports={"b": export}), folder)
+    problems = wb.read_history([tmp_path]).set_index("experiment")["problem"]
+    assert problems.to_dict() == {"a": "", "b": "SQNR 1 dB"}

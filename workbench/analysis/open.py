@@ -29,7 +29,7 @@ def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Pa
         The folder of a run, one of Arm's profiling kit, any folder with ETDumps, or an ETDump. Of
         the latter, subfolders or file names name the experiments, ``_t4`` is a thread count and
         ``_p2`` a restart; a ``.pte`` (with its ``.etrecord``) and logs of XNNPACK nearby are used.
-        A `Run` is returned as is, or opened again for other categories.
+        A `Run` is returned as is, or opened again for other categories or another baseline.
     baseline
         The experiment to compare all others with, in place of the run's own comparisons.
     categories
@@ -53,8 +53,11 @@ def open_run(path: str | Path | Run, *, baseline: str = "", categories: str | Pa
     options = {"baseline": baseline, "categories": str(categories)}
     options = {name: value for name, value in options.items() if value}
     if isinstance(path, Run):
-        options = path.opened_with | options
-        return replace(path, scheme=scheme, opened_with=options) if categories else path
+        if not options:
+            return path
+        scheme = scheme if categories else path.scheme
+        run = replace(path, scheme=scheme, opened_with=path.opened_with | options)
+        return _orient(run, baseline) if baseline else run
     path = Path(path)
     if not is_ours(path):
         found = read_recording(path)

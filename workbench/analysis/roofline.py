@@ -200,7 +200,7 @@ def find_roof(run_dir: Path, experiment: Experiment, threads: int) -> Roof | Non
 
 def list_ceilings(run_dir: Path) -> pd.DataFrame:
     """The measured peaks in a run's folder, as `tabulate_ceilings` returns them."""
-    paths = sorted(run_dir.glob(ceilings_name("*", 0).replace("t0", "t*")))
+    paths = sorted(run_dir.glob("ceilings_*_t*.json"))
     return tabulate_ceilings(load_record(Ceilings, path) for path in paths)
 
 

@@ -135,7 +135,7 @@ def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator
         if experiments[experiment].control:
             continue
         ran = run.plan.program_of(experiments[experiment])
-        identity = identify_run(run, ran)
+        identity, export = identify_run(run, ran), run.export_of(ran)
         starts = [s for s in run.starts if (s.experiment, s.threads) == (experiment, threads)]
         shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in ran.inputs)
         program = ran.stem if "program" in across else identity["program"]
@@ -150,10 +150,10 @@ def _rows_of(run_dir: Path, run: RunRecord, across: Collection[str]) -> Iterator
             "threads": int(threads),
             "emulated": run.emulated,
             "clock": clock,
-            "problem": run.export.fault if run.export else "",
+            "problem": export.fault if export else "",
             "restarts": len(restarts),
             **_interval(() if run.emulated else restarts),
-            **summarize_resources(starts, run.export_of(ran)),
+            **summarize_resources(starts, export),
         }
 
 
