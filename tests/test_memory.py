@@ -1,10 +1,7 @@
 """Memory and starts: every byte and every millisecond in one row, and what limits the peak."""
 
-import itertools
 import json
-import os
 import subprocess
-import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -119,17 +116,6 @@ def test_every_start_is_recorded_and_interleaved(run):
     assert counts == {(name, mode): planned[mode] for name in names for mode in planned}
     firsts = [next(s for s in run.record.starts if s.number == n).experiment for n in range(3)]
     assert sorted(firsts) == sorted(names)
-
-
-def test_a_file_that_is_read_is_not_resident_and_is_compared_with_one_that_is_mapped(run):
-    modes = {mode: [s for s in run.subject.starts if s.mode == mode] for mode in ("time", "read")}
-    assert all(start.memory.program > 0 for start in modes["time"])
-    assert all(start.memory.program == 0 for start in modes["read"])
-    table = run.subject.loading.set_index("resource")
-    assert [*table.index[:3]] == ["first output", "cold first output", "peak memory"]
-    means = {m: np.mean([s.memory.peak for s in starts]) / 1e6 for m, starts in modes.items()}
-    row = table.loc["peak memory"]
-    assert (row["baseline"], row["candidate"]) == pytest.approx((means["time"], means["read"]))
 
 
 def test_a_file_that_is_read_gives_the_same_outputs(conv_pte, tmp_path):
@@ -255,68 +241,6 @@ def test_outcomes_of_needs():
     bounds = [(0.9, 0.97), (1.03, 1.1), (0.99, 1.01), (0.9, 1.01), (0.97, 0.99)]
     outcomes = ["less", "more", "equivalent", "inconclusive", "inconclusive"]
     assert [judge_ratio(*each) for each in bounds] == outcomes
-
-
-# --- energy --------------------------------------------------------------------------------------
-
-
-def count_energy(pte):
-    """The answer of a runner to a batch of one inference."""
-    command = [str(build_runner()), "--model_path", str(pte)]
-    done = subprocess.run(command, capture_output=True, check=True, timeout=60)
-    return json.loads(done.stdout.splitlines()[1])
-
-
-def test_energy_is_the_difference_of_the_packages_counters(conv_pte, tmp_path, monkeypatch):
-    """A domain that includes the packages is not added; the second counter wraps at 10 000."""
-    values = {"0": (0, 1000, 4000), "2": (0, 9900, 50)}  # at the start, before and after the batch
-    for number, name in (("0", "package-0"), ("1", "psys"), ("2", "package-1")):
-        folder = tmp_path / f"intel-rapl:{number}"
-        folder.mkdir()
-        (folder / "name").write_text(f"{name}\n")
-        (folder / "max_energy_range_uj").write_text("10000\n")
-        os.mkfifo(folder / "energy_uj")
-
-    def feed():
-        for at, number in itertools.product(range(3), values):
-            (tmp_path / f"intel-rapl:{number}" / "energy_uj").write_text(f"{values[number][at]}\n")
-
-    monkeypatch.setenv("WORKBENCH_POWERCAP", str(tmp_path))
-    build_runner()
-    threading.Thread(target=feed, daemon=True).start()
-    assert count_energy(conv_pte)["energy_uj"] == 3000 + 150
-
-
-@pytest.mark.parametrize("content", [None, "", "many"])
-def test_energy_is_absent_without_a_counter_that_can_be_read(
-    conv_pte, tmp_path, monkeypatch, content
-):
-    if content is not None:
-        folder = tmp_path / "intel-rapl:0"
-        folder.mkdir()
-        (folder / "name").write_text("package-0\n")
-        (folder / "max_energy_range_uj").write_text("10000\n")
-        (folder / "energy_uj").write_text(content)
-    monkeypatch.setenv("WORKBENCH_POWERCAP", str(tmp_path))
-    assert "energy_uj" not in count_energy(conv_pte)
-
-
-def test_energy_per_inference_has_an_interval_over_restarts(run):
-    counted = tuple(
-        replace(
-            session,
-            batches=tuple(
-                replace(b, energy_uj=(5000 + 10 * session.process) * len(b.wall_ns))
-                for b in session.batches
-            ),
-        )
-        for session in run.record.sessions
-    )
-    measured = replace(run, record=replace(run.record, sessions=counted)).subject
-    row = measured.resources.set_index("resource").loc["energy"]
-    assert (row["unit"], row["value"]) == ("mJ", pytest.approx(5.005))
-    assert row["low"] < 5.0 < row["high"]
-    assert "energy" not in [*run.subject.resources["resource"]]
 
 
 # --- the file and the activations ----------------------------------------------------------------

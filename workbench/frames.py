@@ -582,8 +582,8 @@ FILE_PARTS = make_frame(
 RESOURCES = make_frame(
     "resources",
     "experiment threads",
-    ("resource", "text", "", "latency | (cold) first output | peak memory | PSS | energy | size"),
-    ("unit", "text", "", "ms, MB or mJ"),
+    ("resource", "text", "", "latency | (cold) first output | peak memory | PSS | size"),
+    ("unit", "text", "", "ms or MB"),
     ("value", "float", "", "mean over restarts; the size is that of the program's file"),
     *_interval("its"),
 )
@@ -591,7 +591,7 @@ RESOURCES = make_frame(
 RESOURCE_CHANGES = make_frame(
     "resource changes",
     ("resource", "text", "", "as in `RESOURCES`"),
-    ("unit", "text", "", "ms, MB or mJ"),
+    ("unit", "text", "", "ms or MB"),
     ("baseline", "float", "", "of the baseline"),
     ("candidate", "float", "", "of the candidate"),
     ("ratio", "float", "", "candidate / baseline: below 1, it needs less"),

@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from workbench.frames import (
     check,
 )
 from workbench.records.layers import FilePart, Layers
-from workbench.records.runs import READ, Export, Session, Stage, Start
+from workbench.records.runs import Export, Stage, Start
 
 MB = 1e6
 #: Smaller differences of a need, as a fraction, are of no importance.
@@ -124,7 +123,7 @@ def account_memory(starts: Sequence[Start]) -> pd.DataFrame | None:
     if freed := last.peak - resident:
         parts["freed"] = "resident for a time while loading", freed
     rest = last.peak - sum(size for _, size in parts.values())
-    parts["not accounted for"] = "in no other row; below 0: counted, but not resident", rest
+    parts["not accounted for"] = "unaccounted; negative if counted pages were not resident", rest
     rows = [(part, text, size, size / last.peak) for part, (text, size) in parts.items()]
     return check(pd.DataFrame(rows, columns=MEMORY.names), MEMORY)
 
@@ -261,28 +260,24 @@ def list_file_parts(layers: Layers | None) -> pd.DataFrame | None:
 Resources = dict[str, tuple[str, pd.Series]]
 
 
-def measure_resources(starts: Sequence[Start], sessions: Sequence[Session] = ()) -> Resources:
-    """The resources of starts, and the energy of an inference in untraced sessions."""
+def measure_resources(starts: Sequence[Start]) -> Resources:
+    """The time and memory of starts by process."""
     warm, cold = ([s for s in starts if s.mode == mode] for mode in ("time", "cold"))
     known = [start for start in warm if start.memory.peak]
     numbers = [start.number for start in known]
-    used = {s.process: [b.energy_uj or math.nan for b in s.batches] for s in sessions}
-    runs = {s.process: sum(len(b.wall_ns) for b in s.batches) for s in sessions}
-    energies = pd.Series({n: sum(used[n]) / 1e3 / runs[n] for n in used if runs[n]}, dtype=float)
     found = {
         "first output": ("ms", first_outputs(warm).sum(axis=1)),
         "cold first output": ("ms", first_outputs(cold).sum(axis=1)),
         "peak memory": ("MB", pd.Series([s.memory.peak / MB for s in known], numbers)),
         "PSS": ("MB", pd.Series([s.memory.pss / MB for s in known], numbers)),
-        "energy": ("mJ", energies.dropna()),
     }
-    return {resource: (unit, values) for resource, (unit, values) in found.items() if len(values)}
+    return {name: (unit, values) for name, (unit, values) in found.items() if len(values)}
 
 
 def tabulate_resources(
     latency: pd.Series, resources: Resources, export: Export | None
 ) -> pd.DataFrame:
-    """Latency, first output, memory, energy and size of one measurement: ``frames.RESOURCES``.
+    """Latency, first output, memory and size of one measurement: ``frames.RESOURCES``.
 
     Without the columns that name the measurement.
     """
@@ -336,12 +331,6 @@ def compare_resources(
             rows.append((resource, unit, ours.mean(), theirs.mean(), ratio, low, high, outcome))
     table = pd.DataFrame(rows, columns=RESOURCE_CHANGES.names[:-1])
     return check(table.assign(control=math.nan), RESOURCE_CHANGES)
-
-
-def compare_loading(starts: Sequence[Start]) -> pd.DataFrame | None:
-    """Compare starts that read the file with those that map it: ``frames.RESOURCE_CHANGES``."""
-    read = [replace(s, mode=READ[s.mode], number=s.number - 1) for s in starts if s.mode in READ]
-    return compare_resources(measure_resources(starts), measure_resources(read)) if read else None
 
 
 def judge_ratio(low: float, high: float) -> str:

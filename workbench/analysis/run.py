@@ -53,9 +53,7 @@ from workbench.analysis.machine_code import (
     prove_change,
 )
 from workbench.analysis.memory import (
-    Resources,
     account_memory,
-    compare_loading,
     compare_resources,
     list_changes,
     list_file_parts,
@@ -795,11 +793,6 @@ class Measurement:
         """What the process holds when most of it is resident: ``frames.MEMORY``."""
         return account_memory(self.starts)
 
-    @frame_property
-    def loading(self) -> pd.DataFrame | None:
-        """Starts that read the file against those that map it: ``frames.RESOURCE_CHANGES``."""
-        return compare_loading(self.starts)
-
     @cached_property
     def undisturbed(self) -> pd.DataFrame:
         """Its traced time in ms by restart and operator, without interference."""
@@ -844,18 +837,12 @@ class Measurement:
         """The program's file by part and layer, the largest first: ``frames.FILE_PARTS``."""
         return list_file_parts(self.run.read_sidecar(self.program))
 
-    @property
-    def measured_resources(self) -> Resources:
-        """What `resources` has of every process."""
-        key = (self.name, self.threads, False)
-        every = self.run.record.sessions
-        sessions = [s for s in every if (s.experiment, s.threads, s.traced) == key]
-        return measure_resources(self.starts, sessions)
-
     @frame_property
     def resources(self) -> pd.DataFrame:
-        """Latency, first output, memory, energy and size: ``frames.RESOURCES``."""
-        table = tabulate_resources(self.statistics.iloc[0], self.measured_resources, self.export)
+        """Latency, first output, memory and size: ``frames.RESOURCES``."""
+        table = tabulate_resources(
+            self.statistics.iloc[0], measure_resources(self.starts), self.export
+        )
         return check(
             table.assign(experiment=self.name, threads=self.threads)[RESOURCES.names], RESOURCES
         )
@@ -1125,7 +1112,7 @@ class Comparison:
 
     @frame_property
     def resources(self) -> pd.DataFrame:
-        """Latency, starts, memory, energy and size of both sides: ``frames.RESOURCE_CHANGES``.
+        """Latency, starts, memory and size of both sides: ``frames.RESOURCE_CHANGES``.
 
         The size only if the programs differ.
         """
@@ -1133,7 +1120,9 @@ class Comparison:
         sizes = [e.size_bytes for e in exports if e and not self.same_program]
         rows = list_changes(None if self.emulated else self.latency, sizes)
         table = compare_resources(
-            self.baseline.measured_resources, self.candidate.measured_resources, [*rows]
+            measure_resources(self.baseline.starts),
+            measure_resources(self.candidate.starts),
+            [*rows],
         )
         if self._controls and not self.candidate.control:
             again = Comparison(self._controls["control_of"], self._controls["control"]).resources
