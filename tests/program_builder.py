@@ -68,7 +68,7 @@ def transpose(reads, writes, perm, ms, **others):
 
 def exported(dtype="fp32", partition=(), **changes):
     """The export record of a program."""
-    names = {each.name: "" for each in fields(Export)}
+    names = {each.name: "" for each in fields(Export) if each.type == "str" or each.type is str}
     names |= {"dtype": dtype, "partition": tuple(partition), "inputs": (), "outputs": ()}
     names |= {"undelegated": (), "delegates": {}, "versions": {}, "options": {}, "fidelity": ()}
     return Export(**names | {"size_bytes": 0, "seconds": 0.0, "schema_version": 2} | changes)

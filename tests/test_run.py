@@ -231,5 +231,7 @@ def test_the_history_names_the_problem_of_the_program_that_ran(tmp_path):
         replace(e, program="b" if e.name == "b" else "") for e in record.plan.experiments
     ))  # fmt: skip
     store.save_run(replace(record, plan=plan, exports={"b": export}), folder)
-    problems = wb.read_history([tmp_path]).rows.set_index("experiment")["problem"]
+    history = wb.read_history([tmp_path])
+    assert not history.problems
+    problems = history.rows.set_index("experiment")["problem"]
     assert problems.to_dict() == {"a": "", "b": "SQNR 1 dB"}
