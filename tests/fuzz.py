@@ -58,7 +58,7 @@ from workbench.portfolio.state import read_outcome, write_csv
 from workbench.records.codec import to_json
 from workbench.records.documents import AnalysisSummary, Metrics
 from workbench.records.layers import Layers
-from workbench.records.portfolio import Cell, Outcome, Row, Stage
+from workbench.records.portfolio import Cell, CellStage, Outcome, Row
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
 from workbench.report.validate import validate_run
@@ -336,7 +336,7 @@ def save_log(folder: Path) -> list[bytes]:
 def make_outcome(folder: Path) -> list[bytes]:
     """The outcome of a finished cell of a portfolio."""
     cell = Cell("toy_cnn", "toy_cnn", "fp32", "host", "auto", "toy_cnn_xnnpack_fp32", "k" * 16)
-    stages, files = (Stage("export", "2026", 1.5),), {"a/x.etdump": "ab"}
+    stages, files = (CellStage("export", "2026", 1.5),), {"a/x.etdump": "ab"}
     rows = (
         Row("on", "native", 1, "cpu", 5, 1.5, 1.4, 1.6, "off", 1.2, 1.1, 1.3, "faster", "GEMM"),
     )

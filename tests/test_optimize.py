@@ -41,7 +41,7 @@ from workbench.optimize.proposals import (
 from workbench.optimize.score import call_metric
 from workbench.options import OPTIONAL_REWRITES, dtype_of_module
 from workbench.plots.variants import plot_variants
-from workbench.records.optimize import Gain, Recipe, Study, Variant
+from workbench.records.optimize import Recipe, Study, Variant, VariantGain
 from workbench.store import load_export, load_recipe, save_recipe, sha256_of
 
 MODEL = """
@@ -255,9 +255,9 @@ def test_rewrites_are_proposed_for_what_findings_name_with_their_promise():
     assert made == [
         (("mean",), False), (("powers",), False), ((), True), (("mean", "powers"), True)
     ]  # fmt: skip
-    assert proposed[0].predicted == Gain(1.0, 0.5, 2.0, "removal")
-    assert proposed[1].predicted == Gain(None, 0.0, 3.0, "bound")
-    assert proposed[3].predicted == Gain(None, 0.5, 6.0, "sum")
+    assert proposed[0].predicted == VariantGain(1.0, 0.5, 2.0, "removal")
+    assert proposed[1].predicted == VariantGain(None, 0.0, 3.0, "bound")
+    assert proposed[3].predicted == VariantGain(None, 0.5, 6.0, "sum")
     assert not propose_rewrites(BASE, found[3:])
     assert combine(proposed[0], proposed[1:3]).options == proposed[3].options
 
@@ -276,10 +276,10 @@ def test_a_measured_gain_replaces_the_bound_of_the_finding_that_suggested_the_ch
     powers = wb.ExportOptions(also_rewrite=("powers",))
     tried = [
         replace(BASE, name="01-int8", options=wb.ExportOptions(dtype="int8"), flaw="SQNR 5 dB"),
-        Variant("mean", mean, name="02-fp32", gain=Gain(0.2, -0.1, 0.4, "measured")),
-        Variant("powers", powers, name="03-fp32", gain=Gain(0.3, 0.2, 0.4, "measured")),
+        Variant("mean", mean, name="02-fp32", gain=VariantGain(0.2, -0.1, 0.4, "measured")),
+        Variant("powers", powers, name="03-fp32", gain=VariantGain(0.3, 0.2, 0.4, "measured")),
     ]
-    tried[0] = replace(tried[0], gain=Gain(4.0, 3.5, 4.5, "measured"))
+    tried[0] = replace(tried[0], gain=VariantGain(4.0, 3.5, 4.5, "measured"))
     tried = [replace(variant, parent=base.name) for variant in tried]
     study = Study("m", "k", wb.OptimizeOptions(), variants=(base, *tried))
     known = add_measured(found, study, "a")
@@ -497,7 +497,7 @@ class Landscape:
             facts["outcome"] = "faster" if ms < base else "equivalent"
             if known[name].parent in names:
                 gain = true_ms(known[known[name].parent].options) - ms
-                facts["gain"] = known[name].gain or Gain(gain, gain, gain, "measured")
+                facts["gain"] = known[name].gain or VariantGain(gain, gain, gain, "measured")
             if run.emulated:
                 facts = {"extension_share": 0.9 if known[name].options.dtype == "int8dyn" else 0.1}
             known[name] = replace(known[name], state="measured", round=number, **facts)

@@ -28,7 +28,7 @@ from workbench.portfolio.matrix import plan_cells, read_matrix
 from workbench.portfolio.scheduler import describe_plan, divide_time, format_duration, list_plan
 from workbench.portfolio.state import open_storage, outcome_path, read_outcome, render_index
 from workbench.records.documents import describe_document
-from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio, Row, Stage
+from workbench.records.portfolio import STAGES, Cell, CellStage, Outcome, Portfolio, Row
 from workbench.run.locks import lock_folder
 from workbench.store import load_run
 
@@ -451,7 +451,7 @@ def test_the_plan_says_how_long_it_takes_once_it_is_known(matrix, ran, tmp_path)
 
 
 def stage_at(name, begin, seconds, **more):
-    return Stage(name, f"1970-01-01T00:00:{begin:06.3f}+00:00", seconds, **more)
+    return CellStage(name, f"1970-01-01T00:00:{begin:06.3f}+00:00", seconds, **more)
 
 
 def test_every_second_of_a_batch_is_accounted_for_once():

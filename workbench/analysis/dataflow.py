@@ -31,7 +31,7 @@ POINTWISE = frozenset(
 
 
 @dataclass(frozen=True)
-class Tensor:
+class FlowTensor:
     """A tensor; ``constant`` if it is stored in the program."""
 
     dtype: str
@@ -77,8 +77,8 @@ class Dataflow:
 
     def __init__(self, method: Method):
         self.method = method
-        self.tensors: dict[TensorId, Tensor] = {
-            (_METHOD, number): Tensor(v.dtype, v.shape, v.size_bytes, v.constant)
+        self.tensors: dict[TensorId, FlowTensor] = {
+            (_METHOD, number): FlowTensor(v.dtype, v.shape, v.size_bytes, v.constant)
             for number, v in method.values.items()
         }
         self.steps = [
@@ -150,7 +150,7 @@ class Dataflow:
         ids_of = {}
         for value in delegate.xvalues:
             ids_of[value.id] = (number, value.id)
-            self.tensors[number, value.id] = Tensor(
+            self.tensors[number, value.id] = FlowTensor(
                 value.dtype, value.shape, value.size_bytes, value.role == "constant"
             )
         for role, arguments in (("input", delegate.inputs), ("output", delegate.outputs)):
@@ -163,7 +163,7 @@ class Dataflow:
         return None if number is None else self.method.origins[number]
 
 
-def elements(tensor: Tensor) -> int:
+def elements(tensor: FlowTensor) -> int:
     """The number of values of a tensor."""
     return math.prod(tensor.shape)
 

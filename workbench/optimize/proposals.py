@@ -13,7 +13,7 @@ from workbench.analysis.layers import THE_MODEL
 from workbench.analysis.run import Measurement
 from workbench.analysis.variants import CURES, match_findings, match_layout
 from workbench.options import OPTIONAL_REWRITES, ExportOptions, ModuleDtypes, dtype_of_module
-from workbench.records.optimize import Gain, Variant
+from workbench.records.optimize import Variant, VariantGain
 
 #: Whole dtypes in the order in which they are tried, and what they change.
 WHOLE = {
@@ -65,12 +65,12 @@ def combine(parent: Variant, others: Sequence[Variant]) -> Variant:
     options = replace(parent.options, also_rewrite=tuple(also), channels_last=last)
     known = [other.predicted for other in others if other.predicted]
     ms = None if any(gain.ms is None for gain in known) else sum(gain.ms or 0.0 for gain in known)
-    total = Gain(ms, sum(g.low_ms for g in known), sum(g.high_ms for g in known), "sum")
+    total = VariantGain(ms, sum(g.low_ms for g in known), sum(g.high_ms for g in known), "sum")
     text = "; ".join(dict.fromkeys(other.change for other in others))
     return Variant(text, options, parent.name, predicted=total if known else None)
 
 
-def _promise(rows: pd.DataFrame) -> Gain | None:
+def _promise(rows: pd.DataFrame) -> VariantGain | None:
     """The sum of the gains that findings promise; of one with an upper bound alone, no amount."""
     if rows["basis"].eq("unknown").any():
         return None
@@ -78,7 +78,7 @@ def _promise(rows: pd.DataFrame) -> Gain | None:
     ms = None if several.any() else float(rows["gain_ms"].sum())
     basis = " and ".join(dict.fromkeys(rows["basis"]))
     low = 0.0 if ms is None else float(rows["low_ms"].sum())
-    return Gain(ms, low, float(rows["high_ms"].sum()), basis)
+    return VariantGain(ms, low, float(rows["high_ms"].sum()), basis)
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def propose_mix(
         return None
     borders = lost_ms(chosen, conversions)
     saved = sum(choice.ms for choice in chosen.values())
-    predicted = Gain(saved - borders, max(0.0, saved - 2 * borders), saved, "ledger")
+    predicted = VariantGain(saved - borders, max(0.0, saved - 2 * borders), saved, "ledger")
     noise = max(sum(choice.noise for choice in chosen.values()), _LEAST_NOISE)
     text = ", ".join(f"{dtypes.count(kind)} layers in {kind}" for kind in sorted(set(dtypes)))
     options = replace(parent.options, dtype=default, module_dtypes=modules)

@@ -24,7 +24,7 @@ from workbench.optimize.score import score_program
 from workbench.options import OBJECTIVES, ExportOptions, MeasureOptions, OptimizeOptions
 from workbench.portfolio.executor import LocalExecutor
 from workbench.records.codec import to_json
-from workbench.records.optimize import Gain, Recipe, Round, Study, Variant
+from workbench.records.optimize import Recipe, Round, Study, Variant, VariantGain
 from workbench.run.locks import lock_folder, share_machine
 from workbench.store import (
     atomic_write,
@@ -456,12 +456,12 @@ def fastest(run: Run, place: int) -> Measurement:
     return alike[0] if run.emulated else min(alike, key=lambda m: m.latency_ms)
 
 
-def measured_gain(ab: Comparison) -> Gain | None:
+def measured_gain(ab: Comparison) -> VariantGain | None:
     """By how much the candidate is faster than its parent, in ms; None without an interval."""
     row = ab.latency.iloc[0]
     ms = float(row["baseline_ms"])
     gain, low, high = (ms * (1 - 1 / float(row[end])) for end in ("speedup", "low", "high"))
-    return Gain(gain, low, high, "measured") if math.isfinite(low + high) else None
+    return VariantGain(gain, low, high, "measured") if math.isfinite(low + high) else None
 
 
 def extension_share(on: Measurement) -> float | None:

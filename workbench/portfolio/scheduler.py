@@ -16,7 +16,7 @@ from workbench.portfolio.executor import LOCAL, Executor, open_executor
 from workbench.portfolio.matrix import HOST, plan_cells, read_matrix, select_cells
 from workbench.portfolio.stages import Job, adopt_export, run_job
 from workbench.portfolio.state import PortfolioState, load_outcomes, open_storage
-from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio, Stage, TimeBreakdown
+from workbench.records.portfolio import STAGES, Cell, CellStage, Outcome, Portfolio, TimeBreakdown
 from workbench.run.locks import THIS_MACHINE, device_behind, is_locked, lock_folder
 from workbench.run.plan import check_toggle
 from workbench.run.runner import find_runner
@@ -271,7 +271,7 @@ def format_duration(seconds: float | None) -> str:
     return f"about {seconds / 60:.0f} min" if seconds < 6000 else f"about {seconds / 3600:.1f} h"
 
 
-def divide_time(started: float, ended: float, stages: Iterable[Stage]) -> TimeBreakdown:
+def divide_time(started: float, ended: float, stages: Iterable[CellStage]) -> TimeBreakdown:
     """Divide the time between two moments (seconds since the epoch) among the stages."""
     begins = [(s, datetime.fromisoformat(s.started).timestamp()) for s in stages if not s.cached]
     spans = [(stage.name, begin, begin + stage.seconds) for stage, begin in begins]

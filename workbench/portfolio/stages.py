@@ -19,7 +19,7 @@ from workbench.frames import WRONG
 from workbench.portfolio.executor import limit_time
 from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Storage, hash_files
-from workbench.records.portfolio import STAGES, Cell, Outcome, Row, Stage
+from workbench.records.portfolio import STAGES, Cell, CellStage, Outcome, Row
 from workbench.run.locks import device_behind, lock_device, share_machine
 from workbench.store import artifacts_dir, load_export, new_run_dir, safe_name
 
@@ -70,7 +70,7 @@ def run_job(job: Job) -> Outcome:
             stack.enter_context(limit_time(note, job.attempt, job.matrix.export_limit_s))
         outcome, cached = STAGE_FUNCTIONS[job.stage](job, tell)
         seconds = time.monotonic() - clock
-    stage = Stage(
+    stage = CellStage(
         job.stage,
         started.isoformat(timespec="milliseconds"),
         seconds=round(seconds, 3),
@@ -82,7 +82,7 @@ def run_job(job: Job) -> Outcome:
     return add_stage(outcome, stage)
 
 
-def add_stage(outcome: Outcome, stage: Stage) -> Outcome:
+def add_stage(outcome: Outcome, stage: CellStage) -> Outcome:
     """The outcome after a stage; a cached result keeps the stage that made it."""
     stages = outcome.stages
     if not (stage.cached and any(s.name == stage.name for s in stages)):

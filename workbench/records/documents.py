@@ -114,7 +114,7 @@ class Metrics:
 
 
 @dataclass(frozen=True)
-class Side:
+class SideSummary:
     """The measurement on one side of a comparison."""
 
     experiment: str
@@ -126,8 +126,8 @@ class ComparisonOutline:
     """The verdict of a comparison, and its latency."""
 
     label: str
-    baseline: Side
-    candidate: Side
+    baseline: SideSummary
+    candidate: SideSummary
     verdict: str
     latency: _COMPARISON
 
@@ -145,7 +145,7 @@ class ComparisonSummary(ComparisonOutline):
 
 
 @dataclass(frozen=True)
-class Check:
+class CheckSummary:
     """One reason to trust a run's numbers, or not to."""
 
     check: str
@@ -233,7 +233,7 @@ class AnalysisSummary(MeasurementSummary):
     crossovers: tuple[str, ...]
     kernel_changes: dict[str, tuple[_KERNEL_CHANGE, ...]]
     measurements: tuple[MeasurementSummary, ...]
-    checks: tuple[Check, ...]
+    checks: tuple[CheckSummary, ...]
     quality: QualitySummary
     categories: str = "workbench"
     phases: tuple[_PHASE, ...] | None = None

@@ -24,7 +24,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Gain:
+class VariantGain:
     """By how many milliseconds a variant is faster than another one, with an interval.
 
     ``basis`` is that of the finding which predicts it, ``ledger`` if times of layers do, or
@@ -55,9 +55,9 @@ class Variant:
     parent: str = ""
     name: str = ""
     whole: bool = False
-    predicted: Gain | None = None
+    predicted: VariantGain | None = None
     predicted_sqnr_db: float | None = None
-    gain: Gain | None = None
+    gain: VariantGain | None = None
     state: str = "planned"
     reason: str = ""
     flaw: str = ""

@@ -36,7 +36,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Stage:
+class CellStage:
     """A finished stage of a cell: when, how long, and where it ran.
 
     Before ``started`` it waited ``waited_s`` for its device. If ``cached``, the result existed.
@@ -91,7 +91,7 @@ class Outcome:
 
     cell: Cell
     state: str = "open"
-    stages: tuple[Stage, ...] = ()
+    stages: tuple[CellStage, ...] = ()
     failed_stage: str = ""
     error: str = ""
     log: str = ""

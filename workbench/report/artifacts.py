@@ -163,7 +163,7 @@ def summarize_analysis(run: Run) -> documents.AnalysisSummary:
         crossovers=run.crossovers,
         kernel_changes={name: _rows(changes) for name, changes in run.kernel_changes.items()},
         measurements=tuple(measurements.values()),
-        checks=tuple(documents.Check(**row) for row in run.checks.to_dict("records")),
+        checks=tuple(documents.CheckSummary(**row) for row in run.checks.to_dict("records")),
         categories=run.scheme.label,
         quality=documents.QualitySummary(
             **vars(_quality(run)), criteria=_rows(run.quality), readings=run.record.readings
@@ -243,8 +243,8 @@ def _outline(comparison: Comparison) -> documents.ComparisonOutline:
     before, after = comparison.baseline, comparison.candidate
     return documents.ComparisonOutline(
         label=comparison.label,
-        baseline=documents.Side(before.name, before.threads),
-        candidate=documents.Side(after.name, after.threads),
+        baseline=documents.SideSummary(before.name, before.threads),
+        candidate=documents.SideSummary(after.name, after.threads),
         verdict=comparison.text,
         latency=_rows(comparison.latency)[0],
     )

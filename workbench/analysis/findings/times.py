@@ -15,7 +15,7 @@ from workbench.analysis.compare import (
     speedup_of_restarts,
     speedup_of_runs,
 )
-from workbench.analysis.dataflow import SEALED, WEIGHTED, Dataflow, NodeId, Step, Tensor
+from workbench.analysis.dataflow import SEALED, WEIGHTED, Dataflow, FlowTensor, NodeId, Step
 from workbench.analysis.dtypes import (
     PRODUCTS,
     cannot_quantize,
@@ -546,7 +546,7 @@ def _weight_share(flow: Dataflow, node_ids: Collection[NodeId]) -> float:
     return weights / total if total else 0.0
 
 
-def _is_fp32_pointwise(weights: Tensor) -> bool:
+def _is_fp32_pointwise(weights: FlowTensor) -> bool:
     """Whether constant weights are fp32 1x1 filters (OHWI); those of a linear layer are 2-D."""
     pointwise = len(weights.shape) == 4 and weights.shape[1:3] == (1, 1)
     return weights.constant and pointwise and weights.dtype in ("fp32", "float32")
