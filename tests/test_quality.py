@@ -202,7 +202,7 @@ def test_a_calm_measurement_gets_an_a():
     ("noise", "criterion"),
     [
         ({"restart": 0.05}, "half width of the interval"),
-        ({"processes": 2}, "restarts short of five"),
+        ({"processes": 2}, "restarts"),
         ({"drift": 0.4, "rounds": 20}, "drift within a restart"),
         ({"outliers": 0.2, "batch": 10}, "outliers"),
     ],
@@ -255,7 +255,7 @@ def test_a_negative_tracer_overhead_is_noise(overhead, grade):
 
 
 def test_one_restart_is_not_enough_for_a_good_grade():
-    assert graded(processes=1)["restarts short of five"] == "D"
+    assert graded(processes=1)["restarts"] == "D"
 
 
 def test_throttling_frequency_and_emulation_count(monkeypatch):

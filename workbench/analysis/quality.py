@@ -1,18 +1,15 @@
 """How good a measurement is, from A to D, and whether its numbers can be trusted."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from workbench.analysis.compare import TOO_BUSY
 from workbench.analysis.dtypes import describe_dtypes
-from workbench.analysis.machine_code import explain_lack
+from workbench.analysis.foreign import Recording
 from workbench.analysis.statistics import (
     SOURCE_NAMES,
     clock_of,
@@ -20,21 +17,22 @@ from workbench.analysis.statistics import (
     restart_latencies,
 )
 from workbench.frames import EMULATED, QUALITY, check, format_share
-from workbench.records.runs import RunRecord, Session, count_threads
+from workbench.records.runs import Agreement, Export, Proof, RunRecord, Session
 from workbench.run.plan import BY_ORDER
 
-if TYPE_CHECKING:
-    from workbench.analysis.run import Comparison, Measurement, Run
-
 GRADES = "ABCD"
+#: A tracer that costs more than this moves the shares it measures.
+TRACER_LIMIT = 0.05
+NO_REMEDY = "cannot be improved: the operators are too short to trace"
 
 
 @dataclass(frozen=True)
 class Criterion:
     """Something that makes a measurement better or worse.
 
-    ``limits`` are the largest values for grades A, B and C; ``unit`` is ``%`` for fractions;
-    ``source`` says where the limits come from, ``remedy`` what raises the grade.
+    ``limits`` are the largest values for grades A, B and C; ``unit`` is ``%`` for fractions,
+    ``of 5`` for what is missing to five; ``source`` says where the limits come from, ``remedy``
+    what raises the grade.
     """
 
     name: str
@@ -49,7 +47,7 @@ CRITERIA = {
     for c in (
         Criterion(
             "half width of the interval", (0.01, 0.02, 0.05), "%",
-            "the margin of equivalence is 2 %", "measure longer: --budget 2m",
+            "the margin of equivalence is 2 %", "measure longer, --budget 2m",
         ),
         Criterion(
             "A/A control", (0.02, 0.05, 0.10), "%", "the margin of equivalence is 2 %"
@@ -60,8 +58,9 @@ CRITERIA = {
             "restart's core and moment move all experiments alike, so speed-ups are not affected",
         ),
         Criterion(
-            "restarts short of five", (0, 2, 3), "",
-            "Student's t / sqrt(n): 1.2 for five, 2.5 for three, 9.0 for two", "--processes 5",
+            "restarts", (0, 2, 3), "of 5",
+            "Student's t / sqrt(n): 1.2 for five, 2.5 for three, 9.0 for two",
+            "--processes 5",
         ),
         Criterion(
             "drift within a restart", (0.02, 0.05, 0.10), "%",
@@ -78,14 +77,14 @@ CRITERIA = {
             "others took more than half",
         ),
         Criterion(
-            "tracer overhead", (0.02, 0.05, 0.10), "%",
-            "it moves shares, not latencies; 0 to 3 % was seen",
-            "none for operators this short: use latencies, not shares",
+            "tracer overhead", (0.02, TRACER_LIMIT, 0.10), "%",
+            "tracing inflates shares, not latencies",
+            NO_REMEDY,
         ),
         Criterion(
             "spread of the clock frequency", (0.05, 0.10, 0.20), "%",
             "interleaving cancels what all experiments share",
-            "fix the clock: the governor `performance`, or --power boost on Android",
+            "fix the clock, the governor `performance`, or --power boost on Android",
         ),
         Criterion("steps measured twice", (0, 3, 10), "", "the plan's retries"),
         Criterion(
@@ -98,7 +97,7 @@ CRITERIA = {
         ),
         Criterion(
             "emulated", (0, 0, 0), "", "an emulator's times do not show speed",
-            "measure on real hardware: --target android or ssh:HOST",
+            "measure on real hardware, --target android or ssh:HOST",
         ),
     )
 }  # fmt: skip
@@ -118,7 +117,7 @@ def grade_run(
         "half width of the interval": float(widths.max(skipna=False)) if len(widths) else math.nan,
         "A/A control": float(floors[np.isfinite(floors) & (floors > 0)].max()),
         "scatter between restarts": measure_scatter(timed),
-        "restarts short of five": max(0, 5 - timed["process"].nunique()),
+        "restarts": max(0, 5 - timed["process"].nunique()),
         "drift within a restart": measure_drift(timed),
         "outliers": count_outliers(timed),
         "time taken by other programs": preempted_share(record.sessions),
@@ -158,8 +157,9 @@ def summarize_quality(quality: pd.DataFrame) -> str:
     worst = quality[quality["grade"] == grade]
     why = [f"{row.criterion} {row.value} ({row.limit} for an A)" for row in worst.itertuples()]
     remedies = dict.fromkeys(CRITERIA[name].remedy for name in worst["criterion"])
-    raised = f"; to raise it: {'; '.join(remedies)}" if grade in "CD" else ""
-    return f"measurement quality {grade}: {', '.join(why)}{raised}"
+    useful = [remedy for remedy in remedies if remedy != NO_REMEDY]
+    raised = f"to raise it: {'; '.join(useful)}" if useful else NO_REMEDY
+    return f"measurement quality {grade}: {', '.join(why)}" + f"; {raised}" * (grade in "CD")
 
 
 def _relative_restarts(timed: pd.DataFrame) -> pd.DataFrame:
@@ -257,37 +257,28 @@ def _row(criterion: Criterion, value: float, note: str) -> tuple[str, str, str, 
 def _text(criterion: Criterion, value: float) -> str:
     if math.isinf(value):
         return "unknown"
+    if criterion.unit == "of 5":
+        return f"{5 - value:g} of 5"
     return format_share(value, 1) if criterion.unit == "%" else f"{value:g}"
 
 
-#: A tracer that costs more than this moves the shares it measures.
-TRACER_LIMIT = 0.05
-#: More inferences than this were interrupted by another program.
-PREEMPTED_LIMIT = 0.10
 #: With fewer undisturbed traced runs than this, the shares are blurred.
 UNDISTURBED_LEAST = 0.6
 #: With a lower ratio of signal to noise, in dB, the error is more than a tenth of the output.
 LOW_SQNR = 20.0
 
+#: What was checked, ``ok``, ``note`` or ``fail``, and the evidence.
 Row = tuple[str, str, str]
 
 
-def check_run(run: Run) -> pd.DataFrame:
-    """What could make numbers wrong: ``check``, ``status`` (ok, note, fail), ``evidence``."""
-    rows = [
-        *_state(run),
-        *_platform(run.record),
-        *_direction(run.record),
-        *(row for m in {m.program.name: m for m in run.measurements}.values()
-          for row in check_program(m)),
-        *(row for comparison in run.comparisons for row in _comparison(comparison)),
-        *(_outputs(comparison) for comparison in run.comparisons),
-        _ledger(run),
-        *_tracer(run),
-        _undisturbed(run),
-        _preemption(run),
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=["check", "status", "evidence"])
+def check_criteria(quality: pd.DataFrame) -> Iterator[Row]:
+    """The criteria of ``frames.QUALITY`` as checks; grades C and D are worth a note."""
+    for row in quality.itertuples():
+        status = "note" if row.grade in "CD" else "ok"
+        if row.criterion != "emulated":
+            yield row.criterion, status, f"{row.value} ({row.limit} for an A)"
+        elif status == "note":
+            yield row.criterion, "fail", EMULATED
 
 
 def is_foreign(record: RunRecord) -> bool:
@@ -295,51 +286,43 @@ def is_foreign(record: RunRecord) -> bool:
     return record.runner.get("kind") in (None, "executor_runner")
 
 
-def _state(run: Run) -> Iterator[Row]:
-    """Whether all was measured; of another tool's recording, what it lacks."""
-    record = run.record
-    if run.recording:
-        yield "recorded by", "note", run.recording.source
-        yield "not recorded", "note", ", ".join(run.recording.missing)
-        for name, problem in run.recording.unreadable.items():
+def check_state(record: RunRecord, recording: Recording | None) -> Iterator[Row]:
+    """Whether all was measured, by which runner, and how baselines were chosen."""
+    foreign = is_foreign(record)
+    if recording:
+        yield "recorded by", "note", recording.source
+        yield "not recorded", "note", ", ".join(recording.missing)
+        for name, problem in recording.unreadable.items():
             yield name, "fail", f"left out: {problem}"
-        return
-    passes = 1 if is_foreign(record) else 2
-    steps = passes * len(record.plan.threads) * record.plan.processes
-    done = len({(s.threads, s.process, s.traced) for s in record.sessions if s.complete})
-    status = "ok" if record.state == "complete" else "note"
-    yield "run is complete", status, f"{record.state}, {done} of {steps} steps measured"
-
-
-def _platform(record: RunRecord) -> Iterator[Row]:
-    if record.emulated:
-        yield "real silicon", "fail", EMULATED
+    else:
+        done = len({(s.threads, s.process, s.traced) for s in record.sessions if s.complete})
+        planned = (1 if foreign else 2) * len(record.plan.threads) * record.plan.processes
+        # With a budget, the number of restarts is not known in advance.
+        steps = f"{done} steps" if record.plan.budget_s else f"{done} of {planned} steps"
+        status = "ok" if record.state == "complete" else "note"
+        yield "run is complete", status, f"{record.state}, {steps} measured"
     clocks = ", ".join(sorted({session.clock for session in record.sessions}))
-    if is_foreign(record):
+    if foreign:
         kind = "custom runners" if record.runner else "unknown"
         yield "runner", "note", f"{kind}; an iteration is {clocks}, and not cross-checked"
     else:
         yield "runner", "ok", f"{record.runner.get('kind')} runner; an iteration is {clocks}"
-
-
-def _direction(record: RunRecord) -> Iterator[Row]:
-    """How the baselines were chosen, where no toggle does that."""
     if how := record.plan.direction:
         yield "baseline", "note" if how == BY_ORDER else "ok", how
 
 
-def check_program(measurement: Measurement) -> Iterator[Row]:
+def check_program(
+    subject: str, export: Export | None, dtypes: pd.DataFrame | None
+) -> Iterator[Row]:
     """Whether an exported program computes what its model does, and in the dtype asked for."""
-    program, export, dtypes = measurement.program, measurement.export, measurement.dtypes
-    subject = program.stem if measurement.run.record.plan.programs else "the program"
     name = f"{subject} computes what the model does"
-    found = [f.sqnr_db for f in export.fidelity if f.sqnr_db is not None] if export else []
+    ratio = export.sqnr_db if export else None
     if export and export.problem:
         yield name, "fail", export.problem
-    elif found:
-        error = f": the error is {format_share(10 ** (-min(found) / 20))} of the output (RMS)"
-        status, ending = ("note", error) if min(found) < LOW_SQNR else ("ok", "")
-        yield name, status, f"SQNR against eager at least {min(found):.1f} dB{ending}"
+    elif ratio is not None:
+        error = f": the error is {format_share(10 ** (-ratio / 20))} of the output (RMS)"
+        status, ending = ("note", error) if ratio < LOW_SQNR else ("ok", "")
+        yield name, status, f"SQNR against eager at least {ratio:.1f} dB{ending}"
     elif export and export.fidelity:
         yield name, "ok", "outputs equal"
     if dtypes is not None:
@@ -347,42 +330,19 @@ def check_program(measurement: Measurement) -> Iterator[Row]:
         yield f"{subject} runs in its dtype", status, describe_dtypes(dtypes)
 
 
-def _comparison(comparison: Comparison) -> Iterator[Row]:
-    before, after = comparison.baseline.name, comparison.candidate.name
-    row = comparison.latency.iloc[0]
-    name = f"{after} against {before}, {comparison.threads_text}"
-    if math.isfinite(row["floor"]) and row["floor"] > 0:
-        status = "ok" if row["floor"] < 0.05 else "note"
-        evidence = f"A/A control differs by at most {format_share(row['floor'], 1)}"
-        evidence += ": machine too busy to compare" if row["floor"] > TOO_BUSY else ""
-        yield f"noise floor of {name}", status, evidence
-    if comparison.baseline.program == comparison.candidate.program:
-        yield f"toggle took effect in {name}", *_toggle(comparison)
-    elif comparison.same_program:
-        yield f"programs differ in {name}", "note", "both files have the same content (SHA-256)"
+def check_toggle(
+    hidden: Collection[str], renamed: int, proof: Proof | None, lack: str
+) -> tuple[str, str]:
+    """Whether hiding CPU features changed which code ran.
 
-
-def _toggle(comparison: Comparison) -> tuple[str, str]:
-    run, before, after = comparison.run, comparison.baseline, comparison.candidate
-    both = comparison.operators.dropna(subset=["candidate_ms", "baseline_ms"])
-    renamed = int((both["name"] != both["candidate_name"]).sum())
-    if before.experiment.runner != after.experiment.runner or run.recording:
-        if renamed:
-            return "ok", f"{renamed} operators log another kernel"
-        return "note", "not shown: no operator logs another kernel"
-    if not comparison.toggled:
-        return "ok", "none wanted: both sides are the same"
-    hidden = run.masked(before.name) - run.masked(after.name)
+    ``renamed`` operators log another kernel; ``lack`` says why there is no ``proof``.
+    """
     if not hidden:
         return "fail", "no CPU feature was hidden from the baseline"
-    if comparison.verdict.unchanged:
-        # A ladder of ISA levels is measured to find those that bring nothing.
-        status = "fail" if run.isa_levels is None else "note"
-        return status, f"no: {comparison.verdict.unchanged}"
     names = f"; {renamed} operators log another kernel" if renamed else ""
-    status, proof = "ok", comparison.proof
+    status = "ok"
     if proof is None:  # no objection
-        code = explain_lack(run.record)
+        code = lack
     elif proof.outcome == "not shown":
         status = "note"
         code = f"not shown: {sum(proof.samples)} samples are too few to tell the code apart"
@@ -398,16 +358,14 @@ def _toggle(comparison: Comparison) -> tuple[str, str]:
     return status, f"hidden from the baseline: {', '.join(sorted(hidden))}{names}; {code}"
 
 
-def _outputs(comparison: Comparison) -> Row:
-    before, after = comparison.baseline, comparison.candidate
-    threads = count_threads(after.threads)
-    name = f"outputs of {after.name} and {before.name} agree, {threads}"
-    found = comparison.agreements
-    if note := next((a.note for a in found if a.note), "" if found else "no outputs recorded"):
-        return name, "note", f"not compared: {note}"
-    worst = max(found, key=lambda a: (not a.agree, (a.max_abs or 0) / (a.scale or 1)))
+def check_outputs(agreements: Sequence[Agreement], *, same_model: bool) -> tuple[str, str]:
+    """Whether the outputs of two sides agree."""
+    note = "" if agreements else "no outputs recorded"
+    if note := next((a.note for a in agreements if a.note), note):
+        return "note", f"not compared: {note}"
+    worst = max(agreements, key=lambda a: (not a.agree, (a.max_abs or 0) / (a.scale or 1)))
     if worst.scale == 0:
-        return name, "note", "every output is zero: nothing to compare"
+        return "note", "every output is zero: nothing to compare"
     apart = "at different places" if worst.max_abs is None else f"{worst.max_abs:.2g}"
     evidence = (
         f"largest difference {apart}, largest value {worst.scale:.3g}, "
@@ -415,41 +373,25 @@ def _outputs(comparison: Comparison) -> Row:
     )
     if worst.sqnr_db is not None:
         evidence = f"SQNR {worst.sqnr_db:.1f} dB, at least {worst.least_sqnr_db:.0f} expected"
-    if all(a.agree for a in found):
-        return name, "ok", evidence
-    if not comparison.same_model:
-        return name, "note", f"{evidence}; the programs are of two models"
-    return name, "fail", evidence
+    if all(a.agree for a in agreements):
+        return "ok", evidence
+    if not same_model:
+        return "note", f"{evidence}; the programs are of two models"
+    return "fail", evidence
 
 
-def _ledger(run: Run) -> Row:
-    total = sum(m.run_count for m in run.traced)
-    if wrong := sum(m.open_runs for m in run.traced):
-        return "ledger closes", "fail", f"the rows of {wrong} of {total} runs do not add up"
-    lowest = run.ledger["duration_ns"].min() / 1e3
+def check_ledger(ledger: pd.DataFrame, runs: int, open_runs: int) -> Row:
+    """Whether the rows of every traced run add up to ``Method::execute``."""
+    if open_runs:
+        return "ledger closes", "fail", f"the rows of {open_runs} of {runs} runs do not add up"
+    lowest = ledger["duration_ns"].min() / 1e3
     rounding = f"; lowest row {lowest:.1f} us, from rounding" if lowest < 0 else ""
-    return "ledger closes", "ok", f"{total} runs, rows sum to Method::execute{rounding}"
+    return "ledger closes", "ok", f"{runs} runs, rows sum to Method::execute{rounding}"
 
 
-def _tracer(run: Run) -> Iterator[Row]:
-    for (experiment, threads), cost in run.tracer_overhead.items():
-        name = f"tracing {experiment} is cheap, {count_threads(threads)}"
-        noise = ", below 0: noise exceeds it" if cost < 0 else ""
-        status = "ok" if abs(cost) < TRACER_LIMIT else "note"
-        yield name, status, f"{format_share(cost, 1)} latency{noise}"
-
-
-def _undisturbed(run: Run) -> Row:
-    used = run.ledger.groupby([*SOURCE_NAMES, "run"], sort=False).ngroups
-    traced = int(run.latencies["traced"].sum())
+def check_traces(ledger: pd.DataFrame, latencies: pd.DataFrame) -> Row:
+    """Whether most traced runs were undisturbed."""
+    used = ledger.groupby([*SOURCE_NAMES, "run"], sort=False).ngroups
+    traced = int(latencies["traced"].sum())
     status = "ok" if used / traced > UNDISTURBED_LEAST else "note"
     return "traces are undisturbed", status, f"{used} of {traced} traced runs were used"
-
-
-def _preemption(run: Run) -> Row:
-    name = "machine was idle"
-    if is_foreign(run.record):
-        return name, "note", "unknown: traces do not show interruptions"
-    share = (pick_timed(run.latencies)["preempted"] > 0).mean()
-    status = "ok" if share < PREEMPTED_LIMIT else "note"
-    return name, status, f"{format_share(share, 1)} of the inferences were interrupted"

@@ -47,6 +47,7 @@ from workbench.analysis.ledger import build_ledger, closed_runs, kept_runs
 from workbench.analysis.machine_code import (
     compare_evidence,
     compare_kernels,
+    explain_lack,
     explain_unchanged,
     gather_evidence,
     name_kernels,
@@ -72,8 +73,14 @@ from workbench.analysis.operators import (
     total_runs,
 )
 from workbench.analysis.quality import (
+    Row,
+    check_criteria,
+    check_ledger,
+    check_outputs,
     check_program,
-    check_run,
+    check_state,
+    check_toggle,
+    check_traces,
     grade_run,
     summarize_quality,
 )
@@ -506,7 +513,20 @@ class Run:
     @cached_property
     def checks(self) -> pd.DataFrame:
         """Whether the numbers can be trusted: ``check``, ``status``, ``evidence``."""
-        return check_run(self)
+        subjects = {m.program.name: m for m in self.measurements}.values()
+        rows = [
+            *check_state(self.record, self.recording),
+            *(row for m in subjects for row in m.checks),
+            *(row for ab in self.comparisons for row in ab.checks),
+            check_ledger(
+                self.ledger,
+                sum(m.run_count for m in self.traced),
+                sum(m.open_runs for m in self.traced),
+            ),
+            check_traces(self.ledger, self.latencies),
+            *check_criteria(self.quality),
+        ]
+        return pd.DataFrame(rows, columns=["check", "status", "evidence"])
 
     @property
     def caveats(self) -> list[str]:
@@ -655,9 +675,16 @@ class Measurement:
         """What weakens its figures: emulation, what its program lost, a measurement of grade C."""
         quality = self.run.quality
         found = [EMULATED] if self.emulated else []
-        found += [f"{check}: {evidence}" for check, status, evidence in check_program(self)
-                  if status == "note"]  # fmt: skip
+        found += [
+            f"{name}: {evidence}" for name, status, evidence in self.checks if status == "note"
+        ]
         return found + [summarize_quality(quality)] * (quality["grade"].iloc[0] in "CD")
+
+    @property
+    def checks(self) -> list[Row]:
+        """Whether its program computes what the model does: rows of the run's checks."""
+        subject = self.program.stem if self.run.record.plan.programs else "the program"
+        return [*check_program(subject, self.export, self.dtypes)]
 
     @property
     def label(self) -> str:
@@ -1167,6 +1194,36 @@ class Comparison:
             subject, label, self.latency, self.shift, emulated=self.emulated, wrong=self.wrong,
             programs=self.programs, unchanged=unchanged, separate=self.separation,
         )  # fmt: skip
+
+    @property
+    def checks(self) -> list[Row]:
+        """Whether the toggle took effect, and the outputs agree: rows of the run's checks."""
+        before, after = self.baseline, self.candidate
+        name, rows = f"{after.name} against {before.name}, {self.threads_text}", []
+        if before.program == after.program:
+            rows = [(f"toggle took effect in {name}", *self._check_toggle())]
+        elif self.same_program:
+            evidence = "both files have the same content (SHA-256)"
+            rows = [(f"programs differ in {name}", "note", evidence)]
+        outputs = f"outputs of {after.name} and {before.name} agree, {count_threads(after.threads)}"
+        return [*rows, (outputs, *check_outputs(self.agreements, same_model=self.same_model))]
+
+    def _check_toggle(self) -> tuple[str, str]:
+        run, before, after = self.run, self.baseline, self.candidate
+        both = self.operators.dropna(subset=["candidate_ms", "baseline_ms"])
+        renamed = int((both["name"] != both["candidate_name"]).sum())
+        if before.experiment.runner != after.experiment.runner or run.recording:
+            if renamed:
+                return "ok", f"{renamed} operators log another kernel"
+            return "note", "not shown: no operator logs another kernel"
+        if not self.toggled:
+            return "ok", "none wanted: both sides are the same"
+        hidden = run.masked(before.name) - run.masked(after.name)
+        if hidden and self.verdict.unchanged:
+            # A ladder of ISA levels is measured to find those that bring nothing.
+            status = "fail" if run.isa_levels is None else "note"
+            return status, f"no: {self.verdict.unchanged}"
+        return check_toggle(hidden, renamed, self.proof, explain_lack(run.record))
 
     @property
     def text(self) -> str:
