@@ -19,7 +19,7 @@ from workbench.analysis.memory import list_file_parts
 from workbench.errors import ExportError, ModelError, UsageError
 from workbench.export.artifact import export_model
 from workbench.export.layers import describe_pte
-from workbench.export.lower import BACKENDS, DTYPES
+from workbench.export.precision import BACKENDS, DTYPES
 from workbench.export.program import bind_constants, raw_bytes
 from workbench.models.loader import LoadedModel, load_model
 from workbench.options import ExportOptions

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import workbench as wb
 from workbench.errors import WorkbenchError
-from workbench.export.lower import DTYPES
+from workbench.export.precision import DTYPES
 from workbench.models.registry import list_models
 from workbench.store import load_export
 

@@ -11,14 +11,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
 from workbench.models.process import silent_stderr
 from workbench.models.sources import reason
 from workbench.records.runs import Fidelity, LayerNoise
 
 if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
     from workbench.models.loader import LoadedModel
     from workbench.records.layers import Layers
 
@@ -38,21 +39,11 @@ def coarse_kernels(torch_name: str, operators: Mapping[str, int]) -> str:
 
 
 def sensitivity(model: LoadedModel, expected: list[Any]) -> str:
-    """A sentence if the PyTorch model amplifies noise, whatever the dtype; else empty."""
-    gain = noise_gain_db(model, expected)
-    if gain is None or gain < _LEAST_GAIN_DB:
-        return ""
-    return f"the PyTorch model itself amplifies noise in its inputs by {gain:.0f} dB"
+    """A sentence if the PyTorch model amplifies noise, whatever the dtype; else empty.
 
-
-def noise_gain_db(model: LoadedModel, expected: list[Any]) -> float | None:
-    """How much more noise, in dB, the model's worst output has than its floating-point inputs.
-
-    ``expected`` are the outputs without noise. None if no output changes, or one becomes NaN.
+    Compared is the noise of the model's worst output with that of its floating-point inputs;
+    ``expected`` are the outputs without noise.
     """
-    import torch
-    from torch.utils._pytree import tree_map_only
-
     generator = torch.Generator().manual_seed(0)
 
     def disturb(tensor: torch.Tensor) -> torch.Tensor:
@@ -63,17 +54,16 @@ def noise_gain_db(model: LoadedModel, expected: list[Any]) -> float | None:
         return tensor + noise * scale
 
     args, kwargs = tree_map_only(torch.Tensor, disturb, (model.example_inputs, model.kwargs))
-    outputs = run_eagerly(model.module, args, kwargs)
-    ratios = [output.sqnr_db for output in compare_outputs(outputs, expected, -math.inf)]
-    known = [ratio for ratio in ratios if ratio is not None]
-    return _NOISE_DB - min(known) if known else None
+    compared = compare_outputs(run_eagerly(model.module, args, kwargs), expected, -math.inf)
+    ratios = [output.sqnr_db for output in compared if output.sqnr_db is not None]
+    gain = _NOISE_DB - min(ratios, default=math.inf)
+    if gain < _LEAST_GAIN_DB:
+        return ""
+    return f"the PyTorch model itself amplifies noise in its inputs by {gain:.0f} dB"
 
 
 def run_eagerly(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """The outputs of a copy of the model, in the order of the program's."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
     module, args, kwargs = copy.deepcopy((module, args, kwargs))
     with silent_stderr() as printed, torch.no_grad():  # custom operators log there
         outputs = tree_leaves(module(*args, **kwargs))
@@ -124,11 +114,12 @@ def _place_of_node(handle: int, layers: Layers | None) -> str:
 
 #: Gets the name and value of each operator of a model that runs; its result replaces the value.
 Visit = Callable[[str, Any], Any]
+#: Runs a model and shows each of its operators; returns the outputs.
+Walk = Callable[[Visit], Any]
 
 
 def walk_graph(graph: torch.fx.GraphModule, inputs: list[torch.Tensor], visit: Visit) -> Any:
     """Run an exported graph, without its observers; returns its outputs."""
-    import torch
 
     class Walker(torch.fx.Interpreter):
         def run_node(self, n: torch.fx.Node) -> Any:
@@ -158,50 +149,52 @@ def walk_module(module: nn.Module, call: tuple[Any, dict[str, Any]], visit: Visi
     run_eagerly(module, *call)
 
 
-def measure_noise(
-    exact: Callable[[Visit], None],
-    quantized: Callable[[Visit], None],
-    places: Mapping[str, tuple[str, str]],
-) -> tuple[LayerNoise, ...]:
-    """The quantisation noise of each layer, the noisiest first.
-
-    ``exact`` and ``quantized`` run a model; ``places`` has the module and the operator by name,
-    others are left out. The inputs of the layers are exact in one run, and noisy in another.
-    """
-    import torch
-
+def _run_exactly(walk: Walk) -> tuple[dict[str, torch.Tensor], Any]:
+    """The floating-point values of each operator, and the outputs."""
     values: dict[str, torch.Tensor] = {}
-    own: dict[str, float | None] = {}
-    through: dict[str, float | None] = {}
 
-    def keep(name: str, value: Any) -> Any:
+    def collect(name: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             values[name] = value.clone()  # the next operator may write into it
         return value
 
-    def compare(name: str, value: Any, into: dict[str, float | None]) -> Any:
+    return values, walk(collect)
+
+
+def measure_noise(
+    exact: Walk, quantized: Walk, places: Mapping[str, tuple[str, str]]
+) -> tuple[LayerNoise, ...]:
+    """The quantisation noise of each layer, the noisiest first.
+
+    ``places`` has the module and the operator by name, others are left out. The inputs of the
+    layers are exact in one run, and noisy in another.
+    """
+    values, _ = _run_exactly(exact)
+    own: dict[str, float | None] = {}
+    through: dict[str, float | None] = {}
+
+    def compare(name: str, value: Any, ratios: dict[str, float | None]) -> Any:
         if name not in values:
             return value
-        into[name] = _compare(0, value, values[name], -math.inf).sqnr_db
-        return values[name].clone() if into is own else value
+        ratios[name] = _compare(0, value, values[name], -math.inf).sqnr_db
+        return values[name].clone() if ratios is own else value
 
-    exact(keep)
-    for into in (own, through):
-        quantized(functools.partial(compare, into=into))
-    found = [
+    for ratios in (own, through):
+        quantized(functools.partial(compare, ratios=ratios))
+    layers = [
         LayerNoise(*places[name], ratio, through[name])
         for name, ratio in own.items()
         if ratio is not None and name in places
     ]
     noisiest: dict[str, LayerNoise] = {}
-    for noise in sorted(found, key=lambda noise: noise.own_db):
-        noisiest.setdefault(noise.module, noise)
+    for layer in sorted(layers, key=lambda layer: layer.own_db):
+        noisiest.setdefault(layer.module, layer)
     return tuple(noisiest.values())
 
 
-def measure_layer_noise(
-    exact: Callable[[Visit], Any],
-    quantized: Callable[[Visit], Any],
+def measure_each_layer(
+    exact: Walk,
+    quantized: Walk,
     places: Mapping[str, tuple[str, str]],
     order: Sequence[str],
     seconds: float,
@@ -211,16 +204,9 @@ def measure_layer_noise(
     As `measure_noise`. Layers in this ``order``, then the others, as many as ``seconds`` allow; 1,
     all of the signal, for the rest.
     """
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    values: dict[str, torch.Tensor] = {}
+    values, outputs = _run_exactly(exact)
     errors: dict[str, dict[str, torch.Tensor]] = {}
-
-    def keep(name: str, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            values[name] = value.clone()
-        return value
+    started = time.thread_time()
 
     def subtract(name: str, value: Any) -> Any:
         if name not in values:
@@ -229,31 +215,27 @@ def measure_layer_noise(
             errors.setdefault(places[name][0], {})[name] = value - values[name]
         return values[name].clone()
 
-    outputs, started = tree_leaves(exact(keep)), time.thread_time()
+    def disturb(name: str, value: Any, added: dict[str, torch.Tensor]) -> Any:
+        return value + added[name] if name in added else value
+
     quantized(subtract)
     ranks = {layer: rank for rank, layer in enumerate(("", *order))}
-    found: dict[str, float] = {}
+    noise: dict[str, float] = {}
     for layer in sorted(errors, key=lambda layer: ranks.get(layer, len(ranks))):
-        if found and time.thread_time() - started > seconds:
-            found[layer] = 1.0
+        if noise and time.thread_time() - started > seconds:
+            noise[layer] = 1.0
             continue
-        disturbed = exact(functools.partial(_disturb, errors[layer]))
-        compared = compare_outputs(tree_leaves(disturbed), outputs, -math.inf)
-        noise = [10 ** (-each.sqnr_db / 10) for each in compared if each.sqnr_db is not None]
-        found[layer] = max(noise, default=0.0)
-    return found
-
-
-def _disturb(errors: Mapping[str, Any], name: str, value: Any) -> Any:
-    return value + errors[name] if name in errors else value
+        disturbed = exact(functools.partial(disturb, added=errors[layer]))
+        compared = compare_outputs(tree_leaves(disturbed), tree_leaves(outputs), -math.inf)
+        powers = [10 ** (-each.sqnr_db / 10) for each in compared if each.sqnr_db is not None]
+        noise[layer] = max(powers, default=0.0)
+    return noise
 
 
 def compare_outputs(
     program: list[Any], eager: list[Any], least_sqnr_db: float
 ) -> tuple[Fidelity, ...]:
     """Compare each output tensor with the model's; `ValueError` if numbers or shapes differ."""
-    import torch
-
     shapes, wanted = (
         [tuple(v.shape) if isinstance(v, torch.Tensor) else None for v in values]
         for values in (program, eager)
@@ -285,8 +267,6 @@ def _compare(
     number: int, program: torch.Tensor, eager: torch.Tensor, least_sqnr_db: float
 ) -> Fidelity:
     """One output, in double precision; ``faithful`` is None unless it is floating-point."""
-    import torch
-
     dtype = str(program.dtype).removeprefix("torch.")
     ours, theirs = program.detach().double().flatten(), eager.detach().double().flatten()
     judged = eager.is_floating_point()

@@ -17,31 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import store
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
-from workbench.export import accuracy
-from workbench.export.failure import explain_forward
-from workbench.export.lower import (
-    BACKENDS,
-    DTYPES,
-    PRECISIONS,
-    Lowered,
-    lower_model,
-)
+from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Slot, raw_bytes
-from workbench.models.inputs import (
-    choose_inputs,
-    lay_out_channels_last,
-    name_dimensions,
-    sample_files,
-)
-from workbench.models.loader import SEED, LoadedModel, load_model
 from workbench.models.process import collect_rarely, silence
 from workbench.models.registry import identify_sources, parse_name
-from workbench.models.sources import hash_files, list_python_files, reason
+from workbench.models.sources import hash_files, list_python_files, reason, sample_files
 from workbench.options import GROUP_SIZE, OPTIONAL_REWRITES, ExportOptions
 from workbench.records.runs import Export, Tensor, Undelegated
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # these import PyTorch
     import torch
+
+    from workbench.export.lower import Lowered
+    from workbench.models.loader import LoadedModel
 
 #: Below this SQNR, a warning names the noisiest layers; and as many are recorded.
 LOW_SQNR_DB, NOISY_LAYERS = 20, 20
@@ -104,11 +92,18 @@ def export_model(
     say = tell or (lambda text: None)
     options = apply_recipe(options)
     _check_options(options)
+    if isinstance(model, str) and (cached := find_cached_export(model, options, root=root)):
+        say(f"{cached.name}: up to date")
+        _report_problems(cached, tell)
+        return cached
+    # Only now: an export that is reused needs no PyTorch.
+    from workbench.export import accuracy
+    from workbench.export.failure import explain_forward
+    from workbench.export.lower import lower_model
+    from workbench.models.inputs import choose_inputs, lay_out_channels_last, name_dimensions
+    from workbench.models.loader import SEED, load_model
+
     if isinstance(model, str):
-        if cached := find_cached_export(model, options, root=root):
-            say(f"{cached.name}: up to date")
-            _report_problems(cached, tell)
-            return cached
         say(f"loading {model}")
         made_from = identify_export(model, options)
         with silence():
@@ -276,6 +271,8 @@ def _check(
     lowered: Lowered, model: LoadedModel, expected: list[Any], dtype: str, say: Tell
 ) -> dict[str, Any]:
     """What a comparison of the program with the PyTorch model adds to the record."""
+    from workbench.export import accuracy
+
     try:
         outputs = accuracy.run_program(lowered.pte, lowered.inputs, lowered.layers)
     except RuntimeError as error:

@@ -10,11 +10,17 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
 
 from workbench.errors import ExportError
 from workbench.export import accuracy, failure, quantize
 from workbench.export.layers import count_quantized, describe_program
+from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import Contents, bind_constants, cast_floats, read_contents
 from workbench.export.rewrite import rewrite_graph, transform_passes
 from workbench.models.process import PROCESS_LOCK, collect_stderr, replaced, silence
@@ -22,48 +28,11 @@ from workbench.models.sources import user_line_of_stack
 from workbench.records.runs import LayerNoise, Partition
 
 if TYPE_CHECKING:
-    import torch
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
-    from torch import nn
-    from torch.export import ExportedProgram
 
     from workbench.models.loader import Call, LoadedModel
-    from workbench.options import ExportOptions
+    from workbench.options import ExportOptions, ModuleDtypes
     from workbench.records.layers import Layers
-
-
-@dataclass(frozen=True)
-class Precision:
-    """How a program of one dtype is made.
-
-    ``torch_name`` is PyTorch's dtype of the inputs, and of everything that is not quantised: the
-    ``weights`` of the module, or the exported ``graph``. Exports with a signal to quantisation
-    noise ratio below ``least_sqnr_db`` are reported as wrong; correct exports of deep random
-    networks reach far more (120, 50, 30, 25 and 15 dB). With ``half_weights``, convolution weights
-    are serialised in half precision.
-    """
-
-    torch_name: str
-    meaning: str
-    least_sqnr_db: float
-    quantizes: Literal["", "weights", "graph"] = ""
-    calibrated: bool = False
-    half_weights: bool = False
-
-
-PRECISIONS = {
-    "fp32": Precision("float32", "single precision", 60),
-    "fp16": Precision("float16", "half precision, convolution weights stored as fp32", 25),
-    "fp16w": Precision("float16", "half precision, all weights", 25, half_weights=True),
-    "bf16": Precision("bfloat16", "bfloat16", 10),
-    "int8": Precision("float32", "int8 weights and activations", 10, "graph", calibrated=True),
-    "int8dyn": Precision("float32", "linear layers in int8, ranges found at run time", 10, "graph"),
-    "8da4w": Precision("float32", "linear layers with int4 weights in groups of 32", 5, "weights"),
-}
-
-#: What ``--dtype`` takes, and PyTorch's name of the dtype of a program's inputs.
-DTYPES = {name: precision.torch_name for name, precision in PRECISIONS.items()}
-BACKENDS = ("xnnpack", "portable")
 
 
 @dataclass(frozen=True)
@@ -87,9 +56,7 @@ def lower_model(
     model: LoadedModel, options: ExportOptions, tell: Callable[[str], None] = lambda text: None
 ) -> Lowered:
     """Export a model and lower it to a backend; the model itself is not modified."""
-    import torch
     from executorch.extension.pybindings.portable_lib import _get_operator_names
-    from torch.utils._pytree import tree_leaves
 
     dtype, backend = options.dtype, options.backend
     torch_dtype = getattr(torch, DTYPES[dtype])
@@ -98,7 +65,7 @@ def lower_model(
         module = copy.deepcopy(model.module).to(torch_dtype).eval()
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
         traced = cast_floats(model.traced_inputs, torch_dtype) or (args, kwargs)
-    exported, notes, noise = _export(module, (args, kwargs), traced, model, options)
+    exported, notes, noise = _quantize(module, (args, kwargs), traced, model, options)
     failure.check_operands(exported, dtype, model.origin)
     if options.rewrite or options.also_rewrite:
         counts = sorted(rewrite_graph(exported, options).items())
@@ -121,24 +88,21 @@ def lower_model(
     return Lowered(program.buffer, etrecord, contents, inputs, layers, notes, partition, noise)
 
 
-def _export(
+def _quantize(
     module: nn.Module, run: Call, traced: Call, model: LoadedModel, options: ExportOptions
 ) -> tuple[ExportedProgram, dict[str, str], Callable[[], tuple[LayerNoise, ...]] | None]:
-    from torch.utils._pytree import tree_leaves
-
+    """The exported graph, quantised if the dtype is; notes; and what measures the noise."""
     precision, modules = PRECISIONS[options.dtype], options.module_dtypes
     ways = {PRECISIONS[each].quantizes for each in (options.dtype, *dict(modules).values())}
     with failure.explain_tracing(model.origin):
         if "weights" in ways:
             quantize.quantize_weights(module, options.dtype, modules, options.group_size)
-        bound, args, kwargs = bind_constants(module, *traced)
         # As upstream's exporter of language models; others may have code that Dynamo cannot trace.
         strict = bool(model.metadata)
-        exported = _trace(bound, args, kwargs, model.dynamic_shapes, strict=strict)
+        exported = _trace(*bind_constants(module, *traced), model.dynamic_shapes, strict=strict)
         if "graph" in ways:
-            batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
-            graph, before = quantize.quantize_activations(exported, options.dtype, batches, modules)
-            exported = _trace(graph, args, kwargs, model.dynamic_shapes)
+            walks, graph = _quantize_graph(exported, module, run, model, options.dtype, modules)
+            exported = _trace(graph, *bind_constants(module, *traced)[1:], model.dynamic_shapes)
     if not precision.quantizes:
         return exported, {}, None
     if not quantize.has_quantized(exported):
@@ -149,34 +113,38 @@ def _export(
     notes = {}
     if precision.calibrated or "int8" in dict(modules).values():
         notes["calibration"] = f"{1 + len(model.calibration)} batches: {model.input_source}"
+    if "graph" in ways:
+        return exported, notes, partial(accuracy.measure_noise, *walks)
+    places = {path: (path, type(layer).__name__) for path, layer in module.named_modules()}
+    exact, noisy = (partial(accuracy.walk_module, it, run) for it in (model.module, module))
+    return exported, notes, partial(accuracy.measure_noise, exact, noisy, places)
 
-    def measure_noise() -> tuple[LayerNoise, ...]:
-        if "graph" in ways:
-            inputs = tree_leaves(exported.example_inputs)
-            exact, noisy = (partial(accuracy.walk_graph, it, inputs) for it in (before, graph))
-            return accuracy.measure_noise(exact, noisy, quantize.list_places(graph.graph))
-        places = {path: (path, type(layer).__name__) for path, layer in module.named_modules()}
-        exact, noisy = (partial(accuracy.walk_module, it, run) for it in (model.module, module))
-        return accuracy.measure_noise(exact, noisy, places)
 
-    return exported, notes, measure_noise
+def _quantize_graph(
+    exported: ExportedProgram,
+    module: nn.Module,
+    run: Call,
+    model: LoadedModel,
+    dtype: str,
+    module_dtypes: ModuleDtypes = (),
+) -> tuple[tuple[accuracy.Walk, accuracy.Walk, dict[str, tuple[str, str]]], torch.fx.GraphModule]:
+    """Walks of the graph before and after quantisation, its places, and the quantised graph."""
+    batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
+    graph, before = quantize.quantize_activations(exported, dtype, batches, module_dtypes)
+    inputs = tree_leaves(exported.example_inputs)
+    exact, noisy = (partial(accuracy.walk_graph, it, inputs) for it in (before, graph))
+    return (exact, noisy, quantize.list_places(graph.graph)), graph
 
 
 def measure_layer_noise(
     model: LoadedModel, dtype: str, order: Sequence[str], seconds: float
 ) -> dict[str, float]:
-    """`accuracy.measure_layer_noise` of a dtype that quantises the graph, on the first sample."""
-    from torch.utils._pytree import tree_leaves
-
+    """`accuracy.measure_each_layer` of a dtype that quantises the graph, on the first sample."""
     module, run = copy.deepcopy(model.module).eval(), (model.example_inputs, model.kwargs)
     with silence(), failure.explain_tracing(model.origin):
         exported = _trace(*bind_constants(module, *run), model.dynamic_shapes)
-        batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
-        graph, before = quantize.quantize_activations(exported, dtype, batches)
-        inputs = tree_leaves(exported.example_inputs)
-        exact, noisy = (partial(accuracy.walk_graph, it, inputs) for it in (before, graph))
-        places = quantize.list_places(graph.graph)
-        return accuracy.measure_layer_noise(exact, noisy, places, order, seconds)
+        walks, _ = _quantize_graph(exported, module, run, model, dtype)
+        return accuracy.measure_each_layer(*walks, order, seconds)
 
 
 def _trace(
@@ -187,8 +155,6 @@ def _trace(
     strict: bool = False,
 ) -> ExportedProgram:
     """``torch.export``, without the graph that it prints to stderr when it fails."""
-    import torch
-
     with collect_stderr() as printed, torch.no_grad():
         exported = torch.export.export(module, args, kwargs, dynamic_shapes=shapes, strict=strict)
     sys.stderr.write(printed.getvalue())

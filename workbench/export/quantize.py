@@ -5,16 +5,14 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export import ExportedProgram
 
 from workbench.models.process import replaced
 from workbench.options import ModuleDtypes, dtype_of_module
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-    from torch.export import ExportedProgram
-
 
 _SUMS = ("aten::add", "aten::add_")
 _ACTIVATIONS = ("aten::relu", "aten::relu_", "aten::hardtanh", "aten::hardtanh_", "aten::clamp")
@@ -39,7 +37,6 @@ def quantize_activations(
     linear layers only: dynamically quantised convolutions with fused activations are not lowered
     reliably. ``module_dtypes`` are as in `ExportOptions`.
     """
-    import torch
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
         XNNPACKQuantizer,
         get_symmetric_quantization_config,
@@ -102,7 +99,6 @@ def quantize_weights(
 
     Layers whose input does not divide into groups are left in floating point.
     """
-    import torch
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, quantize_
     from torchao.quantization.granularity import PerGroup
 

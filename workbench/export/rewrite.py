@@ -7,13 +7,15 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Node, Proxy
+from torch.fx.node import map_arg
+from torch.fx.proxy import GraphAppendingTracer
 
 from workbench.options import ExportOptions
-
-if TYPE_CHECKING:
-    import torch
-    from torch.export import ExportedProgram
 
 #: From a node and ``torch.ops.aten`` to a function of its tensors that replaces it, if any.
 Rule = Callable[["torch.fx.Node", Any], Callable[..., Any] | None]
@@ -38,8 +40,6 @@ def rewrite_graph(exported: ExportedProgram, options: ExportOptions) -> Counter[
     - Attention without a mask becomes two matrix products and a softmax: PyTorch's decomposition
       guards against fully masked rows with five operators that XNNPACK lacks.
     """
-    import torch
-
     aten = torch.ops.aten
     rules: dict[Any, Rule] = {}
     if options.rewrite:
@@ -145,8 +145,6 @@ def _silu(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
 
 
 def _layer_norm(node: torch.fx.Node, aten: Any) -> Callable[..., Any] | None:
-    import torch
-
     dtype = _tensor(node.args[0]).dtype
     shape, rest = node.args[1], node.args[2:]
 
@@ -278,10 +276,6 @@ def _static_shape(node: torch.fx.Node) -> list[int] | None:
 
 def _replace(node: torch.fx.Node, spell: Callable[..., Any]) -> None:
     """Replace a node by what ``spell`` computes from its tensors, with its origin."""
-    from torch.fx import Node, Proxy
-    from torch.fx.node import map_arg
-    from torch.fx.proxy import GraphAppendingTracer
-
     graph = node.graph
     known = set(graph.nodes)
     tracer = GraphAppendingTracer(graph)

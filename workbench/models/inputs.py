@@ -8,33 +8,26 @@ from __future__ import annotations
 import hashlib
 import inspect
 import math
-import re
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from torch.export import Dim
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map, tree_map_only, tree_unflatten
 
 from workbench.errors import UsageError, unknown_name
 from workbench.models.loader import Call, LoadedModel, check_stored, try_forward
+from workbench.models.sources import ARRAYS, MOST_SAMPLES, RANDOM, sample_files
 from workbench.options import ExportOptions
 
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
-#: The maximum number of samples from one source, which is enough to calibrate any model.
-MOST_SAMPLES = 512
 #: Larger images take too much memory, except for JPEG.
 MOST_PIXELS = 2**25
 
-ARRAYS = (".npy", ".pt", ".pth", ".safetensors")
-IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
-FORMS = f"a file ({', '.join(ARRAYS)}), an image or a folder of images, or random:SEED"
-
-_RANDOM = re.compile(r"random:(\d{1,18})")
 _DECODERS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
 
 
@@ -65,8 +58,6 @@ def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
 
 def lay_out_channels_last(model: LoadedModel) -> LoadedModel:
     """The model with inputs of four dimensions that are channels last in memory."""
-    import torch
-    from torch.utils._pytree import tree_map_only
 
     def lay_out(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.to(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
@@ -76,42 +67,23 @@ def lay_out_channels_last(model: LoadedModel) -> LoadedModel:
     return replace(model, **values)
 
 
-def sample_files(sources: Iterable[str]) -> list[Path]:
-    """The files of some sources, those of a folder by name; `UsageError` if one is missing."""
-    files = [_files_of(source) for source in sources if not _RANDOM.fullmatch(source)]
-    return list(chain.from_iterable(files))
-
-
-def _files_of(source: str) -> list[Path]:
-    path = Path(source)
-    if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.is_file())
-        if not files:
-            raise UsageError(f"no image in this folder ({', '.join(IMAGES)})", where=source)
-        return files[:MOST_SAMPLES]
-    if path.suffix.lower() not in ARRAYS + IMAGES:
-        raise UsageError("not a source of inputs", where=source, hint=FORMS)
-    if not path.is_file():
-        raise UsageError("no such file", where=source, hint=FORMS)
-    return [path]
-
-
 def _resize(model: LoadedModel, sizes: dict[str, int]) -> LoadedModel:
     """Repeat or cut the example along some dimensions, which keeps its values valid."""
-    import torch
-    from torch.utils._pytree import tree_map
-
     dimensions = _find_dimensions(model)
-    known = {_root(d).__name__ for axes in dimensions.values() for d in axes.values()}
-    for name in sizes:
-        if name not in known:
-            raise unknown_name("dynamic dimension", name, known, model.origin)
+    names = {_root(d).__name__ for axes in dimensions.values() for d in axes.values()}
+    if unknown := sizes.keys() - names:
+        raise unknown_name("dynamic dimension", min(unknown), names, model.origin)
 
     def resize(leaf: Any) -> Any:
         for axis, dimension in dimensions.get(id(leaf), {}).items():
-            if _root(dimension).__name__ in sizes:
-                index = torch.arange(_size_of(dimension, sizes)) % leaf.shape[axis]
-                leaf = leaf.index_select(axis, index)
+            root = _root(dimension)
+            if (size := sizes.get(root.__name__)) is None:
+                continue
+            if not root.min <= size <= root.max:
+                text = f"{size} is not within {root.min} to {root.max}"
+                raise UsageError(text, where=f"--size {root.__name__}")
+            size = size if root is dimension else dimension.fn(size)
+            leaf = leaf.index_select(axis, torch.arange(size) % leaf.shape[axis])
         return leaf
 
     own = (model.example_inputs, model.kwargs)
@@ -122,30 +94,24 @@ def _resize(model: LoadedModel, sizes: dict[str, int]) -> LoadedModel:
 
 def name_dimensions(model: LoadedModel) -> list[tuple[str, ...]]:
     """The names of the dimensions of each input tensor, empty for fixed ones."""
-    known = _find_dimensions(model)
+    dimensions = _find_dimensions(model)
     return [
-        tuple(getattr(known[id(leaf)].get(axis), "__name__", "") for axis in range(leaf.ndim))
-        for leaf in _tensors(model)
+        tuple(getattr(dimensions[id(leaf)].get(axis), "__name__", "") for axis in range(leaf.ndim))
+        for leaf in _tensors((model.example_inputs, model.kwargs))
     ]
 
 
-def _tensors(model: LoadedModel) -> list[torch.Tensor]:
-    import torch
-    from torch.utils._pytree import tree_leaves
-
-    leaves = tree_leaves((model.example_inputs, model.kwargs))
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
 def _find_dimensions(model: LoadedModel) -> dict[int, dict[int, Any]]:
     """The dimensions of each tensor by its ``id`` and their axes; of fixed ones, batch and size."""
-    from torch.export import Dim
-
     shapes = model.dynamic_shapes
     if shapes is None:
         batch, size = (Dim(name, min=1, max=2**31) for name in ("batch", "size"))
         axes = {0: batch, 2: size, 3: size}
-        tensors = _tensors(model)
+        tensors = _tensors((model.example_inputs, model.kwargs))
         return {id(t): {a: d for a, d in axes.items() if t.ndim > max(a, 1)} for t in tensors}
     given = inspect.signature(model.module.forward).bind(*model.example_inputs, **model.kwargs)
     arguments = given.arguments if isinstance(shapes, dict) else tuple(given.arguments.values())
@@ -154,8 +120,6 @@ def _find_dimensions(model: LoadedModel) -> dict[int, dict[int, Any]]:
 
 def _dimensions(value: Any, shapes: Any) -> Iterator[tuple[int, dict[int, Any]]]:
     """The ``id`` of each tensor in nested values, and its named dynamic dimensions by axis."""
-    import torch
-
     if isinstance(value, torch.Tensor):
         axes = shapes if isinstance(shapes, dict) else dict(enumerate(shapes or ()))
         # Dim.AUTO and the like have no name, and numbers are fixed sizes.
@@ -173,19 +137,7 @@ def _root(dimension: Any) -> Any:
     return getattr(dimension, "root", dimension)
 
 
-def _size_of(dimension: Any, sizes: dict[str, int]) -> int:
-    root = _root(dimension)
-    size = sizes[root.__name__]
-    if not root.min <= size <= root.max:
-        text = f"{size} is not within {root.min} to {root.max}"
-        raise UsageError(text, where=f"--size {root.__name__}")
-    return size if root is dimension else dimension.fn(size)
-
-
 def _fill(model: LoadedModel, options: ExportOptions) -> LoadedModel:
-    import torch
-    from torch.utils._pytree import tree_flatten, tree_unflatten
-
     leaves, structure = tree_flatten((model.example_inputs, model.kwargs))
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
     examples = [leaves[place] for place in places]
@@ -210,28 +162,22 @@ def _fill(model: LoadedModel, options: ExportOptions) -> LoadedModel:
 
 def _names(model: LoadedModel) -> list[str]:
     """The names of the tensors that ``forward`` takes; of nested ones, the argument's name."""
-    import torch
-    from torch.utils._pytree import tree_leaves
-
     parameters = list(inspect.signature(model.module.forward).parameters)
     # The last one may be *tensors.
     parameters += parameters[-1:] * len(model.example_inputs)
     pairs = [*zip(parameters, model.example_inputs, strict=False), *model.kwargs.items()]
-    leaves = ((name, leaf) for name, value in pairs for leaf in tree_leaves(value))
-    return [name for name, leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return [name for name, value in pairs for _ in _tensors(value)]
 
 
 def _read_sources(
     options: ExportOptions, examples: list[torch.Tensor], names: list[str]
 ) -> list[tuple[torch.Tensor, str]]:
     """A tensor for each example, and its source."""
-    import torch
-
     read: list[tuple[torch.Tensor, str]] = []
     unused = list(options.inputs)
     while unused and len(read) < len(examples):
         source, missing = unused.pop(0), examples[len(read) :]
-        if random := _RANDOM.fullmatch(source):
+        if random := RANDOM.fullmatch(source):
             generator = torch.Generator().manual_seed(int(random[1]))
             wanted = missing if len(options.inputs) == 1 else missing[:1]
             read += [(_noise(example, generator), source) for example in wanted]
@@ -252,8 +198,6 @@ def _read_sources(
 
 def _noise(like: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Noise of the shape and dtype of an example; integers stay within the example's range."""
-    import torch
-
     if like.is_floating_point():
         return torch.randn(like.shape, generator=generator).to(like.dtype)
     is_plain = like.dtype == torch.bool or not like.numel()
@@ -269,7 +213,9 @@ def read_arrays(source: str) -> dict[str, torch.Tensor]:
     (path,) = sample_files([source])
     with _explain_decoding(path):
         if path.suffix.lower() == ".npy":
-            return _read_npy(path)
+            # A map is no larger than the file: a header that claims more is rejected before
+            # anything is allocated. Pickled objects cannot be mapped at all.
+            return {"0": torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))}
         if path.suffix.lower() == ".safetensors":
             from safetensors.torch import load_file
 
@@ -277,18 +223,7 @@ def read_arrays(source: str) -> dict[str, torch.Tensor]:
         return _read_pt(path)
 
 
-def _read_npy(path: Path) -> dict[str, torch.Tensor]:
-    import numpy as np
-    import torch
-
-    # A map is no larger than the file: a header that claims more is rejected before anything is
-    # allocated. Pickled objects cannot be mapped at all.
-    return {"0": torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))}
-
-
 def _read_pt(path: Path) -> dict[str, torch.Tensor]:
-    import torch
-
     check_stored(path)
     held = torch.load(path, map_location="cpu", weights_only=True)
     if isinstance(held, torch.Tensor):
@@ -314,9 +249,6 @@ def read_images(
     Each is scaled to cover the size of ``shape``, the model's input, and cropped at its centre.
     Values are from 0 to 1; then ``mean`` is subtracted, and ``std`` divided by, per channel.
     """
-    import numpy as np
-    import torch
-
     paths = sample_files([source])
     if len(shape) != 4 or shape[1] not in (1, 3):
         text = f"images do not fit an input of shape {shape}"
@@ -332,7 +264,6 @@ def read_images(
 
 
 def _read_image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    import numpy as np
     from PIL import Image, ImageOps
 
     channels, height, width = shape[1:]
@@ -381,8 +312,6 @@ def _split(read: tuple[torch.Tensor, str], example: torch.Tensor) -> list[torch.
 
 def _cast(tensor: torch.Tensor, dtype: torch.dtype, where: str) -> torch.Tensor:
     """The tensor in the model's dtype, if only precision is lost."""
-    import torch
-
     if tensor.is_complex() or tensor.is_floating_point() != dtype.is_floating_point:
         text = f"{tensor.dtype}, the model takes {dtype}".replace("torch.", "")
         hint = "convert it as your application does, including the scaling"
@@ -401,13 +330,12 @@ def _describe(options: ExportOptions, count: int) -> str:
     texts = []
     for source in options.inputs:
         hashes = [hashlib.sha256(file.read_bytes()) for file in sample_files([source])]
-        if not hashes:
-            texts.append(source)
-        elif len(hashes) == 1:
-            texts.append(f"{source} (SHA-256 {hashes[0].hexdigest()[:16]})")
-        else:
+        if len(hashes) > 1:
             digest = hashlib.sha256(b"".join(each.digest() for each in hashes)).hexdigest()[:16]
-            texts.append(f"{source} ({len(hashes)} files, SHA-256 {digest} of their SHA-256)")
+            source += f" ({len(hashes)} files, SHA-256 {digest} of their SHA-256)"
+        elif hashes:
+            source += f" (SHA-256 {hashes[0].hexdigest()[:16]})"
+        texts.append(source)
     if options.mean or options.std:
         texts.append(f"mean {list(options.mean) or 0}, std {list(options.std) or 1}")
     return ", ".join(texts) + (f"; the first of {count} samples" if count > 1 else "")

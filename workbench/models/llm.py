@@ -6,14 +6,14 @@ import json
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from workbench.errors import ModelError, SetupError, StoreError, UsageError, unknown_name
 from workbench.models.registry import EagerModelBase
 from workbench.options import GROUP_SIZE
-
-if TYPE_CHECKING:
-    from torch import nn
 
 #: Sizes of published models, as upstream's ``params.json`` has them.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -173,16 +173,12 @@ class LanguageModel(EagerModelBase):
 
     def get_example_inputs(self) -> tuple[Any, ...]:
         """Some tokens at position 0."""
-        import torch
-
         tokens = torch.randint(0, self.params["vocab_size"], (1, min(16, self._most)))
         position = {"input_pos": torch.tensor([0], dtype=torch.long)}
         return (tokens, position) if self.settings.cache else (tokens,)
 
     def get_dynamic_shapes(self) -> Any:
         """Any number of tokens; upstream's exporter has the same limit."""
-        import torch
-
         tokens = {1: torch.export.Dim("tokens", max=self._most)}
         return (tokens, {"input_pos": {0: 1}}) if self.settings.cache else (tokens,)
 

@@ -19,7 +19,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import nn
 
 from workbench.errors import (
     ModelError,
@@ -33,7 +36,6 @@ from workbench.models.process import PROCESS_LOCK, replaced, silent_stderr
 from workbench.models.registry import (
     FILE_FORM,
     LLM,
-    EagerModelBase,
     ModelName,
     find_model,
     is_eager_model,
@@ -42,10 +44,6 @@ from workbench.models.registry import (
     parse_name,
 )
 from workbench.models.sources import forward_line, package_root, reason, shown_path, user_line
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 #: The seed of random weights and inputs: every export of a model is the same.
 SEED = 0
@@ -122,8 +120,6 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
     if not wanted.library and not wanted.file and wanted.name not in list_models():
         raise unknown_name("model", wanted.name, [*list_models(), FILE_FORM])
 
-    import torch
-
     with PROCESS_LOCK, torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         if wanted.library == LLM:
@@ -132,58 +128,24 @@ def load_model(spec: str, *, state_dict: str | os.PathLike[str] | None = None) -
             with silent_stderr():  # the logs of the operators' libraries
                 return _prepare(wanted.label, LanguageModel(wanted.name), None, state_dict)
         if wanted.library == "executorch":
-            module, _ = known = find_upstream(wanted.name)
-            with _refuse_downloads(wanted.name, *known):
-                package = importlib.import_module(f"{_UPSTREAM}.{module}")
-                return _prepare(wanted.label, getattr(package, known[1]), None, state_dict)
+            with _find_upstream(wanted.name) as upstream:
+                return _prepare(wanted.label, upstream, None, state_dict)
         if not wanted.file:
-            found = find_in_library(wanted) if wanted.library else find_model(wanted.name)
-            return _prepare(wanted.label, found, None, state_dict)
+            network = _find_in_library(wanted) if wanted.library else find_model(wanted.name)
+            return _prepare(wanted.label, network, None, state_dict)
         with _siblings_importable(wanted.file.parent):
             namespace = run_file(wanted.file)
             thing = _pick(namespace, wanted.file, wanted.name)
             return _prepare(wanted.name, thing, namespace, state_dict, shown_path(wanted.file))
 
 
-class LibraryModel(EagerModelBase):
-    """An image model of a library, with random weights, at the size that it was trained at."""
-
-    def __init__(self, library: ModuleType, name: str):
-        self.library, self.name = library, name
-        self.size: tuple[int, ...] = (3, 224, 224)
-
-    def get_eager_model(self) -> nn.Module:
-        """Build the network, and find its size."""
-        if self.library.__name__ == "timm":
-            model = self.library.create_model(self.name, pretrained=False)
-            self.size = tuple(model.pretrained_cfg.get("input_size") or self.size)
-            return model
-        models = self.library.models
-        if trained := list(models.get_model_weights(self.name)):
-            self.size = (3, *(2 * trained[-1].transforms().crop_size)[:2])
-        return models.get_model(self.name, weights=None)
-
-    def get_example_inputs(self) -> tuple[torch.Tensor, ...]:
-        """One image of noise."""
-        import torch
-
-        return (torch.randn(1, *self.size),)
-
-
-_UPSTREAM = "executorch.examples.models"
-
-
-def find_upstream(name: str) -> tuple[str, str]:
-    """The module and the class of one of the models that ExecuTorch's wheel defines."""
+@contextlib.contextmanager
+def _find_upstream(name: str) -> Iterator[type]:
+    """A model that ExecuTorch's wheel defines; explains what it lacks, and refuses downloads."""
     known = list_upstream()
     if name not in known:
         raise unknown_name("model", name, known, where="executorch")
-    return known[name]
-
-
-@contextlib.contextmanager
-def _refuse_downloads(name: str, module: str, cls: str) -> Iterator[None]:
-    """Explain what a model of ExecuTorch's lacks; no code in here reaches the network."""
+    module, cls = f"executorch.examples.models.{known[name][0]}", known[name][1]
     hosts: list[str] = []
     resolve, thread = socket.getaddrinfo, threading.get_ident()
 
@@ -196,10 +158,10 @@ def _refuse_downloads(name: str, module: str, cls: str) -> Iterator[None]:
     where = f"executorch:{name}"
     try:
         with replaced(socket, "getaddrinfo", refuse):
-            yield
+            yield getattr(importlib.import_module(module), cls)
     except (WorkbenchError, ImportError, AttributeError, RuntimeError) as error:
         if hosts:
-            code = f"from {_UPSTREAM}.{module} import {cls} as M; M().get_eager_model()"
+            code = f"from {module} import {cls} as M; M().get_eager_model()"
             hint = f'fetch it once: python -c "{code}"'
             raise SetupError(
                 f"has to be downloaded from {hosts[0]}", where=where, hint=hint
@@ -228,13 +190,17 @@ def _install(package: str) -> str:
     return first if package == same_build else f"{first} && {install_command(package)}"
 
 
-def find_in_library(wanted: ModelName) -> LibraryModel:
-    """A model of timm or torchvision; errors name the package to install, or similar models."""
+def _find_in_library(wanted: ModelName) -> Callable[[], nn.Module]:
+    """A function that builds an image model of timm or torchvision, at the size of its training.
+
+    Errors name the package to install, or similar models.
+    """
     library, name = wanted.library, wanted.name
     try:
         package = importlib.import_module(library)
         # Any folder may have the name of a library; only the library lists models.
-        listed = (package if library == "timm" else package.models).list_models()
+        models = package if library == "timm" else package.models
+        listed = models.list_models()
     except (ImportError, AttributeError, RuntimeError, OSError) as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == library
         text = "is not installed" if missing else f"cannot be used: {error}"
@@ -243,7 +209,20 @@ def find_in_library(wanted: ModelName) -> LibraryModel:
         near = ", ".join(difflib.get_close_matches(name, listed, n=5, cutoff=0.4))
         hint = f"did you mean {near}?" if near else f"see {library}'s list_models()"
         raise UsageError(f"no model {name!r} among its {len(listed)}", where=library, hint=hint)
-    return LibraryModel(package, name)
+
+    def build() -> nn.Module:
+        size: tuple[int, ...] = (3, 224, 224)
+        if library == "timm":
+            module = models.create_model(name, pretrained=False)
+            size = tuple(module.pretrained_cfg.get("input_size") or size)
+        else:
+            if trained := list(models.get_model_weights(name)):
+                size = (3, *(2 * trained[-1].transforms().crop_size)[:2])
+            module = models.get_model(name, weights=None)
+        module.example_inputs = (torch.randn(1, *size),)
+        return module
+
+    return build
 
 
 #: Of the names of modules that are run from a user's file.
@@ -276,7 +255,6 @@ def _import_from(name: str, file: Path, folders: list[str] | None = None) -> Mod
 
 def _pick(namespace: ModuleType, file: Path, name: str) -> Any:
     """The class, instance or function ``name`` of a file; an error lists what can be a model."""
-    import torch
 
     def can_be_model(thing: Any) -> bool:
         is_class = inspect.isclass(thing)
@@ -300,8 +278,6 @@ def _prepare(
     weights: str | os.PathLike[str] | None,
     source: str = "",
 ) -> LoadedModel:
-    import torch
-
     source = source or definition.__module__
     with _explain_errors("cannot be built", source):
         is_model = isinstance(definition, torch.nn.Module) or is_eager_model(definition)
@@ -354,8 +330,6 @@ def _look_up(holders: list[Any], *names: str) -> Any:
 
 def _load_weights(module: nn.Module, file: Path, fit: Callable[..., Any] | None) -> None:
     """Load a state dict whose names are those of the module, once they are made to ``fit``."""
-    import torch
-
     if not file.is_file():
         raise UsageError("no such file", where=file)
     with _explain_errors("cannot be loaded as a state dict", str(file)):
@@ -384,8 +358,6 @@ def check_stored(file: Path) -> None:
 
 def try_forward(model: LoadedModel) -> None:
     """Run a copy once, which separates wrong inputs from what the exporter cannot do."""
-    import torch
-
     hint = "check its inputs: get_example_inputs(), or --inputs"
     with _explain_errors("forward() fails on its inputs", model.origin, hint), torch.no_grad():
         module, args, kwargs = copy.deepcopy((model.module, model.example_inputs, model.kwargs))
@@ -395,14 +367,13 @@ def try_forward(model: LoadedModel) -> None:
 @contextlib.contextmanager
 def _siblings_importable(folder: Path) -> Iterator[None]:
     """Let a file import its neighbours; another folder's may have the same names later."""
-    known, keeps_no_bytecode = set(sys.modules), sys.dont_write_bytecode
-    # Bytecode is found by size and second: a file that is edited and loaded again would be stale.
-    sys.dont_write_bytecode = True
+    known = set(sys.modules)
     sys.path.insert(0, str(folder))
     try:
-        yield
+        # Bytecode is found by size and second: a file edited and loaded again would be stale.
+        with replaced(sys, "dont_write_bytecode", True):
+            yield
     finally:
-        sys.dont_write_bytecode = keeps_no_bytecode
         sys.path.remove(str(folder))
         for name in set(sys.modules) - known:
             file = Path(getattr(sys.modules[name], "__file__", None) or "/")
@@ -429,8 +400,6 @@ def take_layer(model: LoadedModel, path: str) -> LoadedModel:
 
     The model is run once on its example inputs; the layer's first call counts.
     """
-    import torch
-
     modules = {name: module for name, module in model.module.named_modules() if name}
     if path not in modules:
         raise unknown_name("layer", path, modules)

@@ -6,12 +6,12 @@ import ast
 import importlib
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
-from workbench.errors import UsageError, unknown_name
+from workbench.errors import UsageError
 from workbench.models.sources import hash_files, hash_sources, installed_version
 
 if TYPE_CHECKING:
@@ -72,14 +72,11 @@ class EagerModelBase(ABC):
         return None
 
 
+_ZOO = f"{__package__}.zoo"
 _registered: dict[str, type] = {}
 
 
-@overload
-def register_model(name: str) -> Callable[[type], type]: ...
-@overload
-def register_model(name: str, cls: type) -> type: ...
-def register_model(name: str, cls: type | None = None) -> Callable[[type], type] | type:
+def register_model(name: str, cls: type | None = None) -> Any:
     """Register a model under a name; without a class, a class decorator.
 
     Parameters
@@ -112,7 +109,7 @@ def register_model(name: str, cls: type | None = None) -> Callable[[type], type]
         text = "lacks get_eager_model() or get_example_inputs()"
         hint = "derive it from workbench.EagerModelBase"
         raise UsageError(text, where=f"model {name!r}", hint=hint)
-    if name in BUILTIN and cls.__module__ != module_of(name):
+    if name in BUILTIN and cls.__module__ != f"{_ZOO}.{name}":
         raise UsageError(f"{name!r} is a built-in model", hint="choose another name")
     _registered[name] = cls
     return cls
@@ -134,42 +131,37 @@ def describe_models() -> list[dict[str, Any]]:
 
     Imports no built-in model.
     """
-    found = []
+    descriptions = []
     for name in list_models():
+        doc = _registered[name].__doc__ if name in _registered else None
         if name in BUILTIN:
-            file = Path(__file__).parent / "zoo" / f"{name}.py"
-            doc = ast.get_docstring(ast.parse(file.read_bytes()))
-        else:
-            doc = _registered[name].__doc__
-        facts = {"description": (doc or "").partition("\n")[0], "parameters": BUILTIN.get(name)}
-        found.append({"name": name, **facts})
-    return found
+            doc = ast.get_docstring(ast.parse(_builtin_file(name).read_bytes()))
+        text = (doc or "").partition("\n")[0]
+        record = {"name": name, "description": text, "parameters": BUILTIN.get(name)}
+        descriptions.append(record)
+    return descriptions
 
 
 def find_model(name: str) -> type:
-    """The class that is registered under a name; `UsageError` if there is none."""
-    if name not in _registered and name in BUILTIN:
-        importlib.import_module(module_of(name))
+    """The class that is registered under one of `list_models`."""
     if name not in _registered:
-        raise unknown_name("model", name, list_models())
+        importlib.import_module(f"{_ZOO}.{name}")
     return _registered[name]
 
 
 def is_eager_model(thing: object) -> bool:
     """Whether a class or an instance has the abstract methods of `EagerModelBase`."""
-    wanted = ("get_eager_model", "get_example_inputs")
-    return all(callable(getattr(thing, method, None)) for method in wanted)
+    methods = ("get_eager_model", "get_example_inputs")
+    return all(callable(getattr(thing, method, None)) for method in methods)
 
 
-def module_of(name: str) -> str:
-    """The module of a built-in model."""
-    return f"{__package__}.zoo.{name}"
+def _builtin_file(name: str) -> Path:
+    return Path(__file__).parent / "zoo" / f"{name}.py"
 
 
 FILE_FORM = "path/to/file.py:NAME"
-#: The libraries whose models have names such as ``timm:NAME``.
+#: The libraries whose models have names such as ``timm:NAME``; ``llm:`` also takes a file.
 LIBRARIES = ("executorch", "timm", "torchvision")
-#: Before the name of a language model, or the file of its parameters.
 LLM = "llm"
 
 
@@ -231,6 +223,5 @@ def identify_sources(model: ModelName) -> str:
         return f"{hash_files(files)} {installed_version('executorch')}"
     if model.library:
         return installed_version(model.library) or model.library
-    if model.name in BUILTIN:
-        return hash_sources(Path(__file__).parent / "zoo" / f"{model.name}.py")
-    return hash_sources(model.file) if model.file else ""
+    file = model.file or (_builtin_file(model.name) if model.name in BUILTIN else None)
+    return hash_sources(file) if file else ""

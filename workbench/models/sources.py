@@ -1,4 +1,4 @@
-"""The source files of a model; the user's line behind an error or a node."""
+"""The files of a model and its inputs; the user's line behind an error or a node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from itertools import chain, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.errors import StoreError
+from workbench.errors import StoreError, UsageError
 from workbench.store import sha256_of
 
 if TYPE_CHECKING:
@@ -59,6 +59,32 @@ def _read(file: Path) -> str:
         return file.read_text(errors="replace")
     except OSError as error:
         raise StoreError(error.strerror or str(error), where=file) from None
+
+
+#: The maximum number of samples from one source, which is enough to calibrate any model.
+MOST_SAMPLES = 512
+ARRAYS = (".npy", ".pt", ".pth", ".safetensors")
+IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
+RANDOM = re.compile(r"random:(\d{1,18})")
+_FORMS = f"a file ({', '.join(ARRAYS)}), an image or a folder of images, or random:SEED"
+
+
+def sample_files(sources: Iterable[str]) -> list[Path]:
+    """The files of some sources, those of a folder by name; `UsageError` if one is missing."""
+    files: list[Path] = []
+    for path in (Path(source) for source in sources if not RANDOM.fullmatch(source)):
+        if path.is_dir():
+            images = sorted(p for p in path.iterdir() if p.suffix.lower() in IMAGES and p.is_file())
+            if not images:
+                raise UsageError(f"no image in this folder ({', '.join(IMAGES)})", where=path)
+            files += images[:MOST_SAMPLES]
+        elif path.suffix.lower() not in ARRAYS + IMAGES:
+            raise UsageError("not a source of inputs", where=path, hint=_FORMS)
+        elif not path.is_file():
+            raise UsageError("no such file", where=path, hint=_FORMS)
+        else:
+            files.append(path)
+    return files
 
 
 def installed_version(package: str) -> str:

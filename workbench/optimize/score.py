@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.errors import ModelError, UsageError
 from workbench.export import accuracy
-from workbench.export.lower import DTYPES
+from workbench.export.precision import DTYPES
 from workbench.export.program import bind_constants, cast_floats
 from workbench.models.inputs import choose_inputs, lay_out_channels_last
 from workbench.models.loader import load_model, run_file

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from workbench.errors import UsageError, unknown_name
 from workbench.export.artifact import identify_export
-from workbench.export.lower import BACKENDS, DTYPES
+from workbench.export.precision import BACKENDS, DTYPES
 from workbench.models.registry import list_models, parse_name
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.records.codec import structure
