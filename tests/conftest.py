@@ -77,10 +77,10 @@ def own_locks(tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def short_batches():
     """Time few inferences: only benchmarks ask how fast something is."""
-    from workbench.run import measure
+    from workbench.run import execute
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "MAX_BATCH", 5)
+        patch.setattr(execute, "MAX_BATCH", 5)
         yield
 
 

@@ -2,16 +2,16 @@
 
 from dataclasses import replace
 
+from planned import make_plan, run_plan
+
 import workbench as wb
 from workbench.export.artifact import export_model
 from workbench.options import ExportOptions
-from workbench.run.execute import run_plan
-from workbench.run.plan import make_plan
 
 
 def measure_briefly(model, root, *, processes=2, traced=4, **options):
     """Export a model and measure it for a moment; returns the run's folder."""
-    pte = export_model(model, ExportOptions(**options), root=root)
+    pte = export_model(model, ExportOptions(**options), root=root).path
     runner = wb.find_runner()
     plan = make_plan(
         pte,

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import phone as phone_module
 import pytest
+from planned import make_plan, run_plan
 
 from workbench import store
 from workbench.errors import SetupError, TargetError, UsageError
 from workbench.options import MeasureOptions
-from workbench.run.execute import run_plan
 from workbench.run.isa import read_isa
-from workbench.run.plan import make_plan
 from workbench.run.runner import find_runner
 from workbench.run.session import Session
 from workbench.run.targets import open_target
@@ -99,7 +98,7 @@ def test_words_and_files_survive_adb(phone, base, tmp_path):
 
 def test_an_ab_run_restores_the_settings(phone, base, conv_pte, tmp_path):
     with connect(base, power="boost") as target:
-        runner = find_runner("native", target)
+        runner = find_runner(target)
         assert read_isa(runner.command).self_check == "ok"
         pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
         plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
@@ -158,7 +157,7 @@ def test_unplugged_during_a_run(phone, base, conv_pte, tmp_path, monkeypatch):
         return real(session, count)
 
     with connect(base, power="boost") as target, monkeypatch.context() as patch:
-        runner = find_runner("native", target)
+        runner = find_runner(target)
         plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
         patch.setattr(Session, "run", run)
         with pytest.raises(TargetError, match="connection lost during a run"):
@@ -177,7 +176,7 @@ def test_unplugged_during_a_run(phone, base, conv_pte, tmp_path, monkeypatch):
     with connect(base) as target:
         assert phone.settings() == OWN
         assert [f"{base}/{name}" for name in leftovers(base)] == [target.run_dir]
-        runner = find_runner("native", target)
+        runner = find_runner(target)
         assert run_plan(plan, runner, tmp_path / "out") == run_dir
     assert store.load_run(run_dir).state == "complete"
     assert leftovers(base) == []
@@ -204,7 +203,7 @@ def test_sme2_on_an_emulated_phone(phone, base, conv_pte, tmp_path):
         pytest.skip(str(error))
     pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
     with EmulatedPhone(qemu, base) as target:
-        runner = find_runner("native", target)
+        runner = find_runner(target)
         assert "sme2" in read_isa(runner.command).features
         plan = make_plan(pte, MeasureOptions(toggle="sme2"), runner)
         run = store.load_run(run_plan(plan, runner, tmp_path / "out"))

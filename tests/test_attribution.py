@@ -146,7 +146,7 @@ def trace(program, tmp_path_factory):
     """From a network and an ISA level to the ledger of a real run, and the sidecar."""
     if installed_compiler() is None:
         pytest.skip("no C++ compiler")
-    runner, known = find_runner("native"), {}
+    runner, known = find_runner(), {}
     least = list(read_isa(runner.command).levels)[-1]
 
     def run(name, level):
@@ -177,7 +177,7 @@ def truth(program, tmp_path_factory):
     folder = tmp_path_factory.mktemp("truth")
     probe, plan, etdump = (folder / name for name in ("probe.so", "plan.txt", "x.etdump"))
     subprocess.run(probe_command(compiler, probe), check=True)
-    runner = find_runner("native")
+    runner = find_runner()
     least = list(read_isa(runner.command).levels)[-1]
 
     def run(name, level):

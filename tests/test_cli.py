@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+import workbench as wb
 from workbench import store
 from workbench.options import MeasureOptions
-from workbench.workflow import measure
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def recorded(conv_pte, tmp_path_factory):
     """A small finished run of a program without export record."""
     folder = tmp_path_factory.mktemp("recorded")
     pte = shutil.copy(conv_pte, folder / "conv.pte")
-    return measure(
+    return wb.measure(
         pte, MeasureOptions(runs=8, processes=2, evidence=False), root=folder / "out_conv"
     ).path
 

@@ -41,7 +41,7 @@ KERNEL_LINE = "Using gemm microkernel 'xnn_f32_gemm_minmax_ukernel_{kernel}'."
 
 
 def stand_in(path, level, log=""):
-    (runner,) = find_runner("native").command
+    (runner,) = find_runner().command
     path.write_text(STAND_IN.format(runner=shlex.quote(runner), level=level, log=log))
     path.chmod(0o755)
     return str(path)
@@ -53,7 +53,7 @@ def kit(conv_pte, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("models").mkdir()
     shutil.copy(conv_pte, "models/conv_xnnpack_fp32.pte")
-    switch = resolve_toggle("auto", read_isa(find_runner("native").command))
+    switch = resolve_toggle("auto", read_isa(find_runner().command))
     if switch.name == "none":
         pytest.skip("this CPU has nothing to switch off")
     Path("run ners").mkdir()
@@ -286,7 +286,7 @@ def test_a_config_with_additional_keys(conv_pte, tmp_path, monkeypatch):
 
 
 def read_levels():
-    return list(read_isa(find_runner("native").command).levels)
+    return list(read_isa(find_runner().command).levels)
 
 
 ENTRY = {"name": "a", "runner_path": "/bin/true"}
@@ -420,7 +420,7 @@ def test_every_config_of_the_kit_runs_from_off_to_on(conv_pte, tmp_path, monkeyp
     """Files of the checkout that PROFILING_KIT names; the model and its runners are stand-ins."""
     if not (checkout := os.environ.get("PROFILING_KIT")):
         pytest.skip("PROFILING_KIT names no checkout of Arm's profiling kit")
-    switch = resolve_toggle("auto", read_isa(find_runner("native").command))
+    switch = resolve_toggle("auto", read_isa(find_runner().command))
     configs = sorted(Path(checkout).glob("model_profiling/configs/**/*.json"))
     assert configs
     for number, path in enumerate(configs):

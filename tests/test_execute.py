@@ -8,11 +8,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from planned import make_plan, run_plan
 
 import workbench as wb
 from workbench import store
@@ -20,10 +24,8 @@ from workbench.errors import RunnerCrash, RunnerError, StoreError, UsageError
 from workbench.options import MeasureOptions
 from workbench.records.layers import Layers
 from workbench.records.runs import Tensor
-from workbench.run import measure
+from workbench.run import execute
 from workbench.run.build import installed_compiler
-from workbench.run.execute import run_plan
-from workbench.run.plan import make_plan
 from workbench.run.recorder import name_run
 from workbench.run.runner import find_runner
 from workbench.run.session import Session
@@ -120,6 +122,23 @@ def test_experiments_are_interleaved(plan, runner, tmp_path):
         assert order == order[::-1]
 
 
+names = st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True)
+
+
+@given(names, st.integers(1, 20))
+def test_linear_drift_cancels_in_every_round(names, rounds):
+    for order in execute.interleave(names, rounds):
+        assert Counter(order) == dict.fromkeys(names, 2)
+        places = {name: [i for i, n in enumerate(order) if n == name] for name in names}
+        assert {sum(place) for place in places.values()} == {len(order) - 1}
+
+
+@given(names)
+def test_every_experiment_takes_every_position(names):
+    firsts = [order[0] for order in execute.interleave(names, len(names))]
+    assert sorted(firsts) == sorted(names)
+
+
 def interrupt_after(monkeypatch, calls, error):
     """The nth burst of a runner fails."""
     left = iter(range(calls))
@@ -159,7 +178,7 @@ def test_an_interrupted_run_continues(plan, runner, tmp_path, monkeypatch):
 def test_an_interrupted_retry_keeps_the_first_attempt(plan, runner, tmp_path, monkeypatch):
     repeated = replace(plan, retries=1, cool_down_s=0.0)
     bursts = []
-    real = measure.measure_once
+    real = execute.attempt_step
 
     def count(*parts):
         if bursts:
@@ -167,8 +186,8 @@ def test_an_interrupted_retry_keeps_the_first_attempt(plan, runner, tmp_path, mo
         bursts.append(parts)
         real(*parts)
 
-    monkeypatch.setattr(measure, "DISTURBED", -1.0)
-    monkeypatch.setattr(measure, "measure_once", count)
+    monkeypatch.setattr(execute, "DISTURBED", -1.0)
+    monkeypatch.setattr(execute, "attempt_step", count)
     with pytest.raises(KeyboardInterrupt):
         run_plan(repeated, runner, tmp_path / "out")
     (run_dir,) = store.find_runs(tmp_path / "out")
@@ -197,10 +216,11 @@ def test_a_crash_keeps_earlier_measurements(plan, runner, tmp_path, monkeypatch)
 
 
 def test_a_program_that_changes_during_the_run_is_detected(plan, runner, tmp_path):
+    programs = [wb.open_program(plan.pte)]
     with open(plan.pte, "ab") as file:
         file.write(b"x")
     with pytest.raises(StoreError, match="changed since the run was planned"):
-        run_plan(plan, runner, tmp_path / "out")
+        execute.execute(plan, programs, runner, tmp_path / "out")
 
 
 def test_inputs_of_a_foreign_program_are_random_but_the_same_every_time(plan, tmp_path):

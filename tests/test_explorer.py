@@ -9,9 +9,8 @@ from jupyter_client.manager import start_new_kernel
 from recorded import recorded
 
 import workbench as wb
-from workbench import live
 from workbench.datasets import SAMPLES
-from workbench.errors import ComparisonError, RunnerError
+from workbench.errors import ComparisonError
 from workbench.explorer import page
 from workbench.explorer import widgets as controls
 from workbench.explorer.page import Explorer, Page, is_interactive
@@ -151,78 +150,3 @@ def test_what_may_differ_is_part_of_the_choice(front_end, monkeypatch):
     assert 'role="alert"' in seen[-1].data and "may differ" in seen[-1].data
     across.value = ["threads"]
     assert isinstance(seen[-1], VStack)
-
-
-# A run that is started, watched and stopped.
-
-
-@pytest.fixture
-def measured(monkeypatch, tmp_path):
-    """Stands in for the measurement: three steps, with the manifest of a recorded run."""
-    steps, run = [], load_run(wb.sample_run())
-
-    def measure(pte, options, *, root, progress):
-        folder = tmp_path / "runs" / "linux"
-        folder.mkdir(parents=True, exist_ok=True)
-        save_run(run, folder)
-        for number in range(len(steps), 3):
-            progress(f"step {number}", number / 3)
-            steps.append(number)
-        return recorded()
-
-    monkeypatch.setattr(live, "measure", measure)
-    return steps
-
-
-def test_it_shows_latencies_while_it_runs_and_the_verdict_at_its_end(measured, tmp_path):
-    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
-    assert shown.run is None
-    shown.start()
-    shown.wait(60)
-    assert measured == [0, 1, 2]
-    assert bytes(shown.picture.value[:4]) == b"\x89PNG"
-    assert shown.status.value == f"done: {shown.run.compare().text}"
-    assert not shown.start_button.disabled and shown.stop_button.disabled
-
-
-def test_a_stopped_run_resumes(measured, tmp_path):
-    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
-    shown.stop()
-    shown._measure()
-    assert "Start resumes" in shown.status.value
-    assert len(measured) < 3
-    assert shown.run is None
-    shown.start()
-    shown.wait(60)
-    assert measured == [0, 1, 2]
-
-
-def test_a_failure_is_one_line(monkeypatch, tmp_path):
-    def fail(pte, options, *, root, progress):
-        raise RunnerError("it broke", kind="check")
-
-    monkeypatch.setattr(live, "measure", fail)
-    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
-    shown.start()
-    shown.wait(60)
-    assert shown.status.value.startswith("error: it broke")
-
-
-def test_a_model_is_exported_when_the_run_is_started(measured, monkeypatch, tmp_path):
-    exported = []
-    monkeypatch.setattr(
-        live, "export_model", lambda m, tell: exported.append(m) or tmp_path / "m.pte"
-    )
-    shown = wb.LiveRun("m", root=tmp_path)
-    assert exported == []
-    shown.start()
-    shown.wait(60)
-    assert exported == ["m"]
-    assert shown.run.path == wb.sample_run()
-
-
-def test_without_a_front_end_a_live_run_is_a_sentence(tmp_path, monkeypatch):
-    shown = wb.LiveRun(tmp_path / "x.pte", root=tmp_path)
-    assert "Open this notebook in Jupyter" in shown._repr_mimebundle_()["text/plain"]
-    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    assert "application/vnd.jupyter.widget-view+json" in shown._repr_mimebundle_()

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+import workbench as wb
 from workbench import store
 from workbench.analysis.memory import list_file_parts
 from workbench.errors import ExportError, ModelError, UsageError
@@ -53,7 +54,7 @@ def small_model(**changes):
 def saved_inputs(pte):
     """The inputs that lie beside a program, as the tensors that it takes."""
     tensors = []
-    for tensor in store.load_export(pte).inputs:
+    for tensor in wb.open_program(pte).export.inputs:
         data = np.fromfile(pte.parent / tensor.file, dtype=tensor.dtype)
         tensors.append(torch.from_numpy(data).reshape(tensor.shape))
     return tensors
@@ -67,7 +68,7 @@ def run_program(pte, inputs):
 
 def assert_agrees(model, pte):
     """Compare the program on its saved inputs with the eager fp32 model on the original ones."""
-    export = store.load_export(pte)
+    export = wb.open_program(pte).export
     with torch.no_grad():
         expected = model.module(*model.example_inputs)
     (output,) = run_program(pte, saved_inputs(pte))
@@ -89,7 +90,7 @@ def toy(tmp_path_factory):
     model = load_model("toy_cnn")
     root = tmp_path_factory.mktemp("toy")
     return model, {
-        dtype: export_model(model, ExportOptions(dtype=dtype), root=root) for dtype in TRIED
+        dtype: export_model(model, ExportOptions(dtype=dtype), root=root).path for dtype in TRIED
     }
 
 
@@ -114,7 +115,7 @@ def test_the_program_computes_what_the_model_does(toy, dtype):
 @pytest.mark.parametrize("dtype", TRIED)
 def test_the_record_describes_what_lies_there(toy, dtype):
     pte = toy[1][dtype]
-    export = store.load_export(pte)  # also compares the SHA-256
+    export = wb.open_program(pte).export  # also compares the SHA-256
     assert pte.name == export.pte == f"toy_cnn_xnnpack_{dtype}.pte"
     assert files_below(pte.parent) == sorted(
         f"toy_cnn_xnnpack_{each}.pte{suffix}"
@@ -137,7 +138,7 @@ def test_the_etrecord_is_readable(toy):
     from executorch.devtools.etrecord import parse_etrecord
 
     pte = toy[1]["fp32"]
-    record = parse_etrecord(str(pte.parent / store.load_export(pte).etrecord))
+    record = parse_etrecord(str(pte.parent / wb.open_program(pte).export.etrecord))
     assert record.edge_dialect_program is not None
     assert record._debug_handle_map
 
@@ -145,7 +146,7 @@ def test_the_etrecord_is_readable(toy):
 @pytest.mark.parametrize("dtype", TRIED)
 def test_the_sidecar_knows_the_layer_of_every_operator(toy, dtype):
     pte = toy[1][dtype]
-    export = store.load_export(pte)
+    export = wb.open_program(pte).export
     assert export.layers == store.layers_path(pte).name
     layers = store.load_layers(store.layers_path(pte), export.sha256)
     (method,) = layers.methods
@@ -183,9 +184,9 @@ def test_the_sidecar_of_a_foreign_program_is_the_same_without_layers(toy):
 @pytest.mark.parametrize("dtype", TRIED)
 def test_mobilenet_computes_what_the_model_does(dtype, tmp_path):
     model = load_model("mobilenet_v3_small")
-    pte = export_model(model, ExportOptions(dtype=dtype), root=tmp_path)
+    pte = export_model(model, ExportOptions(dtype=dtype), root=tmp_path).path
     assert_agrees(model, pte)
-    export = store.load_export(pte)
+    export = wb.open_program(pte).export
     assert export.delegates == {"XnnpackBackend": 1}
     assert export.undelegated == ()
     assert export.options == {"rewritten": "9 hardsigmoid"}
@@ -195,9 +196,9 @@ def test_portable_programs_have_no_delegate(tmp_path):
     from executorch.extension.pybindings.portable_lib import _get_operator_names
 
     model = small_model()
-    pte = export_model(model, ExportOptions(backend="portable"), root=tmp_path)
+    pte = export_model(model, ExportOptions(backend="portable"), root=tmp_path).path
     assert_agrees(model, pte)
-    export = store.load_export(pte)
+    export = wb.open_program(pte).export
     assert pte.name == "small_portable_fp32.pte"
     layers = store.load_layers(store.layers_path(pte), export.sha256)
     parts = list_file_parts(layers)
@@ -225,7 +226,7 @@ def test_the_model_stays_as_it_is(tmp_path):
 
 @pytest.mark.slow
 def test_the_same_model_gives_the_same_program(toy, tmp_path):
-    again = export_model("toy_cnn", root=tmp_path)
+    again = export_model("toy_cnn", root=tmp_path).path
     assert again.read_bytes() == toy[1]["fp32"].read_bytes()
 
 
@@ -235,9 +236,9 @@ def test_a_loaded_model_is_exported_below_the_working_directory(write, tmp_path)
         net = torch.nn.Linear(4, 2)
         example_inputs = torch.ones(1, 4)
         """)
-    pte = export_model(f"{file}:net")
+    pte = export_model(f"{file}:net").path
     assert str(pte) == "out_net/artifacts/net_xnnpack_fp32.pte"
-    assert store.load_export(pte).source == "mine.py"
+    assert wb.open_program(pte).export.source == "mine.py"
 
 
 # Inputs
@@ -260,8 +261,8 @@ def test_constants_are_bound_and_every_saved_input_is_the_programs(tmp_path):
         "scale": 2.0,
     }
     model = LoadedModel("picky", Picky(), args, kwargs)
-    pte = export_model(model, root=tmp_path)
-    export = store.load_export(pte)
+    pte = export_model(model, root=tmp_path).path
+    export = wb.open_program(pte).export
     assert [(t.dtype, t.shape) for t in export.inputs] == [
         ("float32", (1, 3, 4, 5)),
         ("bool", (2,)),
@@ -285,7 +286,7 @@ def test_keyword_inputs_are_saved_in_the_programs_order(tmp_path):
         LoadedModel("difference", Difference(), (), kwargs),
         ExportOptions(backend="portable"),
         root=tmp_path,
-    )
+    ).path
     (output,) = run_program(pte, saved_inputs(pte))
     assert output.tolist() == [-1, -1]
 
@@ -299,8 +300,8 @@ def test_a_module_that_takes_tensors_only_is_not_wrapped():
 def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
     model = small_model(example_inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
-    pte = export_model(model, ExportOptions(backend="portable"), root=tmp_path)
-    (saved,) = store.load_export(pte).inputs
+    pte = export_model(model, ExportOptions(backend="portable"), root=tmp_path).path
+    (saved,) = wb.open_program(pte).export.inputs
     assert saved.shape == (4, 3, 8, 8)
     assert saved.most == (16, 3, 8, 8)
     assert saved.dims == ("batch", "", "", "")
@@ -312,8 +313,10 @@ def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
 def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
     shapes = ({0: torch.export.Dim("batch", min=1, max=16)},)
     model = small_model(example_inputs=(torch.randn(4, 3, 8, 8),), dynamic_shapes=shapes)
-    pte = export_model(model, ExportOptions(dtype=dtype, sizes=(("batch", size),)), root=tmp_path)
-    export = store.load_export(pte)
+    pte = export_model(
+        model, ExportOptions(dtype=dtype, sizes=(("batch", size),)), root=tmp_path
+    ).path
+    export = wb.open_program(pte).export
     assert export.inputs[0].shape == (size, 3, 8, 8)
     assert export.inputs[0].dynamic
     assert export.input_source.endswith(f"at batch={size}")
@@ -328,8 +331,10 @@ def test_inputs_of_a_file_are_run_and_calibrate(tmp_path):
     images = torch.rand(3, 3, 8, 8)
     np.save(tmp_path / "images.npy", images.numpy())
     inputs = (str(tmp_path / "images.npy"),)
-    pte = export_model(small_model(), ExportOptions(dtype="int8", inputs=inputs), root=tmp_path)
-    export = store.load_export(pte)
+    pte = export_model(
+        small_model(), ExportOptions(dtype="int8", inputs=inputs), root=tmp_path
+    ).path
+    export = wb.open_program(pte).export
     assert torch.equal(saved_inputs(pte)[0], images[:1])
     assert "images.npy (SHA-256 " in export.input_source
     assert export.options["calibration"].startswith("3 batches: ")
@@ -502,17 +507,17 @@ def test_each_failure_is_one_line_and_leaves_nothing(write, tmp_path, capfd, sou
 def test_a_failed_export_leaves_the_last_good_one(write):
     good = "import torch\nnet = torch.nn.ReLU()\nexample_inputs = torch.ones(4)\n"
     file = write(good)
-    pte = export_model(f"{file}:net", ExportOptions(backend="portable"))
+    pte = export_model(f"{file}:net", ExportOptions(backend="portable")).path
     before = {name: (pte.parent / name).read_bytes() for name in files_below(pte.parent)}
     write(good.replace("torch.nn.ReLU()", "lambda x: x.sort()[0]"))
     with pytest.raises(ModelError):
         export_model(f"{file}:net", ExportOptions(backend="portable"))
     assert {name: (pte.parent / name).read_bytes() for name in files_below(pte.parent)} == before
-    assert store.load_export(pte) is not None
+    assert wb.open_program(pte).export is not None
 
 
 def test_an_interrupted_export_leaves_no_record(tmp_path, monkeypatch):
-    pte = export_model(small_model(), ExportOptions(backend="portable"), root=tmp_path)
+    pte = export_model(small_model(), ExportOptions(backend="portable"), root=tmp_path).path
     atomic_write = store.atomic_write
 
     def interrupted(path, content):
@@ -539,8 +544,8 @@ def test_a_graph_that_cannot_be_serialised_has_no_etrecord(tmp_path):
             LoadedModel("scaled", Scaled(), arguments),
             ExportOptions(backend="portable"),
             root=tmp_path,
-        )
-    assert store.load_export(pte).etrecord == ""
+        ).path
+    assert wb.open_program(pte).export.etrecord == ""
     assert not stale.exists()
     assert run_program(pte, list(arguments))[0].tolist() == [3, 3, 3]
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
+import workbench as wb
 from workbench import store
 from workbench.cli import workbench
 from workbench.export import artifact as cache
@@ -48,7 +49,9 @@ def files(tmp_path, monkeypatch):
 def export(**choices):
     """Export the model; returns the program, and whether an earlier one was kept."""
     told, options = [], ExportOptions(**{"backend": "portable"} | choices)
-    pte = export_model("mine.py:Net", options, tell=told.append)
+    pte = export_model(
+        "mine.py:Net", options, progress=lambda text, fraction: told.append(text)
+    ).path
     return pte, told == [f"{pte.name}: up to date"]
 
 
@@ -107,7 +110,7 @@ def test_whatever_it_was_made_from_is_noticed(files, what):
 @pytest.mark.slow
 def test_what_was_made_from_something_else_is_made_again(files):
     pte, _ = export()
-    assert store.load_export(pte).made_from == cache.identify_export(
+    assert wb.open_program(pte).export.made_from == cache.identify_export(
         "mine.py:Net", ExportOptions(backend="portable")
     )
     CHANGES["import"]()
@@ -176,7 +179,10 @@ def test_a_kept_export_that_is_wrong_says_so_again(files):
     record.write_text(record.read_text().replace('"problem": ""', '"problem": "wrong"'))
     told = []
     options = ExportOptions(backend="portable")
-    assert export_model("mine.py:Net", options, tell=told.append) == pte
+    assert (
+        export_model("mine.py:Net", options, progress=lambda text, fraction: told.append(text)).path
+        == pte
+    )
     assert told == [f"{pte.name}: up to date", f"warning: {pte.name}: this export is wrong: wrong"]
     with pytest.warns(UserWarning, match="wrong"):
         export_model("mine.py:Net", options)
@@ -190,9 +196,13 @@ def test_a_model_object_is_always_exported(files):
     told = []
     with warnings.catch_warnings(action="ignore"):
         for _ in range(2):
-            pte = export_model(model, ExportOptions(backend="portable"), tell=told.append)
+            pte = export_model(
+                model,
+                ExportOptions(backend="portable"),
+                progress=lambda text, fraction: told.append(text),
+            ).path
     assert not any("up to date" in line for line in told)
-    assert store.load_export(pte).made_from == {}
+    assert wb.open_program(pte).export.made_from == {}
 
 
 # Sources

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from workbench import store
+import workbench as wb
 from workbench.errors import ExportError, UsageError
 from workbench.export.accuracy import (
     coarse_kernels,
@@ -55,7 +55,7 @@ def mixed_model(**changes):
 def export_quietly(model, root, **options):
     """The record of an export; its warning is in the record, too."""
     with warnings.catch_warnings(action="ignore"):
-        return store.load_export(export_model(model, ExportOptions(**options), root=root))
+        return export_model(model, ExportOptions(**options), root=root).export
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +245,7 @@ def test_a_kernel_that_refuses_its_tensors_is_the_cause_that_is_told(tmp_path):
     model = LoadedModel("mingling", Mingling(), (torch.randn(1, 3, 4, 5),))
     with pytest.raises(ExportError, match="does not run here: aten::add") as error:
         export_quietly(model, tmp_path, backend="portable")
-    export = store.load_export(error.value.where)
+    export = wb.open_program(error.value.where).export
     assert error.value.where.exists() and not export.runs and export.fidelity == ()
     assert "different dim orders" in export.problem
 
@@ -327,7 +327,7 @@ def test_a_program_that_does_not_run_is_kept_and_reported_each_time(tmp_path, mo
     for _ in range(2):
         with pytest.raises(ExportError, match=words) as error:
             export_model("net.py:Squared", ExportOptions(dtype="int8"))
-    assert error.value.where.exists() and not store.load_export(error.value.where).runs
+    assert error.value.where.exists() and not wb.open_program(error.value.where).export.runs
 
 
 class Spiky(nn.Module):
@@ -388,8 +388,8 @@ def test_an_export_that_collapses_is_told(tmp_path):
     torch.manual_seed(0)
     model = LoadedModel("collapsing", Collapsing(), (torch.randn(1, 8),))
     with pytest.warns(UserWarning, match=r"int8.pte: this export is wrong: output 0 is"):
-        pte = export_model(model, ExportOptions(dtype="int8"), root=tmp_path)
-    export = store.load_export(pte)
+        pte = export_model(model, ExportOptions(dtype="int8"), root=tmp_path).path
+    export = wb.open_program(pte).export
     assert export.problem == "output 0 is constant, the model's is not"
     assert export.fidelity[0].faithful is False
     assert list_problems(export)[0] == f"this export is wrong: {export.problem}"
@@ -580,8 +580,8 @@ def test_a_layer_norm_that_is_left_as_it_is_makes_the_export_wrong(tmp_path):
     with pytest.warns(UserWarning, match="SQNR"):
         pte = export_model(
             model, ExportOptions(dtype="fp16", backend="portable", rewrite=False), root=tmp_path
-        )
-    assert "output 0 is not the model's" in store.load_export(pte).problem
+        ).path
+    assert "output 0 is not the model's" in wb.open_program(pte).export.problem
 
 
 def test_portable_kernels_have_what_xnnpack_lacks():

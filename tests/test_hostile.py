@@ -20,6 +20,7 @@ import pytest
 import torch
 from etdump_builder import Block, Profile, build_etdump
 from PIL import Image
+from planned import make_plan
 
 import workbench as wb
 from workbench import store
@@ -41,11 +42,10 @@ from workbench.records.portfolio import Cell, Outcome, Row
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
 from workbench.report.html import Section, to_html, to_markdown
+from workbench.run.ceilings import measure_roof
 from workbench.run.config import plan_config, read_config
-from workbench.run.plan import make_plan
 from workbench.store import load_run
 from workbench.trace.writers.perfetto import write_perfetto
-from workbench.workflow import measure_roof
 
 
 @pytest.fixture
@@ -151,9 +151,9 @@ def test_a_pipe_is_refused_instead_of_read(tmp_path, reader):
 
 
 @pytest.mark.parametrize("timeout", [math.inf, math.nan, -1, 0])
-def test_a_timeout_is_a_positive_number(tmp_path, timeout):
+def test_a_timeout_is_a_positive_number(conv_pte, timeout):
     with pytest.raises(UsageError, match="timeout must be above 0"):
-        make_plan(tmp_path / "x.pte", wb.MeasureOptions(timeout_s=timeout), None)
+        make_plan(conv_pte, wb.MeasureOptions(timeout_s=timeout), None)
 
 
 def test_names_that_are_too_long_for_a_file_are_one_line(tmp_path):

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from planned import make_plan
 from recorded import recorded, report_text
 
 import workbench as wb
@@ -24,7 +25,6 @@ from workbench.records.layers import Instruction, Layers, Method, XNode, XValue
 from workbench.records.runs import Tensor
 from workbench.run import runner as runners
 from workbench.run.build import find_operators
-from workbench.run.plan import make_plan
 from workbench.run.runner import open_runner
 from workbench.run.tensor_files import locate_inputs, random_bytes, read_output
 
@@ -496,7 +496,7 @@ def test_presets_have_the_sizes_that_their_names_say(name):
 @pytest.mark.slow
 def test_a_language_model_is_exported_with_layers_and_measured_by_phase(tmp_path):
     params = TINY.with_name("llama_tiny.json")
-    pte = wb.export_model(f"llm:{params},context=32", wb.ExportOptions("8da4w"), root=tmp_path)
+    pte = wb.export_model(f"llm:{params},context=32", wb.ExportOptions("8da4w"), root=tmp_path).path
     run = wb.measure(pte, replace(BRIEF, phases=PHASES, toggle="none"), root=tmp_path)
     rows = run["decode", "baseline"].operators
     attention = rows[rows["name"].str.contains("custom_sdpa")]
@@ -509,7 +509,7 @@ def test_a_language_model_is_exported_with_layers_and_measured_by_phase(tmp_path
 def test_embeddings_and_groups_of_weights_are_quantised_as_asked(tmp_path):
     params = TINY.with_name("llama_tiny.json")
     options = wb.ExportOptions("8da4w", group_size=64)
-    pte = wb.export_model(f"llm:{params},context=32,embedding=4", options, root=tmp_path)
+    pte = wb.export_model(f"llm:{params},context=32,embedding=4", options, root=tmp_path).path
     run = wb.measure(pte, replace(BRIEF, phases=("decode=1@20",), toggle="none"), root=tmp_path)
     rows = run["decode", "baseline"].operators
     assert rows["name"].str.contains("embedding_4bit").sum() == 1
@@ -523,7 +523,9 @@ def test_embeddings_and_groups_of_weights_are_quantised_as_asked(tmp_path):
 @pytest.mark.slow
 def test_a_cache_of_8_bits_computes_what_floats_do_and_is_read_by_attention(tmp_path):
     params = TINY.with_name("llama_tiny.json")
-    ptes = [wb.export_model(f"llm:{params},context=32,kv={bits}", root=tmp_path) for bits in (8, 0)]
+    ptes = [
+        wb.export_model(f"llm:{params},context=32,kv={bits}", root=tmp_path).path for bits in (8, 0)
+    ]
     brief = replace(BRIEF, phases=("decode=1@20",), toggle="none", against=ptes[1:])
     run = wb.measure(ptes[0], brief, root=tmp_path)
     assert not any(found.note for found in run.record.agreements)
@@ -618,7 +620,7 @@ def test_a_bad_group_size_is_one_clear_error(tmp_path):
 @pytest.mark.slow
 def test_a_model_without_a_cache_takes_all_tokens_and_no_position(tmp_path):
     params = TINY.with_name("llama_tiny.json")
-    pte = wb.export_model(f"llm:{params},context=32,cache=0", root=tmp_path)
+    pte = wb.export_model(f"llm:{params},context=32,cache=0", root=tmp_path).path
     run = wb.measure(pte, replace(BRIEF, sweep="tokens=4,8", toggle="none"), root=tmp_path)
     assert [tensor.shape for tensor in run.record.plan.phases[1].inputs] == [(1, 8)]
     names = run["tokens_8", "baseline"].operators["name"]
@@ -638,7 +640,7 @@ def test_a_model_of_transformers_is_profiled_as_the_readme_wraps_it(tmp_path):
     pytest.importorskip("transformers", reason="transformers is not installed")
     (tmp_path / "my_llm.py").write_text(_WRAPPED[1])
     spec = f"{tmp_path / 'my_llm.py'}:Net"
-    pte = wb.export_model(spec, wb.ExportOptions("8da4w"), root=tmp_path)
+    pte = wb.export_model(spec, wb.ExportOptions("8da4w"), root=tmp_path).path
     run = wb.measure(pte, replace(BRIEF, toggle="none"), root=tmp_path)
     products = run["baseline"].operators.query("name.str.startswith('Fully Connected')")
     assert products["module"].str.contains(r"layers\.[01]\.(?:self_attn|mlp)").sum() == 14

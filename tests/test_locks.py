@@ -14,14 +14,13 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from planned import make_plan, run_plan
 from portfolio_evidence import Starter, check_disjoint, measuring_spans
 
 from workbench.errors import StoreError
 from workbench.options import MeasureOptions
 from workbench.run import locks
-from workbench.run.execute import run_plan
 from workbench.run.locks import device_behind, is_locked, lock_device, share_machine
-from workbench.run.plan import make_plan
 from workbench.run.runner import find_runner
 from workbench.store import find_runs, load_run
 

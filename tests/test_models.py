@@ -19,7 +19,8 @@ import pytest
 import torch
 from torch import nn
 
-from workbench import errors, store
+import workbench as wb
+from workbench import errors
 from workbench.errors import ModelError, SetupError, UsageError, WorkbenchError
 from workbench.export.artifact import export_model
 from workbench.models import loader, registry
@@ -441,11 +442,15 @@ def test_a_library_model_has_its_published_size(libraries, spec, size):
 def test_a_library_model_is_exported_and_kept(libraries):
     told = []
     pte, again = (
-        export_model("timm:repvit_m1", ExportOptions(backend="portable"), tell=told.append)
+        export_model(
+            "timm:repvit_m1",
+            ExportOptions(backend="portable"),
+            progress=lambda text, fraction: told.append(text),
+        ).path
         for _ in range(2)
     )
     assert str(pte) == "out_timm_repvit_m1/artifacts/timm_repvit_m1_portable_fp32.pte"
-    assert store.load_export(pte).inputs[0].shape == (1, 3, 20, 24)
+    assert wb.open_program(pte).export.inputs[0].shape == (1, 3, 20, 24)
     assert again == pte
     assert told[-1] == f"{pte.name}: up to date"
     assert not any("up to date" in line for line in told[:-1])
@@ -727,6 +732,6 @@ def test_overlapping_exports_leave_standard_error_and_logs_as_they_were(register
 
     model, before = load_model("overlapping"), state()
     exporting.set()
-    errors = run_twice(lambda: export_model(model, root=tmp_path))
+    errors = run_twice(lambda: export_model(model, root=tmp_path).path)
     assert ["forward() fails: ValueError: enough" in text for text in errors] == [True, True]
     assert state() == before

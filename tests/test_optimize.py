@@ -42,7 +42,7 @@ from workbench.optimize.score import call_metric
 from workbench.options import OPTIONAL_REWRITES, dtype_of_module
 from workbench.plots.variants import plot_variants
 from workbench.records.optimize import Recipe, Study, Variant, VariantGain
-from workbench.store import load_export, load_recipe, save_recipe, sha256_of
+from workbench.store import load_recipe, save_recipe, sha256_of
 
 MODEL = """
 import torch
@@ -359,8 +359,8 @@ def test_a_layer_in_single_precision_inside_a_quantised_branch_is_exported(tmp_p
     """The sum and what it reads are lowered as one, which must not depend on itself."""
     model = LoadedModel("gated", Gated().eval(), (torch.randn(1, 8, 8, 8),))
     options = wb.ExportOptions(dtype="int8", module_dtypes=(("", "fp32"), ("gate", "fp32")))
-    pte = wb.export_model(model, options, root=tmp_path, tell=lambda text: None)
-    export = load_export(pte)
+    pte = wb.export_model(model, options, root=tmp_path, progress=lambda text, fraction: None).path
+    export = wb.open_program(pte).export
     assert export.options["quantized"].startswith("3 of 4") and export.sqnr_db > 25
 
 
@@ -368,8 +368,10 @@ def test_a_layer_in_single_precision_inside_a_quantised_branch_is_exported(tmp_p
 
 
 def export_quietly(model, root, **options):
-    pte = wb.export_model(model, wb.ExportOptions(**options), root=root, tell=lambda text: None)
-    return load_export(pte)
+    pte = wb.export_model(
+        model, wb.ExportOptions(**options), root=root, progress=lambda text, fraction: None
+    ).path
+    return wb.open_program(pte).export
 
 
 @pytest.mark.slow
@@ -380,7 +382,9 @@ def test_a_recipe_makes_the_same_program_bit_for_bit(small, tmp_path):
         also_rewrite=("mean", "slices"),
         inputs=("random:3",),
     )
-    first = wb.export_model(small, options, root=tmp_path / "a", tell=lambda text: None)
+    first = wb.export_model(
+        small, options, root=tmp_path / "a", progress=lambda text, fraction: None
+    ).path
     made = Recipe(small, options, 2, ("mean kept", "1.2x"), sha256_of(first), {"torch": "1"})
     path = save_recipe(made, tmp_path / "recipe.yaml")
     assert load_recipe(path) == made
@@ -450,9 +454,10 @@ class Landscape:
         self.emulated, self.crashes, self.luck = False, "", 1.0
         monkeypatch.setattr(search, "LocalExecutor", lambda jobs, devices: self)
         monkeypatch.setattr(search, "export_variant", self.export)
-        monkeypatch.setattr(search, "record", self.record)
+        monkeypatch.setattr(search, "measure", self.record)
         monkeypatch.setattr(search, "judge", self.judge)
-        monkeypatch.setattr(search, "load_export", lambda pte: None)
+        known = SimpleNamespace(export=None)
+        monkeypatch.setattr(search, "open_program", lambda pte: known)
         monkeypatch.setattr(search.Search, "measurement", self.measurement)
 
     def close(self):
@@ -477,9 +482,11 @@ class Landscape:
         known = {"pte": str(root), "sha256": str(hash(options)), "size_bytes": 1000, "flaw": flaw}
         return {"state": "exported", "sqnr_db": sqnr, **known}
 
-    def record(self, first, how, root, again, progress):
+    def record(self, first, how, root, again, artifacts, progress):
         self.step()
-        if any(self.crashes in pte for pte in (first.name, *how.against) if self.crashes):
+        if any(
+            self.crashes in pte for pte in (first.rpartition("/")[2], *how.against) if self.crashes
+        ):
             raise RunnerError("the runner crashed", where=self.crashes)
         self.measured.append((str(first), *how.against))
         assert how.toggle == "none" and not again

@@ -7,11 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from planned import make_plan
 
 import workbench as wb
 from workbench import store
 from workbench.analysis.compare_runs import compare_many, compare_with_metrics
 from workbench.errors import ComparisonError, StoreError, UsageError
+from workbench.export.program import Program
 from workbench.portfolio.history import read_history
 from workbench.records.runs import PlannedProgram, Tensor
 from workbench.report.artifacts import write_artifacts
@@ -19,10 +21,9 @@ from workbench.report.validate import validate_run
 from workbench.run.config import complete_plan, plan_config, read_config
 from workbench.run.custom_runner import process_command
 from workbench.run.isa import Isa
-from workbench.run.plan import choose_experiments, make_plan, name_programs
+from workbench.run.plan import choose_experiments, name_programs
 from workbench.run.session import Session
 from workbench.run.tensor_files import compare_outputs
-from workbench.workflow import record
 
 ISA = Isa("x86_64", ("avx512f", "avx2"), {"avx2": ("avx512f",), "native": ()}, "ok")
 BRIEF = wb.MeasureOptions(runs=4, warmup=1, processes=2, evidence=False)
@@ -60,7 +61,7 @@ def test_programs_of_other_layouts_get_the_same_values(tmp_path):
             model,
             wb.ExportOptions(backend="portable", channels_last=last),
             root=tmp_path / str(last),
-        )
+        ).path
         for last in (False, True)
     ]
     brief = replace(BRIEF, toggle="none", processes=1, cold_start=False)
@@ -159,13 +160,14 @@ def test_history_has_a_line_per_program(run):
 def test_a_finished_run_of_the_same_programs_is_reused(run, programs):
     options = replace(BRIEF, against=tuple(map(str, programs[1:])))
     root = run.path.parents[1]
-    assert record(programs[0], options, root=root, again=False).path == run.path
+    assert wb.measure(programs[0], options, root=root, again=False).path == run.path
     fewer = replace(options, against=options.against[:1], processes=1)
-    assert record(programs[0], fewer, root=root, again=False).path != run.path
+    assert wb.measure(programs[0], fewer, root=root, again=False).path != run.path
 
 
 def test_names_of_programs_are_unique():
-    assert name_programs([Path("a/x.pte"), Path("b/x.pte"), Path("x y.pte")]) == ["x", "x-2", "x_y"]
+    opened = [Program(Path(name), "") for name in ("a/x.pte", "b/x.pte", "x y.pte")]
+    assert name_programs(opened) == ["x", "x-2", "x_y"]
 
 
 def test_a_toggle_that_was_asked_for_is_measured_for_every_program():
@@ -242,7 +244,7 @@ def test_outputs_of_two_dtypes_are_held_to_the_coarser_one():
     ],
 )
 def test_a_quantized_program_may_round_differently_at_another_level(options, least):
-    from workbench.run.measure import least_sqnr
+    from workbench.run.tensor_files import least_sqnr
 
     program = PlannedProgram("", "a.pte", "0" * 64, "a", "a")
     run = SimpleNamespace(export_of=lambda _: SimpleNamespace(options=options, fidelity=()))
@@ -250,19 +252,20 @@ def test_a_quantized_program_may_round_differently_at_another_level(options, lea
 
 
 def test_inputs_are_shared_where_dtype_and_shape_agree(programs):
-    from workbench.run.plan import begin_plan, plan_program
+    from workbench.run.plan import plan_program
 
+    one, other = map(wb.open_program, programs[:2])
     saved = Tensor("float32", (1, 3, 64, 64), "x.bin", "0" * 64)
-    plan = replace(begin_plan(programs[0], (), ()), inputs=(saved,), input_source="a photograph")
+    first = replace(plan_program("", one), inputs=(saved,), input_source="a photograph")
     taken = [Tensor("float32", (1, 3, 64, 64), dynamic=True)]
-    found = plan_program(plan, "b", programs[1], taken)
+    found = plan_program("b", other, taken, like=(first, taken))
     assert isinstance(found, PlannedProgram)
     assert found.input_source == "a photograph"
     assert found.inputs[0].file == str(programs[0].parent / "x.bin")
     assert found.inputs[0].sha256 == saved.sha256
-    other = plan_program(plan, "b", programs[1], [Tensor("float32", (1, 3, 32, 32))])
-    assert other.inputs[0].file == ""
-    assert "random" in other.input_source
+    small = plan_program("b", other, [Tensor("float32", (1, 3, 32, 32))], like=(first, taken))
+    assert small.inputs[0].file == ""
+    assert "random" in small.input_source
 
 
 @pytest.mark.slow
@@ -278,11 +281,11 @@ def test_an_interrupted_run_continues_with_all_programs(programs, tmp_path, monk
     with monkeypatch.context() as patch:
         patch.setattr(Session, "run", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            record(programs[0], options, root=tmp_path)
+            wb.measure(programs[0], options, root=tmp_path)
     (folder,) = store.find_runs(tmp_path)
     begun = store.load_run(folder)
     assert begun.state == "incomplete"
-    run = record(programs[0], options, root=tmp_path)
+    run = wb.measure(programs[0], options, root=tmp_path)
     assert run.path == folder
     assert run.record.state == "complete"
     assert run.record.started == begun.started
@@ -320,7 +323,7 @@ def test_an_experiment_of_a_config_may_name_its_program(programs, tmp_path, key)
         entry["runner_path"] = str(runner)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
-    plan = plan_config(read_config(path), tmp_path)
+    plan, _ = plan_config(read_config(path), tmp_path)
     assert [e.program for e in plan.experiments] == ["", "pair", ""]
     commands = [process_command(plan, e, 1, 1, "") for e in plan.experiments]
     ran = [command[command.index("--model_path") + 1] for command in commands]
@@ -335,7 +338,7 @@ def test_programs_of_a_config_get_the_inputs_that_they_take(programs, tmp_path):
     entries = [{"name": "before", "runs": 4}, {"name": "after", "program": str(programs[2])}]
     path = tmp_path / "config.json"
     path.write_text(json.dumps({"model": str(programs[0]), "experiments": entries}))
-    plan = complete_plan(plan_config(read_config(path), tmp_path), wb.find_runner())
+    plan = complete_plan(*plan_config(read_config(path), tmp_path), wb.find_runner())
     ran = {e.name: plan.program_of(e) for e in plan.experiments}
     assert [(p.baseline, p.candidate) for p in plan.pairs] == [("before", "after")]
     assert [t.dtype for t in ran["before"].inputs] == ["float32"]

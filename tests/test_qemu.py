@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 from isa_table import load_table
+from planned import make_plan, run_plan
 
 import workbench as wb
 from workbench import store
 from workbench.errors import SetupError, UsageError
 from workbench.options import MeasureOptions
-from workbench.run.execute import run_plan
 from workbench.run.isa import read_isa
-from workbench.run.plan import make_plan
 from workbench.run.runner import find_runner
 from workbench.run.targets import open_target
 from workbench.run.targets.qemu import Qemu, list_cpus, qemu_version
@@ -24,7 +23,7 @@ pytestmark = [pytest.mark.qemu, pytest.mark.timeout(1200)]
 @pytest.fixture(scope="module")
 def runner():
     try:
-        return find_runner("native", open_target("qemu"))
+        return find_runner(open_target("qemu"))
     except SetupError as error:
         pytest.skip(str(error))
 
@@ -37,7 +36,7 @@ def test_the_emulated_cpu_has_sme2_where_cpuinfo_and_the_kernel_say(runner):
 
 
 def test_a_named_cpu_has_its_real_features(runner):
-    named = find_runner("native", open_target("qemu:cortex-a76"))
+    named = find_runner(open_target("qemu:cortex-a76"))
     isa = read_isa(named.command)
     assert isa.self_check == "ok"
     assert {"dot", "fp16arith"} <= set(isa.features)
@@ -74,7 +73,9 @@ def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
     from workbench.export.artifact import export_model
     from workbench.options import ExportOptions
 
-    pte = export_model("toy_cnn", ExportOptions(dtype=dtype, sizes=(("size", 96),)), root=tmp_path)
+    pte = export_model(
+        "toy_cnn", ExportOptions(dtype=dtype, sizes=(("size", 96),)), root=tmp_path
+    ).path
     options = MeasureOptions(
         target="qemu", toggle="sme2", runs=2, processes=2, warmup=1, timeout_s=600,
         cold_start=False,
@@ -102,7 +103,9 @@ _LLM_KERNELS = {
 def test_sme2_runs_in_both_phases_of_a_language_model_but_not_its_int4_products(tmp_path, dtype):
     """Without custom SDPA: the library of operators for aarch64 needs its PyTorch."""
     params = Path(__file__).parent / "data" / "llm" / "llama_tiny.json"
-    pte = wb.export_model(f"llm:{params},sdpa=0,context=32", wb.ExportOptions(dtype), root=tmp_path)
+    pte = wb.export_model(
+        f"llm:{params},sdpa=0,context=32", wb.ExportOptions(dtype), root=tmp_path
+    ).path
     options = MeasureOptions(
         target="qemu", toggle="sme2", phases=("prefill=16", "decode=1@20"), runs=2, processes=1,
         warmup=1, timeout_s=600, cold_start=False,

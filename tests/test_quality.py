@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planned import make_plan, record_in, run_plan
 from synthetic import synthetic_latencies
 
 import workbench as wb
@@ -30,10 +31,8 @@ from workbench.datasets import sample_run
 from workbench.frames import LATENCIES
 from workbench.options import MeasureOptions
 from workbench.records.runs import Batch, Reading, Session
-from workbench.run import measure
-from workbench.run.execute import MIN_RESTARTS, restarts, run_plan
-from workbench.run.plan import make_plan
-from workbench.run.recorder import RunRecorder, begin_run
+from workbench.run import execute
+from workbench.run.execute import MIN_RESTARTS, restarts
 from workbench.run.runner import find_runner
 from workbench.run.targets.host import HOST, parse_environment, read_environment
 from workbench.workflow import is_precise
@@ -99,11 +98,11 @@ def a_session(*, wall, cpu, process=0, threads=1, traced=False, preempted=None, 
 
 def test_disturbance_is_time_that_others_had():
     quiet, busy = a_session(wall=[10, 10], cpu=[10, 9]), a_session(wall=[10, 30], cpu=[10, 10])
-    assert measure.disturbance([quiet]) == pytest.approx(0.05)
-    assert measure.disturbance([busy]) == preempted_share([busy]) == pytest.approx(0.5)
+    assert execute.disturbance([quiet]) == pytest.approx(0.05)
+    assert execute.disturbance([busy]) == preempted_share([busy]) == pytest.approx(0.5)
     several = a_session(wall=[10, 10], cpu=[20, 20], threads=2, preempted=[0, 3])
-    assert measure.disturbance([several]) == 0.5
-    assert measure.disturbance([]) == 0.0
+    assert execute.disturbance([several]) == 0.5
+    assert execute.disturbance([]) == 0.0
 
 
 @pytest.fixture
@@ -119,11 +118,11 @@ def plan(conv_pte, tmp_path):
 
 def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(measure, "DISTURBED", -1.0)
-    real = measure.measure_once
+    monkeypatch.setattr(execute, "DISTURBED", -1.0)
+    real = execute.attempt_step
     monkeypatch.setattr(
-        measure,
-        "measure_once",
+        execute,
+        "attempt_step",
         lambda recorder, *rest: (real(recorder, *rest), seen.append(rest[-1])),
     )
     run_dir = run_plan(plan, find_runner(), tmp_path / "out")
@@ -141,7 +140,7 @@ def test_a_disturbed_step_is_measured_twice_and_the_quieter_one_kept(plan, tmp_p
 
 @pytest.mark.slow
 def test_a_calm_step_is_measured_once(plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(measure, "DISTURBED", 2.0)
+    monkeypatch.setattr(execute, "DISTURBED", 2.0)
     run = store.load_run(run_plan(plan, find_runner(), tmp_path / "out"))
     assert {session.attempts for session in run.sessions} == {1}
 
@@ -149,7 +148,7 @@ def test_a_calm_step_is_measured_once(plan, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_budget_is_spent_and_no_more(plan, tmp_path, monkeypatch):
     clock = itertools.count()
-    monkeypatch.setattr(measure.time, "monotonic", lambda: next(clock) / 2)  # a step takes long
+    monkeypatch.setattr(execute.time, "monotonic", lambda: next(clock) / 2)  # a step takes long
     spent = replace(plan, budget_s=30.0, retries=0)
     run = store.load_run(run_plan(spent, find_runner(), tmp_path / "out"))
     restarts_done = {s.process for s in run.sessions}
@@ -159,9 +158,10 @@ def test_a_budget_is_spent_and_no_more(plan, tmp_path, monkeypatch):
 
 def recorder_with(plan, tmp_path, spent_s):
     runner = find_runner()
-    fresh = replace(begin_run(plan, runner), spent_s=spent_s)
     tmp_path.mkdir(exist_ok=True)
-    return RunRecorder.open(tmp_path / "run", fresh)
+    recorder = record_in(tmp_path / "run", plan, runner)
+    recorder.run = replace(recorder.run, spent_s=spent_s)
+    return recorder
 
 
 def test_restarts_end_with_the_budget_or_when_it_is_enough(plan, tmp_path):

@@ -8,7 +8,7 @@ from recorded import recorded
 import workbench as wb
 from workbench.errors import ComparisonError, ModelError, UsageError
 from workbench.models.loader import load_model, take_layer
-from workbench.workflow import compare_replay, judge, keys_of_layer
+from workbench.replay import compare_replay, judge, keys_of_layer
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +117,7 @@ def test_a_run_without_export_cannot_be_replayed(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_layer_of_a_run_is_measured_alone(tmp_path):
-    pte = wb.export_model("toy_cnn", root=tmp_path)
+    pte = wb.export_model("toy_cnn", root=tmp_path).path
     run_dir = wb.measure(pte, wb.MeasureOptions(runs=4, processes=2), root=tmp_path).path
     layer = wb.open_run(run_dir).layers.dropna(subset="module")
     name = layer[layer["module"] != ""].nlargest(1, "own_ms")["module"].iloc[0]

@@ -225,7 +225,7 @@ def test_an_emulated_run_has_no_ceilings(tmp_path):
 
 def test_the_ceilings_of_another_machine_are_not_measured_here(tmp_path, monkeypatch, own_cache):
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_cache))
-    monkeypatch.setattr("workbench.workflow.find_probes", lambda progress: (tmp_path, ()))
+    monkeypatch.setattr("workbench.run.ceilings.find_probes", lambda progress: (tmp_path, ()))
     run = load_run(wb.sample_run())
     save_run(replace(run, host={**run.host, "cpu": "Another One"}), tmp_path)
     with pytest.raises(UsageError, match="Another One"):

@@ -262,7 +262,7 @@ def export_square(tmp_path_factory):
     def export(shape, dynamic_shapes=None, **options):
         model = LoadedModel("square", Square(), (torch.ones(shape),), dynamic_shapes=dynamic_shapes)
         options = ExportOptions(backend="portable", **options)
-        return export_model(model, options, root=tmp_path_factory.mktemp("square"))
+        return export_model(model, options, root=tmp_path_factory.mktemp("square")).path
 
     return export
 

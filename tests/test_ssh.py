@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
+from planned import make_plan, run_plan
 
 from workbench import store
 from workbench.errors import TargetError, UsageError
 from workbench.options import MeasureOptions
-from workbench.run.execute import run_plan
-from workbench.run.plan import make_plan
 from workbench.run.runner import find_runner
 from workbench.run.session import Session
 from workbench.run.targets import open_target
@@ -127,7 +126,7 @@ def test_words_files_and_facts(server, tmp_path):
 
 def test_an_ab_run(server, conv_pte, tmp_path):
     with open_target("ssh:board") as target:
-        runner = find_runner("native", target)
+        runner = find_runner(target)
         pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
         plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
         run_dir = run_plan(plan, runner, tmp_path / "out")
@@ -149,7 +148,7 @@ def test_disconnected_during_a_run(server, conv_pte, tmp_path, monkeypatch):
         return real(session, count)
 
     with open_target("ssh:board") as target, monkeypatch.context() as patch:
-        runner = find_runner("native", target)
+        runner = find_runner(target)
         plan = make_plan(pte, MeasureOptions(runs=8, processes=1), runner)
         patch.setattr(Session, "run", run)
         with pytest.raises(TargetError, match="ssh:board: connection lost during a run"):
@@ -163,7 +162,7 @@ def test_disconnected_during_a_run(server, conv_pte, tmp_path, monkeypatch):
     server.start()
     with open_target("ssh:board") as target:
         assert len(runs_there(server)) == 1
-        runner = find_runner("native", target)
+        runner = find_runner(target)
         assert run_plan(plan, runner, tmp_path / "out") == run_dir
     assert store.load_run(run_dir).state == "complete"
     assert runs_there(server) == []

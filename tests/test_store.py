@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import workbench as wb
 from workbench import store
 from workbench.errors import SetupError, StoreError, UsageError
 from workbench.records.codec import from_json, to_json
@@ -77,9 +78,9 @@ def test_only_leftovers_of_killed_writers_are_removed(tmp_path):
 def test_an_export_record_is_found_beside_its_program(tmp_path):
     pte = tmp_path / "net_xnnpack_fp32.pte"
     export = make_export(pte)
-    assert store.load_export(pte) is None
+    assert wb.open_program(pte).export is None
     store.save_export(export, tmp_path)
-    assert store.load_export(pte) == export
+    assert wb.open_program(pte).export == export
 
 
 def test_a_program_that_is_not_the_recorded_one_is_refused(tmp_path):
@@ -87,7 +88,7 @@ def test_a_program_that_is_not_the_recorded_one_is_refused(tmp_path):
     store.save_export(make_export(pte), tmp_path)
     pte.write_bytes(b"another")
     with pytest.raises(StoreError, match="SHA-256 differs"):
-        store.load_export(pte)
+        wb.open_program(pte)
 
 
 def test_run_folders_are_never_reused(tmp_path):
@@ -139,11 +140,14 @@ def test_a_sidecar_is_read_for_its_program_only(tmp_path):
 
 
 def test_a_run_keeps_the_sidecar_if_there_is_one(tmp_path):
-    store.keep_layers(tmp_path / "x.pte", tmp_path)
-    assert not (tmp_path / store.LAYERS).exists()
-    store.save_layers(Layers("1", ()), store.layers_path(tmp_path / "x.pte"))
-    store.keep_layers(tmp_path / "x.pte", tmp_path)
-    assert store.load_layers(tmp_path / store.LAYERS, "1") == Layers("1", ())
+    (pte := tmp_path / "x.pte").write_bytes(b"not a program")
+    kept = tmp_path / store.LAYERS
+    program = wb.open_program(pte)
+    program.keep_layers(kept)
+    assert not kept.exists() and program.layers is None and program.methods == ()
+    store.save_layers(Layers(program.sha256, ()), store.layers_path(pte))
+    wb.open_program(pte).keep_layers(kept)
+    assert store.load_layers(kept, program.sha256) == Layers(program.sha256, ())
 
 
 # --- records as JSON ------------------------------------------------------------------------------

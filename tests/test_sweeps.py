@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from planned import make_plan, run_plan
 from recorded import report_text
 from synthetic import synthetic_latencies
 
@@ -28,9 +29,8 @@ from workbench.options import MeasureOptions
 from workbench.plots.sweeps import plot_isa_levels, plot_threads
 from workbench.records.runs import LADDER_TOGGLE
 from workbench.report.artifacts import write_artifacts
-from workbench.run.execute import run_plan
 from workbench.run.isa import Isa, find_levels, read_isa
-from workbench.run.plan import choose_experiments, make_plan, plan_levels
+from workbench.run.plan import choose_experiments, plan_levels
 from workbench.run.runner import find_runner
 
 LEVELS = ("low", "mid", "high")

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from local_shell import LocalShell
+from planned import make_plan, run_plan
 
 from workbench import store
 from workbench.errors import RunnerCrash, TargetError, UsageError
 from workbench.options import MeasureOptions
 from workbench.run.build import installed_compiler
-from workbench.run.execute import run_plan
 from workbench.run.isa import read_isa
-from workbench.run.plan import make_plan
 from workbench.run.runner import Runner, find_runner
 from workbench.run.session import Session, open_session
 from workbench.run.targets import open_target
@@ -44,7 +43,7 @@ def shell(tmp_path_factory):
 @pytest.fixture
 def runner(shell):
     """The native runner of this machine, as if the shell led to another one."""
-    host = find_runner("native")
+    host = find_runner()
     folder = shell.push(Path(host.command[0]), executable=True)
     return Runner("native", tuple(shell.command([folder])), host.description, shell)
 
@@ -145,7 +144,7 @@ def test_a_target_describes_itself(shell):
 
 @needs_compiler
 def test_a_run_on_a_target(shell, runner, conv_pte, tmp_path):
-    assert read_isa(runner.command) == read_isa(find_runner("native").command)
+    assert read_isa(runner.command) == read_isa(find_runner().command)
     pte = Path(shutil.copy(conv_pte, tmp_path / "it's a $model.pte"))
     plan = make_plan(pte, BRIEF, runner)
     run_dir = run_plan(plan, runner, tmp_path / "out")
@@ -173,7 +172,7 @@ class Unplugged(LocalShell):
 @pytest.mark.slow
 def test_a_device_lost_during_a_run_keeps_its_measurements(conv_pte, tmp_path, monkeypatch):
     target = Unplugged(tmp_path / "device")
-    host = find_runner("native")
+    host = find_runner()
     binary = target.push(Path(host.command[0]), executable=True)
     runner = Runner("native", tuple(target.command([binary])), host.description, target)
     pte = Path(shutil.copy(conv_pte, tmp_path / "conv.pte"))
@@ -218,7 +217,7 @@ def test_custom_runners_run_on_a_target(conv_pte, tmp_path, monkeypatch):
         "workbench.run.targets.open_target",
         lambda name, power: LocalShell(tmp_path / "a $device"),
     )
-    (runner,) = find_runner("native").command
+    (runner,) = find_runner().command
     for name, level in (("slow", "--isa=native"), ("fast", "--isa=native")):
         script = tmp_path / f"my {name} runner"
         script.write_text(f'#!/bin/sh\nexec "{runner}" "$@" {level} >/dev/null\n')

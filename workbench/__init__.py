@@ -5,9 +5,9 @@ Open and compare recorded runs
     validate_run
 
 Export, measure, report
-    export_model, ExportOptions, measure, MeasureOptions, profile, run_config,
-    optimize, OptimizeOptions, read_study, make_report, replay_layer, measure_roof, batch,
-    combine_runs, read_history
+    export_model, open_program, Program, ExportOptions, measure, MeasureOptions, profile,
+    run_config, optimize, OptimizeOptions, read_study, make_report, replay_layer, measure_roof,
+    batch, combine_runs, read_history
 
 Models and machine
     list_models, load_model, register_model, EagerModelBase, examine_machine, find_runner,

@@ -10,10 +10,11 @@ from workbench.analysis.statistics import tabulate_latencies
 from workbench.errors import WorkbenchError
 from workbench.explorer.page import is_interactive
 from workbench.export.artifact import export_model
+from workbench.export.program import Program
 from workbench.options import MeasureOptions
 from workbench.plots.latencies import plot_iterations
-from workbench.store import find_runs, load_run
-from workbench.workflow import measure, root_of
+from workbench.records.runs import RunRecord
+from workbench.workflow import measure
 
 
 class LiveRun(widgets.VBox):
@@ -25,7 +26,7 @@ class LiveRun(widgets.VBox):
     Parameters
     ----------
     program
-        A ``.pte``, or a model as for `export_model`.
+        A program or its ``.pte``; or a model, as for `export_model`.
     options, root
         As for `measure`.
 
@@ -37,7 +38,7 @@ class LiveRun(widgets.VBox):
 
     def __init__(
         self,
-        program: str | Path,
+        program: Program | str | Path,
         options: MeasureOptions = MeasureOptions(),
         *,
         root: str | Path | None = None,
@@ -80,31 +81,35 @@ class LiveRun(widgets.VBox):
         if self._thread:
             self._thread.join(timeout)
 
-    def _tell(self, text: str) -> None:
-        self.status.value = text
-
     def _measure(self) -> None:
         try:
-            if Path(self.program).suffix != ".pte":
-                self.status.value = f"exporting {self.program}"
-                self.program = export_model(str(self.program), tell=self._tell)
-            self.run = measure(self.program, self.options, root=self.root, progress=self._progress)
+            self.run = self._export_and_measure()
             self.status.value = f"done: {self.run.compare().text}"
         except KeyboardInterrupt:
             self.status.value = "stopped; Start resumes"
-        except (WorkbenchError, OSError) as error:
-            self.status.value = f"error: {error}"
+        except Exception as error:  # a thread's traceback would be seen by nobody
+            kind = (
+                "" if isinstance(error, WorkbenchError | OSError) else f"{type(error).__name__}: "
+            )
+            self.status.value = f"error: {kind}{error}"
         finally:
             self.start_button.disabled, self.stop_button.disabled = False, True
 
-    def _progress(self, text: str, part: float) -> None:
-        self.bar.value, self.status.value = part, text
-        runs = find_runs(Path(self.root or root_of(Path(self.program))))
-        if part and runs:
-            latencies = tabulate_latencies(load_run(runs[-1]))
-            if len(latencies):
-                latencies = latencies[latencies["threads"] == latencies["threads"].iloc[-1]]
-                self.picture.value = plot_iterations(latencies).to_png()
-                self.picture.layout.display = None
+    def _export_and_measure(self) -> Run:
+        if isinstance(self.program, str | Path) and Path(self.program).suffix != ".pte":
+            self.program = export_model(str(self.program), progress=self._progress)
+        return measure(
+            self.program, self.options, root=self.root, progress=self._progress, watch=self._draw
+        )
+
+    def _draw(self, run: RunRecord) -> None:
+        latencies = tabulate_latencies(run)
+        if len(latencies):
+            latencies = latencies[latencies["threads"] == latencies["threads"].iloc[-1]]
+            self.picture.value = plot_iterations(latencies).to_png()
+            self.picture.layout.display = None
+
+    def _progress(self, text: str, fraction: float) -> None:
+        self.bar.value, self.status.value = fraction, text
         if self._stopping.is_set():
             raise KeyboardInterrupt  # as Ctrl-C would: the run stays incomplete, not failed

@@ -144,7 +144,6 @@ class MeasureOptions:
     cold_start: bool = _option(
         True, "Also measure memory, and the time from the start of a process to its first output."
     )
-    runner: str = _option("wheel", "wheel or native.")
     ops: tuple[str, ...] = _option(
         (), "A shared library that registers operators which the program needs.", metavar="FILE"
     )
@@ -197,7 +196,6 @@ class OptimizeOptions:
     min_score: float = _option(0.0, "With --metric: the score that the outputs need.")
     threads: tuple[int, ...] = _option((1,), "CPU threads, separated by commas.")
     target: str = _option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
-    runner: str = _option("wheel", "wheel or native.")
     ops: tuple[str, ...] = _option(
         (), "A shared library that registers operators which the program needs.", metavar="FILE"
     )

@@ -7,7 +7,9 @@ import os
 import re
 import stat
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
@@ -89,16 +91,23 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
     """
     path = cache_folder() / name
     seal = path.with_name(f"{path.name}.sha256")
-    try:
-        if path.exists() and path.stat().st_uid != os.geteuid():
-            hint = "set XDG_CACHE_HOME to a writable folder"
-            raise SetupError("belongs to another user", where=path, hint=hint)
-        if _is_intact(path, seal):
-            return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-") as folder:
-            fresh = Path(folder) / path.name  # several processes may make it: one of them stays
+    with contextlib.ExitStack() as stack:
+        with _writing_cache(path.parent):
+            if path.exists() and path.stat().st_uid != os.geteuid():
+                hint = "set XDG_CACHE_HOME to a writable folder"
+                raise SetupError("belongs to another user", where=path, hint=hint)
+            if _is_intact(path, seal):
+                return path
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = tempfile.TemporaryDirectory(dir=path.parent, prefix=".new-")
+        # Several processes may make it: one of them stays.
+        fresh = Path(stack.enter_context(temporary)) / path.name
+        try:
             make(fresh)
+        except OSError as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise SetupError(f"cannot be made: {reason}", where=path.name) from error
+        with _writing_cache(path.parent):
             for part in (fresh, *fresh.rglob("*")):
                 if part.is_file():
                     with open(part, "rb") as file:
@@ -106,15 +115,21 @@ def cached(name: str, make: Callable[[Path], None]) -> Path:
             if _is_intact(path, seal):  # made by another process in the meantime
                 return path
             if path.is_dir():  # damaged: a folder cannot be replaced
-                path.replace(Path(folder) / "damaged")
+                path.replace(fresh.with_name("damaged"))
             atomic_write(seal, _digest(fresh))
             with contextlib.suppress(FileExistsError if fresh.is_file() else OSError):
                 fresh.replace(path)
-    except OSError as error:
-        what = f"cannot write the cache: {error.strerror}"
-        hint = "set XDG_CACHE_HOME to a writable folder"
-        raise SetupError(what, where=path.parent, hint=hint) from None
     return path
+
+
+@contextlib.contextmanager
+def _writing_cache(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        hint = "set XDG_CACHE_HOME to a writable folder"
+        what = f"cannot write the cache: {error.strerror}"
+        raise SetupError(what, where=folder, hint=hint) from None
 
 
 def _is_intact(path: Path, seal: Path) -> bool:
@@ -162,11 +177,30 @@ def load_document(kind: type[T], path: Path) -> T:
     return structure(kind, upgrade(parse_json(read_file(path), path), path, least=2), path)
 
 
+#: The SHA-256 of each state of a file that was hashed in this process.
+_hashes: dict[tuple[int, ...], str] = {}
+#: The clock of a file's times advances in steps of up to 10 ms: until then, a change can be hidden.
+_SETTLED_NS = 20_000_000
+
+
+def file_state(path: Path) -> tuple[int, ...]:
+    """Size, time of modification and inode: they differ after a change of the file."""
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns, status.st_ino
+
+
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal."""
+    """The SHA-256 of a file, in hexadecimal; computed once for each state of the file."""
     try:
         with open_file(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            status = os.fstat(file.fileno())
+            state = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+            if known := _hashes.get(state):
+                return known
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            if time.time_ns() - status.st_mtime_ns > _SETTLED_NS:
+                _hashes[state] = sha256
+            return sha256
     except OSError as error:
         raise StoreError(error.strerror or str(error), where=path) from None
 
@@ -199,21 +233,6 @@ def export_record_path(pte: Path) -> Path:
 def save_export(export: Export, directory: Path) -> Path:
     """Write the record of an export beside its ``.pte``; returns the record's path."""
     return atomic_write(export_record_path(directory / export.pte), to_json(export))
-
-
-def load_export(pte: Path) -> Export | None:
-    """The record beside a ``.pte``; None if there is none, as for a foreign program."""
-    path = export_record_path(pte)
-    if not path.is_file():
-        return None
-    export = load_record(Export, path)
-    if sha256_of(pte) != export.sha256:
-        raise StoreError(
-            f"is not the program that {path.name} describes (SHA-256 differs)",
-            where=pte,
-            hint="export it again, or delete the record to run it as a foreign program",
-        )
-    return export
 
 
 def layers_path(pte: Path) -> Path:
@@ -257,11 +276,9 @@ def read_layers(path: Path) -> Layers:
     return layers
 
 
-def keep_layers(pte: Path, run_dir: Path, program: str = "") -> None:
-    """Copy the sidecar beside a ``.pte`` into a run's folder, to make that self-contained."""
-    source = layers_path(pte)
-    if source.exists():
-        atomic_write(kept_layers(run_dir, program), source.read_bytes())
+def ceilings_path(folder: Path, isa: str, threads: int | str) -> Path:
+    """The file of the peaks at an ISA level and thread count."""
+    return folder / f"ceilings_{isa}_t{threads}.json"
 
 
 def trace_path(run_dir: Path, stem: str, experiment: str, threads: int, process: int) -> Path:
@@ -347,10 +364,21 @@ def _check_names(run: RunRecord, path: Path) -> None:
         raise StoreError("a traced process has no trace", where=path)
 
 
+#: In a manifest, this comes before all that is long.
+_STARTED = re.compile(rb'"started": "([^"]{1,40})"')
+
+
 def find_runs(root: Path) -> list[Path]:
-    """All run folders below ``root``, the oldest first."""
-    manifests = [*root.glob("runs/*/" + MANIFEST), *root.glob("out_*/runs/*/" + MANIFEST)]
-    return [path.parent for path in sorted(manifests, key=lambda p: (p.stat().st_mtime, p))]
+    """All run folders below ``root``, by the time at which they were started, the oldest first."""
+    runs = []
+    for path in (*root.glob("runs/*/" + MANIFEST), *root.glob("out_*/runs/*/" + MANIFEST)):
+        with contextlib.suppress(OSError), open_file(path) as file:  # it may be deleted meanwhile
+            modified = os.fstat(file.fileno()).st_mtime
+            known = _STARTED.search(file.read(2**20))
+            started = known[1].decode(errors="replace") if known else ""
+            started = started or datetime.fromtimestamp(modified, UTC).isoformat()
+            runs.append((started, modified, path.parent))
+    return [run_dir for *_, run_dir in sorted(runs)]
 
 
 def inside(run_dir: Path, name: str) -> Path:

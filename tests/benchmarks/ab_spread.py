@@ -21,13 +21,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from null import measure
+from planned import make_plan, record_in
 
 import workbench as wb
 from workbench.analysis.compare import compare_latencies
-from workbench.run.measure import runner_flags
-from workbench.run.plan import make_plan
+from workbench.run.execute import runner_flags
 from workbench.run.runner import open_runner
-from workbench.run.tensor_files import locate_inputs
 
 CLOCKS = ("cpu_ns", "wall_ns")
 #: Maximum standard deviation of the interleaved speed-ups, in per cent.
@@ -48,7 +47,7 @@ def main() -> int:
     load = contextlib.nullcontext() if options.idle else interference()
     estimates = {(name, clock): [] for name in ("interleaved", "sequential") for clock in CLOCKS}
     with tempfile.TemporaryDirectory() as folder, load:
-        pte = wb.export_model(options.model, root=Path(folder))
+        pte = wb.export_model(options.model, root=Path(folder)).path
         plan = make_plan(
             pte,
             wb.MeasureOptions(toggle=options.toggle, processes=options.processes, runs=1),
@@ -90,7 +89,7 @@ def measure_sequentially(plan, runner, run_dir, count) -> dict[str, float]:
     """The speed-up by each clock, from one process per experiment."""
     medians = {}
     for experiment in plan.experiments[:2]:
-        flags = runner_flags(plan, experiment, locate_inputs(plan, run_dir), 1, None)
+        flags = runner_flags(record_in(run_dir, plan, runner), experiment, 1, None)
         with open_runner(runner, flags, timeout_s=120) as session:
             session.run(plan.warmup + 5)
             iterations = session.run(count)

@@ -35,7 +35,7 @@ from workbench.models.registry import list_models
 from workbench.run.build import find_compiler
 from workbench.run.isa import read_isa
 from workbench.run.runner import find_runner
-from workbench.store import default_root, load_export, load_layers, stem_of
+from workbench.store import default_root, load_layers, stem_of
 from workbench.trace.etdump import read_etdump
 
 DTYPES = ("fp32", "fp16", "int8", "int8dyn")
@@ -92,10 +92,10 @@ def measure(model: str, dtype: str, programs: Path, probe: Path, scratch: Path) 
     if not pte.exists():
         with warnings.catch_warnings(action="ignore"):
             try:
-                pte = wb.export_model(model, wb.ExportOptions(dtype=dtype), root=root)
+                pte = wb.export_model(model, wb.ExportOptions(dtype=dtype), root=root).path
             except WorkbenchError as error:
                 return [error.what.split(" -> ")[0], *[""] * 9]
-    isa = read_isa(find_runner("native").command)
+    isa = read_isa(find_runner().command)
     parts = [judge(pte, level, probe, scratch) for level in ("native", list(isa.levels)[-1])]
     rows = pd.concat(parts)
     known = rows[rows["truth"].map(bool)]
@@ -117,8 +117,8 @@ def judge(pte: Path, level: str, probe: Path, scratch: Path) -> pd.DataFrame:
     """One row per operator of a run, with its true modules and whether one was attributed."""
     plan, etdump = scratch / "plan.txt", scratch / "run.etdump"
     plan.write_text("")
-    inputs = [str(pte.with_name(each.file)) for each in load_export(pte).inputs]
-    command = [*find_runner("native").command, "--model_path", str(pte), "--cpu_threads", "1"]
+    inputs = [str(pte.with_name(each.file)) for each in wb.open_program(pte).export.inputs]
+    command = [*find_runner().command, "--model_path", str(pte), "--cpu_threads", "1"]
     command += ["--isa", level, "--num_executions", "1", "--warmup", "1"]
     for path in inputs:
         command += ["--inputs", path]
@@ -127,7 +127,9 @@ def judge(pte: Path, level: str, probe: Path, scratch: Path) -> pd.DataFrame:
         [*command, "--etdump_path", str(etdump)], env=environment, check=True, capture_output=True
     )
     ledger = build_ledger(read_etdump(etdump))
-    layers = load_layers(pte.with_name(f"{pte.name}.layers.json"), load_export(pte).sha256)
+    layers = load_layers(
+        pte.with_name(f"{pte.name}.layers.json"), wb.open_program(pte).export.sha256
+    )
     record = Record(pte.with_name(f"{pte.name}.etrecord"))
     nodes = true_nodes(pte.read_bytes(), layers, read_plans(plan.read_text()), ledger)
     truth = true_modules(layers, nodes, record, ledger)

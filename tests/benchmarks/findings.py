@@ -27,8 +27,9 @@ from workbench.analysis.open import open_run
 from workbench.export.artifact import export_model
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions, MeasureOptions
+from workbench.run.ceilings import measure_roof
 from workbench.store import find_runs
-from workbench.workflow import measure, measure_roof
+from workbench.workflow import measure
 
 #: The folders of a case's programs.
 SIDES = ("before", "after")

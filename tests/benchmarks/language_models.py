@@ -37,14 +37,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
+from planned import make_plan, record_in
 
 import workbench as wb
 from workbench.analysis.statistics import half_width
 from workbench.run.build import find_compiler, find_sdk
-from workbench.run.measure import runner_flags
-from workbench.run.plan import make_plan, replace
+from workbench.run.execute import runner_flags
+from workbench.run.plan import replace
 from workbench.run.runner import find_runner, open_runner
-from workbench.run.tensor_files import locate_inputs
 
 PHASES = ("prefill=128", "decode=1@128", "late=1@240")
 PROMPT, NEW, LIMIT, WIDEST = 128, 64, 0.05, 0.2
@@ -141,10 +141,10 @@ def restart(pte: Path, blocks: str, torch_products: bool = False) -> np.ndarray:
         runner = find_runner()
         options = wb.MeasureOptions(phases=("prefill=128", "middle=1@159"), toggle="none")
         plan = replace(make_plan(pte, options, runner), warmup=1)
-        inputs = locate_inputs(plan, folder)
+        recorder = record_in(folder, plan, runner)
         by_name = {e.name: e for e in plan.experiments}
         flags = [
-            runner_flags(plan, by_name[name], inputs, 1, None)
+            runner_flags(recorder, by_name[name], 1, None)
             for name in ("prefill_baseline", "middle_baseline")
         ]
         prefill, decode = (
@@ -215,7 +215,9 @@ def main() -> int:
             name = f"{dtype}, {'custom SDPA' if sdpa else 'no custom SDPA'}"
             options = wb.ExportOptions(dtype=dtype)
             spec = f"llm:smollm2_135m,layers=4,sdpa={sdpa}"
-            programs[name] = wb.export_model(spec, options, root=given.out, tell=print)
+            programs[name] = wb.export_model(
+                spec, options, root=given.out, progress=lambda text, fraction: print(text)
+            ).path
     measure = wb.MeasureOptions(
         toggle="avx512", phases=PHASES, threads=(1, 2), runs=given.runs, processes=given.processes,
         evidence=False, roof=False,

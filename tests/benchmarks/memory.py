@@ -122,7 +122,7 @@ def keep_promise(root):
     """Whether the fix of the finding brings what it says."""
     runs = {}
     for name in ("Joined", "Split"):
-        pte = wb.export_model(f"{__file__}:{name}", root=root)
+        pte = wb.export_model(f"{__file__}:{name}", root=root).path
         runs[name] = wb.measure(pte, BRIEF, root=root)
     findings = runs["Joined"].subject.findings
     found = findings[findings["rule"] == "memory peak"]
@@ -150,7 +150,7 @@ def main() -> int:
     print("|---|" + "---:|" * 7 + "---|---|")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
-        ptes = options.pte or [wb.export_model(name, root=root) for name in MODELS]
+        ptes = options.pte or [wb.export_model(name, root=root).path for name in MODELS]
         fine = [examine(pte, root) for pte in ptes]
         fine.append(keep_promise(root))
     return 0 if all(fine) else 1

@@ -16,14 +16,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+from planned import make_plan, record_in
 
 import workbench as wb
 from workbench.analysis.compare import compare_latencies
 from workbench.analysis.statistics import tabulate_latencies
-from workbench.run.measure import Step, measure_once
-from workbench.run.plan import make_plan
-from workbench.run.recorder import RunRecorder, begin_run
-from workbench.run.tensor_files import locate_inputs
+from workbench.run.execute import Step, attempt_step
 
 SLOWDOWNS = (0.0, 0.02, 0.05, 0.10)
 MAX_FALSE = 0.05
@@ -42,7 +40,7 @@ def main() -> int:
     start, load = time.monotonic(), []
     verdicts = {slowdown: Counter() for slowdown in SLOWDOWNS}
     with tempfile.TemporaryDirectory() as folder:
-        pte = wb.export_model(options.model, root=Path(folder))
+        pte = wb.export_model(options.model, root=Path(folder)).path
         plan = make_plan(
             pte, wb.MeasureOptions(toggle="none", processes=options.processes, runs=1), runner
         )
@@ -67,10 +65,9 @@ def main() -> int:
 def measure(plan, runner, folder) -> pd.DataFrame:
     """The untraced half of a run."""
     folder.mkdir()
-    recorder = RunRecorder.open(folder, begin_run(plan, runner))
-    inputs = locate_inputs(plan, folder)
+    recorder = record_in(folder, plan, runner)
     for process in range(plan.processes):
-        measure_once(recorder, runner, inputs, Step(1, process, traced=False))
+        attempt_step(recorder, Step(1, process, traced=False))
     return tabulate_latencies(recorder.run)
 
 

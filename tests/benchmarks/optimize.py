@@ -36,7 +36,7 @@ from workbench.analysis.run import Comparison
 from workbench.models.loader import load_model
 from workbench.models.registry import parse_name
 from workbench.optimize.search import fastest
-from workbench.store import load_export, safe_name
+from workbench.store import safe_name
 from workbench.workflow import record
 
 #: What `--enumerate` gives either dtype, and the programs of one measurement.
@@ -99,8 +99,10 @@ def enumerate_mixes(spec, study, place):
         dtype = "int8" if number else "fp32"
         options = replace(form, dtype=dtype, module_dtypes=kept)
         name = f"{number:b}{'r' * forms.index(form)}"
-        pte = wb.export_model(spec, options, root=place / f"every/{name}", tell=lambda text: None)
-        if (load_export(pte).sqnr_db or math.inf) >= study.options.min_sqnr_db:
+        pte = wb.export_model(
+            spec, options, root=place / f"every/{name}", progress=lambda text, fraction: None
+        ).path
+        if (wb.open_program(pte).export.sqnr_db or math.inf) >= study.options.min_sqnr_db:
             programs[name] = pte
         else:
             below += 1

@@ -23,11 +23,11 @@ import numpy as np
 import pandas as pd
 import torch
 from null import measure
+from planned import make_plan
 
 import workbench as wb
 from workbench.analysis.compare import compare_latencies, compare_restarts
 from workbench.analysis.statistics import restart_latencies
-from workbench.run.plan import make_plan
 
 BLOCKS = {0: 100, 2: 102, 5: 105, 10: 110}
 WAYS = ("side by side", "separate")
@@ -80,7 +80,7 @@ def export_programs(folder: Path) -> dict[int, Path]:
             torch.manual_seed(0)
             count = BLOCKS[max(slowdown, 0)]
             wb.register_model(f"blocks{count}", blocks_model(count))
-            made = wb.export_model(f"blocks{count}", root=folder)
+            made = wb.export_model(f"blocks{count}", root=folder).path
             path.write_bytes(made.read_bytes())
     return paths
 

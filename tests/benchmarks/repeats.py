@@ -25,12 +25,12 @@ from pathlib import Path
 
 import numpy as np
 from null import measure
+from planned import make_plan
 from scipy.special import stdtrit
 
 import workbench as wb
 from workbench.analysis.compare import compare_restarts
 from workbench.analysis.statistics import half_width, restart_latencies
-from workbench.run.plan import make_plan
 
 MAX_FALSE = 0.05
 SLOWER = (1.0, 1.05, 1.10)
@@ -54,7 +54,7 @@ def measure_runs(options) -> np.ndarray:
     """The latency in ms of every restart: (runs, restarts)."""
     runner, found = wb.find_runner(), []
     with tempfile.TemporaryDirectory() as folder:
-        pte = wb.export_model(options.model, root=Path(folder))
+        pte = wb.export_model(options.model, root=Path(folder)).path
         wanted = wb.MeasureOptions(toggle="none", processes=options.processes, runs=1)
         plan = replace(make_plan(pte, wanted, runner), batch_ms=options.batch_ms)
         for number in range(options.runs):

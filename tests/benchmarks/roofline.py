@@ -25,8 +25,9 @@ from torch.utils.mkldnn import to_mkldnn
 
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
+from workbench.run.ceilings import find_probes, measure_roof
 from workbench.run.runner import find_runner, open_runner
-from workbench.workflow import find_probes, measure, measure_roof
+from workbench.workflow import measure
 
 SIDES = (1024, 1536, 2048)
 
@@ -57,7 +58,7 @@ def time_products(threads):
 def find_highest_share(name, folder):
     """The highest share of its roof that an operator of the model reaches."""
     root = folder / name
-    pte = export_model(name, root=root)
+    pte = export_model(name, root=root).path
     run = measure(pte, MeasureOptions(runs=8, processes=2, evidence=False), root=root)
     measure_roof(run.path, again=True)
     highest = 0.0

@@ -14,7 +14,7 @@ import pandas as pd
 
 import workbench as wb
 from workbench.analysis.compare import compare_latencies
-from workbench.run.measure import batch_size, interleave
+from workbench.run.execute import interleave
 from workbench.run.runner import open_runner
 
 NAMES = ("plain", "sampled", "plain again")
@@ -32,7 +32,7 @@ def main() -> int:
 
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        pte = wb.export_model(options.model, root=Path(folder))
+        pte = wb.export_model(options.model, root=Path(folder)).path
         for process in range(options.processes):
             rows += measure(pte, Path(folder), process, options)
     latencies = pd.DataFrame(rows).assign(threads=options.threads, traced=False)
@@ -58,14 +58,16 @@ def measure(pte, folder, process, options) -> list[dict]:
         sessions = {
             name: stack.enter_context(
                 open_runner(
-                    wb.find_runner("native"),
+                    wb.find_runner(),
                     [*base, *(sampling if name == "sampled" else [])],
                     timeout_s=120,
                 )
             )
             for name in NAMES
         }
-        sizes = {n: batch_size(min(s.run(10).wall_ns), BATCH_MS) for n, s in sessions.items()}
+        sizes = {
+            n: round(BATCH_MS * 1e6 / min(s.run(10).wall_ns)) or 1 for n, s in sessions.items()
+        }
         for number, order in enumerate(interleave(list(sessions), options.rounds)):
             for place, name in enumerate(order):
                 times = sessions[name].run(sizes[name])

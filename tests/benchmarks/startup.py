@@ -22,10 +22,10 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=30)
     options = parser.parse_args()
 
-    runner = wb.find_runner("native")
+    runner = wb.find_runner()
     totals, own, loads, inferences = [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        pte = wb.export_model(options.model, root=Path(folder))
+        pte = wb.export_model(options.model, root=Path(folder)).path
         flags = ["--model_path", str(pte), "--cpu_threads", "1"]
         for _ in range(options.repeats):
             start = time.perf_counter()

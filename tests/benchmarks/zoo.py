@@ -27,7 +27,6 @@ import workbench as wb
 from workbench.errors import WorkbenchError
 from workbench.export.precision import DTYPES
 from workbench.models.registry import list_models
-from workbench.store import load_export
 
 HEADER = ["model", "dtype", "seconds", "MB", "delegates", "undelegated", "SQNR (dB)", "remarks"]
 MAX_SECONDS = 1200
@@ -116,9 +115,8 @@ def measure(model: str, dtype: str, root: Path) -> list[str]:
     started = time.process_time()
     with warnings.catch_warnings(action="ignore"):
         try:
-            export = load_export(
-                wb.export_model(model, wb.ExportOptions(dtype=dtype, fresh=True), root=root)
-            )
+            options = wb.ExportOptions(dtype=dtype, fresh=True)
+            export = wb.export_model(model, options, root=root).export
         except WorkbenchError as error:
             return [model, dtype, "", "", "", "", "", error.what.split(" -> ")[0]]
     ratios = [output.sqnr_db for output in export.fidelity if output.sqnr_db is not None]

@@ -17,6 +17,7 @@ from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.ledger import build_ledger
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.layers import describe_pte
+from workbench.export.program import open_program
 from workbench.records.codec import parse_json
 from workbench.records.layers import Layers
 from workbench.records.runs import Experiment, Plan, PlannedProgram, RunRecord, Session
@@ -30,7 +31,6 @@ from workbench.store import (
     artifacts_dir,
     find_runs,
     layers_path,
-    load_export,
     load_layers,
     read_file,
     read_layers,
@@ -136,7 +136,7 @@ def read_recording(path: Path) -> Recording:
     exports = {}
     for program in (first, *others):
         with contextlib.suppress(WorkbenchError):  # no record, or one of another program
-            if program.pte and (export := load_export(Path(program.pte))):
+            if program.pte and (export := open_program(program.pte).export):
                 exports[program.name] = export
     place = folder.resolve()
     record = RunRecord(

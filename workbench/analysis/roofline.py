@@ -12,7 +12,7 @@ import pandas as pd
 from workbench.errors import StoreError
 from workbench.frames import LAYERS, OPERATORS, ROOFLINE, check
 from workbench.records.runs import Ceilings, Experiment, Export
-from workbench.store import load_record
+from workbench.store import ceilings_path, load_record
 
 #: XNNPACK logs whole microseconds: of a shorter call, nobody can say how fast it was.
 RESOLVED_MS = 0.01
@@ -64,8 +64,7 @@ def build_roof(ceilings: Ceilings) -> Roof:
     rates = sorted((p.bytes, p.bytes / ms / 1e6) for p, ms in zip(moved, times, strict=True))
     best = np.maximum.accumulate([rate for _, rate in reversed(rates)])[::-1]
     sizes = [size for size, _ in rates]
-    spread = max(p.spread for p in probes if p.kind in ("gemm", "stream"))
-    return Roof(peaks, tuple(zip(sizes, best.tolist(), strict=True)), call, spread)
+    return Roof(peaks, tuple(zip(sizes, best.tolist(), strict=True)), call, ceilings.spread)
 
 
 def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") -> pd.DataFrame:
@@ -192,8 +191,8 @@ _COMPUTED = {"fp16w": "fp16", "int8dyn": "int8", "8da4w": "int8"}
 
 def find_roof(run_dir: Path, experiment: Experiment, threads: int) -> Roof | None:
     """The roof over one experiment, from the ceilings in the run's folder; None without any."""
-    path = run_dir / ceilings_name(experiment.isa, threads)
-    if not can_probe(experiment) or not path.is_file():
+    path = ceilings_path(run_dir, experiment.isa, threads)
+    if not experiment.has_roof or not path.is_file():
         return None
     return build_roof(load_record(Ceilings, path))
 
@@ -208,13 +207,3 @@ def computed_dtype(export: Export | None) -> str:
     """In which dtype a program's matrix products are computed, as far as its export says."""
     dtype = export.dtype if export else "fp32"
     return _COMPUTED.get(dtype, dtype)
-
-
-def ceilings_name(isa: str, threads: int) -> str:
-    """The file of the ceilings of an ISA level and thread count."""
-    return f"ceilings_{isa}_t{threads}.json"
-
-
-def can_probe(experiment: Experiment) -> bool:
-    """Whether a level of the ladder says all about what an experiment may use."""
-    return not experiment.isa_off and not experiment.control

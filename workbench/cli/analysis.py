@@ -120,7 +120,7 @@ def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
     from workbench.analysis.open import open_run
     from workbench.plots.views import show
     from workbench.report.artifacts import write_artifacts
-    from workbench.workflow import measure_roof
+    from workbench.run.ceilings import measure_roof
 
     with show_progress() as progress:
         measure_roof(run_dir, again=again, target=target, progress=progress)
@@ -139,7 +139,7 @@ def roofline(run_dir: Path, again: bool, top: int, target: str) -> Output:
 @TARGET
 def replay(run_dir: Path, layer: str, model: str, runs: int, processes: int, target: str) -> Output:
     """Measure one layer of a model alone, and compare with its time in the model."""
-    from workbench.workflow import replay_layer
+    from workbench.replay import replay_layer
 
     options = MeasureOptions(runs=runs, processes=processes)
     with show_progress() as progress:
@@ -161,7 +161,7 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Out
     With --to model-explorer, ETDUMP may be the folder of a run: times of both sides, and speed-ups,
     as node data for graphs that Model Explorer makes of its .pte and .etrecord.
     """
-    from workbench.workflow import export_trace
+    from workbench.convert import export_trace
 
     files = export_trace(etdump, to, out=out, baseline=baseline)
     viewers = {

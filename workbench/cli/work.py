@@ -81,11 +81,10 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     listed on stderr.
     """
     from workbench.export.artifact import describe_export, export_model
-    from workbench.store import load_export
 
     with show_progress() as progress:
-        pte = export_model(model, export, root=out, tell=lambda text: progress(text, 0.0))
-    record = load_export(pte)
+        program = export_model(model, export, root=out, progress=progress)
+    pte, record = program.path, program.export
     for line in describe_export(record) if record else ():
         say(line)
     return Output([pte], {"pte": pte, "export": record}, step=call("run", pte))

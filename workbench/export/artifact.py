@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import json
 import os
 import platform
 import time
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -18,11 +18,17 @@ from typing import TYPE_CHECKING, Any
 from workbench import store
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
-from workbench.export.program import Slot, raw_bytes
+from workbench.export.program import Program, Slot, open_program, raw_bytes
 from workbench.models.process import collect_rarely, silence
 from workbench.models.registry import identify_sources, parse_name
 from workbench.models.sources import hash_files, list_python_files, reason, sample_files
-from workbench.options import GROUP_SIZE, OPTIONAL_REWRITES, ExportOptions
+from workbench.options import (
+    GROUP_SIZE,
+    OPTIONAL_REWRITES,
+    ExportOptions,
+    Progress,
+    silent,
+)
 from workbench.records.runs import Export, Tensor, Undelegated
 
 if TYPE_CHECKING:  # these import PyTorch
@@ -35,8 +41,6 @@ if TYPE_CHECKING:  # these import PyTorch
 LOW_SQNR_DB, NOISY_LAYERS = 20, 20
 #: Folders whose code decides what an export is.
 _EXPORTER = [Path(__file__).parents[1] / name for name in ("export", "models", "records")]
-#: Receives one line about what is being done.
-Tell = Callable[[str], None]
 
 
 def export_model(
@@ -44,9 +48,9 @@ def export_model(
     options: ExportOptions = ExportOptions(),
     *,
     root: str | os.PathLike[str] | None = None,
-    tell: Tell | None = None,
-) -> Path:
-    """Export a model to ``<root>/artifacts/<model>_<backend>_<dtype>.pte``; returns that path.
+    progress: Progress | None = None,
+) -> Program:
+    """Export a model to ``<root>/artifacts/<model>_<backend>_<dtype>.pte``.
 
     Beside it are the ETRecord, the layer sidecar, one ``.input<i>.bin`` per input (raw, in the
     program's layout) and the record, which is written last: if it exists, the export is complete.
@@ -61,14 +65,14 @@ def export_model(
         The dtype, the backend and so on.
     root
         The output folder, ``out_<model>`` by default.
-    tell
-        Receives one line per stage, and the problems of the export.
+    progress
+        Called with each stage and the fraction done, and with the problems of the export.
 
     Warns
     -----
     UserWarning
         The program's outputs differ from the model's, or there is no ETRecord; only without
-        ``tell``.
+        ``progress``.
 
     Raises
     ------
@@ -87,14 +91,14 @@ def export_model(
     Examples
     --------
     >>> wb.export_model("toy_cnn", wb.ExportOptions(dtype="fp16"))  # doctest: +SKIP
-    PosixPath('out_toy_cnn/artifacts/toy_cnn_xnnpack_fp16.pte')
+    <Program out_toy_cnn/artifacts/toy_cnn_xnnpack_fp16.pte, xnnpack fp16, 0.12 MB>
     """
-    say = tell or (lambda text: None)
+    report = progress or silent
     options = apply_recipe(options)
     _check_options(options)
     if isinstance(model, str) and (cached := find_cached_export(model, options, root=root)):
-        say(f"{cached.name}: up to date")
-        _report_problems(cached, tell)
+        report(f"{cached.path.name}: up to date", 1.0)
+        _report_problems(cached, progress)
         return cached
     # Only now: an export that is reused needs no PyTorch.
     from workbench.export import accuracy
@@ -104,7 +108,7 @@ def export_model(
     from workbench.models.loader import SEED, load_model
 
     if isinstance(model, str):
-        say(f"loading {model}")
+        report(f"loading {model}", 0.0)
         made_from = identify_export(model, options)
         with silence():
             model = load_model(model, state_dict=options.state_dict or None)
@@ -115,12 +119,12 @@ def export_model(
     model = lay_out_channels_last(model) if options.channels_last else model
     started = time.perf_counter()
     with silence(), collect_rarely():
-        say("running the PyTorch model")
+        report("running the PyTorch model", 0.1)
         with explain_forward(model.origin):
             expected = accuracy.run_eagerly(model.module, model.example_inputs, model.kwargs)
-        lowered = lower_model(model, options, say)
-        say("comparing the outputs with the PyTorch model's")
-        checked = _check(lowered, model, expected, options.dtype, say)
+        lowered = lower_model(model, options, report)
+        report("comparing the outputs with the PyTorch model's", 0.8)
+        checked = _check(lowered, model, expected, options.dtype, report)
     seconds = time.perf_counter() - started
 
     asked = {
@@ -130,7 +134,7 @@ def export_model(
         "channels_last": "yes" * options.channels_last,
         "rewrite": "no" * (not options.rewrite),
     }
-    say(f"writing {pte.name}")
+    report(f"writing {pte.name}", 0.95)
     contents = lowered.contents
     store.export_record_path(pte).unlink(missing_ok=True)
     saved = _write_inputs(lowered.inputs, contents.inputs, name_dimensions(model), pte)
@@ -140,6 +144,7 @@ def export_model(
         store.atomic_write(etrecord, lowered.etrecord)
     layers = store.save_layers(lowered.layers, store.layers_path(pte))
     store.atomic_write(pte, lowered.pte)
+    sha256 = hashlib.sha256(lowered.pte).hexdigest()
     files = [etrecord, layers] if lowered.etrecord else [layers]
     weights = f"as the model makes them, torch seed {SEED}"
     if model.weights is not None:
@@ -150,8 +155,8 @@ def export_model(
         dtype=options.dtype,
         backend=options.backend,
         pte=pte.name,
-        sha256=store.sha256_of(pte),
-        size_bytes=pte.stat().st_size,
+        sha256=sha256,
+        size_bytes=len(lowered.pte),
         inputs=saved,
         input_source=model.input_source,
         outputs=tuple(Tensor(slot.dtype, slot.shape) for slot in contents.outputs),
@@ -172,8 +177,9 @@ def export_model(
         | {tensor.file: tensor.sha256 for tensor in saved},
     )
     store.save_export(export, pte.parent)
-    _report_problems(pte, tell)
-    return pte
+    program = Program(pte, sha256, export, store.file_state(pte))
+    _report_problems(program, progress)
+    return program
 
 
 def find_cached_export(
@@ -181,8 +187,8 @@ def find_cached_export(
     options: ExportOptions = ExportOptions(),
     *,
     root: str | os.PathLike[str] | None = None,
-) -> Path | None:
-    """The ``.pte`` that `export_model` would return without exporting; None if there is none.
+) -> Program | None:
+    """The program that `export_model` would return without exporting; None if there is none.
 
     Imports neither PyTorch nor the model.
     """
@@ -192,13 +198,14 @@ def find_cached_export(
     if not made_from:
         return None
     try:
-        export = store.load_export(pte)
+        program = open_program(pte)
+        export = program.export
         if export is None or export.made_from != made_from or not export.files:
             return None
-        found = {name: store.sha256_of(pte.parent / Path(name).name) for name in export.files}
+        files = {name: store.sha256_of(pte.parent / Path(name).name) for name in export.files}
     except WorkbenchError:
         return None
-    return pte if found == export.files else None
+    return program if files == export.files else None
 
 
 def apply_recipe(options: ExportOptions) -> ExportOptions:
@@ -255,20 +262,20 @@ def list_problems(export: Export) -> list[str]:
     return found
 
 
-def _report_problems(pte: Path, tell: Tell | None) -> None:
-    export = store.load_export(pte)
+def _report_problems(program: Program, progress: Progress | None) -> None:
+    pte, export = program.path, program.export
     if export and not export.runs:
         hint = "the program is kept; in another dtype, or with --module-dtype, it may run"
         raise ExportError(export.problem, where=pte, hint=hint)
     for problem in list_problems(export) if export else ():
-        if tell:
-            tell(f"warning: {pte.name}: {problem}")
+        if progress:
+            progress(f"warning: {pte.name}: {problem}", 0.0)
         else:
             warnings.warn(f"{pte.name}: {problem}", stacklevel=3)
 
 
 def _check(
-    lowered: Lowered, model: LoadedModel, expected: list[Any], dtype: str, say: Tell
+    lowered: Lowered, model: LoadedModel, expected: list[Any], dtype: str, progress: Progress
 ) -> dict[str, Any]:
     """What a comparison of the program with the PyTorch model adds to the record."""
     from workbench.export import accuracy
@@ -284,11 +291,11 @@ def _check(
     found: dict[str, Any] = {"fidelity": fidelity}
     problem = accuracy.describe_problem(fidelity)
     if lowered.measure_noise:
-        say("measuring the quantisation noise of each layer")
+        progress("measuring the quantisation noise of each layer", 0.9)
         try:
             found["noise"] = lowered.measure_noise()[:NOISY_LAYERS]
         except Exception as error:  # the model's operators run in here, and may raise anything
-            say(f"the noise of its layers is unknown: {reason(error)}")
+            progress(f"the noise of its layers is unknown: {reason(error)}", 0.9)
     if not problem:
         return found
     coarse = accuracy.coarse_kernels(DTYPES[dtype], lowered.contents.operators)

@@ -25,6 +25,7 @@ from workbench.export.program import Contents, bind_constants, cast_floats, read
 from workbench.export.rewrite import rewrite_graph, transform_passes
 from workbench.models.process import PROCESS_LOCK, collect_stderr, replaced, silence
 from workbench.models.sources import user_line_of_stack
+from workbench.options import Progress, silent
 from workbench.records.runs import LayerNoise, Partition
 
 if TYPE_CHECKING:
@@ -52,15 +53,13 @@ class Lowered:
     measure_noise: Callable[[], tuple[LayerNoise, ...]] | None = None
 
 
-def lower_model(
-    model: LoadedModel, options: ExportOptions, tell: Callable[[str], None] = lambda text: None
-) -> Lowered:
+def lower_model(model: LoadedModel, options: ExportOptions, progress: Progress = silent) -> Lowered:
     """Export a model and lower it to a backend; the model itself is not modified."""
     from executorch.extension.pybindings.portable_lib import _get_operator_names
 
     dtype, backend = options.dtype, options.backend
     torch_dtype = getattr(torch, DTYPES[dtype])
-    tell(f"exporting in {dtype}")
+    progress(f"exporting in {dtype}", 0.2)
     with failure.explain_forward(model.origin):
         module = copy.deepcopy(model.module).to(torch_dtype).eval()
         args, kwargs = cast_floats((model.example_inputs, model.kwargs), torch_dtype)
@@ -70,7 +69,7 @@ def lower_model(
     if options.rewrite or options.also_rewrite:
         counts = sorted(rewrite_graph(exported, options).items())
         notes["rewritten"] = ", ".join(f"{count} {name}" for name, count in counts) or "nothing"
-    tell(f"lowering to {backend}")
+    progress(f"lowering to {backend}", 0.4)
     weights = keep_half_weights() if PRECISIONS[dtype].half_weights else contextlib.nullcontext()
     with failure.explain_lowering(exported, model.origin), weights, torch.no_grad():
         program, edge, partition = _lower(exported, options, model.metadata)

@@ -1,16 +1,170 @@
-"""The interface of an emitted program, and its inputs as raw bytes."""
+"""A program: an opened ``.pte``, or one that was just emitted."""
 
 from __future__ import annotations
 
+import contextlib
+import html
+import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from workbench.errors import SetupError, StoreError
+from workbench.export.layers import describe_pte
+from workbench.records.layers import Layers
+from workbench.records.runs import Export, Tensor
+from workbench.store import (
+    artifacts_dir,
+    atomic_write,
+    default_root,
+    export_record_path,
+    file_state,
+    layers_path,
+    load_layers,
+    load_record,
+    safe_name,
+    save_layers,
+    sha256_of,
+)
 
 if TYPE_CHECKING:
     import torch
     from executorch.exir import ExecutorchProgramManager
     from executorch.exir.schema import EValue
     from torch import nn
+
+
+@dataclass(frozen=True)
+class Program:
+    """An opened ``.pte``, from `export_model` or `open_program`.
+
+    ``export`` is the record of its export, None for a program of unknown origin; ``sha256`` is
+    computed once for each state of the file.
+
+    Examples
+    --------
+    >>> program = wb.export_model("toy_cnn")  # doctest: +SKIP
+    >>> program.sha256[:8], program.methods  # doctest: +SKIP
+    ('3f1c9d20', ('forward',))
+    """
+
+    path: Path
+    sha256: str
+    export: Export | None = None
+    state: tuple[int, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def model(self) -> str:
+        """The name of its model, or of its file."""
+        return self.export.model if self.export else safe_name(self.path.stem)
+
+    @property
+    def stem(self) -> str:
+        """The beginning of the names of files that are made of it."""
+        return safe_name(self.path.stem)
+
+    @property
+    def root(self) -> Path:
+        """The output folder that it belongs to."""
+        folder = self.path.parent
+        return folder.parent if folder == artifacts_dir(folder.parent) else default_root(self.stem)
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of its file."""
+        return self.state[0]
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        """The inputs that were saved with it."""
+        return self.export.inputs if self.export else ()
+
+    @cached_property
+    def layers(self) -> Layers | None:
+        """What its instructions were in the model; None if only the runtime can read it.
+
+        Without a sidecar: shapes and costs, and layers if its ETRecord is beside it
+        (``<program>.pte.etrecord``).
+        """
+        if sidecar := load_layers(layers_path(self.path), self.sha256):
+            return sidecar
+        etrecord = self.path.with_name(f"{self.path.name}.etrecord")
+        known = etrecord if etrecord.exists() else None
+        with contextlib.suppress(StoreError, SetupError):
+            return describe_pte(self.path.read_bytes(), self.path, etrecord=known)
+        return None
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The names of its methods; empty if only the runtime can read it."""
+        return tuple(method.name for method in self.layers.methods) if self.layers else ()
+
+    def keep_layers(self, path: Path) -> None:
+        """Copy its sidecar to a file, or make one there."""
+        sidecar = layers_path(self.path)
+        if sidecar.exists():
+            atomic_write(path, sidecar.read_bytes())
+        elif self.layers:
+            save_layers(self.layers, path)
+
+    def check_unchanged(self) -> None:
+        """StoreError if its file is no longer the one that was opened, by size, time and inode."""
+        if not self.path.is_file() or file_state(self.path) != self.state:
+            what, hint = "changed since the run was planned", "plan it again"
+            raise StoreError(what, where=self.path, hint=hint)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __repr__(self) -> str:
+        made = f", {self.export.backend} {self.export.dtype}" if self.export else ""
+        return f"<Program {self.path}{made}, {self.size_bytes / 1e6:.2f} MB>"
+
+    def _repr_html_(self) -> str:
+        inputs = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in self.inputs)
+        rows = {"file": str(self.path), "size": f"{self.size_bytes / 1e6:.2f} MB"}
+        rows |= {"SHA-256": self.sha256[:16], "methods": ", ".join(self.methods), "inputs": inputs}
+        if export := self.export:
+            rows |= {"model": export.model, "exported as": f"{export.backend} {export.dtype}"}
+            rows |= {"delegates": str(sum(export.delegates.values())), "problem": export.problem}
+        cells = (
+            f"<tr><th>{key}</th><td>{html.escape(text)}</td></tr>"
+            for key, text in rows.items()
+            if text
+        )
+        return f"<table>{''.join(cells)}</table>"
+
+
+def open_program(pte: Program | str | os.PathLike[str]) -> Program:
+    """Open a ``.pte``, with the record of its export if that is beside it.
+
+    Raises
+    ------
+    StoreError
+        There is no such file, or it is not the one that its record describes.
+
+    Examples
+    --------
+    >>> wb.open_program("model.pte").methods  # doctest: +SKIP
+    ('forward',)
+    """
+    if isinstance(pte, Program):
+        return pte
+    path = Path(pte)
+    if not path.is_file():
+        raise StoreError("no such file", where=path, hint="workbench export MODEL makes one")
+    record = export_record_path(path)
+    export = load_record(Export, record) if record.is_file() else None
+    state, sha256 = file_state(path), sha256_of(path)
+    if export and sha256 != export.sha256:
+        raise StoreError(
+            f"is not the program that {record.name} describes (SHA-256 differs)",
+            where=path,
+            hint="export it again, or delete the record to run it as a foreign program",
+        )
+    return Program(path, sha256, export, state)
 
 
 @dataclass(frozen=True)

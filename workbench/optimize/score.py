@@ -8,19 +8,18 @@ from typing import Any
 from workbench.errors import ModelError, UsageError
 from workbench.export import accuracy
 from workbench.export.precision import DTYPES
-from workbench.export.program import bind_constants, cast_floats
+from workbench.export.program import Program, bind_constants, cast_floats
 from workbench.models.inputs import choose_inputs, lay_out_channels_last
 from workbench.models.loader import load_model, run_file
 from workbench.models.sources import reason
 from workbench.options import ExportOptions
-from workbench.records.runs import Export
 
 #: Samples on which a program is judged, spread over all that were given.
 MOST_JUDGED = 16
 
 
 def score_program(
-    model: str, options: ExportOptions, pte: Path, export: Export, metric: str
+    model: str, options: ExportOptions, program: Program, metric: str
 ) -> tuple[float | None, float | None]:
     """The SQNR in dB of the worst output over the samples, None without noise; and the score.
 
@@ -29,6 +28,8 @@ def score_program(
     import torch
     from torch.utils._pytree import tree_leaves
 
+    export = program.export
+    assert export
     if not export.runs or not (metric or options.inputs):
         return export.sqnr_db, None
     loaded = choose_inputs(load_model(model, state_dict=options.state_dict or None), options)
@@ -41,7 +42,7 @@ def score_program(
         args, kwargs = cast_floats(call, getattr(torch, DTYPES[options.dtype]))
         ordered = {name: kwargs[name] for name in names if name in kwargs} | kwargs
         inputs = tree_leaves(bind_constants(loaded.module, args, ordered)[1:])
-        outputs.append(accuracy.run_program(pte.read_bytes(), inputs))
+        outputs.append(accuracy.run_program(program.path.read_bytes(), inputs))
         eager = accuracy.run_eagerly(loaded.module, *call)
         for each in accuracy.compare_outputs(outputs[-1], eager, -math.inf):
             ratio = math.inf if each.faithful is False else 10 ** (-(each.sqnr_db or math.inf) / 10)

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,26 +17,25 @@ from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.variants import SIZES, STUDY, pick_best, read_study
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, identify_export, versions
+from workbench.export.program import open_program
 from workbench.frames import WRONG
 from workbench.models.registry import parse_name
 from workbench.optimize import proposals as propose
 from workbench.optimize.score import score_program
-from workbench.options import OBJECTIVES, ExportOptions, MeasureOptions, OptimizeOptions
+from workbench.options import (
+    OBJECTIVES,
+    ExportOptions,
+    MeasureOptions,
+    OptimizeOptions,
+    Progress,
+    silent,
+)
 from workbench.portfolio.executor import LocalExecutor
 from workbench.records.codec import to_json
 from workbench.records.optimize import Recipe, Round, Study, Variant, VariantGain
 from workbench.run.locks import lock_folder, share_machine
-from workbench.store import (
-    atomic_write,
-    default_root,
-    layers_path,
-    load_export,
-    load_layers,
-    save_recipe,
-)
-from workbench.workflow import record
-
-Progress = Callable[[str, float], None]
+from workbench.store import atomic_write, default_root, save_recipe
+from workbench.workflow import measure
 
 FOLDER, RECIPE = "optimize", "recipe.yaml"
 #: Parts of the budget: for diagnosis and dtypes, each further round, and the last one.
@@ -55,7 +54,7 @@ def optimize(
     options: OptimizeOptions = OptimizeOptions(),
     *,
     root: str | Path | None = None,
-    progress: Progress = lambda text, part: None,
+    progress: Progress = silent,
 ) -> Study:
     """Search for a faster or smaller program of a model, and write a recipe of the best one.
 
@@ -235,14 +234,15 @@ class Search:
             threads=self.options.threads,
             budget_s=0.0 if self.emulated else planned.budget_s,
             evidence=self.emulated,
-            runner=self.options.runner,
             ops=self.options.ops,
             target=self.options.target,
             timeout_s=self.options.timeout_s,
         )
         try:
             self.tell(f"measuring {', '.join(planned.variants)}")
-            run = record(Path(first), how, root=self.place, again=False, progress=self.tell)
+            run = measure(
+                first, how, root=self.place, again=False, artifacts=False, progress=self.tell
+            )
         except RunnerError as error:
             self._replayed = number
             self.save(rounds=self.study.rounds[:number])
@@ -343,7 +343,7 @@ class Search:
 
     def warn(self) -> None:
         """Say once what makes the result doubtful."""
-        export = load_export(Path(self.study[self.base].pte))
+        export = open_program(self.study[self.base].pte).export
         source = export.input_source if export else ""
         if source.startswith(RANDOM) and not self.study.warnings:
             text = f"inputs: {source}. Ranges and errors of quantisation then mean little: pass "
@@ -381,17 +381,17 @@ def export_variant(job: tuple[str, ExportOptions, Path, OptimizeOptions]) -> dic
     with share_machine():
         started = time.thread_time()
         try:
-            pte = export_model(model, export_options, root=root, tell=lambda text: None)
-            export = load_export(pte)
+            program = export_model(model, export_options, root=root, progress=silent)
+            export = program.export
             assert export
-            sqnr, score = score_program(model, export_options, pte, export, options.metric)
+            sqnr, score = score_program(model, export_options, program, options.metric)
         except WorkbenchError as error:
             return {
                 "state": "failed",
                 "reason": str(error),
                 "seconds": time.thread_time() - started,
             }
-    layers = load_layers(layers_path(pte), export.sha256)
+    layers = program.layers
     size = export.size_bytes / 1e6
     flaws = []
     if options.metric and (score is None or score < options.min_score):
@@ -406,7 +406,7 @@ def export_variant(job: tuple[str, ExportOptions, Path, OptimizeOptions]) -> dic
         "state": "exported",
         "seconds": time.thread_time() - started,
         "flaw": "; ".join(flaws),
-        "pte": str(pte),
+        "pte": str(program.path),
         "sha256": export.sha256,
         "size_bytes": export.size_bytes,
         "planned_bytes": sum(layers.methods[0].arena_bytes) if layers else None,

@@ -18,7 +18,7 @@ from workbench.records.codec import structure
 from workbench.records.portfolio import Cell
 from workbench.records.runs import LADDER_TOGGLE
 from workbench.run.isa import list_toggles
-from workbench.run.runner import KINDS, identify_runner
+from workbench.run.runner import identify_runner
 from workbench.run.targets import TARGETS
 from workbench.run.targets.host import HOST as THIS_MACHINE
 from workbench.store import read_yaml, safe_name, sha256_of, stem_of
@@ -125,7 +125,6 @@ def _check(matrix: Matrix, path: Path) -> None:
     _check_names("toggle", matrix.isa, [*list_toggles(), LADDER_TOGGLE], f"{path}: isa")
     _check_names("dtype", matrix.dtypes, DTYPES, f"{path}: dtypes")
     _check_names("backend", [matrix.export.backend], BACKENDS, f"{path}: backend")
-    _check_names("runner", [measure.runner], KINDS, f"{path}: runner")
     kinds = {form.partition("[")[0].partition(":")[0]: form for form in TARGETS}
     for target in matrix.targets:
         if target.partition(":")[0] not in kinds:
@@ -155,7 +154,7 @@ def _check_names(what: str, names: Iterable[str], valid: Iterable[str], where: s
 def plan_cells(matrix: Matrix) -> list[Cell]:
     """The cells of a matrix, without those excluded, in the order of its axes."""
     against = [sha256_of(Path(pte)) for pte in matrix.measure.against]
-    runners = {target: identify_runner(matrix.measure.runner, target) for target in matrix.targets}
+    runners = {target: identify_runner(target) for target in matrix.targets}
     cells, seen = [], dict[str, str]()
     for model in matrix.models:
         label = parse_name(model).label

@@ -76,7 +76,7 @@ def batch(
     cells = plan_cells(content)
     selected = select_cells(cells, only)
     if HOST in content.targets and (not dask or dask.startswith(LOCAL)):
-        runner = find_runner(content.measure.runner)
+        runner = find_runner()
         for isa in content.isa:
             check_toggle(content.measure_options(HOST, isa), runner)
     storage = open_storage(portfolio_location(path, out))

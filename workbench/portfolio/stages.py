@@ -21,7 +21,7 @@ from workbench.portfolio.matrix import Matrix
 from workbench.portfolio.state import Storage, hash_files
 from workbench.records.portfolio import STAGES, Cell, CellStage, Outcome, Row
 from workbench.run.locks import device_behind, lock_device, share_machine
-from workbench.store import artifacts_dir, load_export, new_run_dir, safe_name
+from workbench.store import artifacts_dir, new_run_dir, safe_name
 
 Tell = Callable[[str], None]
 
@@ -101,17 +101,19 @@ def export_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     """Export the program of a cell, unless that was done before."""
     cell, options = job.cell, replace(job.matrix.export, dtype=job.cell.dtype)
     job.storage.fetch(f"{cell.folder}/artifacts")
-    pte = find_cached_export(cell.model, options, root=job.root)
-    cached = pte is not None
-    if pte is None:
-        pte = export_model(cell.model, options, root=job.root, tell=tell)
+    program = find_cached_export(cell.model, options, root=job.root)
+    cached = program is not None
+    if program is None:
+        program = export_model(
+            cell.model, options, root=job.root, progress=lambda text, fraction: tell(text)
+        )
         job.storage.send(f"{cell.folder}/artifacts")
-    export = load_export(pte)
+    export = program.export
     if export is None:
-        raise SetupError("has no export record", where=pte)
+        raise SetupError("has no export record", where=program.path)
     if not export.runs:
-        raise ExportError(export.problem, where=pte)
-    tell(f"{pte.name}: {'cached' if cached else 'exported'}. {export.problem}")
+        raise ExportError(export.problem, where=program.path)
+    tell(f"{program.path.name}: {'cached' if cached else 'exported'}. {export.problem}")
     outcome = replace(
         job.outcome,
         size_bytes=export.size_bytes,
@@ -124,17 +126,18 @@ def export_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
 
 def measure_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     """Measure a cell: resume an interrupted run, or use a finished one."""
-    from workbench.workflow import record
+    from workbench.workflow import measure
 
     cell, storage = job.cell, job.storage
     storage.fetch(f"{cell.folder}/artifacts")
     started = datetime.now(UTC).isoformat(timespec="seconds")
-    run = record(
+    run = measure(
         artifacts_dir(job.root) / f"{cell.stem}.pte",
         job.matrix.measure_options(cell.target, cell.isa),
         root=job.root,
         again=job.outcome.damaged,
-        progress=lambda text, part: tell(text),
+        artifacts=False,
+        progress=lambda text, fraction: tell(text),
     )
     run_dir, manifest = run.path, run.record
     if storage.url and cell.cache_key not in run_dir.name:

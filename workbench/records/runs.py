@@ -199,6 +199,11 @@ class Experiment:
     program: str = ""
     phase: str = ""
 
+    @property
+    def has_roof(self) -> bool:
+        """Whether its ISA level says all about what it may use: peaks are measured by level."""
+        return not self.isa_off and not self.control
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -537,6 +542,11 @@ class Ceilings:
     measured: str
     probes: tuple[Probe, ...]
     schema_version: int = SCHEMA_VERSION
+
+    @property
+    def spread(self) -> float:
+        """How much longer another process took, at most."""
+        return max(p.spread for p in self.probes if p.kind in ("gemm", "stream"))
 
 
 @dataclass(frozen=True)

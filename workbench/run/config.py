@@ -4,14 +4,15 @@ import argparse
 import difflib
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError, UsageError, unknown_name
-from workbench.options import MeasureOptions
+from workbench.export.program import Program, open_program
+from workbench.options import MeasureOptions, Progress, silent
 from workbench.records.codec import parse_json, structure
 from workbench.records.runs import Experiment, Pair, Plan, Tensor
 from workbench.run.plan import (
@@ -19,7 +20,6 @@ from workbench.run.plan import (
     SAMPLED_MS,
     add_phases,
     begin_plan,
-    default_inputs,
     first_method,
     name_programs,
     pair_experiments,
@@ -27,7 +27,7 @@ from workbench.run.plan import (
     program_loader,
     shorten_plan,
 )
-from workbench.run.runner import KINDS, Runner
+from workbench.run.runner import Runner
 from workbench.store import default_root, read_file, sha256_of
 
 #: Configs are written by hand: a larger file is something else.
@@ -55,7 +55,6 @@ class Entry:
     num_threads: int | None = None
     extra_args: tuple[str, ...] = ()
     cpu_affinity: tuple[int, ...] = ()
-    runner: str = MeasureOptions.runner
     isa: str = "native"
     isa_off: tuple[str, ...] = ()
     program: str = ""
@@ -100,10 +99,10 @@ class Config:
     phases: tuple[str, ...] = ()
 
 
-def read_config(path: Path, tell: Callable[[str], None] = lambda text: None) -> Config:
-    """Read a config and check its names, numbers and sizes; ``tell`` is called for unknown keys."""
+def read_config(path: Path, progress: Progress = silent) -> Config:
+    """Read a config and check its names, numbers and sizes; tells ``progress`` of unknown keys."""
     data = parse_json(read_file(path, LARGEST_BYTES), path)
-    config = structure(Config, _adapt(data, path, tell), path)
+    config = structure(Config, _adapt(data, path, progress), path)
     entries = (_apply_script_options(e, path) if e.runner_path else e for e in config.experiments)
     config = replace(config, experiments=tuple(entries))
     _check(config, path)
@@ -122,8 +121,10 @@ def select_experiments(config: Config, names: Sequence[str]) -> Config:
     return replace(config, experiments=kept, analysis=AnalysisConfig(chosen))
 
 
-def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
-    """The plan that a config describes; see `find_file` for its relative paths.
+def plan_config(
+    config: Config, folder: Path, baseline: str = ""
+) -> tuple[Plan, tuple[Program, ...]]:
+    """The plan that a config describes, and its programs; see `find_file` for relative paths.
 
     All experiments have a ``runner_path``, or none. The baseline of the first comparison is
     measured again as a control, unless the experiments only log kernels; ``baseline`` replaces the
@@ -131,7 +132,8 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
     """
     ptes = [_find_program(e.program or e.model or config.model, folder) for e in config.experiments]
     paths = list(dict.fromkeys([_find_program(config.model, folder), *ptes]))
-    names = dict(zip(paths, ["", *name_programs(paths)[1:]], strict=True))
+    programs = [open_program(path) for path in paths]
+    names = dict(zip(paths, ["", *name_programs(programs)[1:]], strict=True))
     foreign = [bool(entry.runner_path) for entry in config.experiments]
     if any(foreign) != all(foreign):
         hint = "write two configs and compare the runs with `workbench compare`"
@@ -155,53 +157,56 @@ def plan_config(config: Config, folder: Path, baseline: str = "") -> Plan:
         pairs = tuple(replace(pair, candidate=pair.candidate or control.name) for pair in pairs)
         experiments.append(control)
     files = [_require(name, folder, "no such input file").resolve() for name in config.inputs]
+    inputs = tuple(Tensor("", (), str(file), sha256_of(file)) for file in files)
+    source = "files named in the config" if files else "the runner's own: ones"
+    first, *further = (
+        replace(plan_program(name, program), inputs=inputs, input_source=source)
+        for name, program in zip(names.values(), programs, strict=True)
+    )
     plan = replace(
-        begin_plan(paths[0], experiments, pairs),
-        inputs=tuple(Tensor("", (), str(file), sha256_of(file)) for file in files),
-        input_source="files named in the config" if files else "the runner's own: ones",
+        begin_plan(first, experiments, pairs),
+        programs=tuple(further),
         target=config.target,
         threads=tuple(sorted({count for e in experiments for count in e.threads})),
         runs=max(e.runs for e in experiments),
         warmup=max(e.warmup for e in experiments),
         direction=direction,
     )
-    further = (plan_program(plan, names[path], path) for path in paths[1:])
-    alike = (replace(p, inputs=plan.inputs, input_source=plan.input_source) for p in further)
-    return replace(plan, programs=tuple(alike))
+    return plan, tuple(programs)
 
 
-def complete_plan(plan: Plan, runner: Runner, phases: Sequence[str] = ()) -> Plan:
-    """Add inputs, phases and sampling, which require the workbench's runner; loads the program."""
-    pte = Path(plan.pte)
+def complete_plan(
+    plan: Plan, programs: Sequence[Program], runner: Runner, phases: Sequence[str] = ()
+) -> Plan:
+    """Add inputs, phases and sampling, which require the workbench's runner; loads the programs."""
     load, method = program_loader(runner, plan.timeout_s), first_method(phases)
-    found = load(pte, method).inputs
-    further = [load(Path(program.pte), method).inputs for program in plan.programs]
-    plan = add_phases(replace(plan, sampled_ms=SAMPLED_MS), phases, partial(load, pte))
+    taken = [load(program.path, method).inputs for program in programs]
+    plan = add_phases(replace(plan, sampled_ms=SAMPLED_MS), phases, partial(load, programs[0].path))
     if runner.target.emulated:
         plan = shorten_plan(plan)
-    if not plan.inputs:
-        inputs, source = default_inputs(pte, found)
-        plan = replace(plan, inputs=inputs, input_source=source)
-        return _complete_programs(plan, further, found)
-    if len(plan.inputs) != len(found):
-        what = f"{len(plan.inputs)} input files, the program takes {len(found)}"
-        raise UsageError(what, where="inputs")
-    typed = zip(plan.inputs, found, strict=True)
-    inputs = tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
-    return _complete_programs(replace(plan, inputs=inputs), further, found)
-
-
-def _complete_programs(
-    plan: Plan, taken: Sequence[Sequence[Tensor]], first: Sequence[Tensor]
-) -> Plan:
-    programs = zip(plan.programs, taken, strict=True)
-    found = (plan_program(plan, p.name, Path(p.pte), inputs, first) for p, inputs in programs)
-    return replace(plan, programs=tuple(found))
+    first = plan_program("", programs[0], taken[0])
+    if plan.inputs:
+        if len(plan.inputs) != len(taken[0]):
+            what = f"{len(plan.inputs)} input files, the program takes {len(taken[0])}"
+            raise UsageError(what, where="inputs")
+        typed = zip(plan.inputs, taken[0], strict=True)
+        inputs = tuple(replace(t, dtype=f.dtype, shape=tuple(f.shape)) for t, f in typed)
+        first = replace(first, inputs=inputs, input_source=plan.input_source)
+    names = [program.name for program in plan.programs]
+    return replace(
+        plan,
+        inputs=first.inputs,
+        input_source=first.input_source,
+        programs=tuple(
+            plan_program(name, program, inputs, like=(first, taken[0]))
+            for name, program, inputs in zip(names, programs[1:], taken[1:], strict=True)
+        ),
+    )
 
 
 def plan_entry(entry: Entry, folder: Path) -> Experiment:
     """The experiment that one entry describes."""
-    runner, runs, warmup = entry.runner, MeasureOptions.runs, MeasureOptions.warmup
+    runner, runs, warmup = Experiment.runner, MeasureOptions.runs, MeasureOptions.warmup
     if entry.runner_path:
         runs, warmup = KIT_RUNS, KIT_WARMUP
         found = find_file(entry.runner_path, folder)
@@ -281,35 +286,35 @@ def find_file(name: str, folder: Path) -> Path | None:
     return next((path for path in found if os.path.isfile(path)), None)  # noqa: PTH113
 
 
-def _adapt(data: dict[str, Any], path: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+def _adapt(data: dict[str, Any], path: Path, progress: Progress) -> dict[str, Any]:
     """The config with lists where the kit also accepts a single value, without unknown keys."""
     entries, analysis = data.get("experiments"), data.get("analysis", {})
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise StoreError("'experiments' is not a list of experiments", where=path)
-    known = _drop_unknown(Config, data, path, tell)
-    known["experiments"] = [_adapt_entry(entry, path, tell) for entry in entries]
+    known = _drop_unknown(Config, data, path, progress)
+    known["experiments"] = [_adapt_entry(entry, path, progress) for entry in entries]
     if isinstance(analysis, dict):
-        known["analysis"] = _drop_unknown(AnalysisConfig, analysis, path, tell)
+        known["analysis"] = _drop_unknown(AnalysisConfig, analysis, path, progress)
     return known
 
 
 def _drop_unknown(
-    cls: type[Any], data: dict[str, Any], path: Path, tell: Callable[[str], None]
+    cls: type[Any], data: dict[str, Any], path: Path, progress: Progress
 ) -> dict[str, Any]:
     """The known keys that have a value; the kit ignores others, and so do we, after a warning."""
     valid = [each.name for each in fields(cls)]
     for key in data.keys() - valid:
         near = difflib.get_close_matches(key, valid, n=1)
         guess = f" -> did you mean {near[0]!r}?" if near else ""
-        tell(f"warning: {path}: unknown key {key!r:.60} is ignored{guess}")
+        progress(f"warning: {path}: unknown key {key!r:.60} is ignored{guess}", 0.0)
     return {key: data[key] for key in valid if data.get(key) is not None}
 
 
-def _adapt_entry(entry: dict[str, Any], path: Path, tell: Callable[[str], None]) -> dict[str, Any]:
+def _adapt_entry(entry: dict[str, Any], path: Path, progress: Progress) -> dict[str, Any]:
     older = entry.get("quiet_runner")  # the kit's earlier name
     entry = {**entry, "runner_path": entry.get("runner_path") or older}
     entry.pop("quiet_runner", None)
-    entry = _drop_unknown(Entry, entry, path, tell)
+    entry = _drop_unknown(Entry, entry, path, progress)
     for key in ("threads", "isa_off", "extra_args"):
         if isinstance(entry.get(key), int | str):
             entry[key] = [entry[key]]
@@ -367,8 +372,6 @@ def _check_entry(entry: Entry, where: str) -> None:
         raise UsageError(what, where=where, hint=hint)
     if entry.mode not in MODES:
         raise unknown_name("mode", entry.mode, MODES, where)
-    if entry.runner not in KINDS:
-        raise unknown_name("runner", entry.runner, KINDS, where)
     for key, values, most in (
         ("threads", entry.threads, MAX_THREADS),
         ("num_threads", (entry.num_threads or 1,), MAX_THREADS),

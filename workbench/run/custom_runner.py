@@ -23,11 +23,12 @@ from workbench.errors import (
     SetupError,
     TargetError,
 )
+from workbench.export.program import Program
+from workbench.options import Progress, silent
 from workbench.records.runs import Experiment, Plan, Session, count_threads
-from workbench.run.execute import Progress
+from workbench.run.execute import interleave
 from workbench.run.locks import runner_options
-from workbench.run.measure import check_unchanged, interleave
-from workbench.run.recorder import RunRecorder, record_run
+from workbench.run.recorder import RunRecorder, open_record
 from workbench.run.runner import Runner
 from workbench.run.targets.host import HOST, Host
 from workbench.store import sha256_of, trace_path
@@ -45,15 +46,16 @@ CLOCK = "Method::execute in the ETDump (traced)"
 
 def run_processes(
     plan: Plan,
+    programs: Sequence[Program],
     root: Path,
     name: str = "",
     *,
     target: Host = HOST,
-    progress: Progress = lambda text, part: None,
+    progress: Progress = silent,
 ) -> Path:
     """Measure a plan of custom runners in the folder ``name``, or continue; returns its path."""
     runner = Runner("executor_runner", (), describe_runners(plan), target)
-    with record_run(plan, runner, root, lambda text: progress(text, 0.0), name) as recorder:
+    with open_record(plan, programs, runner, root, progress, name) as recorder:
         measure_processes(recorder, target, progress)
     progress("analysing", 1.0)
     return recorder.run_dir
@@ -80,7 +82,7 @@ def measure_processes(recorder: RunRecorder, target: Host, progress: Progress) -
         progress(text, number / len(steps))
         if recorder.has(threads, process, True):
             continue
-        check_unchanged(plan)
+        recorder.check_programs()
         recorder.add_sessions(
             run_process(recorder.run_dir, plan, experiment, threads, process, target)
             for experiment in order
@@ -108,7 +110,7 @@ def run_process(
     count = experiment.warmup + math.ceil(experiment.runs / plan.processes) if timed else 1
     there = target.place(trace) if timed else ""
     command = process_command(plan, experiment, threads, count, there, target)
-    words = ""
+    words, lost = "", None
     try:
         timeout_s, name = plan.timeout_s * max(1, count / 10), Path(experiment.runner).name
         words = run_to_end(target.command(command), log, timeout_s, name)
@@ -119,9 +121,12 @@ def run_process(
             raise TargetError("connection lost during a run", where=target.name) from None
         if isinstance(error, RunnerError):
             raise
+        lost = error
     if timed and not (trace.is_file() and trace.stat().st_size):
-        what, hint = f"wrote no ETDump{words}", "build it with -DEXECUTORCH_ENABLE_EVENT_TRACER=ON"
-        raise RunnerError(what, where=experiment.runner, hint=hint, kind="protocol")
+        reason = f"{words}; {lost.what}" if lost else words
+        hint = "if it ran to its end, build it with -DEXECUTORCH_ENABLE_EVENT_TRACER=ON"
+        what = f"wrote no ETDump{reason}"
+        raise RunnerError(what, where=experiment.runner, hint=hint, kind="protocol") from lost
     return Session(
         experiment=experiment.name,
         threads=threads,

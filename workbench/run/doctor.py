@@ -13,7 +13,7 @@ from pathlib import Path
 
 from workbench.errors import WorkbenchError, install_command
 from workbench.run.build import ARCHITECTURES, ZIG, find_sdk, installed_compiler
-from workbench.run.isa import read_isa, resolve_toggle
+from workbench.run.isa import resolve_toggle
 from workbench.run.runner import find_runner
 from workbench.run.targets.android import adb, list_devices
 from workbench.run.targets.qemu import MACHINE, OLDEST, qemu_version
@@ -167,7 +167,7 @@ def _compiler() -> Check:
 def _runner() -> Iterator[Check]:
     try:
         runner = find_runner()
-        isa = read_isa(runner.command)
+        isa = runner.isa
     except WorkbenchError as error:
         yield Check("runner", "fail", error.what, error.hint or "")
         return

@@ -1,80 +1,110 @@
-"""Execute a plan: interleaved live runners, then sampled ones, all results recorded."""
+"""Execute a plan: interleaved live runners, then starts, then sampled ones; all recorded."""
 
+import contextlib
 import itertools
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from workbench.errors import RunnerError
+from workbench.export.program import Program
+from workbench.options import Progress, silent
 from workbench.records.runs import (
-    READ,
+    Batch,
     Experiment,
     Plan,
+    Reading,
     RunRecord,
     Sampling,
     Start,
     count_threads,
 )
-from workbench.run.measure import Step, measure_step, runner_flags
-from workbench.run.recorder import RunRecorder, record_run
+from workbench.records.runs import Session as SessionRecord
+from workbench.run.recorder import RunRecorder, open_record, timestamp
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Session
-from workbench.run.tensor_files import Inputs, locate_inputs
-from workbench.store import samples_path
-
-#: Called with what is being measured, and the fraction that is done (0 to 1).
-Progress = Callable[[str, float], None]
-#: Called after a restart: whether the measurements suffice.
-Enough = Callable[[RunRecord], bool]
+from workbench.run.targets.host import Host, read_environment
+from workbench.run.tensor_files import compare_experiments, locate_inputs
+from workbench.store import samples_path, trace_path
 
 #: Restarts that run whatever the budget: fewer give no useful interval.
 MIN_RESTARTS = 3
-#: Most inferences of a sampled process: its trace grows with each; the fastest models need these.
-MAX_RUNS = 2000
-#: Of the starts of every experiment, how many find the program's file out of the page cache; as
-#: many read the file instead of mapping it.
+#: Fewer rounds per process leave the bootstrap nothing to resample.
+MIN_ROUNDS = 6
+#: With a budget, rounds continue until their time is up; two give every order its mirror image.
+MIN_TIMED_ROUNDS = 2
+#: A run keeps every time: of an operator that takes 100 ns, a batch of 20 ms would be 200 000.
+MAX_BATCH, MAX_INFERENCES = 1_000, 50_000
+#: The fraction of the wall time off its core from which a step is measured again. One other busy
+#: program takes half of it; interleaving and CPU time cope with that (see
+#: ``tests/benchmarks/null.py`` and ``ab_spread.py``).
+DISTURBED = 0.5
+#: Of the starts of every experiment, how many find the program's file out of the page cache.
 COLD_STARTS = 3
 #: After so many seconds for each experiment, every mode gets only so many starts.
 STARTS_S, LEAST_STARTS = 2.0, 2
+#: Most inferences of a sampled process: its trace grows with each; the fastest models need these.
+MAX_SAMPLED = 2000
 #: Milliseconds between two commands to a sampled runner.
-BATCH_MS = 100.0
+SAMPLED_BATCH_MS = 100.0
 
 
-def run_plan(
+def execute(
     plan: Plan,
+    programs: Sequence[Program],
     runner: Runner,
     root: Path,
     *,
-    progress: Progress = lambda text, part: None,
-    enough: Enough = lambda run: False,
+    progress: Progress = silent,
+    watch: Callable[[RunRecord], None] = lambda run: None,
+    enough: Callable[[RunRecord], bool] = lambda run: False,
 ) -> Path:
     """Measure what a plan says on a locked device; returns the run's folder.
 
     Each thread count is measured in several fresh processes, their experiments interleaved: first
     untraced, for latency, then with ETDump, for the operators' shares. Then each experiment is
     started several times for its first output, and finally sampled in a process of its own. An
-    interrupted run keeps its measurements; the same plan continues it.
+    interrupted run keeps its measurements; the same plan continues it. Before each step, ``watch``
+    is called with what was measured; with a budget, ``enough`` says after each restart whether that
+    suffices.
     """
-    with record_run(plan, runner, root, lambda text: progress(text, 0.0)) as recorder:
-        inputs = locate_inputs(plan, recorder.run_dir)
+    with open_record(plan, programs, runner, root, progress) as recorder:
+        recorder.inputs = locate_inputs(plan, recorder.run_dir)
         for process in restarts(recorder, enough):
             for step in steps_of(plan, process):
-                progress(describe_step(plan, step), progress_of(recorder.run, step))
+                watch(recorder.run)
+                progress(describe_step(plan, step), fraction_before(recorder.run, step))
                 if not recorder.has(step.threads, step.process, step.traced):
-                    measure_step(recorder, runner, inputs, step)
+                    time_step(recorder, step)
         # The native runner has a sampler on Linux.
         can_sample = runner.kind == "native" and runner.target.platform != "mac"
         for threads in plan.threads if plan.starts else ():
             progress(f"{count_threads(threads)}, started", 1.0)
-            measure_starts(recorder, runner, inputs, threads)
+            time_starts(recorder, threads)
         for threads in plan.threads if plan.sampled_ms and can_sample else ():
             progress(f"{count_threads(threads)}, sampled", 1.0)
-            sample_experiments(recorder, runner, inputs, threads)
+            sample_experiments(recorder, threads)
     progress("analysing", 1.0)
     return recorder.run_dir
 
 
-def restarts(recorder: RunRecorder, enough: Enough) -> Iterator[int]:
+@dataclass(frozen=True)
+class Step:
+    """One fresh process of every experiment: its thread count, its restart, traced or not."""
+
+    threads: int
+    process: int
+    traced: bool
+
+    def core_of(self, target: Host) -> int | None:
+        """The core that all single-threaded experiments share: no two cores are equally fast."""
+        cores = target.cores() if self.threads == 1 else []
+        return cores[self.process % len(cores)] if cores else None
+
+
+def restarts(recorder: RunRecorder, enough: Callable[[RunRecord], bool]) -> Iterator[int]:
     """The restarts to measure: the planned number, or as many as the budget allows and needs."""
     plan = recorder.run.plan
     if not plan.budget_s:
@@ -99,7 +129,7 @@ def describe_step(plan: Plan, step: Step) -> str:
     return f"{count_threads(step.threads)}, process {step.process + 1}{rest}"
 
 
-def progress_of(run: RunRecord, step: Step) -> float:
+def fraction_before(run: RunRecord, step: Step) -> float:
     """The fraction done before a step: of the budget's time, or of the planned steps."""
     plan = run.plan
     if plan.budget_s:
@@ -108,40 +138,207 @@ def progress_of(run: RunRecord, step: Step) -> float:
     return (step.process + steps.index(step) / len(steps)) / plan.processes
 
 
-def measure_starts(recorder: RunRecorder, runner: Runner, inputs: Inputs, threads: int) -> None:
+def time_step(recorder: RunRecorder, step: Step) -> None:
+    """Time every experiment once; records readings of the machine before and after it.
+
+    A disturbed untraced step is measured again after a pause if the plan has retries left; the less
+    disturbed attempt is kept, marked as the second.
+    """
+    plan, started = recorder.run.plan, time.monotonic()
+
+    def read(moment: str) -> None:
+        state = read_environment(recorder.runner.target)
+        reading = Reading(timestamp(), moment, step.threads, step.process, step.traced, **state)
+        recorder.add_reading(reading)
+
+    read("before")
+    attempt_step(recorder, step)
+    first = recorder.sessions_of(step.threads, step.process, step.traced)
+    repeated = {(s.threads, s.process, s.traced) for s in recorder.run.sessions if s.attempts > 1}
+    # A budget is better spent on another restart.
+    retries = 0 if plan.budget_s else plan.retries - len(repeated)
+    if not step.traced and retries > 0 and disturbance(first) > DISTURBED:
+        try:
+            time.sleep(plan.cool_down_s)
+            attempt_step(recorder, step)
+        except BaseException:
+            recorder.add_sessions(first)
+            raise
+        second = recorder.sessions_of(step.threads, step.process, step.traced)
+        better = min((first, second), key=disturbance)
+        recorder.add_sessions(replace(session, attempts=2) for session in better)
+    read("after")
+    recorder.add_time(time.monotonic() - started)
+
+
+def attempt_step(recorder: RunRecorder, step: Step) -> None:
+    """Time every experiment of the plan once; if interrupted, record it as incomplete."""
+    plan, run_dir, target = recorder.run.plan, recorder.run_dir, recorder.runner.target
+    recorder.check_programs()
+    experiments = [e for e in plan.experiments if step.threads in (e.threads or plan.threads)]
+    core, complete = step.core_of(target), False
+    traces = {
+        e.name: trace_path(run_dir, plan.program_of(e).stem, e.name, step.threads, step.process)
+        for e in experiments
+        if step.traced
+    }
+    batches: dict[str, list[Batch]] = {e.name: [] for e in experiments}
+    sessions: dict[str, Session] = {}
+    try:
+        with contextlib.ExitStack() as stack:
+            for experiment in experiments:
+                flags = runner_flags(recorder, experiment, step.threads, core)
+                if step.traced:
+                    flags += ["--etdump_path", target.place(traces[experiment.name])]
+                session = open_runner(recorder.runner, flags, timeout_s=plan.timeout_s)
+                sessions[experiment.name] = stack.enter_context(session)
+            time_interleaved(sessions, plan, step.traced, batches)
+            for name, path in traces.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                sessions[name].etdump(path)
+            if step.process == 0 and not step.traced:
+                recorder.add_agreements(compare_experiments(sessions, recorder.run, step.threads))
+        complete = True
+    finally:
+        recorder.add_sessions(
+            SessionRecord(
+                experiment=name,
+                threads=step.threads,
+                process=step.process,
+                traced=step.traced,
+                masked=session.ready.masked,
+                load_ms=session.ready.load_ms,
+                startup_ms=session.ready.startup_ms,
+                batches=tuple(batches[name]),
+                clock=session.ready.clock,
+                core=core,
+                etdump=str(traces[name].relative_to(run_dir)) if complete and traces else "",
+                complete=complete,
+            )
+            for name, session in sessions.items()
+        )
+
+
+def runner_flags(
+    recorder: RunRecorder, experiment: Experiment, threads: int, core: int | None
+) -> list[str]:
+    """The runner's flags for one experiment, with the target's paths."""
+    plan, target = recorder.run.plan, recorder.runner.target
+    program, phase = plan.program_of(experiment), plan.phase_of(experiment)
+    flags = ["--model_path", target.push(Path(program.pte)), "--cpu_threads", str(threads)]
+    flags += ["--isa", experiment.isa]
+    if experiment.isa_off:
+        flags += ["--isa_off", ",".join(experiment.isa_off)]
+    if phase.method:
+        flags += ["--method_name", phase.method]
+    sets, paths_of = (*phase.before, phase.inputs), recorder.inputs[experiment.name]
+    for number, (tensors, paths) in enumerate(zip(sets, paths_of, strict=True)):
+        flags += ["--then"] * (number > 0)
+        for path in paths:
+            flags += ["--inputs", target.push(path)]
+        if phase.name or any(tensor.dynamic for tensor in tensors):
+            for tensor in tensors:
+                flags += ["--input_shape", "x".join(map(str, tensor.shape))]
+    cores = experiment.cpu_affinity or (() if core is None else (core,))
+    if cores:
+        flags += ["--cpus", ",".join(map(str, cores))]
+    return [*flags, *experiment.extra_args]
+
+
+def time_interleaved(
+    sessions: dict[str, Session], plan: Plan, traced: bool, batches: dict[str, list[Batch]]
+) -> None:
+    """Warm up every session, then time them interleaved; appends to ``batches`` as it goes."""
+    sizes = {name: warm_up(session, plan) for name, session in sessions.items()}
+    runs, least = plan.runs, MIN_ROUNDS if plan.batch_ms else 1
+    if traced:
+        runs, least = plan.traced_runs, 1
+        largest = math.ceil(runs / (2 * plan.processes))  # two batches a round
+        sizes = {name: min(size, largest) for name, size in sizes.items()}
+    rounds = max(least, math.ceil(runs / (2 * plan.processes * min(sizes.values()))))
+    # What a budget allows for one step, traced or untraced.
+    share_s = plan.budget_s / (2 * plan.processes * len(plan.threads))
+    start = time.monotonic()
+    if share_s and not traced:
+        rounds = max(rounds, MAX_INFERENCES // (2 * max(sizes.values())))
+    for number, order in enumerate(interleave(list(sessions), rounds)):
+        if share_s and number >= MIN_TIMED_ROUNDS and time.monotonic() - start > share_s:
+            break
+        for position, name in enumerate(order):
+            timed = sessions[name].run(sizes[name])
+            times = (timed.wall_ns, timed.cpu_ns, timed.preempted)
+            batches[name].append(Batch(number, position, *times))
+
+
+def interleave(names: Sequence[str], rounds: int) -> Iterator[list[str]]:
+    """The order of the batches in each round, such as A B B A, B A A B.
+
+    A palindrome gives every experiment the same mean time of measurement within the round, which
+    cancels linear drift; the rotation gives every experiment every position.
+    """
+    for number in range(rounds):
+        first = number % len(names)
+        order = [*names[first:], *names[:first]]
+        yield order + order[::-1]
+
+
+def warm_up(session: Session, plan: Plan) -> int:
+    """Warm up a session, untraced, for ``plan.warmup`` inferences and a batch; its batch size."""
+    if not (plan.warmup or plan.batch_ms):
+        return 1
+    session.run(max(1, plan.warmup))
+    size = 1
+    if plan.batch_ms:
+        # The shortest iteration: equal experiments must get equal batches on a busy machine too.
+        shortest_ns = max(min(session.run(5).wall_ns), 1)
+        size = min(MAX_BATCH, max(1, round(plan.batch_ms * 1e6 / shortest_ns)))
+        session.run(size)
+    session.reset()
+    return size
+
+
+def disturbance(sessions: Sequence[SessionRecord]) -> float:
+    """The fraction of the wall time in which other processes had the core."""
+    batches = [batch for session in sessions for batch in session.batches]
+    if not batches:
+        return 0.0
+    if sessions[0].threads > 1:  # their CPU times add up
+        preempted = [count > 0 for batch in batches for count in batch.preempted]
+        return sum(preempted) / len(preempted)
+    wall, cpu = (sum(sum(getattr(b, clock)) for b in batches) for clock in ("wall_ns", "cpu_ns"))
+    return max(0.0, 1 - cpu / max(wall, 1))
+
+
+def time_starts(recorder: RunRecorder, threads: int) -> None:
     """Start every experiment, interleaved, up to its first output: for memory, then for time.
 
     The first process of each also reads the program's file, so that the timed ones find it in the
-    page cache; later ones are started without it there. Starts that map the file and starts that
-    read it take turns. Of several phases, the first is measured.
+    page cache; later ones are started without it there. Of several phases, the first is measured.
     """
     plan, known = recorder.run.plan, {(s.threads, s.number) for s in recorder.run.starts}
     phases, began = ("", *(phase.name for phase in plan.phases[:1])), time.monotonic()
     chosen = [
         e for e in plan.experiments if threads in (e.threads or plan.threads) and e.phase in phases
     ]
-    few = min(plan.starts, COLD_STARTS)
-    modes = ["memory", *["time", "read"] * few, *["time"] * (plan.starts - few)]
-    modes += ["cold", "cold read"] * few
+    cold = ["cold"] * min(plan.starts, COLD_STARTS)
+    modes = ["memory", *["time"] * plan.starts, *cold]
     for number, mode in enumerate(modes):
         spent_s = (time.monotonic() - began) / max(1, len(chosen))
         enough = spent_s > STARTS_S and modes[:number].count(mode) >= LEAST_STARTS
         if enough or (threads, number) in known:
             continue
         first, starts = number % len(chosen), []
+        core = Step(threads, number, False).core_of(recorder.runner.target)
         for experiment in [*chosen[first:], *chosen[:first]]:
-            core = Step(threads, number, False).core_of(runner.target)
-            flags = runner_flags(plan, experiment, inputs, threads, core, runner.target)
-            flags += ["--stages", READ.get(mode, mode)]
-            flags += ["--load", "read"] if mode in READ else []
-            with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
+            flags = [*runner_flags(recorder, experiment, threads, core), "--stages", mode]
+            with open_runner(recorder.runner, flags, timeout_s=plan.timeout_s) as session:
                 ready = session.ready
             measured = (ready.stages, ready.memory, ready.cached)
             starts.append(Start(experiment.name, threads, number, mode, *measured))
         recorder.add_starts(starts)
 
 
-def sample_experiments(recorder: RunRecorder, runner: Runner, inputs: Inputs, threads: int) -> None:
+def sample_experiments(recorder: RunRecorder, threads: int) -> None:
     """Run every experiment but controls once more, sampled; a failure is recorded."""
     plan = recorder.run.plan
     for experiment in plan.experiments:
@@ -151,45 +348,33 @@ def sample_experiments(recorder: RunRecorder, runner: Runner, inputs: Inputs, th
         if not wanted or known in sampled:
             continue
         try:
-            sampling = sample_experiment(recorder, runner, inputs, experiment, threads)
+            sampling = sample_experiment(recorder, experiment, threads)
         except RunnerError as error:
             sampling = Sampling(*known, problem=str(error))
         recorder.add_sampling(sampling)
 
 
-def sample_experiment(
-    recorder: RunRecorder, runner: Runner, inputs: Inputs, which: Experiment, threads: int
-) -> Sampling:
+def sample_experiment(recorder: RunRecorder, which: Experiment, threads: int) -> Sampling:
     """Sample one experiment in a process of its own; RunnerError if the runner fails."""
-    plan, run_dir, target = recorder.run.plan, recorder.run_dir, runner.target
+    plan, run_dir, target = recorder.run.plan, recorder.run_dir, recorder.runner.target
     samples, etdump = samples_path(run_dir, plan.program_of(which).stem, which.name, threads)
     samples.parent.mkdir(parents=True, exist_ok=True)
     core = Step(threads, 0, True).core_of(target)
     flags = [
-        *runner_flags(plan, which, inputs, threads, core, target),
+        *runner_flags(recorder, which, threads, core),
         *("--etdump_path", target.place(etdump), "--samples_path", target.place(samples)),
     ]
-    with open_runner(runner, flags, timeout_s=plan.timeout_s) as session:
+    with open_runner(recorder.runner, flags, timeout_s=plan.timeout_s) as session:
         warmup = session.run(max(1, plan.warmup))
         session.reset()
-        runs = run_for(session, plan.sampled_ms, max(min(warmup.cpu_ns) / 1e6, 1e-3))
+        iteration_ms = max(min(warmup.cpu_ns) / 1e6, 1e-3)
+        batch_ms = min(SAMPLED_BATCH_MS, plan.sampled_ms)
+        batch = max(1, min(MAX_SAMPLED, round(batch_ms / iteration_ms)))
+        spent_ms, runs = 0.0, 0
+        while spent_ms < plan.sampled_ms and runs < MAX_SAMPLED:
+            spent_ms += sum(session.run(batch).cpu_ns) / 1e6
+            runs += batch
         session.etdump(etdump)
         session.samples(samples)
-        return Sampling(
-            which.name,
-            threads,
-            masked=session.ready.masked,
-            runs=runs,
-            etdump=str(etdump.relative_to(run_dir)),
-            samples=str(samples.relative_to(run_dir)),
-        )
-
-
-def run_for(session: Session, least_ms: float, iteration_ms: float) -> int:
-    """Execute for at least ``least_ms`` of CPU time; returns the number of iterations."""
-    batch = max(1, min(MAX_RUNS, round(min(BATCH_MS, least_ms) / iteration_ms)))
-    spent_ms, runs = 0.0, 0
-    while spent_ms < least_ms and runs < MAX_RUNS:
-        spent_ms += sum(session.run(batch).cpu_ns) / 1e6
-        runs += batch
-    return runs
+    files = (str(path.relative_to(run_dir)) for path in (etdump, samples))
+    return Sampling(which.name, threads, session.ready.masked, runs, *files)

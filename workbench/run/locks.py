@@ -1,16 +1,12 @@
 """File locks: one measurement at a time on a device, one batch at a time on a folder."""
 
 import contextlib
-import ctypes
 import errno
 import fcntl
-import functools
 import io
 import os
 import platform
-import signal
 import stat
-import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError, UsageError, printable
+from workbench.options import Progress, silent
 from workbench.store import cache_folder, safe_name
 
 #: The device that is this machine, disturbed by everything else that runs on it.
@@ -31,20 +28,15 @@ SHARED = (Path("/run/lock"), Path("/tmp"))  # noqa: S108, opened with care
 _locked: ContextVar[tuple[str, ...]] = ContextVar("locked", default=())
 #: Descriptors of this machine's lock, while this process holds it.
 _descriptors: ContextVar[tuple[int, ...]] = ContextVar("descriptors", default=())
-_libc = ctypes.CDLL(None)
-PR_SET_PDEATHSIG = 1
 
 
 def runner_options() -> dict[str, Any]:
     """Options of `Popen` for a runner, so that none disturbs the next measurement.
 
-    It runs in its own session, so that killing it also kills its children; on Linux it is killed
-    when this process dies; and what survives that keeps this machine locked.
+    It runs in its own session, so that killing it also kills its children; and what survives this
+    process keeps this machine locked.
     """
-    options: dict[str, Any] = {"start_new_session": True, "pass_fds": _descriptors.get()}
-    if sys.platform == "linux":
-        options["preexec_fn"] = lambda: _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    return options
+    return {"start_new_session": True, "pass_fds": _descriptors.get()}
 
 
 def device_behind(target: str) -> str:
@@ -53,12 +45,12 @@ def device_behind(target: str) -> str:
 
 
 @contextlib.contextmanager
-def lock_device(device: str, tell: Callable[[str], None] = lambda text: None) -> Iterator[float]:
+def lock_device(device: str, progress: Progress = silent) -> Iterator[float]:
     """Lock a device, after a message if it is in use; yields the seconds waited. May be nested."""
     if device in _locked.get():
         yield 0.0
         return
-    with _hold_device(device, fcntl.LOCK_EX, tell) as (waited, descriptor):
+    with _hold_device(device, fcntl.LOCK_EX, progress) as (waited, descriptor):
         locked = _locked.set((*_locked.get(), device))
         # A device's lock is not inherited: adb may leave a server behind.
         held = (descriptor,) if device == THIS_MACHINE else _descriptors.get()
@@ -71,9 +63,9 @@ def lock_device(device: str, tell: Callable[[str], None] = lambda text: None) ->
 
 
 @contextlib.contextmanager
-def share_machine(tell: Callable[[str], None] = lambda text: None) -> Iterator[float]:
+def share_machine(progress: Progress = silent) -> Iterator[float]:
     """Lock this machine for work that may run beside other work, but not beside a measurement."""
-    with _hold_device(THIS_MACHINE, fcntl.LOCK_SH, tell) as (waited, _):
+    with _hold_device(THIS_MACHINE, fcntl.LOCK_SH, progress) as (waited, _):
         yield waited
 
 
@@ -113,38 +105,16 @@ def _device_lock(device: str) -> Path:
 
 
 @contextlib.contextmanager
-def _hold_device(
-    device: str, mode: int, tell: Callable[[str], None]
-) -> Iterator[tuple[float, int]]:
+def _hold_device(device: str, mode: int, progress: Progress) -> Iterator[tuple[float, int]]:
     """Hold a device's lock; yields the seconds waited, and its descriptor."""
     name, started = "this machine" if device == THIS_MACHINE else device, time.monotonic()
     path, what = _device_lock(device), f"another measurement or batch is running on {name}"
-    wait = functools.cache(lambda: tell(f"{what}{_read_holder(path)}: waiting"))  # says it once
-    with contextlib.ExitStack() as stack:
-        with _take_turn(path, wait):
-            descriptor = stack.enter_context(_hold(path, mode, wait))
+
+    def wait() -> None:
+        progress(f"{what}{_read_holder(path)}: waiting", 0.0)
+
+    with _hold(path, mode, wait) as descriptor:
         yield time.monotonic() - started, descriptor
-
-
-@contextlib.contextmanager
-def _take_turn(path: Path, busy: Callable[[], None]) -> Iterator[None]:
-    """Wait for all who came earlier: for lower bytes of a file, of which each locks one. Linux."""
-    with _open_lock(path.with_suffix(".queue")) as file:
-        if hasattr(fcntl, "F_OFD_SETLKW"):
-            fcntl.flock(file, fcntl.LOCK_EX)
-            ticket = int.from_bytes(os.pread(file.fileno(), 6, 0), "little") + 1
-            os.pwrite(file.fileno(), (ticket % 2**48).to_bytes(6, "little"), 0)
-            # As struct flock: kind, whence, first byte, length, process.
-            own = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, ticket, 1, 0)
-            earlier = struct.pack("hhqqi4x", fcntl.F_RDLCK, os.SEEK_SET, 0, ticket, 0)
-            fcntl.fcntl(file, fcntl.F_OFD_SETLKW, own)
-            fcntl.flock(file, fcntl.LOCK_UN)
-            try:
-                fcntl.fcntl(file, fcntl.F_OFD_SETLK, earlier)
-            except BlockingIOError:
-                busy()
-                fcntl.fcntl(file, fcntl.F_OFD_SETLKW, earlier)
-        yield
 
 
 def _refuse() -> None:

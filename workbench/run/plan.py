@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.export.program import Program
 from workbench.options import MeasureOptions
 from workbench.records.runs import (
     LADDER_TOGGLE,
@@ -20,11 +21,11 @@ from workbench.records.runs import (
     PlannedProgram,
     Tensor,
 )
-from workbench.run.isa import Isa, Toggle, find_levels, read_isa, resolve_toggle
+from workbench.run.isa import Isa, Toggle, find_levels, resolve_toggle
 from workbench.run.runner import Runner, open_runner
 from workbench.run.session import Ready
 from workbench.run.tensor_files import RANDOM_SOURCE
-from workbench.store import load_export, safe_name, sha256_of
+from workbench.store import sha256_of
 
 #: Inferences of every experiment on an emulated CPU.
 EMULATED_RUNS = 2
@@ -36,12 +37,11 @@ MAX_STARTS = 5
 MAX_TIMEOUT_S = 7 * 24 * 3600
 
 
-def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
+def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runner) -> Plan:
     """Plan an A/B run: an ISA extension off (baseline) against on, or a program against others.
 
     Loads every program once, so that a broken one fails before anything is measured.
     """
-    ptes = [pte, *map(Path, options.against)]
     for name, least, value in (
         ("threads", 1, min(options.threads, default=0)),
         ("runs", 1, options.runs),
@@ -53,21 +53,17 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
             raise UsageError(f"{name} must be at least {least}", where=f"--{name}")
     if not 0 < options.timeout_s <= MAX_TIMEOUT_S:
         raise UsageError(f"timeout must be above 0 and at most {MAX_TIMEOUT_S}", where="--timeout")
-    for path in ptes:
-        if not path.is_file():
-            raise StoreError("no such file", where=path, hint="workbench export MODEL makes one")
-    names = name_programs(ptes)
+    names = name_programs(programs)
     compared = names[:1] if options.sweep else names
-    toggle, experiments, pairs = choose_experiments(options, read_isa(runner.command), compared)
+    toggle, experiments, pairs = choose_experiments(options, runner.isa, compared)
     load = program_loader(runner, options.timeout_s)
-    loaded = [load(path, first_method(options.phases)) for path in ptes]
-    inputs, source = default_inputs(pte, loaded[0].inputs)
-    plan = replace(begin_plan(pte, experiments, pairs), inputs=inputs, input_source=source)
+    loaded = [load(program.path, first_method(options.phases)) for program in programs]
+    first = plan_program("", programs[0], loaded[0].inputs)
     plan = replace(
-        plan,
+        begin_plan(first, experiments, pairs),
         programs=tuple(
-            plan_program(plan, name, path, ready.inputs, loaded[0].inputs)
-            for name, path, ready in list(zip(names, ptes, loaded, strict=True))[1:]
+            plan_program(name, program, ready.inputs, like=(first, loaded[0].inputs))
+            for name, program, ready in list(zip(names, programs, loaded, strict=True))[1:]
         ),
         toggle=toggle,
         target=runner.target.name,
@@ -81,7 +77,7 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
         budget_s=options.budget_s,
         precision=options.precision,
     )
-    plan = add_phases(plan, options.phases, partial(load, pte), options.sweep)
+    plan = add_phases(plan, options.phases, partial(load, programs[0].path), options.sweep)
     return shorten_plan(plan) if runner.target.emulated else plan
 
 
@@ -90,52 +86,52 @@ def make_plan(pte: Path, options: MeasureOptions, runner: Runner) -> Plan:
 CONTROL = "control"
 
 
-def begin_plan(pte: Path, experiments: Sequence[Experiment], pairs: Sequence[Pair]) -> Plan:
-    """A plan for a program, with default settings and without inputs."""
-    export = load_export(pte)
-    return Plan(
-        pte=str(pte),
-        sha256=sha256_of(pte),
-        model=export.model if export else safe_name(pte.stem),
-        stem=safe_name(pte.stem),
-        inputs=(),
-        input_source="",
-        experiments=tuple(experiments),
-        pairs=tuple(pairs),
-    )
+def begin_plan(
+    first: PlannedProgram, experiments: Sequence[Experiment], pairs: Sequence[Pair]
+) -> Plan:
+    """A plan whose first program is ``first``, with default settings."""
+    program = {key: value for key, value in vars(first).items() if key != "name"}
+    return Plan(**program, experiments=tuple(experiments), pairs=tuple(pairs))
 
 
-def name_programs(ptes: Sequence[Path]) -> list[str]:
+def name_programs(programs: Sequence[Program]) -> list[str]:
     """Unique names of programs, made of their files'."""
     names: list[str] = []
-    for stem in (safe_name(pte.stem) for pte in ptes):
-        numbered = (f"{stem}-{number}" for number in count(2))
-        names.append(next(name for name in chain([stem], numbered) if name not in names))
+    for program in programs:
+        numbered = (f"{program.stem}-{number}" for number in count(2))
+        names.append(next(name for name in chain([program.stem], numbered) if name not in names))
     return names
 
 
 def plan_program(
-    plan: Plan,
     name: str,
-    pte: Path,
+    program: Program,
     taken: Sequence[Tensor] = (),
-    first: Sequence[Tensor] = (),
+    like: tuple[PlannedProgram, Sequence[Tensor]] | None = None,
 ) -> PlannedProgram:
-    """A further program of a plan, with the inputs of the first one where it takes the same bytes.
+    """A program of a plan with its saved inputs, or random ones.
 
-    ``taken`` and ``first`` are the inputs of both as a runner describes them.
+    ``taken`` are its inputs as a runner describes them. ``like`` is the first program of the plan
+    and the inputs that it takes: the program gets the same ones where they are the same bytes.
     """
-    alone = begin_plan(pte, (), ())
-    inputs, source = default_inputs(pte, taken)
-    same_layout = all(a.dim_order == b.dim_order for a, b in zip(taken, first, strict=False))
-    if same_layout and list(map(shape_of, inputs)) == list(map(shape_of, plan.inputs)):
-        folder, source = Path(plan.pte).resolve().parent, plan.input_source
-        files = [(str(folder / t.file) if t.file else "", t.sha256) for t in plan.inputs]
-        inputs = tuple(
-            replace(own, file=file, sha256=sha256)
-            for own, (file, sha256) in zip(inputs, files, strict=True)
-        )
-    return PlannedProgram(name, alone.pte, alone.sha256, alone.model, alone.stem, inputs, source)
+    inputs, source = program.inputs, RANDOM_SOURCE
+    if program.export:
+        source = program.export.input_source
+    else:
+        inputs = tuple(Tensor(tensor.dtype, tuple(tensor.shape)) for tensor in taken)
+    if like:
+        first, first_taken = like
+        layouts = zip(taken, first_taken, strict=False)
+        same_layout = all(a.dim_order == b.dim_order for a, b in layouts)
+        if same_layout and list(map(shape_of, inputs)) == list(map(shape_of, first.inputs)):
+            folder, source = Path(first.pte).resolve().parent, first.input_source
+            files = [(str(folder / t.file) if t.file else "", t.sha256) for t in first.inputs]
+            inputs = tuple(
+                replace(own, file=file, sha256=sha256)
+                for own, (file, sha256) in zip(inputs, files, strict=True)
+            )
+    pte = str(program.path)
+    return PlannedProgram(name, pte, program.sha256, program.model, program.stem, inputs, source)
 
 
 def shape_of(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
@@ -317,13 +313,6 @@ def describe_array(name: str) -> Tensor:
     return Tensor(array.dtype.name, array.shape, str(path), sha256_of(path))
 
 
-def default_inputs(pte: Path, taken: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], str]:
-    """The inputs saved with a program, or random ones; and a description of their source."""
-    if export := load_export(pte):
-        return export.inputs, export.input_source
-    return tuple(Tensor(tensor.dtype, tuple(tensor.shape)) for tensor in taken), RANDOM_SOURCE
-
-
 def shorten_plan(plan: Plan) -> Plan:
     """The plan for an emulated CPU: slow, its times meaningless; no warm-up, no control."""
     compared = {name for pair in plan.pairs for name in (pair.baseline, pair.candidate)}
@@ -342,7 +331,7 @@ def shorten_plan(plan: Plan) -> Plan:
 def check_toggle(options: MeasureOptions, runner: Runner) -> None:
     """UsageError if the runner's CPU does not support a toggle; to call before long work."""
     others = () if options.sweep else options.against
-    choose_experiments(options, read_isa(runner.command), ("", *others))
+    choose_experiments(options, runner.isa, ("", *others))
 
 
 def choose_experiments(

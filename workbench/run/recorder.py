@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import platform
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
 from workbench.errors import TargetError, WorkbenchError
+from workbench.export.program import Program
+from workbench.options import Progress
 from workbench.records.runs import (
     Agreement,
     KitMetrics,
@@ -24,11 +26,11 @@ from workbench.records.runs import (
 )
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner
+from workbench.run.tensor_files import Inputs
 from workbench.store import (
     MANIFEST,
     find_runs,
-    keep_layers,
-    load_export,
+    kept_layers,
     load_run,
     new_run_dir,
     remove_partials,
@@ -39,18 +41,18 @@ from workbench.store import (
 
 @dataclass
 class RunRecorder:
-    """A run's folder and its manifest so far."""
+    """A run in progress: its folder and its manifest so far; what is measured, and by what."""
 
     run_dir: Path
     run: RunRecord
+    programs: Sequence[Program]
+    runner: Runner
+    inputs: Inputs = field(default_factory=dict)
 
-    @classmethod
-    def open(cls, run_dir: Path, fresh: RunRecord) -> RunRecorder:
-        """Continue the manifest in ``run_dir``, or start with ``fresh``."""
-        remove_partials(run_dir)
-        recorder = cls(run_dir, load_run(run_dir) if (run_dir / MANIFEST).exists() else fresh)
-        recorder._save()
-        return recorder
+    def check_programs(self) -> None:
+        """StoreError if the file of a program is not the one that was planned."""
+        for program in self.programs:
+            program.check_unchanged()
 
     def has(self, threads: int, process: int, traced: bool) -> bool:
         """Whether this step was completed."""
@@ -117,29 +119,38 @@ class RunRecorder:
 
 
 @contextlib.contextmanager
-def record_run(
-    plan: Plan, runner: Runner, root: Path, tell: Callable[[str], None], name: str = ""
+def open_record(
+    plan: Plan,
+    programs: Sequence[Program],
+    runner: Runner,
+    root: Path,
+    progress: Progress,
+    name: str = "",
 ) -> Iterator[RunRecorder]:
     """Record a run of a plan on a locked device; continues an interrupted run of the same plan."""
-    with lock_device(device_behind(runner.target.name), tell):
+    with lock_device(device_behind(runner.target.name), progress):
         run_dir = find_run(plan, runner, root, "incomplete")
-        begun = begin_run(plan, runner)
+        begun = begin_run(plan, programs, runner)
         run_dir = run_dir or new_run_dir(root, name or name_run(begun))
-        recorder = RunRecorder.open(run_dir, begun)
-        for program in plan.all_programs:
-            keep_layers(Path(program.pte), run_dir, program.name)
+        remove_partials(run_dir)
+        run = load_run(run_dir) if (run_dir / MANIFEST).exists() else begun
+        recorder = RunRecorder(run_dir, run, programs, runner)
+        recorder._save()
+        for planned, program in zip(plan.all_programs, programs, strict=True):
+            program.keep_layers(kept_layers(run_dir, planned.name))
         with recorder.concluded(), runner.target.prepared(run_dir):
             yield recorder
 
 
-def begin_run(plan: Plan, runner: Runner) -> RunRecord:
+def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRecord:
     """The manifest of a run without measurements."""
     from executorch import version
 
     # The ExecuTorch version of a custom runner is unknown.
     packages = ["executorch"] if runner.kind == "native" else []
     versions = {name: metadata.version(name) for name in (*packages, "executorch-workbench")}
-    exports = {program.name: load_export(Path(program.pte)) for program in plan.all_programs}
+    named = zip(plan.all_programs, programs, strict=True)
+    exports = {planned.name: program.export for planned, program in named}
     return RunRecord(
         plan=plan,
         platform=runner.target.platform,

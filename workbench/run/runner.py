@@ -3,11 +3,12 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import StoreError, unknown_name
+from workbench.errors import StoreError
 from workbench.run.build import (
     NATIVE,
     ZIG,
@@ -18,12 +19,10 @@ from workbench.run.build import (
     installed_compiler,
 )
 from workbench.run.bundle import make_bundle
+from workbench.run.isa import Isa, read_isa
 from workbench.run.session import Session, open_session
 from workbench.run.targets.host import HOST, Host
 from workbench.store import sha256_of
-
-#: Both names stand for the native runner, compiled against the installed wheel.
-KINDS = ("wheel", "native")
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,17 @@ class Runner:
     libraries: Path = Path()
     operators: tuple[str, ...] = ()
 
+    @cached_property
+    def isa(self) -> Isa:
+        """The features of its CPU and the ISA levels; asked for once."""
+        return read_isa(self.command)
 
-def find_runner(
-    choice: str = "wheel", target: Host = HOST, operators: Sequence[str] = ()
-) -> Runner:
-    """The native runner for a target; compiled on first use, then cached.
+
+def find_runner(target: Host = HOST, operators: Sequence[str] = ()) -> Runner:
+    """The native runner for a target, compiled against the installed wheel on first use.
 
     Parameters
     ----------
-    choice
-        ``wheel`` or ``native``; both are the native runner.
     target
         Where it runs, from `open_target`. Other machines get a bundle with all its libraries.
     operators
@@ -59,7 +59,7 @@ def find_runner(
     Raises
     ------
     UsageError
-        An unknown choice, or an architecture without a runner.
+        An architecture without a runner.
     SetupError
         The runner does not compile, or a part of it cannot be downloaded.
 
@@ -68,8 +68,6 @@ def find_runner(
     >>> wb.find_runner().description["kind"]  # doctest: +SKIP
     'native'
     """
-    if choice not in KINDS:
-        raise unknown_name("runner", choice, KINDS)
     for path in operators:
         if not Path(path).is_file():
             raise StoreError("no such library of operators", where=path)
@@ -89,9 +87,9 @@ def find_runner(
     return Runner("native", tuple(command), description, target, libraries, tuple(given))
 
 
-def identify_runner(choice: str, target: str) -> str:
+def identify_runner(target: str) -> str:
     """A hash of what a runner is built from; builds nothing and contacts no target."""
-    parts = [choice, target, metadata.version("executorch")]
+    parts = [target, metadata.version("executorch")]
     if target == HOST.name:
         parts += installed_compiler() or ["zig", ZIG]
     parts += [sha256_of(path) for path in sorted(NATIVE.iterdir())]

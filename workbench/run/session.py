@@ -99,15 +99,11 @@ class Ready:
 
 @dataclass(frozen=True)
 class Iterations:
-    """Times of consecutive executions, in nanoseconds, and how often each was preempted.
-
-    ``energy_uj`` is the energy that the CPU used for all of them, where it counts that.
-    """
+    """Times of consecutive executions, in nanoseconds, and how often each was preempted."""
 
     wall_ns: tuple[int, ...]
     cpu_ns: tuple[int, ...]
     preempted: tuple[int, ...]
-    energy_uj: int | None = None
 
 
 class Session:

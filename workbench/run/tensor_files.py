@@ -1,14 +1,17 @@
 """A program's input and output files, and whether two experiments computed the same."""
 
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from workbench.errors import RunnerError, StoreError
-from workbench.records.runs import Agreement, Plan, Tensor
+from workbench.records.runs import Agreement, Plan, PlannedProgram, RunRecord, Tensor
+from workbench.run.session import Session
 from workbench.store import atomic_write, sha256_of
 
 RANDOM_SOURCE = "seeded random: normal for floats, 0 or 1 for integers"
@@ -126,3 +129,85 @@ def compare_outputs(
 def _special(values: np.ndarray) -> np.ndarray:
     """``values`` with all finite ones set to zero."""
     return np.where(np.isfinite(values), 0.0, values)
+
+
+#: What outputs of one quantised program keep at any ISA level. If every value of 8 bits is rounded
+#: to the next step, about 36 dB are left (values of a quarter of the range, root mean square).
+ROUNDED_SQNR_DB = 30.0
+
+
+def compare_experiments(
+    sessions: dict[str, Session], run: RunRecord, threads: int
+) -> list[Agreement]:
+    """Compare the outputs of every pair, and those of the first experiment with all others."""
+    plan = run.plan
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = {
+            name: session.output(Path(folder) / str(number))
+            for number, (name, session) in enumerate(sessions.items())
+        }
+        values = {
+            name: [read_output(Path(tensor.file), tensor.dtype) for tensor in tensors]
+            for name, tensors in outputs.items()
+        }
+    experiments = {e.name: e for e in plan.experiments}
+    first: dict[str, str] = {}
+    pairs = [(p.baseline, p.candidate) for p in plan.pairs]
+    pairs += [(first.setdefault(experiments[name].phase, name), name) for name in sessions]
+    agreements = []
+    for pair in dict.fromkeys(pairs):
+        if not sessions.keys() >= set(pair) or pair[0] == pair[1]:
+            continue
+        one, other = (plan.program_of(experiments[name]) for name in pair)
+        taken = (plan.phase_of(experiments[name]).inputs for name in pair)
+        note = explain_different(*taken, *(outputs[name] for name in pair))
+        if not note and one.input_source != other.input_source:
+            note = f"their inputs differ: {one.input_source} and {other.input_source}"
+        if note:
+            agreements.append(Agreement(*pair, threads, 0, "", None, 0.0, 0.0, False, note=note))
+            continue
+        least = least_sqnr(run, one, other)
+        for number, (tensor, a, b) in enumerate(
+            zip(outputs[pair[0]], values[pair[0]], values[pair[1]], strict=True)
+        ):
+            found = compare_outputs(
+                a, b, names=pair, threads=threads, output=number, dtype=tensor.dtype,
+                least_sqnr_db=least,
+            )  # fmt: skip
+            if one != other and not found.agree and a.dtype.kind not in "fV":
+                found = replace(found, note="integer outputs of two programs differ")
+            agreements.append(found)
+    return agreements
+
+
+def explain_different(
+    one: Sequence[Tensor],
+    other: Sequence[Tensor],
+    outputs: Sequence[Tensor],
+    others: Sequence[Tensor],
+) -> str:
+    """Why the outputs of two programs cannot be compared, by inputs and outputs; or empty."""
+    described = [
+        ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in tensors)
+        for tensors in (one, other, outputs, others)
+    ]
+    if described[0] != described[1]:
+        return f"their inputs differ: {described[0]} and {described[1]}"
+    if described[2] != described[3]:
+        return f"their shapes differ: {described[2]} and {described[3]}"
+    return ""
+
+
+def least_sqnr(run: RunRecord, one: PlannedProgram, other: PlannedProgram) -> float | None:
+    """The signal to noise ratio that outputs must have, in dB; None if their values decide.
+
+    Two programs may each differ from the model by what is tolerated in their dtypes. A quantised
+    program may round to the next step on another ISA level.
+    """
+    exports = [run.export_of(program) for program in (one, other)]
+    if one == other:
+        options = exports[0].options if exports[0] else {}
+        is_quantized = options.get("quantized") or options.get("module_dtypes")
+        return ROUNDED_SQNR_DB if is_quantized else None
+    known = [f.least_sqnr_db for export in exports if export for f in export.fidelity]
+    return min(known) - 10 * math.log10(2) if known else None

@@ -22,7 +22,7 @@ struct Flags {
   std::vector<Inputs> inputs{1};
   std::vector<int> cpus;
   int num_executions = 1, warmup = 0, cpu_threads = 0, sample_hz = 249;
-  bool read = false, server_mode = false, print_isa = false, version = false, help = false;
+  bool server_mode = false, print_isa = false, version = false, help = false;
 };
 
 inline constexpr int kMaxExecutions = 1'000'000, kMaxThreads = 1024, kMaxCpu = 1023;
@@ -55,8 +55,6 @@ inline constexpr char kHelp[] =
   --stages MODE         execute once or twice before "ready", which then lists the stages since the
                         process was started: time, cold (the same, with the program's file dropped
                         from the page cache first) or memory (also the memory after every stage)
-  --load MODE           mmap (default): map the program's file; read: read its parts when they are
-                        needed, into memory that is freed once delegates have packed their weights
   --version             print how this runner was built, and exit
   --lib_dir DIR         the folder of ExecuTorch's libraries
   --ops FILE            a library of operators, loaded if the program needs operators that the
@@ -146,8 +144,6 @@ inline Flags parse_flags(int argc, char** argv) {
       flags.print_output = one_of(flag, value(), {"none", "summary", "all"});
     } else if (flag == "--stages") {
       flags.stages = one_of(flag, value(), {"time", "cold", "memory"});
-    } else if (flag == "--load") {
-      flags.read = one_of(flag, value(), {"mmap", "read"}) == "read";
     } else if (flag == "--output_file") {
       flags.output_file = value();
     } else if (flag == "--num_executions") {

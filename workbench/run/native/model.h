@@ -14,7 +14,6 @@
 
 #include <sys/resource.h>
 #include <executorch/extension/data_loader/buffer_data_loader.h>
-#include <executorch/extension/data_loader/file_data_loader.h>
 #include <executorch/extension/flat_tensor/flat_tensor_data_map.h>
 #include <executorch/runtime/backend/interface.h>
 #include <executorch/runtime/executor/method.h>
@@ -45,13 +44,13 @@ inline int64_t preemptions() {
 
 class Model {
  public:
-  // With `read`, parts of the file are read when they are needed; otherwise it is mapped.
-  Model(const std::string& path, bool read, const std::string& data_path, std::string method,
+  Model(const std::string& path, const std::string& data_path, std::string method,
         et::EventTracer* tracer, const std::function<bool()>& load_operators)
-      : file_(open_program(path)), loader_(open_loader(path, read)) {
-    if (read) file_.reset();
+      : file_(open_program(path)),
+        loader_(std::make_unique<executorch::extension::BufferDataLoader>(file_.data(),
+                                                                          file_.size())) {
     if (!data_path.empty()) data_.emplace(data_path);
-    stages.program = file_ ? file_->data() : nullptr;
+    stages.program = file_.data();
     stages.end("file");
     auto program = et::Program::load(&loader_, et::Program::Verification::InternalConsistency);
     if (!program.ok()) {
@@ -384,15 +383,7 @@ class Model {
     }
   };
 
-  std::unique_ptr<et::DataLoader> open_loader(const std::string& path, bool read) const {
-    using executorch::extension::BufferDataLoader, executorch::extension::FileDataLoader;
-    if (!read) return std::make_unique<BufferDataLoader>(file_->data(), file_->size());
-    auto loader = FileDataLoader::from(path.c_str());
-    if (!loader.ok()) throw Failure(kModelFile, "model_file", path + ": cannot be read");
-    return std::make_unique<FileDataLoader>(std::move(*loader));
-  }
-
-  std::optional<MappedFile> file_;
+  MappedFile file_;
   std::optional<Data> data_;
   StageLoader loader_;
   std::optional<et::Program> program_;

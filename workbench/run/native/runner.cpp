@@ -3,6 +3,7 @@
 // Links the runtime of the installed wheel; kernels and the XNNPACK delegate are loaded at run
 // time, after CPU features have been hidden (isa.h).
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -13,12 +14,12 @@
 #include <dlfcn.h>
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/prctl.h>
 #endif
 
 #include <executorch/devtools/etdump/etdump_flatcc.h>
 #include <executorch/extension/threadpool/threadpool_guard.h>
 
-#include "energy.h"
 #include "failure.h"
 #include "files.h"
 #include "flags.h"
@@ -184,8 +185,6 @@ void write_samples(Sampler* sampler, const std::string& path) {
 json::Object time_runs(Model& model, Sampler* sampler, int count) {
   std::vector<int64_t> wall, cpu, preempted;
   for (auto* times : {&wall, &cpu, &preempted}) times->reserve(static_cast<size_t>(count));
-  static EnergyMeter meter;
-  meter.lap();
   if (sampler) sampler->start();
   for (int i = 0; i < count; i++) {
     const Iteration iteration = model.run();
@@ -193,11 +192,12 @@ json::Object time_runs(Model& model, Sampler* sampler, int count) {
     cpu.push_back(iteration.cpu_ns);
     preempted.push_back(iteration.preempted);
   }
-  const int64_t energy_uj = meter.lap();
   if (sampler) sampler->stop();
-  json::Object answer;
-  answer.add("event", "run").add("wall_ns", wall).add("cpu_ns", cpu).add("preempted", preempted);
-  return energy_uj < 0 ? answer : answer.add("energy_uj", energy_uj);
+  return json::Object()
+      .add("event", "run")
+      .add("wall_ns", wall)
+      .add("cpu_ns", cpu)
+      .add("preempted", preempted);
 }
 
 json::Object execute(const std::string& line, Model& model, Observers& observers,
@@ -280,6 +280,10 @@ void run(int argc, char** argv) {
         json::Object().add("event", "version").add("runner", "native").add("compiler", COMPILER));
     return;
   }
+#if defined(__linux__)
+  // Nothing may disturb the next measurement once the process that reads the answers has ended.
+  if (flags.server_mode) prctl(PR_SET_PDEATHSIG, SIGKILL);
+#endif
   stages.start(flags.stages, flags.model_path);
   catch_executorch_errors();
   if (!cpuinfo_initialize()) throw Failure(kIsa, "isa", "cpuinfo does not know this CPU");
@@ -296,8 +300,8 @@ void run(int argc, char** argv) {
   stages.end("threads");
 
   Observers observers(flags);
-  Model model(flags.model_path, flags.read, flags.data_path, flags.method_name,
-              observers.tracer.get(), [&] { return load_operators(flags.operators); });
+  Model model(flags.model_path, flags.data_path, flags.method_name, observers.tracer.get(),
+              [&] { return load_operators(flags.operators); });
   for (size_t i = 0; i < flags.inputs.size(); i++) {
     if (i > 0 && !stages.on()) model.run();
     model.set_inputs(flags.inputs[i].files, flags.inputs[i].shapes);
