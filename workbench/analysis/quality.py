@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import TOO_BUSY
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.foreign import Recording
 from workbench.analysis.statistics import (
