@@ -13,7 +13,15 @@ from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.run import Measurement, Run
 from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
-from workbench.records.runs import Batch, Experiment, Export, Plan, RunRecord, Session
+from workbench.records.runs import (
+    Batch,
+    Experiment,
+    Export,
+    Partition,
+    Plan,
+    RunRecord,
+    Session,
+)
 from workbench.store import save_run
 
 WIDTHS = {"fp32": 4, "fp16": 2, "float32": 4, "float16": 2, "qint8": 1}
@@ -72,6 +80,11 @@ def exported(dtype="fp32", partition=(), **changes):
     names |= {"dtype": dtype, "partition": tuple(partition), "inputs": (), "outputs": ()}
     names |= {"undelegated": (), "delegates": {}, "versions": {}, "options": {}, "fidelity": ()}
     return Export(**names | {"size_bytes": 0, "seconds": 0.0, "schema_version": 2} | changes)
+
+
+def left(kernel, reason, source="act.py:2"):
+    """An operator that the partitioner left to its kernel, and why."""
+    return Partition(f"aten.{kernel}", 1, False, reason, source)
 
 
 def measured(*program, shapes=None, dtypes=None, noise=0.002, **facts):

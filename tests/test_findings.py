@@ -1,13 +1,13 @@
 """Each rule finds what it is for, and is silent where there is nothing to be found."""
 
-import json
 import math
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner
+from changed_runs import changed as changed_frames
 from program_builder import (
     Delegate,
     Kernel,
@@ -15,24 +15,13 @@ from program_builder import (
     changed,
     exported,
     layout,
+    left,
     measured,
     transpose,
 )
 from recorded import recorded
 
 import workbench as wb
-from workbench.analysis.findings.gains import time_spent
-from workbench.analysis.findings.graph import ADVICE, advise
-from workbench.analysis.findings.rules import NOTEBOOK, RULES
-from workbench.analysis.statistics import undisturbed_times
-from workbench.cli import workbench as workbench_command
-from workbench.errors import UsageError
-from workbench.frames import FINDINGS, check, mark_emulated
-from workbench.plots.views import list_findings, show_cards
-from workbench.records.codec import to_plain
-from workbench.records.runs import Partition
-from workbench.report.artifacts import summarize_analysis
-from workbench.report.notebooks import find_notebook
 
 TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
 
@@ -58,10 +47,6 @@ def only(facts, rule):
 
 def test_nothing_is_found_where_there_is_nothing():
     assert measured(PLAIN).findings.empty
-
-
-def test_rules_have_names_and_places_of_their_own():
-    assert len({rule.name for rule in RULES}) == len(RULES)
 
 
 def test_work_from_constants_alone_is_found_and_gains_its_time():
@@ -215,7 +200,7 @@ def broken_by_gelu(**others):
 
 
 def test_an_undelegated_operator_is_found_with_what_it_breaks_and_why():
-    reason = Partition("aten.gelu", 1, False, "fp16 is not taken", "act.py:2")
+    reason = left("gelu", "fp16 is not taken")
     facts = measured(*broken_by_gelu(), export=exported("fp16", [reason]))
     row = only(facts, "undelegated")
     assert row["rank"] == 1
@@ -243,10 +228,18 @@ def test_an_operator_too_cheap_to_matter_is_no_finding():
     assert found(facts, "undelegated").empty
 
 
-def test_the_reason_decides_where_there_is_no_recipe():
-    assert "static" in advise("some_op", "dynamic shape is not supported").action
-    assert "dtype" in advise("some_op", "invalid dtype").action
-    assert advise("gelu", "invalid dtype") is ADVICE["gelu"]
+@pytest.mark.parametrize(
+    ("kernel", "reason", "advice"),
+    [
+        ("some_op", "dynamic shape is not supported", "make its shape static"),
+        ("some_op", "invalid dtype", "a dtype that XNNPACK supports"),
+        ("gelu", "invalid dtype", "write GELU with tanh"),
+    ],
+)
+def test_the_reason_decides_where_there_is_no_recipe(kernel, reason, advice):
+    program = (Kernel(kernel, "x", "y", 30.0), Delegate([conv("y", "z", 3.0)]))
+    export = exported(partition=[left(kernel, reason)])
+    assert advice in only(measured(*program, export=export), "undelegated")["action"]
 
 
 def test_transposes_that_undo_one_another_are_needless():
@@ -473,7 +466,7 @@ def test_int8_promises_nothing_for_what_cannot_be_quantised():
 
 def test_findings_are_ranked_and_well_formed():
     program = (*broken_by_gelu(), Kernel("sort", "e", "f", 1.0), Delegate([conv("f", "g", 1.0)]))
-    table = check(measured(*program, export=exported()).findings, FINDINGS)
+    table = measured(*program, export=exported()).findings
     assert table["rank"].tolist() == list(range(1, len(table) + 1))
     expected = table["gain_ms"].fillna(table["high_ms"] / 2).tolist()
     assert expected == sorted(expected, reverse=True)
@@ -498,37 +491,35 @@ def sample():
 
 
 def test_the_recorded_sample_has_findings(sample):
-    table = sample.findings
-    assert len(table)
-    shown = show_cards(table)
-    first = table.iloc[0]
+    first, shown = sample.findings.iloc[0], wb.show(sample, "findings")
     assert first["action"] in shown.markdown
     assert f"<cite>{first['heading']}</cite>" in shown.html
-    assert list_findings(table)[0].startswith("1. ")
+    assert str(shown).startswith("1. ")
 
 
 def test_what_a_finding_says_is_text_and_no_markup(sample):
     table = sample.findings.head(1).assign(title="<script>*x*", hint="`<b>`")
-    shown = show_cards(table)
+    shown = wb.show(changed_frames(sample.subject, findings=table), "findings")
     assert "<script>" not in shown.html + shown.markdown
     assert "<b>`" not in shown.html
 
 
 def test_no_findings_are_said_to_be_none(sample):
-    assert "No findings" in show_cards(sample.findings.head(0)).markdown
+    none = changed_frames(sample.subject, findings=sample.findings.head(0))
+    assert "No findings" in str(wb.show(none, "findings"))
 
 
 @pytest.mark.parametrize("asked", [("nothing", 1), ("avx512_on", 7)])
 def test_a_measurement_that_there_is_not_is_a_usage_error(sample, asked):
-    with pytest.raises(UsageError, match="unknown"):
+    with pytest.raises(Exception, match="unknown"):
         _ = sample[asked].findings
 
 
-def test_every_heading_that_a_finding_names_is_in_the_notebook():
-    notebook = json.loads((find_notebook(NOTEBOOK)).read_text())
-    text = "\n".join("".join(cell["source"]) for cell in notebook["cells"])
-    for rule in RULES:
-        assert f"## {rule.heading}\n" in text
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "toy_cnn", "smollm2", "squeezesam"])
+def test_every_heading_that_a_finding_names_is_in_the_notebook(name):
+    notebook = Path(__file__).parents[1] / "notebooks" / "12_report.ipynb"
+    for heading in recorded(name).findings["heading"]:
+        assert f"## {heading}\\n" in notebook.read_text()
 
 
 def test_gains_are_those_of_untraced_latency():
@@ -559,12 +550,10 @@ def test_an_emulated_run_promises_nothing():
     program = (*broken_by_gelu(), *(Kernel("sort", f"e{n}", f"e{n + 1}", 0.001) for n in range(3)))
     given = {"scaling": scaling_of(3.0, 5.0), "threads": 2, "export": exported()}
     facts = measured(*program, **given)
-    timed, table = (
-        facts.findings,
-        changed(facts, emulated=True).findings,
-    )
+    emulated = changed(facts, emulated=True)
+    timed, table = facts.findings, emulated.findings
     assert {"threads", "dtype"} <= set(timed["rule"]), "rules that look at times"
-    assert {rule.name for rule in RULES if rule.timed}.isdisjoint(table["rule"])
+    assert {"threads", "dtype"}.isdisjoint(table["rule"])
     assert table[["gain_ms", "low_ms", "high_ms", "share"]].isna().all(axis=None)
     assert set(table["basis"]) == {"unknown"}
     assert not table["title"].str.contains("%|ms|µs").any()
@@ -572,7 +561,7 @@ def test_an_emulated_run_promises_nothing():
     first = table.iloc[0]
     assert first["title"].startswith("sort runs outside"), "three are more than one, not slower"
     assert "gelu" in table["title"].iloc[1]
-    shown = show_cards(mark_emulated(table))
+    shown = wb.show(emulated, "findings")
     assert " ms" not in shown.markdown
     assert shown.markdown.count("measure on the device") == len(table)
     assert "not how fast" in shown.html
@@ -584,40 +573,7 @@ def test_the_recorded_emulated_run_promises_nothing():
     table = analysis.findings
     assert len(table)
     assert table["gain_ms"].isna().all()
-    assert "measure on the device" in list_findings(table)[0]
-    assert to_plain(summarize_analysis(analysis))["findings"][0]["high_ms"] is None
-
-
-def test_times_are_those_that_other_programs_left_alone():
-    """What comes late is hit in most runs, by more than it takes itself."""
-    rng = np.random.default_rng(0)
-    index = pd.MultiIndex.from_product([range(5), range(20)], names=["process", "run"])
-    runs = pd.DataFrame(rng.normal([1.0, 3.0], 0.01, (100, 2)), index, ["early", "late"])
-    runs["late"] += rng.choice([0.0, 4.0, 8.0], 100, p=[0.4, 0.4, 0.2])
-    found = undisturbed_times(runs)
-    assert list(found.index) == [0, 1, 2, 3, 4]
-    assert found.to_numpy() == pytest.approx(np.tile([1.0, 3.0], (5, 1)), rel=0.02)
-    alone = undisturbed_times(runs.loc[[0]])
-    assert len(alone) == 4, "its quarters"
-    assert alone["early"].to_numpy() == pytest.approx(1.0, rel=0.02)
-    assert undisturbed_times(runs.iloc[:2]).to_numpy() == pytest.approx(runs.iloc[:2].to_numpy())
-
-
-def test_other_programs_widen_no_interval_but_by_what_they_hit():
-    """Restarts of which one took three times as long, all operators alike, tell the same shares."""
-    facts = measured(*broken_by_gelu(), noise=0.0)
-    load = pd.Series([1.0, 3.0, 1.5, 1.0, 2.0], range(5))
-    busy = facts.undisturbed.mul(load.reindex(facts.undisturbed.index, level="process"), axis=0)
-    alike = changed(facts, runs=busy)
-    spent = time_spent(alike, ["1/native_call_gelu.out/0"])
-    assert spent.low == pytest.approx(spent.high)
-    hit = busy.copy()
-    hit.loc[1, "1/native_call_gelu.out/0"] *= 1.5
-    spent = time_spent(changed(facts, runs=hit), ["1/native_call_gelu.out/0"])
-    assert spent.low < 0.97 * spent.ms < 1.03 * spent.ms < spent.high
-    alone = changed(facts, runs=facts.undisturbed.iloc[:1])
-    spent = time_spent(alone, ["1/native_call_gelu.out/0"])
-    assert (spent.low, spent.high) == (0, alone.traced_ms), "a single run tells nothing of the next"
+    assert "measure on the device" in str(wb.show(analysis, "findings"))
 
 
 def test_a_suggested_command_names_the_run_and_its_model(sample, monkeypatch, tmp_path):
@@ -629,10 +585,10 @@ def test_a_suggested_command_names_the_run_and_its_model(sample, monkeypatch, tm
     assert "MODEL" not in commands
 
 
-def test_the_command_lists_all_findings(sample):
-    result = CliRunner().invoke(workbench_command, ["findings", str(wb.sample_run())])
-    assert result.exit_code == 0
-    assert len(result.stdout.splitlines()) == len(sample.findings)
+def test_the_command_lists_all_findings(sample, cli):
+    code, out, _ = cli("findings", wb.sample_run())
+    assert code == 0
+    assert len(out.splitlines()) == len(sample.findings)
 
 
 def exported_by(backend):

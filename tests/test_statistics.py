@@ -8,10 +8,12 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from program_builder import Delegate, Kernel, Node, changed, measured
 from simulate import simulate_operators, simulate_restarts
 from synthetic import synthetic_latencies
 
 from workbench.analysis.compare import MARGIN, Speedup, speedup_of_restarts, tabulate_comparison
+from workbench.analysis.findings.gains import time_spent
 from workbench.analysis.statistics import (
     PREEMPTED_LIMIT,
     describe,
@@ -19,6 +21,7 @@ from workbench.analysis.statistics import (
     find_undisturbed_runs,
     half_width,
     midmean,
+    undisturbed_times,
 )
 from workbench.errors import ComparisonError
 from workbench.frames import STATISTICS
@@ -241,3 +244,37 @@ def test_half_is_always_kept_and_none_louder_than_one_left_out(pairs):
     assert (preempted_share[~keep] > PREEMPTED_LIMIT).all()
     if keep.any() and (~keep).any():
         assert preempted_share[keep].max() <= preempted_share[~keep].min() + 1e-12
+
+
+def test_times_are_those_that_other_programs_left_alone():
+    """What comes late is hit in most runs, by more than it takes itself."""
+    rng = np.random.default_rng(0)
+    index = pd.MultiIndex.from_product([range(5), range(20)], names=["process", "run"])
+    runs = pd.DataFrame(rng.normal([1.0, 3.0], 0.01, (100, 2)), index, ["early", "late"])
+    runs["late"] += rng.choice([0.0, 4.0, 8.0], 100, p=[0.4, 0.4, 0.2])
+    found = undisturbed_times(runs)
+    assert list(found.index) == [0, 1, 2, 3, 4]
+    assert found.to_numpy() == pytest.approx(np.tile([1.0, 3.0], (5, 1)), rel=0.02)
+    alone = undisturbed_times(runs.loc[[0]])
+    assert len(alone) == 4, "its quarters"
+    assert alone["early"].to_numpy() == pytest.approx(1.0, rel=0.02)
+    assert undisturbed_times(runs.iloc[:2]).to_numpy() == pytest.approx(runs.iloc[:2].to_numpy())
+
+
+def test_other_programs_widen_no_interval_but_by_what_they_hit():
+    """Restarts of which one took three times as long, all operators alike, tell the same shares."""
+    facts = measured(
+        Delegate([Node("Conv2d", "x W", "a", 2.0)]), Kernel("gelu", "a", "b", 5.0), noise=0.0
+    )
+    load = pd.Series([1.0, 3.0, 1.5, 1.0, 2.0], range(5))
+    busy = facts.undisturbed.mul(load.reindex(facts.undisturbed.index, level="process"), axis=0)
+    alike = changed(facts, runs=busy)
+    spent = time_spent(alike, ["1/native_call_gelu.out/0"])
+    assert spent.low == pytest.approx(spent.high)
+    hit = busy.copy()
+    hit.loc[1, "1/native_call_gelu.out/0"] *= 1.5
+    spent = time_spent(changed(facts, runs=hit), ["1/native_call_gelu.out/0"])
+    assert spent.low < 0.97 * spent.ms < 1.03 * spent.ms < spent.high
+    alone = changed(facts, runs=facts.undisturbed.iloc[:1])
+    spent = time_spent(alone, ["1/native_call_gelu.out/0"])
+    assert (spent.low, spent.high) == (0, alone.traced_ms), "a single run tells nothing of the next"
