@@ -3,7 +3,7 @@
 import pytest
 from exported_runs import measure_briefly
 
-from workbench.analysis.compare_runs import align_measurements
+import workbench as wb
 from workbench.models.loader import LoadedModel
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -65,7 +65,7 @@ def runs(tmp_path_factory):
 
 def side_by_side(runs, one, other):
     """The rows of the layers: time in each of two runs, and what the other calls it."""
-    table = align_measurements([runs[one], runs[other]], across=["program", "build"])
+    table = wb.align_measurements([runs[one], runs[other]], across=["program", "build"])
     layers = table[table["level"] == "layer"]
     sides = [part.set_index("name") for _, part in layers.groupby("run", sort=False)]
     return sides[0][["time_ms"]].join(sides[1][["time_ms", "known_as"]], rsuffix="_other")
@@ -107,7 +107,7 @@ def test_a_version_that_was_renamed_and_reordered_keeps_the_rows(runs):
 
 
 def test_all_at_once(runs):
-    table = align_measurements(list(runs.values()), across=["program", "build"])
+    table = wb.align_measurements(list(runs.values()), across=["program", "build"])
     times = table[table["level"] == "layer"].pivot(index="name", columns="run", values="time_ms")
     units = [name for name in times.index if name.startswith(("stem", "body", "tail"))]
     assert len(units) == 3

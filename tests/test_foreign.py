@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run_folder import write_run
 
 import workbench as wb
 from workbench.analysis.foreign import TraceName, name_traces
@@ -101,6 +102,16 @@ def test_the_first_inference_of_a_process_is_left_out(tmp_path):
     executes = events.loc[(events["kind"] == "method") & (events["run"] >= 0), "duration_ns"]
     assert run.latencies["wall_ns"].tolist() == executes.tolist()[1:]
     assert run.statistics["n"].item() == len(executes) - 1
+
+
+def test_of_two_inferences_the_cold_one_is_left_out_too(tmp_path):
+    made = write_run(tmp_path / "made", {"on": 3.0}, traced=2)
+    trace = next(made.glob("*.etdump"))
+    run = wb.open_run(put(tmp_path / "other", {"on.etdump": trace}))
+    events = wb.read_etdump(trace)
+    executes = events.loc[(events["kind"] == "method") & (events["run"] >= 0), "duration_ns"]
+    assert run.latencies["wall_ns"].tolist() == executes.tolist()[1:]
+    assert set(run["on"].ledger["run"]) == {1}
 
 
 def test_a_single_etdump_is_a_run(tmp_path):

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from workbench.analysis.layers import Unit, match_layers
 from workbench.analysis.xnnpack.operators import (
     Operator,
     match_graph,
@@ -202,3 +203,28 @@ def test_one_of_several_alike_that_is_missing_leaves_doubt():
     assert alignment.pairs[0] == 0
     assert not alignment.alternatives[0]
     assert all(alignment.alternatives[1:])
+
+
+layers = st.lists(
+    st.builds(
+        Unit,
+        st.sampled_from("abcdefgh"),
+        st.sampled_from(["Conv2d", "ReLU"]),
+        st.sampled_from(["", "1x2"]),
+        st.sampled_from([1.0, 2.0, float("nan")]),
+    ),
+    unique_by=lambda layer: layer.name,
+)
+
+
+@given(layers, layers)
+def test_every_layer_has_at_most_one_partner_of_its_class_and_order_is_kept(one, other):
+    pairs = match_layers(one, other)
+    assert len(set(pairs.values())) == len(pairs)
+    kinds = {layer.name: layer.kind for layer in other}
+    places = {layer.name: place for place, layer in enumerate(other)}
+    if {layer.name for layer in one} != set(places):
+        partners = [places[pairs[layer.name]] for layer in one if layer.name in pairs]
+        assert partners == sorted(partners)
+        assert all(kinds[pairs[layer.name]] == layer.kind for layer in one if layer.name in pairs)
+    assert set(match_layers(one, one)) == {layer.name for layer in one}

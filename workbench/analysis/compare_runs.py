@@ -18,7 +18,7 @@ from workbench.analysis.compare import (
 )
 from workbench.analysis.describe import identify_run
 from workbench.analysis.dtypes import summarize_program
-from workbench.analysis.layers import NO_LAYER, Traced, align_layers, layers_of, rename
+from workbench.analysis.layers import align_layers, rename
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
@@ -67,7 +67,9 @@ class Compared:
         return {"passed": self.passed, **asdict(self)}
 
 
-def judge(ratios: pd.DataFrame, limit: float | pd.Series | None, shown: pd.Series) -> pd.Series:
+def judge_limit(
+    ratios: pd.DataFrame, limit: float | pd.Series | None, shown: pd.Series
+) -> pd.Series:
     """Whether ratios of candidate to baseline, by their intervals and outcomes, keep to a limit.
 
     ``failed`` if outputs are wrong, or if all of the interval is beyond the limit and the
@@ -84,12 +86,12 @@ def judge(ratios: pd.DataFrame, limit: float | pd.Series | None, shown: pd.Serie
 def judge_rows(rows: pd.DataFrame, fail_above: float | None, **facts: Any) -> Compared:
     """Hold comparisons to a limit; a row fails only if it was shown to be slower."""
     ratios = rows.assign(low=1 / rows["high"], high=1 / rows["low"])
-    gate = judge(ratios, fail_above, rows["outcome"] == "slower")
+    gate = judge_limit(ratios, fail_above, rows["outcome"] == "slower")
     judged = check(rows.assign(gate=gate)[JUDGED.names].reset_index(drop=True), JUDGED)
     return Compared(judged, fail_above=fail_above, **facts)
 
 
-#: What must agree between two measurements unless the comparison is across it.
+#: Properties of two measurements that must match unless listed in ``across``.
 AXES = ("program", "threads", "device", "build")
 #: What the rows of a table of several measurements can be.
 PARTS = ("layer", "category", "operator")
@@ -143,20 +145,16 @@ def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict
     the first thread count. ``categories`` is as for `open_run`.
     """
     opened = cache(open_run)
-    found = {}
+    measurements = {}
     for name in names:
         folder, experiment, threads = split_name(name)
         run = opened(folder, categories=categories)
-        if not experiment:
-            experiment = run.subject.name
-        if not threads:
-            found[name] = run[experiment]
-        elif threads.isdecimal():
-            found[name] = run[experiment, int(threads)]
-        else:
+        if threads and not threads.isdecimal():
             known = map(str, run.record.plan.threads)
             raise unknown_name("thread count", threads, known, where=folder)
-    return found
+        counts = (int(threads),) if threads else ()
+        measurements[name] = run[experiment or run.subject.name, *counts]
+    return measurements
 
 
 def check_several(names: Collection[str], where: str = "compare") -> None:
@@ -203,7 +201,7 @@ def _check_identity(
         if known and before[axis] != after[axis] and axis not in across:
             raise ComparisonError(
                 f"the two differ in {axis}: {before[axis]} against {after[axis]}",
-                hint=f"add --across {axis} to compare them all the same",
+                hint=f"compare anyway: --across {axis}",
             )
 
 
@@ -290,26 +288,31 @@ def compare_many(
     """
     check_several(names)
     _check_axes(across)
-    found = find_measurements(names, categories)
+    measurements = find_measurements(names, categories)
     verdicts: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
     rows, aligned = [], None
     if len(names) == 2:
         subject = f"{names[1]} against {names[0]}"
-        pair = compare(found[names[0]], found[names[1]], across=across, subject=subject)
+        pair = compare(*measurements.values(), across=across, subject=subject)
         verdicts, notes = (pair.text,), suggest_interleaving(pair)
         rows.append(pair.latency.assign(subject=subject))
-    if by or len(names) != 2:
-        aligned = align_measurements(found, across=across, by=by or PARTS[0])
+    else:
+        notes = tuple(describe_programs(measurements))
+    if by or not verdicts:
+        aligned = align_measurements(measurements, across=across, by=by or PARTS[0])
         parts = list_others(aligned)
         rows.append(parts[parts["level"] != "e2e"] if verdicts else parts)
-    notes = notes if verdicts else tuple(describe_programs(found))
-    if unknown := ", ".join(name for name, m in found.items() if m.run.recording):
+    if unknown := ", ".join(name for name, m in measurements.items() if m.run.recording):
         notes += (f"device and build are unknown, and not compared: {unknown}",)
-    resources = judge_resources(found, fail_above, fail_memory_above)
-    facts = {"verdicts": verdicts, "aligned": aligned, "notes": notes, "resources": resources}
-    facts |= {"fail_memory_above": fail_memory_above}
-    return judge_rows(pd.concat(rows, ignore_index=True), fail_above, **facts)
+    return judge_rows(
+        pd.concat(rows, ignore_index=True),
+        fail_above,
+        verdicts=verdicts,
+        aligned=aligned,
+        notes=notes,
+        resources=judge_resources(measurements, fail_above, fail_memory_above),
+        fail_memory_above=fail_memory_above,
+    )
 
 
 def judge_resources(
@@ -330,7 +333,7 @@ def judge_resources(
         return None
     limits = table["resource"].map({"latency": fail_above, "peak memory": fail_memory_above})
     shown = (table["outcome"] == "more") | (table["resource"] == "peak memory")
-    table = table.assign(gate=judge(table, limits, shown))
+    table = table.assign(gate=judge_limit(table, limits, shown))
     return table if len(others) > 1 else table.drop(columns="subject")
 
 
@@ -371,39 +374,38 @@ def list_others(aligned: pd.DataFrame) -> pd.DataFrame:
 
 
 def align_parts(measurements: Mapping[str, Measurement], by: str) -> pd.DataFrame:
-    """The parts of measurements, against the first of them: ``frames.ALIGNED``."""
-    apart = len({m.run.path.resolve() for m in measurements.values()}) > 1
-    if by == "layer":
-        traced = {name: (m.ledger, m.operators) for name, m in measurements.items()}
-        return align_runs(traced, apart=apart)
-    first = next(iter(measurements.values()))
-    both = {name: Comparison(first, m) for name, m in measurements.items()}
-    if by == "category":
-        pairs = {name: ab.categories for name, ab in both.items()}
-    else:
-        pairs = {name: ab.operators.assign(name=ab.operators["key"]) for name, ab in both.items()}
-    return tabulate_runs(pairs, dict.fromkeys(name for p in pairs.values() for name in p["name"]))
+    """The parts of measurements, against the first of them: ``frames.ALIGNED``.
 
-
-def align_runs(runs: Mapping[str, Traced], *, apart: bool = True) -> pd.DataFrame:
-    """The own time of every layer in every run, and the speed-up against the first.
-
-    ``frames.ALIGNED``. Layers of different programs are matched by path, class, shapes and cost in
-    order of execution, so a layer that was renamed or moved keeps its row. Layers that any run
-    fuses share a row in all, because their times cannot be separated. Each layer has one row per
-    run, in the order in which the first run executes them; a run that lacks a layer has NaN there.
-    ``apart`` is False if all are experiments of one interleaved run.
+    Layers of different programs are matched by path, class, shapes and cost in order of execution,
+    so a layer that was renamed or moved keeps its row. Layers that any run fuses share a row in
+    all, because their times cannot be separated. Each layer has one row per run, in the order in
+    which the first run executes them; a run that lacks a layer has NaN there.
     """
-    if len(runs) < 2:
-        raise ComparisonError("nothing to compare with", hint="name a second run")
-    for run, (ledger, _) in runs.items():
-        if set(layers_of(ledger)) <= {NO_LAYER}:
-            raise ComparisonError("its layers are unknown", where=run, hint="compare by category")
-    order, names = align_layers(runs)
-    first, *others = (rename(ledger, "layer", names[run]) for run, (ledger, _) in runs.items())
-    pairs = [compare_parts("layer", first, first)]
-    pairs += [compare_parts("layer", first, other, apart=apart) for other in others]
-    return tabulate_runs(dict(zip(runs, pairs, strict=True)), order, names)
+    first = next(iter(measurements.values()))
+    if by != "layer":
+        pairs = {name: Comparison(first, m) for name, m in measurements.items()}
+        parts = {
+            name: ab.categories
+            if by == "category"
+            else ab.operators.assign(name=ab.operators["key"])
+            for name, ab in pairs.items()
+        }
+        return tabulate_runs(
+            parts, dict.fromkeys(n for part in parts.values() for n in part["name"])
+        )
+    if lacking := [name for name, m in measurements.items() if not m.has_layers]:
+        hint = "compare by category"
+        raise ComparisonError("its layers are unknown", where=lacking[0], hint=hint)
+    traced = {name: (m.ledger, m.operators) for name, m in measurements.items()}
+    order, names = align_layers(traced)
+    ledgers = {name: rename(m.ledger, "layer", names[name]) for name, m in measurements.items()}
+    baseline, *_ = ledgers.values()
+    separate = len({m.run.path.resolve() for m in measurements.values()}) > 1
+    parts = {
+        name: compare_parts("layer", baseline, ledger, apart=separate and ledger is not baseline)
+        for name, ledger in ledgers.items()
+    }
+    return tabulate_runs(parts, order, names)
 
 
 def tabulate_runs(
@@ -420,17 +422,19 @@ def tabulate_runs(
     table = pd.concat({run: pair.set_index("name") for run, pair in pairs.items()}, names=["run"])
     table = table.reorder_levels(["name", "run"]).reindex(rows).reset_index()
     first = table["run"] == next(iter(pairs))
-    known = {
-        (common, run): " + ".join(name for name, it in found.items() if it == common)
-        for run, found in (names or {}).items()
-        for common in found.values()
-    }
-    keys = list(zip(table["name"], table["run"], strict=True))
+    own_names: dict[tuple[str, str], list[str]] = {}
+    for run, common in (names or {}).items():
+        for own, name in common.items():
+            own_names.setdefault((name, run), []).append(own)
+    known_as = [
+        " + ".join(own_names[key]) if key in own_names else None
+        for key in zip(table["name"], table["run"], strict=True)
+    ]
     table = table.assign(
         level=table["level"].ffill().bfill(),
         time_ms=table["candidate_ms"],
         outcome=table["outcome"].mask(first & table["candidate_ms"].notna(), "first"),
-        known_as=[known.get(key) for key in keys] if names else table["name"],
+        known_as=known_as if names else table["name"],
     )
     return check(table[ALIGNED.names], ALIGNED)
 
@@ -463,9 +467,9 @@ def compare_with_metrics(
         known = sorted({f"{row['experiment']}:{row['threads']}" for row in metrics.latencies})
         raise unknown_name("measurement", f"{experiment}:{threads}", known, where=metrics_json)
     programs = {m.name: m.program for m in run.measurements}
-    for name in dict.fromkeys(row["experiment"] for row in wanted):
-        before = {**vars(metrics), "program": metrics.programs.get(name, metrics.program)}
-        _check_identity(before, identify_run(run.record, programs.get(name)), across)
+    for measured in dict.fromkeys(row["experiment"] for row in wanted):
+        before = {**vars(metrics), "program": metrics.programs.get(measured, metrics.program)}
+        _check_identity(before, identify_run(run.record, programs.get(measured)), across)
     subjects = [
         f"{metrics.model}, {row['experiment']}, {count_threads(row['threads'])}" for row in wanted
     ]
@@ -504,12 +508,12 @@ def _find_restarts(run: Run, row: Mapping[str, Any]) -> list[float]:
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:
     """A short name for each, made of what they differ in; device, content and time if need be."""
-    facts = [
+    rows = [
         (m.run.record.platform, m.program.stem, m.name, count_threads(m.threads))
         for m in measurements
     ]
-    different = [column for column in zip(*facts, strict=True) if len(set(column)) > 1]
-    names = [", ".join(row) for row in zip(*different, strict=True)] or [""] * len(facts)
+    different = [column for column in zip(*rows, strict=True) if len(set(column)) > 1]
+    names = [", ".join(row) for row in zip(*different, strict=True)] or [""] * len(rows)
     further = [(m.run.device, m.program.sha256[:8], m.run.facts[-1]) for m in measurements]
     for column in zip(*further, strict=True):
         pairs = list(zip(names, column, strict=True))

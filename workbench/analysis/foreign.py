@@ -225,11 +225,11 @@ def _read_entry(entry: Any, labels: dict[str, TraceName]) -> None:
     if not isinstance(entry, dict) or not (experiment := _text(entry, "experiment")):
         return
     parts = [entry, *(entry.get(key) for key in ("metrics", "paths"))]
-    facts = {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
-    threads = facts.get("threads")
+    merged = {key: value for part in parts if isinstance(part, dict) for key, value in part.items()}
+    threads = merged.get("threads")
     count = threads if isinstance(threads, int) and 0 < threads < 10_000 else 0
     for key in ("etdump", "log", "xnntrace_log"):
-        if name := PurePath(_text(facts, key)).name:
+        if name := PurePath(_text(merged, key)).name:
             labels[name] = TraceName(safe_name(experiment), count)
 
 
@@ -350,7 +350,7 @@ def _session(
     name: TraceName, etdump: str, events: pd.DataFrame | None = None, log: str = ""
 ) -> Session:
     """A process; the first of several inferences that it traced does not count."""
-    skipped = 0 if events is None else int(events["run"].max() > 1)
+    skipped = 0 if events is None else int(events["run"].max() > 0)
     key = (name.experiment, name.threads or 1, name.process)
     return Session(*key, True, (), 0.0, 0.0, (), CLOCK, etdump=etdump, skipped=skipped, log=log)
 
@@ -376,8 +376,8 @@ def hash_calls(events: pd.DataFrame) -> str:
     """A hash of what a program calls, which is equal at all thread counts and CPU features."""
     calls = events[events["kind"].isin(["operator_call", "delegate_call", "kernel"])]
     columns = ["chain", "instruction", "kind", "name"]
-    found = calls[columns].astype(str).drop_duplicates().sort_values(columns)
-    return hashlib.sha256(found.to_csv(index=False).encode()).hexdigest()[:12]
+    distinct = calls[columns].astype(str).drop_duplicates().sort_values(columns)
+    return hashlib.sha256(distinct.to_csv(index=False).encode()).hexdigest()[:12]
 
 
 def _find_programs(folder: Path, files: Sequence[Path]) -> dict[Path, Path | None]:
