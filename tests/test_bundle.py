@@ -1,153 +1,110 @@
-"""Downloads for other machines: caching, mirrors and error messages."""
+"""The runner for another machine, from pip and apt: caching, mirrors and error messages."""
 
-import zipfile
+import importlib.util
+import re
+from importlib import metadata
 
 import pytest
+from devices import Tools
 
-from workbench.errors import SetupError, UsageError
-from workbench.run import build, bundle
-from workbench.run.build import ARCHITECTURES, fetch_wheel
-from workbench.run.bundle import fetch_debian, find_cross_compiler, make_bundle
-from workbench.store import cache_folder, cached
+import workbench as wb
 
-
-@pytest.fixture(autouse=True)
-def tools(monkeypatch, tmp_path):
-    """Nothing on the PATH and in the cache but what a test writes; ``$calls`` counts."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    (tmp_path / "bin").mkdir()
-
-    def write(name, body):
-        path = tmp_path / "bin" / name
-        path.write_text(f'#!/bin/sh\necho "$@" >> "{tmp_path}/{name}.calls"\n{body}\n')
-        path.chmod(0o755)
-
-    write.calls = lambda name: (tmp_path / f"{name}.calls").read_text().splitlines()
-    return write
+VERSION = metadata.version("executorch")
 
 
 @pytest.fixture
-def pip(tools, tmp_path, monkeypatch):
-    """A pip that has one wheel."""
-    with zipfile.ZipFile(tmp_path / "thing-1-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("thing/data.txt", "data")
-    tools(
-        "pip3",
-        f'for word in "$@"; do [ "$last" = --dest ] && dest=$word; last=$word; done\n'
-        f'grep -q "^thing==1 --hash=sha256:00$" "$last" ||\n'
-        f'{{ echo "ERROR: no matching distribution" >&2; exit 1; }}\n'
-        f'cp "{tmp_path}/thing-1-py3-none-any.whl" "$dest"',
-    )
-    pins = tmp_path / "wheels.txt"
-    pins.write_text("# x\nthing==1 \\\n--hash=sha256:00\nthing==2 \\\n--hash=sha256:11\n")
-    monkeypatch.setattr(build, "WHEELS", pins)
-    monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
+def tools(monkeypatch, tmp_path):
+    """Nothing on the PATH and in the cache but what a test writes."""
+    tools = Tools(tmp_path / "bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tools.folder))
+    real = importlib.util.find_spec
+    hidden = {"pip": None}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *r: hidden.get(n, n) and real(n, *r))
+    tools.write_ssh(tmp_path / "home")
+    # The runner that the compiler makes can say its version, and no more.
+    runner = tools.write("runner", 'echo \'{"runner": "made", "compiler": "x"}\'', log=False)
+    tools.write_packages("aarch64", str(runner))
+    tools.write("uname", '[ "$1" = -m ] && echo aarch64 || echo Linux 6', log=False)
     return tools
 
 
-def test_a_wheel_is_downloaded_once(pip):
-    folder = fetch_wheel("thing", "1", "other_platform")
-    assert (folder / "thing" / "data.txt").read_text() == "data"
-    assert fetch_wheel("thing", "1", "other_platform") == folder
-    (call,) = pip.calls("pip3")
-    assert "--platform other_platform" in call
-    assert "--only-binary=:all:" in call
-    assert "--require-hashes" in call
-    assert fetch_wheel("thing", "1") != folder
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "cache" / "executorch-workbench"
 
 
-def test_a_wheel_without_a_known_hash_is_not_fetched(pip):
-    with pytest.raises(SetupError, match=r"no known hash of the wheels of thing==3"):
-        fetch_wheel("thing", "3")
-    assert not (cache_folder().parents[1] / "pip3.calls").exists()
+@pytest.fixture
+def measure(tools, tmp_path):
+    """Measure on that machine, as far as its runner gets; returns the error."""
+    (tmp_path / "x.pte").write_bytes(b"x")
+
+    def fail(**options):
+        with pytest.raises(Exception) as caught:
+            options = wb.MeasureOptions(target="ssh:board", **options)
+            wb.measure(tmp_path / "x.pte", options, root=tmp_path / "out")
+        assert "WorkbenchError" in [base.__name__ for base in type(caught.value).__mro__]
+        return str(caught.value)
+
+    return fail
 
 
-def test_a_missing_wheel_is_a_one_line_error_and_leaves_no_files(pip):
-    with pytest.raises(SetupError, match=r"cannot get thing==2: ERROR: no matching distribution"):
-        fetch_wheel("thing", "2")
-    assert list((cache_folder() / "wheels").iterdir()) == []
-
-
-def test_debian_packages_come_from_the_first_mirror_that_has_them(tools):
-    tools(
-        "apt-get",
-        """
-case "$*" in
-  indextargets*) printf 'http://one/ stable main\\nhttp://two/ stable main\\n'
-                 printf 'http://three/ stable-security main\\n' ;;
-  *update) grep -q http://two/ etc/mirror.sources || { echo 'E: no such suite' >&2; exit 100; } ;;
-  *download*) touch a_1_arm64.deb b_2_arm64.deb ;;
-esac""",
-    )
-    tools("dpkg-deb", 'mkdir -p "$3/usr/lib"; echo "$2" > "$3/usr/lib/x.so"')
-    folder = fetch_debian(["a", "b"], ["usr/lib/x.so"], architecture="arm64", suite="trixie")
-    assert [path.name for path in folder.iterdir()] == ["x.so"]
-    assert fetch_debian(["a", "b"], ["usr/lib/x.so"], architecture="arm64") == folder
+def test_a_bundle_is_made_once_and_copied(tools, measure, cache, tmp_path):
+    assert "no answer to --print_isa" in measure()
+    (call,) = tools.calls("pip3")
+    for flag in ("--platform manylinux_2_28_aarch64", "--only-binary=:all:", "--require-hashes"):
+        assert flag in call
     calls = [call for call in tools.calls("apt-get") if "indextargets" not in call]
-    assert len(calls) == 3
+    assert len(calls) == 3  # the first mirror has nothing, the second has it, the third is no main
     assert all("APT::Architecture=arm64" in call for call in calls)
-    assert not any("three" in call for call in calls)
-    with pytest.raises(SetupError, match=r"no usr/lib/y\.so in Debian's a, b"):
-        fetch_debian(["a", "b"], ["usr/lib/y.so"], architecture="arm64")
+    compiled = [call for call in tools.calls("g++") if call != "--version"]
+    assert len(compiled) == 1
+    assert "-Wl,-rpath,$ORIGIN" in compiled[0]
+    (bundle,) = (cache / "bundles").glob("aarch64-*[!6]")
+    names = {path.name for path in bundle.iterdir()}
+    assert {"runner", "ld-linux-aarch64.so.1", "libc.so.6", "libexecutorch.so"} <= names
+    (there,) = (tmp_path / "home").rglob("runner")
+    assert there.read_bytes() == (bundle / "runner").read_bytes()
+    measure()
+    assert len(tools.calls("pip3")) == 1
+    assert len(tools.calls("apt-get")) == 4
 
 
-def test_no_mirror_has_the_package(tools):
-    tools("apt-get", "case $1 in indextargets) ;; *) exit 1 ;; esac")
-    tools("dpkg-deb", "exit 1")
-    with pytest.raises(SetupError, match="no mirror of Debian"):
-        fetch_debian(["a"], ["x"], architecture="arm64")
+def test_without_a_cross_compiler_zig_compiles(tools, measure):
+    (tools.folder / "aarch64-linux-gnu-g++").unlink()
+    measure()
+    assert all("c++ -target aarch64-linux-gnu.2.28" in call for call in tools.calls("zig"))
+    assert tools.calls("zig")
 
 
-def test_without_apt(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SetupError, match="no apt"):
-        fetch_debian(["a"], ["x"], architecture="arm64")
+def test_a_wheel_without_a_known_hash_is_not_fetched(tools, measure, monkeypatch):
+    real = metadata.version
+    monkeypatch.setattr(metadata, "version", lambda n: "3" if n == "executorch" else real(n))
+    assert "no known hash of the wheels of executorch==3" in measure()
+    assert tools.calls("pip3") == []
 
 
-def test_an_incomplete_cache_entry_is_deleted():
-    def make(folder):
-        folder.mkdir()
-        (folder / "half").touch()
-        raise SetupError("no more")
-
-    with pytest.raises(SetupError, match="no more"):
-        cached("things/one", make)
-    assert not (cache_folder() / "things" / "one").exists()
-    assert cached("things/one", lambda folder: folder.mkdir()).is_dir()
+def test_a_missing_wheel_is_a_one_line_error_and_leaves_no_files(tools, measure, cache):
+    (tools.folder / f"executorch=={VERSION}.whl").unlink()
+    said = measure()
+    assert f"cannot get executorch=={VERSION}: ERROR: no matching distribution" in said
+    assert list((cache / "wheels").iterdir()) == []
 
 
-def test_concurrent_writers_share_the_first_cache_entry():
-    def make(folder):
-        folder.mkdir()
-        (folder / "mine").touch()
-        if not (cache_folder() / "things" / "one").exists():
-            cached("things/one", make_other)
-
-    def make_other(folder):
-        folder.mkdir()
-        (folder / "theirs").touch()
-
-    assert [path.name for path in cached("things/one", make).iterdir()] == ["theirs"]
-
-
-def test_an_installed_cross_compiler_is_preferred(tools, monkeypatch):
-    tools("aarch64-linux-gnu-g++", "")
-    (command,) = find_cross_compiler(ARCHITECTURES["aarch64"])
-    assert command.endswith("/aarch64-linux-gnu-g++")
-
-    def fetch_zig(package, version):
-        path = cache_folder() / "ziglang"
-        path.mkdir(parents=True)
-        (path / "zig").touch()
-        return cache_folder()
-
-    monkeypatch.setattr(bundle.shutil, "which", lambda name: None)
-    monkeypatch.setattr(build, "fetch_wheel", fetch_zig)
-    command = find_cross_compiler(ARCHITECTURES["aarch64"])
-    assert command[1:] == ["c++", "-target", "aarch64-linux-gnu.2.28"]
+@pytest.mark.parametrize(
+    ("name", "body", "says"),
+    [
+        ("apt-get", "case $1 in indextargets) ;; *) exit 1 ;; esac", "no mirror of Debian"),
+        ("dpkg-deb", 'mkdir -p "$3"', r"no usr/lib/aarch64-linux-gnu/\S+ in Debian's libc6"),
+        ("apt-get", None, "no apt"),
+    ],
+)
+def test_debian_packages_that_cannot_be_had(tools, measure, cache, name, body, says):
+    tools.write(name, body) if body else (tools.folder / name).unlink()
+    assert re.search(says, measure())
+    assert not list(cache.glob("bundles/aarch64*"))
 
 
-def test_an_architecture_without_a_bundle():
-    with pytest.raises(UsageError, match="unknown architecture 'riscv64'"):
-        make_bundle("riscv64")
+def test_an_architecture_without_a_bundle(tools, measure):
+    tools.write("uname", "echo riscv64")
+    assert "unknown architecture 'riscv64'" in measure()
