@@ -1,0 +1,145 @@
+"""How good a measurement is: the criteria, their grades, and the list of checks."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from run_folder import open_made_run, write_run
+from synthetic import synthetic_latencies
+
+import workbench as wb
+
+CALM = {"processes": 8, "noise": 0.002, "restart": 0.001, "drift": 0.002, "outliers": 0.01}
+SIDES = {"off": None, "on": None}
+
+
+def graded(folder, latencies_ms=SIDES, *, changes=None, **options):
+    """The criteria of a run by name."""
+    run = open_made_run(folder, latencies_ms, traced=2, changes=changes, **options)
+    return run.quality.set_index("criterion")
+
+
+def test_a_calm_measurement_gets_an_a(tmp_path):
+    run = open_made_run(tmp_path, SIDES, control=True, traced=4, **CALM)
+    assert set(run.quality["grade"]) == {"A"}
+    assert "quality A" in str(wb.show(run))
+    assert not run.caveats
+
+
+@pytest.mark.parametrize(
+    ("noise", "criterion"),
+    [
+        ({"restart": 0.05}, "half width of the interval"),
+        ({"processes": 2}, "restarts"),
+        ({"drift": 0.4, "rounds": 20}, "drift within a restart"),
+        ({"outliers": 0.2, "batch": 10}, "outliers"),
+        ({"restart": 0.2}, "A/A control"),
+        ({"restart": 0.1}, "scatter between restarts"),
+    ],
+)
+def test_what_is_bad_lowers_the_grade(tmp_path, noise, criterion):
+    quality = graded(tmp_path, control=True, **CALM | noise)
+    assert quality.at[criterion, "grade"] in "BCD"
+    assert quality["grade"].iloc[0] == max(quality["grade"])
+
+
+def test_one_restart_is_not_enough_for_a_good_grade(tmp_path):
+    quality = graded(tmp_path, processes=1)
+    assert quality.loc["restarts", ["value", "grade"]].tolist() == ["1 of 5", "D"]
+    unknown = quality.loc["half width of the interval", ["value", "grade"]]
+    assert unknown.tolist() == ["unknown", "D"]
+
+
+def test_measures_of_drift_and_outliers(tmp_path):
+    frame = synthetic_latencies({"off": 1.0}, noise=0, restart=0, drift=0, outliers=0, rounds=9)
+    climbing = frame.assign(cpu_ns=(frame["cpu_ns"] * (1 + frame["round"] / 80)).astype("int64"))
+    spoilt = frame.copy()
+    spoilt.loc[spoilt.index[::20], "cpu_ns"] *= 3
+    values = {
+        name: graded(tmp_path / name, {"off": 1.0}, latencies=each)["value"]
+        for name, each in (("calm", frame), ("climbing", climbing), ("spoilt", spoilt))
+    }
+    assert [values["calm"][n] for n in ("drift within a restart", "outliers")] == ["0.0 %"] * 2
+    # From the middle of rounds 0 to 2 to that of rounds 6 to 8.
+    assert values["climbing"]["drift within a restart"] == "7.1 %"
+    assert 4 < float(values["spoilt"]["outliers"].rstrip(" %")) < 6
+
+
+def on_cores(folder, restarts_ms, cores):
+    """The scatter of one program whose restarts took these times on these cores."""
+    run = open_made_run(folder, {"on": 1.0}, processes=len(cores), traced=2, noise=0, outliers=0)
+    sessions = [
+        replace(s, core=cores[s.process], batches=s.batches if s.traced else tuple(
+            replace(b, cpu_ns=(int(restarts_ms[s.process] * 1e6),) * len(b.cpu_ns))
+            for b in s.batches
+        ))
+        for s in run.record.sessions
+    ]  # fmt: skip
+    again = replace(run, record=replace(run.record, sessions=tuple(sessions)))
+    row = again.quality.set_index("criterion").loc["scatter between restarts"]
+    return row["value"], row["grade"]
+
+
+def test_restarts_that_alternate_between_a_fast_and_a_slow_core_are_explained(tmp_path):
+    value, grade = on_cores(tmp_path, [3.20, 2.27, 3.19, 2.24, 3.18], [0, 1, 0, 1, 0])
+    assert (value, grade) == ("18.2 %, core 0 takes 1.41x as long as core 1", "D")
+    value, _ = on_cores(tmp_path, [3.20, 3.19, 2.27, 2.24, 3.18], [0, 1, 0, 1, 0])
+    assert value == "18.2 %", "cores do not explain it"
+    assert on_cores(tmp_path, [3.20, 2.27], [0, 1])[0] == "24.0 %"
+    calm = on_cores(tmp_path, [3.0, 3.01, 3.0, 3.02, 3.0], [None] * 5)
+    assert calm == ("0.3 %", "A")
+
+
+@pytest.mark.parametrize(
+    ("slower", "grade", "noise"), [(0.99, "A", False), (1.01, "A", True), (1.07, "C", True)]
+)
+def test_a_negative_tracer_overhead_is_noise(tmp_path, slower, grade, noise):
+    ms = 6.713 * slower  # what the operators take together
+    row = graded(tmp_path, {"off": ms, "on": ms}, **CALM).loc["tracer overhead"]
+    assert row["grade"] == grade
+    assert ("noise exceeds it" in row["value"]) == noise
+
+
+def test_throttling_frequency_and_emulation_count(tmp_path):
+    reading = {"time": "t", "threads": 1, "process": 0, "traced": False}
+    readings = [
+        {**reading, "moment": "before", "mhz": 2000.0, "throttled": 5, "thermal_status": 0},
+        {**reading, "moment": "after", "mhz": 1500.0, "throttled": 9, "thermal_status": 3},
+    ]
+    write_run(tmp_path, SIDES, traced=2, processes=2)
+    manifest = tmp_path / "manifest.json"
+    record = json.loads(manifest.read_text()) | {"readings": readings, "emulated": True}
+    manifest.write_text(json.dumps(record))
+    run = wb.open_run(tmp_path)
+    quality = run.quality.set_index("criterion")
+    assert quality.at["emulated", "grade"] == "D"
+    assert quality.loc["throttling events", ["value", "grade"]].tolist() == ["5", "C"]
+    clock = quality.loc["spread of the clock frequency", ["value", "grade"]]
+    assert clock.tolist() == ["33.3 %", "D"]
+    assert "to raise it: " in str(wb.show(run, "quality"))
+    assert run.checks.set_index("check").at["emulated", "status"] == "fail"
+
+
+def test_every_criterion_is_a_check_and_bad_ones_are_worth_a_note(tmp_path):
+    run = open_made_run(tmp_path, SIDES, control=True, traced=2, **CALM | {"processes": 2})
+    checks = run.checks.set_index("check")
+    assert set(run.quality["criterion"]) <= {*checks.index, "emulated"}
+    for row in run.quality.itertuples():
+        if row.criterion != "emulated":
+            assert checks.at[row.criterion, "status"] == ("note" if row.grade in "CD" else "ok")
+
+
+@pytest.mark.parametrize(("budget_s", "text"), [(0.0, "6 of 6 steps"), (30.0, ", 6 steps")])
+def test_of_a_budget_the_number_of_steps_is_not_known_in_advance(tmp_path, budget_s, text):
+    run = open_made_run(tmp_path, SIDES, processes=3, traced=2)
+    plan = replace(run.record.plan, budget_s=budget_s, processes=2 if budget_s else 3)
+    run = replace(run, record=replace(run.record, plan=plan))
+    assert text in run.checks.set_index("check").at["run is complete", "evidence"]
+
+
+def test_the_grade_is_in_every_artifact(reported):
+    quality = json.loads((reported.path / "analysis_summary.json").read_text())["quality"]
+    line = quality["summary"]
+    assert line.startswith(f"measurement quality {quality['grade']}")
+    assert line[1:] in (reported.path / "report.md").read_text()
+    assert line[1:] in str(wb.show(reported, "quality"))
