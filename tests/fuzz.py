@@ -61,7 +61,7 @@ from workbench.records.layers import Layers
 from workbench.records.portfolio import Cell, CellStage, Outcome, Row
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import write_artifacts
-from workbench.report.validate import validate_run
+from workbench.report.gate import validate_run
 from workbench.run.config import plan_config, read_config
 from workbench.store import load_document, load_record, load_run, read_layers
 from workbench.trace.samples import read_functions, read_samples

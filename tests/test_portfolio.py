@@ -25,10 +25,9 @@ from workbench.portfolio import matrix as matrices
 from workbench.portfolio import scheduler, stages
 from workbench.portfolio.executor import limit_time, open_executor
 from workbench.portfolio.matrix import plan_cells, read_matrix
-from workbench.portfolio.scheduler import describe_plan, divide_time, format_duration, list_plan
 from workbench.portfolio.state import open_storage, outcome_path, read_outcome, render_index
 from workbench.records.documents import describe_document
-from workbench.records.portfolio import STAGES, Cell, CellStage, Outcome, Portfolio, Row
+from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio, Row
 from workbench.run.locks import lock_folder
 from workbench.store import load_run
 
@@ -109,8 +108,8 @@ def ran(monkeypatch):
 def test_the_example_is_planned_by_the_command(cli, tmp_path):
     code, out, _ = cli("batch", ROOT / "data" / "matrix.yaml", "--dry-run")
     assert code == 0
-    assert out.splitlines()[0] == "toy_cnn/fp32/host/auto  export, measure, report: unknown"
-    assert out.splitlines()[-1].startswith("12 cells, 0 done; unknown left")
+    assert out.splitlines()[0] == "toy_cnn/fp32/host/auto  export, measure, report"
+    assert out.splitlines()[-1] == "12 cells, 0 done"
     assert not (tmp_path / "portfolio_matrix").exists()
 
 
@@ -134,7 +133,7 @@ def test_a_batch_that_cannot_begin_is_one_line(cli, matrix, ran):
 def test_the_command_ends_as_the_batch_did(cli, matrix, ran, monkeypatch, tmp_path):
     code, out, err = cli("batch", matrix("models: toy_cnn"))
     assert (code, out) == (0, "portfolio_small/index.html\n")
-    assert "toy_cnn/fp32/host/auto: report done (1 of 1 cells done)" in err
+    assert "reporting 1 of 1: toy_cnn/fp32/host/auto" in err
 
     def fail(job, tell):
         raise ExportError("no such operator")
@@ -176,6 +175,7 @@ def test_the_command_ends_as_the_batch_did(cli, matrix, ran, monkeypatch, tmp_pa
         ("models: " + "[" * 90_000, "nested too deeply"),
         ("models: toy_cnn # " + "x" * 200_000, "too large"),
         ("models: nothing.py:Net", "no such file"),
+        ("models: toy_cnn\nnotebook: none.ipynb", "none.ipynb: no such notebook"),
         ("models: [toy_cnn]\nexclude: [{dtype: int8}]", "unknown dtype 'int8'"),
         ("models: [toy_cnn]\nexclude: [{}]", "an exclusion needs a model"),
         ("models: [toy_cnn]\nexclude: [{models: toy_cnn}]", "did you mean 'model'?"),
@@ -434,37 +434,37 @@ def test_a_portfolio_behind_a_url(matrix, ran, tmp_path):
     assert not [name for name in files.find("/portfolio") if "abcd1234" in name]
 
 
-def test_the_plan_says_how_long_it_takes_once_it_is_known(matrix, ran, tmp_path):
-    *cells, total = describe_plan(list_plan(matrix(), out=tmp_path / "out"))
-    assert [line.split("  ")[1] for line in cells] == ["export, measure, report: unknown"] * 4
-    assert total.startswith("4 cells, 0 done; unknown left")
+def test_the_plan_names_the_stages_that_are_left(cli, matrix, ran, tmp_path):
     wb.batch(matrix(), out=tmp_path / "out", only="toy_cnn/fp32/*")
-    *cells, total = describe_plan(list_plan(matrix(), out=tmp_path / "out"))
-    assert [line.split()[-1] for line in cells].count("done") == 1
-    assert total.startswith("4 cells, 1 done; about 0 s left")
-    assert [format_duration(s) for s in (None, 40, 600, 9000)] == [
-        "unknown",
-        "about 40 s",
-        "about 10 min",
-        "about 2.5 h",
-    ]
+    code, out, _ = cli("batch", matrix(), "--out", tmp_path / "out", "--dry-run")
+    assert code == 0
+    first, *others, total = out.splitlines()
+    assert first == "toy_cnn/fp32/host/none  done"
+    assert [line.split("  ")[1] for line in others] == ["export, measure, report"] * 3
+    assert total == "4 cells, 1 done"
 
 
-def stage_at(name, begin, seconds, **more):
-    return CellStage(name, f"1970-01-01T00:00:{begin:06.3f}+00:00", seconds, **more)
+def test_progress_says_what_runs(matrix, ran, tmp_path):
+    told = []
+    wb.batch(matrix(), out=tmp_path / "out", progress=lambda *line: told.append(line))
+    texts = list(dict.fromkeys(text for text, _ in told))
+    assert texts[0] == "exporting 1 of 4: toy_cnn/fp32/host/none"
+    heads = {text.split(":")[0] for text in texts}
+    assert {f"{stage} 1 of 4" for stage in ("exporting", "measuring", "reporting")} <= heads
+    fractions = [fraction for _, fraction in told]
+    assert fractions == sorted(fractions) and (fractions[0], fractions[-1]) == (0, 11 / 12)
 
 
-def test_every_second_of_a_batch_is_accounted_for_once():
-    spans = [
-        stage_at("export", 2, 4),
-        stage_at("export", 3, 5),
-        stage_at("measure", 7, 10),
-        stage_at("report", 16, 4),
-        stage_at("export", 20, 1, cached=True),
-    ]
-    found = divide_time(0.0, 25.0, spans)
-    assert (found.export_s, found.measure_s, found.report_s, found.other_s) == (6, 9, 3, 7)
-    assert found.overhead == pytest.approx(10 / 15)
+def test_another_notebook_makes_only_the_reports_anew(matrix, ran, tmp_path):
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": ["run_dir = ''"]}
+    cell |= {"outputs": [], "execution_count": None}
+    notebook = {"cells": [cell], "metadata": {}, "nbformat": 4, "nbformat_minor": 4}
+    (tmp_path / "my.ipynb").write_text(json.dumps(notebook))
+    wb.batch(matrix(), out=tmp_path / "out")
+    ran.clear()
+    for _ in range(2):
+        wb.batch(matrix(MATRIX + "notebook: my.ipynb"), out=tmp_path / "out")
+    assert [stage for stage, *_ in ran] == ["report"] * 4
 
 
 def test_a_page_is_text_wherever_it_is_not_markup():

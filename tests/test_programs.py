@@ -17,7 +17,7 @@ from workbench.export.program import Program
 from workbench.portfolio.history import read_history
 from workbench.records.runs import PlannedProgram, Tensor
 from workbench.report.artifacts import write_artifacts
-from workbench.report.validate import validate_run
+from workbench.report.gate import validate_run
 from workbench.run.config import complete_plan, plan_config, read_config
 from workbench.run.custom_runner import process_command
 from workbench.run.isa import Isa

@@ -8,7 +8,7 @@ import pytest
 import workbench as wb
 from workbench.errors import UsageError
 from workbench.report.artifacts import write_artifacts
-from workbench.report.validate import validate_run
+from workbench.report.gate import validate_run
 
 
 @pytest.fixture(scope="module")

@@ -38,8 +38,8 @@ from .portfolio.combined import combine_runs
 from .portfolio.history import read_history
 from .portfolio.scheduler import batch
 from .replay import replay_layer
+from .report.gate import validate_run
 from .report.report import make_report
-from .report.validate import validate_run
 from .run.ceilings import measure_roof
 from .run.doctor import examine_machine
 from .run.isa import read_isa

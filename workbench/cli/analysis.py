@@ -252,7 +252,7 @@ def compare(
 @click.option("--known-good", type=PATH, help="Known-good run to compare with.")
 def validate(run_dir: Path, known_good: Path | None) -> Output:
     """Check that a run is complete and its files agree; exit 1 if not."""
-    from workbench.report.validate import validate_run
+    from workbench.report.gate import validate_run
 
     table = validate_run(run_dir, known_good)
     rows = table.itertuples(index=False, name=None)

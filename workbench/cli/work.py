@@ -220,7 +220,7 @@ def profile(
 @click.option("--jobs", type=click.IntRange(1, 256), help="Processes for exports and reports.")
 @click.option("--dask", default="", metavar="ADDRESS", help="A Dask scheduler, or local[:WORKERS].")
 @click.option("--only", default="", metavar="PATTERN", help="Only these cells: `toy_cnn/*`.")
-@click.option("--dry-run", is_flag=True, help="List what would be done, and how long it takes.")
+@click.option("--dry-run", is_flag=True, help="List what would be done.")
 def batch(
     matrix: Path, out: str | None, jobs: int | None, dask: str, only: str, dry_run: bool
 ) -> Output:
@@ -233,8 +233,11 @@ def batch(
 
     if dry_run:
         plan = scheduler.list_plan(matrix, out=out, only=only)
-        step = call("batch", matrix)
-        return Output(scheduler.describe_plan(plan), {"plan": plan}, step=step)
+        lines = [f"{cell.name}  {', '.join(stages) or 'done'}" for cell, stages in plan]
+        done = sum(not stages for _, stages in plan)
+        todo = [{"cell": cell, "todo": stages} for cell, stages in plan]
+        lines.append(f"{len(plan)} cells, {done} done")
+        return Output(lines, {"plan": todo}, step=call("batch", matrix))
     with show_progress() as progress:
         portfolio = scheduler.batch(
             matrix, out=out, jobs=jobs, dask=dask, only=only, progress=progress

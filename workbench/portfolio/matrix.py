@@ -58,8 +58,8 @@ class Matrix:
     """The content of ``MATRIX.yaml``.
 
     ``isa`` has CPU extensions to switch off and on, as ``--toggle`` does, or ``ladder`` for every
-    ISA level. An export that takes longer than ``export_limit_s`` seconds is killed. The file has
-    all options in one mapping.
+    ISA level. ``notebook`` is the template of the reports. An export that takes longer than
+    ``export_limit_s`` seconds is killed. The file has all options in one mapping.
     """
 
     models: tuple[str, ...]
@@ -67,6 +67,7 @@ class Matrix:
     targets: tuple[str, ...] = (HOST,)
     isa: tuple[str, ...] = ("auto",)
     exclude: tuple[Exclusion, ...] = ()
+    notebook: str = ""
     export_limit_s: float = 3600.0
     export: ExportOptions = field(default_factory=ExportOptions)
     measure: MeasureOptions = field(default_factory=MeasureOptions)
@@ -97,6 +98,7 @@ def read_matrix(path: Path) -> Matrix:
         exclude=tuple(replace(e, model=find_model_file(e.model, folder)) for e in matrix.exclude),
         export=structure(ExportOptions, export, path),
         measure=replace(options, against=against),
+        notebook=str((folder / matrix.notebook).resolve()) if matrix.notebook else "",
     )
     _check(matrix, path)
     return matrix
@@ -143,6 +145,10 @@ def _check(matrix: Matrix, path: Path) -> None:
             _check_names(key, [value] if value else [], axis, f"{path}: exclude")
     if math.prod(map(len, axes)) > MAX_CELLS:
         raise UsageError(f"has more than {MAX_CELLS} cells", where=path)
+    if matrix.notebook:
+        from workbench.report.kernel import read_template  # papermill takes a second to import
+
+        read_template(Path(matrix.notebook), {"run_dir": ""})
 
 
 def _check_names(what: str, names: Iterable[str], valid: Iterable[str], where: str) -> None:

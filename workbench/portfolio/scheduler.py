@@ -2,28 +2,25 @@
 
 import os
 import shlex
-import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from itertools import pairwise
 from pathlib import Path
 
 from workbench.errors import TraceError
+from workbench.options import Progress, silent
 from workbench.portfolio.executor import LOCAL, Executor, open_executor
 from workbench.portfolio.matrix import HOST, plan_cells, read_matrix, select_cells
 from workbench.portfolio.stages import Job, adopt_export, run_job
 from workbench.portfolio.state import PortfolioState, load_outcomes, open_storage
-from workbench.records.portfolio import STAGES, Cell, CellStage, Outcome, Portfolio, TimeBreakdown
+from workbench.records.portfolio import STAGES, Cell, Outcome, Portfolio
 from workbench.run.locks import THIS_MACHINE, device_behind, is_locked, lock_folder
 from workbench.run.plan import check_toggle
 from workbench.run.runner import find_runner
 from workbench.store import remove_partials, safe_name
 
-Progress = Callable[[str, float], None]
-
+RUNNING = {"export": "exporting", "measure": "measuring", "report": "reporting"}
 #: One export needs about two gigabytes of memory.
 MAX_JOBS = 4
 
@@ -35,7 +32,7 @@ def batch(
     jobs: int | None = None,
     dask: str = "",
     only: str = "",
-    progress: Progress = lambda text, part: None,
+    progress: Progress = silent,
 ) -> Portfolio:
     """Export, measure and report every cell of a matrix; finished cells are skipped.
 
@@ -46,7 +43,7 @@ def batch(
     ----------
     matrix
         A YAML file with ``models``, ``dtypes``, ``targets``, ``isa``, and any option of exports
-        and measurements.
+        and measurements. ``notebook`` is the report's, with a cell tagged ``parameters``.
     out
         The portfolio: a folder, or a URL that fsspec knows; ``portfolio_<matrix>`` by default.
     jobs
@@ -71,7 +68,7 @@ def batch(
     >>> [outcome.state for outcome in portfolio.outcomes]  # doctest: +SKIP
     ['done', 'done']
     """
-    path, started = Path(matrix), time.time()
+    path = Path(matrix)
     content = read_matrix(path)
     cells = plan_cells(content)
     selected = select_cells(cells, only)
@@ -94,8 +91,7 @@ def batch(
             devices = {device_behind(cell.target) for cell in todo}
             with open_executor(scheduler.jobs, devices, dask) as executor:
                 scheduler.run(executor)
-        stages = [stage for outcome in state.outcomes.values() for stage in outcome.stages]
-        return state.publish(divide_time(started, time.time(), stages))
+        return state.publish()
 
 
 @dataclass
@@ -109,6 +105,15 @@ class Scheduler:
     progress: Progress
     waiting: list[Job] = field(default_factory=list)
     running: dict[Future[Outcome], Job] = field(default_factory=dict)
+    finished: Counter[str] = field(default_factory=Counter)
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        stages = [(s, c) for c in self.cells for s in remaining_stages(self.state.outcomes[c.name])]
+        self.todo = len(stages)
+        self.counts = Counter(stage for stage, _ in stages)
+        # Cells with the same program share its export.
+        self.counts["export"] = len({cell.stem for stage, cell in stages if stage == "export"})
 
     def run(self, executor: Executor) -> None:
         """Run everything that the cells need."""
@@ -116,7 +121,6 @@ class Scheduler:
         for cell in self.cells:
             outcome = self.state.outcomes[cell.name]
             stage = remaining_stages(outcome)[0]
-            # Cells with the same program share its export.
             if stage != "export" or cell.stem not in exported:
                 self._enqueue(stage, outcome)
             exported |= {cell.stem} if stage == "export" else set()
@@ -142,10 +146,14 @@ class Scheduler:
                 self.waiting.append(job)
             else:
                 self.running[executor.submit(run_job, job, job.device)] = job
+        first = next(iter(self.running.values()))  # of a device's jobs, this one runs
+        count = f"{self.finished[first.stage] + 1} of {self.counts[first.stage]}"
+        self._report_progress(f"{RUNNING[first.stage]} {count}: {first.cell.name}")
 
     def _finish(self, job: Job, future: Future[Outcome]) -> None:
         """Update the cells that a job was for, and enqueue their next stage."""
         error = future.exception()
+        self.finished[job.stage] += 1
         for cell in self.cells:
             outcome = self.state.outcomes[cell.name]
             shared = job.stage == "export" and cell.stem == job.cell.stem
@@ -153,6 +161,7 @@ class Scheduler:
                 continue
             if error:
                 outcome = self._fail(outcome, job, error)
+                self.counts.subtract(STAGES[STAGES.index(job.stage) + 1 :])
             elif cell == job.cell:
                 outcome = future.result()
             else:
@@ -160,7 +169,8 @@ class Scheduler:
             self.state.update(outcome)
             if not error and job.stage != STAGES[-1]:
                 self._enqueue(STAGES[STAGES.index(job.stage) + 1], outcome)
-        self._report_progress(job, error)
+        if error:
+            self._report_progress(f"{job.cell.name}: {job.stage} failed: {error}")
 
     def _fail(self, outcome: Outcome, job: Job, error: BaseException) -> Outcome:
         return replace(
@@ -174,52 +184,24 @@ class Scheduler:
             files={} if isinstance(error, TraceError) else outcome.files,
         )
 
-    def _report_progress(self, job: Job, error: BaseException | None) -> None:
+    def _report_progress(self, text: str) -> None:
+        """Report a text with the time left: the stages to do take as long as those done so far."""
         outcomes = [self.state.outcomes[cell.name] for cell in self.cells]
-        todo = [(s, o.cell) for o in outcomes if o.state == "open" for s in remaining_stages(o)]
-        timings = StageTimings(self.state.outcomes.values())
-        left = f", {format_duration(timings.estimate(todo, self.jobs))} left" if todo else ""
-        states = [outcome.state for outcome in outcomes]
-        failed = f", {states.count('failed')} failed" if "failed" in states else ""
-        result = f"failed: {error}" if error else "done"
-        count = f"{states.count('done')} of {len(states)} cells done{failed}{left}"
-        part = 1 - len(todo) / (len(STAGES) * len(outcomes))
-        self.progress(f"{job.cell.name}: {job.stage} {result} ({count})", part)
-
-
-@dataclass(frozen=True)
-class PlannedCell:
-    """The stages that a cell still needs, and the seconds that they will take if known."""
-
-    cell: Cell
-    todo: tuple[str, ...]
-    seconds: float | None
+        left = sum(len(remaining_stages(o)) for o in outcomes if o.state == "open")
+        done = self.todo - left
+        seconds = (time.monotonic() - self.started) * left / done if done and left else 0.0
+        minutes = f", about {seconds / 60:.0f} min left" if seconds > 90 else ""
+        self.progress(text + minutes, done / self.todo)
 
 
 def list_plan(
     path: str | Path, *, out: str | Path | None = None, only: str = ""
-) -> list[PlannedCell]:
-    """What `batch` would do; times are estimated from the stages that the portfolio has."""
-    cells, plan = plan_cells(read_matrix(Path(path))), []
-    outcomes = load_outcomes(cells, open_storage(portfolio_location(Path(path), out)))
-    timings = StageTimings(outcomes.values())
-    for cell in select_cells(cells, only):
-        todo = remaining_stages(outcomes[cell.name])
-        seconds = timings.estimate([(stage, cell) for stage in todo], 1)
-        plan.append(PlannedCell(cell, todo, seconds))
-    return plan
-
-
-def describe_plan(plan: list[PlannedCell]) -> Iterator[str]:
-    """One line per cell, and one for all of them, run one after the other."""
-    for cell in plan:
-        needs = f"{', '.join(cell.todo)}: {format_duration(cell.seconds)}"
-        yield f"{cell.cell.name}  {needs if cell.todo else 'done'}"
-    times = [cell.seconds for cell in plan if cell.todo]
-    known = [seconds for seconds in times if seconds is not None]
-    total = sum(known) if len(known) == len(times) else None
-    left = f"; {format_duration(total)} left, exports and reports one by one" if times else ""
-    yield f"{len(plan)} cells, {len(plan) - len(times)} done{left}"
+) -> list[tuple[Cell, tuple[str, ...]]]:
+    """The cells of a batch, each with the stages that it still needs."""
+    matrix = read_matrix(Path(path))
+    cells, storage = plan_cells(matrix), open_storage(portfolio_location(Path(path), out))
+    outcomes = load_outcomes(cells, storage, matrix.notebook)
+    return [(cell, remaining_stages(outcomes[cell.name])) for cell in select_cells(cells, only)]
 
 
 def default_jobs() -> int:
@@ -238,48 +220,3 @@ def remaining_stages(outcome: Outcome) -> tuple[str, ...]:
     if outcome.state == "done":
         return ()
     return ("report",) if outcome.run_dir else STAGES
-
-
-class StageTimings:
-    """Seconds that stages took, those of cached ones left out."""
-
-    def __init__(self, outcomes: Iterable[Outcome]):
-        pairs = ((outcome.cell.name, s) for outcome in outcomes for s in outcome.stages)
-        self._seconds = {(s.name, cell): s.seconds for cell, s in pairs if not s.cached}
-        by_stage: dict[str, list[float]] = {}
-        for (stage, _), seconds in self._seconds.items():
-            by_stage.setdefault(stage, []).append(seconds)
-        self._medians = {stage: statistics.median(times) for stage, times in by_stage.items()}
-
-    def estimate(self, todo: Iterable[tuple[str, Cell]], jobs: int) -> float | None:
-        """The seconds of all these stages, measurements one by one; None if one is unknown."""
-        total = 0.0
-        for stage, cell in todo:
-            seconds = self._seconds.get((stage, cell.name), self._medians.get(stage))
-            if seconds is None:
-                return None
-            total += seconds if stage == "measure" else seconds / jobs
-        return total
-
-
-def format_duration(seconds: float | None) -> str:
-    """``about 40 s``, ``about 3 min``, ``about 2.5 h``, or ``unknown``."""
-    if seconds is None:
-        return "unknown"
-    if seconds < 100:
-        return f"about {seconds:.0f} s"
-    return f"about {seconds / 60:.0f} min" if seconds < 6000 else f"about {seconds / 3600:.1f} h"
-
-
-def divide_time(started: float, ended: float, stages: Iterable[CellStage]) -> TimeBreakdown:
-    """Divide the time between two moments (seconds since the epoch) among the stages."""
-    begins = [(s, datetime.fromisoformat(s.started).timestamp()) for s in stages if not s.cached]
-    spans = [(stage.name, begin, begin + stage.seconds) for stage, begin in begins]
-    moments = {min(max(moment, started), ended) for _, *span in spans for moment in span}
-    total = dict.fromkeys((*STAGES, "other"), 0.0)
-    for before, after in pairwise(sorted({started, ended, *moments})):
-        running = {name for name, begin, end in spans if begin <= before and after <= end}
-        total[next((name for name in STAGES if name in running), "other")] += after - before
-    return TimeBreakdown(
-        round(ended - started, 3), **{f"{name}_s": round(total[name], 3) for name in total}
-    )

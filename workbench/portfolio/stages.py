@@ -162,15 +162,15 @@ def report_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     """Analyse the run of a cell, write its files and report, and validate them."""
     from workbench.analysis.quality import summarize_quality
     from workbench.report.artifacts import write_artifacts
+    from workbench.report.gate import validate_run
     from workbench.report.report import make_report
-    from workbench.report.validate import validate_run
 
     storage, name = job.storage, job.outcome.run_dir
     storage.fetch(name)
     storage.fetch(f"{job.cell.folder}/artifacts")
     run = open_run(storage.folder / name)
     write_artifacts(run)
-    page, *_ = make_report(run)
+    page, _, notebook = make_report(run, notebook=job.matrix.notebook)
     storage.send(name)
     checks = validate_run(run)
     failures = checks[checks["status"] == "fail"]
@@ -178,6 +178,7 @@ def report_cell(job: Job, tell: Tell) -> tuple[Outcome, bool]:
     outcome = replace(
         job.outcome,
         report=f"{name}/{page.name}",
+        notebook=f"{name}/{notebook.name}",
         problem="; ".join(failures["check"] + ": " + failures["evidence"]),
         grade=str(run.quality["grade"].iloc[0]),
         verdicts=tuple(comparison.text for comparison in run.comparisons),

@@ -17,7 +17,7 @@ from workbench.errors import SetupError, StoreError, UsageError, WorkbenchError
 from workbench.frames import EMULATED, WRONG
 from workbench.portfolio.matrix import Matrix
 from workbench.records.codec import to_json
-from workbench.records.portfolio import Cell, Outcome, Portfolio, TimeBreakdown
+from workbench.records.portfolio import Cell, Outcome, Portfolio
 from workbench.records.runs import count_threads
 from workbench.report.html import render_page
 from workbench.store import (
@@ -40,7 +40,7 @@ SHARED = ("target", "toggle", "threads", "state")
 #: Fields of an outcome that are columns of ``portfolio.csv``.
 FACTS = (
     *("platform", "cpu", "emulated", "state", "grade", "size_bytes", "sqnr_db", "undelegated"),
-    *("problem", "error", "run_dir", "report"),
+    *("problem", "error", "run_dir", "report", "notebook"),
 )
 
 
@@ -133,7 +133,7 @@ class PortfolioState:
 
     def __init__(self, matrix: Matrix, cells: Iterable[Cell], storage: Storage):
         self.matrix, self.storage = matrix, storage
-        self.outcomes = load_outcomes(cells, storage)
+        self.outcomes = load_outcomes(cells, storage, matrix.notebook)
         self._next_time = 0.0
 
     def update(self, outcome: Outcome) -> None:
@@ -143,14 +143,13 @@ class PortfolioState:
         if time.monotonic() > self._next_time:
             self.publish()
 
-    def publish(self, time_breakdown: TimeBreakdown | None = None) -> Portfolio:
+    def publish(self) -> Portfolio:
         """Write ``portfolio.json``, ``portfolio.csv`` and ``index.html``."""
         started = time.monotonic()
         portfolio = Portfolio(
             matrix=asdict(self.matrix),
             updated=datetime.now(UTC).isoformat(timespec="seconds"),
             outcomes=tuple(self.outcomes.values()),
-            time_breakdown=time_breakdown,
         )
         self.storage.write(PORTFOLIO, to_json(portfolio))
         self.storage.write(TABLE, write_csv(portfolio.outcomes))
@@ -165,27 +164,32 @@ def outcome_path(cell: Cell) -> str:
     return f"{OUTCOMES}/{safe_name(cell.name)}.json"
 
 
-def load_outcomes(cells: Iterable[Cell], storage: Storage) -> dict[str, Outcome]:
-    """The outcomes to go on with, by cell name."""
+def load_outcomes(
+    cells: Iterable[Cell], storage: Storage, notebook: str = ""
+) -> dict[str, Outcome]:
+    """The outcomes to go on with, by cell name; reports are those of a notebook."""
     storage.fetch(OUTCOMES)
-    return {cell.name: _load_outcome(cell, storage) for cell in cells}
+    template = sha256_of(Path(notebook)) if notebook else ""
+    return {cell.name: _load_outcome(cell, storage, template) for cell in cells}
 
 
-def _load_outcome(cell: Cell, storage: Storage) -> Outcome:
+def _load_outcome(cell: Cell, storage: Storage, template: str) -> Outcome:
     """The saved outcome, if its cache key matches and its recorded files are intact."""
     saved = read_outcome(storage.folder / outcome_path(cell))
     if saved is None or saved.cell.cache_key != cell.cache_key:
-        return Outcome(cell)
+        return Outcome(cell, template=template)
     if saved.run_dir:
         storage.fetch(saved.run_dir)
         found = dict[str, str]()
         with contextlib.suppress(WorkbenchError):
             found = hash_files(storage.folder / saved.run_dir)
         if not found or found != saved.files:
-            return Outcome(cell, damaged=True)
-        if saved.state == "done" and (storage.folder / saved.run_dir / REPORT_HTML).is_file():
+            return Outcome(cell, damaged=True, template=template)
+        reported = (storage.folder / saved.run_dir / REPORT_HTML).is_file()
+        if saved.state == "done" and reported and saved.template == template:
             return replace(saved, cell=cell)
-    return replace(saved, cell=cell, state="open", failed_stage="", error="", retry="")
+    opened = replace(saved, state="open", failed_stage="", error="", retry="")
+    return replace(opened, cell=cell, template=template)
 
 
 def read_outcome(path: Path) -> Outcome | None:

@@ -1,4 +1,4 @@
-"""The records of a batch of models: its cells, what became of each, and where the time went."""
+"""The records of a batch of models: its cells, and what became of each."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,8 +85,9 @@ class Row:
 class Outcome:
     """What became of a cell: ``state`` is ``open``, ``done`` or ``failed``.
 
-    ``problem`` is a reason to doubt the figures. Paths are relative to the portfolio. If the
-    SHA-256 of recorded ``files`` differ, the cell is ``damaged`` and is measured again.
+    ``problem`` is a reason to doubt the figures. Paths are relative to the portfolio; ``notebook``
+    is that of the executed notebook, ``template`` the SHA-256 of the matrix's own. If the SHA-256
+    of recorded ``files`` differ, the cell is ``damaged`` and is measured again.
     """
 
     cell: Cell
@@ -98,6 +99,8 @@ class Outcome:
     retry: str = ""
     run_dir: str = ""
     report: str = ""
+    notebook: str = ""
+    template: str = ""
     files: dict[str, str] = field(default_factory=dict)
     damaged: bool = False
     size_bytes: int | None = None
@@ -114,31 +117,10 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class TimeBreakdown:
-    """Where the time of a batch went, in seconds since its last start.
-
-    Each moment counts once, for the first of these stages that was running.
-    """
-
-    wall_s: float
-    export_s: float
-    measure_s: float
-    report_s: float
-    other_s: float
-
-    @property
-    def overhead(self) -> float:
-        """Time outside exports and measurements, as a fraction of these."""
-        pure = self.export_s + self.measure_s
-        return (self.report_s + self.other_s) / pure if pure else float("nan")
-
-
-@dataclass(frozen=True)
 class Portfolio:
     """``portfolio.json``: the matrix, and what became of its cells."""
 
     matrix: dict[str, Any]
     updated: str
     outcomes: tuple[Outcome, ...]
-    time_breakdown: TimeBreakdown | None = None
     schema_version: int = SCHEMA_VERSION

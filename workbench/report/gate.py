@@ -1,19 +1,39 @@
-"""The verdict of a comparison for CI: JUnit, Markdown and terminal."""
+"""Whether a run is complete and a comparison passes: tables, and JUnit and Markdown for CI."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from workbench.analysis.compare_runs import Compared
-from workbench.errors import printable
+from workbench.analysis.ledger import build_ledger, closed_runs
+from workbench.analysis.open import open_run
+from workbench.analysis.run import Run
+from workbench.errors import UsageError, WorkbenchError, printable
 from workbench.frames import WRONG, format_range
 from workbench.plots.tables import Table, show_note, show_table
-from workbench.store import atomic_write
+from workbench.records.documents import AnalysisSummary, Metrics, PipelineSummary
+from workbench.store import (
+    METRICS,
+    SUMMARY,
+    atomic_write,
+    kept_layers,
+    load_document,
+    load_layers,
+    sha256_of,
+)
 
 MOST_ROWS = 50  #: Rows of a gate's table.
+#: Shares of categories may differ by this much from those of a known good run.
+SHARE_TOLERANCE = 0.05
+#: Where a program lies in ``out_<model>``, from the run's folder.
+PROGRAM = Path("..") / ".." / "artifacts"
+#: CSV files beside the first ETDump of every experiment.
+TABLES = ("_all_runs_timeline.csv", "_run0_timeline.csv", "_ops_stats.csv")
+
+Row = tuple[str, str, str]
 
 
 def write_junit(compared: Compared, path: Path) -> Path:
@@ -103,3 +123,152 @@ def describe_compared(compared: Compared) -> list[object]:
     table = [] if compared.aligned is None else ["", show_aligned(compared.aligned)]
     resources = [] if compared.resources is None else ["", show_table(compared.resources), ""]
     return [*compared.verdicts, *table, *resources, *compared.notes]
+
+
+def validate_run(run: Run | str | Path, known_good: Run | str | Path | None = None) -> pd.DataFrame:
+    """Check that a run is complete and its files agree, and compare it with a known good run.
+
+    Parameters
+    ----------
+    run
+        A run, its folder, or what else `open_run` takes: then every trace is checked by itself.
+    known_good
+        Another run of the same program, which must have the same operators and, within
+        :data:`SHARE_TOLERANCE`, the same shares of categories.
+
+    Returns
+    -------
+    DataFrame
+        ``check``, ``status`` (``ok``, ``note`` or ``fail``), ``evidence``.
+
+    Raises
+    ------
+    UsageError, StoreError
+        There is nothing to check, or the known good run cannot be read.
+
+    Examples
+    --------
+    >>> table = wb.validate_run(wb.sample_run())
+    >>> table.loc[table["check"] == "every trace closes", "status"].item()
+    'ok'
+    """
+    try:
+        run = open_run(run)
+        checks = list(run.checks.itertuples(index=False, name=None))
+    except UsageError:
+        raise
+    except WorkbenchError as error:
+        return _table([("run can be analysed", "fail", str(error))])
+    if run.recording is None:
+        version = f"schema version {run.record.schema_version}, {len(run.record.sessions)} sessions"
+        rows = [("manifest", "ok", version), _artifacts(run), *_programs(run)]
+    else:
+        rows = [row for trace in run.recording.traces.items() for row in _trace(run, *trace)]
+        rows += [_artifacts(run)] if (run.output / SUMMARY).is_file() else []
+    rows += [*_documents(run), *checks]
+    if known_good is not None:
+        rows += _like(run, open_run(known_good))
+    return _table(rows)
+
+
+def _table(rows: list[Row]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["check", "status", "evidence"])
+
+
+def _row(check: str, failures: list[str], evidence: str) -> Row:
+    shown = "; ".join(failures[:3]) + (f"; {len(failures) - 3} more" if failures[3:] else "")
+    return (check, "fail", shown) if failures else (check, "ok", evidence)
+
+
+def _artifacts(run: Run) -> Row:
+    wanted = [METRICS, SUMMARY, _pipeline_summary(run)]
+    for measurement in run.measurements:
+        for session in measurement.sessions[:1]:
+            wanted += [session.etdump.removesuffix(".etdump") + table for table in TABLES]
+    missing = [name for name in wanted if not (run.output / name).is_file()]
+    if missing:
+        missing[:3] = [f"{', '.join(missing[:3])}: `workbench analyze` writes them"]
+    return _row("artifacts are there", missing, f"{len(wanted)} files")
+
+
+def _documents(run: Run) -> Iterator[Row]:
+    """Whether each JSON file fits its schema."""
+    names = {SUMMARY: AnalysisSummary, METRICS: Metrics, _pipeline_summary(run): PipelineSummary}
+    for name, kind in names.items():
+        path = run.output / name
+        if path.is_file():
+            try:
+                version = load_document(kind, path).schema_version
+                yield f"{name} fits its schema", "ok", f"version {version}"
+            except WorkbenchError as error:
+                yield f"{name} fits its schema", "fail", str(error)
+
+
+def _pipeline_summary(run: Run) -> str:
+    return f"{run.record.plan.stem}_pipeline_summary.json"
+
+
+def _programs(run: Run) -> Iterator[Row]:
+    programs = run.record.plan.all_programs
+    for program in programs:
+        pte, ending = run.path / PROGRAM / Path(program.pte).name, f" {program.name}".rstrip()
+        name = f"program{ending} is the one that ran"
+        if pte.is_file():
+            same = sha256_of(pte) in [p.sha256 for p in programs if Path(p.pte).name == pte.name]
+            failures = [] if same else [f"{pte.name} is not the program that ran (SHA-256)"]
+            yield _row(name, failures, f"SHA-256 {program.sha256[:16]}")
+        else:
+            yield name, "note", f"{pte.name} is missing"
+        path = kept_layers(run.path, program.name)
+        if path.exists():
+            fits = load_layers(path, program.sha256) is not None
+            failures = [] if fits else [f"{path.name} is of another program"]
+            evidence = "SHA-256 is that of the manifest"
+            yield _row(f"sidecar is of that program{ending}", failures, evidence)
+
+
+def _like(run: Run, good: Run) -> Iterator[Row]:
+    for name in run.experiments:
+        pairs = [(one.operators, one.categories) for one in (good, run)]
+        parts = [operators[operators["experiment"] == name] for operators, _ in pairs]
+        if any(part.empty for part in parts):
+            yield f"{name} is in the known good run", "fail", "it has other experiments"
+            continue
+        wanted, found = (set(part["operator"].astype(str)) for part in parts)
+        failures = [f"missing: {key}" for key in sorted(wanted - found)]
+        failures += [f"new: {key}" for key in sorted(found - wanted)]
+        yield _row(f"operators of {name}", failures, f"the same {len(found)} kinds")
+        before, after = (
+            categories[categories["experiment"] == name].groupby("category")["share"].mean()
+            for _, categories in pairs
+        )
+        failures = [
+            f"{category}: {100 * before[category]:.0f} % -> {100 * share:.0f} %"
+            for category, share in after.items()
+            if abs(share - before.get(category, 0.0)) > SHARE_TOLERANCE
+        ]
+        evidence = f"within {100 * SHARE_TOLERANCE:.0f} points"
+        yield _row(f"shares of categories of {name}", failures, evidence)
+
+
+def _trace(run: Run, name: str, events: pd.DataFrame) -> Iterator[Row]:
+    closed = closed_runs(events, build_ledger(events))
+    failures = [] if closed.all() else [f"{(~closed).sum()} runs do not add up"]
+    yield _row(name, failures, f"{len(closed)} runs, rows sum to Method::execute")
+    yield from _totals(run.locate(name), events)
+
+
+def _totals(path: Path, events: pd.DataFrame) -> Iterator[Row]:
+    found = (path.with_name(path.stem + name) for name in (TABLES[0], f"_exec{TABLES[0]}"))
+    table = next((table for table in found if table.is_file()), None)
+    if table is None:
+        return
+    inference = events.loc[(events["kind"] == "method") & (events["run"] >= 0), "duration_ns"]
+    try:
+        total = pd.read_csv(table)["duration_ms"].sum()
+    except (ValueError, KeyError, UnicodeDecodeError, pd.errors.ParserError) as error:
+        yield table.name, "fail", f"not a timeline table: {error}"
+        return
+    ratio = total / (inference.sum() / 1e6)
+    nested = " its spans are nested: do not add up its rows" if ratio > 1.01 else ""
+    yield table.name, "note" if nested else "ok", f"rows sum to {ratio:.1f}x the latency;{nested}"
