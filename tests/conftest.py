@@ -118,16 +118,22 @@ def installed(wheel, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def reported(tmp_path_factory):
-    """A copy of the recorded sample with all files and both reports, opened; for reading only."""
+def analysed(tmp_path_factory):
+    """A copy of the recorded sample with its CSV and JSON files, opened; for reading only."""
     import workbench as wb
     from workbench.report.artifacts import write_artifacts
 
-    folder = tmp_path_factory.mktemp("reported") / "out_net" / "runs" / "linux"
+    folder = tmp_path_factory.mktemp("analysed") / "out_net" / "runs" / "linux"
     run = wb.open_run(shutil.copytree(wb.sample_run(), folder))
     write_artifacts(run)
-    wb.make_report(run)
     return run
+
+
+@pytest.fixture(scope="session")
+def reported(analysed):
+    """That run with its report, by papermill: ten seconds of CPU."""
+    analysed.report()
+    return analysed
 
 
 def export_conv():

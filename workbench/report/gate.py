@@ -149,7 +149,7 @@ def validate_run(run: Run | str | Path, known_good: Run | str | Path | None = No
     Examples
     --------
     >>> table = wb.validate_run(wb.sample_run())
-    >>> table.loc[table["check"] == "every trace closes", "status"].item()
+    >>> table.loc[table["check"] == "ledger closes", "status"].item()
     'ok'
     """
     try:
@@ -193,12 +193,12 @@ def _artifacts(run: Run) -> Row:
 
 def _documents(run: Run) -> Iterator[Row]:
     """Whether each JSON file fits its schema."""
-    names = {SUMMARY: AnalysisSummary, METRICS: Metrics, _pipeline_summary(run): PipelineSummary}
-    for name, kind in names.items():
+    kinds = (AnalysisSummary, Metrics, PipelineSummary)
+    for name, kind in zip((SUMMARY, METRICS, _pipeline_summary(run)), kinds, strict=True):
         path = run.output / name
         if path.is_file():
             try:
-                version = load_document(kind, path).schema_version
+                version = vars(load_document(kind, path))["schema_version"]
                 yield f"{name} fits its schema", "ok", f"version {version}"
             except WorkbenchError as error:
                 yield f"{name} fits its schema", "fail", str(error)
