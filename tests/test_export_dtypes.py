@@ -1,11 +1,15 @@
 """Quantised and half-precision programs, what is done to their graphs, and how it is told."""
 
 import functools
+import itertools
 import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
 import workbench as wb
@@ -20,10 +24,16 @@ from workbench.export.accuracy import (
 )
 from workbench.export.artifact import describe_export, export_model, list_problems
 from workbench.export.precision import DTYPES
+from workbench.export.program import raw_bytes
 from workbench.export.quantize import quantize_activations
 from workbench.export.rewrite import rewrite_graph
 from workbench.models.loader import LoadedModel
 from workbench.models.zoo.blocks import Block, initialize, set_norm_statistics
+from workbench.models.zoo.edgetam_image_encoder import (
+    EdgeTamImageEncoder,
+    RepDepthwise,
+    merge_branches,
+)
 from workbench.models.zoo.mobilenet_v3_small import gated_residual
 from workbench.models.zoo.squeezesam import SqueezeSam, click_and_box
 from workbench.options import ExportOptions
@@ -216,7 +226,7 @@ def test_a_batch_of_any_size_can_be_quantised(tmp_path):
 # An export that is wrong is said to be wrong
 
 
-@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("dtype", [slow("fp16"), "bf16"])
 def test_an_imprecise_kernel_is_the_cause_that_is_told(dtype, tmp_path):
     """576 ones: their sum in half precision is exact, in bfloat16 it stays at 256."""
     conv = nn.Conv2d(64, 1, 3, bias=False)
@@ -234,6 +244,7 @@ def test_an_imprecise_kernel_is_the_cause_that_is_told(dtype, tmp_path):
     assert coarse_kernels("bfloat16", {"aten::add.out": 1}) == ""
 
 
+@pytest.mark.slow
 def test_a_kernel_that_refuses_its_tensors_is_the_cause_that_is_told(tmp_path):
     """ExecuTorch's own kernels do not add a tensor in NCHW to one in NHWC."""
 
@@ -562,7 +573,7 @@ def test_silu_is_not_cast_in_half_precision(module):
     assert rewritten(module, x)[2] == {}
 
 
-@pytest.mark.parametrize("backend", ["xnnpack", "portable"])
+@pytest.mark.parametrize("backend", [slow("xnnpack"), "portable"])
 @pytest.mark.parametrize("affine", [True, slow(False)])
 def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
     """For rows of 256 in fp16, the runtime's kernel is wrong: its result has the noise of -4 dB."""
@@ -575,6 +586,7 @@ def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
     assert rewritten(norm, torch.randn(1, 4, 256))[2] == {}
 
 
+@pytest.mark.slow
 def test_a_layer_norm_that_is_left_as_it_is_makes_the_export_wrong(tmp_path):
     model = LoadedModel("norm", nn.LayerNorm(256), (torch.randn(1, 4, 256),))
     with pytest.warns(UserWarning, match="SQNR"):
@@ -633,6 +645,7 @@ def test_rewriting_leaves_nothing_behind(tmp_path):
 # What the partitioner did
 
 
+@pytest.mark.slow
 def test_the_partition_says_what_was_left_and_why(tmp_path):
     torch.manual_seed(0)
     block = initialize(nn.Sequential(Block(32, 2, 64)))
@@ -665,3 +678,36 @@ def test_a_small_squeezesam_survives_quantisation(tmp_path):
     module = set_norm_statistics(initialize(SqueezeSam(64, (8, 8, 16, 16))), image, *pointers)
     export = export_quietly(LoadedModel("sam", module, (image, *pointers)), tmp_path, dtype="int8")
     assert [output.faithful for output in export.fidelity] == [True, True]
+
+
+def test_merged_branches_compute_the_same():
+    torch.manual_seed(0)
+    module = initialize(EdgeTamImageEncoder(widths=(8, 16, 24, 32), depths=(2, 3, 4, 2)))
+    for layer in module.modules():
+        if isinstance(layer, nn.BatchNorm2d):
+            nn.init.uniform_(layer.weight, 0.3, 0.6)
+            nn.init.normal_(layer.bias)
+    set_norm_statistics(module, torch.rand(2, 3, 64, 64))
+    x = torch.rand(1, 3, 64, 64)
+    before = module(x)
+    merged = merge_branches(module)
+    assert not any(isinstance(layer, RepDepthwise) for layer in merged.modules())
+    for ours, theirs in zip(merged(x), before, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+# Inputs as bytes
+
+
+@given(st.integers(0, 4).flatmap(lambda n: st.permutations(range(n))), st.data())
+def test_raw_bytes_lie_in_the_given_order(dim_order, data):
+    shape = [data.draw(st.integers(0, 4)) for _ in dim_order]
+    dtype = data.draw(st.sampled_from([torch.float32, torch.float16, torch.int64, torch.bool]))
+    tensor = torch.arange(int(np.prod(shape))).reshape(shape).to(dtype)
+    stored = iter(np.frombuffer(raw_bytes(tensor, tuple(dim_order)), tensor.numpy().dtype))
+    for place in itertools.product(*(range(shape[d]) for d in dim_order)):
+        index = [0] * len(shape)
+        for dimension, position in zip(dim_order, place, strict=True):
+            index[dimension] = position
+        assert next(stored) == tensor[tuple(index)]
+    assert next(stored, None) is None

@@ -7,15 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 import workbench as wb
-from workbench.models.zoo.blocks import initialize, set_norm_statistics
-from workbench.models.zoo.edgetam_image_encoder import (
-    EdgeTamImageEncoder,
-    RepDepthwise,
-    merge_branches,
-)
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
@@ -90,22 +83,6 @@ def test_state_dicts_have_the_published_names():
     for name, shapes in published.items():
         state = wb.load_model(name).module.state_dict()
         assert {key: tuple(state[key].shape) for key in shapes} == shapes
-
-
-def test_merged_branches_compute_the_same():
-    torch.manual_seed(0)
-    module = initialize(EdgeTamImageEncoder(widths=(8, 16, 24, 32), depths=(2, 3, 4, 2)))
-    for layer in module.modules():
-        if isinstance(layer, nn.BatchNorm2d):
-            nn.init.uniform_(layer.weight, 0.3, 0.6)
-            nn.init.normal_(layer.bias)
-    set_norm_statistics(module, torch.rand(2, 3, 64, 64))
-    x = torch.rand(1, 3, 64, 64)
-    before = outputs_of(module, x)
-    merged = merge_branches(module)
-    assert not any(isinstance(layer, RepDepthwise) for layer in merged.modules())
-    for ours, theirs in zip(outputs_of(merged, x), before, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

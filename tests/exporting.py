@@ -1,0 +1,35 @@
+"""Models in memory, programs that run, and the errors of calls, for tests of the public API."""
+
+import numpy as np
+import pytest
+import torch
+
+from workbench.errors import WorkbenchError
+from workbench.models.loader import LoadedModel
+
+__all__ = ["LoadedModel", "problem", "run_program", "saved_inputs"]
+
+
+def problem(call, *arguments, **options):
+    """The kind and the one line of the error that a call raises."""
+    with pytest.raises(WorkbenchError) as caught:
+        call(*arguments, **options)
+    text = f"{type(caught.value).__name__}: {caught.value}"
+    assert "\n" not in text
+    return text
+
+
+def saved_inputs(program):
+    """The inputs that lie beside a program, as the tensors that it takes."""
+    tensors = []
+    for tensor in program.inputs:
+        data = np.fromfile(program.path.with_name(tensor.file), dtype=tensor.dtype)
+        tensors.append(torch.from_numpy(data).reshape(tensor.shape))
+    return tensors
+
+
+def run_program(program, inputs):
+    """The outputs of a program in this process."""
+    from executorch.extension.pybindings.portable_lib import _load_for_executorch
+
+    return _load_for_executorch(str(program.path)).run_method("forward", inputs)
